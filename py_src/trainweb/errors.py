@@ -1,0 +1,84 @@
+"""Every error trainweb raises. A message says what is wrong, where (node, tensor, byte) and what was expected."""
+
+from __future__ import annotations
+
+
+class TrainwebError(Exception):
+    """Base class of all errors raised by trainweb."""
+
+
+class ModelError(TrainwebError):
+    """A model is malformed: not ONNX, truncated, inconsistent shapes, a name that nothing defines, ..."""
+
+
+class UnsupportedError(TrainwebError):
+    """The model is valid but uses something trainweb does not do.
+
+    Attributes
+    ----------
+    op, domain, opset, node : str | int | None
+        The operator, its domain and opset version, and the name of the node that uses it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        op: str | None = None,
+        domain: str | None = None,
+        opset: int | None = None,
+        node: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.op, self.domain, self.opset, self.node = op, domain, opset, node
+
+
+class GradientError(TrainwebError):
+    """An operator on the path from the loss to a parameter has no gradient.
+
+    Attributes
+    ----------
+    op, node : str | None
+        The operator and the node that has no gradient.
+    path : list[str]
+        Node names from the loss back to that node.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        op: str | None = None,
+        node: str | None = None,
+        path: list[str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.op, self.node, self.path = op, node, path or []
+
+
+class CheckpointError(TrainwebError):
+    """A checkpoint is corrupt, of an unknown version, nominal, or does not fit the model."""
+
+
+class FeedError(TrainwebError):
+    """A feed is missing, unknown, or has the wrong dtype, shape or values (label or index out of range)."""
+
+
+class BufferSizeError(TrainwebError):
+    """A parameter buffer has the wrong number of elements or bytes."""
+
+
+class SessionError(TrainwebError):
+    """The session lacks what a call needs (eval model, optimizer model, scheduler), or its state is in use."""
+
+
+class ReleasedError(TrainwebError):
+    """The session was released."""
+
+
+class LimitError(TrainwebError):
+    """The model or a request is larger than the configured limits."""
+
+
+class EngineError(TrainwebError):
+    """The kernel engine failed: out of memory, a trap, or a plan that does not verify."""

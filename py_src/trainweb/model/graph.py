@@ -1,0 +1,146 @@
+"""The typed graph that every stage works on: no protobuf, no numpy.
+
+Edges are names, as in ONNX. A stage takes a `Graph` and returns a `Graph`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+Dim = int | str | None
+"""A static size, a symbol, or unknown."""
+
+ITEM_SIZE = {
+    "float32": 4, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "int32": 4, "int64": 8, "bool": 1,
+    "float16": 2, "float64": 8, "uint32": 4, "uint64": 8, "bfloat16": 2,
+}  # fmt: skip
+"""Bytes per element of each dtype."""
+
+STRUCT_FORMAT = {
+    "float32": "f", "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "int32": "i", "int64": "q",
+    "bool": "?", "float64": "d", "uint32": "I", "uint64": "Q",
+}  # fmt: skip
+"""`struct` format characters of the dtypes Python can read."""
+
+
+@dataclass(slots=True)
+class Tensor:
+    """A constant: `data` holds the elements little-endian in row-major order."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | bytearray | memoryview
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return self.size * ITEM_SIZE[self.dtype]
+
+    def values(self) -> tuple[Any, ...]:
+        """All elements, flat, as Python numbers."""
+        return struct.unpack(f"<{self.size}{STRUCT_FORMAT[self.dtype]}", self.data)
+
+    @staticmethod
+    def of(name: str, dtype: str, shape: Iterable[int], values: Iterable[Any]) -> Tensor:
+        """A tensor from Python numbers."""
+        flat = tuple(values)
+        return Tensor(name, dtype, tuple(shape), struct.pack(f"<{len(flat)}{STRUCT_FORMAT[dtype]}", *flat))
+
+
+@dataclass(slots=True)
+class Value:
+    """Name, dtype and shape of an edge; `shape` is None when even the rank is unknown."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...] | None
+
+
+@dataclass(slots=True)
+class Sequence:
+    """Type of a sequence of tensors, as the inputs of an optimizer model have it."""
+
+    name: str
+    dtype: str
+
+
+@dataclass(slots=True)
+class Node:
+    """One operator application. An empty name in `inputs` or `outputs` is an absent optional.
+
+    Attribute values are int, float, str, bytes, `Tensor`, `Graph`, or lists of these.
+    """
+
+    op_type: str
+    inputs: list[str]
+    outputs: list[str]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    domain: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        op = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
+        return f"{op} node {self.name!r}" if self.name else f"{op} node making {self.outputs[0]!r}"
+
+
+@dataclass(slots=True)
+class Graph:
+    """A model's main graph with its opset imports."""
+
+    name: str = ""
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[Value | Sequence] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    initializers: dict[str, Tensor] = field(default_factory=dict)
+    value_info: dict[str, Value] = field(default_factory=dict)
+    opsets: dict[str, int] = field(default_factory=dict)
+    ir_version: int = 10
+    producer: str = "trainweb"
+
+    def copy(self) -> Graph:
+        """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
+        return Graph(
+            self.name,
+            [Node(n.op_type, list(n.inputs), list(n.outputs), dict(n.attrs), n.domain, n.name) for n in self.nodes],
+            list(self.inputs),
+            list(self.outputs),
+            dict(self.initializers),
+            dict(self.value_info),
+            dict(self.opsets),
+            self.ir_version,
+            self.producer,
+        )
+
+    def producers(self) -> dict[str, Node]:
+        """The node that makes each edge."""
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """The nodes that read each edge, once per use."""
+        uses: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.inputs:
+                if name:
+                    uses.setdefault(name, []).append(node)
+        return uses
+
+    def names(self) -> Iterator[str]:
+        """Every edge name in use."""
+        yield from (value.name for value in self.inputs)
+        yield from self.initializers
+        for node in self.nodes:
+            yield from (name for name in node.outputs if name)
+
+    def opset(self, domain: str) -> int:
+        """The opset version in force for `domain` (1 where the model does not say)."""
+        return self.opsets.get(domain, 1)

@@ -1,0 +1,16 @@
+"""Operators: one file per family, one class per operator."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+FAMILIES = (
+    "elementwise", "matmul", "conv", "pool", "reduce", "shape", "index", "norm", "softmax_loss",
+    "random", "optim",
+)  # fmt: skip
+
+
+def load() -> None:
+    """Import every family, which registers its operators."""
+    for family in FAMILIES:
+        import_module(f"trainweb.ops.{family}")

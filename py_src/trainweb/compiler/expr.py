@@ -1,0 +1,216 @@
+"""Scalar expressions of elementwise operators, built by `Emitter` and compiled by `wasm_emit`.
+
+An `Expr` is a node of a directed acyclic graph; equal expressions are one object, so common
+subexpressions are computed once.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from math import sqrt
+
+UNARY_MATH = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "log1p", "expm1")
+"""Functions of one float32 that are vector polynomials of the kernels, exported as `v_<name>`."""
+
+BINARY_MATH = ("pow",)
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """One operation; `imm` is the input number of an "input", the value of a "const"."""
+
+    op: str
+    dtype: str
+    args: tuple[Expr, ...] = ()
+    imm: float | int | None = None
+    key: tuple[object, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Expr) and self.key == other.key)
+
+
+class Emitter:
+    """Makes expressions. All operands of an arithmetic operation have one dtype."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Expr] = {}
+
+    def make(self, op: str, dtype: str, *args: Expr, imm: float | int | None = None) -> Expr:
+        """The unique expression `op(*args)`."""
+        # The bits tell 0.0 from -0.0, and NaN from nothing.
+        bits = struct.pack("<d", imm) if isinstance(imm, float) else imm
+        key = (op, dtype, tuple(id(a) for a in args), bits)
+        if key not in self._made:
+            self._made[key] = Expr(op, dtype, args, imm, (op, dtype, tuple(a.key for a in args), bits))
+        return self._made[key]
+
+    def input(self, index: int, dtype: str) -> Expr:
+        """The element of input `index`."""
+        return self.make("input", dtype, imm=index)
+
+    def const(self, value: float, dtype: str = "float32") -> Expr:
+        """A constant."""
+        return self.make("const", dtype, imm=float(value) if dtype.startswith("float") else int(value))
+
+    def like(self, x: Expr, value: float) -> Expr:
+        """A constant of the dtype of `x`."""
+        return self.const(value, x.dtype)
+
+    def add(self, a: Expr, b: Expr) -> Expr:
+        return self.make("add", a.dtype, a, b)
+
+    def sub(self, a: Expr, b: Expr) -> Expr:
+        return self.make("sub", a.dtype, a, b)
+
+    def mul(self, a: Expr, b: Expr) -> Expr:
+        return self.make("mul", a.dtype, a, b)
+
+    def div(self, a: Expr, b: Expr) -> Expr:
+        """a / b; integers truncate towards zero, and give 0 where b is 0."""
+        return self.make("div", a.dtype, a, b)
+
+    def max(self, a: Expr, b: Expr) -> Expr:
+        """Larger of two; NaN if either is."""
+        return self.make("max", a.dtype, a, b)
+
+    def min(self, a: Expr, b: Expr) -> Expr:
+        """Smaller of two; NaN if either is."""
+        return self.make("min", a.dtype, a, b)
+
+    def pmax(self, a: Expr, b: Expr) -> Expr:
+        """a < b ? b : a, which is one instruction where `max` is several."""
+        return self.make("pmax", a.dtype, a, b)
+
+    def pmin(self, a: Expr, b: Expr) -> Expr:
+        """b < a ? b : a."""
+        return self.make("pmin", a.dtype, a, b)
+
+    def neg(self, x: Expr) -> Expr:
+        return self.make("neg", x.dtype, x)
+
+    def abs(self, x: Expr) -> Expr:
+        return self.make("abs", x.dtype, x)
+
+    def sqrt(self, x: Expr) -> Expr:
+        return self.make("sqrt", x.dtype, x)
+
+    def floor(self, x: Expr) -> Expr:
+        return self.make("floor", x.dtype, x)
+
+    def ceil(self, x: Expr) -> Expr:
+        return self.make("ceil", x.dtype, x)
+
+    def round(self, x: Expr) -> Expr:
+        """Nearest integer, halves to even."""
+        return self.make("nearest", x.dtype, x)
+
+    def math(self, name: str, *xs: Expr) -> Expr:
+        """One of UNARY_MATH or BINARY_MATH on float32."""
+        return self.make(name, "float32", *xs)
+
+    def exp(self, x: Expr) -> Expr:
+        return self.math("exp", x)
+
+    def log(self, x: Expr) -> Expr:
+        return self.math("log", x)
+
+    def tanh(self, x: Expr) -> Expr:
+        return self.math("tanh", x)
+
+    def erf(self, x: Expr) -> Expr:
+        return self.math("erf", x)
+
+    def sigmoid(self, x: Expr) -> Expr:
+        return self.math("sigmoid", x)
+
+    def pow(self, x: Expr, y: Expr) -> Expr:
+        """x ** y; small constant exponents become products."""
+        if y.op == "const":
+            value = y.imm
+            if value == 1:
+                return x
+            if value == 2:
+                return self.mul(x, x)
+            if value == 3:
+                return self.mul(self.mul(x, x), x)
+            if value == 0.5 and x.dtype == "float32":
+                return self.sqrt(x)
+            if value == 0:
+                return self.like(x, 1)
+        return self.math("pow", x, y)
+
+    def compare(self, how: str, a: Expr, b: Expr) -> Expr:
+        """A bool; `how` is one of COMPARISONS."""
+        return self.make(how, "bool", a, b)
+
+    def select(self, condition: Expr, a: Expr, b: Expr) -> Expr:
+        """a where the bool `condition` holds, else b."""
+        return self.make("select", a.dtype, condition, a, b)
+
+    def and_(self, a: Expr, b: Expr) -> Expr:
+        return self.make("and", "bool", a, b)
+
+    def or_(self, a: Expr, b: Expr) -> Expr:
+        return self.make("or", "bool", a, b)
+
+    def xor(self, a: Expr, b: Expr) -> Expr:
+        return self.make("xor", "bool", a, b)
+
+    def not_(self, a: Expr) -> Expr:
+        return self.make("not", "bool", a)
+
+    def cast(self, x: Expr, dtype: str) -> Expr:
+        """Conversion; floats saturate, and anything but 0 is True."""
+        return x if x.dtype == dtype else self.make("cast", dtype, x)
+
+    def gelu(self, x: Expr) -> Expr:
+        """x/2 * (1 + erf(x/sqrt 2))."""
+        half = self.mul(x, self.const(0.5))
+        return self.mul(half, self.add(self.erf(self.mul(x, self.const(sqrt(0.5)))), self.const(1)))
+
+    def substitute(self, root: Expr, inputs: dict[int, Expr]) -> Expr:
+        """`root` with its inputs replaced by expressions (of this emitter)."""
+        done: dict[int, Expr] = {}
+
+        def walk(x: Expr) -> Expr:
+            if id(x) not in done:
+                if x.op == "input":
+                    done[id(x)] = inputs[int(x.imm or 0)]
+                else:
+                    done[id(x)] = self.make(x.op, x.dtype, *(walk(a) for a in x.args), imm=x.imm)
+            return done[id(x)]
+
+        return walk(root)
+
+
+def inputs_of(roots: list[Expr]) -> list[int]:
+    """Numbers of the inputs that `roots` read, sorted."""
+    seen: set[int] = set()
+    found: set[int] = set()
+    stack = list(roots)
+    while stack:
+        x = stack.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        if x.op == "input":
+            found.add(int(x.imm or 0))
+        stack.extend(x.args)
+    return sorted(found)
+
+
+def size_of(roots: list[Expr]) -> int:
+    """Number of distinct operations."""
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+        x = stack.pop()
+        if id(x) not in seen and x.op not in ("input", "const"):
+            seen.add(id(x))
+            stack.extend(x.args)
+    return len(seen)

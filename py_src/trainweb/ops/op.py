@@ -1,0 +1,345 @@
+"""The base class of operators and their registry.
+
+An operator lives in one class: versions, attributes, shape inference, gradient, lowering, reference
+implementation, samples to test it on and inputs it must refuse. An instance is the operator bound to one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainweb.errors import ModelError, TrainwebError, UnsupportedError
+from trainweb.model.graph import Graph, Node, Tensor
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.expr import Emitter, Expr
+    from trainweb.compiler.lower import Buf, Builder
+
+MS = "com.microsoft"
+"""Domain of the training operators of ONNX Runtime."""
+
+FLOATS = ("float32", "float64")
+INTS = ("int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "uint64")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """dtype and static shape of a tensor; `value` has its elements, flat, where they are known."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    value: tuple[Any, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def with_shape(self, shape: Sequence[int]) -> TensorType:
+        """Same dtype and value (if any) under another shape."""
+        return TensorType(self.dtype, tuple(shape), self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """Type of an attribute and its default; `required` where the operator has none."""
+
+    type: type | tuple[type, ...]
+    default: Any = None
+    required: bool = False
+    is_list: bool = False
+
+    def check(self, value: Any) -> bool:
+        """Whether `value` is of this attribute's type."""
+        if self.is_list:
+            return isinstance(value, (list, tuple)) and all(isinstance(v, self.type) for v in value)
+        return isinstance(value, self.type) and not isinstance(value, bool)
+
+
+def Int(default: int | None = None, *, required: bool = False) -> Attr:
+    """An integer attribute."""
+    return Attr(int, default, required)
+
+
+def Float(default: float | None = None, *, required: bool = False) -> Attr:
+    """A float attribute."""
+    return Attr((float, int), default, required)
+
+
+def Str(default: str | None = None, *, required: bool = False) -> Attr:
+    """A string attribute."""
+    return Attr((str, bytes), default, required)
+
+
+def Ints(default: Sequence[int] | None = None, *, required: bool = False) -> Attr:
+    """A list of integers."""
+    return Attr(int, default, required, is_list=True)
+
+
+def Floats(default: Sequence[float] | None = None, *, required: bool = False) -> Attr:
+    """A list of floats."""
+    return Attr((float, int), default, required, is_list=True)
+
+
+def Strs(default: Sequence[str] | None = None, *, required: bool = False) -> Attr:
+    """A list of strings."""
+    return Attr((str, bytes), default, required, is_list=True)
+
+
+def TensorAttr(default: Tensor | None = None, *, required: bool = False) -> Attr:
+    """A tensor attribute."""
+    return Attr(Tensor, default, required)
+
+
+def GraphAttr(*, required: bool = False) -> Attr:
+    """A subgraph attribute."""
+    return Attr(Graph, None, required)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Inputs and attributes to test an operator on.
+
+    `inputs` are numpy arrays, shapes (a float32 normal array is made, seeded) or None (absent optional).
+    `grad` limits the inputs whose gradient is checked; None means all of `differentiable`.
+    """
+
+    inputs: Sequence[Any]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    opset: int | None = None
+    grad: Sequence[int] | None = None
+    outputs: int | None = None
+    away_from: Sequence[float] = ()
+    """Float inputs keep a distance from these kinks, where the derivative jumps."""
+    positive: bool = False
+    """Float inputs are made positive (logarithms, roots)."""
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """Inputs or attributes an operator must refuse with `error`."""
+
+    inputs: Sequence[Any]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    error: type[TrainwebError] = ModelError
+    opset: int | None = None
+
+
+class Op:
+    """An operator; see docs/architecture.md section 2 for what a subclass gives."""
+
+    domain: ClassVar[str] = ""
+    versions: ClassVar[tuple[int, ...]] = (1,)
+    attrs: ClassVar[dict[str, Attr]] = {}
+    min_inputs: ClassVar[int] = 1
+    max_inputs: ClassVar[int] = 1
+    n_outputs: ClassVar[int] = 1
+    differentiable: ClassVar[tuple[int, ...]] = ()
+    is_view: ClassVar[bool] = False
+    """Output 0 is input 0's bytes under another shape: nothing is computed."""
+    state_inputs: ClassVar[tuple[int, ...]] = ()
+    """Inputs that the operator updates in place (running statistics, accumulation buffers)."""
+    samples: ClassVar[Sequence[Sample]] = ()
+    bad: ClassVar[Sequence[Bad]] = ()
+
+    def __init__(self, node: Node, opset: int) -> None:
+        self.node, self.opset = node, opset
+        n = len(node.inputs)
+        if not self.min_inputs <= n <= self.max_inputs and not self.accepts_inputs(n):
+            raise ModelError(f"{node} has {n} inputs; {self.op_type()} takes {self._arity()}.")
+        for name, attr in self.attrs.items():
+            setattr(self, name, self._attribute(name, attr))
+
+    def accepts_inputs(self, n: int) -> bool:
+        """Whether another number of inputs than min_inputs..max_inputs is legal in this opset."""
+        return False
+
+    def _arity(self) -> str:
+        if self.min_inputs == self.max_inputs:
+            return str(self.min_inputs)
+        return f"{self.min_inputs} to {self.max_inputs}"
+
+    def _attribute(self, name: str, attr: Attr) -> Any:
+        if name not in self.node.attrs:
+            if attr.required:
+                raise ModelError(f"{self.node} lacks the attribute {name!r}.")
+            return attr.default
+        value = self.node.attrs[name]
+        if not attr.check(value):
+            raise ModelError(
+                f"Attribute {name!r} of {self.node} is {value!r:.80}, which is not of its type."
+            )
+        if isinstance(value, bytes):
+            return value.decode()
+        return tuple(value) if isinstance(value, list) else value
+
+    @classmethod
+    def op_type(cls) -> str:
+        """The operator's ONNX name (the class name unless `name` says otherwise)."""
+        return cls.__dict__.get("name") or cls.__name__
+
+    def error(self, message: str) -> ModelError:
+        """A ModelError that names the node."""
+        return ModelError(f"{self.node}: {message}")
+
+    def unsupported(self, what: str) -> UnsupportedError:
+        """An UnsupportedError that names the operator and the node."""
+        return UnsupportedError(
+            f"{self.node}: {what} is not supported.",
+            op=self.op_type(), domain=self.domain, opset=self.opset, node=self.node.name,
+        )  # fmt: skip
+
+    def axis_of(self, axis: int, rank: int) -> int:
+        """`axis` counted from the front, checked against `rank`."""
+        if not -rank <= axis < rank:
+            raise self.error(f"axis {axis} is outside [{-rank}, {rank - 1}].")
+        return axis % rank
+
+    # What subclasses give.
+
+    def infer(self, *inputs: TensorType | None) -> TensorType | tuple[TensorType, ...]:
+        """Output types for the input types (None for an absent optional input)."""
+        raise self.unsupported("shape inference")
+
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
+        """Elements of output 0 where every input's `value` is known; None where not worth while."""
+        return None
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        """Emit the backward nodes; one gradient name (or None) per input."""
+        raise self.unsupported("differentiation")
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        """Emit the kernel calls that compute `outs` from `ins`."""
+        raise self.unsupported("execution")
+
+
+class Elementwise(Op):
+    """An operator that works element by element with NumPy broadcasting.
+
+    A subclass gives `compute(e, *xs)`, and `result(*dtypes)` where the output's dtype is not the first input's.
+    """
+
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "int32", "int64", "uint8", "bool", "float64")
+
+    def compute(self, e: Emitter, *xs: Expr) -> Expr:
+        """The result as an expression of the inputs."""
+        raise self.unsupported("execution")
+
+    def result(self, *dtypes: str) -> str:
+        """dtype of the output."""
+        return dtypes[0]
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        given = [t for t in inputs if t is not None]
+        for t in given:
+            if t.dtype not in self.dtypes:
+                raise self.unsupported(f"dtype {t.dtype}")
+        return TensorType(self.result(*(t.dtype for t in given)), self.broadcast(given))
+
+    def broadcast(self, types: Sequence[TensorType]) -> tuple[int, ...]:
+        """The broadcast shape of `types`."""
+        try:
+            return broadcast_shapes(*(t.shape for t in types))
+        except ValueError:
+            shapes = " and ".join(str(list(t.shape)) for t in types)
+            raise self.error(f"shapes {shapes} do not broadcast.") from None
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        b.elementwise(outs[:1], [x for x in ins if x is not None], lambda e, *xs: self.compute(e, *xs))
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """NumPy's broadcasting rule; ValueError where it does not hold."""
+    rank = max((len(s) for s in shapes), default=0)
+    out = []
+    for k in range(-rank, 0):
+        dims = {s[k] for s in shapes if len(s) >= -k} - {1}
+        if len(dims) > 1:
+            raise ValueError(shapes)
+        out.append(dims.pop() if dims else 1)
+    return tuple(out)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides, step = [], 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= dim
+    return tuple(reversed(strides))
+
+
+_REGISTRY: dict[tuple[str, str], type[Op]] = {}
+_ALIASES = {"ai.onnx": ""}
+
+
+def register(cls: type[Op]) -> type[Op]:
+    """Class decorator that adds an operator to the registry."""
+    key = (cls.domain, cls.op_type())
+    if key in _REGISTRY:
+        raise ValueError(f"{key} is registered twice")
+    _REGISTRY[key] = cls
+    return cls
+
+
+def registry() -> Iterator[type[Op]]:
+    """Every operator class, sorted by domain and name."""
+    _load_families()
+    return iter([cls for _, cls in sorted(_REGISTRY.items())])
+
+
+def find(domain: str, op_type: str) -> type[Op] | None:
+    """The class of an operator, or None."""
+    _load_families()
+    return _REGISTRY.get((_ALIASES.get(domain, domain), op_type))
+
+
+def bind(node: Node, opsets: dict[str, int]) -> Op:
+    """The operator of `node`, with its attributes checked.
+
+    Raises
+    ------
+    UnsupportedError
+        No such operator, or not in the opset in force.
+    ModelError
+        Wrong number of inputs or outputs, or a missing or mistyped attribute.
+    """
+    domain = _ALIASES.get(node.domain, node.domain)
+    cls = find(domain, node.op_type)
+    opset = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
+    if cls is None:
+        raise UnsupportedError(
+            f"{node}: operator {node.op_type!r} of domain {domain or 'ai.onnx'!r} (opset {opset}) is not supported.",
+            op=node.op_type, domain=domain, opset=opset, node=node.name,
+        )  # fmt: skip
+    if opset < cls.versions[0]:
+        raise UnsupportedError(
+            f"{node}: {node.op_type} of opset {opset} is not supported; it is from {cls.versions[0]} on.",
+            op=node.op_type, domain=domain, opset=opset, node=node.name,
+        )  # fmt: skip
+    return cls(node, opset)
+
+
+_loaders: list[Callable[[], None]] = []
+
+
+def _load_families() -> None:
+    # The families import this module: they are loaded at first use.
+    if not _loaders:
+        _loaders.append(lambda: None)
+        from trainweb.ops import load
+
+        load()

@@ -1,0 +1,28 @@
+/* The heap that plans, segments and thread stacks live in. */
+#ifndef ALLOC_H
+#define ALLOC_H
+
+#include "guard.h"
+
+/* A 64-byte header before each payload. */
+typedef struct tw_block {
+    uint32_t magic;
+    uint32_t size;           /* payload bytes, a multiple of 64 */
+    uint32_t requested;      /* what the caller asked for; 0 and unused when free */
+    uint32_t verified;       /* 1: the payload is a plan that passed the verifier */
+    struct tw_block *before; /* neighbour at the lower address */
+    struct tw_block *next_free, *previous_free;
+    uint32_t in_use;
+    uint32_t padding[8];
+} tw_block;
+
+uint32_t tw_alloc(uint32_t nbytes);
+int32_t tw_free(uint32_t ptr);
+
+/* The live block whose payload starts at `ptr`, or null. */
+tw_block *tw_block_at(uint32_t ptr);
+
+/* Whether [base, base + nbytes) lies in one live block. */
+int32_t tw_range_is_live(uint32_t base, uint64_t nbytes);
+
+#endif

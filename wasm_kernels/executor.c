@@ -1,0 +1,281 @@
+/* The plan executor and its verifier. docs/architecture.md section 4 describes a plan word by word.
+
+   The verifier is total: it believes nothing in the plan, and once it has passed a plan no instruction of the plan can
+   touch memory outside the buffers it names, nor the plan itself. A plan is the whole of one allocated block; that it
+   was verified is noted in the block's header, out of the plan's own reach. */
+#include "alloc.h"
+#include "parallel.h"
+
+enum { HEADER_WORDS = 20, SEGMENT_WORDS = 3, BUFFER_WORDS = 3, GENERATED_WORDS = 5 };
+enum { MAGIC, VERSION, TOTAL, FINGERPRINT, STATE, N_SEGMENTS, N_BUFFERS, N_CODE, N_INSTRUCTIONS, CODE_BASE,
+       N_FUNCTIONS, STATUS, FAILED, VALUE, POSITION = 15, PROFILE = 17 };
+#define PLAN_MAGIC 0x4C505754u
+#define PLAN_VERSION 1u
+#define NO_BUFFER 0xFFFFFFFFu
+#define NO_INSTRUCTION 0xFFFFFFFFu
+
+enum { TW_WRITES = 1, TW_NULLABLE = 2 };
+
+typedef struct {
+    const uint32_t *segments, *buffers;
+    uint32_t n_segments, n_buffers;
+} tw_binder;
+
+typedef int32_t (*tw_kernel_fn)(const void *args);
+typedef int32_t (*tw_check_fn)(const tw_binder *binder, const uint32_t *words, uint32_t *relocated);
+typedef void (*tw_generated_fn)(const uint32_t *args, int32_t lo, int32_t hi);
+
+typedef struct {
+    tw_kernel_fn run;
+    tw_check_fn check;
+    uint32_t n_words;
+} tw_entry;
+
+__attribute__((import_module("env"), import_name("now"))) double tw_now(void); /* milliseconds */
+
+static struct {
+    int64_t value, position;
+} fault;
+
+/* Table slots that hold generated functions: [first, end). */
+static struct {
+    uint32_t first, end;
+} code_slots;
+
+int32_t tw_fail(int32_t status, int64_t value, int64_t position) {
+    fault.value = value;
+    fault.position = position;
+    return status;
+}
+
+/* ---- what the generated verifiers call; expressions are in double, which cannot overflow ---- */
+
+TW_INLINE double tw_max(double a, double b) { return a > b ? a : b; }
+TW_INLINE double tw_min(double a, double b) { return a < b ? a : b; }
+TW_INLINE double tw_div(double a, double b) { return __builtin_floor(a / b); }
+TW_INLINE double tw_ceil4(double a) { return __builtin_ceil(a / 4) * 4; }
+
+TW_INLINE double tw_prod(const int32_t *dims, int32_t n) {
+    double product = 1;
+    for (int32_t i = 0; i < n; i++) product *= dims[i];
+    return product;
+}
+
+/* How far above its start a strided view reaches. */
+TW_INLINE double tw_reach_up(const int32_t *dims, const int32_t *strides, int32_t n) {
+    double reach = 0;
+    for (int32_t i = 0; i < n; i++) reach += (dims[i] - 1.0) * tw_max(strides[i], 0);
+    return reach;
+}
+
+/* How far below its start it reaches, as a number >= 0. */
+TW_INLINE double tw_reach_down(const int32_t *dims, const int32_t *strides, int32_t n) {
+    double reach = 0;
+    for (int32_t i = 0; i < n; i++) reach -= (dims[i] - 1.0) * tw_min(strides[i], 0);
+    return reach;
+}
+
+TW_INLINE int32_t tw_check_sign(const uint32_t *words, int32_t n) {
+    for (int32_t i = 0; i < n; i++)
+        if ((int32_t)words[i] < 0) return tw_fail(TW_BAD_ARGUMENT, (int32_t)words[i], i);
+    return TW_OK;
+}
+
+/* Replace buffer index `index` by its address if the buffer holds `extent` elements of `size` bytes. */
+static int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent, int32_t size, int32_t flags,
+                       uint32_t *address) {
+    if (index == NO_BUFFER && (flags & TW_NULLABLE)) {
+        *address = 0;
+        return TW_OK;
+    }
+    if (index >= binder->n_buffers) return tw_fail(TW_BAD_ARGUMENT, index, binder->n_buffers);
+    const uint32_t *buffer = binder->buffers + BUFFER_WORDS * index;
+    const uint32_t *segment = binder->segments + SEGMENT_WORDS * buffer[0];
+    if ((flags & TW_WRITES) && !(segment[2] & 1)) return tw_fail(TW_READ_ONLY, index, buffer[0]);
+    if (!(extent >= 0 && extent * size <= buffer[2])) return tw_fail(TW_BAD_EXTENT, index, buffer[2]);
+    *address = segment[0] + buffer[1];
+    if (*address & (size >= 4 ? 3u : 0u)) return tw_fail(TW_BAD_ARGUMENT, index, *address);
+    return TW_OK;
+}
+
+#include "kernels_tables.h"
+
+/* ---- verifier ---- */
+
+static int32_t check_generated(const tw_binder *binder, const uint32_t *header, const uint32_t *words, uint32_t n_args,
+                               uint32_t *relocated) {
+    if (n_args < GENERATED_WORDS) return tw_fail(TW_BAD_ARGUMENT, n_args, 0);
+    uint32_t fn = words[0], n_ptrs = words[3], n_words = words[4];
+    if (fn >= header[N_FUNCTIONS]) return tw_fail(TW_BAD_FUNCTION, fn, header[N_FUNCTIONS]);
+    if ((int32_t)words[1] < 0 || (int32_t)words[2] <= 0) return tw_fail(TW_BAD_ARGUMENT, (int32_t)words[2], 2);
+    if ((uint64_t)GENERATED_WORDS + 3ull * n_ptrs + n_words != n_args) return tw_fail(TW_BAD_ARGUMENT, n_args, 3);
+    relocated[0] = header[CODE_BASE] + fn;
+    for (uint32_t i = 1; i < GENERATED_WORDS; i++) relocated[i] = words[i];
+    const uint32_t *pointer = words + GENERATED_WORDS;
+    uint32_t *out = relocated + GENERATED_WORDS;
+    for (uint32_t i = 0; i < n_ptrs; i++, pointer += 3) {
+        int32_t status = tw_bind(binder, pointer[0], pointer[1], 1, pointer[2] ? TW_WRITES : 0, out++);
+        if (status) return status;
+    }
+    for (uint32_t i = 0; i < n_words; i++) *out++ = *pointer++;
+    return TW_OK;
+}
+
+static int32_t check_header(const uint32_t *header, uint32_t block_size) {
+    if (header[MAGIC] != PLAN_MAGIC || header[VERSION] != PLAN_VERSION)
+        return tw_fail(TW_BAD_PLAN, header[MAGIC], header[VERSION]);
+    if (header[FINGERPRINT] != TW_FINGERPRINT) return tw_fail(TW_BAD_PLAN, header[FINGERPRINT], TW_FINGERPRINT);
+    uint64_t total = HEADER_WORDS + (uint64_t)SEGMENT_WORDS * header[N_SEGMENTS] +
+                     (uint64_t)BUFFER_WORDS * header[N_BUFFERS] + 2ull * header[N_CODE];
+    if (total != header[TOTAL] || 4 * total > block_size) return tw_fail(TW_BAD_HEADER, (int64_t)total, block_size / 4);
+    uint64_t end = (uint64_t)header[CODE_BASE] + header[N_FUNCTIONS];
+    if (header[N_FUNCTIONS] && (header[CODE_BASE] < code_slots.first || end > code_slots.end))
+        return tw_fail(TW_BAD_FUNCTION, header[CODE_BASE], (int64_t)end);
+    return TW_OK;
+}
+
+/* Segments in live blocks that are not the plan's; buffers inside their segments. */
+static int32_t check_memory(const tw_binder *binder, uint32_t plan) {
+    for (uint32_t i = 0; i < binder->n_segments; i++) {
+        const uint32_t *segment = binder->segments + SEGMENT_WORDS * i;
+        if (!segment[1]) continue;
+        uint64_t end = (uint64_t)segment[0] + segment[1];
+        uint64_t plan_end = (uint64_t)plan + tw_block_at(plan)->size;
+        if ((segment[0] < plan_end && end > plan) || !tw_range_is_live(segment[0], segment[1]))
+            return tw_fail(TW_BAD_SEGMENT, i, segment[0]);
+    }
+    for (uint32_t i = 0; i < binder->n_buffers; i++) {
+        const uint32_t *buffer = binder->buffers + BUFFER_WORDS * i;
+        if (buffer[0] >= binder->n_segments) return tw_fail(TW_BAD_BUFFER, i, buffer[0]);
+        uint32_t nbytes = binder->segments[SEGMENT_WORDS * buffer[0] + 1];
+        if ((uint64_t)buffer[1] + buffer[2] > nbytes) return tw_fail(TW_BAD_BUFFER, i, buffer[1]);
+    }
+    return TW_OK;
+}
+
+static int32_t check_code(uint32_t *header, const tw_binder *binder, const uint32_t *code, uint32_t *relocated) {
+    uint32_t at = 0, count = 0, n_code = header[N_CODE];
+    while (at < n_code) {
+        uint32_t opcode = code[at] & 0xFFFF, n_args = code[at] >> 16;
+        header[FAILED] = count;
+        if (n_args >= n_code - at) return tw_fail(TW_BAD_ARGUMENT, n_args, at);
+        if (opcode >= TW_N_OPCODES) return tw_fail(TW_BAD_OPCODE, opcode, at);
+        relocated[at] = code[at];
+        int32_t status;
+        if (opcode == 0) {
+            status = check_generated(binder, header, code + at + 1, n_args, relocated + at + 1);
+        } else {
+            if (n_args != tw_table[opcode].n_words) return tw_fail(TW_BAD_ARGUMENT, n_args, at);
+            status = tw_table[opcode].check(binder, code + at + 1, relocated + at + 1);
+        }
+        if (status) return status;
+        at += n_args + 1;
+        count++;
+    }
+    header[FAILED] = NO_INSTRUCTION;
+    return count == header[N_INSTRUCTIONS] ? TW_OK : tw_fail(TW_BAD_HEADER, count, header[N_INSTRUCTIONS]);
+}
+
+static int32_t verify(uint32_t *header, uint32_t block_size) {
+    int32_t status = check_header(header, block_size);
+    if (status) return status;
+    tw_binder binder = {.segments = header + HEADER_WORDS, .n_segments = header[N_SEGMENTS],
+                        .n_buffers = header[N_BUFFERS]};
+    binder.buffers = binder.segments + SEGMENT_WORDS * binder.n_segments;
+    uint32_t *code = (uint32_t *)binder.buffers + BUFFER_WORDS * binder.n_buffers;
+    if ((status = check_memory(&binder, (uint32_t)(uintptr_t)header))) return status;
+    return check_code(header, &binder, code, code + header[N_CODE]);
+}
+
+/* ---- execution ---- */
+
+typedef struct {
+    tw_generated_fn fn;
+    const uint32_t *args;
+    int32_t n, grain;
+} generated_task;
+
+static void run_chunk(const void *args, int32_t chunk) {
+    const generated_task *task = args;
+    int64_t lo = (int64_t)chunk * task->grain;
+    task->fn(task->args, (int32_t)lo, (int32_t)min_i64(lo + task->grain, task->n));
+}
+
+static void run_generated(const uint32_t *words) {
+    generated_task task = {(tw_generated_fn)(uintptr_t)words[0], words + GENERATED_WORDS, (int32_t)words[1],
+                           (int32_t)words[2]};
+    parallel_for(run_chunk, &task, chunk_count(task.n, task.grain));
+}
+
+static int32_t run_code(uint32_t *header, double *profile) {
+    const uint32_t *word = header + header[TOTAL] - header[N_CODE];
+    for (uint32_t i = 0; i < header[N_INSTRUCTIONS]; i++) {
+        uint32_t opcode = *word & 0xFFFF, n_args = *word >> 16;
+        int32_t status = TW_OK;
+        double start = profile ? tw_now() : 0;
+        header[FAILED] = i; /* where a trap happened, too */
+        if (opcode == 0) run_generated(word + 1);
+        else status = tw_table[opcode].run(word + 1);
+        if (profile) profile[i] += tw_now() - start;
+        if (!status && parallel_failed()) status = tw_fail(TW_TRAPPED, 0, 0);
+        if (status) return status;
+        word += n_args + 1;
+    }
+    header[FAILED] = NO_INSTRUCTION;
+    return TW_OK;
+}
+
+static int32_t run_plan(uint32_t *header, tw_block *block) {
+    if (header[STATE] != 1 || !block->verified) {
+        block->verified = 0;
+        int32_t status = verify(header, block->size);
+        if (status) return status;
+        header[STATE] = 1;
+        block->verified = 1;
+    }
+    uint32_t profile = header[PROFILE];
+    if (profile) {
+        uint64_t nbytes = 8ull * header[N_INSTRUCTIONS], plan = (uint32_t)(uintptr_t)header;
+        if (profile % 8 || !tw_range_is_live(profile, nbytes) ||
+            (profile < plan + block->size && profile + nbytes > plan))
+            return tw_fail(TW_BAD_HEADER, profile, PROFILE);
+    }
+    return run_code(header, (double *)(uintptr_t)profile);
+}
+
+/* Run the plan at `plan`, the start of an allocated block; verifies it when it is fresh. Returns a status, which the
+   header keeps together with the instruction, the offending value and its position. */
+TW_EXPORT(tw_run) int32_t tw_run(uint32_t plan) {
+    tw_block *block = tw_block_at(plan);
+    if (!block) return TW_BAD_POINTER;
+    uint32_t *header = (uint32_t *)(uintptr_t)plan;
+    if (block->size < 4 * HEADER_WORDS) return TW_BAD_POINTER;
+    fault.value = fault.position = 0;
+    header[FAILED] = NO_INSTRUCTION;
+    int32_t status = run_plan(header, block);
+    header[STATUS] = (uint32_t)status;
+    tw_copy(header + VALUE, &fault.value, sizeof(int64_t));
+    tw_copy(header + POSITION, &fault.position, sizeof(int64_t));
+    return status;
+}
+
+/* Announce that slots [slot, slot + n) of the function table hold generated functions; parallel.h has the protocol. */
+TW_EXPORT(tw_register_code)
+int32_t tw_register_code(uint32_t ptr, uint32_t size, uint32_t slot, uint32_t n) {
+    if (code_slots.end && slot != code_slots.end) return TW_BAD_FUNCTION;
+    if (slot < 1 || (uint64_t)slot + n > UINT32_MAX) return TW_BAD_FUNCTION;
+    int32_t status = parallel_load(ptr, size, slot);
+    if (status) return status;
+    if (!code_slots.end) code_slots.first = slot;
+    code_slots.end = slot + n;
+    return TW_OK;
+}
+
+/* JSON: kernels with their opcodes and arguments, statuses, fingerprint. */
+TW_EXPORT(tw_description) const char *tw_description(void) { return tw_description_text; }
+TW_EXPORT(tw_description_size) uint32_t tw_description_size(void) { return sizeof(tw_description_text) - 1; }
+
+/* The compiler may call these for struct copies; they must not be recursive, hence the intrinsics. */
+void *memcpy(void *restrict dst, const void *restrict src, size_t n) { return __builtin_memcpy(dst, src, n); }
+void *memmove(void *dst, const void *src, size_t n) { return __builtin_memmove(dst, src, n); }
+void *memset(void *dst, int value, size_t n) { return __builtin_memset(dst, value, n); }

@@ -1,3 +1,3 @@
-"""The version, in one place: the wheel and the npm package both take it from here."""
+"""The version, in one place; the build refuses a package.json that says another."""
 
 __version__ = "0.1.0"

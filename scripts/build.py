@@ -1,0 +1,359 @@
+"""Set-up, build, tests and demo of trainweb; `./build.sh --help` lists the commands."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import chromium
+import pyodide_dist
+from steps import (
+    BUILD,
+    DIST,
+    PYTHON,
+    ROOT,
+    VENV,
+    BuildError,
+    Step,
+    build_lock,
+    environment,
+    run,
+    run_step,
+    say,
+)
+
+NODE_MAJOR = 20
+PACKAGE = ROOT / "py_src" / "trainweb"
+ENGINE = PACKAGE / "engine"
+KERNELS = tuple(
+    f"kernels{variant}.wasm" for variant in ("", ".relaxed", ".threads", ".relaxed.threads")
+)
+SCHEMA = PACKAGE / "model" / "onnx_schema.bin"
+ENGINE_JS = ENGINE / "engine.js"
+WHEEL_BUILDER = ("build", "editables", "hatchling")
+
+DESCRIPTION = """\
+Builds, tests and shows trainweb. Every command does all the set-up it needs by itself
+(a Python environment in .venv, npm packages, a Chromium where there is none) and skips
+whatever is done already."""
+
+EPILOG = """\
+environment:
+  TRAINWEB_PYTHON    the Python (>= 3.11, with venv) to create .venv with
+  TRAINWEB_CHROMIUM  the Chromium that tests and demo drive
+
+examples:
+  ./build.sh                           wheel, npm tarball and kernels in dist/
+  ./build.sh demo                      train in a browser window
+  ./build.sh demo --headless           the same with no window; prints the course of training
+  ./build.sh test tests/python -k conv
+"""
+
+
+# --- set-up -------------------------------------------------------------------------------------
+
+
+def requirements(*names: str) -> list[str]:
+    """The pinned `dev` requirements of pyproject.toml; only those of `names`, if any are given."""
+    with (ROOT / "pyproject.toml").open("rb") as handle:
+        dev = tomllib.load(handle)["project"]["optional-dependencies"]["dev"]
+    if not names:
+        return list(dev)
+    return [line for line in dev if line.split("==")[0] in names]
+
+
+def _pip(*arguments: str) -> None:
+    run(PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
+
+
+def _create_venv() -> None:
+    if not PYTHON.exists():
+        venv.EnvBuilder(with_pip=True, symlinks=True, clear=VENV.exists()).create(VENV)
+    _pip("install", *requirements())
+    # Editable, so that the tests and the command line see the sources as they stand.
+    _pip("install", "--no-deps", "--no-build-isolation", "--editable", ".")
+
+
+def setup_python() -> None:
+    """Create .venv with the pinned development requirements and trainweb itself (editable)."""
+    with (ROOT / "pyproject.toml").open("rb") as handle:
+        project = tomllib.load(handle)
+    identity = [repr(project["project"]), repr(project["build-system"]), platform.python_version()]
+    run_step(Step("python-environment", _create_venv, inputs=identity, outputs=[PYTHON]))
+
+
+def _node_version() -> str:
+    node = shutil.which("node")
+    if not node or not shutil.which("npm"):
+        raise BuildError(f"node and npm are needed (Node >= {NODE_MAJOR}); not found on PATH")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True)
+    text = version.stdout.strip().lstrip("v")
+    if int(text.split(".")[0]) < NODE_MAJOR:
+        raise BuildError(f"Node >= {NODE_MAJOR} is needed; {node} is {text}")
+    return text
+
+
+def setup_node() -> None:
+    """Install the npm packages that package-lock.json names."""
+    version = _node_version()
+    marker = ROOT / "node_modules" / ".package-lock.json"
+    lock = ROOT / "package-lock.json"
+    run_step(Step(
+        "npm-packages",
+        lambda: run("npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"),
+        inputs=[lock, version, platform.machine()],
+        outputs=[marker],
+    ))
+
+
+def setup_chromium() -> str:
+    """Find or install Chromium; returns its path."""
+    path = chromium.find_chromium()
+    say(f"chromium: {path}")
+    return path
+
+
+# --- build --------------------------------------------------------------------------------------
+
+
+def build_kernels() -> None:
+    """Compile the C kernels to the four WebAssembly builds."""
+    run_step(Step(
+        "kernels",
+        lambda: run(PYTHON, "wasm_kernels/build.py"),
+        inputs=[ROOT / "wasm_kernels", *requirements("ziglang")],
+        outputs=[ROOT / "wasm_kernels" / "build", *(ENGINE / name for name in KERNELS)],
+    ))
+
+
+def build_schema() -> None:
+    """Take the ONNX protobuf schema out of the installed `onnx` package."""
+    script = ROOT / "scripts" / "make_schema.py"
+    run_step(Step(
+        "onnx-schema",
+        lambda: run(PYTHON, script),
+        inputs=[script, *requirements("onnx", "protobuf")],
+        outputs=[SCHEMA],
+    ))
+
+
+def build_pyodide() -> None:
+    """Put up the self-hosted Pyodide and the pure wheels of the dependencies."""
+    this = ROOT / "scripts" / "pyodide_dist.py"
+    run_step(Step(
+        "pyodide",
+        pyodide_dist.build_pyodide,
+        inputs=[this],
+        outputs=[pyodide_dist.OUT / name for name in pyodide_dist.RUNTIME]
+        + [pyodide_dist.LOCAL_LOCK],
+    ))
+    run_step(Step(
+        "dependency-wheels",
+        pyodide_dist.build_wheels,
+        inputs=list(pyodide_dist.PURE_WHEELS),
+        outputs=[pyodide_dist.WHEELS],
+    ))
+
+
+def version() -> str:
+    """The version in _version.py; package.json, which npm reads as it stands, must say the same."""
+    namespace: dict[str, str] = {}
+    exec((PACKAGE / "_version.py").read_text(), namespace)
+    python = namespace["__version__"]
+    npm = json.loads((ROOT / "package.json").read_text())["version"]
+    if npm != python:
+        raise BuildError(f"package.json has version {npm}, py_src/trainweb/_version.py {python}")
+    return python
+
+
+def wheel_path() -> Path:
+    """Where the wheel of the present version lies (or will)."""
+    return DIST / f"trainweb-{version()}-py3-none-any.whl"
+
+
+def _build_wheel() -> None:
+    for old in DIST.glob("trainweb-*.whl"):
+        old.unlink()
+    run(PYTHON, "-m", "build", "--wheel", "--no-isolation", "--outdir", DIST, ".",
+        env={"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+
+
+def build_wheel() -> None:
+    """Build the Python wheel into dist/."""
+    run_step(Step(
+        "wheel",
+        _build_wheel,
+        inputs=[ROOT / "pyproject.toml", ROOT / "README.md", ROOT / "LICENSE", PACKAGE,
+                *requirements(*WHEEL_BUILDER)],
+        outputs=[wheel_path()],
+    ))
+
+
+WEB_INPUTS = [ROOT / "web", ROOT / "package.json", ROOT / "package-lock.json"]
+
+
+def build_engine_js() -> None:
+    """Bundle the kernel engine that goes into the wheel."""
+    run_step(Step(
+        "engine-js",
+        lambda: run("node", "web/build.mjs", "--engine"),
+        inputs=WEB_INPUTS,
+        outputs=[ENGINE_JS],
+    ))
+
+
+def build_web() -> None:
+    """Build the JS package into dist/npm."""
+    run_step(Step(
+        "js-package",
+        lambda: run("node", "web/build.mjs"),
+        inputs=[*WEB_INPUTS, *(ENGINE / name for name in KERNELS), wheel_path(),
+                pyodide_dist.WHEELS],
+        outputs=[DIST / "npm" / "index.js"],
+    ))
+
+
+def _pack() -> None:
+    for old in DIST.glob("trainweb-*.tgz"):
+        old.unlink()
+    run("npm", "pack", "--silent", "--pack-destination", DIST)
+    for name in KERNELS:
+        shutil.copyfile(ENGINE / name, DIST / name)
+
+
+def build_npm_tarball() -> None:
+    """Pack the npm tarball and lay the kernels beside it."""
+    run_step(Step(
+        "npm-tarball",
+        _pack,
+        inputs=[ROOT / "package.json", ROOT / "README.md", ROOT / "LICENSE", DIST / "npm"],
+        outputs=[DIST / name for name in KERNELS],
+    ))
+
+
+def build_all() -> None:
+    """Everything that a release is made of, and what the tests need."""
+    with build_lock():
+        setup_python()
+        setup_node()
+        build_kernels()
+        build_schema()
+        build_engine_js()
+        build_wheel()
+        build_pyodide()
+        build_web()
+        build_npm_tarball()
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+def command_build(_: list[str]) -> None:
+    """Build the wheel, the npm tarball and the kernels into dist/ (the default)."""
+    build_all()
+    for path in sorted(DIST.iterdir()):
+        if path.is_file():
+            print(f"    dist/{path.name}  {path.stat().st_size / 1024:.0f} KiB")
+
+
+def command_setup(_: list[str]) -> None:
+    """Only install what building and testing need (.venv, node_modules, Chromium)."""
+    with build_lock():
+        setup_python()
+        setup_node()
+        setup_chromium()
+
+
+def _exec(*command: str | Path, **variables: str) -> None:
+    words = [str(word) for word in command]
+    sys.stdout.flush()
+    os.chdir(ROOT)
+    os.execvpe(words[0], words, {**environment(), **variables})
+
+
+def command_test(arguments: list[str]) -> None:
+    """Run the tests; further arguments go to pytest."""
+    build_all()
+    browser = setup_chromium()
+    run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
+    _exec(PYTHON, "-m", "pytest", *arguments, TRAINWEB_CHROMIUM=browser)
+
+
+def command_demo(arguments: list[str]) -> None:
+    """Serve the demo and train in Chromium [--headless]."""
+    build_all()
+    browser = setup_chromium()
+    _exec(PYTHON, "scripts/demo.py", *arguments, TRAINWEB_CHROMIUM=browser)
+
+
+def command_bench(arguments: list[str]) -> None:
+    """Run the benchmarks; further arguments go to bench/run.py."""
+    build_all()
+    browser = setup_chromium()
+    _exec(PYTHON, "bench/run.py", *arguments, TRAINWEB_CHROMIUM=browser)
+
+
+def command_lint(_: list[str]) -> None:
+    """Run ruff, mypy and tsc."""
+    build_all()
+    run(PYTHON, "-m", "ruff", "check", "py_src", "tests", "scripts", "bench", "wasm_kernels")
+    run(PYTHON, "-m", "mypy")
+    run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
+
+
+def command_clean(_: list[str]) -> None:
+    """Remove dist/ and all stamps, so that everything is built anew."""
+    for folder in (DIST, BUILD / "stamps", ROOT / "wasm_kernels" / "build"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "build": command_build,
+    "demo": command_demo,
+    "test": command_test,
+    "bench": command_bench,
+    "lint": command_lint,
+    "setup": command_setup,
+    "clean": command_clean,
+}
+
+
+def main() -> int:
+    """Run the command on the command line; returns the exit status."""
+    listing = "\n".join(f"  {name:<13} {f.__doc__}" for name, f in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="./build.sh",
+        description=DESCRIPTION,
+        epilog=f"commands:\n{listing}\n\n{EPILOG}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="./build.sh [command] [arguments ...]",
+    )
+    parser.add_argument("command", nargs="?", default="build", choices=COMMANDS,
+                        metavar="command", help="one of those below; build when none is given")
+    # Split by hand: argparse would swallow options such as -k that are meant for pytest.
+    words = sys.argv[1:]
+    options = parser.parse_args(words[:1])
+    start = time.monotonic()
+    try:
+        COMMANDS[options.command](words[1:])
+    except BuildError as error:
+        print(f"build.sh {options.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    say(f"{options.command}: {time.monotonic() - start:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

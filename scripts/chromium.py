@@ -1,0 +1,110 @@
+"""Find a Chromium, or get one: $TRAINWEB_CHROMIUM, PATH, apt, Playwright's own build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from steps import BUILD, PYTHON, BuildError, environment, say
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSERS = BUILD / "browsers"
+PATH_FILE = BUILD / "chromium.path"
+
+
+def runs(path: str | Path) -> bool:
+    """Whether the binary starts at all (a snap stub without snapd does not)."""
+    try:
+        done = subprocess.run(
+            [str(path), "--version", "--no-sandbox"], capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def on_path() -> str | None:
+    """Return the first working Chromium on PATH."""
+    for name in NAMES:
+        found = shutil.which(name)
+        if found and runs(found):
+            return found
+    return None
+
+
+def playwright_browser() -> str | None:
+    """Return the Chromium that Playwright put under .build/browsers, if there is one."""
+    for pattern in ("chromium-*/chrome-linux*/chrome", "chromium-*/chrome-mac*/*.app/Contents/MacOS/*"):
+        for found in sorted(BROWSERS.glob(pattern), reverse=True):
+            if runs(found):
+                return str(found)
+    return None
+
+
+def _attempt(command: list[str]) -> str | None:
+    """Run one installation command; None when it succeeded, else the reason."""
+    env = {**environment(), "DEBIAN_FRONTEND": "noninteractive"}
+    env["PLAYWRIGHT_BROWSERS_PATH"] = str(BROWSERS)
+    say("chromium: " + " ".join(command))
+    try:
+        done = subprocess.run(
+            command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            timeout=900, check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    tail = "\n      ".join(done.stdout.strip().splitlines()[-4:])
+    return f"exit status {done.returncode}\n      {tail}"
+
+
+def _install_with_apt() -> str | None:
+    if not shutil.which("apt-get"):
+        return "apt-get is not on this machine"
+    if os.geteuid() != 0:
+        return "not root"
+    # Without fresh lists the package may still be known, so a failed update alone ends nothing.
+    update = _attempt(["apt-get", "update", "-q"])
+    problem = _attempt(["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium"])
+    if problem and update:
+        return f"update: {update}; install: {problem}"
+    return problem
+
+
+def _install_with_playwright() -> str | None:
+    command = [str(PYTHON), "-m", "playwright", "install"]
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        command.append("--with-deps")
+    return _attempt([*command, "chromium"])
+
+
+def find_chromium(install: bool = True) -> str:
+    """Path of a Chromium that runs; installs one where there is none.
+
+    Raises BuildError with every way that was tried and why it failed.
+    """
+    named = os.environ.get("TRAINWEB_CHROMIUM")
+    if named:
+        if runs(named):
+            return named
+        raise BuildError(f"TRAINWEB_CHROMIUM={named} does not run")
+    found = on_path() or playwright_browser()
+    tried = []
+    if not found and install:
+        for how, installer in (("apt", _install_with_apt), ("playwright", _install_with_playwright)):
+            problem = installer()
+            found = on_path() or playwright_browser()
+            if found:
+                break
+            tried.append(f"  {how}: {problem or 'installed, but no binary that runs came of it'}")
+    if not found:
+        raise BuildError(
+            f"no Chromium. On PATH: none of {', '.join(NAMES)} runs.\n" + "\n".join(tried)
+            + "\nInstall Chromium or Chrome by hand, or name the binary in TRAINWEB_CHROMIUM."
+        )
+    BUILD.mkdir(exist_ok=True)
+    PATH_FILE.write_text(found)
+    return found

@@ -1,0 +1,129 @@
+"""Build steps that remember what they did.
+
+A step names its inputs (files, folders, strings) and its outputs. After it ran, a stamp under
+`.build/stamps/` keeps a hash of the inputs' contents; the step is skipped while the hash is the
+same and every output is there. No time stamps: a fresh clone, a touch or a branch switch that
+changes nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / ".build"
+STAMPS = BUILD / "stamps"
+DIST = ROOT / "dist"
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+
+IGNORED_PARTS = {"__pycache__", "node_modules", ".pytest_cache", ".zig-cache", "zig-cache"}
+
+
+class BuildError(Exception):
+    """Something the build needs could not be had; the message says what and why."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One build step: `action` runs when `inputs` changed or an output is missing."""
+
+    name: str
+    action: Callable[[], None]
+    inputs: Sequence[Path | str] = ()
+    outputs: Sequence[Path] = ()
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        for child in sorted(path.iterdir()):
+            if child.name not in IGNORED_PARTS and not child.name.endswith(".pyc"):
+                yield from _files(child)
+
+
+def content_hash(inputs: Iterable[Path | str], exclude: Sequence[Path] = ()) -> str:
+    """SHA-256 over the names and contents of files and folders, and over plain strings."""
+    digest = hashlib.sha256()
+    for item in inputs:
+        if isinstance(item, str):
+            digest.update(b"s" + item.encode() + b"\0")
+            continue
+        for file in _files(item):
+            if any(file == out or out in file.parents for out in exclude):
+                continue
+            digest.update(b"f" + str(file.relative_to(ROOT)).encode() + b"\0")
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def run_step(step: Step) -> None:
+    """Run `step` unless its stamp says that nothing changed since it last succeeded."""
+    stamp = STAMPS / step.name
+    wanted = content_hash(step.inputs, exclude=step.outputs)
+    present = all(output.exists() for output in step.outputs)
+    if present and stamp.is_file() and stamp.read_text() == wanted:
+        say(f"{step.name}: up to date")
+        return
+    stamp.unlink(missing_ok=True)
+    say(f"{step.name} ...")
+    start = time.monotonic()
+    step.action()
+    missing = [str(output.relative_to(ROOT)) for output in step.outputs if not output.exists()]
+    if missing:
+        raise BuildError(f"step {step.name} ended well but did not write {', '.join(missing)}")
+    STAMPS.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(wanted)
+    say(f"{step.name}: done in {time.monotonic() - start:.1f} s")
+
+
+def say(message: str) -> None:
+    """Print one line of progress."""
+    print(f"==> {message}", flush=True)
+
+
+def environment() -> dict[str, str]:
+    """The environment of every command: the venv first, caches inside the checkout."""
+    env = dict(os.environ)
+    env["PATH"] = f"{VENV / 'bin'}{os.pathsep}{env.get('PATH', '')}"
+    env["VIRTUAL_ENV"] = str(VENV)
+    env["ZIG_GLOBAL_CACHE_DIR"] = str(BUILD / "zig-cache")
+    env["ZIG_LOCAL_CACHE_DIR"] = str(BUILD / "zig-cache")
+    env.setdefault("SOURCE_DATE_EPOCH", "1767225600")  # 2026-01-01: archives come out reproducible
+    env.pop("PYTHONHOME", None)
+    return env
+
+
+def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
+    """Run a command; a failure becomes a BuildError that names it."""
+    words = [str(word) for word in command]
+    sys.stdout.flush()
+    try:
+        done = subprocess.run(words, cwd=cwd, env={**environment(), **(env or {})}, check=False)
+    except FileNotFoundError as error:
+        raise BuildError(f"{words[0]} is not installed (needed for: {' '.join(words)})") from error
+    if done.returncode != 0:
+        raise BuildError(f"exit status {done.returncode} from: {' '.join(words)}")
+
+
+@contextlib.contextmanager
+def build_lock() -> Iterator[None]:
+    """One build at a time in a checkout: a second one waits for the first."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another build runs in this checkout; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,38 @@
+"""Engines run plans: `wasmtime` natively, `pyodide` in the browser."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+
+from trainweb.engine.base import Engine
+from trainweb.engine.description import Arg, Description, Kernel
+
+__all__ = ["Arg", "Description", "Engine", "Kernel", "get_engine"]
+
+
+def get_engine(*, reproducible: bool = False) -> Engine:
+    """The engine of this platform, one for all sessions.
+
+    Parameters
+    ----------
+    reproducible : bool
+        Use the build whose results are the same bytes on every machine; else the fastest.
+    """
+    if sys.platform == "emscripten":
+        return _pyodide_engine(reproducible)
+    return _native_engine("kernels" if reproducible else "kernels.relaxed")
+
+
+@cache
+def _native_engine(build: str) -> Engine:
+    from trainweb.engine.wasmtime import WasmtimeEngine
+
+    return WasmtimeEngine(build)
+
+
+@cache
+def _pyodide_engine(reproducible: bool) -> Engine:
+    from trainweb.engine.pyodide import PyodideEngine
+
+    return PyodideEngine(reproducible=reproducible)

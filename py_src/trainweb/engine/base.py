@@ -1,0 +1,129 @@
+"""The narrow waist: everything above the engine speaks to the kernels through this class alone."""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainweb.engine.description import Description
+from trainweb.errors import EngineError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PLAN_HEADER_WORDS = 20
+NO_INSTRUCTION = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStatus:
+    """Outcome of the last run of a plan, from its header.
+
+    Attributes
+    ----------
+    code : int
+        Status; 0 is success.
+    instruction : int | None
+        Number of the instruction that failed (or trapped).
+    value, position : int
+        The offending value and where it stands, e.g. an index and its place in the index tensor.
+    """
+
+    code: int
+    instruction: int | None
+    value: int
+    position: int
+
+
+class Engine(ABC):
+    """Kernels, their memory and the function table.
+
+    Attributes
+    ----------
+    build : str
+        Name of the .wasm in use, e.g. "kernels.relaxed".
+    threads : int
+        Number of threads that run kernels.
+    description : Description
+        Opcodes and arguments, read out of the .wasm.
+    """
+
+    build: str
+    threads: int = 1
+    description: Description
+
+    @abstractmethod
+    def alloc(self, nbytes: int) -> int:
+        """A 64-byte aligned block with undefined contents.
+
+        Raises
+        ------
+        EngineError
+            When the memory cannot grow.
+        """
+
+    @abstractmethod
+    def free(self, ptr: int) -> None:
+        """Give a block back.
+
+        Raises
+        ------
+        EngineError
+            When `ptr` is not a live block (freed twice, or never allocated).
+        """
+
+    @abstractmethod
+    def write(self, ptr: int, data: Buffer) -> None:
+        """Copy any C-contiguous buffer to `ptr`."""
+
+    @abstractmethod
+    def read(self, ptr: int, nbytes: int) -> bytes:
+        """A copy of `nbytes` bytes at `ptr`."""
+
+    @abstractmethod
+    def read_into(self, ptr: int, out: Buffer) -> None:
+        """Fill the writable C-contiguous buffer `out` from `ptr`."""
+
+    @abstractmethod
+    def load_code(self, wasm: bytes) -> int:
+        """Add a generated module's functions f0, f1, ... to the table; returns the slot of f0.
+
+        Raises
+        ------
+        EngineError
+            When the module is invalid.
+        """
+
+    @abstractmethod
+    def run(self, plan: int) -> int:
+        """Run the plan at `plan`, which fills the block it is in from the start; returns a status (0: success).
+
+        Raises
+        ------
+        EngineError
+            When the kernels trap.
+        """
+
+    @abstractmethod
+    def bytes_in_use(self) -> int:
+        """Bytes of all live blocks."""
+
+    @abstractmethod
+    def memory_size(self) -> int:
+        """Bytes of the kernels' memory; it never shrinks."""
+
+    def plan_status(self, plan: int) -> PlanStatus:
+        """Outcome of the last `run` of a plan."""
+        code, instruction, value, position = struct.unpack("<IIqq", self.read(plan + 44, 24))
+        return PlanStatus(code, None if instruction == NO_INSTRUCTION else instruction, value, position)
+
+    def trap_error(self, plan: int, what: str) -> EngineError:
+        """What `run` raises when kernels trap."""
+        try:
+            instruction = self.plan_status(plan).instruction
+        except EngineError:
+            instruction = None
+        where = "" if instruction is None else f" in instruction {instruction}"
+        return EngineError(f"The kernels trapped{where} of the plan at {plan:#x}: {what}")

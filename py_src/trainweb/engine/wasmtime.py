@@ -1,0 +1,147 @@
+"""The native engine: the same .wasm as in the browser, run by the wasmtime package."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import wasmtime as wt
+
+from trainweb.engine.base import Engine
+from trainweb.engine.description import Description
+from trainweb.errors import EngineError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+BUILDS = ("kernels", "kernels.relaxed")
+
+
+@cache
+def _wasmtime_engine() -> wt.Engine:
+    config = wt.Config()
+    config.wasm_relaxed_simd = True
+    return wt.Engine(config)
+
+
+@cache
+def _module(build: str) -> wt.Module:
+    """The compiled kernels; once a process."""
+    path = resources.files("trainweb.engine") / f"{build}.wasm"
+    try:
+        return wt.Module(_wasmtime_engine(), path.read_bytes())
+    except FileNotFoundError:
+        raise EngineError(f"{build}.wasm is missing from trainweb.engine; run `python wasm_kernels/build.py`") from None
+
+
+class WasmtimeEngine(Engine):
+    """Kernels on one thread, in a memory of their own.
+
+    Parameters
+    ----------
+    build : str
+        "kernels" (the same bytes on every machine) or "kernels.relaxed" (fused multiply-add where there is one).
+    """
+
+    def __init__(self, build: str = "kernels") -> None:
+        if build not in BUILDS:
+            raise EngineError(f"The native engine has the builds {', '.join(BUILDS)}, not {build!r}.")
+        self.build = build
+        self._store = wt.Store(_wasmtime_engine())
+        module = _module(build)
+        static_pages = next(i.type.limits.min for i in module.imports if isinstance(i.type, wt.MemoryType))
+        self._memory = wt.Memory(self._store, wt.MemoryType(wt.Limits(static_pages, None)))
+        now = wt.Func(self._store, wt.FuncType([], [wt.ValType.f64()]), lambda: time.perf_counter() * 1e3)
+        self._instance = self._instantiate(module, {("env", "memory"): self._memory, ("env", "now"): now})
+        self._exports = self._instance.exports(self._store)
+        self._table: wt.Table = self._exports["__indirect_function_table"]  # type: ignore[assignment]
+        self.description = Description.parse(
+            self.read(self._call("tw_description"), self._call("tw_description_size"))
+        )
+        self._run = self._exports["tw_run"]
+
+    def _instantiate(self, module: wt.Module, imports: dict[tuple[str, str], Any]) -> wt.Instance:
+        try:
+            wanted = [imports[i.module, i.name or ""] for i in module.imports]
+        except KeyError as e:
+            raise EngineError(f"The module imports {'.'.join(e.args[0])}, which the kernels do not have.") from e
+        return wt.Instance(self._store, module, wanted)
+
+    def _call(self, name: str, *args: int) -> int:
+        """Call an export; wasm's signed results become addresses."""
+        result = self._exports[name](self._store, *args)  # type: ignore[operator]
+        return int(result) & 0xFFFFFFFF
+
+    def _address(self, ptr: int, nbytes: int) -> int:
+        """Host address of [ptr, ptr + nbytes)."""
+        size = self._memory.data_len(self._store)
+        if not 0 <= ptr <= size or not 0 <= nbytes <= size - ptr:
+            raise EngineError(f"[{ptr:#x}, +{nbytes}) is outside the kernels' memory of {size} bytes.")
+        return ctypes.addressof(self._memory.data_ptr(self._store).contents) + ptr
+
+    def alloc(self, nbytes: int) -> int:
+        ptr = self._call("tw_alloc", _signed(nbytes)) if 0 <= nbytes < 1 << 32 else 0
+        if not ptr:
+            raise EngineError(f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use).")
+        return ptr
+
+    def free(self, ptr: int) -> None:
+        if self._call("tw_free", _signed(ptr)):
+            raise EngineError(f"{ptr:#x} is not an allocated block; was it freed twice?")
+
+    def write(self, ptr: int, data: Buffer) -> None:
+        view = memoryview(data)
+        if not view.c_contiguous:
+            raise EngineError("Only C-contiguous buffers can be written.")
+        if view.nbytes:
+            source = view.cast("B")
+            address = self._address(ptr, view.nbytes)
+            target = (ctypes.c_ubyte * view.nbytes).from_address(address)
+            memoryview(target).cast("B")[:] = source
+
+    def read(self, ptr: int, nbytes: int) -> bytes:
+        return ctypes.string_at(self._address(ptr, nbytes), nbytes)
+
+    def read_into(self, ptr: int, out: Buffer) -> None:
+        view = memoryview(out)
+        if not view.c_contiguous or view.readonly:
+            raise EngineError("The output buffer must be C-contiguous and writable.")
+        if view.nbytes:
+            source = (ctypes.c_ubyte * view.nbytes).from_address(self._address(ptr, view.nbytes))
+            view.cast("B")[:] = memoryview(source).cast("B")
+
+    def load_code(self, wasm: bytes) -> int:
+        try:
+            module = wt.Module(_wasmtime_engine(), wasm)
+        except wt.WasmtimeError as e:
+            raise EngineError(f"The generated code is invalid: {e}") from e
+        imports: dict[tuple[str, str], Any] = {("env", "memory"): self._memory}
+        imports |= {("kernels", name): self._exports[name] for name in self._exports if name.startswith("v_")}
+        exports = self._instantiate(module, imports).exports(self._store)
+        count = sum(1 for _ in exports)
+        slot = self._table.grow(self._store, count, None)
+        for k in range(count):
+            self._table.set(self._store, slot + k, exports[f"f{k}"])
+        if self._call("tw_register_code", 0, 0, slot, count):
+            raise EngineError("The kernels refused the generated code.")
+        return slot
+
+    def run(self, plan: int) -> int:
+        try:
+            return int(self._run(self._store, _signed(plan)))  # type: ignore[operator]
+        except wt.Trap as e:
+            raise self.trap_error(plan, e.message.splitlines()[-1]) from e
+
+    def bytes_in_use(self) -> int:
+        return self._call("tw_bytes_in_use")
+
+    def memory_size(self) -> int:
+        return int(self._memory.data_len(self._store))
+
+
+def _signed(value: int) -> int:
+    """An address as the i32 that wasmtime wants."""
+    return value - (1 << 32) if value >= 1 << 31 else value

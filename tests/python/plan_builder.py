@@ -1,0 +1,135 @@
+"""Write small plans by hand: run single kernels on numpy arrays, below the compiler."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainweb.engine import Engine, Kernel
+
+MAGIC, VERSION, HEADER_WORDS, NO_BUFFER = 0x4C505754, 1, 20, 0xFFFFFFFF
+DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "u8": np.uint8}
+GUARD = 0xA5
+
+
+class PlanFailed(Exception):
+    """A run that returned a status."""
+
+    def __init__(self, name: str, instruction: int | None, value: int, position: int) -> None:
+        super().__init__(f"{name} in instruction {instruction}: value {value} at {position}")
+        self.name, self.instruction, self.value, self.position = name, instruction, value, position
+
+
+def words_of(kernel: Kernel, args: dict[str, Any], buffers: dict[str, int]) -> list[int]:
+    """The argument words of one instruction; `buffers` maps pointer arguments to buffer indices."""
+    words: list[int] = []
+    for arg in kernel.args:
+        if arg.is_pointer:
+            words.append(buffers.get(arg.name, NO_BUFFER))
+        elif arg.kind == "f32":
+            words.append(struct.unpack("<I", struct.pack("<f", args[arg.name]))[0])
+        else:
+            value = args[arg.name]
+            values = list(value) if arg.count > 1 else [value]
+            assert len(values) == arg.count, (kernel.name, arg.name)
+            words += [int(v) & 0xFFFFFFFF for v in values]
+    return words
+
+
+@dataclass
+class RawPlan:
+    """A plan as lists, which tests may spoil before encoding."""
+
+    fingerprint: int
+    segments: list[list[int]] = field(default_factory=list)
+    buffers: list[list[int]] = field(default_factory=list)
+    code: list[list[int]] = field(default_factory=list)
+    code_base: int = 0
+    n_functions: int = 0
+
+    def encode(self) -> np.ndarray:
+        code = [word for instruction in self.code for word in instruction]
+        segments, buffers = sum(self.segments, []), sum(self.buffers, [])
+        total = HEADER_WORDS + len(segments) + len(buffers) + 2 * len(code)
+        header = [MAGIC, VERSION, total, self.fingerprint, 0, len(self.segments), len(self.buffers), len(code),
+                  len(self.code), self.code_base, self.n_functions] + [0] * 9  # fmt: skip
+        words = header + segments + buffers + code + [0] * len(code)
+        return np.array([w & 0xFFFFFFFF for w in words], np.uint32)
+
+
+def instruction(kernel: Kernel, words: list[int]) -> list[int]:
+    """Opcode word and arguments."""
+    return [kernel.opcode | len(words) << 16, *words]
+
+
+def check_status(engine: Engine, plan: int, status: int) -> None:
+    """Raise PlanFailed unless the run succeeded."""
+    if status:
+        outcome = engine.plan_status(plan)
+        raise PlanFailed(
+            engine.description.status_name(status), outcome.instruction, outcome.value, outcome.position
+        )
+
+
+def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[str, np.ndarray]:
+    """Run one kernel on arrays; returns the contents of its out and inout arguments.
+
+    Every array lies in a segment of its own that ends where it does, between guard bytes that must survive. An
+    absent optional pointer is left out or None; scratch is made here, full of NaN.
+    """
+    kernel = engine.description.kernels[name]
+    numbers = kernel.numbers(args)
+    plan = RawPlan(engine.description.fingerprint)
+    buffers: dict[str, int] = {}
+    blocks: dict[str, tuple[int, np.ndarray, int]] = {}
+    for arg in kernel.args:
+        if not arg.is_pointer:
+            continue
+        if arg.kind == "scratch":
+            array = np.full(kernel.extent(arg, numbers), np.nan if arg.type[0] == "f" else 77, DTYPES[arg.type])
+        elif args.get(arg.name) is None:
+            continue
+        else:
+            array = np.ascontiguousarray(args[arg.name])
+        nbytes = array.nbytes
+        block = engine.alloc(nbytes + 128)
+        engine.write(block, bytes([GUARD]) * (nbytes + 128))
+        engine.write(block + 64, array.reshape(-1).view(np.uint8) if nbytes else b"")
+        buffers[arg.name] = len(plan.segments)
+        plan.segments.append([block + 64, nbytes, int(arg.kind != "in")])
+        plan.buffers.append([buffers[arg.name], 0, nbytes])
+        blocks[arg.name] = (block, array, nbytes)
+    plan.code = [instruction(kernel, words_of(kernel, args, buffers))] * repeat
+    encoded = plan.encode()
+    address = engine.alloc(encoded.nbytes)
+    engine.write(address, encoded)
+    results = {}
+    try:
+        check_status(engine, address, engine.run(address))
+        for arg in kernel.args:
+            if arg.name in blocks:
+                block, array, nbytes = blocks[arg.name]
+                data = engine.read(block, nbytes + 128)
+                assert set(data[:64] + data[64 + nbytes :]) == {GUARD}, f"{name} wrote beyond {arg.name}"
+                if arg.kind in ("out", "inout"):
+                    results[arg.name] = np.frombuffer(data[64 : 64 + nbytes], array.dtype).reshape(array.shape)
+                elif arg.kind == "in":
+                    assert data[64 : 64 + nbytes] == array.tobytes(), f"{name} changed its input {arg.name}"
+    finally:
+        engine.free(address)
+        for block, _, _ in blocks.values():
+            engine.free(block)
+    return results
+
+
+def ulp_error(actual: np.ndarray, exact: np.ndarray) -> float:
+    """Largest error of float32 results in units of the last place of the exact (float64) ones."""
+    exact = np.asarray(exact, np.float64)
+    finite = np.isfinite(exact) & (np.abs(exact) <= np.finfo(np.float32).max)
+    spacing = np.spacing(np.maximum(np.abs(exact[finite]), np.finfo(np.float32).tiny).astype(np.float32))
+    if not finite.any():
+        return 0.0
+    return float(np.max(np.abs(actual[finite].astype(np.float64) - exact[finite]) / spacing))

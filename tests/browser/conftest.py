@@ -1,0 +1,161 @@
+"""Fixtures of the browser tests: Chromium, local sites, pages that fail on errors, a notebook."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from .kernel import Kernel
+from .server import ROOT, Site
+
+sys.path.insert(0, str(ROOT / "scripts"))
+from chromium import find_chromium  # noqa: E402
+from steps import BuildError  # noqa: E402
+
+CHROMIUM_FLAGS = [
+    "--no-sandbox",  # the tests run as root in containers
+    "--disable-background-networking",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",  # containers have a small /dev/shm
+]
+PAGE_TIMEOUT_MS = 60_000
+
+
+def require_built(*paths: Path) -> None:
+    """Fail, naming the files, when the build has not made what a test needs."""
+    missing = [str(path.relative_to(ROOT)) for path in paths if not path.exists()]
+    if missing:
+        pytest.fail(f"not built: {', '.join(missing)}; run ./build.sh", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> str:
+    """The Chromium to drive; the test fails when there is none."""
+    try:
+        return find_chromium(install=False)
+    except BuildError as error:
+        pytest.fail(f"{error}\n./build.sh setup installs one", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def browser(chromium_path: str) -> Iterator[Browser]:
+    """One headless Chromium for the whole run."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=chromium_path, args=CHROMIUM_FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def plain_site() -> Iterator[Site]:
+    """A server without isolation headers: one thread, no shared memory."""
+    site = Site()
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="session")
+def isolated_site() -> Iterator[Site]:
+    """A server that sends COOP and COEP: its pages are cross-origin isolated."""
+    site = Site(isolated=True)
+    yield site
+    site.close()
+
+
+@pytest.fixture(params=["plain", "isolated"])
+def site(request: pytest.FixtureRequest) -> Site:
+    """Both kinds of site in turn, for tests that must pass on either."""
+    found: Site = request.getfixturevalue(f"{request.param}_site")
+    return found
+
+
+@pytest.fixture
+def make_site() -> Iterator[Callable[..., Site]]:
+    """Start further servers (another origin, a Content-Security-Policy); closed after the test."""
+    sites: list[Site] = []
+
+    def make(**options: object) -> Site:
+        sites.append(Site(**options))  # type: ignore[arg-type]
+        return sites[-1]
+
+    yield make
+    for one in sites:
+        one.close()
+
+
+class PageErrors:
+    """What a page complained about: uncaught errors, console errors, crashes."""
+
+    def __init__(self, page: Page) -> None:
+        self.messages: list[str] = []
+        page.on("pageerror", lambda error: self.messages.append(f"uncaught: {error}"))
+        page.on("crash", lambda _: self.messages.append("the page crashed"))
+        page.on(
+            "console",
+            lambda line: self.messages.append(f"console: {line.text} ({line.location['url']})")
+            if line.type == "error"
+            else None,
+        )
+
+    def unexpected(self, patterns: tuple[str, ...]) -> list[str]:
+        """The messages that none of `patterns` matches."""
+        return [
+            message
+            for message in self.messages
+            if not any(re.search(pattern, message) for pattern in patterns)
+        ]
+
+
+def watched_page(browser: Browser) -> tuple[Page, PageErrors]:
+    """Open a page in a fresh context (own storage) and collect its errors."""
+    page = browser.new_context().new_page()
+    page.set_default_timeout(PAGE_TIMEOUT_MS)
+    return page, PageErrors(page)
+
+
+@pytest.fixture
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A fresh page; the test fails when the page logs an error that it did not announce.
+
+    Announce with `@pytest.mark.page_errors("regular expression", ...)`.
+    """
+    fresh, errors = watched_page(browser)
+    yield fresh
+    fresh.context.close()
+    marker = request.node.get_closest_marker("page_errors")
+    unexpected = errors.unexpected(marker.args if marker else ())
+    if unexpected:
+        pytest.fail("errors in the page:\n" + "\n".join(unexpected), pytrace=False)
+
+
+def _kernel(browser: Browser, site: Site) -> Iterator[Kernel]:
+    require_built(ROOT / ".build" / "pyodide" / "pyodide.mjs", ROOT / ".build" / "wheels")
+    if not list((ROOT / "dist").glob("trainweb-*.whl")):
+        pytest.fail("not built: the wheel in dist/; run ./build.sh", pytrace=False)
+    page, errors = watched_page(browser)
+    kernel = Kernel(page, site)
+    kernel.boot()
+    kernel.install()
+    yield kernel
+    page.context.close()
+    if errors.messages:
+        pytest.fail("errors in the page:\n" + "\n".join(errors.messages), pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def pyodide_page(browser: Browser, plain_site: Site) -> Iterator[Kernel]:
+    """Stock Pyodide in a page with `micropip.install("trainweb")` done, shared by a module."""
+    yield from _kernel(browser, plain_site)
+
+
+@pytest.fixture(scope="module")
+def isolated_pyodide_page(browser: Browser, isolated_site: Site) -> Iterator[Kernel]:
+    """The same in a cross-origin isolated page."""
+    yield from _kernel(browser, isolated_site)

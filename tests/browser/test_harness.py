@@ -1,0 +1,73 @@
+"""The test harness itself: sites, isolation, the byte log, error collection."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from .conftest import watched_page
+from .kernel import Kernel, PythonError
+from .server import ROOT, Site
+
+
+def test_only_the_isolated_site_isolates(
+    page: Page, plain_site: Site, isolated_site: Site
+) -> None:
+    page.goto(plain_site.url("/tests/blank.html"))
+    assert page.evaluate("crossOriginIsolated") is False
+    page.goto(isolated_site.url("/tests/blank.html"))
+    assert page.evaluate("crossOriginIsolated") is True
+
+
+def test_log_counts_the_bytes_of_each_folder(page: Page, plain_site: Site) -> None:
+    plain_site.add("/counted/data.bin", bytes(12_345))
+    plain_site.clear_log()
+    page.goto(plain_site.url("/tests/blank.html"))
+    page.evaluate("fetch('/counted/data.bin').then((reply) => reply.arrayBuffer())")
+    assert plain_site.bytes_served("/counted/") == 12_345
+    assert plain_site.requests() == ["/tests/blank.html", "/counted/data.bin"]
+
+
+def test_paths_outside_the_folders_are_not_served(plain_site: Site) -> None:
+    assert plain_site._find("/golden/../../pyproject.toml").status == 404
+    assert plain_site._find("/golden/README.md").status == 200
+
+
+def test_errors_of_a_page_are_collected(browser: Browser, plain_site: Site) -> None:
+    page, errors = watched_page(browser)
+    plain_site.add("/bad.html", "<script>console.error('one'); throw new Error('two')</script>")
+    page.goto(plain_site.url("/bad.html"))
+    page.wait_for_timeout(50)
+    page.context.close()
+    assert len(errors.unexpected(("favicon",))) == 2
+    assert errors.unexpected(("one", "two", "favicon")) == []
+
+
+@pytest.mark.page_errors("Content Security Policy")
+def test_content_security_policy_is_sent(page: Page, make_site) -> None:
+    site = make_site(csp="connect-src 'none'")
+    page.goto(site.url("/tests/blank.html"))
+    outcome = page.evaluate("fetch('/golden/README.md').then(() => 'fetched', () => 'refused')")
+    assert outcome == "refused"
+
+
+def test_python_runs_and_raises_in_the_kernel(pyodide_page: Kernel) -> None:
+    assert pyodide_page.run("import sys\n[a + 1, sys.platform]", a=1) == [2, "emscripten"]
+    with pytest.raises(PythonError, match="ZeroDivisionError"):
+        pyodide_page.run("1 / 0")
+
+
+def test_shipped_modules_are_called_with_their_traceback(pyodide_page: Kernel, tmp_path) -> None:
+    (tmp_path / "shipped_module.py").write_text(
+        "def double(x):\n    return 2 * x\n\ndef fail():\n    raise KeyError('why')\n"
+    )
+    folder = pyodide_page.ship("code", tmp_path)
+    assert pyodide_page.call(folder, "shipped_module", "double", 21) == 42
+    with pytest.raises(PythonError, match=r"in fail[\s\S]*KeyError: 'why'"):
+        pyodide_page.call(folder, "shipped_module", "fail")
+
+
+def test_golden_files_arrive_whole(pyodide_page: Kernel) -> None:
+    folder = pyodide_page.ship("golden", ROOT / "tests" / "golden")
+    sizes = pyodide_page.run("import os\nos.path.getsize(p)", p=f"{folder}/mlp/training_model.onnx")
+    assert sizes == (ROOT / "tests/golden/mlp/training_model.onnx").stat().st_size

@@ -100,12 +100,13 @@ class Graph:
     name: str = ""
     nodes: list[Node] = field(default_factory=list)
     inputs: list[Value | Sequence] = field(default_factory=list)
-    outputs: list[Value] = field(default_factory=list)
+    outputs: list[Value | Sequence] = field(default_factory=list)
     initializers: dict[str, Tensor] = field(default_factory=dict)
     value_info: dict[str, Value] = field(default_factory=dict)
     opsets: dict[str, int] = field(default_factory=dict)
     ir_version: int = 10
     producer: str = "trainweb"
+    metadata: dict[str, str] = field(default_factory=dict)
 
     def copy(self) -> Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
@@ -119,6 +120,7 @@ class Graph:
             dict(self.opsets),
             self.ir_version,
             self.producer,
+            dict(self.metadata),
         )
 
     def producers(self) -> dict[str, Node]:

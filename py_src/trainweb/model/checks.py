@@ -1,0 +1,347 @@
+"""Limits, and the checks that a model passes before anything else looks at it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any
+
+from ..errors import LimitError, ModelError, UnsupportedError
+from .graph import ITEM_SIZE, Dim, Graph, Node
+
+ONNX_DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string",
+    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64",
+    15: "complex128", 16: "bfloat16", 17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2",
+    20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1", 24: "float8e8m0", 25: "uint2",
+    26: "int2", 27: "float6e2m3", 28: "float6e3m2",
+}  # fmt: skip
+"""Names of the values of `TensorProto.DataType`; those not in `ITEM_SIZE` are refused."""
+
+DTYPE_CODES = {name: code for code, name in ONNX_DTYPES.items()}
+
+OLDEST_OPSET, NEWEST_OPSET = 7, 28
+"""Versions of the ai.onnx operators that the operators here are written for; a test compares with `onnx`."""
+
+MAX_RANK = 64
+"""Beyond every operator's definition; a longer shape is an attack, and indexing would go quadratic."""
+
+MAX_DIM = 2**31 - 1
+"""Kernels count elements with int32."""
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model or a request may cost; beyond it is a `LimitError`. The defaults leave real models room.
+
+    Attributes
+    ----------
+    arena_bytes : int
+        Bytes of all tensors together: 4 GiB, the size of a WebAssembly memory.
+    nodes : int
+        Nodes after inlining functions: 250 000, some fifty times the training graph of a 24-layer transformer.
+    loop_iterations : int
+        Iterations of a Loop or Scan: 1 000 000.
+    file_bytes : int
+        Bytes of one model or checkpoint: 2 GiB - 1, the most that protobuf and flatbuffers can hold.
+    """
+
+    arena_bytes: int = 4 * 2**30
+    nodes: int = 250_000
+    loop_iterations: int = 1_000_000
+    file_bytes: int = 2**31 - 1
+
+    @classmethod
+    def of(cls, limits: Limits | Mapping[str, int] | None) -> Limits:
+        """Limits from a dict that names some of them; the others keep their defaults."""
+        if isinstance(limits, Limits):
+            return limits
+        known = [field.name for field in fields(cls)]
+        for name, value in (limits or {}).items():
+            if name not in known:
+                raise LimitError(f"unknown limit {name!r}; there are {', '.join(known)}")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise LimitError(f"limit {name} must be a whole number >= 0, not {value!r}")
+        return cls(**(limits or {}))
+
+
+def check_name(value: str | bytes, what: str) -> str:
+    """`value` when it is text: protobuf hands out strings that are no UTF-8 as bytes."""
+    if type(value) is not str:
+        raise ModelError(f"{what} is not UTF-8: {bytes(value[:40])!r}")
+    return value
+
+
+def check_dtype(code: int, what: str) -> str:
+    """The name of a `TensorProto.DataType`, one that tensors here can have."""
+    name = ONNX_DTYPES.get(code)
+    if name is None:
+        raise ModelError(f"{what} has unknown data type {code}; ONNX has 1 to {max(ONNX_DTYPES)}")
+    if name not in ITEM_SIZE:
+        raise UnsupportedError(f"{what} has data type {name}, which is not supported")
+    return name
+
+
+def check_shape(dims: Iterable[int], what: str) -> tuple[int, ...]:
+    """The shape of a constant: sizes that are not negative, not too many, none too large."""
+    shape = tuple(dims)
+    if len(shape) > MAX_RANK:
+        raise LimitError(f"{what} has rank {len(shape)}; at most {MAX_RANK} is supported")
+    for axis, size in enumerate(shape):
+        if size < 0:
+            raise ModelError(f"{what} has negative size {size} in dimension {axis}")
+        if size > MAX_DIM:
+            raise LimitError(f"{what} has size {size} in dimension {axis}; at most {MAX_DIM} is supported")
+    return shape
+
+
+def check_dims(dims: Iterable[Dim], what: str) -> tuple[Dim, ...]:
+    """The declared shape of an edge, where a size may be a symbol or unknown."""
+    shape = tuple(dims)
+    check_shape((dim if isinstance(dim, int) else 0 for dim in shape), what)
+    return shape
+
+
+def check_data(dtype: str, shape: tuple[int, ...], data: bytes | memoryview, what: str) -> None:
+    """That `data` holds just the elements of the shape, and that its booleans are 0 or 1."""
+    nbytes = prod(shape) * ITEM_SIZE[dtype]
+    if len(data) != nbytes:
+        raise ModelError(f"{what} has {len(data)} bytes of data; {dtype} {list(shape)} needs {nbytes}")
+    if dtype == "bool" and bytes(data).translate(None, b"\0\1"):
+        raise ModelError(f"{what} is bool but has bytes other than 0 and 1")
+
+
+# --- the bytes of a model, before protobuf makes objects of them
+
+
+class Truncated(ValueError):
+    """A field reaches beyond the end of its message."""
+
+
+def _varint(data: bytes | memoryview, pos: int, end: int) -> tuple[int, int]:
+    result = shift = 0
+    while pos < end and shift < 70:
+        byte = data[pos]
+        pos += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, pos
+        shift += 7
+    raise Truncated(f"the number at byte {pos} does not end")
+
+
+def _messages(data: bytes | memoryview, pos: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """(field, start, stop) of the length-delimited fields between two positions."""
+    while pos < end:
+        at = pos
+        tag, pos = _varint(data, pos, end)
+        kind = tag & 7
+        if kind == 2:
+            size, pos = _varint(data, pos, end)
+            if size > end - pos:
+                raise Truncated(f"field {tag >> 3} at byte {at} says it has {size} bytes, {end - pos} are left")
+            yield tag >> 3, pos, pos + size
+            pos += size
+        elif kind == 0:
+            _, pos = _varint(data, pos, end)
+        elif kind in (1, 5):
+            pos += 8 if kind == 1 else 4
+        else:
+            raise Truncated(f"field {tag >> 3} at byte {at} has wire type {kind}, which ONNX does not use")
+    if pos > end:
+        raise Truncated(f"the message ends at byte {end}, within a number")
+
+
+MODEL_GRAPH, MODEL_FUNCTION, GRAPH_NODE, FUNCTION_NODE = 7, 25, 1, 7
+"""Field numbers in onnx.proto."""
+
+ENTRIES_PER_NODE = 8
+"""A graph may list so many inputs, initializers and value infos per allowed node."""
+
+
+def check_encoding(data: bytes | memoryview, limits: Limits) -> None:
+    """Walk the outermost levels of an encoded model: cheap, and says where a file is cut off.
+
+    A graph of 2-byte empty nodes would grow a thousandfold in memory once decoded, so the entries are
+    counted before that.
+    """
+    nodes = entries = 0
+    for field, start, stop in _messages(data, 0, len(data)):
+        if field not in (MODEL_GRAPH, MODEL_FUNCTION):
+            continue
+        node_field = GRAPH_NODE if field == MODEL_GRAPH else FUNCTION_NODE
+        for inner, _, _ in _messages(data, start, stop):
+            entries += 1
+            nodes += inner == node_field
+    if nodes > limits.nodes:
+        raise LimitError(f"the model has {nodes} nodes; the limit is {limits.nodes}")
+    if entries > ENTRIES_PER_NODE * limits.nodes + 1000:
+        raise LimitError(f"the model has {entries} entries in its graph, too many for {limits.nodes} nodes")
+
+
+FOREIGN = (
+    (b"\x1f\x8b", "gzip data"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"version https://git-lfs", "a git-lfs pointer (the file itself was not fetched: run `git lfs pull`)"),
+    (b"<", "HTML or XML, perhaps an error page of a web server"),
+    (b"{", "JSON"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"\x80\x02", "a Python pickle"),
+)
+
+
+def describe_bytes(data: bytes | memoryview) -> str:
+    """What the start of a file looks like, for an error message."""
+    head = bytes(data[:64])
+    if not head:
+        return "it is empty"
+    if head[4:8] == b"ORTM":
+        return "it looks like an ORT format model (.ort), which is not supported"
+    if head[4:8] == b"ODTC":
+        return "it looks like a checkpoint"
+    for magic, what in FOREIGN:
+        if head.lstrip().startswith(magic) or head.startswith(magic):
+            return f"it looks like {what}"
+    return f"it starts with {head[:8].hex(' ')}"
+
+
+# --- the order of nodes
+
+
+Reader = Node | str
+"""Who reads an edge, for messages."""
+
+
+def captured(node: Node, free: Mapping[int, Mapping[str, Reader]]) -> Iterator[tuple[str, Reader]]:
+    """(name, who reads it) of the outer edges that the subgraphs of `node` read.
+
+    `free` has these per subgraph, by `id`.
+    """
+    for value in node.attrs.values():
+        for graph in value if isinstance(value, list) else (value,):
+            if isinstance(graph, Graph):
+                yield from free[id(graph)].items()
+
+
+def check_edges(graph: Graph, free: Mapping[int, Mapping[str, Reader]]) -> dict[str, Reader]:
+    """Check that every edge has one definition, and put the nodes in an order that can be executed.
+
+    Parameters
+    ----------
+    graph : Graph
+        Its nodes are reordered only where they are not in order.
+    free : dict
+        What the subgraphs inside read from here, by `id` of the subgraph.
+
+    Returns
+    -------
+    dict[str, Node | str]
+        Names that nothing in this graph defines, with what reads each: edges of an outer graph, or errors.
+    """
+    maker = _makers(graph)
+    outer: dict[str, Reader] = {}
+    needs: list[list[int]] = []
+    in_order = True
+    for index, node in enumerate(graph.nodes):
+        before = set()
+        for name, reader in _reads(node, free):
+            made_by = maker.get(name)
+            if made_by is None:
+                outer.setdefault(name, reader)
+            elif made_by >= 0:
+                before.add(made_by)
+                in_order = in_order and made_by < index
+        needs.append(sorted(before))
+    if not in_order:
+        graph.nodes[:] = _sorted_nodes(graph.nodes, needs)
+    for value in graph.outputs:
+        if value.name not in maker:
+            outer.setdefault(value.name, f"the outputs of graph {graph.name!r}")
+    return outer
+
+
+def _reads(node: Node, free: Mapping[int, Mapping[str, Reader]]) -> Iterator[tuple[str, Reader]]:
+    yield from ((name, node) for name in node.inputs if name)
+    yield from captured(node, free)
+
+
+def _makers(graph: Graph) -> dict[str, int]:
+    """The index of the node that makes each edge, -1 for inputs and initializers."""
+    maker: dict[str, int] = {}
+    for value in graph.inputs:
+        if value.name in maker:
+            raise ModelError(f"graph {graph.name!r} has two inputs named {value.name!r}")
+        maker[value.name] = -1
+    maker.update(dict.fromkeys(graph.initializers, -1))
+    names: set[str] = set()
+    for index, node in enumerate(graph.nodes):
+        if node.name:
+            if node.name in names:
+                raise ModelError(f"two nodes are named {node.name!r}")
+            names.add(node.name)
+        for name in node.outputs:
+            if name and name in maker:
+                other = maker[name]
+                what = str(graph.nodes[other]) if other >= 0 else "a graph input or initializer"
+                raise ModelError(f"{node} makes {name!r}, which {what} defines already")
+            if name:
+                maker[name] = index
+    return maker
+
+
+def _sorted_nodes(nodes: list[Node], needs: list[list[int]]) -> list[Node]:
+    """Kahn's algorithm; among the nodes that are ready, the one that stood first goes first."""
+    waiting = [len(before) for before in needs]
+    users: list[list[int]] = [[] for _ in nodes]
+    for index, before in enumerate(needs):
+        for made_by in before:
+            users[made_by].append(index)
+    ready = [index for index, count in enumerate(waiting) if not count]
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(nodes[index])
+        for user in users[index]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, user)
+    if len(order) < len(nodes):
+        raise ModelError(f"the graph has a cycle: {_describe_cycle(nodes, needs, waiting)}")
+    return order
+
+
+def _describe_cycle(nodes: list[Node], needs: list[list[int]], waiting: list[int]) -> str:
+    index = next(i for i, count in enumerate(waiting) if count)
+    path: dict[int, None] = {}
+    while index not in path:
+        path[index] = None
+        index = next(before for before in needs[index] if waiting[before])
+    walk = list(path)
+    cycle = [str(nodes[i]) for i in walk[walk.index(index) :]][::-1]
+    shown = cycle if len(cycle) <= 6 else [*cycle[:5], f"{len(cycle) - 5} more"]
+    return " -> ".join([*shown, cycle[0]])
+
+
+def check_opsets(imports: Iterable[Any], where: str) -> dict[str, int]:
+    """Opset version by domain, from `opset_import`."""
+    opsets: dict[str, int] = {}
+    for entry in imports:
+        domain = check_name(entry.domain, f"a domain in the opset imports of {where}")
+        domain = "" if domain == "ai.onnx" else domain
+        if not 1 <= entry.version <= INT32_MAX:
+            raise ModelError(f"{where} imports opset {entry.version} of domain {domain or 'ai.onnx'!r}")
+        if opsets.setdefault(domain, entry.version) != entry.version:
+            raise ModelError(
+                f"{where} imports opsets {opsets[domain]} and {entry.version} of domain {domain or 'ai.onnx'!r}"
+            )
+    if not OLDEST_OPSET <= opsets.get("", OLDEST_OPSET) <= NEWEST_OPSET:
+        raise UnsupportedError(
+            f"{where} uses opset {opsets['']} of ai.onnx; {OLDEST_OPSET} to {NEWEST_OPSET} are supported",
+            domain="",
+            opset=opsets[""],
+        )
+    return opsets

@@ -1,0 +1,179 @@
+"""Tensor data outside the model file: only below the model's own directory, or from a dict the caller gives.
+
+A location is untrusted. It is resolved first and compared then, and opened one directory at a time without
+following links, so that no `..`, link or race leads out (ONNX: CVE-2022-25882, CVE-2024-27318, CVE-2026-27489).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ModelError
+from .checks import check_name
+
+KEYS = ("location", "offset", "length", "checksum")
+"""What ONNX defines. The checksum is not verified: it is of the whole file, which need not be read."""
+
+MAX_DIGITS = 19
+"""Digits of 2^63; longer numbers are no file offsets."""
+
+MAX_OPEN_FILES = 16
+"""Some exporters write one file per tensor, more than a process may hold open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a tensor's bytes lie."""
+
+    name: str
+    offset: int
+    length: int | None
+
+
+def parse_location(entries, what: str) -> Location:
+    """The `external_data` entries of a TensorProto; keys are only compared, never used as names."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        key = check_name(entry.key, f"a key of the external data of {what}")
+        if key not in KEYS:
+            raise ModelError(f"{what} has external data with key {key[:40]!r}; ONNX defines {', '.join(KEYS)}")
+        if key in found:
+            raise ModelError(f"{what} has external data with two entries {key!r}")
+        found[key] = check_name(entry.value, f"{key} of the external data of {what}")
+    if not found.get("location"):
+        raise ModelError(f"{what} has external data without a location")
+    length = found.get("length")
+    return Location(
+        found["location"],
+        _number(found.get("offset") or "0", f"offset of {what}"),
+        _number(length, f"length of {what}") if length else None,
+    )
+
+
+def _number(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+        raise ModelError(f"the external data {what} is {text[:40]!r}, not a number of bytes")
+    return int(text)
+
+
+class ExternalData:
+    """Reads tensor data by location.
+
+    Parameters
+    ----------
+    directory : Path or None
+        The model's directory; None for a model that did not come from a file.
+    given : mapping of str to bytes-like, or None
+        Data by location, looked up as written; goes before files.
+    """
+
+    def __init__(self, directory: Path | None, given: Mapping[str, bytes] | None = None) -> None:
+        self._directory = directory
+        self._given = given or {}
+        self._open: dict[str, tuple[int, int]] = {}
+
+    def __enter__(self) -> ExternalData:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        for descriptor, _ in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def read(self, location: Location, nbytes: int, what: str) -> bytes | memoryview:
+        """Exactly `nbytes` bytes at a location."""
+        if location.length not in (None, nbytes):
+            raise ModelError(f"{what} has {location.length} bytes of external data, but needs {nbytes}")
+        end = location.offset + nbytes
+        if location.name in self._given:
+            view = memoryview(self._given[location.name]).cast("B")
+            check_range(end, len(view), location.name, what)
+            return view[location.offset : end]
+        if self._directory is None:
+            raise ModelError(
+                f"{what} lies in external file {location.name[:200]!r}: pass external_data={{location: bytes}}, "
+                "for a model given as bytes reads no files"
+            )
+        if location.name not in self._open:
+            if len(self._open) == MAX_OPEN_FILES:
+                self.close()
+            self._open[location.name] = open_beneath(self._directory, location.name, what)
+        descriptor, size = self._open[location.name]
+        check_range(end, size, location.name, what)
+        return read_at(descriptor, location.offset, nbytes, what)
+
+
+def check_range(end: int, size: int, name: str, what: str) -> None:
+    """That data up to byte `end` lies within a file of `size` bytes."""
+    if end > size:
+        raise ModelError(f"{what} reaches to byte {end} of external file {name!r}, which has {size} bytes")
+
+
+def read_at(descriptor: int, offset: int, nbytes: int, what: str) -> bytes:
+    """`nbytes` bytes of an open file; an error where it ends before."""
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    parts = []
+    left = nbytes
+    while left:
+        part = os.read(descriptor, min(left, 1 << 30))
+        if not part:
+            raise ModelError(f"the file that holds {what} became shorter while it was read")
+        parts.append(part)
+        left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def open_beneath(directory: Path, name: str, what: str) -> tuple[int, int]:
+    """Open a file below a directory for reading.
+
+    Returns
+    -------
+    (int, int)
+        A file descriptor, to be closed by the caller, and the size of the file in bytes.
+    """
+    shown = name[:200]
+    parts = name.split("/")
+    if "\0" in name or "\\" in name or ":" in name or name.startswith("/") or ".." in parts:
+        raise ModelError(
+            f"{what} has external file {shown!r}: only a relative path below the model's directory is allowed"
+        )
+    base = os.path.realpath(directory)
+    try:
+        target = os.path.realpath(os.path.join(base, *parts))
+        if os.path.commonpath([base, target]) != base or target == base:
+            raise ModelError(f"{what} has external file {shown!r}, which leads out of the model's directory")
+        descriptor = _open_parts(base, os.path.relpath(target, base).split(os.sep))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(f"{what} has external file {shown!r}, which cannot be opened: {reason}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        kind = "has other hard links" if stat.S_ISREG(status.st_mode) else "is no regular file"
+        raise ModelError(f"{what} has external file {shown!r}, which {kind}")
+    return descriptor, status.st_size
+
+
+def _open_parts(base: str, parts: list[str]) -> int:
+    """Open base/parts...; links were resolved before, so one that is met now was put there meanwhile."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    if os.open not in os.supports_dir_fd:
+        return os.open(os.path.join(base, *parts), flags)
+    here = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+            os.close(here)
+            here = below
+        return os.open(parts[-1], flags, dir_fd=here)
+    finally:
+        os.close(here)

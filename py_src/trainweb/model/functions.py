@@ -1,0 +1,108 @@
+"""Inlining of model-local functions: the graph that the other stages see has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import LimitError, ModelError, UnsupportedError
+from .checks import check_name, check_opsets
+
+MAX_DEPTH = 50
+"""Functions calling functions; exporters reach 5. Inlining recurses, so this must stay below Python's limit."""
+
+Key = tuple[str, str, str]
+"""Domain, name, overload."""
+
+
+class Function:
+    """A FunctionProto with its names checked."""
+
+    def __init__(self, proto: Any) -> None:
+        self.key = function_key(proto, proto.name)
+        self.name = proto.name
+        what = f"function {self.name!r}"
+        if not self.name:
+            raise ModelError("a model-local function has no name")
+        self.nodes = proto.node
+        self.inputs = [check_name(name, f"an input of {what}") for name in proto.input]
+        self.outputs = [check_name(name, f"an output of {what}") for name in proto.output]
+        for formal in (self.inputs, self.outputs):
+            if len(set(formal)) != len(formal) or "" in formal:
+                raise ModelError(f"{what} has two inputs or outputs of one name, or one without: {formal}")
+        self.attributes = [check_name(name, f"an attribute of {what}") for name in proto.attribute]
+        self.defaults = list(proto.attribute_proto)
+        self.opsets = check_opsets(proto.opset_import, what)
+
+    def check_opsets(self, models: dict[str, int]) -> None:
+        """A graph has one version per domain, so a function that is called must be written for the model's."""
+        for domain, version in self.opsets.items():
+            if models.setdefault(domain, version) != version:
+                raise UnsupportedError(
+                    f"function {self.name!r} uses opset {version} of {domain or 'ai.onnx'!r}, "
+                    f"the model opset {models[domain]}; one version is supported",
+                    op=self.name,
+                    domain=domain,
+                    opset=version,
+                )
+
+
+class Frame:
+    """One call of a function: what its names and attributes stand for.
+
+    Parameters
+    ----------
+    function : Function
+        What is called.
+    prefix : str
+        Goes before the names of edges inside.
+    caller : Frame or None
+        The call around this one; None for a call from the graph.
+    """
+
+    def __init__(self, function: Function, prefix: str, caller: Frame | None) -> None:
+        self.function, self.prefix = function, prefix
+        self.names: dict[str, str] = {"": ""}
+        self.attrs: dict[str, tuple[int, Any]] = {}
+        self.active = {function.key} | (caller.active if caller else set())
+        if caller and function.key in caller.active:
+            raise ModelError(f"function {function.name!r} calls itself")
+        if len(self.active) > MAX_DEPTH:
+            raise LimitError(f"function {function.name!r} is called through {MAX_DEPTH} others")
+
+    def rename(self, name: str) -> str:
+        """The name of an edge of the function in the graph."""
+        if name not in self.names:
+            self.names[name] = self.prefix + name
+        return self.names[name]
+
+    def bind(self, inputs: list[str], outputs: list[str], what: str) -> list[tuple[str, str]]:
+        """Bind edges to the function's inputs and outputs.
+
+        Returns
+        -------
+        list of (str, str)
+            Outputs that are inputs handed through: (from, to), for which the caller makes Identity nodes.
+        """
+        function = self.function
+        if len(inputs) > len(function.inputs) or len(outputs) > len(function.outputs):
+            raise ModelError(
+                f"{what} has {len(inputs)} inputs and {len(outputs)} outputs; function {function.name!r} "
+                f"has {len(function.inputs)} and {len(function.outputs)}"
+            )
+        missing = [""] * (len(function.inputs) - len(inputs))
+        self.names.update(zip(function.inputs, inputs + missing, strict=True))
+        through = []
+        for formal, actual in zip(function.outputs, outputs, strict=False):
+            if formal in function.inputs:
+                if actual:
+                    through.append((self.names[formal], actual))
+            elif actual:
+                self.names[formal] = actual
+        return through
+
+
+def function_key(proto: Any, name: str) -> Key:
+    """What a node and a function must have in common; fits NodeProto and FunctionProto."""
+    what = f"function {name!r}"
+    domain = check_name(proto.domain, f"the domain of {what}")
+    return "" if domain == "ai.onnx" else domain, check_name(name, what), check_name(proto.overload, f"overload of {what}")

@@ -1,0 +1,384 @@
+"""ONNX -> `Graph`. Everything in the file is untrusted and checked here, once, for all later stages."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import LimitError, ModelError, UnsupportedError
+from .checks import (
+    ONNX_DTYPES,
+    Limits,
+    Truncated,
+    check_dims,
+    check_dtype,
+    check_edges,
+    check_encoding,
+    check_name,
+    check_opsets,
+    describe_bytes,
+)
+from .external_data import ExternalData
+from .functions import Frame, Function, Key, function_key
+from .graph import ITEM_SIZE, Graph, Node, Sequence, Value
+from .schema import messages
+from .tensors import TensorReader
+
+ATTRIBUTE_FIELD = {
+    1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
+    11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
+}  # fmt: skip
+"""The field that holds the value of each `AttributeProto.AttributeType`."""
+
+ATTRIBUTE_HEADER = {"name", "doc_string", "type", "ref_attr_name"}
+MAX_NESTING = 64
+"""Subgraphs and functions inside each other; protobuf itself stops at some 30 subgraphs, and Python must not overflow."""
+
+MESSAGE_FIELDS = {"t", "g", "sparse_tensor"}
+
+
+def read_model(
+    source: Any,
+    *,
+    external_data: Mapping[str, bytes] | None = None,
+    limits: Limits | Mapping[str, int] | None = None,
+) -> Graph:
+    """Read an ONNX model.
+
+    Model-local functions are inlined, subgraphs become `Graph` attributes, nodes are put in executable
+    order, tensors of any encoding become little-endian bytes, sparse initializers dense ones. Inputs that
+    only declare an initializer are left out of `Graph.inputs`. In a subgraph, an inner name goes before an
+    outer one; an output without declared type has dtype "".
+
+    Parameters
+    ----------
+    source : bytes-like, str, Path or onnx.ModelProto
+        A str is a path.
+    external_data : mapping of str to bytes-like, optional
+        Data of external tensors by location. A model from a path may also have them in files below its
+        directory; a model given as bytes reads no files.
+    limits : Limits or dict, optional
+        `arena_bytes`, `nodes` and `file_bytes` count here.
+
+    Returns
+    -------
+    Graph
+        The main graph.
+
+    Raises
+    ------
+    ModelError
+        The model is malformed or inconsistent.
+    UnsupportedError
+        It is valid, but has a dtype, type or version that is not supported.
+    LimitError
+        It exceeds `limits`.
+    """
+    limits = Limits.of(limits)
+    data, directory = load_bytes(source, limits)
+    with ExternalData(directory, external_data) as external:
+        return _Reader(limits, external).model(_decode(data, limits))
+
+
+def load_bytes(
+    source: Any, limits: Limits, what: str = "model", error: type[Exception] = ModelError
+) -> tuple[bytes | memoryview, Path | None]:
+    """The bytes of a model or checkpoint, and the directory it came from (None where it is no file)."""
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        try:
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise error(f"{what} {str(path)!r} is no regular file")
+                data = file.read(limits.file_bytes + 1) if status.st_size <= limits.file_bytes else b""
+        except (OSError, ValueError) as failure:
+            raise error(f"cannot read {what} {str(path)!r}: {failure}") from failure
+        size = max(len(data), status.st_size)
+        directory = path.parent
+    else:
+        if hasattr(source, "SerializeToString"):
+            source = source.SerializeToString()
+        try:
+            view = memoryview(source)
+        except TypeError as failure:
+            raise error(f"a {what} is bytes, a path or a message, not {type(source).__name__}") from failure
+        data = source if isinstance(source, bytes) else view.cast("B") if view.c_contiguous else view.tobytes()
+        size, directory = len(data), None
+    if size > limits.file_bytes:
+        raise LimitError(f"the {what} has {size} bytes; the limit is {limits.file_bytes}")
+    return data, directory
+
+
+def _decode(data: bytes | memoryview, limits: Limits) -> Any:
+    from google.protobuf.message import DecodeError
+
+    model = messages().ModelProto()
+    try:
+        check_encoding(data, limits)
+        model.MergeFromString(data if isinstance(data, bytes) else bytes(data))
+    except (DecodeError, Truncated, UnicodeDecodeError) as error:
+        raise ModelError(f"the model is not valid ONNX: {error}; {describe_bytes(data)}") from error
+    except (ValueError, IndexError, OverflowError, RecursionError, struct.error) as error:
+        # the pure-python implementation lets these through on some malformed messages
+        raise ModelError(f"the model is not valid ONNX: {error!r}; {describe_bytes(data)}") from error
+    if not model.HasField("graph"):
+        raise ModelError(f"the model has no graph; {describe_bytes(data)}")
+    return model
+
+
+class _Reader:
+    """State of reading one model."""
+
+    def __init__(self, limits: Limits, external: ExternalData) -> None:
+        self._limits = limits
+        self._tensors = TensorReader(limits, external)
+        self._functions: dict[Key, Function] = {}
+        self._opsets: dict[str, int] = {}
+        self._free: dict[int, Mapping[str, Node | str]] = {}
+        self._nodes = self._calls = self._depth = 0
+
+    def model(self, proto: Any) -> Graph:
+        """The main graph of a ModelProto."""
+        newest = messages().IR_VERSION
+        if proto.ir_version < 1:
+            raise ModelError(f"the model has IR version {proto.ir_version}; 1 to {newest} exist")
+        if proto.ir_version > newest:
+            raise UnsupportedError(f"the model has IR version {proto.ir_version}; up to {newest} is supported")
+        self._opsets = check_opsets(proto.opset_import, "the model")
+        if not self._opsets:
+            raise ModelError("the model has no opset_import: the versions of its operators are unknown")
+        for entry in proto.functions:
+            function = Function(entry)
+            if self._functions.setdefault(function.key, function) is not function:
+                raise ModelError(f"the model has two functions {function.name!r} in one domain")
+        graph = self.graph(proto.graph, None, main=True)
+        undefined = self._free.pop(id(graph))
+        if undefined:
+            name, reader = next(iter(undefined.items()))
+            raise ModelError(f"{name!r} is read by {reader}, but nothing in the model makes it")
+        graph.opsets = self._opsets
+        # before IR version 4 every initializer had to be an input, which they are not any more
+        graph.ir_version = max(proto.ir_version, 4)
+        graph.producer = check_name(proto.producer_name, "the producer name")
+        graph.metadata = {
+            check_name(p.key, "a metadata key"): check_name(p.value, "a metadata value") for p in proto.metadata_props
+        }
+        return graph
+
+    # --- graphs
+
+    def graph(self, proto: Any, frame: Frame | None, main: bool = False) -> Graph:
+        """A graph and everything in it; what it reads from outside is noted in `_free`."""
+        self._enter()
+        graph = Graph(check_name(proto.name, "the name of a graph"))
+        what = f"graph {graph.name!r}"
+        for entry in proto.initializer:
+            self._add_initializer(graph, self._tensors.read(entry), frame)
+        for entry in proto.sparse_initializer:
+            name = check_name(entry.values.name, "the name of a sparse initializer")
+            self._add_initializer(graph, self._tensors.sparse(entry, f"sparse tensor {name!r}"), frame)
+        for entry in proto.input:
+            value = self._value(entry, f"an input of {what}", frame)
+            if value.name in graph.initializers:
+                _check_declaration(value, graph)
+            elif main and value.dtype == "":
+                raise ModelError(f"input {value.name!r} of {what} has no type")
+            else:
+                graph.inputs.append(value)
+        graph.nodes = self._node_list(proto.node, frame)
+        graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
+        if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
+            raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")
+        self._add_value_info(graph, proto.value_info, frame)
+        self._free[id(graph)] = check_edges(graph, self._free)
+        self._depth -= 1
+        return graph
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            raise LimitError(f"subgraphs and functions are nested more than {MAX_NESTING} deep")
+
+    def _add_initializer(self, graph: Graph, tensor: Any, frame: Frame | None) -> None:
+        if not tensor.name:
+            raise ModelError(f"an initializer of graph {graph.name!r} has no name")
+        if frame:
+            tensor.name = frame.rename(tensor.name)
+        if tensor.name in graph.initializers:
+            raise ModelError(f"graph {graph.name!r} has two initializers named {tensor.name!r}")
+        graph.initializers[tensor.name] = tensor
+
+    def _add_value_info(self, graph: Graph, protos: Iterable[Any], frame: Frame | None) -> None:
+        """Keep what is said of intermediate tensors; of other types, nobody asks."""
+        for entry in protos:
+            kind = entry.type
+            if not kind.HasField("tensor_type") or ONNX_DTYPES.get(kind.tensor_type.elem_type) not in ITEM_SIZE:
+                continue
+            value = self._value(entry, f"a value info of graph {graph.name!r}", frame)
+            if graph.value_info.setdefault(value.name, value) != value:
+                raise ModelError(f"graph {graph.name!r} has two different value infos for {value.name!r}")
+
+    def _value(self, proto: Any, where: str, frame: Frame | None) -> Value | Sequence:
+        name = check_name(proto.name, f"the name of {where}")
+        if not name:
+            raise ModelError(f"{where} has no name")
+        what = f"{name!r}, {where},"
+        name = frame.rename(name) if frame else name
+        kind = proto.type.WhichOneof("value")
+        if kind is None:
+            return Value(name, "", None)
+        if kind == "sequence_type":
+            element = proto.type.sequence_type.elem_type
+            if element.WhichOneof("value") != "tensor_type":
+                raise UnsupportedError(f"{what} is a sequence of something else than tensors")
+            return Sequence(name, check_dtype(element.tensor_type.elem_type, what))
+        if kind != "tensor_type":
+            raise UnsupportedError(f"{what} has type {kind.removesuffix('_type')}; tensors and sequences are supported")
+        tensor = proto.type.tensor_type
+        if not tensor.HasField("shape"):
+            return Value(name, check_dtype(tensor.elem_type, what), None)
+        return Value(name, check_dtype(tensor.elem_type, what), check_dims(map(_dim, tensor.shape.dim), what))
+
+    # --- nodes
+
+    def _node_list(self, protos: Iterable[Any], frame: Frame | None) -> list[Node]:
+        nodes: list[Node] = []
+        for proto in protos:
+            self._nodes += 1
+            if self._nodes > self._limits.nodes:
+                raise LimitError(f"the model has more than {self._limits.nodes} nodes, the limit, once inlined")
+            key = function_key(proto, proto.op_type)
+            node, attrs = self._node(proto, key, frame)
+            function = self._functions.get(key) if self._functions else None
+            if function:
+                nodes += self._inline(function, node, attrs, frame)
+            else:
+                nodes.append(node)
+        return nodes
+
+    def _node(self, proto: Any, key: Key, frame: Frame | None) -> tuple[Node, dict[str, tuple[int, Any]]]:
+        domain, op_type, _ = key
+        name = check_name(proto.name, f"the name of a {op_type} node")
+        if not op_type:
+            raise ModelError(f"node {name!r} has no op_type")
+        inputs, outputs = list(proto.input), list(proto.output)
+        node = Node(op_type, inputs, outputs, {}, domain, name)
+        for edge in (*inputs, *outputs):
+            check_name(edge, f"an input or output of a {op_type} node {name!r}")
+        if frame:
+            node.inputs, node.outputs = list(map(frame.rename, inputs)), list(map(frame.rename, outputs))
+            node.name = frame.prefix + name if name else ""
+        if not any(outputs):
+            raise ModelError(f"{op_type} node {name!r} has no outputs")
+        if domain not in self._opsets and not (frame and domain in frame.function.opsets):
+            raise ModelError(f"{node} uses domain {domain or 'ai.onnx'!r}, of which no opset is imported")
+        attrs = self._attributes(proto.attribute, node, frame)
+        node.attrs = {key: value for key, (_, value) in attrs.items()}
+        return node, attrs
+
+    def _attributes(self, protos: Iterable[Any], node: Node, frame: Frame | None) -> dict[str, tuple[int, Any]]:
+        """Attributes as (type, value)."""
+        attrs: dict[str, tuple[int, Any]] = {}
+        for proto in protos:
+            name = check_name(proto.name, f"the name of an attribute of {node}")
+            if not name or name in attrs:
+                raise ModelError(f"{node} has attribute {name!r} twice" if name else f"{node} has an unnamed attribute")
+            if proto.ref_attr_name:
+                if frame is None:
+                    raise ModelError(f"attribute {name!r} of {node} refers to a function's, but is in none")
+                given = frame.attrs.get(check_name(proto.ref_attr_name, f"attribute {name!r} of {node}"))
+                if given is None:
+                    continue
+                if given[0] != proto.type:
+                    raise ModelError(f"attribute {name!r} of {node} has type {proto.type}, given is {given[0]}")
+                attrs[name] = given
+            else:
+                attrs[name] = (proto.type, self._attribute(proto, f"attribute {name!r} of {node}", frame))
+        return attrs
+
+    def _attribute(self, proto: Any, what: str, frame: Frame | None) -> Any:
+        kind = proto.type
+        field = ATTRIBUTE_FIELD.get(kind)
+        if field is None:
+            raise ModelError(f"{what} has type {kind}, which ONNX does not define")
+        used = {descriptor.name for descriptor, _ in proto.ListFields()} - ATTRIBUTE_HEADER
+        if not used <= {field}:
+            raise ModelError(f"{what} should have its value in {field!r}, but has {sorted(used)}")
+        if field in MESSAGE_FIELDS and not used:
+            raise ModelError(f"{what} has no value")
+        value = getattr(proto, field)
+        if field in ("f", "i"):
+            return value
+        if field in ("floats", "ints"):
+            return list(value)
+        if field == "s":
+            return _texts([value])[0]
+        if field == "strings":
+            return _texts(list(value))
+        if field == "t":
+            return self._tensors.read(value, what)
+        if field == "tensors":
+            return [self._tensors.read(tensor, what) for tensor in value]
+        if field == "g":
+            return self.graph(value, frame)
+        if field == "graphs":
+            return [self.graph(graph, frame) for graph in value]
+        if field == "sparse_tensor":
+            return self._tensors.sparse(value, what)
+        raise UnsupportedError(f"{what} has a value of kind {field!r}, which is not supported")
+
+    # --- functions
+
+    def _inline(
+        self, function: Function, call: Node, attrs: dict[str, tuple[int, Any]], caller: Frame | None
+    ) -> list[Node]:
+        """The nodes of a function's body, for one call."""
+        self._enter()
+        function.check_opsets(self._opsets)
+        frame = Frame(function, f"{function.name}_{self._calls}/", caller)
+        self._calls += 1
+        through = frame.bind(call.inputs, call.outputs, str(call))
+        what = Node(function.name, [], ["its attributes"], {}, "", function.name)
+        frame.attrs = self._attributes(function.defaults, what, None) | attrs
+        nodes = self._node_list(function.nodes, frame)
+        for source, target in through:
+            if not source:
+                raise ModelError(f"{call} wants output {target!r}, which hands through an absent input")
+            nodes.append(Node("Identity", [source], [target]))
+        self._depth -= 1
+        return nodes
+
+
+def _check_declaration(value: Value | Sequence, graph: Graph) -> None:
+    """That an input that declares an initializer says the same as its tensor."""
+    tensor = graph.initializers[value.name]
+    said = value.shape if isinstance(value, Value) else ()
+    fits = said is None or (
+        len(said) == len(tensor.shape)
+        and all(not isinstance(dim, int) or dim == size for dim, size in zip(said, tensor.shape, strict=True))
+    )
+    if isinstance(value, Sequence) or value.dtype not in ("", tensor.dtype) or not fits:
+        raise ModelError(
+            f"input {value.name!r} of graph {graph.name!r} is declared otherwise than its initializer, "
+            f"{tensor.dtype} {list(tensor.shape)}"
+        )
+
+
+def _dim(proto: Any) -> int | str | None:
+    """A dimension; -1 is what some exporters write for unknown."""
+    if proto.HasField("dim_value"):
+        return None if proto.dim_value == -1 else proto.dim_value
+    return check_name(proto.dim_param, "the symbol of a dimension") or None
+
+
+def _texts(values: list[bytes]) -> list[Any]:
+    """Strings where all are UTF-8, else bytes."""
+    try:
+        return [value.decode() for value in values]
+    except UnicodeDecodeError:
+        return values

@@ -1,0 +1,54 @@
+"""The message classes of ONNX, from the schema that the build took out of the `onnx` package.
+
+The classes live in a private descriptor pool, so that they never meet those of an installed `onnx`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from types import SimpleNamespace
+from typing import Any
+
+from ..errors import TrainwebError
+
+SCHEMA_FILE = "onnx_schema.bin"
+
+MESSAGES = (
+    "ModelProto", "GraphProto", "NodeProto", "AttributeProto", "TensorProto", "SparseTensorProto",
+    "ValueInfoProto", "TypeProto", "FunctionProto", "OperatorSetIdProto",
+)  # fmt: skip
+
+
+@cache
+def messages() -> Any:
+    """The generated classes as attributes: `messages().ModelProto` and so on.
+
+    Returns
+    -------
+    SimpleNamespace
+        One attribute per name in `MESSAGES`, and `IR_VERSION`, the newest version of the format that the
+        schema describes.
+
+    Raises
+    ------
+    TrainwebError
+        Where the schema was never built (a source checkout).
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = resources.files(__package__) / SCHEMA_FILE
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise TrainwebError(
+            f"trainweb/model/{SCHEMA_FILE} is missing: this is a source checkout that was not built; run ./build.sh"
+        ) from error
+    pool = descriptor_pool.DescriptorPool()
+    for descriptor in descriptor_pb2.FileDescriptorSet.FromString(data).file:
+        pool.AddSerializedFile(descriptor.SerializeToString())
+    classes = {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"onnx.{name}")) for name in MESSAGES
+    }
+    versions = pool.FindEnumTypeByName("onnx.Version").values_by_name
+    return SimpleNamespace(**classes, IR_VERSION=versions["IR_VERSION"].number)

@@ -1,0 +1,159 @@
+"""`Graph` -> ONNX. The same graph gives the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import LimitError, ModelError
+from .checks import DTYPE_CODES, INT32_MAX, check_data
+from .graph import Graph, Node, Sequence, Tensor, Value
+from .schema import messages
+
+FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)
+"""`AttributeProto.AttributeType`."""
+
+
+def write_model(graph: Graph) -> bytes:
+    """Write a graph as an ONNX model.
+
+    Parameters
+    ----------
+    graph : Graph
+        A main graph; its opsets, IR version, producer and metadata are those of the model. A graph without
+        a name, which ONNX does not allow, becomes "graph".
+
+    Returns
+    -------
+    bytes
+        The model. Tensors are stored raw; an empty list attribute is stored as ints.
+
+    Raises
+    ------
+    ModelError
+        A tensor's data does not fit its shape, or an attribute has a value that ONNX cannot hold.
+    LimitError
+        The model exceeds 2 GiB, which protobuf cannot hold.
+    """
+    check_size(graph)
+    model = messages().ModelProto()
+    model.ir_version = graph.ir_version
+    model.producer_name = graph.producer
+    for domain, version in graph.opsets.items():
+        entry = model.opset_import.add()
+        entry.domain, entry.version = domain, version
+    for key, value in graph.metadata.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+    _fill_graph(model.graph, graph)
+    return model.SerializeToString(deterministic=True)
+
+
+def check_size(graph: Graph) -> None:
+    """That the constants fit into a protobuf message."""
+    nbytes = sum(len(tensor.data) for tensor in graph.initializers.values())
+    if nbytes > INT32_MAX:
+        raise LimitError(f"the model has {nbytes} bytes of constants; an ONNX file holds at most {INT32_MAX}")
+
+
+def _fill_graph(proto: Any, graph: Graph) -> None:
+    proto.name = graph.name or "graph"
+    for node in graph.nodes:
+        _fill_node(proto.node.add(), node)
+    for name, tensor in graph.initializers.items():
+        _fill_tensor(proto.initializer.add(), tensor, name)
+    _fill_values(proto.input, graph.inputs)
+    _fill_values(proto.output, graph.outputs)
+    _fill_values(proto.value_info, graph.value_info.values())
+
+
+def _fill_values(protos: Any, values: Iterable[Value | Sequence]) -> None:
+    for value in values:
+        proto = protos.add()
+        proto.name = value.name
+        if isinstance(value, Sequence):
+            proto.type.sequence_type.elem_type.tensor_type.elem_type = _code(value.dtype, value.name)
+            continue
+        if value.dtype == "":
+            continue
+        tensor = proto.type.tensor_type
+        tensor.elem_type = _code(value.dtype, value.name)
+        if value.shape is None:
+            continue
+        tensor.shape.SetInParent()
+        for size in value.shape:
+            dim = tensor.shape.dim.add()
+            if isinstance(size, int):
+                dim.dim_value = size
+            elif size is not None:
+                dim.dim_param = size
+
+
+def _fill_node(proto: Any, node: Node) -> None:
+    proto.op_type, proto.domain, proto.name = node.op_type, node.domain, node.name
+    proto.input.extend(node.inputs)
+    proto.output.extend(node.outputs)
+    for name, value in node.attrs.items():
+        attribute = proto.attribute.add()
+        attribute.name = name
+        try:
+            _fill_attribute(attribute, value)
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"attribute {name!r} of {node} cannot be {value!r:.80}: {error}") from error
+
+
+def _fill_attribute(proto: Any, value: Any) -> None:
+    if isinstance(value, (list, tuple)):
+        _fill_list(proto, value)
+    elif isinstance(value, (str, bytes)):
+        proto.type, proto.s = STRING, _bytes(value)
+    elif isinstance(value, Tensor):
+        proto.type = TENSOR
+        _fill_tensor(proto.t, value, value.name)
+    elif isinstance(value, Graph):
+        proto.type = GRAPH
+        _fill_graph(proto.g, value)
+    elif isinstance(value, float):
+        proto.type, proto.f = FLOAT, value
+    else:
+        proto.type, proto.i = INT, int(value)
+
+
+def _fill_list(proto: Any, values: list | tuple) -> None:
+    first = values[0] if values else 0
+    if isinstance(first, (str, bytes)):
+        proto.type = STRINGS
+        proto.strings.extend(map(_bytes, values))
+    elif isinstance(first, Tensor):
+        proto.type = TENSORS
+        for tensor in values:
+            _fill_tensor(proto.tensors.add(), tensor, tensor.name)
+    elif isinstance(first, Graph):
+        proto.type = GRAPHS
+        for graph in values:
+            _fill_graph(proto.graphs.add(), graph)
+    elif any(isinstance(value, float) for value in values):
+        proto.type = FLOATS
+        proto.floats.extend(values)
+    else:
+        proto.type = INTS
+        proto.ints.extend(map(int, values))
+
+
+def _fill_tensor(proto: Any, tensor: Tensor, name: str) -> None:
+    proto.name = name
+    proto.data_type = _code(tensor.dtype, name)
+    proto.dims.extend(tensor.shape)
+    data = tensor.data if isinstance(tensor.data, bytes) else bytes(tensor.data)
+    check_data(tensor.dtype, tensor.shape, data, f"tensor {name!r}")
+    proto.raw_data = data
+
+
+def _code(dtype: str, name: str) -> int:
+    if dtype not in DTYPE_CODES:
+        raise ModelError(f"{name!r} has dtype {dtype!r}, which ONNX does not define")
+    return DTYPE_CODES[dtype]
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text

@@ -1,0 +1,43 @@
+"""Write the ONNX protobuf schema, as the installed `onnx` package has it, for `trainweb.model.schema`.
+
+Run by build.sh: `python scripts/make_schema.py [target]`. The file is a serialized `FileDescriptorSet`;
+it spares the runtime the `onnx` package, which needs numpy and a compiled extension.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import onnx
+from google.protobuf import descriptor_pb2
+
+TARGET = Path(__file__).parents[1] / "py_src" / "trainweb" / "model" / "onnx_schema.bin"
+
+
+def make_schema() -> bytes:
+    """The schema and whatever it imports, imports first."""
+    files = descriptor_pb2.FileDescriptorSet()
+    seen: set[str] = set()
+
+    def add(descriptor) -> None:
+        if descriptor.name in seen:
+            return
+        seen.add(descriptor.name)
+        for dependency in descriptor.dependencies:
+            add(dependency)
+        descriptor.CopyToProto(files.file.add())
+
+    add(onnx.ModelProto.DESCRIPTOR.file)
+    return files.SerializeToString(deterministic=True)
+
+
+def main() -> None:
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET
+    data = make_schema()
+    target.write_bytes(data)
+    print(f"{target.name}: {len(data)} bytes, from onnx {onnx.__version__}")
+
+
+if __name__ == "__main__":
+    main()

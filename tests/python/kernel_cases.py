@@ -1,0 +1,35 @@
+"""What the tests of the kernels share: the builds, and how far a float32 sum may be from a float64 one."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from tests.python.kernel_runner import KernelRunner
+
+ENGINE = Path(__file__).resolve().parents[2] / "py_src" / "trainweb" / "engine"
+BUILDS = ("kernels", "kernels.relaxed")
+
+
+@cache
+def runner(build: str) -> KernelRunner:
+    """One instance per build for the whole test run."""
+    return KernelRunner(ENGINE / f"{build}.wasm")
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    """Standard normal float32, the same for the same seed and shape."""
+    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+
+
+def assert_close_sum(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, terms: int, factor: float = 1.0) -> None:
+    """`magnitude` is the sum of the absolute values of the terms.
+
+    A sum in blocks rounds each partial sum once; its error grows like sqrt(terms) in practice and never beyond
+    terms * 2**-24 * magnitude. We allow 2 + sqrt(terms) half ulps of the magnitude.
+    """
+    bound = factor * (2 + np.sqrt(terms)) * 2.0**-24 * (magnitude + 1e-30)
+    worst = np.max(np.abs(got - want) / bound, initial=0)
+    assert worst <= 1, f"error is {worst:.2f} times the bound"

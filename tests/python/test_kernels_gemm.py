@@ -1,0 +1,148 @@
+"""gemm_f32 against numpy in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
+from tests.python.kernel_runner import KernelError, evaluate
+
+SIZES = [
+    (1, 1, 1), (3, 5, 7), (6, 8, 4), (7, 9, 1), (64, 10, 128), (10, 64, 33), (13, 31, 400), (100, 70, 800),
+    (1, 50, 60), (50, 1, 60), (1, 1, 900), (5, 7, 0), (0, 3, 4), (3, 0, 4), (2, 1100, 9), (1000, 12, 5),
+    (490, 1030, 390), (6, 4, 9), (12, 12, 12), (1, 1030, 33), (1030, 1, 33), (4, 260, 385),
+]  # fmt: skip
+LAYOUTS = ["NN", "NT", "TN", "TT"]
+
+
+@dataclass
+class Operand:
+    """A batch of matrices as the kernel sees it: flat elements, strides and the dense values."""
+
+    flat: np.ndarray
+    row: int
+    col: int
+    batch: list[int]
+    values: np.ndarray
+
+
+def operand(rows: int, cols: int, transposed: bool, batch: tuple[int, int], seed: int, pad: int = 0) -> Operand:
+    """Random matrices of `batch` (1 broadcasts), stored with `pad` more elements a line."""
+    lines, width = (cols, rows) if transposed else (rows, cols)
+    x = random(*batch, lines, width + pad, seed=seed)
+    row, col = (1, width + pad) if transposed else (width + pad, 1)
+    size = lines * (width + pad)
+    strides = [size * batch[1] * (batch[0] > 1), size * (batch[1] > 1)]
+    values = x[..., :width].astype(np.float64)
+    return Operand(x.reshape(-1), row, col, strides, values.swapaxes(-1, -2) if transposed else values)
+
+
+BIASES = {
+    "none": lambda m, n: (None, 0, 0, np.zeros((1, 1))),
+    "column": lambda m, n: ((b := random(n, seed=7)), 0, 1, b[None]),
+    "row": lambda m, n: ((b := random(m, seed=7)), 1, 0, b[:, None]),
+    "scalar": lambda m, n: ((b := random(1, seed=7)), 0, 0, b[None]),
+    "full": lambda m, n: ((b := random(m * n, seed=7)), n, 1, b.reshape(m, n)),
+}
+
+
+def trim(args: dict[str, Any]) -> None:
+    """Cut every operand to exactly the extent that kernels.def states."""
+    for arg in runner("kernels").kernels["gemm_f32"]["args"]:
+        if arg["kind"] in ("in", "inout") and args[arg["name"]] is not None:
+            args[arg["name"]] = args[arg["name"]][: evaluate(arg["extent"], args)].copy()
+
+
+def run_case(build: str, size: tuple[int, int, int], layout: str, *, batch: tuple[int, int] = (1, 1),
+             a_batch: tuple[int, int] | None = None, b_batch: tuple[int, int] | None = None, bias: str = "none",
+             alpha: float = 1.0, beta: float = 1.0, accumulate: int = 0, activation: int = 0, pad: int = 0,
+             last: str = "") -> bytes:  # fmt: skip
+    """Run, compare, and return the bytes of c."""
+    m, n, k = size
+    a = operand(m, k, layout[0] == "T", a_batch or batch, 1, pad)
+    b = operand(k, n, layout[1] == "T", b_batch or batch, 2, pad)
+    bias_flat, bias_row, bias_col, bias_values = BIASES[bias](m, n)
+    c_row = n + pad
+    c = random(*batch, m, c_row, seed=3)
+    args = {
+        "a": a.flat, "b": b.flat, "bias": bias_flat, "c": c.reshape(-1), "m": m, "n": n, "k": k,
+        "a_row": a.row, "a_col": a.col, "b_row": b.row, "b_col": b.col, "c_row": c_row,
+        "bias_row": bias_row, "bias_col": bias_col, "batch": list(batch), "a_batch": a.batch, "b_batch": b.batch,
+        "c_batch": [m * c_row * batch[1], m * c_row], "bias_batch": [0, 0],
+        "alpha": alpha, "beta": beta, "accumulate": accumulate, "activation": activation,
+    }  # fmt: skip
+    trim(args)
+    if not accumulate:
+        # What c held must not matter.
+        args["c"] = np.full_like(args["c"], np.nan)
+    flat = runner(build).run("gemm_f32", args, last=last)["c"]
+    got = c.reshape(-1).copy()
+    got[: flat.size] = flat
+    got = got.reshape(c.shape)
+    start = c[..., :n] if accumulate else 0.0
+    want = alpha * (a.values @ b.values) + beta * bias_values + start
+    size_of = abs(alpha) * (abs(a.values) @ abs(b.values)) + abs(beta * bias_values) + abs(start)
+    if activation:
+        want = np.maximum(want, 0)
+    assert_close_sum(got[..., :n], want, size_of, k + 3)
+    if accumulate:
+        assert (got[..., n:] == c[..., n:]).all()
+    else:
+        assert np.isnan(got[..., n:].reshape(-1)[: max(0, flat.size - batch[0] * batch[1] * m * n)]).all()
+    return flat.tobytes()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: "x".join(map(str, s)))
+def test_every_layout_at_every_size(build: str, layout: str, size: tuple[int, int, int]) -> None:
+    first = run_case(build, size, layout, last="a")
+    assert run_case(build, size, layout, last="b") == first
+    assert run_case(build, size, layout, last="c") == first
+    run_case(build, size, layout, pad=3, accumulate=1)
+
+
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [(5, 7, 0), (13, 31, 400), (16, 24, 8), (1, 33, 17), (40, 10, 20)])
+def test_bias_scale_accumulation_and_relu(size: tuple[int, int, int], layout: str, bias: str) -> None:
+    for accumulate in (0, 1):
+        for activation in (0, 1):
+            run_case("kernels.relaxed", size, layout, bias=bias, alpha=0.5, beta=-2.0, accumulate=accumulate,
+                     activation=activation, last="" if bias == "none" else "bias")  # fmt: skip
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batches_broadcast(build: str, layout: str) -> None:
+    for size in [(17, 19, 23), (1, 8, 5), (70, 33, 12)]:
+        run_case(build, size, layout, batch=(3, 4))
+        run_case(build, size, layout, batch=(3, 4), a_batch=(1, 4), b_batch=(3, 1), accumulate=1)
+        run_case(build, size, layout, batch=(2, 3), b_batch=(1, 1), bias="column", pad=1)
+        run_case(build, size, layout, batch=(0, 3))
+
+
+def test_relu_keeps_nan() -> None:
+    a = np.full(64, np.nan, np.float32)
+    args = {"a": a, "b": a.copy(), "bias": None, "c": np.zeros(64, np.float32), "m": 8, "n": 8, "k": 8, "a_row": 8,
+            "a_col": 1, "b_row": 8, "b_col": 1, "c_row": 8, "bias_row": 0, "bias_col": 0, "batch": [1, 1],
+            "a_batch": [0, 0], "b_batch": [0, 0], "c_batch": [0, 0], "bias_batch": [0, 0], "alpha": 1.0, "beta": 0.0,
+            "accumulate": 0, "activation": 1}  # fmt: skip
+    for build in BUILDS:
+        assert np.isnan(runner(build).run("gemm_f32", args)["c"]).all()
+
+
+@pytest.mark.parametrize("name", ["a", "b", "bias", "c"])
+def test_an_operand_one_element_short_is_refused(name: str) -> None:
+    args = {"a": random(12), "b": random(20), "bias": random(5), "c": random(15), "m": 3, "n": 5, "k": 4, "a_row": 4,
+            "a_col": 1, "b_row": 5, "b_col": 1, "c_row": 5, "bias_row": 0, "bias_col": 1, "batch": [1, 1],
+            "a_batch": [0, 0], "b_batch": [0, 0], "c_batch": [0, 0], "bias_batch": [0, 0], "alpha": 1.0, "beta": 1.0,
+            "accumulate": 0, "activation": 0}  # fmt: skip
+    runner("kernels").run("gemm_f32", args)
+    args[name] = args[name][:-1].copy()
+    with pytest.raises(KernelError, match="TW_BAD_EXTENT"):
+        runner("kernels").run("gemm_f32", args)

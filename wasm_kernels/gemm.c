@@ -1,0 +1,381 @@
+/* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): blocks of B and,
+ * where its rows are not contiguous, of A are packed into panels that a register tile then streams. */
+#include "gemm.h"
+
+#include "parallel.h"
+#include "tile.h"
+
+/* Where the tiles of one block of the product go. */
+typedef struct {
+    float *c;
+    int32_t c_row, c_col;
+    const float *bias; /* null unless this is the last block over k */
+    int32_t bias_row, bias_col;
+    float alpha, beta;
+    bool add, relu;
+} tile_out;
+
+/* One block [kc] of the depth of [mc, nc] of the product. */
+typedef struct {
+    const gemm_problem *problem;
+    int32_t m0, mc, n0, nc, k0, kc;
+    bool a_rows; /* read a in place: its rows are contiguous */
+    float *packed_a, *packed_b;
+    tile_out out;
+    int32_t row_chunks, col_chunks;
+} gemm_block;
+
+typedef void (*run_fn)(task_fn fn, const void *args, int32_t n_chunks);
+
+TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
+
+static void run_here(task_fn fn, const void *args, int32_t n_chunks) {
+    for (int32_t i = 0; i < n_chunks; i++) fn(args, i);
+}
+
+/* ---- packing ---- */
+
+/* out[k][width] from `lines` <= width lines of stride `line`, elements of stride `step`; missing lines are zeros. */
+static void pack_any(float *out, int32_t width, const float *src, int32_t lines, int32_t line, int32_t step, int32_t k) {
+    for (int32_t p = 0; p < k; p++, out += width) {
+        for (int32_t i = 0; i < lines; i++) out[i] = src[i * line + p * step];
+        for (int32_t i = lines; i < width; i++) out[i] = 0;
+    }
+}
+
+/* Lines lie side by side: copy `width` floats (a multiple of 4) per k. */
+TW_INLINE void pack_copy(const int32_t width, float *out, const float *src, int32_t step, int32_t k) {
+    for (int32_t p = 0; p < k; p++, out += width, src += step) {
+        UNROLL for (int32_t i = 0; i < width; i += 4) store4(out + i, load4(src + i));
+    }
+}
+
+/* Lines are contiguous along k: transpose. */
+TW_INLINE void pack_transposed(const int32_t width, float *out, const float *src, int32_t line, int32_t k) {
+    int32_t p = 0;
+    for (; p + 4 <= k; p += 4, out += 4 * width) {
+        UNROLL for (int32_t i = 0; i < width; i += 4) {
+            f32x4 x[4];
+            UNROLL for (int32_t j = 0; j < 4; j++) x[j] = load4(src + (i + j) * line + p);
+            transpose4(&x[0], &x[1], &x[2], &x[3]);
+            UNROLL for (int32_t j = 0; j < 4; j++) store4(out + j * width + i, x[j]);
+        }
+    }
+    pack_any(out, width, src + p, width, line, 1, k - p);
+}
+
+static void pack_panel(float *out, int32_t width, const float *src, int32_t lines, int32_t line, int32_t step, int32_t k) {
+    if (lines == 8 && width == 8 && line == 1) {
+        pack_copy(8, out, src, step, k);
+    } else if (lines == 4 && width == 4 && line == 1) {
+        pack_copy(4, out, src, step, k);
+    } else if (lines == 8 && width == 8 && step == 1) {
+        pack_transposed(8, out, src, line, k);
+    } else if (lines == 4 && width == 4 && step == 1) {
+        pack_transposed(4, out, src, line, k);
+    } else {
+        pack_any(out, width, src, lines, line, step, k);
+    }
+}
+
+enum { PANELS_PER_CHUNK = 8 };
+
+static void pack_b_chunk(const void *args, int32_t chunk) {
+    const gemm_block *b = args;
+    const gemm_problem *p = b->problem;
+    int32_t end = min_i32(b->nc, (chunk + 1) * PANELS_PER_CHUNK * TILE_COLS);
+    for (int32_t j = chunk * PANELS_PER_CHUNK * TILE_COLS; j < end; j += TILE_COLS) {
+        int32_t lines = min_i32(TILE_COLS, b->nc - j);
+        const float *src = p->b + (b->n0 + j) * p->b_col + b->k0 * p->b_row;
+        pack_panel(b->packed_b + j * b->kc, lines > 4 ? 8 : 4, src, lines, p->b_col, p->b_row, b->kc);
+    }
+}
+
+static void pack_a_chunk(const void *args, int32_t chunk) {
+    const gemm_block *b = args;
+    const gemm_problem *p = b->problem;
+    int32_t end = min_i32(row_blocks(b->mc), (chunk + 1) * PANELS_PER_CHUNK);
+    for (int32_t i = chunk * PANELS_PER_CHUNK; i < end; i++) {
+        int32_t row = row_block_start(b->mc, i), rows = row_block_start(b->mc, i + 1) - row;
+        const float *src = p->a + (b->m0 + row) * p->a_row + b->k0 * p->a_col;
+        pack_panel(b->packed_a + row * b->kc, rows, src, rows, p->a_row, p->a_col, b->kc);
+    }
+}
+
+/* ---- tiles ---- */
+
+/* One row of `n` results from the spilled tile to c, whose elements have stride 1. */
+static void finish_row(const float *t, float *c, int32_t n, const tile_out *o, const float *bias, int32_t bias_col) {
+    for (int32_t j = 0; j < n; j++) {
+        float v = o->alpha * t[j];
+        if (o->add) v += c[j];
+        if (bias) v += o->beta * bias[j * bias_col];
+        c[j] = o->relu && v < 0 ? 0 : v;
+    }
+}
+
+/* Tiles at the edges, transposed ones and those with unusual bias: t is [rows][ldt]. */
+static __attribute__((noinline)) void finish_tile(const float *t, int32_t ldt, int32_t rows, int32_t cols,
+                                                  const tile_out *o, int32_t row, int32_t col) {
+    float u[TILE_COLS * 8];
+    int32_t c_row = o->c_row, bias_row = o->bias_row, bias_col = o->bias_col;
+    float *c = o->c + row * c_row + col * o->c_col;
+    const float *bias = o->bias ? o->bias + row * bias_row + col * bias_col : 0;
+    if (o->c_col != 1) {
+        for (int32_t i = 0; i < 8; i += 4) {
+            for (int32_t j = 0; j < ldt; j += 4) {
+                f32x4 x[4];
+                for (int32_t r = 0; r < 4; r++) x[r] = load4(t + (i + r) * ldt + j);
+                transpose4(&x[0], &x[1], &x[2], &x[3]);
+                for (int32_t r = 0; r < 4; r++) store4(u + (j + r) * 8 + i, x[r]);
+            }
+        }
+        t = u;
+        ldt = 8;
+        int32_t s = rows;
+        rows = cols;
+        cols = s;
+        c_row = o->c_col;
+        s = bias_row;
+        bias_row = bias_col;
+        bias_col = s;
+    }
+    for (int32_t i = 0; i < rows; i++) {
+        finish_row(t + i * ldt, c + i * c_row, cols, o, bias ? bias + i * bias_row : 0, bias_col);
+    }
+}
+
+TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[rows][vecs], const tile_out *o, int32_t row,
+                            int32_t col, int32_t cols) {
+    if (o->c_col != 1 || cols != 4 * vecs || (o->bias && (o->bias_row != 0 || o->bias_col != 1))) {
+        float t[8 * 4 * vecs];
+        UNROLL for (int32_t i = 0; i < rows; i++) {
+            UNROLL for (int32_t j = 0; j < vecs; j++) store4(t + (i * vecs + j) * 4, acc[i][j]);
+        }
+        finish_tile(t, 4 * vecs, rows, cols, o, row, col);
+        return;
+    }
+    float *c = o->c + row * o->c_row + col;
+    f32x4 alpha = splat(o->alpha);
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = mul4(acc[i][j], alpha);
+    }
+    if (o->add) {
+        UNROLL for (int32_t i = 0; i < rows; i++) {
+            UNROLL for (int32_t j = 0; j < vecs; j++) {
+                acc[i][j] = add4(acc[i][j], load4(c + i * o->c_row + 4 * j));
+            }
+        }
+    }
+    if (o->bias) {
+        UNROLL for (int32_t j = 0; j < vecs; j++) {
+            f32x4 bias = mul4(splat(o->beta), load4(o->bias + col + 4 * j));
+            UNROLL for (int32_t i = 0; i < rows; i++) acc[i][j] = add4(acc[i][j], bias);
+        }
+    }
+    if (o->relu) {
+        f32x4 zero = splat(0);
+        UNROLL for (int32_t i = 0; i < rows; i++) {
+            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = wasm_f32x4_pmax(acc[i][j], zero);
+        }
+    }
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        UNROLL for (int32_t j = 0; j < vecs; j++) store4(c + i * o->c_row + 4 * j, acc[i][j]);
+    }
+}
+
+/* a(i, p) = a[i * row + p] if `in_place`, else a[i + p * rows]; b(p, j) = b[p * 4 * vecs + j]. */
+TW_INLINE void tile(const int32_t rows, const int32_t vecs, const bool in_place, int32_t k, const float *a, int32_t a_row,
+                      const float *b, const tile_out *o, int32_t row, int32_t col, int32_t cols) {
+    f32x4 acc[rows][vecs];
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
+    }
+    const float *line[rows];
+    UNROLL for (int32_t i = 0; i < rows; i++) line[i] = a + i * (in_place ? a_row : 1);
+    for (int32_t p = 0; p < k; p++) {
+        f32x4 bv[vecs];
+        UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * j);
+        UNROLL for (int32_t i = 0; i < rows; i++) {
+            f32x4 av = load_splat(line[i]);
+            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = madd(av, bv[j], acc[i][j]);
+            line[i] += in_place ? 1 : rows;
+        }
+        b += 4 * vecs;
+    }
+    store_tile(rows, vecs, acc, o, row, col, cols);
+}
+
+#define TILE_PARAMS                                                                                                     \
+    int32_t k, const float *a, int32_t a_row, const float *b, const tile_out *o, int32_t row, int32_t col, int32_t cols
+#define TILE_ARGS k, a, a_row, b, o, row, col, cols
+#define TILE(rows)                                                                                                      \
+    static void tile_##rows##x8_packed(TILE_PARAMS) { tile(rows, 2, false, TILE_ARGS); }                                \
+    static void tile_##rows##x8_rows(TILE_PARAMS) { tile(rows, 2, true, TILE_ARGS); }                                   \
+    static void tile_##rows##x4_packed(TILE_PARAMS) { tile(rows, 1, false, TILE_ARGS); }                                \
+    static void tile_##rows##x4_rows(TILE_PARAMS) { tile(rows, 1, true, TILE_ARGS); }
+#define TILE_ENTRY(rows) {{tile_##rows##x8_packed, tile_##rows##x8_rows}, {tile_##rows##x4_packed, tile_##rows##x4_rows}}
+
+TILE(1)
+TILE(2)
+TILE(3)
+TILE(4)
+#ifdef TW_RELAXED
+TILE(5)
+TILE(6)
+#endif
+
+typedef void (*tile_fn)(TILE_PARAMS);
+static const tile_fn tiles[TILE_ROWS][2][2] = {
+    TILE_ENTRY(1), TILE_ENTRY(2), TILE_ENTRY(3), TILE_ENTRY(4),
+#ifdef TW_RELAXED
+    TILE_ENTRY(5), TILE_ENTRY(6),
+#endif
+};
+
+static void compute_chunk(const void *args, int32_t chunk) {
+    const gemm_block *b = args;
+    const gemm_problem *p = b->problem;
+    int32_t blocks = row_blocks(b->mc), panels = ceil_div(b->nc, TILE_COLS);
+    int32_t rc = chunk / b->col_chunks, cc = chunk % b->col_chunks;
+    int32_t first_block = rc * blocks / b->row_chunks, end_block = (rc + 1) * blocks / b->row_chunks;
+    int32_t first_panel = cc * panels / b->col_chunks, end_panel = (cc + 1) * panels / b->col_chunks;
+    for (int32_t panel = first_panel; panel < end_panel; panel++) {
+        int32_t col = panel * TILE_COLS, cols = min_i32(TILE_COLS, b->nc - col);
+        const float *pb = b->packed_b + col * b->kc;
+        for (int32_t i = first_block; i < end_block; i++) {
+            int32_t row = row_block_start(b->mc, i), rows = row_block_start(b->mc, i + 1) - row;
+            const float *pa = b->a_rows ? p->a + (b->m0 + row) * p->a_row + b->k0 : b->packed_a + row * b->kc;
+            tiles[rows - 1][cols <= 4][b->a_rows](b->kc, pa, p->a_row, pb, &b->out, b->m0 + row, b->n0 + col, cols);
+        }
+    }
+}
+
+/* ---- blocking ---- */
+
+/* Multiply-adds a chunk should hold at least: 20 us of work against a fork-join of up to 10. */
+enum { CHUNK_WORK = 1 << 19, MAX_CHUNKS_A_SIDE = 16 };
+
+/* Chunks of a block depend on its shape only; rows first, since the panels of b are shared by all rows. */
+static void split_block(gemm_block *b) {
+    double work = (double)b->mc * b->nc * b->kc;
+    int32_t want = work < 16.0 * CHUNK_WORK ? (int32_t)(work / CHUNK_WORK) : 16;
+    b->row_chunks = max_i32(1, min_i32(want, row_blocks(b->mc) / 4));
+    b->col_chunks = max_i32(1, min_i32(ceil_div(want, b->row_chunks), ceil_div(b->nc, TILE_COLS) / 4));
+}
+
+static void swap32(int32_t *a, int32_t *b) {
+    int32_t t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* c' = b' a': packing costs about one load and store an element, twice that where it transposes. */
+static gemm_problem cheaper_side(const gemm_problem *p) {
+    double mk = (double)p->m * p->k, nk = (double)p->n * p->k, mn = (double)p->m * p->n;
+    double straight = (p->b_col == 1 ? nk : 2 * nk) + (p->a_col == 1 ? 0 : mk);
+    double swapped = (p->a_row == 1 ? mk : 2 * mk) + (p->b_row == 1 ? 0 : nk) + 2 * mn;
+    gemm_problem q = *p;
+    if (straight <= swapped) return q;
+    q.a = p->b;
+    q.b = p->a;
+    swap32(&q.m, &q.n);
+    q.a_row = p->b_col;
+    q.a_col = p->b_row;
+    q.b_row = p->a_col;
+    q.b_col = p->a_row;
+    swap32(&q.c_row, &q.c_col);
+    swap32(&q.bias_row, &q.bias_col);
+    return q;
+}
+
+/* The result where there is nothing to sum. */
+static void fill_without_product(const gemm_problem *p) {
+    tile_out o = {p->c, p->c_row, p->c_col, p->bias, p->bias_row, p->bias_col, p->alpha, p->beta, p->accumulate != 0,
+                  p->activation == ACTIVATION_RELU};
+    float zero[8] = {0};
+    for (int32_t i = 0; i < p->m; i++) {
+        for (int32_t j = 0; j < p->n; j += 8) {
+            const float *bias = p->bias ? p->bias + i * p->bias_row + j * p->bias_col : 0;
+            finish_row(zero, p->c + i * p->c_row + j, min_i32(8, p->n - j), &o, bias, p->bias_col);
+        }
+    }
+}
+
+static void gemm_blocked(const gemm_problem *problem, float *packed, int32_t nc_max, int32_t mc_max, run_fn run) {
+    if (problem->m == 0 || problem->n == 0) return;
+    if (problem->k == 0) {
+        fill_without_product(problem);
+        return;
+    }
+    gemm_problem p = cheaper_side(problem);
+    int32_t k_blocks = ceil_div(p.k, GEMM_KC), n_blocks = ceil_div(p.n, nc_max), m_blocks = ceil_div(p.m, mc_max);
+    int32_t kc = ceil_div(p.k, k_blocks), mc = ceil_div(p.m, m_blocks);
+    int32_t nc = min_i32(nc_max, ceil_div(ceil_div(p.n, n_blocks), TILE_COLS) * TILE_COLS);
+    gemm_block b = {.problem = &p, .a_rows = p.a_col == 1, .packed_b = packed};
+    for (b.n0 = 0; b.n0 < p.n; b.n0 += nc) {
+        b.nc = min_i32(nc, p.n - b.n0);
+        for (b.k0 = 0; b.k0 < p.k; b.k0 += kc) {
+            b.kc = min_i32(kc, p.k - b.k0);
+            bool first = b.k0 == 0, last = b.k0 + b.kc == p.k;
+            b.out = (tile_out){p.c, p.c_row, p.c_col, last ? p.bias : 0, p.bias_row, p.bias_col, p.alpha, p.beta,
+                               !first || p.accumulate, last && p.activation == ACTIVATION_RELU};
+            run(pack_b_chunk, &b, ceil_div(b.nc, PANELS_PER_CHUNK * TILE_COLS));
+            b.packed_a = packed + ((b.nc + 3) & ~3) * b.kc;
+            for (b.m0 = 0; b.m0 < p.m; b.m0 += mc) {
+                b.mc = min_i32(mc, p.m - b.m0);
+                if (!b.a_rows) run(pack_a_chunk, &b, ceil_div(row_blocks(b.mc), PANELS_PER_CHUNK));
+                split_block(&b);
+                run(compute_chunk, &b, b.row_chunks * b.col_chunks);
+            }
+        }
+    }
+}
+
+/* Blocks that fit thread_scratch. */
+enum { SERIAL_NC = 256, SERIAL_MC = 240 };
+_Static_assert(GEMM_KC * (SERIAL_NC + SERIAL_MC) * 4 <= THREAD_SCRATCH_BYTES, "blocks of gemm_serial");
+
+void gemm_serial(const gemm_problem *problem) {
+    gemm_blocked(problem, thread_scratch(), SERIAL_NC, SERIAL_MC, run_here);
+}
+
+void gemm_parallel(const gemm_problem *problem, float *packed) {
+    gemm_blocked(problem, packed, GEMM_NC, GEMM_MC, parallel_for);
+}
+
+/* ---- the kernel ---- */
+
+static gemm_problem batch_item(const gemm_f32_args *a, int32_t item) {
+    int32_t i = item / a->batch[1], j = item % a->batch[1];
+    gemm_problem p = {
+        a->m, a->n, a->k,
+        a->a + i * a->a_batch[0] + j * a->a_batch[1], a->a_row, a->a_col,
+        a->b + i * a->b_batch[0] + j * a->b_batch[1], a->b_row, a->b_col,
+        a->c + i * a->c_batch[0] + j * a->c_batch[1], a->c_row, 1,
+        a->bias ? a->bias + i * a->bias_batch[0] + j * a->bias_batch[1] : 0, a->bias_row, a->bias_col,
+        a->alpha, a->beta, a->accumulate, a->activation,
+    };
+    return p;
+}
+
+static void batch_chunk(const void *args, int32_t chunk) {
+    gemm_problem p = batch_item(args, chunk);
+    gemm_serial(&p);
+}
+
+/* From this many items on each thread takes whole products: packing stays private and nothing waits. */
+enum { BATCH_ITEMS = 8 };
+
+int32_t kernel_gemm_f32(const gemm_f32_args *a) {
+    int32_t items = a->batch[0] * a->batch[1];
+    if (items >= BATCH_ITEMS) {
+        parallel_for(batch_chunk, a, items);
+        return TW_OK;
+    }
+    for (int32_t i = 0; i < items; i++) {
+        gemm_problem p = batch_item(a, i);
+        gemm_parallel(&p, a->packed);
+    }
+    return TW_OK;
+}

@@ -1,0 +1,103 @@
+"""The engine of the browser: drives `engine.js`, in a page's worker or in a notebook alike.
+
+In a worker of the JavaScript package the engine is there already, with its threads, and Python adopts
+it. In a notebook the script and the kernels come out of the wheel: one thread, nothing to fetch.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyodide.code import run_js
+from pyodide.ffi import JsException
+
+from trainweb.engine.base import Engine
+from trainweb.engine.description import Description
+from trainweb.errors import EngineError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class PyodideEngine(Engine):
+    """The kernels of this page.
+
+    Parameters
+    ----------
+    reproducible : bool
+        Use the build whose results are the same bytes on every machine. Without effect once the page
+        has handed over an engine of its own.
+    js_engine : JsProxy | None
+        An `Engine` of the JavaScript package. Every later PyodideEngine drives this one, too.
+    """
+
+    _adopted: ClassVar[Any] = None
+
+    def __init__(self, *, reproducible: bool = False, js_engine: Any = None) -> None:
+        if js_engine is not None:
+            PyodideEngine._adopted = js_engine
+        self._js = PyodideEngine._adopted
+        if self._js is None:
+            self._js = _load(reproducible)
+        self.build = str(self._js.build)
+        self.threads = int(self._js.threads)
+        self.description = Description.parse(self._call("description"))
+
+    def _call(self, name: str, *args: Any) -> Any:
+        try:
+            return getattr(self._js, name)(*args)
+        except JsException as e:
+            raise EngineError(str(e.message)) from None
+
+    def alloc(self, nbytes: int) -> int:
+        return int(self._call("alloc", nbytes))
+
+    def free(self, ptr: int) -> None:
+        self._call("free", ptr)
+
+    def write(self, ptr: int, data: Buffer) -> None:
+        view = memoryview(data)
+        if not view.c_contiguous:
+            raise EngineError("Only C-contiguous buffers can be written.")
+        if view.nbytes:
+            # The script takes the bytes out of Python's heap itself: one crossing, one copy.
+            self._call("write", ptr, data)
+
+    def read(self, ptr: int, nbytes: int) -> bytes:
+        return bytes(self._call("view", ptr, nbytes).to_bytes())
+
+    def read_into(self, ptr: int, out: Buffer) -> None:
+        view = memoryview(out)
+        if not view.c_contiguous or view.readonly:
+            raise EngineError("The output buffer must be C-contiguous and writable.")
+        if view.nbytes:
+            self._call("view", ptr, view.nbytes).assign_to(out)
+
+    def load_code(self, wasm: bytes) -> int:
+        return int(self._call("loadCode", wasm))
+
+    def run(self, plan: int) -> int:
+        try:
+            return int(self._js.run(plan))
+        except JsException as e:
+            raise self.trap_error(plan, str(e.message)) from None
+
+    def bytes_in_use(self) -> int:
+        return int(self._js.bytesInUse)
+
+    def memory_size(self) -> int:
+        return int(self._js.memoryBytes)
+
+
+def _load(reproducible: bool) -> Any:
+    """Make an engine of the script and the kernels in the wheel."""
+    folder = resources.files("trainweb.engine")
+    try:
+        script = run_js((folder / "engine.js").read_text())
+        build = str(script.pickBuild(reproducible))
+        return script.createSync((folder / f"{build}.wasm").read_bytes(), build)
+    except FileNotFoundError as e:
+        raise EngineError(f"{e.filename} is missing from the package trainweb.") from None
+    except JsException as e:
+        raise EngineError(f"The kernels do not start in this browser: {e.message}") from None

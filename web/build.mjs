@@ -1,0 +1,109 @@
+/**
+ * Builds the JavaScript package.
+ *
+ *     node web/build.mjs            everything, into dist/npm
+ *     node web/build.mjs --engine   only the engine as a script, for the Python wheel
+ *
+ * dist/npm holds index.js (all in one, for a <script type="module">), module.js (the same with its
+ * dependencies as imports, for bundlers and Node), the two worker scripts, engine.js, declarations,
+ * the kernels, and the Python packages that the worker unpacks.
+ */
+
+import { execFileSync } from "node:child_process";
+import { copyFile, mkdir, readdir, readFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+import { build } from "esbuild";
+
+const ROOT = dirname(dirname(fileURLToPath(import.meta.url)));
+const SOURCES = join(ROOT, "web", "src");
+const ENGINE = join(ROOT, "py_src", "trainweb", "engine");
+const OUT = join(ROOT, "dist", "npm");
+
+/** Where wheels are found; of the trainweb wheels there must be exactly one. */
+const WHEEL_FOLDERS = [join(ROOT, "dist"), join(ROOT, ".build", "wheels")];
+const WHEELS = ["trainweb", "protobuf", "flatbuffers"];
+
+const { version } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
+
+const COMMON = {
+  bundle: true,
+  target: "es2022",
+  define: { TRAINWEB_VERSION: JSON.stringify(version) },
+  legalComments: "none",
+  logLevel: "warning",
+};
+
+/** A script whose value is the class Engine, so that Python can evaluate it. */
+async function buildEngineScript() {
+  await build({
+    ...COMMON,
+    entryPoints: [join(SOURCES, "engine.ts")],
+    outfile: join(ENGINE, "engine.js"),
+    format: "iife",
+    globalName: "trainwebEngine",
+    banner: { js: "(() => {" },
+    footer: { js: "return trainwebEngine.Engine;\n})()" },
+    // The script starts no workers: engines made from it have one thread.
+    define: { ...COMMON.define, "import.meta.url": '""' },
+  });
+}
+
+async function buildModules() {
+  const esm = { ...COMMON, format: "esm", outdir: OUT, sourcemap: "linked", minify: true };
+  const entries = (...names) => names.map((name) => join(SOURCES, `${name}.ts`));
+  await build({ ...esm, entryPoints: entries("index", "worker", "pool-worker", "engine") });
+  await build({
+    ...esm,
+    entryPoints: { module: join(SOURCES, "index.ts") },
+    minify: false,
+    packages: "external",
+  });
+}
+
+function buildDeclarations() {
+  const tsc = join(ROOT, "node_modules", "typescript", "bin", "tsc");
+  execFileSync(process.execPath, [tsc, "-p", join(ROOT, "web", "tsconfig.json")], {
+    stdio: "inherit",
+  });
+}
+
+async function copyKernels() {
+  const names = (await readdir(ENGINE)).filter((name) => name.endsWith(".wasm"));
+  if (names.length !== 4) {
+    throw new Error(`expected 4 kernel builds in ${ENGINE}, found ${names.length}`);
+  }
+  await Promise.all(names.map((name) => copyFile(join(ENGINE, name), join(OUT, name))));
+}
+
+async function findWheel(project) {
+  for (const folder of WHEEL_FOLDERS) {
+    const names = await readdir(folder).catch(() => []);
+    const found = names.filter((name) => name.startsWith(`${project}-`) && name.endsWith(".whl"));
+    if (found.length > 1) {
+      throw new Error(`several wheels of ${project} in ${folder}: ${found.join(", ")}`);
+    }
+    if (found.length === 1) {
+      return join(folder, found[0]);
+    }
+  }
+  throw new Error(`no wheel of ${project} in ${WHEEL_FOLDERS.join(" or ")}; run ./build.sh`);
+}
+
+/** Names without versions, so that the worker can name them literally. */
+async function copyWheels() {
+  await mkdir(join(OUT, "python"), { recursive: true });
+  for (const project of WHEELS) {
+    await copyFile(await findWheel(project), join(OUT, "python", `${project}.whl`));
+  }
+}
+
+await buildEngineScript();
+if (!process.argv.includes("--engine")) {
+  await mkdir(OUT, { recursive: true });
+  await buildModules();
+  buildDeclarations();
+  await copyKernels();
+  await copyWheels();
+}

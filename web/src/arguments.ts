@@ -1,0 +1,155 @@
+/** The rules for the arguments of `run*` calls, in the order in which onnxruntime applies them. */
+
+import type { Tensor } from "onnxruntime-common";
+
+import { FeedError } from "./errors.js";
+import { isTensor } from "./tensors.js";
+
+/** Feeds by input name. */
+export type FeedsType = { readonly [name: string]: Tensor };
+
+/** Output names, or per output name a tensor to write into or null. */
+export type FetchesType = readonly string[] | { readonly [name: string]: Tensor | null };
+
+/** Results by output name. */
+export type ReturnType = { readonly [name: string]: Tensor };
+
+export interface RunOptions {
+  /** Hand the feeds' buffers over instead of copying them: the tensors cannot be used afterwards. */
+  readonly transfer?: boolean;
+  /** Refuses the call when it is aborted already; a running step is not interrupted. */
+  readonly signal?: AbortSignal;
+  readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
+  readonly logVerbosityLevel?: number;
+  readonly terminate?: boolean;
+  readonly tag?: string;
+  readonly extra?: Record<string, unknown>;
+}
+
+export interface RunArguments {
+  readonly feeds: FeedsType;
+  /** The outputs that are wanted, in order; the value is the tensor to write into, or null. */
+  readonly fetches: ReadonlyMap<string, Tensor | null>;
+  readonly options: RunOptions;
+}
+
+/** Sort out `(feeds[, fetches][, options])` and check the names. */
+export function parseRunArguments(
+  inputNames: readonly string[],
+  outputNames: readonly string[],
+  feeds: unknown,
+  arg1: unknown,
+  arg2: unknown,
+): RunArguments {
+  if (typeof feeds !== "object" || feeds === null || Array.isArray(feeds) || isTensor(feeds)) {
+    throw new TypeError(
+      "'feeds' must be an object that use input names as keys and OnnxValue as corresponding values.",
+    );
+  }
+  const { fetches, options } = parseFetches(outputNames, arg1, arg2);
+  checkFeedNames(inputNames, feeds as FeedsType);
+  return {
+    feeds: feeds as FeedsType,
+    fetches: fetches ?? new Map(outputNames.map((name) => [name, null])),
+    options: checkRunOptions(options),
+  };
+}
+
+interface ParsedFetches {
+  readonly fetches: Map<string, Tensor | null> | null;
+  readonly options: object;
+}
+
+function parseFetches(outputNames: readonly string[], arg1: unknown, arg2: unknown): ParsedFetches {
+  if (arg1 === undefined) {
+    return { fetches: null, options: parseOptions(arg2) };
+  }
+  if (arg1 === null) {
+    throw new TypeError("Unexpected argument[1]: cannot be null.");
+  }
+  if (isTensor(arg1)) {
+    throw new TypeError("'fetches' cannot be a Tensor");
+  }
+  if (typeof arg1 !== "object") {
+    throw new TypeError("Unexpected argument[1]: must be 'fetches' or 'options'.");
+  }
+  if (Array.isArray(arg1)) {
+    return { fetches: fetchesOfNames(outputNames, arg1), options: parseOptions(arg2) };
+  }
+  const fetches = fetchesOfObject(outputNames, arg1);
+  if (fetches.size === 0) {
+    return { fetches: null, options: arg1 };
+  }
+  return { fetches, options: parseOptions(arg2) };
+}
+
+function fetchesOfNames(
+  outputNames: readonly string[],
+  names: readonly unknown[],
+): Map<string, Tensor | null> {
+  if (names.length === 0) {
+    throw new TypeError("'fetches' cannot be an empty array.");
+  }
+  const fetches = new Map<string, null>();
+  for (const name of names) {
+    if (typeof name !== "string") {
+      throw new TypeError("'fetches' must be a string array or an object.");
+    }
+    if (!outputNames.includes(name)) {
+      throw new RangeError(`'fetches' contains invalid output name: ${name}.`);
+    }
+    fetches.set(name, null);
+  }
+  return fetches;
+}
+
+/** The outputs among the object's own keys; none at all means that the object is `options`. */
+function fetchesOfObject(
+  outputNames: readonly string[],
+  object: object,
+): Map<string, Tensor | null> {
+  const fetches = new Map<string, Tensor | null>();
+  for (const [name, value] of Object.entries(object)) {
+    if (outputNames.includes(name) && (value === null || isTensor(value))) {
+      fetches.set(name, value);
+    }
+  }
+  return fetches;
+}
+
+function parseOptions(arg: unknown): object {
+  if (arg === undefined) {
+    return {};
+  }
+  if (typeof arg !== "object" || arg === null) {
+    throw new TypeError("'options' must be an object.");
+  }
+  return arg;
+}
+
+/** Check the one option object of `runOptimizerStep`. */
+export function parseRunOptions(arg: unknown): RunOptions {
+  return checkRunOptions(parseOptions(arg));
+}
+
+function checkRunOptions(options: object): RunOptions {
+  const { signal } = options as RunOptions;
+  if (signal !== undefined && !(signal instanceof AbortSignal)) {
+    throw new TypeError("'options.signal' must be an AbortSignal.");
+  }
+  signal?.throwIfAborted();
+  return options as RunOptions;
+}
+
+function checkFeedNames(inputNames: readonly string[], feeds: FeedsType): void {
+  for (const name of inputNames) {
+    if (!Object.hasOwn(feeds, name) || feeds[name] === undefined) {
+      throw new FeedError(`input '${name}' is missing in 'feeds'.`);
+    }
+  }
+  for (const name of Object.keys(feeds)) {
+    if (!inputNames.includes(name)) {
+      throw new FeedError(`invalid input '${name}': the inputs are ${inputNames.join(", ")}.`);
+    }
+  }
+}

@@ -1,0 +1,382 @@
+/**
+ * The kernel engine: a memory, the kernels on it, and generated code beside them. Everything above
+ * speaks to kernels through `alloc`, `free`, `write`, `read`, `loadCode` and `run`, and nothing else.
+ */
+
+import { EngineError } from "./errors.js";
+import { pickBuild, type KernelBuild } from "./features.js";
+import {
+  fillTable,
+  instantiateCode,
+  instantiateKernels,
+  type KernelExports,
+  type ThreadExports,
+} from "./kernels.js";
+import { Pool } from "./pool.js";
+import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
+
+/** What is reserved for shared memory, from generous to modest: not every device has 4 GiB of addresses. */
+const SHARED_PAGES = [MAX_PAGES, MAX_PAGES / 2, MAX_PAGES / 4, MAX_PAGES / 8];
+
+const INITIAL_PAGES = 64;
+
+/** `tw_run` could not finish because a thread trapped. */
+const STATUS_TRAPPED = 30;
+
+/** Bytes on the other side of a foreign-function interface, as Pyodide hands them over. */
+export interface ForeignBuffer {
+  getBuffer(type: string): { readonly data: Uint8Array; release(): void };
+}
+
+export interface EngineOptions {
+  /** The bytes of a kernel build, or what gives the URL of a build. */
+  readonly wasm: ArrayBuffer | Uint8Array | URL | ((build: KernelBuild) => URL | string);
+  /** Threads to compute with; more than one needs a cross-origin isolated worker. Default 1. */
+  readonly threads?: number;
+  /** Keep to the build whose results are the same bytes everywhere. */
+  readonly reproducible?: boolean;
+}
+
+export class Engine {
+  readonly #memory: WebAssembly.Memory;
+  readonly #kernels: KernelExports;
+  readonly #shared: boolean;
+  readonly #loaded: { readonly bytes: Uint8Array; readonly slot: number }[] = [];
+  #pool: Pool | null = null;
+  #bytes: Uint8Array;
+  #lost: string | null = null;
+
+  /** Name of the build that runs, e.g. "kernels.relaxed"; "" where nobody told. */
+  readonly build: string;
+
+  private constructor(module: WebAssembly.Module, memory: WebAssembly.Memory, build: string) {
+    this.#memory = memory;
+    this.#shared = isShared(memory);
+    this.#kernels = instantiateKernels(module, memory);
+    this.#bytes = new Uint8Array(memory.buffer);
+    this.build = build;
+  }
+
+  /**
+   * Load the kernels and start their threads.
+   *
+   * @param options - with a function or URL for `wasm`, the fastest build that runs here is fetched;
+   *   a URL is the folder of the builds
+   * @throws EngineError when a build cannot be fetched or does not compile
+   */
+  static async create(options: EngineOptions): Promise<Engine> {
+    const threads = canBlock() ? (options.threads ?? 1) : 1;
+    const { bytes, build } = await fetchKernels(options, threads);
+    const memory = createMemory(bytes);
+    const module = await compile(bytes, build);
+    const engine = new Engine(module, memory, build);
+    if (threads > 1 && isShared(memory)) {
+      engine.#pool = await Pool.start(module, memory, engine.#threads, threads);
+    }
+    return engine;
+  }
+
+  /** Make an engine of one thread at once, from the bytes of a build without threads. */
+  static createSync(wasm: ArrayBuffer | Uint8Array | ForeignBuffer, build = ""): Engine {
+    const bytes = copyOf(wasm);
+    return new Engine(new WebAssembly.Module(bytes), createMemory(bytes), build);
+  }
+
+  /** Name of the fastest build without threads that runs here, for `createSync`. */
+  static pickBuild(reproducible = false): KernelBuild {
+    return pickBuild(1, reproducible);
+  }
+
+  /** Threads that compute. */
+  get threads(): number {
+    return this.#pool === null ? 1 : this.#pool.size;
+  }
+
+  /** Size of the kernels' memory. It never shrinks. */
+  get memoryBytes(): number {
+    return this.#memory.buffer.byteLength;
+  }
+
+  /** Bytes of all live allocations. */
+  get bytesInUse(): number {
+    return this.#kernels.tw_bytes_in_use() >>> 0;
+  }
+
+  /** Why the engine cannot be used any more (a trap), or null. */
+  get lost(): string | null {
+    return this.#lost;
+  }
+
+  /** The whole memory. Valid until the next call that may allocate. */
+  get u8(): Uint8Array {
+    // Growing the memory makes a new buffer; a shared one may also be grown by another thread.
+    if (this.#bytes.buffer !== this.#memory.buffer) {
+      this.#bytes = new Uint8Array(this.#memory.buffer);
+    }
+    return this.#bytes;
+  }
+
+  get u32(): Uint32Array {
+    return new Uint32Array(this.#memory.buffer);
+  }
+
+  get f32(): Float32Array {
+    return new Float32Array(this.#memory.buffer);
+  }
+
+  /** Allocate memory, 64-byte aligned, its contents undefined. */
+  alloc(nbytes: number): number {
+    this.#check();
+    const fits = Number.isSafeInteger(nbytes) && nbytes >= 0 && nbytes < 2 ** 32;
+    const ptr = fits ? this.#kernels.tw_alloc(nbytes) >>> 0 : 0;
+    if (ptr === 0) {
+      const mib = Math.ceil(nbytes / 2 ** 20);
+      throw new EngineError(
+        `out of memory: ${mib} MiB more do not fit beside the ${this.bytesInUse >>> 20} MiB in use.`,
+      );
+    }
+    return ptr;
+  }
+
+  /** Free what `alloc` gave. */
+  free(ptr: number): void {
+    if (this.#lost === null && this.#kernels.tw_free(ptr) !== 0) {
+      throw new EngineError(`free(${ptr}): not an allocated block.`);
+    }
+  }
+
+  /** Copy bytes into the memory. */
+  write(ptr: number, data: ArrayBuffer | ArrayBufferView | ForeignBuffer): void {
+    this.#check();
+    if (isForeign(data)) {
+      const buffer = data.getBuffer("u8");
+      try {
+        this.#target(ptr, buffer.data.length).set(buffer.data);
+      } finally {
+        buffer.release();
+      }
+      return;
+    }
+    const bytes = bytesOf(data);
+    this.#target(ptr, bytes.length).set(bytes);
+  }
+
+  /** A copy of bytes of the memory. */
+  read(ptr: number, nbytes: number): Uint8Array<ArrayBuffer> {
+    const copy = new Uint8Array(nbytes);
+    copy.set(this.#target(ptr, nbytes));
+    return copy;
+  }
+
+  /** Bytes of the memory in place. Valid until the next call that may allocate. */
+  view(ptr: number, nbytes: number): Uint8Array {
+    return this.#target(ptr, nbytes);
+  }
+
+  /**
+   * Load a module of generated functions f0, f1, ... into the function table; the same module again is
+   * found, not loaded.
+   *
+   * @returns the table slot of f0
+   */
+  loadCode(code: ArrayBuffer | Uint8Array | ForeignBuffer): number {
+    this.#check();
+    const original = copyOf(code);
+    const known = this.#loaded.find(({ bytes }) => sameBytes(bytes, original));
+    if (known !== undefined) {
+      return known.slot;
+    }
+    const bytes = this.#shared ? withSharedMemory(original) : original;
+    let slot: number;
+    try {
+      slot = this.#install(bytes);
+    } catch (error) {
+      if (error instanceof EngineError) {
+        throw error;
+      }
+      throw new EngineError(`generated code does not load: ${messageOf(error)}`);
+    }
+    this.#loaded.push({ bytes: original, slot });
+    return slot;
+  }
+
+  /**
+   * Run the plan at an address.
+   *
+   * @returns its status, 0 for success; the plan's header says more
+   * @throws EngineError when the kernels trap; the engine is lost then
+   */
+  run(plan: number): number {
+    this.#check();
+    let status: number;
+    try {
+      status = this.#kernels.tw_run(plan);
+    } catch (error) {
+      return this.#lose(`the kernels trapped: ${messageOf(error)}`);
+    }
+    if (status === STATUS_TRAPPED) {
+      return this.#lose("a thread of the kernels trapped");
+    }
+    return status;
+  }
+
+  /** JSON description of the kernels: opcodes, arguments, statuses. */
+  description(): string {
+    const ptr = this.#kernels.tw_description() >>> 0;
+    return new TextDecoder().decode(this.read(ptr, this.#kernels.tw_description_size()));
+  }
+
+  /** End the threads. The engine cannot be used afterwards. */
+  close(): void {
+    this.#pool?.stop();
+    this.#pool = null;
+    this.#lost ??= "it was closed";
+  }
+
+  get #threads(): ThreadExports {
+    return this.#kernels as ThreadExports;
+  }
+
+  #install(bytes: Uint8Array<ArrayBuffer>): number {
+    const functions = instantiateCode(bytes, this.#memory, this.#kernels);
+    const table = this.#kernels.__indirect_function_table;
+    const slot = table.length;
+    fillTable(table, slot, functions);
+    let ptr = 0;
+    if (this.#pool !== null) {
+      ptr = this.alloc(bytes.length);
+      this.write(ptr, bytes);
+    }
+    const status = this.#kernels.tw_register_code(ptr, bytes.length, slot, functions.length);
+    if (status === STATUS_TRAPPED) {
+      return this.#lose("a thread of the kernels could not load generated code");
+    }
+    if (ptr !== 0) {
+      this.free(ptr);
+    }
+    if (status !== 0) {
+      throw new EngineError(`generated code was refused with status ${status}.`);
+    }
+    return slot;
+  }
+
+  #target(ptr: number, nbytes: number): Uint8Array {
+    const memory = this.u8;
+    if (!(ptr >= 0 && nbytes >= 0 && ptr + nbytes <= memory.length)) {
+      throw new EngineError(
+        `bytes [${ptr}, ${ptr + nbytes}) lie outside the memory of ${memory.length} bytes.`,
+      );
+    }
+    return memory.subarray(ptr, ptr + nbytes);
+  }
+
+  #check(): void {
+    if (this.#lost !== null) {
+      throw lostError(this.#lost);
+    }
+  }
+
+  #lose(reason: string): never {
+    this.#lost = reason;
+    this.#pool?.stop();
+    throw lostError(reason);
+  }
+}
+
+/** An error after which the worker is of no use: `fatal` tells the page to start another. */
+function lostError(reason: string): EngineError {
+  const error = new EngineError(`the engine is lost: ${reason}.`);
+  return Object.assign(error, { fatal: true });
+}
+
+/** Whether this thread may block: a window may not. */
+function canBlock(): boolean {
+  return typeof globalThis.window === "undefined";
+}
+
+function isShared(memory: WebAssembly.Memory): boolean {
+  return !(memory.buffer instanceof ArrayBuffer);
+}
+
+/** A memory as the build imports it. */
+function createMemory(wasm: Uint8Array): WebAssembly.Memory {
+  const limits = importedMemory(wasm);
+  const initial = Math.max(limits.minimum, INITIAL_PAGES);
+  if (!limits.shared) {
+    return new WebAssembly.Memory({ initial, maximum: limits.maximum ?? MAX_PAGES });
+  }
+  let failure: unknown;
+  for (const maximum of SHARED_PAGES) {
+    try {
+      return new WebAssembly.Memory({ initial, maximum, shared: true });
+    } catch (error) {
+      failure = error;
+    }
+  }
+  throw new EngineError(`no shared memory to be had: ${messageOf(failure)}`);
+}
+
+interface FetchedKernels {
+  readonly bytes: Uint8Array<ArrayBuffer>;
+  readonly build: string;
+}
+
+async function fetchKernels(options: EngineOptions, threads: number): Promise<FetchedKernels> {
+  const { wasm } = options;
+  if (wasm instanceof ArrayBuffer || wasm instanceof Uint8Array) {
+    return { bytes: copyOf(wasm), build: "" };
+  }
+  const build = pickBuild(threads, options.reproducible ?? false);
+  const url = wasm instanceof URL ? new URL(`${build}.wasm`, wasm) : wasm(build);
+  let response: Response;
+  try {
+    response = await fetch(url);
+  } catch (error) {
+    throw new EngineError(`${url} could not be fetched: ${messageOf(error)}`);
+  }
+  if (!response.ok) {
+    throw new EngineError(`${url} answered with HTTP status ${response.status}.`);
+  }
+  return { bytes: new Uint8Array(await response.arrayBuffer()), build };
+}
+
+async function compile(
+  bytes: Uint8Array<ArrayBuffer>,
+  build: string,
+): Promise<WebAssembly.Module> {
+  try {
+    return await WebAssembly.compile(bytes);
+  } catch (error) {
+    throw new EngineError(`${build} does not compile here: ${messageOf(error)}`);
+  }
+}
+
+function isForeign(data: object): data is ForeignBuffer {
+  return "getBuffer" in data && typeof data.getBuffer === "function";
+}
+
+function bytesOf(data: ArrayBuffer | ArrayBufferView): Uint8Array {
+  return ArrayBuffer.isView(data)
+    ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
+    : new Uint8Array(data);
+}
+
+function copyOf(data: ArrayBuffer | Uint8Array | ForeignBuffer): Uint8Array<ArrayBuffer> {
+  if (!isForeign(data)) {
+    return new Uint8Array(bytesOf(data));
+  }
+  const buffer = data.getBuffer("u8");
+  try {
+    return new Uint8Array(buffer.data);
+  } finally {
+    buffer.release();
+  }
+}
+
+function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
+  return a.length === b.length && a.every((value, index) => value === b[index]);
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,98 @@
+/** Settings of the page: as onnxruntime's `env`, restricted to what trainweb has. */
+
+import { VERSION } from "./version.js";
+
+export type LogLevel = "verbose" | "info" | "warning" | "error" | "fatal";
+
+const LOG_LEVELS: readonly string[] = ["verbose", "info", "warning", "error", "fatal"];
+
+/** Any 314.x serves; this is the one the package was tested with. */
+export const PYODIDE_VERSION = "314.0.4";
+
+const MAX_DEFAULT_THREADS = 4;
+
+export interface WasmFlags {
+  /**
+   * Threads of the kernels. 0 or undefined: min(4, ceil(cores / 2)). One without cross-origin
+   * isolation, whatever is asked for.
+   */
+  numThreads?: number | undefined;
+  /** Deprecated; trainweb always uses SIMD. */
+  simd?: boolean | undefined;
+  /** URL prefix of the kernels*.wasm files, where they do not lie beside the worker script. */
+  wasmPaths?: string | undefined;
+}
+
+export interface PyodideFlags {
+  /** URL prefix of the Pyodide distribution, with a trailing slash. */
+  indexURL: string;
+}
+
+class Env {
+  #logLevel: LogLevel = "warning";
+
+  readonly wasm: WasmFlags = { numThreads: 0, simd: true };
+
+  readonly pyodide: PyodideFlags = {
+    indexURL: `https://cdn.jsdelivr.net/pyodide/v${PYODIDE_VERSION}/full/`,
+  };
+
+  /** Seed of random operators (Dropout) for sessions created from now on; undefined: a fixed one. */
+  seed: number | bigint | undefined;
+
+  readonly versions: Readonly<{ common: string; web: string; trainweb: string }> = Object.freeze({
+    common: VERSION,
+    web: VERSION,
+    trainweb: VERSION,
+  });
+
+  get logLevel(): LogLevel {
+    return this.#logLevel;
+  }
+
+  set logLevel(value: LogLevel | undefined) {
+    if (value === undefined) {
+      return;
+    }
+    if (typeof value !== "string" || !LOG_LEVELS.includes(value)) {
+      throw new Error(`Unsupported logging level: ${String(value)}`);
+    }
+    this.#logLevel = value;
+  }
+}
+
+/** Flags of this page. Those of a running worker keep their value: set them before the first session. */
+export const env = new Env();
+
+/** Write to the console what `env.logLevel` lets through. */
+export function log(level: LogLevel, message: string): void {
+  if (LOG_LEVELS.indexOf(level) < LOG_LEVELS.indexOf(env.logLevel)) {
+    return;
+  }
+  const write = { verbose: "debug", info: "info", warning: "warn", error: "error", fatal: "error" };
+  console[write[level] as "debug" | "info" | "warn" | "error"](`trainweb: ${message}`);
+}
+
+/** The number of threads a session will use, given what it asks for (0, undefined: the default). */
+export function resolveThreads(requested: number | undefined): number {
+  const wanted = isPositiveInteger(requested) ? requested : env.wasm.numThreads;
+  if (globalThis.crossOriginIsolated !== true) {
+    if (isPositiveInteger(wanted) && wanted > 1) {
+      log(
+        "warning",
+        `env.wasm.numThreads is set to ${wanted}, but this will not work unless you enable ` +
+          "crossOriginIsolated mode. Running with 1 thread.",
+      );
+    }
+    return 1;
+  }
+  if (isPositiveInteger(wanted)) {
+    return wanted;
+  }
+  const cores = globalThis.navigator?.hardwareConcurrency ?? 1;
+  return Math.min(MAX_DEFAULT_THREADS, Math.ceil(cores / 2));
+}
+
+function isPositiveInteger(value: unknown): value is number {
+  return typeof value === "number" && Number.isSafeInteger(value) && value > 0;
+}

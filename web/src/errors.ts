@@ -1,0 +1,140 @@
+/**
+ * Every error trainweb raises; the names are those of the Python package (`trainweb.errors`).
+ * A message says what is wrong, where (node, tensor, byte) and what was expected.
+ */
+
+/** An error as it crosses the wire between Python, the worker and the page. */
+export interface WireError {
+  readonly name: string;
+  readonly message: string;
+  readonly stack?: string;
+  readonly [field: string]: unknown;
+}
+
+/** Base class of all errors raised by trainweb. */
+export class TrainwebError extends Error {
+  override name = "TrainwebError";
+}
+
+/** A model is malformed: not ONNX, truncated, inconsistent shapes, a name that nothing defines. */
+export class ModelError extends TrainwebError {
+  override name = "ModelError";
+}
+
+/** The model is valid but uses something trainweb does not do. */
+export class UnsupportedError extends TrainwebError {
+  override name = "UnsupportedError";
+  /** Operator type, e.g. "Einsum". */
+  readonly op?: string | null;
+  /** Operator domain; "" is ai.onnx. */
+  readonly domain?: string | null;
+  readonly opset?: number | null;
+  /** Name of the node that uses it. */
+  readonly node?: string | null;
+}
+
+/** An operator on the path from the loss to a parameter has no gradient. */
+export class GradientError extends TrainwebError {
+  override name = "GradientError";
+  readonly op?: string | null;
+  readonly node?: string | null;
+  /** Node names from the loss back to that node. */
+  readonly path?: readonly string[];
+}
+
+/** A checkpoint is corrupt, of an unknown version, nominal, or does not fit the model. */
+export class CheckpointError extends TrainwebError {
+  override name = "CheckpointError";
+}
+
+/** A feed is missing, unknown, or has the wrong type, dims or values. */
+export class FeedError extends TrainwebError {
+  override name = "FeedError";
+}
+
+/** A parameter buffer has the wrong number of elements or bytes. */
+export class BufferSizeError extends TrainwebError {
+  override name = "BufferSizeError";
+}
+
+/** The session lacks what a call needs (eval model, optimizer model, scheduler), or its state is in use. */
+export class SessionError extends TrainwebError {
+  override name = "SessionError";
+}
+
+/** The session was released. */
+export class ReleasedError extends TrainwebError {
+  override name = "ReleasedError";
+}
+
+/** The model or a request is larger than the configured limits. */
+export class LimitError extends TrainwebError {
+  override name = "LimitError";
+}
+
+/** The kernel engine or its worker failed: out of memory, a trap, a file that is missing. */
+export class EngineError extends TrainwebError {
+  override name = "EngineError";
+}
+
+const CLASSES: ReadonlyMap<string, new (message?: string) => Error> = new Map(
+  Object.entries({
+    TrainwebError,
+    ModelError,
+    UnsupportedError,
+    GradientError,
+    CheckpointError,
+    FeedError,
+    BufferSizeError,
+    SessionError,
+    ReleasedError,
+    LimitError,
+    EngineError,
+    // What Python's own argument checks become in a page.
+    TypeError,
+    RangeError,
+    ValueError: RangeError,
+    KeyError: RangeError,
+    IndexError: RangeError,
+  }),
+);
+
+const RESERVED = new Set(["name", "message", "stack", "cause"]);
+
+/** Turn an error into plain data that `postMessage` can carry, own fields included. */
+export function toWire(error: unknown): WireError {
+  if (!(error instanceof Error)) {
+    return { name: "EngineError", message: String(error) };
+  }
+  const fields: Record<string, unknown> = {};
+  for (const [key, value] of Object.entries(error)) {
+    if (!RESERVED.has(key) && isPlain(value)) {
+      fields[key] = value;
+    }
+  }
+  const wire = { ...fields, name: error.name, message: error.message };
+  return error.stack === undefined ? wire : { ...wire, stack: error.stack };
+}
+
+/** Rebuild an error with its class and fields; an unknown class becomes a TrainwebError. */
+export function fromWire(wire: WireError): Error {
+  const Class = CLASSES.get(wire.name) ?? TrainwebError;
+  const error = new Class(wire.message);
+  for (const [key, value] of Object.entries(wire)) {
+    if (!RESERVED.has(key)) {
+      Object.defineProperty(error, key, { value, enumerable: true, configurable: true });
+    }
+  }
+  if (wire.stack !== undefined) {
+    error.cause = wire.stack;
+  }
+  return error;
+}
+
+/** Whether `value` survives JSON: what the fields of our errors are made of. */
+function isPlain(value: unknown): boolean {
+  if (value === null || ["string", "number", "boolean"].includes(typeof value)) {
+    return true;
+  }
+  return Array.isArray(value) && value.every(isPlain);
+}

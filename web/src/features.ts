@@ -1,0 +1,55 @@
+/** What this browser can run, found by validating the smallest module that uses each feature. */
+
+const HEADER = [0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00];
+
+// () -> v128: i32.const 0, i8x16.splat, i8x16.popcnt
+const SIMD = [1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11];
+
+// () -> v128: two splats, i8x16.relaxed_swizzle
+const RELAXED_SIMD = [
+  1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 15, 1, 13, 0, 65, 1, 253, 15, 65, 2, 253, 15, 253, 128, 2,
+  11,
+];
+
+// A shared memory and an i32.atomic.load of it.
+const THREADS = [
+  1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 5, 4, 1, 3, 1, 1, 10, 11, 1, 9, 0, 65, 0, 254, 16, 2, 0, 26, 11,
+];
+
+function validates(sections: readonly number[]): boolean {
+  return WebAssembly.validate(new Uint8Array([...HEADER, ...sections]));
+}
+
+/** Whether 128-bit SIMD is there. Without it trainweb cannot run. */
+export function hasSimd(): boolean {
+  return validates(SIMD);
+}
+
+/** Whether relaxed SIMD (fused multiply-add) is there. */
+export function hasRelaxedSimd(): boolean {
+  return validates(RELAXED_SIMD);
+}
+
+/** Whether memory can be shared between workers: needs a cross-origin isolated page. */
+export function hasThreads(): boolean {
+  return (
+    globalThis.crossOriginIsolated === true &&
+    typeof SharedArrayBuffer !== "undefined" &&
+    validates(THREADS)
+  );
+}
+
+/** Name of a kernel build; its file is called so with .wasm behind, e.g. kernels.relaxed.threads.wasm. */
+export type KernelBuild = `kernels${"" | ".relaxed"}${"" | ".threads"}`;
+
+/**
+ * The fastest build that runs here.
+ *
+ * @param threads - how many threads will run; one thread takes a build without shared memory
+ * @param reproducible - keep to plain simd128, whose results are the same bytes everywhere
+ */
+export function pickBuild(threads: number, reproducible: boolean): KernelBuild {
+  const relaxed = !reproducible && hasRelaxedSimd() ? ".relaxed" : "";
+  const threaded = threads > 1 && hasThreads() ? ".threads" : "";
+  return `kernels${relaxed}${threaded}`;
+}

@@ -1,0 +1,88 @@
+/**
+ * The pool: module workers with an instance of the kernels each, all on one shared memory. Once
+ * started they are driven through that memory alone (wasm_kernels/parallel.h); no messages pass
+ * while they compute.
+ */
+
+import type { ThreadExports } from "./kernels.js";
+import { startWorker } from "./start-worker.js";
+
+/** How long a worker may take to start; the others compute without it. */
+const START_TIMEOUT_MS = 10_000;
+
+const POLL_MS = 1;
+
+/** What a worker of the pool is given. */
+export interface PoolTask {
+  readonly module: WebAssembly.Module;
+  readonly memory: WebAssembly.Memory;
+  readonly index: number;
+}
+
+export class Pool {
+  readonly #workers: Worker[];
+  readonly #kernels: ThreadExports;
+
+  private constructor(workers: Worker[], kernels: ThreadExports) {
+    this.#workers = workers;
+    this.#kernels = kernels;
+  }
+
+  /**
+   * Start workers 1 .. threads-1 and wait until they are in their loop. Workers that cannot start (a
+   * policy forbids them, memory is short) are left out with a warning: `size` tells how many run.
+   */
+  static async start(
+    module: WebAssembly.Module,
+    memory: WebAssembly.Memory,
+    kernels: ThreadExports,
+    threads: number,
+  ): Promise<Pool> {
+    if (kernels.tw_set_threads(threads) !== 0) {
+      console.warn(`trainweb: no memory for ${threads} threads; running with one.`);
+      return new Pool([], kernels);
+    }
+    const workers: Worker[] = [];
+    let failure: string | null = null;
+    for (let index = 1; index < threads; index++) {
+      try {
+        const worker = startWorker("pool-worker");
+        worker.onerror = (event) => {
+          failure = event.message || "the script did not load";
+        };
+        const task: PoolTask = { module, memory, index };
+        worker.postMessage(task);
+        workers.push(worker);
+      } catch (error) {
+        failure = String(error);
+      }
+    }
+    const deadline = performance.now() + START_TIMEOUT_MS;
+    while (kernels.tw_threads_ready() < workers.length && performance.now() < deadline) {
+      if (failure !== null) {
+        break;
+      }
+      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    }
+    const ready = kernels.tw_threads_ready();
+    if (ready < threads - 1) {
+      const reason = failure ?? `only ${ready} of ${threads - 1} workers started in time`;
+      console.warn(`trainweb: running with ${ready + 1} threads: ${reason}.`);
+    }
+    return new Pool(workers, kernels);
+  }
+
+  /** Threads that compute, the coordinator included. */
+  get size(): number {
+    return this.#kernels.tw_threads_ready() + 1;
+  }
+
+  /** End the workers. */
+  stop(): void {
+    this.#kernels.tw_stop_threads();
+    for (const worker of this.#workers) {
+      worker.terminate();
+    }
+    this.#workers.length = 0;
+  }
+}

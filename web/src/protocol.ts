@@ -1,0 +1,129 @@
+/** What crosses between the page and its worker. Nothing else may. */
+
+import type { WireError } from "./errors.js";
+
+/** Every call answers with one of these, so that errors keep their class and fields. */
+export type Result<T> = { readonly ok: T } | { readonly error: WireError };
+
+/** A plan of a session; the scheduler's recomputes the learning rate. */
+export type StepKind = "train" | "eval" | "optimizer" | "scheduler";
+
+/** Element types as onnxruntime-common names them. */
+export type WireDtype =
+  | "float32"
+  | "float64"
+  | "float16"
+  | "int8"
+  | "uint8"
+  | "int16"
+  | "uint16"
+  | "int32"
+  | "uint32"
+  | "int64"
+  | "uint64"
+  | "bool";
+
+/** A tensor as raw little-endian bytes, row-major. */
+export interface WireTensor {
+  readonly dtype: WireDtype;
+  readonly dims: readonly number[];
+  readonly data: Uint8Array;
+}
+
+/** A feed or a result with its name. */
+export interface NamedTensor extends WireTensor {
+  readonly name: string;
+}
+
+/** One output that the caller wants; dtype and dims are given when it wants it in its own tensor. */
+export interface Fetch {
+  readonly name: string;
+  readonly dtype?: WireDtype;
+  readonly dims?: readonly number[];
+}
+
+/** How a worker sets itself up. */
+export interface WorkerSettings {
+  /** Prefix of the Pyodide distribution, absolute. */
+  readonly indexURL: string;
+  /** Prefix of the kernels, absolute; null: beside the worker script. */
+  readonly wasmPrefix: string | null;
+  readonly threads: number;
+  readonly reproducible: boolean;
+}
+
+/** What runs in a worker. */
+export interface WorkerInfo {
+  readonly build: string;
+  readonly threads: number;
+  readonly python: string;
+}
+
+/** What a page may ask of the Python session; JSON on the way into Python. */
+export interface SessionLimits {
+  readonly arenaBytes?: number;
+  readonly nodes?: number;
+  readonly loopIterations?: number;
+  readonly fileBytes?: number;
+}
+
+/** A training session as Python describes it. */
+export interface SessionInfo {
+  readonly handle: number;
+  readonly trainingInputNames: readonly string[];
+  readonly trainingOutputNames: readonly string[];
+  readonly evalInputNames: readonly string[];
+  readonly evalOutputNames: readonly string[];
+  /** Address of the session's state words. */
+  readonly statePtr: number;
+  readonly hasEval: boolean;
+  readonly hasOptimizer: boolean;
+  readonly nominal: boolean;
+}
+
+/** An inference session as Python describes it. */
+export interface InferenceInfo {
+  readonly handle: number;
+  readonly inputNames: readonly string[];
+  readonly outputNames: readonly string[];
+}
+
+/** The files of a training session. */
+export interface ArtifactBytes {
+  readonly trainModel: Uint8Array;
+  readonly checkpoint: Uint8Array;
+  readonly evalModel: Uint8Array | null;
+  readonly optimizerModel: Uint8Array | null;
+}
+
+/** JSON text of keyword arguments, as the Python method of the session names them. */
+export type ArgumentsJson = string;
+
+/** The answer of a Python method. */
+export interface CallAnswer {
+  readonly value: unknown;
+  readonly data: Uint8Array | null;
+}
+
+/** The calls a worker answers. All but `start` run to their end in the order in which they arrive. */
+export interface WorkerApi {
+  /** Take the lock that shows the page whether this worker lives; false where there are no locks. */
+  holdLock(name: string): Promise<boolean>;
+  start(settings: WorkerSettings): Promise<Result<WorkerInfo>>;
+  createTraining(artifacts: ArtifactBytes, optionsJson: string): Result<SessionInfo>;
+  createFromModel(model: Uint8Array, configJson: string, optionsJson: string): Result<SessionInfo>;
+  step(handle: number, kind: StepKind, feeds: readonly NamedTensor[], fetches: readonly Fetch[]):
+    Result<NamedTensor[]>;
+  lazyResetGrad(handle: number): Result<null>;
+  getLearningRate(handle: number): Result<number>;
+  setLearningRate(handle: number, rate: number): Result<null>;
+  call(handle: number, method: string, args: ArgumentsJson, data: Uint8Array | null):
+    Result<CallAnswer>;
+  release(handle: number): Result<null>;
+  createInference(model: Uint8Array, optionsJson: string): Result<InferenceInfo>;
+  runInference(handle: number, feeds: readonly NamedTensor[], fetches: readonly Fetch[]):
+    Result<NamedTensor[]>;
+  releaseInference(handle: number): Result<null>;
+  /** Bytes allocated in the kernels' memory, and its size. */
+  memory(): Result<{ readonly inUse: number; readonly total: number }>;
+}

@@ -1,0 +1,187 @@
+/** Between onnxruntime-common's `Tensor` and the bytes that cross to the worker. */
+
+import { Tensor } from "onnxruntime-common";
+
+import { FeedError, TrainwebError } from "./errors.js";
+import type { Fetch, NamedTensor, WireDtype, WireTensor } from "./protocol.js";
+
+type NumericArray =
+  | Float32Array
+  | Float64Array
+  | Int8Array
+  | Uint8Array
+  | Int16Array
+  | Uint16Array
+  | Int32Array
+  | Uint32Array
+  | BigInt64Array
+  | BigUint64Array;
+
+type NumericArrayConstructor = {
+  new (buffer: ArrayBufferLike, byteOffset: number, length: number): NumericArray;
+  readonly BYTES_PER_ELEMENT: number;
+};
+
+const ARRAYS: Readonly<Record<WireDtype, NumericArrayConstructor>> = {
+  float32: Float32Array,
+  float64: Float64Array,
+  // The bit patterns; Float16Array is not everywhere.
+  float16: Uint16Array,
+  int8: Int8Array,
+  uint8: Uint8Array,
+  int16: Int16Array,
+  uint16: Uint16Array,
+  int32: Int32Array,
+  uint32: Uint32Array,
+  int64: BigInt64Array,
+  uint64: BigUint64Array,
+  bool: Uint8Array,
+};
+
+/**
+ * Whether `value` is a tensor. By its members, not its class: onnxruntime-web carries a copy of
+ * onnxruntime-common of its own, and its tensors are welcome here.
+ */
+export function isTensor(value: unknown): value is Tensor {
+  if (value instanceof Tensor) {
+    return true;
+  }
+  if (typeof value !== "object" || value === null) {
+    return false;
+  }
+  const tensor = value as Partial<Tensor>;
+  return (
+    typeof tensor.type === "string" &&
+    Array.isArray(tensor.dims) &&
+    typeof tensor.location === "string" &&
+    typeof tensor.getData === "function"
+  );
+}
+
+/** A feed ready to be posted, and the buffer to transfer with it. */
+export interface PackedTensor {
+  readonly tensor: WireTensor;
+  readonly buffer: ArrayBuffer;
+}
+
+/**
+ * The bytes of a tensor: a copy, or with `transfer` the tensor's own buffer where it owns all of it.
+ * A promise only for a tensor that is not on the CPU.
+ */
+export function packTensor(
+  name: string,
+  tensor: Tensor,
+  transfer: boolean,
+): PackedTensor | Promise<PackedTensor> {
+  if (!isTensor(tensor)) {
+    throw new FeedError(`feed '${name}' must be a Tensor, got ${describe(tensor)}.`);
+  }
+  const { type, dims, location } = tensor;
+  if (location === "none") {
+    throw new FeedError(`feed '${name}': the tensor is disposed.`);
+  }
+  if (location === "cpu" || location === "cpu-pinned") {
+    return packData(name, type, dims, tensor.data, transfer);
+  }
+  return tensor.getData().then((data) => packData(name, type, dims, data, transfer));
+}
+
+function packData(
+  name: string,
+  type: string,
+  dims: readonly number[],
+  data: unknown,
+  transfer: boolean,
+): PackedTensor {
+  if (!Object.hasOwn(ARRAYS, type)) {
+    throw new FeedError(`feed '${name}' has type ${type}, which trainweb does not take.`);
+  }
+  if (!ArrayBuffer.isView(data)) {
+    throw new FeedError(`feed '${name}': its data is ${describe(data)}, not a typed array.`);
+  }
+  const dtype = type as WireDtype;
+  const elements = dims.reduce((product, dim) => product * dim, 1);
+  if (data.byteLength !== elements * ARRAYS[dtype].BYTES_PER_ELEMENT) {
+    // A buffer that was transferred elsewhere, or resized, after the tensor was made.
+    throw new FeedError(
+      `feed '${name}' of dims [${dims.join(", ")}] should hold ${elements} elements of ${dtype}, ` +
+        `but its data has ${data.byteLength} bytes. Was its buffer transferred or resized?`,
+    );
+  }
+  const bytes = transfer ? ownBytes(data) : copyBytes(data);
+  return { tensor: { dtype, dims: [...dims], data: bytes }, buffer: bytes.buffer };
+}
+
+/** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
+export function copyBytes(view: ArrayBufferView): Uint8Array<ArrayBuffer> {
+  const copy = new Uint8Array(view.byteLength);
+  copy.set(new Uint8Array(view.buffer, view.byteOffset, view.byteLength));
+  return copy;
+}
+
+/** The bytes of `view` themselves where it covers a buffer that can be transferred, else a copy. */
+export function ownBytes(view: ArrayBufferView): Uint8Array<ArrayBuffer> {
+  const { buffer } = view;
+  if (buffer instanceof ArrayBuffer && view.byteLength === buffer.byteLength) {
+    return new Uint8Array(buffer);
+  }
+  return copyBytes(view);
+}
+
+/** Make a tensor of bytes that nobody else holds. */
+export function unpackTensor({ dtype, dims, data }: WireTensor): Tensor {
+  const Data = ARRAYS[dtype];
+  const array = new Data(data.buffer, data.byteOffset, data.byteLength / Data.BYTES_PER_ELEMENT);
+  // The overloads of Tensor go by type; dtype and array agree by construction.
+  return new Tensor(dtype as "float32", array as Float32Array, dims);
+}
+
+/** What the worker checks before it runs, for an output that goes into the caller's tensor. */
+export function describeFetch(name: string, target: Tensor | null): Fetch {
+  if (target === null) {
+    return { name };
+  }
+  if (target.location !== "cpu" && target.location !== "cpu-pinned") {
+    throw new TrainwebError(`fetch '${name}' must be a tensor on the CPU, not '${target.location}'.`);
+  }
+  return { name, dtype: target.type as WireDtype, dims: [...target.dims] };
+}
+
+/** Write a result into the tensor the caller made for it. */
+export function writeTensor(target: Tensor, result: WireTensor): void {
+  const data = target.data as NumericArray;
+  new Uint8Array(data.buffer, data.byteOffset, data.byteLength).set(result.data);
+}
+
+/** Results by name, in the order of the fetches. */
+export function unpackResults(
+  results: readonly NamedTensor[],
+  targets: ReadonlyMap<string, Tensor | null>,
+): Record<string, Tensor> {
+  const tensors: Record<string, Tensor> = {};
+  for (const result of results) {
+    const target = targets.get(result.name) ?? null;
+    if (target !== null) {
+      writeTensor(target, result);
+    }
+    // An output may be called "__proto__", which plain assignment would lose.
+    Object.defineProperty(tensors, result.name, {
+      value: target ?? unpackTensor(result),
+      enumerable: true,
+      configurable: true,
+      writable: true,
+    });
+  }
+  return tensors;
+}
+
+/** A few words on a value of the wrong kind. */
+export function describe(value: unknown): string {
+  if (value === null || value === undefined) {
+    return String(value);
+  }
+  if (typeof value === "object") {
+    return value.constructor?.name ?? "an object";
+  }
+  return `a ${typeof value}`;
+}

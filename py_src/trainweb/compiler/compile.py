@@ -1,0 +1,316 @@
+"""From a Graph and the types of its feeds to a Plan."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainweb.compiler.fuse import fuse_elementwise
+from trainweb.compiler.lower import (
+    ARENA, CONSTANTS, GRADIENTS, Buf, BufSequence, Builder, Instruction, KernelCall, Storage,
+)  # fmt: skip
+from trainweb.compiler.memory import place
+from trainweb.compiler.plan import Plan, encode
+from trainweb.errors import LimitError, ModelError, TrainwebError
+from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Graph, Node, Tensor
+from trainweb.ops.op import Op, TensorType, bind
+
+if TYPE_CHECKING:
+    from trainweb.engine.description import Description
+
+FOLDED_INTEGERS, FOLDED_FLOATS = 4096, 64
+"""Constants of at most this many elements are known by value at compile time: shapes, axes, scalars."""
+DEFAULT_ARENA_BYTES = 2 << 30
+"""Workspace a plan may take unless the session's limits say otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A graph input that is no feed: a tensor that lives in a segment of the session."""
+
+    segment: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def compile_model(
+    graph: Graph,
+    feeds: Mapping[str, TensorType],
+    outputs: Sequence[str],
+    description: Description,
+    *,
+    bindings: Mapping[str, Binding] | None = None,
+    sequences: Mapping[str, BufSequence] | None = None,
+    known: Mapping[str, TensorType] | None = None,
+    overwrite: bool = True,
+    segment_bytes: Sequence[int] = (0,) * 7,
+    arena_limit: int = DEFAULT_ARENA_BYTES,
+    shared_pages: int = 0,
+) -> Plan:
+    """Compile `graph` for feeds of static shapes.
+
+    Parameters
+    ----------
+    feeds
+        Type of every input the caller will write before a run.
+    outputs
+        Names of the tensors the caller will read after a run.
+    bindings, sequences
+        Graph inputs that live in the session's segments: parameters, gradient buffers; sequences of them.
+    known
+        Graph inputs whose values are fixed for this plan.
+    overwrite
+        Gradient accumulation overwrites (True) or adds.
+    segment_bytes
+        Sizes of the seven segments (those of the arena and the constants are computed).
+
+    Raises
+    ------
+    UnsupportedError, ModelError
+        An operator that cannot run, or whose inputs do not fit, named with its node.
+    LimitError
+        The plan needs more workspace than `arena_limit`.
+    """
+    compilation = _Compilation(graph, description, bindings or {}, sequences or {}, overwrite)
+    compilation.infer(feeds, known or {})
+    compilation.mark_needed(outputs)
+    if overwrite:
+        compilation.place_gradients()
+    compilation.lower(feeds)
+    outs = [compilation.output(name) for name in outputs]
+    feed_bufs = [compilation.bufs[name] for name in feeds if isinstance(compilation.bufs.get(name), Buf)]
+    instructions = hoist_checks(compilation.builder.instructions)
+    instructions = fuse_elementwise(instructions, outs, compilation.builder.emitter)
+    arena_bytes, constants = place(instructions, feed_bufs, outs)
+    if arena_bytes > arena_limit:
+        raise LimitError(
+            f"This model needs {arena_bytes} bytes of workspace for these shapes; the limit arena_bytes is {arena_limit}."
+        )
+    return encode(
+        instructions, feed_bufs, outs, arena_bytes, constants, description, segment_bytes, shared_pages
+    )
+
+
+def hoist_checks(instructions: list[Instruction]) -> list[Instruction]:
+    """Checks of feeds come first, so that a bad label or index is found before anything is written."""
+
+    def is_feed_check(i: Instruction) -> bool:
+        return (
+            isinstance(i, KernelCall) and i.kernel == "check_indices"
+            and all(b.storage.is_feed or b.storage.segment == CONSTANTS for b in i.reads)
+        )  # fmt: skip
+
+    return [i for i in instructions if is_feed_check(i)] + [i for i in instructions if not is_feed_check(i)]
+
+
+class _Compilation:
+    def __init__(
+        self,
+        graph: Graph,
+        description: Description,
+        bindings: Mapping[str, Binding],
+        sequences: Mapping[str, BufSequence],
+        overwrite: bool,
+    ) -> None:
+        self.graph, self.bindings, self.sequences = graph, bindings, sequences
+        self.builder = Builder(description, overwrite=overwrite)
+        self.types: dict[str, TensorType] = {}
+        self.ops: dict[int, Op] = {}
+        self.folded: set[int] = set()
+        self.needed: set[int] = set()
+        self.uses: dict[str, int] = {}
+        self.bufs: dict[str, Buf | BufSequence] = {}
+        self.preplaced: dict[str, Storage] = {}
+        self.producers: dict[str, int] = {}
+
+    # Types and shape arithmetic.
+
+    def infer(self, feeds: Mapping[str, TensorType], known: Mapping[str, TensorType]) -> None:
+        """Bind every node and find the type (and, for shape arithmetic, the value) of every tensor."""
+        types = self.types
+        types.update(feeds)
+        types.update(known)
+        for name, binding in self.bindings.items():
+            types[name] = TensorType(binding.dtype, binding.shape)
+        for name, tensor in self.graph.initializers.items():
+            types.setdefault(name, initializer_type(tensor))
+        for k, node in enumerate(self.graph.nodes):
+            self.ops[k] = op = bind(node, self.graph.opsets)
+            for name in node.outputs:
+                if name:
+                    self.producers[name] = k
+            if any(name in self.sequences for name in node.inputs):
+                continue
+            inputs = [self._type(node, name) for name in node.inputs]
+            inputs += [None] * (op.max_inputs - len(inputs)) if op.max_inputs < 64 else []
+            results = infer_node(op, inputs)
+            value = evaluate_node(op, inputs, results)
+            if value is not None:
+                results[0] = TensorType(results[0].dtype, results[0].shape, value)
+                self.folded.add(k)
+            for name, result in zip(node.outputs, results, strict=False):
+                if name:
+                    types[name] = result
+
+    def _type(self, node: Node, name: str) -> TensorType | None:
+        if not name:
+            return None
+        if name not in self.types:
+            raise ModelError(f"{node} reads {name!r}, which nothing defines.")
+        return self.types[name]
+
+    # What is needed.
+
+    def mark_needed(self, outputs: Sequence[str]) -> None:
+        """Find the nodes that outputs or state depend on; known values need no node."""
+        wanted = [k for k, op in self.ops.items() if self._updates_state(op)]
+        for name in outputs:
+            if name not in self.types:
+                raise ModelError(f"The graph has no tensor {name!r} to output.")
+            self.uses[name] = self.uses.get(name, 0) + 1
+            if name in self.producers:
+                wanted.append(self.producers[name])
+        while wanted:
+            k = wanted.pop()
+            if k in self.needed or k in self.folded:
+                continue
+            self.needed.add(k)
+            for name in self.graph.nodes[k].inputs:
+                if name and (name in self.sequences or self.types[name].value is None):
+                    self.uses[name] = self.uses.get(name, 0) + 1
+                    if name in self.producers:
+                        wanted.append(self.producers[name])
+
+    def _updates_state(self, op: Op) -> bool:
+        names = [op.node.inputs[i] for i in op.state_inputs if i < len(op.node.inputs)]
+        return any(name in self.bindings or name in self.sequences for name in names)
+
+    # Gradients go straight to their buffers.
+
+    def place_gradients(self) -> None:
+        """Let the node that makes a gradient write it into the accumulation buffer."""
+        for k in sorted(self.needed):
+            op = self.ops[k]
+            if not getattr(op, "accumulates", False):
+                continue
+            buffer, value = op.node.inputs[0], op.node.inputs[1]
+            binding = self.bindings.get(buffer)
+            root = self._root(value)
+            if binding is None or root is None or root in self.preplaced:
+                continue
+            if self.types[root].size == self.types[buffer].size:
+                nbytes = self.types[root].size * ITEM_SIZE[binding.dtype]
+                self.preplaced[root] = Storage(binding.segment, nbytes, binding.offset)
+
+    def _root(self, name: str) -> str | None:
+        """The tensor that is computed where `name` is only a view of it."""
+        while True:
+            k = self.producers.get(name)
+            if k is None or k in self.folded:
+                return None
+            if not self.ops[k].is_view:
+                return name
+            name = self.graph.nodes[k].inputs[0]
+
+    # Instructions.
+
+    def lower(self, feeds: Mapping[str, TensorType]) -> None:
+        """Lower every needed node."""
+        for name, t in feeds.items():
+            if name in self.uses:
+                storage = Storage(ARENA, t.size * ITEM_SIZE[t.dtype], is_feed=True)
+                self.bufs[name] = Buf(storage, t.dtype, t.shape, name=name)
+        for k in sorted(self.needed):
+            op, node = self.ops[k], self.graph.nodes[k]
+            self.builder.node = str(node)
+            ins = [self._buf(name) if name else None for name in node.inputs]
+            if op.max_inputs < 64:
+                ins += [None] * (op.max_inputs - len(ins))
+            if op.is_view and isinstance(ins[0], Buf):
+                out = node.outputs[0]
+                view = ins[0].view(self.types[out].shape)
+                view.dtype, view.name, view.value = self.types[out].dtype, out, self.types[out].value
+                self.bufs[out] = view
+                continue
+            op.lower(self.builder, self._outputs(node), *ins)  # type: ignore[arg-type]
+
+    def _buf(self, name: str) -> Buf | BufSequence:
+        if name in self.bufs:
+            return self.bufs[name]
+        if name in self.sequences:
+            return self.sequences[name]
+        t = self.types[name]
+        if name in self.bindings:
+            binding = self.bindings[name]
+            nbytes = t.size * ITEM_SIZE[t.dtype]
+            buf = Buf(Storage(binding.segment, nbytes, binding.offset), t.dtype, t.shape, name=name)
+        elif name in self.graph.initializers and self.producers.get(name) is None:
+            buf = self.builder.constant_tensor(self.graph.initializers[name], t.value)
+        elif t.value is not None:
+            buf = self.builder.constant(t.dtype, t.shape, t.value)
+            buf.name = name
+        else:
+            raise ModelError(f"Nothing makes {name!r} before it is read.")
+        self.bufs[name] = buf
+        return buf
+
+    def _outputs(self, node: Node) -> list[Buf | None]:
+        outs: list[Buf | None] = []
+        for name in node.outputs:
+            if not name or name not in self.uses:
+                outs.append(None)
+                continue
+            t = self.types[name]
+            storage = self.preplaced.get(name) or Storage(ARENA, t.size * ITEM_SIZE[t.dtype])
+            buf = Buf(storage, t.dtype, t.shape, name=name)
+            self.bufs[name] = buf
+            outs.append(buf)
+        return outs + [None] * (max(self.ops[self.producers[n]].n_outputs for n in node.outputs if n) - len(outs))
+
+    def output(self, name: str) -> Buf:
+        """The buffer to read `name` from."""
+        buf = self._buf(name)
+        if not isinstance(buf, Buf):
+            raise ModelError(f"Output {name!r} is a sequence.")
+        return Buf(buf.storage, buf.dtype, self.types[name].shape, buf.value, buf.shift, name)
+
+
+def initializer_type(tensor: Tensor) -> TensorType:
+    """Type of a constant, with its value where it is small."""
+    limit = FOLDED_FLOATS if tensor.dtype.startswith("float") else FOLDED_INTEGERS
+    small = tensor.size <= limit and tensor.dtype in STRUCT_FORMAT
+    return TensorType(tensor.dtype, tensor.shape, tensor.values() if small else None)
+
+
+def infer_node(op: Op, inputs: list[TensorType | None]) -> list[TensorType]:
+    """Output types of one node; whatever goes wrong names the node."""
+    try:
+        results = op.infer(*inputs)
+    except TrainwebError:
+        raise
+    except (ValueError, TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError) as e:
+        raise ModelError(f"{op.node}: its inputs do not fit ({e}).") from e
+    return [results] if isinstance(results, TensorType) else list(results)
+
+
+def evaluate_node(
+    op: Op, inputs: list[TensorType | None], results: list[TensorType]
+) -> tuple[int | float | bool, ...] | None:
+    """Value of output 0 where all inputs' values are known and it is small."""
+    if results[0].value is not None:
+        return results[0].value
+    if any(t is not None and t.value is None for t in inputs) or results[0].size > FOLDED_INTEGERS:
+        return None
+    if type(op).evaluate is Op.evaluate:
+        return None
+    value = op.evaluate(*inputs)
+    if value is not None and results[0].dtype == "float32":
+        # As a kernel would have rounded it.
+        return struct.unpack(f"<{len(value)}f", struct.pack(f"<{len(value)}f", *value))
+    return value
+
+
+__all__ = ["CONSTANTS", "GRADIENTS", "Binding", "compile_model"]

@@ -1,0 +1,130 @@
+"""Fusion of elementwise calls: a producer that only elementwise calls read is computed inside its consumer."""
+
+from __future__ import annotations
+
+from math import prod
+
+from trainweb.compiler.expr import Emitter, Expr, inputs_of, size_of
+from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, Storage
+
+MAX_BUFFERS = 12
+"""Addresses a fused function may hold: more spill."""
+MAX_OPERATIONS = 48
+"""Operations of a fused function."""
+
+
+def fuse_elementwise(
+    instructions: list[Instruction], outputs: list[Buf], emitter: Emitter
+) -> list[Instruction]:
+    """Merge chains of elementwise calls of one iteration space; results stay the same bytes."""
+    readers: dict[Storage, set[int]] = {}
+    writers: dict[Storage, list[int]] = {}
+    for k, instruction in enumerate(instructions):
+        for b in instruction.reads:
+            readers.setdefault(b.storage, set()).add(k)
+        for b in instruction.writes:
+            writers.setdefault(b.storage, []).append(k)
+    kept = {b.storage for b in outputs}
+    slots: list[Instruction | None] = list(instructions)
+    producer: dict[Storage, int] = {}
+    for k, instruction in enumerate(instructions):
+        if not isinstance(instruction, ElementwiseCall):
+            continue
+        merged: ElementwiseCall = instruction
+        for b in list(instruction.ins):
+            p = producer.get(b.storage)
+            source = slots[p] if p is not None else None
+            if p is None or not isinstance(source, ElementwiseCall):
+                continue
+            if not _may_move(source, p, k, readers, writers):
+                continue
+            fused = _merge(source, merged, emitter, k, readers, kept)
+            if fused is None:
+                continue
+            merged, slots[p] = fused, None
+            for used in fused.ins:
+                readers.setdefault(used.storage, set()).add(k)
+                readers[used.storage].discard(p)
+            for out in fused.outs:
+                writers[out.storage] = [w if w != p else k for w in writers[out.storage]]
+        slots[k] = merged
+        for out in merged.outs:
+            producer[out.storage] = k
+    return [i for i in slots if i is not None]
+
+
+def _may_move(
+    source: ElementwiseCall,
+    p: int,
+    k: int,
+    readers: dict[Storage, set[int]],
+    writers: dict[Storage, list[int]],
+) -> bool:
+    # Between p and k nobody may read what the producer writes, or write what it reads or writes.
+    for out in source.outs:
+        if any(p < r < k for r in readers.get(out.storage, ())):
+            return False
+        if any(p < w < k for w in writers.get(out.storage, ())):
+            return False
+    return not any(p < w < k for b in source.ins for w in writers.get(b.storage, ()))
+
+
+def _as_seen(b: Buf, shape: tuple[int, ...], size: int) -> Buf:
+    return b.view(shape) if b.size == size else b.view(())
+
+
+def _merge(
+    source: ElementwiseCall,
+    target: ElementwiseCall,
+    e: Emitter,
+    k: int,
+    readers: dict[Storage, set[int]],
+    kept: set[Storage],
+) -> ElementwiseCall | None:
+    """`target` with `source` computed inside, or None where that is not possible."""
+    size = prod(target.shape)
+    if prod(source.shape) != size:
+        return None
+    source_ins = source.ins
+    if source.shape != target.shape:
+        if not source.is_flat():
+            return None
+        source_ins = [_as_seen(b, target.shape, size) for b in source.ins]
+    # Every use of the producer's results in the consumer must be element by element.
+    for b in target.ins:
+        for out in source.outs:
+            if b.storage is out.storage and not (b.same_place(out) and b.size == size):
+                return None
+    ins: list[Buf] = []
+
+    def number(b: Buf) -> Expr:
+        for index, other in enumerate(ins):
+            if other.same_place(b) and other.shape == b.shape:
+                return e.input(index, b.dtype)
+        ins.append(b)
+        return e.input(len(ins) - 1, b.dtype)
+
+    inner = {i: number(source_ins[i]) for i in inputs_of(source.roots)}
+    source_roots = [e.substitute(r, inner) for r in source.roots]
+    outer: dict[int, Expr] = {}
+    for i in inputs_of(target.roots):
+        b = target.ins[i]
+        match = [r for o, r in zip(source.outs, source_roots, strict=True) if o.same_place(b)]
+        outer[i] = match[0] if match else number(b)
+    roots = [e.substitute(r, outer) for r in target.roots]
+    outs = list(target.outs)
+    for out, root in zip(source.outs, source_roots, strict=True):
+        later = any(r > k for r in readers.get(out.storage, ()))
+        if later or out.storage in kept or out.storage.segment != ARENA:
+            outs.append(out.view(target.shape))
+            roots.append(root)
+    if len(ins) + len(outs) > MAX_BUFFERS or size_of(roots) > MAX_OPERATIONS:
+        return None
+    # A result that overwrites an operand read under another shape would be seen half written.
+    if any(o.storage is b.storage and b.size != size for o in outs for b in ins):
+        return None
+    used = inputs_of(roots)
+    renumber = {old: e.input(new, ins[old].dtype) for new, old in enumerate(used)}
+    return ElementwiseCall(
+        target.shape, [ins[i] for i in used], outs, [e.substitute(r, renumber) for r in roots], target.node
+    )

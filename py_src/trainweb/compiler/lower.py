@@ -1,0 +1,236 @@
+"""Lowering: operators emit instructions on buffers through `Builder`."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.compiler.expr import Emitter, Expr
+from trainweb.errors import UnsupportedError
+from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
+
+if TYPE_CHECKING:
+    from trainweb.engine.description import Description
+
+ARENA, CONSTANTS, PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE = range(7)
+"""Segments of kernel memory, in the order of a plan's segment table."""
+
+STATE_WORDS = 16
+
+
+@dataclass(eq=False, slots=True)
+class Storage:
+    """A run of bytes in a segment; the memory planner places those of the arena."""
+
+    segment: int
+    nbytes: int
+    offset: int | None = None
+    data: bytes | memoryview | None = None
+    """Contents of a constant."""
+    is_feed: bool = False
+    is_output: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Buf:
+    """A tensor in kernel memory: a shape and dtype over (part of) a storage."""
+
+    storage: Storage
+    dtype: str
+    shape: tuple[int, ...]
+    value: tuple[Any, ...] | None = None
+    shift: int = 0
+    """Byte offset in the storage."""
+    name: str = ""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return self.size * ITEM_SIZE[self.dtype]
+
+    def view(self, shape: Sequence[int], shift: int = 0) -> Buf:
+        """The same bytes under another shape, from `shift` elements on."""
+        start = self.shift + shift * ITEM_SIZE[self.dtype]
+        return Buf(self.storage, self.dtype, tuple(shape), self.value if not shift else None, start, self.name)
+
+    def same_place(self, other: Buf) -> bool:
+        """Whether both are the same bytes."""
+        return (
+            self.storage is other.storage and self.shift == other.shift and self.nbytes == other.nbytes
+        )
+
+
+@dataclass(eq=False, slots=True)
+class BufSequence:
+    """A sequence of tensors as the flat runs in which they lie (optimizer models)."""
+
+    runs: list[Buf]
+    dtype: str = "float32"
+
+
+@dataclass(eq=False, slots=True)
+class KernelCall:
+    """One call of a kernel; `args` by the names of kernels.def."""
+
+    kernel: str
+    args: dict[str, Any]
+    node: str
+    reads: list[Buf] = field(default_factory=list)
+    writes: list[Buf] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class ElementwiseCall:
+    """A generated function: outs[k] = roots[k](*ins), element by element over `shape`."""
+
+    shape: tuple[int, ...]
+    ins: list[Buf]
+    outs: list[Buf]
+    roots: list[Expr]
+    node: str
+
+    @property
+    def reads(self) -> list[Buf]:
+        return self.ins
+
+    @property
+    def writes(self) -> list[Buf]:
+        return self.outs
+
+    def is_flat(self) -> bool:
+        """Whether every input is a full tensor or one element."""
+        size = prod(self.shape)
+        return all(b.size in (1, size) for b in self.ins)
+
+
+Instruction = KernelCall | ElementwiseCall
+
+
+class Builder:
+    """What `Op.lower` emits instructions through."""
+
+    def __init__(self, description: Description, *, overwrite: bool = True) -> None:
+        self.description = description
+        self.overwrite = overwrite
+        self.instructions: list[Instruction] = []
+        self.emitter = Emitter()
+        self.node = ""
+        self.state = Buf(Storage(STATE, 4 * STATE_WORDS, 0), "int32", (STATE_WORDS,), name="state")
+        self._constants: dict[tuple[str, bytes], Storage] = {}
+
+    # Buffers.
+
+    def temp(self, dtype: str, shape: Sequence[int]) -> Buf:
+        """Workspace that lives until its last use."""
+        shape = tuple(shape)
+        return Buf(Storage(ARENA, prod(shape) * ITEM_SIZE[dtype]), dtype, shape, name="temp")
+
+    def constant(self, dtype: str, shape: Sequence[int], values: Sequence[Any]) -> Buf:
+        """A constant from Python numbers."""
+        data = struct.pack(f"<{len(values)}{STRUCT_FORMAT[dtype]}", *values)
+        return self.constant_bytes(dtype, shape, data, tuple(values))
+
+    def constant_tensor(self, tensor: Tensor, value: tuple[Any, ...] | None = None) -> Buf:
+        """A constant from a tensor; its data is not copied here."""
+        storage = Storage(CONSTANTS, tensor.nbytes, data=memoryview(tensor.data))
+        return Buf(storage, tensor.dtype, tensor.shape, value, name=tensor.name)
+
+    def constant_bytes(
+        self, dtype: str, shape: Sequence[int], data: bytes, value: tuple[Any, ...] | None = None
+    ) -> Buf:
+        """A constant from its bytes; equal ones are stored once."""
+        storage = self._constants.setdefault((dtype, data), Storage(CONSTANTS, len(data), data=data))
+        return Buf(storage, dtype, tuple(shape), value, name="constant")
+
+    def alias(self, out: Buf | None, source: Buf) -> None:
+        """Let `out` be the bytes of `source`: the compiler resolved views before lowering.
+
+        Where it could not (the output has a place of its own), the bytes are copied.
+        """
+        if out is not None and not out.same_place(source):
+            self.copy(out, source)
+
+    # Instructions.
+
+    def emit(self, kernel: str, **args: Any) -> None:
+        """Call `kernel`; scratch arguments are allocated here, absent optional ones are null."""
+        spec = self.description.kernels.get(kernel)
+        if spec is None:
+            raise UnsupportedError(f"{self.node}: the kernels have no {kernel!r}.")
+        call = KernelCall(kernel, {}, self.node)
+        numbers = spec.numbers(args)
+        for arg in spec.args:
+            if arg.kind == "scratch":
+                buf = self.temp({"f32": "float32", "i32": "int32", "i64": "int64", "u8": "uint8"}[arg.type],
+                                (max(1, int(spec.extent(arg, numbers))),))  # fmt: skip
+                call.args[arg.name] = buf
+                call.writes.append(buf)
+                continue
+            value = args.pop(arg.name, None)
+            if arg.kind in ("in", "out", "inout"):
+                if value is None and not arg.optional:
+                    raise KeyError(f"{kernel} needs {arg.name}")
+                if value is not None:
+                    if arg.kind != "out":
+                        call.reads.append(value)
+                    if arg.kind != "in":
+                        call.writes.append(value)
+            elif value is None:
+                raise KeyError(f"{kernel} needs {arg.name}")
+            call.args[arg.name] = value
+        if args:
+            raise KeyError(f"{kernel} has no argument {', '.join(args)}")
+        self.instructions.append(call)
+
+    def copy(self, out: Buf, source: Buf) -> None:
+        """Copy the bytes of `source` to `out`."""
+        self.emit("copy", src=source, dst=out, n=source.nbytes)
+
+    def fill(self, out: Buf | None, value: float) -> None:
+        """Set every element."""
+        if out is not None:
+            self.elementwise([out], [], lambda e: e.const(value, out.dtype))
+
+    def accumulate(self, buffer: Buf, value: Buf) -> None:
+        """buffer = value or buffer += value, by the variant of the train step."""
+        if not self.overwrite:
+            self.elementwise([buffer], [buffer, value.view(buffer.shape)], lambda e, a, b: e.add(a, b))
+        elif not buffer.same_place(value):
+            self.copy(buffer, value)
+
+    def elementwise(
+        self,
+        outs: Sequence[Buf | None],
+        ins: Sequence[Buf],
+        fn: Callable[..., Expr | tuple[Expr, ...]],
+    ) -> None:
+        """outs = fn(emitter, *ins) element by element; `ins` broadcast to the shape of the outputs."""
+        e = self.emitter
+        xs, kept = [], []
+        for b in ins:
+            if b.value is not None and b.size == 1:
+                xs.append(e.const(b.value[0], b.dtype))
+            else:
+                xs.append(e.input(len(kept), b.dtype))
+                kept.append(b)
+        result = fn(e, *xs)
+        roots = list(result) if isinstance(result, tuple) else [result]
+        wanted = [(o, r) for o, r in zip(outs, roots, strict=True) if o is not None]
+        if not wanted or wanted[0][0].size == 0:
+            return
+        for out, root in wanted:
+            if out.dtype != root.dtype:
+                raise UnsupportedError(f"{self.node}: {root.dtype} result for a {out.dtype} output.")
+        self.instructions.append(
+            ElementwiseCall(
+                wanted[0][0].shape, kept, [o for o, _ in wanted], [r for _, r in wanted], self.node
+            )
+        )

@@ -1,0 +1,234 @@
+"""Plans: the flat words that the executor runs, and how instructions become them (docs/architecture.md section 4)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.compiler.lower import Buf, ElementwiseCall, Instruction, KernelCall
+from trainweb.compiler.wasm_emit import ITEM, Signature, emit_module
+from trainweb.ops.op import broadcast_shapes, contiguous_strides
+
+if TYPE_CHECKING:
+    from trainweb.engine.description import Description
+
+MAGIC, VERSION = 0x4C505754, 1
+HEADER_WORDS, SEGMENT_WORDS, BUFFER_WORDS = 20, 3, 3
+STATE_WORD, CODE_BASE_WORD, PROFILE_WORD = 4, 9, 17
+STATUS_WORD, FAILED_WORD, VALUE_WORD, POSITION_WORD = 11, 12, 13, 15
+NULL = 0xFFFFFFFF
+GENERATED = 0
+WRITABLE = 1
+SEGMENT_NAMES = ("arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state")
+GRAIN_ELEMENTS = 16384
+"""Elements a chunk of a generated function works on: 64 KiB of float32, which the second-level cache holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a named tensor lies in a plan's segments."""
+
+    name: str
+    segment: int
+    offset: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Plan:
+    """A compiled graph for one input signature: relocatable and free of Python objects.
+
+    `words` has segment bases 0: a session fills them in. `code` is the module of generated functions
+    (empty without any).
+    """
+
+    words: bytes
+    constants: bytes
+    code: bytes
+    n_functions: int
+    arena_bytes: int
+    inputs: dict[str, Slot]
+    outputs: dict[str, Slot]
+    nodes: list[str] = field(default_factory=list)
+    """Per instruction, the node it came from."""
+    text: list[str] = field(default_factory=list)
+
+    def disassemble(self) -> str:
+        """One line per instruction: number, kernel, operands as segment+offset, node."""
+        return "\n".join(f"{k:4d}  {line}" for k, line in enumerate(self.text))
+
+
+def encode(
+    instructions: Sequence[Instruction],
+    feeds: Sequence[Buf],
+    outputs: Sequence[Buf],
+    arena_bytes: int,
+    constants: bytes,
+    description: Description,
+    segment_bytes: Sequence[int],
+    shared_pages: int = 0,
+) -> Plan:
+    """Turn placed instructions into a Plan.
+
+    Parameters
+    ----------
+    segment_bytes
+        Sizes of the segments; those of the arena and the constants are taken from the other arguments.
+    shared_pages
+        Maximum of the shared memory the generated code will run in, 0 where memory is not shared.
+    """
+    encoder = _Encoder(description)
+    for instruction in instructions:
+        encoder.add(instruction)
+    sizes = [arena_bytes, len(constants), *segment_bytes[2:]]
+    segments = [(0, size, 0 if k == 1 else WRITABLE) for k, size in enumerate(sizes)]
+    buffers = list(encoder.buffers)
+    n_code = len(encoder.code)
+    total = HEADER_WORDS + SEGMENT_WORDS * len(segments) + BUFFER_WORDS * len(buffers) + 2 * n_code
+    header = [0] * HEADER_WORDS
+    header[:9] = [
+        MAGIC, VERSION, total, description.fingerprint, 0, len(segments), len(buffers), n_code, len(instructions),
+    ]  # fmt: skip
+    header[10] = len(encoder.signatures)
+    words = [*header, *(w for s in segments for w in s), *(w for b in buffers for w in b), *encoder.code]
+    words += [0] * n_code
+    return Plan(
+        struct.pack(f"<{len(words)}I", *words),
+        constants,
+        emit_module(list(encoder.signatures), shared_pages) if encoder.signatures else b"",
+        len(encoder.signatures),
+        arena_bytes,
+        {b.name: _slot(b) for b in feeds},
+        {b.name: _slot(b) for b in outputs},
+        [i.node for i in instructions],
+        encoder.text,
+    )
+
+
+def _slot(b: Buf) -> Slot:
+    return Slot(b.name, b.storage.segment, (b.storage.offset or 0) + b.shift, b.nbytes, b.dtype, b.shape)
+
+
+def _float_bits(value: float) -> int:
+    return struct.unpack("<I", struct.pack("<f", value))[0]
+
+
+def _operand(b: Buf) -> str:
+    shape = "x".join(map(str, b.shape)) or "scalar"
+    return f"{SEGMENT_NAMES[b.storage.segment]}+{(b.storage.offset or 0) + b.shift}:{b.dtype}[{shape}]"
+
+
+class _Encoder:
+    def __init__(self, description: Description) -> None:
+        self.description = description
+        self.code: list[int] = []
+        self.buffers: dict[tuple[int, int, int], int] = {}
+        self.signatures: dict[Signature, int] = {}
+        self.text: list[str] = []
+
+    def buffer(self, b: Buf | None) -> int:
+        """Index of the buffer table entry of `b`."""
+        if b is None:
+            return NULL
+        entry = (b.storage.segment, (b.storage.offset or 0) + b.shift, b.nbytes)
+        return self.buffers.setdefault(entry, len(self.buffers))
+
+    def add(self, instruction: Instruction) -> None:
+        if isinstance(instruction, KernelCall):
+            self._kernel(instruction)
+        else:
+            self._generated(instruction)
+
+    def _kernel(self, call: KernelCall) -> None:
+        spec = self.description.kernels[call.kernel]
+        words: list[int] = []
+        shown: list[str] = []
+        for arg in spec.args:
+            value = call.args[arg.name]
+            if arg.kind in ("in", "out", "inout", "scratch"):
+                words.append(self.buffer(value))
+                shown.append(f"{arg.name}={_operand(value) if value is not None else 'null'}")
+            elif arg.kind == "f32":
+                words.append(_float_bits(value))
+                shown.append(f"{arg.name}={value:g}")
+            else:
+                numbers = list(value) if isinstance(value, (list, tuple)) else [value]
+                if len(numbers) != arg.count:
+                    raise ValueError(f"{call.kernel}.{arg.name} takes {arg.count} numbers, got {numbers}")
+                words.extend(int(n) & 0xFFFFFFFF for n in numbers)
+                shown.append(f"{arg.name}={value}")
+        self.code += [spec.opcode | len(words) << 16, *words]
+        self.text.append(f"{call.kernel}({', '.join(shown)})  ; {call.node}")
+
+    def _generated(self, call: ElementwiseCall) -> None:
+        dims, strides = collapse(call.shape, [b.shape for b in call.ins])
+        inner, outer = dims[-1], dims[:-1]
+        steps = tuple(s[-1] for s in strides)
+        signature = Signature(
+            tuple(b.dtype for b in call.ins), steps, tuple(b.dtype for b in call.outs), tuple(call.roots),
+            len(outer),
+        )  # fmt: skip
+        number = self.signatures.setdefault(signature, len(self.signatures))
+        words: list[int] = []
+        if outer:
+            words = [inner, *outer[1:], *(s for row in strides for s in row[:-1])]
+        n = prod(outer) if outer else inner
+        grain = max(1, GRAIN_ELEMENTS // inner) if outer else GRAIN_ELEMENTS
+        bufs = [(b, 0) for b in call.ins] + [(b, 1) for b in call.outs]
+        args: list[int] = [number, n, grain, len(bufs), len(words)]
+        for b, writes in bufs:
+            args += [self.buffer(b), b.size * ITEM[b.dtype], writes]
+        args += words
+        self.code += [GENERATED | len(args) << 16, *args]
+        operands = ", ".join(_operand(b) for b in call.outs) + " = " + ", ".join(_operand(b) for b in call.ins)
+        self.text.append(f"generated f{number} {'x'.join(map(str, dims))} {operands}: {show(call.roots)}  ; {call.node}")
+
+
+def show(roots: Sequence[Any]) -> str:
+    """Expressions as text."""
+
+    def walk(x: Any) -> str:
+        if x.op == "input":
+            return f"x{x.imm}"
+        if x.op == "const":
+            return f"{x.imm:g}"
+        return f"{x.op}({', '.join(map(walk, x.args))})"
+
+    return "; ".join(walk(r) for r in roots)
+
+
+def collapse(
+    shape: tuple[int, ...], operands: Sequence[tuple[int, ...]]
+) -> tuple[list[int], list[list[int]]]:
+    """Fewest dims that cover `shape`, and each operand's element strides along them (0 where it broadcasts).
+
+    The last stride of each operand is 0 or 1.
+    """
+    if broadcast_shapes(shape, *operands) != shape:
+        raise ValueError(f"{operands} do not broadcast to {shape}")
+    rows = []
+    for operand in operands:
+        full = (1,) * (len(shape) - len(operand)) + tuple(operand)
+        rows.append([s if d != 1 else 0 for d, s in zip(full, contiguous_strides(full), strict=True)])
+    dims: list[int] = []
+    merged: list[list[int]] = [[] for _ in operands]
+    for k, dim in enumerate(shape):
+        if dim == 1:
+            continue
+        if dims and all(m[-1] == row[k] * dim for m, row in zip(merged, rows, strict=True)):
+            dims[-1] *= dim
+            for m, row in zip(merged, rows, strict=True):
+                m[-1] = row[k]
+        else:
+            dims.append(dim)
+            for m, row in zip(merged, rows, strict=True):
+                m.append(row[k])
+    if not dims:
+        dims = [1]
+        merged = [[0] for _ in operands]
+    return dims, merged

@@ -1,0 +1,189 @@
+"""Loaded plans and the segments they run on, over one engine. Knows bytes and addresses, no numpy."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainweb.compiler.lower import ARENA, CONSTANTS, STATE, STATE_WORDS
+from trainweb.compiler.plan import (
+    CODE_BASE_WORD, FAILED_WORD, HEADER_WORDS, PROFILE_WORD, SEGMENT_WORDS, STATE_WORD, STATUS_WORD, Plan, Slot,
+)  # fmt: skip
+from trainweb.errors import EngineError, FeedError, ReleasedError, TrainwebError
+
+if TYPE_CHECKING:
+    from trainweb.engine.base import Engine
+
+N_SEGMENTS = 7
+
+
+@dataclass(eq=False, slots=True)
+class LoadedPlan:
+    """A plan in kernel memory."""
+
+    plan: Plan
+    ptr: int
+    constants: int
+    code_base: int
+
+
+class PlanHost:
+    """Owns kernel memory: seven segments and the plans that use them.
+
+    Parameters
+    ----------
+    engine
+        Where kernels run.
+    segment_bytes
+        Sizes of the segments; the arena grows as plans need it.
+    """
+
+    def __init__(self, engine: Engine, segment_bytes: list[int]) -> None:
+        self.engine = engine
+        self.generation = 0
+        self.released = False
+        self.sizes = list(segment_bytes)
+        self.bases = [0] * N_SEGMENTS
+        self.loaded: list[LoadedPlan] = []
+        self._constants: dict[bytes, int] = {}
+        self._code: dict[bytes, int] = {}
+        self.sizes[STATE] = 4 * STATE_WORDS
+        for k, size in enumerate(self.sizes):
+            if size and k not in (ARENA, CONSTANTS):
+                self.bases[k] = self._alloc(size)
+                engine.write(self.bases[k], bytes(size))
+
+    def _alloc(self, nbytes: int) -> int:
+        ptr = self.engine.alloc(nbytes)
+        if not ptr:
+            raise EngineError(f"Kernel memory has no room for {nbytes} more bytes.")
+        return ptr
+
+    def check(self) -> None:
+        """Raise ReleasedError after release."""
+        if self.released:
+            raise ReleasedError("This session was released; create a new one.")
+
+    # Plans.
+
+    def load(self, plan: Plan) -> LoadedPlan:
+        """Put `plan` into kernel memory, growing the arena where it needs more."""
+        self.check()
+        if plan.arena_bytes > self.sizes[ARENA]:
+            self._grow_arena(plan.arena_bytes)
+        constants = 0
+        if plan.constants:
+            if plan.constants not in self._constants:
+                self._constants[plan.constants] = self._alloc(len(plan.constants))
+                self.engine.write(self._constants[plan.constants], plan.constants)
+            constants = self._constants[plan.constants]
+        code_base = 0
+        if plan.code:
+            if plan.code not in self._code:
+                self._code[plan.code] = self.engine.load_code(plan.code)
+            code_base = self._code[plan.code]
+        loaded = LoadedPlan(plan, self._alloc(len(plan.words)), constants, code_base)
+        self.loaded.append(loaded)
+        self._write(loaded)
+        return loaded
+
+    def _grow_arena(self, nbytes: int) -> None:
+        if self.bases[ARENA]:
+            self.engine.free(self.bases[ARENA])
+            self.bases[ARENA] = 0
+        self.sizes[ARENA] = 0
+        self.bases[ARENA] = self._alloc(nbytes)
+        self.sizes[ARENA] = nbytes
+        # Feeds and results moved: plans are relocated again, cached addresses are void.
+        self.generation += 1
+        for loaded in self.loaded:
+            self._write(loaded)
+
+    def _write(self, loaded: LoadedPlan) -> None:
+        words = bytearray(loaded.plan.words)
+        for k in range(N_SEGMENTS):
+            base = loaded.constants if k == CONSTANTS else self.bases[k]
+            size = len(loaded.plan.constants) if k == CONSTANTS else self.sizes[k]
+            at = 4 * (HEADER_WORDS + SEGMENT_WORDS * k)
+            struct.pack_into("<2I", words, at, base, size)
+        struct.pack_into("<I", words, 4 * CODE_BASE_WORD, loaded.code_base)
+        struct.pack_into("<I", words, 4 * STATE_WORD, 0)
+        self.engine.write(loaded.ptr, words)
+
+    def run(self, loaded: LoadedPlan) -> None:
+        """Run a plan; raises what `explain` makes of a failure."""
+        status = self.engine.run(loaded.ptr)
+        if status:
+            raise self.explain(loaded, status)
+
+    def explain(self, loaded: LoadedPlan, status: int) -> TrainwebError:
+        """The error behind a non-zero status of the plan's last run."""
+        header = self.engine.read(loaded.ptr, 4 * HEADER_WORDS)
+        _, failed, value, position = struct.unpack_from("<IIqq", header, 4 * STATUS_WORD)
+        name = self.engine.description.status_name(status)
+        plan = loaded.plan
+        node = plan.nodes[failed] if 0 <= failed < len(plan.nodes) else "the plan"
+        if name in ("TW_BAD_LABEL", "TW_BAD_INDEX"):
+            what = "label" if name == "TW_BAD_LABEL" else "index"
+            return FeedError(f"{node}: the {what} {value} at position {position} is out of range.")
+        if name == "TW_BAD_VALUE":
+            return FeedError(f"{node}: the value {value} at position {position} is not allowed.")
+        line = plan.text[failed] if 0 <= failed < len(plan.text) else ""
+        return EngineError(
+            f"{name} (status {status}) in instruction {failed} of {node}: value {value}, position {position}. {line}"
+        )
+
+    def profile(self, loaded: LoadedPlan, runs: int = 1) -> list[float]:
+        """Milliseconds per instruction, the mean over `runs` runs."""
+        n = len(loaded.plan.nodes)
+        times = self._alloc(8 * max(n, 1))
+        self.engine.write(times, bytes(8 * n))
+        self.engine.write(loaded.ptr + 4 * PROFILE_WORD, struct.pack("<I", times))
+        try:
+            for _ in range(runs):
+                self.run(loaded)
+            return [t / runs for t in struct.unpack(f"<{n}d", self.engine.read(times, 8 * n))]
+        finally:
+            self.engine.write(loaded.ptr + 4 * PROFILE_WORD, struct.pack("<I", 0))
+            self.engine.free(times)
+
+    # Memory.
+
+    def address(self, slot: Slot, loaded: LoadedPlan) -> int:
+        """Where a slot of a loaded plan lies."""
+        base = loaded.constants if slot.segment == CONSTANTS else self.bases[slot.segment]
+        return base + slot.offset
+
+    def read_segment(self, segment: int, offset: int, nbytes: int) -> bytes:
+        """Bytes of a segment."""
+        self.check()
+        return self.engine.read(self.bases[segment] + offset, nbytes) if nbytes else b""
+
+    def write_segment(self, segment: int, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Overwrite bytes of a segment."""
+        self.check()
+        if len(data):
+            self.engine.write(self.bases[segment] + offset, data)
+
+    def read_state(self, pattern: str, word: int) -> tuple[int | float, ...]:
+        """State words as `struct` reads them."""
+        raw = self.read_segment(STATE, 4 * word, struct.calcsize("<" + pattern))
+        return struct.unpack("<" + pattern, raw)
+
+    def write_state(self, pattern: str, word: int, *values: float) -> None:
+        """Set state words."""
+        self.write_segment(STATE, 4 * word, struct.pack("<" + pattern, *values))
+
+    def release(self) -> None:
+        """Free everything; harmless when repeated."""
+        if self.released:
+            return
+        for ptr in (
+            *(p.ptr for p in self.loaded), *self._constants.values(),
+            *(b for k, b in enumerate(self.bases) if b and k != CONSTANTS),
+        ):  # fmt: skip
+            self.engine.free(ptr)
+        self.loaded.clear()
+        self._constants.clear()
+        self.released = True

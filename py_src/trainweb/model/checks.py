@@ -106,13 +106,19 @@ def check_dims(dims: Iterable[Dim], what: str) -> tuple[Dim, ...]:
     return shape
 
 
-def check_data(dtype: str, shape: tuple[int, ...], data: bytes | memoryview, what: str) -> None:
-    """That `data` holds just the elements of the shape, and that its booleans are 0 or 1."""
+def check_data(
+    dtype: str,
+    shape: tuple[int, ...],
+    data: bytes | memoryview,
+    what: str,
+    error: type[Exception] = ModelError,
+) -> None:
+    """Check that `data` holds just the elements of the shape, and that its booleans are 0 or 1."""
     nbytes = prod(shape) * ITEM_SIZE[dtype]
     if len(data) != nbytes:
-        raise ModelError(f"{what} has {len(data)} bytes of data; {dtype} {list(shape)} needs {nbytes}")
+        raise error(f"{what} has {len(data)} bytes of data; {dtype} {list(shape)} needs {nbytes}")
     if dtype == "bool" and bytes(data).translate(None, b"\0\1"):
-        raise ModelError(f"{what} is bool but has bytes other than 0 and 1")
+        raise error(f"{what} is bool but has bytes other than 0 and 1")
 
 
 # --- the bytes of a model, before protobuf makes objects of them

@@ -1,0 +1,169 @@
+"""Bounds-checked reading of flatbuffers: what the C++ verifier checks, checked at each access.
+
+A flatbuffer is tables, vectors and strings that point at each other by relative offsets. A table starts
+with the (signed, backward) offset of its vtable, which lists where in the table each field lies. Nothing
+in a file is believed: positions, alignment, sizes and terminators are checked before they are used.
+https://flatbuffers.dev/internals/
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from ..errors import CheckpointError
+
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_I32 = struct.Struct("<i")
+_SCALARS = {code: struct.Struct(f"<{code}") for code in "?Bifq"}
+
+SHARING = 4
+"""Objects may be pointed at more than once; what is read may so exceed the file, but not without end."""
+
+
+class Buffer:
+    """A file being read.
+
+    Parameters
+    ----------
+    data : bytes or memoryview
+        The whole file.
+
+    Attributes
+    ----------
+    identifier : bytes
+        The four bytes that tell the kind of file.
+    """
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self.data = memoryview(data)
+        self.size = len(data)
+        if self.size < 8:
+            raise CheckpointError(f"a checkpoint has at least 8 bytes, this has {self.size}")
+        self.identifier = bytes(self.data[4:8])
+        self._budget = SHARING * self.size + 1024
+
+    def root(self) -> Table:
+        """The root table."""
+        return Table(self, self.follow(0, "the root"), "the root")
+
+    def spend(self, nbytes: int, what: str) -> None:
+        """Account for bytes read; keeps overlapping objects from multiplying the work."""
+        self._budget -= nbytes
+        if self._budget < 0:
+            raise CheckpointError(f"the checkpoint is corrupt: its parts overlap, found at {what}")
+
+    def require(self, pos: int, nbytes: int, align: int, what: str) -> int:
+        """`pos`, when it is aligned and `nbytes` bytes lie from there on."""
+        if pos < 0 or nbytes > self.size - pos:
+            raise CheckpointError(
+                f"the checkpoint is corrupt or truncated: {what} lies at bytes {pos} to {pos + nbytes} of {self.size}"
+            )
+        if pos % align:
+            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {pos} is not aligned to {align}")
+        return pos
+
+    def follow(self, pos: int, what: str) -> int:
+        """The position that the offset at `pos` points to."""
+        (offset,) = _U32.unpack_from(self.data, self.require(pos, 4, 4, f"the offset of {what}"))
+        if offset == 0:
+            raise CheckpointError(f"the checkpoint is corrupt: the offset of {what} at byte {pos} is 0")
+        return self.require(pos + offset, 4, 4, what)
+
+    def vector(self, pos: int, item: int, what: str) -> tuple[int, int]:
+        """Start of the elements and number of elements of the vector at `pos`."""
+        (count,) = _U32.unpack_from(self.data, pos)
+        self.require(pos + 4, count * item, 8 if item == 8 and count else 1, what)
+        self.spend(4 + count * item, what)
+        return pos + 4, count
+
+
+class Table:
+    """A table; fields are asked for by their number in the schema."""
+
+    __slots__ = ("_buffer", "_fields", "_pos", "_size", "what")
+
+    def __init__(self, buffer: Buffer, pos: int, what: str) -> None:
+        self._buffer, self._pos, self.what = buffer, pos, what
+        (back,) = _I32.unpack_from(buffer.data, pos)
+        vtable = buffer.require(pos - back, 4, 2, f"the vtable of {what}")
+        (vtable_size,) = _U16.unpack_from(buffer.data, vtable)
+        (self._size,) = _U16.unpack_from(buffer.data, vtable + 2)
+        if vtable_size < 4 or vtable_size % 2 or self._size < 4:
+            raise CheckpointError(
+                f"the checkpoint is corrupt: {what} has a vtable of {vtable_size} bytes and a table of {self._size}"
+            )
+        buffer.require(vtable, vtable_size, 2, f"the vtable of {what}")
+        buffer.require(pos, self._size, 4, what)
+        buffer.spend(self._size, what)
+        self._fields = struct.unpack_from(f"<{vtable_size // 2 - 2}H", buffer.data, vtable + 4)
+
+    def _at(self, field: int, nbytes: int, what: str) -> int | None:
+        """Position of a field; None where it is absent."""
+        offset = self._fields[field] if field < len(self._fields) else 0
+        if offset == 0:
+            return None
+        if offset < 4 or offset + nbytes > self._size:
+            raise CheckpointError(
+                f"the checkpoint is corrupt: {what} lies at {offset} of {self.what}, which has {self._size} bytes"
+            )
+        return self._buffer.require(self._pos + offset, nbytes, nbytes, what)
+
+    def scalar(self, field: int, code: str, default: int | float | bool, what: str):
+        """A number, in `struct` notation."""
+        form = _SCALARS[code]
+        pos = self._at(field, form.size, what)
+        return default if pos is None else form.unpack_from(self._buffer.data, pos)[0]
+
+    def _target(self, field: int, what: str) -> int | None:
+        pos = self._at(field, 4, what)
+        return None if pos is None else self._buffer.follow(pos, what)
+
+    def table(self, field: int, what: str) -> Table | None:
+        """A table, or None."""
+        pos = self._target(field, what)
+        return None if pos is None else Table(self._buffer, pos, what)
+
+    def tables(self, field: int, what: str) -> Iterator[Table] | None:
+        """The tables of a vector, or None where there is no vector; `what` names one of them."""
+        pos = self._target(field, f"the {what}s")
+        if pos is None:
+            return None
+        start, count = self._buffer.vector(pos, 4, f"the {what}s")
+        return (
+            Table(self._buffer, self._buffer.follow(start + 4 * index, f"{what} {index}"), f"{what} {index}")
+            for index in range(count)
+        )
+
+    def string(self, field: int, what: str) -> str | None:
+        """A text, or None."""
+        pos = self._target(field, what)
+        if pos is None:
+            return None
+        start, count = self._buffer.vector(pos, 1, what)
+        end = self._buffer.require(start + count, 1, 1, f"the end of {what}")
+        if self._buffer.data[end] != 0:
+            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {start} does not end with a zero byte")
+        try:
+            return str(self._buffer.data[start:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {start} is not UTF-8") from error
+
+    def int64s(self, field: int, max_count: int, what: str) -> tuple[int, ...]:
+        """A vector of int64, empty where absent."""
+        pos = self._target(field, what)
+        if pos is None:
+            return ()
+        start, count = self._buffer.vector(pos, 8, what)
+        if count > max_count:
+            raise CheckpointError(f"{what} has {count} elements; at most {max_count} are supported")
+        return struct.unpack_from(f"<{count}q", self._buffer.data, start)
+
+    def blob(self, field: int, what: str) -> memoryview | None:
+        """A vector of bytes, as a view of the file, or None."""
+        pos = self._target(field, what)
+        if pos is None:
+            return None
+        start, count = self._buffer.vector(pos, 1, what)
+        return self._buffer.data[start : start + count]

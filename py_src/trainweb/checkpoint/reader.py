@@ -1,0 +1,217 @@
+"""Checkpoint file -> `Checkpoint`. The file is untrusted."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..errors import CheckpointError, LimitError, TrainwebError
+from ..model.checks import MAX_RANK, ONNX_DTYPES, Limits, check_data, check_shape, describe_bytes
+from ..model.external_data import check_range, open_beneath, read_at
+from ..model.graph import ITEM_SIZE, Tensor
+from ..model.reader import load_bytes
+from .content import Checkpoint, OptimizerGroup, Property
+from .flatbuffer import Buffer, Table
+
+IDENTIFIER = b"ODTC"
+VERSION = 2
+"""Written by ONNX Runtime training 1.17 to 1.19, and here."""
+
+T = TypeVar("T")
+
+
+def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = None) -> Checkpoint:
+    """Read a checkpoint.
+
+    Parameters
+    ----------
+    source : bytes-like, str or Path
+        A str is a path. Only a checkpoint from a path may have tensors in a file beside it, `<path>.data`.
+    limits : Limits or dict, optional
+        `file_bytes` and, for tensors in a file beside it, `arena_bytes` count here.
+
+    Returns
+    -------
+    Checkpoint
+        Its tensors are views of the bytes of the file.
+
+    Raises
+    ------
+    CheckpointError
+        The file is no checkpoint, is corrupt or truncated, or has a version that is not supported.
+    LimitError
+        It exceeds `limits`.
+    """
+    limits = Limits.of(limits)
+    data, directory = load_bytes(source, limits, "checkpoint", CheckpointError)
+    beside = None
+    if directory is not None:
+        beside = _FileBeside(directory, Path(source).name + ".data", limits)
+    try:
+        return _read(data, beside)
+    finally:
+        if beside:
+            beside.close()
+
+
+class _FileBeside:
+    """The file `<path>.data`, opened when the first tensor lies there."""
+
+    def __init__(self, directory: Path, name: str, limits: Limits) -> None:
+        self._directory, self._name, self._left = directory, name, limits.arena_bytes
+        self._descriptor = -1
+        self._size = 0
+
+    def read(self, offset: int, nbytes: int, what: str) -> bytes:
+        """`nbytes` bytes at an offset."""
+        self._left -= nbytes
+        if self._left < 0:
+            raise LimitError(f"{what} makes the tensors in {self._name!r} exceed the limit on arena bytes")
+        if self._descriptor < 0:
+            self._descriptor, self._size = open_beneath(self._directory, self._name, what)
+        check_range(offset + nbytes, self._size, self._name, what)
+        return read_at(self._descriptor, offset, nbytes, what)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+def _read(data: bytes | memoryview, beside: _FileBeside | None) -> Checkpoint:
+    try:
+        buffer = Buffer(data)
+        if buffer.identifier != IDENTIFIER:
+            raise CheckpointError(f"the file identifier is {buffer.identifier!r}, not {IDENTIFIER!r}")
+    except CheckpointError as error:
+        raise CheckpointError(f"not a checkpoint: {error}; {describe_bytes(data)}") from error
+    root = buffer.root()
+    version = root.scalar(0, "i", 0, "the version")
+    if version != VERSION:
+        raise CheckpointError(
+            f"Checkpoint is invalid. Checkpoint version {version} is not supported; version {VERSION} is."
+        )
+    module = root.table(1, "the module state")
+    if module is None:
+        raise CheckpointError("the checkpoint has no module state, so no parameters")
+    nominal = module.scalar(2, "?", False, "the nominal flag")
+    if not module.scalar(3, "?", False, "the external data flag"):
+        beside = None
+    checkpoint = Checkpoint(
+        list(_parameters(module, 0, "trainable parameter", nominal, beside)),
+        list(_parameters(module, 1, "frozen parameter", nominal, beside)),
+        nominal,
+    )
+    _unique((t.name for t in (*checkpoint.requires_grad, *checkpoint.frozen)), "parameters")
+    checkpoint.groups = [_group(table, beside) for table in root.tables(2, "optimizer group") or ()]
+    _unique((group.name for group in checkpoint.groups), "optimizer groups")
+    bag = root.table(3, "the property bag")
+    checkpoint.properties = _properties(bag) if bag else {}
+    return checkpoint
+
+
+def _unique(names: Iterable[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise CheckpointError(f"the checkpoint has two {what} named {name!r}")
+        seen.add(name)
+
+
+def _name(table: Table, field: int = 0) -> str:
+    name = table.string(field, f"the name of {table.what}")
+    if not name:
+        raise CheckpointError(f"the checkpoint is corrupt: {table.what} has no name")
+    return name
+
+
+def _parameters(
+    module: Table, field: int, what: str, nominal: bool, beside: _FileBeside | None
+) -> Iterable[Tensor]:
+    tables = module.tables(field, what)
+    if tables is None:
+        raise CheckpointError(f"the checkpoint is invalid: the list of {what}s is missing")
+    return (_nominal(table) if nominal else _tensor(table, beside) for table in tables)
+
+
+def _nominal(table: Table) -> Tensor:
+    name = _name(table)
+    dtype = _dtype(table, name)
+    if table.int64s(2, MAX_RANK, f"dims of {name!r}") or table.blob(4, f"data of {name!r}"):
+        raise CheckpointError(f"the checkpoint is nominal, but parameter {name!r} has a shape or data")
+    return Tensor(name, dtype, (), b"")
+
+
+def _dtype(table: Table, name: str) -> str:
+    code = table.scalar(3, "i", 0, f"data type of {name!r}")
+    dtype = ONNX_DTYPES.get(code, f"{code}")
+    if dtype not in ITEM_SIZE:
+        raise CheckpointError(f"tensor {name!r} has data type {dtype}, which is not supported")
+    return dtype
+
+
+def _tensor(table: Table, beside: _FileBeside | None) -> Tensor:
+    name = _name(table)
+    what = f"tensor {name!r}"
+    dtype = _dtype(table, name)
+    dims = table.int64s(2, MAX_RANK, f"dims of {what}")
+    raw = table.blob(4, f"data of {what}")
+    offset = table.scalar(6, "q", -1, f"external offset of {what}")
+    try:
+        shape = check_shape(dims, what)
+        if offset < 0:
+            data: bytes | memoryview = b"" if raw is None else raw
+        elif raw:
+            raise CheckpointError(f"{what} has both data and an offset in a file beside the checkpoint")
+        elif beside is None:
+            raise CheckpointError(
+                f"{what} lies in a file beside the checkpoint, which is only read for a checkpoint given as "
+                "a path that says it has external data"
+            )
+        else:
+            data = beside.read(offset, prod(shape) * ITEM_SIZE[dtype], what)
+        check_data(dtype, shape, data, what)
+    except (CheckpointError, LimitError):
+        raise
+    except TrainwebError as error:
+        raise CheckpointError(f"the checkpoint is corrupt: {error}") from error
+    return Tensor(name, dtype, shape, data)
+
+
+def _group(table: Table, beside: _FileBeside | None) -> OptimizerGroup:
+    group = OptimizerGroup(
+        _name(table),
+        table.scalar(1, "q", 0, f"step of {table.what}"),
+        table.scalar(2, "f", 0.0, f"initial learning rate of {table.what}"),
+    )
+    if group.step < 0:
+        raise CheckpointError(f"optimizer group {group.name!r} has step {group.step}, which is negative")
+    if not math.isfinite(group.initial_lr):
+        raise CheckpointError(f"optimizer group {group.name!r} has initial learning rate {group.initial_lr}")
+    for entry in table.tables(3, f"state of group {group.name!r}: parameter") or ():
+        parameter = _name(entry)
+        if parameter in group.states:
+            raise CheckpointError(f"optimizer group {group.name!r} has two states for parameter {parameter!r}")
+        tensors = [_tensor(t, beside) for t in entry.tables(1, f"momentum of {parameter!r}:") or ()]
+        _unique((tensor.name for tensor in tensors), f"momentums of {parameter!r}")
+        group.states[parameter] = {tensor.name: tensor for tensor in tensors}
+    return group
+
+
+def _properties(bag: Table) -> dict[str, Property]:
+    kinds: tuple[tuple[str, Callable[[Table, str], Property]], ...] = (
+        ("int property", lambda table, what: table.scalar(1, "q", 0, what)),
+        ("float property", lambda table, what: table.scalar(1, "f", 0.0, what)),
+        ("string property", lambda table, what: table.string(1, what) or ""),
+    )
+    properties: dict[str, Property] = {}
+    for field, (what, value) in enumerate(kinds):
+        for table in bag.tables(field, what) or ():
+            name = _name(table)
+            if name in properties:
+                raise CheckpointError(f"the checkpoint has two properties named {name!r}")
+            properties[name] = value(table, f"the value of property {name!r}")
+    return properties

@@ -1,0 +1,334 @@
+"""Matrix products: MatMul, Gemm, FusedMatMul."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, TensorType, broadcast_shapes, register
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+
+def matmul_shape(op: Op, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of `a @ b` by NumPy's rules."""
+    if not a or not b:
+        raise op.error("a scalar cannot be multiplied as a matrix.")
+    left = (1, *a) if len(a) == 1 else a
+    right = (*b, 1) if len(b) == 1 else b
+    if left[-1] != right[-2]:
+        raise op.error(f"shapes {list(a)} and {list(b)} do not fit: {left[-1]} columns, {right[-2]} rows.")
+    try:
+        batch = broadcast_shapes(left[:-2], right[:-2])
+    except ValueError:
+        raise op.error(f"batch dimensions of {list(a)} and {list(b)} do not broadcast.") from None
+    rows = () if len(a) == 1 else (left[-2],)
+    columns = () if len(b) == 1 else (right[-1],)
+    return batch + rows + columns
+
+
+def check_float(op: Op, *types: TensorType | None) -> None:
+    """The kernels multiply float32."""
+    for t in types:
+        if t is not None and t.dtype != "float32":
+            raise op.unsupported(f"dtype {t.dtype}")
+
+
+def lower_matmul(
+    b: Builder, out: Buf, left: Buf, right: Buf, *, trans_a: bool = False, trans_b: bool = False, alpha: float = 1.0
+) -> None:
+    """out = alpha * left' @ right', batched and broadcast."""
+    a_shape = (1, *left.shape) if len(left.shape) == 1 else left.shape
+    b_shape = (*right.shape, 1) if len(right.shape) == 1 else right.shape
+    m, k = (a_shape[-1], a_shape[-2]) if trans_a else a_shape[-2:]
+    n = b_shape[-2] if trans_b else b_shape[-1]
+    a_batch, b_batch = a_shape[:-2], b_shape[:-2]
+    if prod(b_batch) == 1 and not trans_a:
+        # One right matrix: the left batch is more rows of one product.
+        m, a_batch, b_batch = m * prod(a_batch), (), ()
+    batch = broadcast_shapes(a_batch, b_batch)
+    strides = [_batch_strides(s, batch, size) for s, size in ((a_batch, m * k), (b_batch, k * n), (batch, m * n))]
+    outer, dims = batch[:-2], ((1, 1) + batch)[-2:]
+    inner = [((0, 0) + s)[-2:] for s in strides]
+    for index in product(*(range(d) for d in outer)):
+        a_at, b_at, c_at = (sum(i * s for i, s in zip(index, row, strict=False)) for row in strides)
+        b.emit(
+            "gemm_f32",
+            a=left.view((left.size - a_at,), a_at), b=right.view((right.size - b_at,), b_at),
+            c=out.view((out.size - c_at,), c_at),
+            m=m, n=n, k=k,
+            a_row=1 if trans_a else k, a_col=m if trans_a else 1,
+            b_row=1 if trans_b else n, b_col=k if trans_b else 1,
+            c_row=n, bias_row=0, bias_col=0,
+            batch=list(dims), a_batch=list(inner[0]), b_batch=list(inner[1]), c_batch=list(inner[2]),
+            bias_batch=[0, 0], alpha=float(alpha), beta=0.0, accumulate=0, activation=0,
+        )  # fmt: skip
+
+
+def _batch_strides(shape: tuple[int, ...], batch: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Element strides of `shape` along the broadcast `batch` dims, matrices being `size` elements."""
+    full = (1,) * (len(batch) - len(shape)) + shape
+    strides, step = [], size
+    for dim in reversed(full):
+        strides.append(step if dim != 1 else 0)
+        step *= dim
+    return tuple(reversed(strides))
+
+
+@register
+class MatMul(Op):
+    """Matrix product with batch broadcasting. https://onnx.ai/onnx/operators/onnx__MatMul.html"""
+
+    versions = (1, 9, 13)
+    min_inputs = max_inputs = 2
+    differentiable = (0, 1)
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        check_float(self, a, b)
+        return TensorType(a.dtype, matmul_shape(self, a.shape, b.shape))
+
+    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:  # type: ignore[override]
+        if outs[0] is not None:
+            lower_matmul(b, outs[0], left, right)
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        a, b = ins
+        dy = douts[0]
+        assert dy is not None
+        ranks = g.rank(a), g.rank(b)
+        if 1 in ranks:
+            return self._vector_gradient(g, a, b, dy)
+        da = db = None
+        if ranks == (2, 2):
+            if g.wants(a):
+                da = g.op("Gemm", [dy, b], transB=1, beta=0.0)
+            if g.wants(b):
+                db = g.op("Gemm", [a, dy], transA=1, beta=0.0)
+            return [da, db]
+        if g.wants(a):
+            da = g.op("FusedMatMul", [dy, b], domain=MS, transB=1)
+            da = g.reduce_to(da, a, of=da)
+        if g.wants(b) and ranks[1] == 2:
+            flat = [g.op("Reshape", [x, self._flat(g, g.shape(x)[-1], x)]) for x in (a, dy)]
+            db = g.op("Gemm", flat, transA=1, beta=0.0)
+        elif g.wants(b):
+            db = g.op("FusedMatMul", [a, dy], domain=MS, transA=1)
+            db = g.reduce_to(db, b, of=db)
+        return [da, db]
+
+    def _flat(self, g: GradientBuilder, columns: int | str | None, x: str) -> str:
+        if not isinstance(columns, int):
+            raise self.unsupported(f"the gradient with a symbolic last dimension of {x!r}")
+        return g.constant("int64", (2,), (-1, columns))
+
+    def _vector_gradient(self, g: GradientBuilder, a: str, b: str, dy: str) -> list[str | None]:
+        # A vector is a matrix with one row (left) or one column (right); its gradient loses that dim again.
+        rank_a, rank_b = g.rank(a), g.rank(b)
+        left = g.unsqueeze(a, [0]) if rank_a == 1 else a
+        right = g.unsqueeze(b, [1]) if rank_b == 1 else b
+        if rank_a == 1:
+            dy = g.unsqueeze(dy, [-2 if rank_b > 1 else 0])
+        if rank_b == 1:
+            dy = g.unsqueeze(dy, [-1])
+        da = db = None
+        if g.wants(a):
+            da = g.op("FusedMatMul", [dy, right], domain=MS, transB=1)
+            if rank_a == 1:
+                lead = list(range(rank_b - 2)) if rank_b > 2 else []
+                da = g.squeeze(g.reduce_sum(da, lead, False) if lead else da, [0])
+        if g.wants(b):
+            db = g.op("FusedMatMul", [left, dy], domain=MS, transA=1)
+            if rank_b == 1:
+                lead = list(range(rank_a - 2)) if rank_a > 2 else []
+                db = g.squeeze(g.reduce_sum(db, lead, False) if lead else db, [1])
+        return [da, db]
+
+    def reference(self, a: Any, b: Any) -> np.ndarray:
+        import numpy as np
+
+        return np.matmul(a, b)
+
+    samples = (
+        Sample([(3, 5), (5, 4)]),
+        Sample([(2, 3, 5), (5, 4)]),
+        Sample([(2, 3, 4, 5), (2, 3, 5, 6)]),
+        Sample([(2, 1, 4, 5), (3, 5, 6)]),
+        Sample([(5,), (5, 4)]),
+        Sample([(3, 5), (5,)]),
+        Sample([(5,), (5,)]),
+    )
+    bad = (Bad([(3, 5), (4, 5)]), Bad([(2, 3, 5), (3, 5, 4)]))
+
+
+@register
+class Gemm(Op):
+    """alpha * A' B' + beta * C. https://onnx.ai/onnx/operators/onnx__Gemm.html"""
+
+    versions = (7, 9, 11, 13)
+    attrs = {"alpha": Float(1.0), "beta": Float(1.0), "transA": Int(0), "transB": Int(0)}
+    min_inputs, max_inputs = 2, 3
+    differentiable = (0, 1, 2)
+
+    alpha: float
+    beta: float
+    transA: int
+    transB: int
+
+    def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
+        check_float(self, a, b, c)
+        if a.rank != 2 or b.rank != 2:
+            raise self.error(f"A and B must be matrices, got shapes {list(a.shape)} and {list(b.shape)}.")
+        m, k = a.shape[::-1] if self.transA else a.shape
+        k2, n = b.shape[::-1] if self.transB else b.shape
+        if k != k2:
+            raise self.error(f"A has {k} columns and B has {k2} rows (shapes {list(a.shape)}, {list(b.shape)}).")
+        if c is not None:
+            try:
+                fits = broadcast_shapes((m, n), c.shape) == (m, n)
+            except ValueError:
+                fits = False
+            if not fits:
+                raise self.error(f"C of shape {list(c.shape)} does not broadcast to {[m, n]}.")
+        return TensorType(a.dtype, (m, n))
+
+    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf, bias: Buf | None) -> None:  # type: ignore[override]
+        if outs[0] is None:
+            return
+        m, n = outs[0].shape
+        k = left.shape[0] if self.transA else left.shape[1]
+        bias = bias if self.beta else None
+        bias_shape = ((1, 1) + bias.shape)[-2:] if bias else (1, 1)
+        b.emit(
+            "gemm_f32", a=left, b=right, bias=bias, c=outs[0], m=m, n=n, k=k,
+            a_row=1 if self.transA else k, a_col=m if self.transA else 1,
+            b_row=1 if self.transB else n, b_col=k if self.transB else 1, c_row=n,
+            bias_row=bias_shape[1] if bias_shape[0] > 1 else 0, bias_col=1 if bias_shape[1] > 1 else 0,
+            batch=[1, 1], a_batch=[0, 0], b_batch=[0, 0], c_batch=[0, 0], bias_batch=[0, 0],
+            alpha=float(self.alpha), beta=float(self.beta), accumulate=0, activation=0,
+        )  # fmt: skip
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        a, b = ins[:2]
+        c = ins[2] if len(ins) > 2 else ""
+        dy = douts[0]
+        assert dy is not None
+        ta, tb, alpha = self.transA, self.transB, float(self.alpha)
+        result: list[str | None] = [None] * len(ins)
+        if g.wants(a):
+            pair, trans = (([b, dy], (tb, 1)) if ta else ([dy, b], (0, 1 - tb)))
+            result[0] = self._gemm(g, pair, trans, alpha)
+        if g.wants(b):
+            pair, trans = (([dy, a], (1, ta)) if tb else ([a, dy], (1 - ta, 0)))
+            result[1] = self._gemm(g, pair, trans, alpha)
+        if c and g.wants(c):
+            dc = g.reduce_to(dy, c, of=outs[0])
+            if self.beta != 1.0:
+                dc = g.op("Mul", [dc, g.constant("float32", (1,), (float(self.beta),))])
+                # A scalar C must keep its rank.
+                dc = g.op("Reshape", [dc, g.constant("int64", (0,), ())]) if g.rank(c) == 0 else dc
+            result[2] = dc if dc != dy else g.op("Identity", [dc])
+        return result
+
+    def _gemm(self, g: GradientBuilder, pair: list[str], trans: tuple[int, int], alpha: float) -> str:
+        attrs: dict[str, Any] = {"beta": 0.0}
+        if alpha != 1.0:
+            attrs["alpha"] = alpha
+        for name, value in zip(("transA", "transB"), trans, strict=True):
+            if value:
+                attrs[name] = 1
+        name = g.op("Gemm", pair, **attrs)
+        assert isinstance(name, str)
+        return name
+
+    def reference(self, a: Any, b: Any, c: Any = None) -> np.ndarray:
+        y = self.alpha * ((a.T if self.transA else a) @ (b.T if self.transB else b))
+        return y if c is None else y + self.beta * c
+
+    samples = (
+        Sample([(3, 5), (5, 4), (4,)]),
+        Sample([(5, 3), (4, 5), (3, 4)], {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
+        Sample([(3, 5), (4, 5), (3, 1)], {"transB": 1}),
+        Sample([(5, 3), (5, 4), ()], {"transA": 1, "beta": 0.25}),
+        Sample([(3, 5), (5, 4)]),
+    )
+    bad = (Bad([(3, 5), (4, 5)]), Bad([(3, 5), (5, 4), (3,)]), Bad([(2, 3, 5), (5, 4)]))
+
+
+@register
+class FusedMatMul(Op):
+    """alpha * A' @ B' on the last two dims (com.microsoft)."""
+
+    domain = MS
+    attrs = {"alpha": Float(1.0), "transA": Int(0), "transB": Int(0), "transBatchA": Int(0), "transBatchB": Int(0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0, 1)
+
+    alpha: float
+    transA: int
+    transB: int
+    transBatchA: int
+    transBatchB: int
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        check_float(self, a, b)
+        if self.transBatchA or self.transBatchB:
+            raise self.unsupported("transBatchA / transBatchB")
+        left, right = a.shape, b.shape
+        if self.transA and a.rank > 1:
+            left = (*left[:-2], left[-1], left[-2])
+        if self.transB and b.rank > 1:
+            right = (*right[:-2], right[-1], right[-2])
+        return TensorType(a.dtype, matmul_shape(self, left, right))
+
+    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:  # type: ignore[override]
+        if outs[0] is not None:
+            lower_matmul(
+                b, outs[0], left, right, alpha=self.alpha,
+                trans_a=bool(self.transA and len(left.shape) > 1), trans_b=bool(self.transB and len(right.shape) > 1),
+            )  # fmt: skip
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        a, b = ins
+        dy = douts[0]
+        assert dy is not None
+        if 1 in (g.rank(a), g.rank(b)):
+            raise self.unsupported("the gradient with a vector")
+        alpha = float(self.alpha)
+        da = db = None
+        if g.wants(a):
+            pair = [b, dy] if self.transA else [dy, b]
+            trans = (self.transB, 1) if self.transA else (0, 1 - self.transB)
+            da = g.op("FusedMatMul", pair, domain=MS, alpha=alpha, transA=trans[0], transB=trans[1])
+            da = g.reduce_to(da, a, of=da)
+        if g.wants(b):
+            pair = [dy, a] if self.transB else [a, dy]
+            trans = (1, self.transA) if self.transB else (1 - self.transA, 0)
+            db = g.op("FusedMatMul", pair, domain=MS, alpha=alpha, transA=trans[0], transB=trans[1])
+            db = g.reduce_to(db, b, of=db)
+        return [da, db]
+
+    def reference(self, a: Any, b: Any) -> np.ndarray:
+        import numpy as np
+
+        left = np.swapaxes(a, -1, -2) if self.transA and a.ndim > 1 else a
+        right = np.swapaxes(b, -1, -2) if self.transB and b.ndim > 1 else b
+        return self.alpha * np.matmul(left, right)
+
+    samples = (
+        Sample([(3, 5), (5, 4)], {"alpha": 0.5}),
+        Sample([(2, 5, 3), (2, 5, 4)], {"transA": 1}),
+        Sample([(2, 3, 5), (2, 4, 5)], {"transB": 1}),
+        Sample([(2, 5, 3), (1, 4, 5)], {"transA": 1, "transB": 1, "alpha": 2.0}),
+    )
+    bad = (Bad([(3, 5), (4, 5)]),)

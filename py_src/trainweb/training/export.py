@@ -1,0 +1,75 @@
+"""Cut the eval model to an inference model with the current parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainweb.errors import CheckpointError, ModelError, SessionError
+from trainweb.model.graph import Graph, Tensor, Value
+from trainweb.model.writer import write_model
+
+if TYPE_CHECKING:
+    from trainweb.training.core import SessionCore
+
+
+def export_graph(core: SessionCore, output_names: Sequence[str] | None) -> bytes:
+    """Bytes of the inference model; see `TrainingSession.export_model_for_inferencing`."""
+    core.host.check()
+    graph = core.graphs["eval"]
+    if graph is None:
+        raise SessionError("Eval model was not provided. Cannot export a model for inferencing.")
+    if core.state.is_nominal:
+        raise CheckpointError(
+            "Cannot export the model with a nominal state. Please load the model parameters first."
+        )
+    if not output_names or isinstance(output_names, str):
+        raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
+    parameters = {name: core.get_parameter(name) for name in core.slots}
+    return write_model(inference_graph(graph, list(output_names), parameters))
+
+
+def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, Tensor]) -> Graph:
+    """The part of `graph` that makes `outputs`, with `parameters` as initializers."""
+    producers = graph.producers()
+    inputs = {v.name: v for v in graph.inputs}
+    known = set(producers) | set(inputs) | set(graph.initializers)
+    for name in outputs:
+        if not name:
+            raise ModelError("Name of graph output cannot be empty.")
+        if name not in known:
+            raise ModelError(
+                f"Expected graph output for inference graph {name} could not be found. Please regenerate the eval graph."
+            )
+    needed: set[str] = set()
+    kept: set[int] = set()
+    stack = list(outputs)
+    while stack:
+        name = stack.pop()
+        if not name or name in needed:
+            continue
+        needed.add(name)
+        node = producers.get(name)
+        if node is not None:
+            kept.add(id(node))
+            stack.extend(node.inputs)
+    nodes = [n for n in graph.nodes if id(n) in kept]
+    declared = {v.name: v for v in graph.outputs} | graph.value_info
+    result = graph.copy()
+    result.nodes = nodes
+    result.inputs = [v for v in graph.inputs if v.name in needed and v.name not in parameters]
+    result.outputs = [
+        declared.get(n) or (inputs[n] if isinstance(inputs.get(n), Value) else Value(n, _dtype(graph, n), None))  # type: ignore[misc]
+        for n in outputs
+    ]
+    result.initializers = {n: t for n, t in graph.initializers.items() if n in needed}
+    result.initializers.update({n: t for n, t in parameters.items() if n in needed})
+    made = {o for n in nodes for o in n.outputs}
+    result.value_info = {n: v for n, v in graph.value_info.items() if n in made and n not in outputs}
+    return result
+
+
+def _dtype(graph: Graph, name: str) -> str:
+    from trainweb.model.shapes import infer_shapes
+
+    return infer_shapes(graph)[name].dtype

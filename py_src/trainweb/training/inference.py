@@ -1,0 +1,134 @@
+"""`InferenceSession`: run a forward model on the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainweb.compiler import Binding, compile_model
+from trainweb.compiler.compile import FOLDED_INTEGERS
+from trainweb.compiler.lower import PARAMETERS
+from trainweb.compiler.memory import align
+from trainweb.engine import get_engine
+from trainweb.errors import FeedError
+from trainweb.model.checks import Limits
+from trainweb.model.graph import Graph, Tensor, Value
+from trainweb.model.reader import read_model
+from trainweb.ops.op import TensorType
+from trainweb.training.core import check_feed
+from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trainweb.engine.base import Engine
+
+
+class InferenceCore:
+    """Inference on bytes; big float initializers are stored once for all signatures."""
+
+    def __init__(
+        self, graph: Graph, *, engine: Engine | None = None, limits: Limits | None = None, reproducible: bool = False
+    ) -> None:
+        self.graph, self.limits = graph, limits or Limits()
+        self.engine = engine or get_engine(reproducible=reproducible)
+        self.bindings: dict[str, Binding] = {}
+        at = 0
+        for name, t in graph.initializers.items():
+            if t.dtype == "float32" and t.size > FOLDED_INTEGERS:
+                self.bindings[name] = Binding(PARAMETERS, at, t.dtype, t.shape)
+                at += align(t.nbytes)
+        sizes = [0] * N_SEGMENTS
+        sizes[PARAMETERS] = at
+        self.host = PlanHost(self.engine, sizes)
+        for name, binding in self.bindings.items():
+            self.host.write_segment(PARAMETERS, binding.offset, memoryview(graph.initializers[name].data))
+        self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value) and v.name not in graph.initializers}
+        self.outputs = [v.name for v in graph.outputs]
+        self._plans: dict[object, LoadedPlan] = {}
+
+    def plan(self, feeds: Mapping[str, TensorType]) -> LoadedPlan:
+        """The plan for these feeds."""
+        self.host.check()
+        symbols: dict[str, tuple[int, str]] = {}
+        for name in self.inputs:
+            if name not in feeds:
+                raise FeedError(f"input '{name}' is missing in 'feeds'.")
+        for name, given in feeds.items():
+            if name not in self.inputs:
+                raise FeedError(f"invalid input '{name}': the model's inputs are {', '.join(self.inputs)}.")
+            check_feed(self.inputs[name], given, symbols)
+        key = tuple((n, feeds[n].dtype, feeds[n].shape) for n in self.inputs)
+        if key not in self._plans:
+            self._plans[key] = self.host.load(
+                compile_model(
+                    self.graph, {n: feeds[n] for n in self.inputs}, self.outputs, self.engine.description,
+                    bindings=self.bindings, segment_bytes=self.host.sizes, arena_limit=self.limits.arena_bytes,
+                    shared_pages=getattr(self.engine, "shared_pages", 0),
+                )
+            )  # fmt: skip
+        return self._plans[key]
+
+    def run(self, feeds: Mapping[str, Tensor], outputs: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """Outputs by name."""
+        for name in outputs or ():
+            if name not in self.outputs:
+                raise FeedError(f"There is no output {name!r}; the outputs are {', '.join(self.outputs)}.")
+        loaded = self.plan({n: TensorType(t.dtype, t.shape) for n, t in feeds.items()})
+        host = self.host
+        for name, slot in loaded.plan.inputs.items():
+            if slot.nbytes:
+                host.engine.write(host.address(slot, loaded), feeds[name].data)
+        host.run(loaded)
+        results = {}
+        for name in outputs or self.outputs:
+            slot = loaded.plan.outputs[name]
+            data = host.engine.read(host.address(slot, loaded), slot.nbytes) if slot.nbytes else b""
+            results[name] = Tensor(name, slot.dtype, slot.shape, data)
+        return results
+
+
+class InferenceSession:
+    """Runs a model.
+
+    Parameters
+    ----------
+    model : bytes, path or onnx.ModelProto
+    external_data : dict of str to bytes, optional
+        Contents of external data files for a model given as bytes, by location.
+    """
+
+    def __init__(self, model: Any, *, external_data: dict[str, bytes] | None = None) -> None:
+        self._core = InferenceCore(read_model(model, external_data=external_data))
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs."""
+        return list(self._core.inputs)
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs."""
+        return list(self._core.outputs)
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        """Outputs in the order of `output_names` (None: all).
+
+        Raises
+        ------
+        FeedError
+            A feed is missing, unknown, or of the wrong dtype or shape.
+        """
+        from trainweb.training.arrays import as_feed, from_numpy, to_numpy
+
+        inputs = self._core.inputs
+        converted = {
+            n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()
+        }
+        names = list(output_names) if output_names is not None else self._core.outputs
+        results = self._core.run(converted, names)
+        return [to_numpy(results[n]) for n in names]
+
+    def release(self) -> None:
+        """Give kernel memory back."""
+        self._core.host.release()

@@ -1,0 +1,316 @@
+"""`TrainingSession` with numpy arrays at the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainweb.checkpoint import write_file_atomically
+from trainweb.errors import FeedError, ReleasedError, SessionError, UnsupportedError
+from trainweb.model.checks import Limits
+from trainweb.model.reader import read_model
+from trainweb.training.arrays import as_feed, from_numpy, to_numpy
+from trainweb.training.core import SessionCore
+from trainweb.training.export import export_graph
+from trainweb.training.state import CheckpointState
+
+if TYPE_CHECKING:
+    from trainweb.model.graph import Tensor
+
+Model = Any
+"""bytes, a path, or an onnx.ModelProto."""
+
+OPTIONS = ("threads", "reproducible", "memory_budget", "limits")
+
+
+class TrainingSession:
+    """Trains a model from its artifacts.
+
+    Parameters
+    ----------
+    state : CheckpointState
+        Parameters to start from; the session uses it until `release`.
+    train_model, eval_model, optimizer_model : bytes, path or onnx.ModelProto
+        Artifacts as `trainweb.artifacts` or onnxruntime-training made them; the last two are optional.
+    options : dict, optional
+        ``reproducible`` (bool, False): results that are the same bytes on every machine.
+        ``limits`` (dict): arena_bytes, nodes, loop_iterations, file_bytes.
+        ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
+
+    Raises
+    ------
+    ModelError, UnsupportedError, CheckpointError
+        Artifacts that are malformed, not supported, or do not fit the checkpoint.
+    SessionError
+        The state is in use by another session.
+
+    Notes
+    -----
+    The interface is that of onnxruntime-training 1.19 (C, C#, Objective-C, Python forms), as a context manager.
+    """
+
+    def __init__(
+        self,
+        state: CheckpointState,
+        train_model: Model,
+        eval_model: Model = None,
+        optimizer_model: Model = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        settings = check_options(options)
+        limits = settings["limits"]
+        graphs = [
+            None if m is None else read_model(m, limits=limits) for m in (train_model, eval_model, optimizer_model)
+        ]
+        assert graphs[0] is not None
+        self._core: SessionCore | None = SessionCore(
+            state, graphs[0], graphs[1], graphs[2], limits=limits, reproducible=settings["reproducible"]
+        )
+
+    @property
+    def core(self) -> SessionCore:
+        """The session on bytes.
+
+        Raises
+        ------
+        ReleasedError
+            After `release`.
+        """
+        if self._core is None:
+            raise ReleasedError("This session was released; create a new one.")
+        return self._core
+
+    # Steps.
+
+    def train_step(self, feeds: Mapping[str, Any], fetches: Fetches = None) -> dict[str, np.ndarray]:
+        """Forward and backward; gradients accumulate until `lazy_reset_grad`.
+
+        Parameters
+        ----------
+        feeds : dict of str to array_like
+            Every training input by name, with the input's dtype (lists and numbers are converted).
+        fetches : sequence of str, or dict of str to ndarray or None, optional
+            Outputs wanted, all by default; arrays in a dict are written into.
+
+        Returns
+        -------
+        dict of str to ndarray
+            In the order asked for; a scalar loss has shape ().
+
+        Raises
+        ------
+        FeedError
+            A feed is missing, unknown, of the wrong dtype or shape, or holds a label or index out of range.
+        """
+        return self._step("train", feeds, fetches)
+
+    def eval_step(self, feeds: Mapping[str, Any], fetches: Fetches = None) -> dict[str, np.ndarray]:
+        """Run the eval model on the current parameters; arguments as `train_step`."""
+        return self._step("eval", feeds, fetches)
+
+    def _step(self, kind: str, feeds: Mapping[str, Any], fetches: Fetches) -> dict[str, np.ndarray]:
+        core = self.core
+        names, targets = check_fetches(fetches)
+        inputs = core.inputs[kind]
+        converted = {
+            n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v)
+            for n, v in check_feeds(feeds).items()
+        }
+        results = core.step(kind, converted, names)
+        return {n: into(t, targets.get(n)) for n, t in results.items()}
+
+    def optimizer_step(self) -> None:
+        """Update the trainable parameters with the accumulated gradients, which stay until reset."""
+        self.core.optimizer_step()
+
+    def lazy_reset_grad(self) -> None:
+        """Let the next `train_step` overwrite the gradients instead of adding to them."""
+        self.core.lazy_reset_grad()
+
+    # Learning rate.
+
+    def get_learning_rate(self) -> float:
+        """The current learning rate; 0.001 for a fresh session."""
+        return self.core.get_learning_rate()
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Set the current learning rate."""
+        self.core.set_learning_rate(lr)
+
+    def register_linear_lr_scheduler(self, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
+        """Register a linear schedule: up from 0 over `warmup_step_count` steps, then down to 0 at `total_step_count`.
+
+        The rate becomes `initial_lr` now, and the schedule's at each `scheduler_step`.
+        """
+        self.core.register_linear_lr_scheduler(warmup_step_count, total_step_count, initial_lr)
+
+    def scheduler_step(self) -> None:
+        """Set the learning rate the schedule gives for the number of completed optimizer steps."""
+        self.core.scheduler_step()
+
+    # Parameters.
+
+    def get_parameters_size(self, trainable_only: bool = True) -> int:
+        """Number of elements of all (trainable) parameters."""
+        return self.core.get_parameters_size(trainable_only)
+
+    def get_contiguous_parameters(self, trainable_only: bool = True) -> np.ndarray:
+        """All (trainable) parameters as one float32 vector, a copy, in the order of the training model's inputs."""
+        return to_numpy(self.core.get_contiguous_parameters(trainable_only))
+
+    def load_parameters_buffer(self, buffer: Any, trainable_only: bool = True) -> None:
+        """Overwrite all (trainable) parameters.
+
+        Parameters
+        ----------
+        buffer : float32 array of `get_parameters_size` elements, or its little-endian bytes
+
+        Raises
+        ------
+        BufferSizeError
+            Wrong number of elements.
+        """
+        array = np.frombuffer(buffer, np.uint8) if isinstance(buffer, (bytes, bytearray, memoryview)) else buffer
+        array = np.asarray(array)
+        if array.dtype not in (np.float32, np.uint8):
+            raise FeedError(f"A parameter buffer must be float32, or bytes; got {array.dtype}.")
+        if array.dtype.byteorder == ">":
+            array = array.astype("<f4")
+        self.core.load_parameters_buffer(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, trainable_only)
+
+    def get_parameter(self, name: str) -> np.ndarray:
+        """A copy of one parameter."""
+        return to_numpy(self.core.get_parameter(name))
+
+    def update_parameter(self, name: str, value: Any) -> None:
+        """Overwrite one parameter; dtype and shape must match. Gradients and moments stay."""
+        self.core.update_parameter(from_numpy(name, value))
+
+    def get_parameter_type_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """dtype and shape of one parameter."""
+        return "float32", self.core._slot(name).shape
+
+    # Names.
+
+    def input_names(self, training: bool = True) -> list[str]:
+        """User inputs of the training (or eval) model; empty without an eval model."""
+        return list(self.core.inputs["train" if training else "eval"])
+
+    def output_names(self, training: bool = True) -> list[str]:
+        """User outputs of the training (or eval) model; empty without an eval model."""
+        return list(self.core.outputs["train" if training else "eval"])
+
+    # Out.
+
+    def export_model_for_inferencing(
+        self, path: str | Path | None = None, graph_output_names: Sequence[str] | None = None
+    ) -> bytes | None:
+        """The eval model cut to `graph_output_names`, with the current parameters as initializers.
+
+        Parameters
+        ----------
+        path
+            Where to write the .onnx; None returns its bytes.
+        graph_output_names
+            Any tensors of the eval model, in the order wanted.
+
+        Raises
+        ------
+        SessionError
+            There is no eval model.
+        ModelError
+            A name the eval model does not have.
+        """
+        data = export_graph(self.core, graph_output_names)
+        if path is None:
+            return data
+        write_file_atomically(Path(path), data)
+        return None
+
+    def profile(self, feeds: Mapping[str, Any], runs: int = 10, training: bool = True) -> list[tuple[str, float]]:
+        """Milliseconds per instruction of a step, the mean over `runs`: (disassembly, ms), in order.
+
+        A training profile leaves gradients and running statistics as `runs` steps would.
+        """
+        from trainweb.ops.op import TensorType
+
+        kind = "train" if training else "eval"
+        self._step(kind, feeds, None)
+        core = self.core
+        converted = {n: as_feed(n, v, core.inputs[kind][n].dtype) for n, v in feeds.items()}
+        loaded = core.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in converted.items()})
+        for name, slot in loaded.plan.inputs.items():
+            core.engine.write(core.host.address(slot, loaded), converted[name].data)
+        return list(zip(loaded.plan.text, core.host.profile(loaded, runs), strict=True))
+
+    def release(self) -> None:
+        """Give kernel memory back; the state keeps its contents. Harmless when repeated."""
+        if self._core is not None:
+            self._core.release()
+            self._core = None
+
+    def __enter__(self) -> TrainingSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+Fetches = Sequence[str] | Mapping[str, "np.ndarray | None"] | None
+
+
+def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Options with their defaults.
+
+    Raises
+    ------
+    SessionError
+        An unknown option.
+    """
+    given = dict(options or {})
+    unknown = [name for name in given if name not in OPTIONS]
+    if unknown:
+        raise SessionError(f"Unknown options {', '.join(unknown)}; there are {', '.join(OPTIONS)}.")
+    if given.get("memory_budget") is not None:
+        raise UnsupportedError("The option memory_budget is not supported yet.")
+    limits = given.get("limits")
+    return {
+        "reproducible": bool(given.get("reproducible", False)),
+        "limits": limits if isinstance(limits, Limits) else Limits(**(limits or {})),
+    }
+
+
+def check_feeds(feeds: Any) -> Mapping[str, Any]:
+    """`feeds`, if it is a mapping."""
+    if not isinstance(feeds, Mapping):
+        raise FeedError(f"feeds must be a dict of input name to array, got {type(feeds).__name__}.")
+    return feeds
+
+
+def check_fetches(fetches: Any) -> tuple[list[str] | None, Mapping[str, Any]]:
+    """Names wanted (None: all) and the arrays to write into."""
+    if fetches is None:
+        return None, {}
+    if isinstance(fetches, Mapping):
+        return list(fetches), fetches
+    if isinstance(fetches, str) or not all(isinstance(n, str) for n in fetches):
+        raise FeedError("fetches must be a list of output names, or a dict of name to array or None.")
+    return list(fetches), {}
+
+
+def into(tensor: Tensor, target: np.ndarray | None) -> np.ndarray:
+    """`tensor` as an array, written into `target` where there is one."""
+    result = to_numpy(tensor)
+    if target is None:
+        return result
+    if not isinstance(target, np.ndarray) or target.dtype != result.dtype or target.shape != result.shape:
+        got = f"{target.dtype}{list(target.shape)}" if isinstance(target, np.ndarray) else type(target).__name__
+        raise FeedError(f"Fetch {tensor.name!r} is {result.dtype}{list(result.shape)}; its array is {got}.")
+    target[...] = result
+    return target

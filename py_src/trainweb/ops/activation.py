@@ -1,0 +1,632 @@
+"""Activation functions, and the gradient operators ONNX Runtime training has for some of them."""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ops.elementwise import erf64
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i64
+from trainweb.ops.op import MS, Bad, Float, Sample, Str, TensorType, register
+from trainweb.ops.pointwise import GradientOp, Names, Pointwise, Unary, reduced
+from trainweb.ops.symbolic import Var, names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.expr import Emitter, Expr
+
+_KINK = (Sample([(3, 4)], away_from=(0.0,)), Sample([(2, 3, 5)], away_from=(0.0,)))
+"""Samples of functions whose slope jumps at 0."""
+
+SQRT_2_OVER_PI = sqrt(2 / pi)
+CUBIC = 0.044715
+"""Factor of x^3 in the tanh approximation of Gelu (Hendrycks and Gimpel 2016)."""
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+@register
+class Relu(Unary):
+    """max(x, 0). https://onnx.ai/onnx/operators/onnx__Relu.html"""
+
+    versions = (6, 13, 14)
+    dtypes = ("float32", "float64", "int32", "int64")
+    samples = (*_KINK, Sample([i64([3, 0, -4])]))
+    bad = (Bad([(2,), (2,)]),)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.pmax(x, e.like(x, 0))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy.op("ReluGrad", y, domain=MS)
+
+    def reference(self, x: Any) -> Any:
+        return np.maximum(x, 0)
+
+
+@register
+class ReluGrad(GradientOp):
+    """dY where the second input (X or Y) is positive, else 0."""
+
+    samples = (*GradientOp.samples, Sample([(3,), f32([1.0, 0.0, -2.0])]))
+
+    def compute(self, e: Emitter, dy: Expr, x: Expr) -> Expr:
+        return e.select(e.compare("gt", x, e.like(x, 0)), dy, e.like(x, 0))
+
+    def reference(self, dy: Any, x: Any) -> Any:
+        return np.where(x > 0, dy, 0)
+
+
+@register
+class LeakyRelu(Unary):
+    """x where positive, else alpha x. https://onnx.ai/onnx/operators/onnx__LeakyRelu.html"""
+
+    versions = (6, 16)
+    attrs = {"alpha": Float(0.01)}
+    samples = (*_KINK, Sample([(3, 4)], {"alpha": 0.3}, away_from=(0.0,)))
+    bad = (Bad([(3,)], {"alpha": "steep"}),)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.select(e.compare("lt", x, e.like(x, 0)), e.mul(x, e.like(x, self.alpha)), x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        if self.alpha < 0:  # the sign of Y does not tell that of X
+            return (x > 0.0).where(dy, dy * self.alpha)
+        return dy.op("LeakyReluGrad", y, domain=MS, alpha=self.alpha)
+
+    def reference(self, x: Any) -> Any:
+        return np.where(x < 0, self.alpha * x, x)
+
+
+@register
+class LeakyReluGrad(GradientOp):
+    """dY where Y is positive, else alpha dY."""
+
+    attrs = {"alpha": Float(0.01)}
+    samples = (*GradientOp.samples, Sample([(3,), f32([1.0, 0.0, -2.0])], {"alpha": 0.3}))
+
+    def compute(self, e: Emitter, dy: Expr, y: Expr) -> Expr:
+        return e.select(e.compare("gt", y, e.like(y, 0)), dy, e.mul(dy, e.like(y, self.alpha)))
+
+    def reference(self, dy: Any, y: Any) -> Any:
+        return np.where(y > 0, dy, self.alpha * dy)
+
+
+@register
+class Sigmoid(Unary):
+    """1 / (1 + exp(-x)). https://onnx.ai/onnx/operators/onnx__Sigmoid.html"""
+
+    versions = (6, 13)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.sigmoid(x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy.op("SigmoidGrad", y, domain=MS)
+
+    def reference(self, x: Any) -> Any:
+        return _sigmoid(x)
+
+
+@register
+class SigmoidGrad(GradientOp):
+    """dY Y (1 - Y)."""
+
+    def compute(self, e: Emitter, dy: Expr, y: Expr) -> Expr:
+        return e.mul(dy, e.mul(y, e.sub(e.like(y, 1), y)))
+
+    def reference(self, dy: Any, y: Any) -> Any:
+        return dy * y * (1 - y)
+
+
+@register
+class Tanh(Unary):
+    """Hyperbolic tangent. https://onnx.ai/onnx/operators/onnx__Tanh.html"""
+
+    versions = (6, 13)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.tanh(x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy.op("TanhGrad", y, domain=MS)
+
+    def reference(self, x: Any) -> Any:
+        return np.tanh(x)
+
+
+@register
+class TanhGrad(GradientOp):
+    """dY (1 - Y^2)."""
+
+    def compute(self, e: Emitter, dy: Expr, y: Expr) -> Expr:
+        return e.mul(dy, e.sub(e.like(y, 1), e.mul(y, y)))
+
+    def reference(self, dy: Any, y: Any) -> Any:
+        return dy * (1 - y * y)
+
+
+# ---- Gelu and its approximations
+
+
+def gelu_slope(e: Emitter, x: Expr) -> Expr:
+    """cdf(x) + x pdf(x) of the normal distribution: the derivative of Gelu."""
+    one, half = e.like(x, 1), e.like(x, 0.5)
+    cdf = e.mul(half, e.add(one, e.erf(e.mul(x, e.like(x, sqrt(0.5))))))
+    density = e.exp(e.mul(e.mul(x, x), e.like(x, -0.5)))
+    return e.add(cdf, e.mul(e.mul(x, e.like(x, 1 / sqrt(2 * pi))), density))
+
+
+def fast_gelu_sigmoid(e: Emitter, x: Expr) -> Expr:
+    """(1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), which is sigmoid(2u)."""
+    cube = e.mul(e.mul(x, x), e.mul(x, e.like(x, 2 * SQRT_2_OVER_PI * CUBIC)))
+    return e.sigmoid(e.add(e.mul(x, e.like(x, 2 * SQRT_2_OVER_PI)), cube))
+
+
+def fast_gelu_slope(e: Emitter, x: Expr) -> Expr:
+    """Derivative of the tanh approximation: s + x s (1 - s) 2u'."""
+    s = fast_gelu_sigmoid(e, x)
+    inner = e.add(
+        e.like(x, 2 * SQRT_2_OVER_PI), e.mul(e.mul(x, x), e.like(x, 6 * SQRT_2_OVER_PI * CUBIC))
+    )
+    return e.add(s, e.mul(e.mul(x, inner), e.mul(s, e.sub(e.like(x, 1), s))))
+
+
+def gelu64(x: Any) -> Any:
+    """Gelu in float64."""
+    return 0.5 * x * (1 + erf64(x / sqrt(2)))
+
+
+def gelu_slope64(x: Any) -> Any:
+    """Derivative of Gelu in float64."""
+    return 0.5 * (1 + erf64(x / sqrt(2))) + x * np.exp(-x * x / 2) / sqrt(2 * pi)
+
+
+def fast_gelu64(x: Any) -> Any:
+    """The tanh approximation of Gelu in float64."""
+    return 0.5 * x * (1 + np.tanh(SQRT_2_OVER_PI * (x + CUBIC * x**3)))
+
+
+def fast_gelu_slope64(x: Any) -> Any:
+    """Its derivative in float64."""
+    t = np.tanh(SQRT_2_OVER_PI * (x + CUBIC * x**3))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x)
+
+
+@register
+class Gelu(Unary):
+    """x cdf(x), or its tanh approximation. https://onnx.ai/onnx/operators/onnx__Gelu.html"""
+
+    versions = (20,)
+    attrs = {"approximate": Str("none")}
+    samples = (*Unary.samples, Sample([(3, 4)], {"approximate": "tanh"}))
+    bad = (Bad([(3,)], {"approximate": "sin"}),)
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        if self.approximate not in ("none", "tanh"):
+            raise self.error(f"approximate is {self.approximate!r}, not 'none' or 'tanh'.")
+        return super().infer(*inputs)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.gelu(x) if self.approximate == "none" else e.mul(x, fast_gelu_sigmoid(e, x))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy.op("GeluGrad" if self.approximate == "none" else "FastGeluGrad", x, domain=MS)
+
+    def reference(self, x: Any) -> Any:
+        return gelu64(x) if self.approximate == "none" else fast_gelu64(x)
+
+
+@register
+class MicrosoftGelu(Unary):
+    """x cdf(x), before it came into ai.onnx."""
+
+    name = "Gelu"
+    domain = MS
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.gelu(x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy.op("GeluGrad", x, domain=MS)
+
+    def reference(self, x: Any) -> Any:
+        return gelu64(x)
+
+
+@register
+class GeluGrad(GradientOp):
+    """dY times the derivative of Gelu at X."""
+
+    def compute(self, e: Emitter, dy: Expr, x: Expr) -> Expr:
+        return e.mul(dy, gelu_slope(e, x))
+
+    def reference(self, dy: Any, x: Any) -> Any:
+        return dy * gelu_slope64(x)
+
+
+class BiasActivation(Pointwise):
+    """A function of x + bias, the bias along the last axis; it may be absent where `max_inputs` allows."""
+
+    domain = MS
+    max_inputs = 2
+    dtypes = ("float32",)
+    differentiable = (0, 1)
+    gradient_of_sum: str
+    gradient_with_bias: str
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        x, *bias = (t for t in inputs if t is not None)
+        if bias and bias[0].shape != x.shape[-1:]:
+            raise self.error(f"the bias has shape {list(bias[0].shape)}, not {list(x.shape[-1:])}.")
+        return super().infer(*inputs)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        biased = len(ins) > 1 and bool(ins[1])
+        inputs = [douts[0] or "", ins[0], *([ins[1]] if biased else [])]
+        dx = g.op(self.gradient_with_bias if biased else self.gradient_of_sum, inputs, domain=MS)
+        spread = Var(g, dx, g.dtype(ins[0]))
+        return reduced(g, ins, outs[0], lambda: spread, lambda: spread)
+
+
+@register
+class BiasGelu(BiasActivation):
+    """Gelu of x + bias."""
+
+    min_inputs = 2
+    samples = (Sample([(3, 4), (4,)]), Sample([(2, 3, 5), (5,)]))
+    bad = (Bad([(3, 4), (3,)]), Bad([(3, 4)]))
+    gradient_with_bias = gradient_of_sum = "BiasGeluGrad_dX"
+
+    def compute(self, e: Emitter, x: Expr, *bias: Expr) -> Expr:
+        return e.gelu(e.add(x, bias[0]))
+
+    def reference(self, x: Any, bias: Any) -> Any:
+        return gelu64(x + bias)
+
+
+@register
+class FastGelu(BiasActivation):
+    """Tanh approximation of Gelu of x + bias; the bias may be absent."""
+
+    samples = (Sample([(3, 4)]), Sample([(3, 4), (4,)]), Sample([(2, 3, 5), (5,)]))
+    bad = (Bad([(3, 4), (3,)]),)
+    gradient_with_bias, gradient_of_sum = "BiasFastGeluGrad_dX", "FastGeluGrad"
+
+    def compute(self, e: Emitter, x: Expr, *bias: Expr) -> Expr:
+        x = e.add(x, bias[0]) if bias else x
+        return e.mul(x, fast_gelu_sigmoid(e, x))
+
+    def reference(self, x: Any, bias: Any = 0) -> Any:
+        return fast_gelu64(x + bias)
+
+
+@register
+class FastGeluGrad(GradientOp):
+    """dY times the derivative of FastGelu at X."""
+
+    def compute(self, e: Emitter, dy: Expr, x: Expr) -> Expr:
+        return e.mul(dy, fast_gelu_slope(e, x))
+
+    def reference(self, dy: Any, x: Any) -> Any:
+        return dy * fast_gelu_slope64(x)
+
+
+class BiasGradientOp(GradientOp):
+    """dY times a derivative at X + B."""
+
+    min_inputs = max_inputs = 3
+    samples = (Sample([(3, 4), (3, 4), (4,)]),)
+    bad = (Bad([(3, 4), (3, 4), (3,)]),)
+
+
+@register
+class BiasGeluGrad_dX(BiasGradientOp):  # noqa: N801
+    """dY times the derivative of Gelu at X + B."""
+
+    def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
+        return e.mul(dy, gelu_slope(e, e.add(x, b)))
+
+    def reference(self, dy: Any, x: Any, b: Any) -> Any:
+        return dy * gelu_slope64(x + b)
+
+
+@register
+class BiasFastGeluGrad_dX(BiasGradientOp):  # noqa: N801
+    """dY times the derivative of FastGelu at X + B."""
+
+    def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
+        return e.mul(dy, fast_gelu_slope(e, e.add(x, b)))
+
+    def reference(self, dy: Any, x: Any, b: Any) -> Any:
+        return dy * fast_gelu_slope64(x + b)
+
+
+@register
+class QuickGelu(Unary):
+    """x sigmoid(alpha x)."""
+
+    domain = MS
+    attrs = {"alpha": Float(1.702)}
+    samples = (*Unary.samples, Sample([(3, 4)], {"alpha": 0.5}))
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.mul(x, e.sigmoid(e.mul(x, e.like(x, self.alpha))))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy.op("QuickGeluGrad", x, domain=MS, alpha=self.alpha)
+
+    def reference(self, x: Any) -> Any:
+        return x * _sigmoid(self.alpha * x)
+
+
+@register
+class QuickGeluGrad(GradientOp):
+    """dY (s + alpha X s (1 - s)) with s = sigmoid(alpha X)."""
+
+    attrs = {"alpha": Float(1.702)}
+
+    def compute(self, e: Emitter, dy: Expr, x: Expr) -> Expr:
+        scaled = e.mul(x, e.like(x, self.alpha))
+        s = e.sigmoid(scaled)
+        return e.mul(dy, e.add(s, e.mul(scaled, e.mul(s, e.sub(e.like(x, 1), s)))))
+
+    def reference(self, dy: Any, x: Any) -> Any:
+        s = _sigmoid(self.alpha * x)
+        return dy * (s + self.alpha * x * s * (1 - s))
+
+
+# ---- activations without an operator for their gradient: it is composed of ai.onnx operators
+
+
+@register
+class Swish(Unary):
+    """x sigmoid(alpha x). https://onnx.ai/onnx/operators/onnx__Swish.html"""
+
+    versions = (24,)
+    attrs = {"alpha": Float(1.0)}
+    samples = (*Unary.samples, Sample([(3, 4)], {"alpha": 0.5}))
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.mul(x, e.sigmoid(e.mul(x, e.like(x, self.alpha))))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy.op("QuickGeluGrad", x, domain=MS, alpha=self.alpha)
+
+    def reference(self, x: Any) -> Any:
+        return x * _sigmoid(self.alpha * x)
+
+
+@register
+class Elu(Unary):
+    """x where positive, else alpha (exp(x) - 1). https://onnx.ai/onnx/operators/onnx__Elu.html"""
+
+    versions = (6, 22)
+    attrs = {"alpha": Float(1.0)}
+    samples = (*Unary.samples[:1], Sample([(3, 4)], {"alpha": 0.4}, away_from=(0.0,)))
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        bent = e.mul(e.math("expm1", x), e.like(x, self.alpha))
+        return e.select(e.compare("gt", x, e.like(x, 0)), x, bent)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return (x > 0.0).where(dy, dy * (y + self.alpha))
+
+    def reference(self, x: Any) -> Any:
+        return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0)))
+
+
+@register
+class Selu(Unary):
+    """gamma (x where positive, else alpha (exp(x) - 1)). https://onnx.ai/onnx/operators/onnx__Selu.html"""
+
+    versions = (6, 22)
+    attrs = {"alpha": Float(1.67326319217681884765625), "gamma": Float(1.05070102214813232421875)}
+    samples = (*_KINK, Sample([(3, 4)], {"alpha": 0.4, "gamma": 2.0}, away_from=(0.0,)))
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        bent = e.mul(e.math("expm1", x), e.like(x, self.alpha))
+        return e.mul(e.like(x, self.gamma), e.select(e.compare("gt", x, e.like(x, 0)), x, bent))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return (x > 0.0).where(dy * self.gamma, dy * (y + self.alpha * self.gamma))
+
+    def reference(self, x: Any) -> Any:
+        return self.gamma * np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0)))
+
+
+@register
+class Celu(Unary):
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1)). https://onnx.ai/onnx/operators/onnx__Celu.html"""
+
+    versions = (12,)
+    attrs = {"alpha": Float(1.0)}
+    samples = (*Unary.samples[:1], Sample([(3, 4)], {"alpha": 2.0}))
+    bad = (Bad([(3, 4)], {"alpha": 0.0}),)
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        if self.alpha == 0:
+            raise self.error("alpha is 0, by which x is divided.")
+        return super().infer(*inputs)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        bent = e.mul(e.math("expm1", e.mul(x, e.like(x, 1 / self.alpha))), e.like(x, self.alpha))
+        return e.select(e.compare("gt", x, e.like(x, 0)), x, bent)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return (x > 0.0).where(dy, dy * (y * (1 / self.alpha) + 1.0))
+
+    def reference(self, x: Any) -> Any:
+        return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x / self.alpha, 0)))
+
+
+@register
+class Softplus(Unary):
+    """log(1 + exp(x)). https://onnx.ai/onnx/operators/onnx__Softplus.html"""
+
+    versions = (1, 22)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.add(e.pmax(x, e.like(x, 0)), e.math("log1p", e.exp(e.neg(e.abs(x)))))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy * x.op("Sigmoid")
+
+    def reference(self, x: Any) -> Any:
+        return np.logaddexp(x, 0)
+
+
+@register
+class Softsign(Unary):
+    """x / (1 + |x|). https://onnx.ai/onnx/operators/onnx__Softsign.html"""
+
+    versions = (1, 22)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.div(x, e.add(e.like(x, 1), e.abs(x)))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        scale = x.op("Abs") + 1.0
+        return dy / (scale * scale)
+
+    def reference(self, x: Any) -> Any:
+        return x / (1 + np.abs(x))
+
+
+@register
+class Mish(Unary):
+    """x tanh(softplus(x)). https://onnx.ai/onnx/operators/onnx__Mish.html"""
+
+    versions = (18, 22)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        softplus = e.add(e.pmax(x, e.like(x, 0)), e.math("log1p", e.exp(e.neg(e.abs(x)))))
+        return e.mul(x, e.tanh(softplus))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        t = x.op("Softplus").op("Tanh")
+        return dy * (t + x * x.op("Sigmoid") * (1 - t * t))
+
+    def reference(self, x: Any) -> Any:
+        return x * np.tanh(np.logaddexp(x, 0))
+
+
+@register
+class HardSigmoid(Unary):
+    """max(0, min(1, alpha x + beta)). https://onnx.ai/onnx/operators/onnx__HardSigmoid.html"""
+
+    versions = (6, 22)
+    attrs = {"alpha": Float(0.2), "beta": Float(0.5)}
+    samples = (*Unary.samples[:1], Sample([(3, 4)], {"alpha": 0.6, "beta": 0.3}, away_from=(-0.5, 0.7 / 0.6)))
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        line = e.add(e.mul(x, e.like(x, self.alpha)), e.like(x, self.beta))
+        return e.max(e.like(x, 0), e.min(e.like(x, 1), line))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        inside = (y > 0.0).and_(y < 1.0)
+        return inside.where(dy * self.alpha, 0.0)
+
+    def reference(self, x: Any) -> Any:
+        return np.clip(self.alpha * x + self.beta, 0, 1)
+
+
+@register
+class HardSwish(Unary):
+    """x max(0, min(1, x / 6 + 1/2)). https://onnx.ai/onnx/operators/onnx__HardSwish.html"""
+
+    versions = (14, 22)
+    samples = (Sample([(3, 4)], away_from=(-3.0, 3.0)), Sample([f32([-4.0, -2.0, 2.5, 3.5])]))
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        line = e.add(e.mul(x, e.like(x, 1 / 6)), e.like(x, 0.5))
+        return e.mul(x, e.max(e.like(x, 0), e.min(e.like(x, 1), line)))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        inside = (x < 3.0).where(dy * (x * (1 / 3) + 0.5), dy)
+        return (x > -3.0).where(inside, 0.0)
+
+    def reference(self, x: Any) -> Any:
+        return x * np.clip(x / 6 + 0.5, 0, 1)
+
+
+@register
+class ThresholdedRelu(Unary):
+    """x where above alpha, else 0. https://onnx.ai/onnx/operators/onnx__ThresholdedRelu.html"""
+
+    versions = (10, 22)
+    attrs = {"alpha": Float(1.0)}
+    samples = (Sample([(3, 4)], away_from=(1.0,)), Sample([(3, 4)], {"alpha": 0.2}, away_from=(0.2,)))
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.select(e.compare("gt", x, e.like(x, self.alpha)), x, e.like(x, 0))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return (x > self.alpha).where(dy, 0.0)
+
+    def reference(self, x: Any) -> Any:
+        return np.where(x > self.alpha, x, 0)
+
+
+@register
+class Shrink(Unary):
+    """x moved towards 0 by bias beyond lambd, 0 within. https://onnx.ai/onnx/operators/onnx__Shrink.html"""
+
+    versions = (9,)
+    attrs = {"lambd": Float(0.5), "bias": Float(0.0)}
+    samples = (
+        Sample([(3, 4)], away_from=(-0.5, 0.5)),
+        Sample([(3, 4)], {"lambd": 0.3, "bias": 0.2}, away_from=(-0.3, 0.3)),
+    )
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        above = e.select(
+            e.compare("gt", x, e.like(x, self.lambd)), e.sub(x, e.like(x, self.bias)), e.like(x, 0)
+        )
+        below = e.compare("lt", x, e.like(x, -self.lambd))
+        return e.select(below, e.add(x, e.like(x, self.bias)), above)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return (x > self.lambd).or_(x < -self.lambd).where(dy, 0.0)
+
+    def reference(self, x: Any) -> Any:
+        return np.where(x < -self.lambd, x + self.bias, np.where(x > self.lambd, x - self.bias, 0))
+
+
+@register
+class PRelu(Pointwise):
+    """x where not negative, else slope x. https://onnx.ai/onnx/operators/onnx__PRelu.html"""
+
+    versions = (7, 9, 16)
+    min_inputs = max_inputs = 2
+    differentiable = (0, 1)
+    dtypes = ("float32",)
+    samples = (
+        Sample([(3, 4), (4,)], away_from=(0.0,)), Sample([(2, 3, 4, 4), (3, 1, 1)], away_from=(0.0,)),
+        Sample([(3, 4), ()], away_from=(0.0,)), Sample([(3, 4), (3, 4)], away_from=(0.0,)),
+    )  # fmt: skip
+    bad = (Bad([(3, 4), (3,)]), Bad([(4,), (3, 4)]), Bad([i64([1]), i64([1])], error=UnsupportedError))
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        result = super().infer(*inputs)
+        if inputs[0] and result.shape != inputs[0].shape:
+            raise self.error(f"the slope does not broadcast to x of shape {list(inputs[0].shape)}.")
+        return result
+
+    def compute(self, e: Emitter, x: Expr, slope: Expr) -> Expr:
+        return e.select(e.compare("lt", x, e.like(x, 0)), e.mul(x, slope), x)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        x, slope, dy = Var.of(g, *ins, douts[0])
+        negative = x < 0.0
+        return reduced(
+            g, ins, outs[0],
+            lambda: negative.where(dy * slope, dy), lambda: negative.where(dy * x, 0.0),
+        )  # fmt: skip
+
+    def reference(self, x: Any, slope: Any) -> Any:
+        return np.where(x < 0, x * slope, x)

@@ -1,0 +1,967 @@
+"""Arithmetic, comparison, logic and conversion, element by element with NumPy broadcasting."""
+
+from __future__ import annotations
+
+from math import inf, pi, sqrt
+from typing import TYPE_CHECKING, Any
+
+from trainweb.model.checks import ONNX_DTYPES
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i32, i64
+from trainweb.ops.op import (
+    FLOATS, MS, Bad, Elementwise, Float, Int, Sample, Str, TensorType, register,
+)  # fmt: skip
+from trainweb.ops.pointwise import GradientOp, Names, Pointwise, Unary, reduced
+from trainweb.ops.symbolic import Var, names, when
+from trainweb.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.expr import Emitter, Expr
+    from trainweb.compiler.lower import Buf, Builder
+
+NUMBERS = ("float32", "float64", "int32", "int64", "uint8")
+MANY = 2**31 - 1
+"""Variadic operators take any number of inputs."""
+
+_SHAPES = (
+    Sample([(2, 3), (2, 3)]), Sample([(2, 3, 4), (4,)]), Sample([(2, 1, 4), (3, 1)]),
+    Sample([(2, 3), ()]), Sample([(), (5,)]),
+)  # fmt: skip
+_MISFITS = (Bad([(2, 3), (4,)]), Bad([(2, 3)]))
+
+
+class Binary(Pointwise):
+    """An operator of two tensors of one dtype."""
+
+    min_inputs = max_inputs = 2
+    dtypes = NUMBERS
+    samples = _SHAPES
+    bad = _MISFITS
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        a, b = (t for t in inputs if t is not None)
+        if a.dtype != b.dtype:
+            raise self.error(f"the inputs are {a.dtype} and {b.dtype}, not of one dtype.")
+        return super().infer(a, b)
+
+
+# ---- arithmetic
+
+
+@register
+class Add(Binary):
+    """a + b. https://onnx.ai/onnx/operators/onnx__Add.html"""
+
+    versions = (7, 13, 14)
+    differentiable = (0, 1)
+    samples = (*_SHAPES, Sample([i64([1, 2, 3]), i64([[10], [20]])]), Sample([i32([7, -3]), i32(2)]))
+    bad = (*_MISFITS, Bad([(3,), i64([1, 2, 3])]), Bad([bools([True]), bools([True])], error=UnsupportedError))
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.add(a, b)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        dy, *_ = Var.of(g, douts[0])
+        return reduced(g, ins, outs[0], lambda: dy, lambda: dy)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a + b
+
+
+@register
+class Sub(Binary):
+    """a - b. https://onnx.ai/onnx/operators/onnx__Sub.html"""
+
+    versions = (7, 13, 14)
+    differentiable = (0, 1)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.sub(a, b)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        dy, *_ = Var.of(g, douts[0])
+        return reduced(g, ins, outs[0], lambda: dy, lambda: -dy)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a - b
+
+
+@register
+class Mul(Binary):
+    """a * b. https://onnx.ai/onnx/operators/onnx__Mul.html"""
+
+    versions = (7, 13, 14)
+    differentiable = (0, 1)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.mul(a, b)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        a, b, dy = Var.of(g, *ins, douts[0])
+        return reduced(g, ins, outs[0], lambda: dy * b, lambda: dy * a)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a * b
+
+
+@register
+class Div(Binary):
+    """a / b; integers truncate towards zero. https://onnx.ai/onnx/operators/onnx__Div.html"""
+
+    versions = (7, 13, 14)
+    differentiable = (0, 1)
+    samples = (
+        *(Sample(s.inputs, positive=True) for s in _SHAPES),
+        Sample([i64([7, -7, 8]), i64([2, 2, -3])]), Sample([i32([7, -7, 9]), i32(2)]),
+    )  # fmt: skip
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.div(a, b)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        a, b, dy = Var.of(g, *ins, douts[0])
+        if not g.wants(ins[1]):
+            return reduced(g, ins, outs[0], lambda: dy / b)
+        da, db = g.op("DivGrad", [dy.name, a.name, b.name], domain=MS, n_outputs=2)
+        return [da if g.wants(ins[0]) else None, db]
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return np.trunc(a / b).astype(a.dtype) if a.dtype.kind == "i" else a / b
+
+
+@register
+class DivGrad(Pointwise):
+    """Gradients dA = dY / B and dB = -dY A / B^2 of Div, each summed to its input's shape."""
+
+    domain = MS
+    min_inputs = max_inputs = 3
+    n_outputs = 2
+    dtypes = ("float32",)
+    samples = (
+        Sample([(2, 3), (2, 3), (2, 3)], positive=True),
+        Sample([(2, 3, 4), (2, 1, 4), (3, 1)], positive=True),
+        Sample([(2, 3), (2, 3), ()], positive=True),
+    )
+    bad = (Bad([(2, 3), (2, 2), (2, 3)]), Bad([(3,), (2, 3), (2, 3)]))
+
+    def infer(self, *inputs: TensorType | None) -> Any:
+        dy, a, b = (t for t in inputs if t is not None)
+        if super().infer(a, b).shape != dy.shape:
+            raise self.error(f"dY has shape {list(dy.shape)}, not that of A / B.")
+        return TensorType("float32", a.shape), TensorType("float32", b.shape)
+
+    def evaluate(self, *inputs: TensorType | None) -> None:
+        return None
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        from trainweb.ops.reduce import sum_to
+
+        dy, x, y = (buf for buf in ins if buf is not None)
+        da, db = (outs + [None])[:2]
+        full = [o and (o if o.shape == dy.shape else b.temp("float32", dy.shape)) for o in (da, db)]
+        if full[0]:
+            b.elementwise([full[0]], [dy, y], lambda e, d, v: e.div(d, v))
+        if full[1]:
+            b.elementwise(
+                [full[1]], [dy, x, y],
+                lambda e, d, u, v: e.neg(e.div(e.mul(d, u), e.mul(v, v))),
+            )  # fmt: skip
+        for out, source in ((da, full[0]), (db, full[1])):
+            if out is not None and source is not out:
+                sum_to(b, out, source)
+
+    def reference(self, dy: Any, a: Any, b: Any) -> Any:
+        return unbroadcast(dy / b, a.shape), unbroadcast(-dy * a / (b * b), b.shape)
+
+
+def unbroadcast(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` summed (numpy) over the axes along which `shape` was broadcast."""
+    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
+    axes = tuple(k for k, dim in enumerate(shape) if dim == 1 and x.shape[k] != 1)
+    return x.sum(axis=axes, keepdims=True)
+
+
+@register
+class Pow(Pointwise):
+    """a ** b, of the dtype of a. https://onnx.ai/onnx/operators/onnx__Pow.html"""
+
+    versions = (7, 12, 13, 15)
+    min_inputs = max_inputs = 2
+    differentiable = (0, 1)
+    dtypes = NUMBERS
+    samples = (
+        Sample([(2, 3), f32(2.0)], grad=(0,)), Sample([(2, 3), f32([3.0])], grad=(0,)),
+        Sample([(2, 3), f32(-1.5)], positive=True, grad=(0,)), Sample([(2, 3), i64(3)], grad=(0,)),
+        Sample([(2, 3), (3,)], positive=True), Sample([i64([2, 3]), i64([5, 2])]),
+    )  # fmt: skip
+    bad = (Bad([(2, 3), (2,)]),)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        if a.dtype == "float32" or b.op == "const":
+            return e.pow(a, e.cast(b, a.dtype) if b.op != "const" else e.like(a, b.imm or 0))
+        # Exact as far as float32 is: integers up to 2^24.
+        return e.cast(e.round(e.pow(e.cast(a, "float32"), e.cast(b, "float32"))), a.dtype)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        x, y, dy = Var.of(g, ins[0], outs[0], douts[0])
+        constant = g.is_constant(ins[1])
+        exponent = Var(g, ins[1], g.dtype(ins[1])).cast(x.dtype)
+
+        def base() -> Var:
+            if constant is None or constant.size != 1:
+                slope = dy * exponent * x ** (exponent - 1.0)
+                return exponent.equal(0.0).where(slope.lift(0.0), slope)
+            n = float(constant.values()[0])
+            return dy * n * x ** (n - 1) if n not in (1, 2) else dy * 2.0 * x if n == 2 else dy
+
+        def power() -> Var:
+            logarithm = (x > 0.0).where(x.op("Log"), 0.0)
+            return dy * y * logarithm
+
+        return reduced(g, ins, outs[0], base, power)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return np.power(a, b).astype(a.dtype)
+
+
+@register
+class Mod(Binary):
+    """Remainder with the sign of the divisor, or of the dividend (fmod). https://onnx.ai/onnx/operators/onnx__Mod.html"""
+
+    versions = (10, 13)
+    attrs = {"fmod": Int(0)}
+    differentiable = (0, 1)
+    samples = (
+        Sample([i64([7, -7, 7, -7]), i64([3, 3, -3, -3])]), Sample([i32([7, -7, 6]), i32(3)]),
+        Sample([i32([7, -7, 6]), i32([3, 3, -4])], {"fmod": 1}),
+        Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], {"fmod": 1}),
+    )  # fmt: skip
+    bad = (*_MISFITS, Bad([(3,), (3,)]))
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        result = super().infer(*inputs)
+        if result.dtype in FLOATS and not self.fmod:
+            raise self.error("floats need fmod = 1.")
+        return result
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        if a.dtype in FLOATS:
+            return self._float(e, a, b)
+        rest = e.sub(a, e.mul(e.div(a, b), b))
+        if self.fmod:
+            return rest
+        zero = e.like(a, 0)
+        differs = e.xor(e.compare("lt", rest, zero), e.compare("lt", b, zero))
+        return e.select(e.and_(e.compare("ne", rest, zero), differs), e.add(rest, b), rest)
+
+    def _float(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        # In double precision the product is exact up to quotients of 2^29.
+        wide, divisor = e.abs(e.cast(a, "float64")), e.abs(e.cast(b, "float64"))
+        rest = e.sub(wide, e.mul(e.floor(e.div(wide, divisor)), divisor))
+        zero = e.like(rest, 0)
+        rest = e.select(e.compare("lt", rest, zero), e.add(rest, divisor), rest)
+        rest = e.cast(rest, a.dtype)
+        return e.select(e.compare("lt", a, e.like(a, 0)), e.neg(rest), rest)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        a, b, y, dy = Var.of(g, *ins, outs[0], douts[0])
+        return reduced(g, ins, outs[0], lambda: dy, lambda: dy * ((y - a) / b))
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return np.fmod(a, b) if self.fmod else np.mod(a, b)
+
+
+@register
+class Neg(Unary):
+    """-x. https://onnx.ai/onnx/operators/onnx__Neg.html"""
+
+    versions = (6, 13)
+    dtypes = ("float32", "float64", "int32", "int64")
+    samples = (*Unary.samples, Sample([i64([3, -4])]), Sample([i32([3, -4])]))
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.neg(x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return -dy
+
+    def reference(self, x: Any) -> Any:
+        return -x
+
+
+@register
+class Abs(Unary):
+    """|x|. https://onnx.ai/onnx/operators/onnx__Abs.html"""
+
+    versions = (6, 13)
+    dtypes = ("float32", "float64", "int32", "int64", "uint8")
+    samples = (Sample([(3, 4)], away_from=(0.0,)), Sample([i64([3, -4])]))
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return x if x.dtype == "uint8" else e.abs(x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy * x.op("Sign")
+
+    def reference(self, x: Any) -> Any:
+        return np.abs(x)
+
+
+class Step(Unary):
+    """A piecewise constant function: its gradient is zero, and nothing is emitted for it."""
+
+    differentiable = ()
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [None]
+
+
+@register
+class Sign(Step):
+    """-1, 0 or 1; NaN stays. https://onnx.ai/onnx/operators/onnx__Sign.html"""
+
+    versions = (9, 13)
+    dtypes = NUMBERS
+    samples = (Sample([f32([-1.5, 0.0, 2.0])]), Sample([i64([3, 0, -4])]))
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        zero = e.like(x, 0)
+        rest = x if x.dtype == "uint8" else e.select(e.compare("lt", x, zero), e.like(x, -1), x)
+        return e.select(e.compare("gt", x, zero), e.like(x, 1), rest)
+
+    def reference(self, x: Any) -> Any:
+        return np.sign(x)
+
+
+@register
+class Floor(Step):
+    """Largest integer not above x. https://onnx.ai/onnx/operators/onnx__Floor.html"""
+
+    versions = (6, 13)
+    dtypes = FLOATS
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.floor(x)
+
+    def reference(self, x: Any) -> Any:
+        return np.floor(x)
+
+
+@register
+class Ceil(Step):
+    """Smallest integer not below x. https://onnx.ai/onnx/operators/onnx__Ceil.html"""
+
+    versions = (6, 13)
+    dtypes = FLOATS
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.ceil(x)
+
+    def reference(self, x: Any) -> Any:
+        return np.ceil(x)
+
+
+@register
+class Round(Step):
+    """Nearest integer, halves to even. https://onnx.ai/onnx/operators/onnx__Round.html"""
+
+    versions = (11, 22)
+    dtypes = FLOATS
+    samples = (Sample([f32([0.5, 1.5, -2.5, 0.9, -0.2])]),)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.round(x)
+
+    def reference(self, x: Any) -> Any:
+        return np.rint(x)
+
+
+@register
+class Reciprocal(Unary):
+    """1 / x. https://onnx.ai/onnx/operators/onnx__Reciprocal.html"""
+
+    versions = (6, 13)
+    dtypes = FLOATS
+    samples = (Sample([(3, 4)], positive=True),)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.div(e.like(x, 1), x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return -dy * (y * y)
+
+    def reference(self, x: Any) -> Any:
+        return 1 / x
+
+
+@register
+class Sqrt(Unary):
+    """Square root. https://onnx.ai/onnx/operators/onnx__Sqrt.html"""
+
+    versions = (6, 13)
+    dtypes = FLOATS
+    samples = (Sample([(3, 4)], positive=True),)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.sqrt(x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy * 0.5 / y
+
+    def reference(self, x: Any) -> Any:
+        return np.sqrt(x)
+
+
+@register
+class Exp(Unary):
+    """e ** x. https://onnx.ai/onnx/operators/onnx__Exp.html"""
+
+    versions = (6, 13)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.exp(x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy * y
+
+    def reference(self, x: Any) -> Any:
+        return np.exp(x)
+
+
+@register
+class Log(Unary):
+    """Natural logarithm. https://onnx.ai/onnx/operators/onnx__Log.html"""
+
+    versions = (6, 13)
+    samples = (Sample([(3, 4)], positive=True),)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.log(x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy / x
+
+    def reference(self, x: Any) -> Any:
+        return np.log(x)
+
+
+@register
+class Erf(Unary):
+    """Error function. https://onnx.ai/onnx/operators/onnx__Erf.html"""
+
+    versions = (9, 13)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.erf(x)
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        return dy * (-(x * x)).op("Exp") * (2 / sqrt(pi))
+
+    def reference(self, x: Any) -> Any:
+        return erf64(x)
+
+
+def erf64(x: Any) -> Any:
+    """The error function in float64, as numpy has none."""
+    from math import erf
+
+    return np.vectorize(erf, otypes=["float64"])(x)
+
+
+# ---- variadic
+
+
+class Variadic(Pointwise):
+    """One or more tensors of one dtype."""
+
+    max_inputs = MANY
+    differentiable = range(MANY)
+    dtypes = NUMBERS
+    samples = (
+        Sample([(2, 3)]), Sample([(2, 3), (2, 3)]), Sample([(2, 3), (3,), (2, 1)]),
+        Sample([(2, 3), (2, 3), (2, 3), (), (3,)]),
+    )  # fmt: skip
+    bad = (Bad([(2, 3), (4,)]), Bad([(3,), i64([1, 2, 3])]))
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        if None in inputs or len({t.dtype for t in inputs if t}) > 1:
+            raise self.error("the inputs are not of one dtype, or one is absent.")
+        return super().infer(*inputs)
+
+
+@register
+class Sum(Variadic):
+    """Sum of all inputs. https://onnx.ai/onnx/operators/onnx__Sum.html"""
+
+    versions = (6, 8, 13)
+    dtypes = FLOATS
+
+    def compute(self, e: Emitter, *xs: Expr) -> Expr:
+        total = xs[0]
+        for x in xs[1:]:
+            total = e.add(total, x)
+        return total
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        dy, *_ = Var.of(g, douts[0])
+        return reduced(g, ins, outs[0], *[lambda: dy] * len(ins))
+
+    def reference(self, *xs: Any) -> Any:
+        return sum(xs)
+
+
+@register
+class Mean(Sum):
+    """Mean of all inputs. https://onnx.ai/onnx/operators/onnx__Mean.html"""
+
+    def compute(self, e: Emitter, *xs: Expr) -> Expr:
+        return e.mul(super().compute(e, *xs), e.like(xs[0], 1 / len(xs)))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        dy, *_ = Var.of(g, douts[0])
+        share = dy * (1 / len(ins)) if any(map(g.wants, ins)) else dy
+        return reduced(g, ins, outs[0], *[lambda: share] * len(ins))
+
+    def reference(self, *xs: Any) -> Any:
+        return sum(xs) / len(xs)
+
+
+class Extremum(Variadic):
+    """Largest or smallest; inputs that tie share the gradient equally."""
+
+    versions = (6, 8, 12, 13)
+    samples = (*Variadic.samples, Sample([i64([3, 5]), i64([4, 2])]))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        if len(ins) == 1:
+            return [douts[0]]
+        y, dy = Var.of(g, outs[0], douts[0])
+        masks = [Var(g, x, y.dtype).equal(y).cast(y.dtype) for x in ins]
+        share = dy / masks[0].op("Sum", *masks[1:])
+        return reduced(g, ins, outs[0], *[lambda m=m: m * share for m in masks])
+
+
+@register
+class Max(Extremum):
+    """Largest of all inputs. https://onnx.ai/onnx/operators/onnx__Max.html"""
+
+    def compute(self, e: Emitter, *xs: Expr) -> Expr:
+        result = xs[0]
+        for x in xs[1:]:
+            result = e.max(result, x)
+        return result
+
+    def reference(self, *xs: Any) -> Any:
+        result = xs[0]
+        for x in xs[1:]:
+            result = np.maximum(result, x)
+        return result
+
+
+@register
+class Min(Extremum):
+    """Smallest of all inputs. https://onnx.ai/onnx/operators/onnx__Min.html"""
+
+    def compute(self, e: Emitter, *xs: Expr) -> Expr:
+        result = xs[0]
+        for x in xs[1:]:
+            result = e.min(result, x)
+        return result
+
+    def reference(self, *xs: Any) -> Any:
+        result = xs[0]
+        for x in xs[1:]:
+            result = np.minimum(result, x)
+        return result
+
+
+@register
+class Clip(Pointwise):
+    """x within [min, max]; either may be absent. https://onnx.ai/onnx/operators/onnx__Clip.html"""
+
+    versions = (6, 11, 12, 13)
+    attrs = {"min": Float(), "max": Float()}
+    max_inputs = 3
+    differentiable = (0,)
+    dtypes = NUMBERS
+    samples = (
+        Sample([(3, 4), f32(-0.5), f32(0.7)], away_from=(-0.5, 0.7)),
+        Sample([(3, 4), None, f32(0.7)], away_from=(0.7,)), Sample([(3, 4), f32(-0.5)], away_from=(-0.5,)),
+        Sample([(3, 4)]), Sample([(3, 4)], {"min": -0.5, "max": 0.7}, opset=7, away_from=(-0.5, 0.7)),
+        Sample([i64([1, 5, 9]), i64(2), i64(7)]),
+    )  # fmt: skip
+    bad = (Bad([(3, 4), (3, 4)]), Bad([(3, 4), i64(1)]))
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        x = inputs[0]
+        for bound in inputs[1:]:
+            if bound is not None and (bound.size != 1 or bound.rank > 1 or bound.dtype != x.dtype):
+                raise self.error(f"a bound has shape {list(bound.shape)} and dtype {bound.dtype}; "
+                                 f"it must be a {x.dtype} scalar.")  # fmt: skip
+        super().infer(x)
+        return TensorType(x.dtype, x.shape)
+
+    def _has(self, index: int) -> bool:
+        return len(self.node.inputs) > index and bool(self.node.inputs[index])
+
+    def compute(self, e: Emitter, x: Expr, *bounds: Expr) -> Expr:
+        given = iter(bounds)
+        low = next(given) if self._has(1) else None if self.min is None else e.like(x, self.min)
+        high = next(given) if self._has(2) else None if self.max is None else e.like(x, self.max)
+        x = x if low is None else e.max(x, low)
+        return x if high is None else e.min(x, high)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, *bounds = (buf for buf in ins if buf is not None)
+        b.elementwise(outs[:1], [x, *(bound.view(()) for bound in bounds)], self.compute)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        x, dy = Var.of(g, ins[0], douts[0])
+        low = Var(g, ins[1], x.dtype) if self._has(1) else self.min
+        high = Var(g, ins[2], x.dtype) if self._has(2) else self.max
+        inside = [(x < low).not_()] if low is not None else []
+        inside += [(x > high).not_()] if high is not None else []
+        if not inside:
+            return [douts[0]]
+        mask = inside[0] if len(inside) == 1 else inside[0].and_(inside[1])
+        return names(dy * mask.cast(x.dtype))
+
+    def reference(self, x: Any, low: Any = None, high: Any = None) -> Any:
+        low, high = self.min if low is None else low, self.max if high is None else high
+        x = x if low is None else np.maximum(x, low)
+        return x if high is None else np.minimum(x, high)
+
+
+# ---- comparison and logic
+
+
+class Comparison(Binary):
+    """A bool from two tensors."""
+
+    samples = (
+        Sample([f32([1, 2, 3]), f32([3, 2, 1])]), Sample([(2, 3, 4), (3, 1)]),
+        Sample([i64([1, 2, 3]), i64(2)]), Sample([i32([1, 2, 3]), i32([2])]),
+    )  # fmt: skip
+
+    def result(self, *dtypes: str) -> str:
+        return "bool"
+
+
+@register
+class Equal(Comparison):
+    """a == b. https://onnx.ai/onnx/operators/onnx__Equal.html"""
+
+    versions = (7, 11, 13, 19)
+    dtypes = (*NUMBERS, "bool")
+    samples = (*Comparison.samples, Sample([bools([True, False]), bools([True, True])]))
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare("eq", a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a == b
+
+
+@register
+class Less(Comparison):
+    """a < b. https://onnx.ai/onnx/operators/onnx__Less.html"""
+
+    versions = (7, 9, 13)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare("lt", a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a < b
+
+
+@register
+class LessOrEqual(Comparison):
+    """a <= b. https://onnx.ai/onnx/operators/onnx__LessOrEqual.html"""
+
+    versions = (12, 16)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare("le", a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a <= b
+
+
+@register
+class Greater(Comparison):
+    """a > b. https://onnx.ai/onnx/operators/onnx__Greater.html"""
+
+    versions = (7, 9, 13)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare("gt", a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a > b
+
+
+@register
+class GreaterOrEqual(Comparison):
+    """a >= b. https://onnx.ai/onnx/operators/onnx__GreaterOrEqual.html"""
+
+    versions = (12, 16)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare("ge", a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a >= b
+
+
+class Logic(Binary):
+    """A bool from two bools."""
+
+    versions = (7,)
+    dtypes = ("bool",)
+    samples = (
+        Sample([bools([False, False, True, True]), bools([False, True, False, True])]),
+        Sample([bools([[True, False], [False, False]]), bools([True, False])]),
+    )
+    bad = (Bad([bools([True, False]), bools([True, True, True])]), Bad([(2,), (2,)], error=UnsupportedError))
+
+
+@register
+class And(Logic):
+    """a and b. https://onnx.ai/onnx/operators/onnx__And.html"""
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.and_(a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a & b
+
+
+@register
+class Or(Logic):
+    """a or b. https://onnx.ai/onnx/operators/onnx__Or.html"""
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.or_(a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a | b
+
+
+@register
+class Xor(Logic):
+    """Either a or b. https://onnx.ai/onnx/operators/onnx__Xor.html"""
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.xor(a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a ^ b
+
+
+@register
+class Not(Pointwise):
+    """not a. https://onnx.ai/onnx/operators/onnx__Not.html"""
+
+    versions = (1,)
+    dtypes = ("bool",)
+    samples = (Sample([bools([True, False, False, True, True])]),)
+    bad = (Bad([(2,)], error=UnsupportedError),)
+
+    def compute(self, e: Emitter, a: Expr) -> Expr:
+        return e.not_(a)
+
+    def reference(self, a: Any) -> Any:
+        return ~a
+
+
+@register
+class IsNaN(Pointwise):
+    """Whether x is NaN. https://onnx.ai/onnx/operators/onnx__IsNaN.html"""
+
+    versions = (9, 13, 20)
+    dtypes = FLOATS
+    samples = (Sample([f32([1.0, float("nan"), inf])]),)
+
+    def result(self, *dtypes: str) -> str:
+        return "bool"
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.compare("ne", x, x)
+
+    def reference(self, x: Any) -> Any:
+        return np.isnan(x)
+
+
+@register
+class IsInf(IsNaN):
+    """Whether x is infinite. https://onnx.ai/onnx/operators/onnx__IsInf.html"""
+
+    versions = (10, 20)
+    attrs = {"detect_negative": Int(1), "detect_positive": Int(1)}
+    samples = (
+        Sample([f32([1.0, float("nan"), inf, -inf])]),
+        Sample([f32([1.0, float("nan"), inf, -inf])], {"detect_negative": 0}),
+        Sample([f32([1.0, float("nan"), inf, -inf])], {"detect_positive": 0}),
+    )
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        positive = e.compare("eq", x, e.like(x, inf))
+        negative = e.compare("eq", x, e.like(x, -inf))
+        if self.detect_positive and self.detect_negative:
+            return e.or_(positive, negative)
+        return positive if self.detect_positive else negative if self.detect_negative else e.const(0, "bool")
+
+    def reference(self, x: Any) -> Any:
+        positive, negative = np.isposinf(x), np.isneginf(x)
+        return (positive & bool(self.detect_positive)) | (negative & bool(self.detect_negative))
+
+
+@register
+class Where(Pointwise):
+    """x where the condition holds, else y. https://onnx.ai/onnx/operators/onnx__Where.html"""
+
+    versions = (9, 16)
+    min_inputs = max_inputs = 3
+    differentiable = (1, 2)
+    samples = (
+        Sample([bools([[True, False, True]]), (2, 3), (2, 3)]),
+        Sample([bools([[True], [False]]), (2, 3), (1,)]), Sample([bools([True, False, True]), (), (2, 3)]),
+        Sample([bools([True, False]), i64([1, 2]), i64([3, 4])]),
+    )  # fmt: skip
+    bad = (Bad([(3,), (3,), (3,)]), Bad([bools([True, False]), (3,), (3,)]),
+           Bad([bools([True, False, True]), (3,), i64([1, 2, 3])]))  # fmt: skip
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        condition, x, y = (t for t in inputs if t is not None)
+        if condition.dtype != "bool" or x.dtype != y.dtype:
+            raise self.error(f"inputs are {condition.dtype}, {x.dtype}, {y.dtype}; "
+                             "a bool and two of one dtype are needed.")  # fmt: skip
+        return super().infer(condition, x, y)
+
+    def result(self, *dtypes: str) -> str:
+        return dtypes[1]
+
+    def compute(self, e: Emitter, condition: Expr, x: Expr, y: Expr) -> Expr:
+        return e.select(condition, x, y)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        (dy,) = Var.of(g, douts[0])
+        condition, zero = Var(g, ins[0], "bool"), dy.lift(0.0)
+        return reduced(
+            g, ins, outs[0], None, lambda: condition.where(dy, zero), lambda: condition.where(zero, dy)
+        )
+
+    def reference(self, condition: Any, x: Any, y: Any) -> Any:
+        return np.where(condition, x, y)
+
+
+# ---- conversion
+
+
+@register
+class Cast(Pointwise):
+    """Conversion to another dtype. https://onnx.ai/onnx/operators/onnx__Cast.html"""
+
+    versions = (6, 9, 13, 19, 21, 23, 24, 25)
+    attrs = {"to": Int(required=True), "saturate": Int(1), "round_mode": Str("up")}
+    differentiable = (0,)
+    samples = (
+        Sample([(3, 4)], {"to": 1}), Sample([f32([1.7, -1.7, 0.0])], {"to": 7}),
+        Sample([f32([1.7, -1.7, 0.0])], {"to": 6}), Sample([f32([1.7, -1.7, 0.0])], {"to": 9}),
+        Sample([i64([1, 0, -3])], {"to": 1}), Sample([bools([True, False])], {"to": 1}),
+        Sample([i32([1, 0, -3])], {"to": 7}), Sample([i64([1, 0, 300])], {"to": 2}),
+        Sample([(3, 4)], {"to": 11}), Sample([bools([True, False])], {"to": 7}),
+    )  # fmt: skip
+    bad = (Bad([(2,)]), Bad([(2,)], {"to": 8}, UnsupportedError), Bad([(2,)], {"to": 99}))
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        if self.to not in ONNX_DTYPES:
+            raise self.error(f"there is no data type {self.to}.")
+        if ONNX_DTYPES[self.to] not in self.dtypes:
+            raise self.unsupported(f"dtype {ONNX_DTYPES[self.to]}")
+        return super().infer(*inputs)
+
+    def result(self, *dtypes: str) -> str:
+        return ONNX_DTYPES[self.to]
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.cast(x, ONNX_DTYPES[self.to])
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        if ONNX_DTYPES[self.to] not in FLOATS:
+            return [None]
+        (dy,) = Var.of(g, douts[0])
+        return names(dy.cast(g.dtype(ins[0])))
+
+    def reference(self, x: Any) -> Any:
+        target = np.dtype(ONNX_DTYPES[self.to])
+        return x if target.kind == x.dtype.kind == "f" else x.astype(target)
+
+
+@register
+class CastLike(Pointwise):
+    """Conversion to the dtype of the second input. https://onnx.ai/onnx/operators/onnx__CastLike.html"""
+
+    versions = (15, 19, 21, 23, 24, 25)
+    attrs = {"saturate": Int(1), "round_mode": Str("up")}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    samples = (Sample([(3, 4), (1,)]), Sample([(3, 4), i64([1])], grad=()), Sample([i64([1, 2]), (1,)]))
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        x, like = (t for t in inputs if t is not None)
+        super().infer(x, like)
+        return TensorType(like.dtype, x.shape)
+
+    def evaluate(self, *inputs: TensorType | None) -> None:
+        return None
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, like = (buf for buf in ins if buf is not None)
+        b.elementwise(outs[:1], [x], lambda e, v: e.cast(v, like.dtype))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        (dy,) = Var.of(g, douts[0])
+        return names(dy.cast(g.dtype(ins[0])))
+
+    def reference(self, x: Any, like: Any) -> Any:
+        return x if like.dtype.kind == x.dtype.kind == "f" else x.astype(like.dtype)
+
+
+@register
+class Scale(Pointwise):
+    """x * scale, or x / scale; scale is one number of any dtype."""
+
+    domain = MS
+    attrs = {"scale_down": Int(0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    samples = (
+        Sample([(3, 4), f32(2.5)]), Sample([(3, 4), i64(12)], {"scale_down": 1}),
+        Sample([(3, 4), f32([2.0])], {"scale_down": 1}),
+    )  # fmt: skip
+    bad = (Bad([(3, 4), (4,)]), Bad([i64([1]), f32(2.0)], error=UnsupportedError))
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        x, scale = (t for t in inputs if t is not None)
+        if scale.size != 1:
+            raise self.error(f"scale has shape {list(scale.shape)}; it must be one number.")
+        if x.dtype != "float32":
+            raise self.unsupported(f"dtype {x.dtype}")
+        return TensorType(x.dtype, x.shape)
+
+    def compute(self, e: Emitter, x: Expr, scale: Expr) -> Expr:
+        factor = e.cast(scale, x.dtype)
+        return e.div(x, factor) if self.scale_down else e.mul(x, factor)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, scale = (buf for buf in ins if buf is not None)
+        b.elementwise(outs[:1], [x, scale.view(())], self.compute)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [g.op("Scale", [douts[0], ins[1]], domain=MS, scale_down=self.scale_down), None]
+
+    def reference(self, x: Any, scale: Any) -> Any:
+        return x / scale if self.scale_down else x * scale

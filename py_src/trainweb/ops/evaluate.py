@@ -1,0 +1,81 @@
+"""Expressions computed in Python, for shape arithmetic."""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trainweb.compiler.expr import COMPARISONS, Expr
+
+INT_BITS = {"int32": 32, "int64": 64, "uint8": 8}
+
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "neg": operator.neg, "abs": abs, "floor": math.floor, "ceil": math.ceil, "nearest": round,
+    "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "tanh": math.tanh, "erf": math.erf,
+    "sin": math.sin, "cos": math.cos, "log1p": math.log1p, "expm1": math.expm1,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)), "not": operator.not_,
+}  # fmt: skip
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "pow": operator.pow,
+    "min": min, "max": max, "pmin": min, "pmax": max,
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    **{how: getattr(operator, how) for how in COMPARISONS},
+}  # fmt: skip
+
+
+def evaluate(root: Expr, inputs: Sequence[Any]) -> Any:
+    """Value of `root` for one element of each input.
+
+    Raises
+    ------
+    ArithmeticError, ValueError
+        Where Python has no value and IEEE has NaN or infinity; the caller leaves it to the engine.
+    """
+    done: dict[int, Any] = {}
+
+    def walk(x: Expr) -> Any:
+        if id(x) not in done:
+            done[id(x)] = _round(_apply(x, [walk(a) for a in x.args], inputs), x.dtype)
+        return done[id(x)]
+
+    return walk(root)
+
+
+def _apply(x: Expr, args: list[Any], inputs: Sequence[Any]) -> Any:
+    if x.op == "const":
+        return x.imm
+    if x.op == "input":
+        return inputs[int(x.imm or 0)]
+    if x.op == "select":
+        return args[1] if args[0] else args[2]
+    if x.op == "cast":
+        return args[0]
+    if x.op == "div":
+        return args[0] / args[1] if x.dtype.startswith("float") else _divide(args[0], args[1])
+    if len(args) == 1:
+        return _UNARY[x.op](args[0])
+    return _BINARY[x.op](args[0], args[1])
+
+
+def _divide(a: int, b: int) -> int:
+    # As the kernels do: towards zero, and 0 where b is 0.
+    if b == 0:
+        return 0
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _round(value: Any, dtype: str) -> Any:
+    """`value` as `dtype` holds it: integers wrap, float32 rounds."""
+    if dtype == "bool":
+        return bool(value)
+    if dtype == "float32":
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    if dtype == "float64":
+        return float(value)
+    bits = INT_BITS[dtype]
+    wrapped = int(value) & ((1 << bits) - 1)
+    signed = dtype != "uint8" and wrapped >> (bits - 1)
+    return wrapped - (1 << bits) if signed else wrapped

@@ -1,0 +1,236 @@
+/* Vector mathematics on four floats. Largest errors, in units of the last place, over all finite results, as measured
+   against float64 by tests/python/test_kernels_math.py (plain build / relaxed build):
+
+       exp 1.5  log 1.5  tanh 2  erf 2.5  sigmoid 2.5  sin, cos 1.5 (|x| < 1e6)  log1p 2.5  expm1 2  pow 1
+
+   Infinities, NaN, zeros and subnormal arguments give what C's functions give. */
+#ifndef TW_MATH_H
+#define TW_MATH_H
+
+#include "simd.h"
+
+/* 2^n for n in [-126, 127]. */
+TW_INLINE f32x4 power_of_two(v128_t n) {
+    return wasm_i32x4_shl(wasm_i32x4_add(n, wasm_i32x4_splat(127)), 23);
+}
+
+/* Reduce x to r = x - n ln 2, |r| <= ln 2 / 2. ln 2 is split so that n * high part is exact. */
+TW_INLINE f32x4 reduce_exp(f32x4 x, v128_t *n) {
+    f32x4 k = wasm_f32x4_nearest(mul4(x, splat(1.44269504f)));
+    *n = wasm_i32x4_trunc_sat_f32x4(k);
+    return nmadd(k, splat(-2.12194440e-4f), nmadd(k, splat(0.693359375f), x));
+}
+
+/* e^r - 1 for |r| <= ln 2 / 2: r + r^2 P(r), the minimax polynomial of Cephes' expf. */
+TW_INLINE f32x4 expm1_reduced(f32x4 r) {
+    f32x4 p = splat(1.9875691500e-4f);
+    p = madd(p, r, splat(1.3981999507e-3f));
+    p = madd(p, r, splat(8.3334519073e-3f));
+    p = madd(p, r, splat(4.1665795894e-2f));
+    p = madd(p, r, splat(1.6666665459e-1f));
+    p = madd(p, r, splat(5.0000001201e-1f));
+    return madd(p, mul4(r, r), r);
+}
+
+/* The two halves of n keep each power of two in range, so that results may be subnormal or infinite. */
+TW_INLINE f32x4 exp4(f32x4 x) {
+    v128_t n;
+    f32x4 clamped = wasm_f32x4_min(wasm_f32x4_max(x, splat(-104.0f)), splat(89.0f));
+    f32x4 e = add4(expm1_reduced(reduce_exp(clamped, &n)), splat(1.0f));
+    v128_t half = wasm_i32x4_shr(n, 1);
+    return mul4(mul4(e, power_of_two(half)), power_of_two(wasm_i32x4_sub(n, half)));
+}
+
+/* e^x - 1 = 2^n (e^r - 1) + (2^n - 1); halved so that n = 128 does not overflow too early. */
+TW_INLINE f32x4 expm14(f32x4 x) {
+    v128_t n;
+    f32x4 clamped = wasm_f32x4_min(wasm_f32x4_max(x, splat(-20.0f)), splat(89.0f));
+    f32x4 p = expm1_reduced(reduce_exp(clamped, &n));
+    f32x4 scale = power_of_two(wasm_i32x4_sub(n, wasm_i32x4_splat(1)));
+    f32x4 y = madd(p, scale, sub4(scale, splat(0.5f)));
+    y = add4(y, y);
+    return select4(wasm_f32x4_lt(wasm_f32x4_abs(x), splat(0x1p-30f)), x, y);
+}
+
+/* x = 2^e (1 + f), f in [sqrt(1/2) - 1, sqrt(2) - 1]; for positive finite x. */
+TW_INLINE f32x4 split_log(f32x4 x, f32x4 *e) {
+    v128_t tiny = wasm_f32x4_lt(x, splat(1.17549435e-38f));
+    f32x4 scaled = select4(tiny, mul4(x, splat(8388608.0f)), x);
+    /* Subtracting the bits of sqrt(1/2) leaves the exponent that puts the mantissa in the wanted interval. */
+    v128_t offset = wasm_i32x4_sub(scaled, wasm_i32x4_splat(0x3F3504F3));
+    v128_t exponent = wasm_i32x4_shr(offset, 23);
+    f32x4 m = wasm_i32x4_sub(scaled, wasm_i32x4_shl(exponent, 23));
+    exponent = wasm_i32x4_sub(exponent, wasm_v128_and(tiny, wasm_i32x4_splat(23)));
+    *e = wasm_f32x4_convert_i32x4(exponent);
+    return sub4(m, splat(1.0f));
+}
+
+/* Cephes' logf: f - f^2/2 + f^3 P(f), and e ln 2 in two parts. */
+TW_INLINE f32x4 log4(f32x4 x) {
+    f32x4 e, f = split_log(x, &e);
+    f32x4 p = splat(7.0376836292e-2f);
+    p = madd(p, f, splat(-1.1514610310e-1f));
+    p = madd(p, f, splat(1.1676998740e-1f));
+    p = madd(p, f, splat(-1.2420140846e-1f));
+    p = madd(p, f, splat(1.4249322787e-1f));
+    p = madd(p, f, splat(-1.6668057665e-1f));
+    p = madd(p, f, splat(2.0000714765e-1f));
+    p = madd(p, f, splat(-2.4999993993e-1f));
+    p = madd(p, f, splat(3.3333331174e-1f));
+    f32x4 square = mul4(f, f);
+    f32x4 y = mul4(mul4(p, f), square);
+    y = madd(e, splat(-2.12194440e-4f), y);
+    y = nmadd(square, splat(0.5f), y);
+    y = madd(e, splat(0.693359375f), add4(f, y));
+    y = select4(wasm_f32x4_eq(x, splat(__builtin_inff())), x, y);
+    y = select4(wasm_f32x4_eq(x, splat(0.0f)), splat(-__builtin_inff()), y);
+    return select4(wasm_f32x4_ge(x, splat(0.0f)), y, splat(__builtin_nanf("")));
+}
+
+/* log(u) for u = 1 + x rounded, plus what the rounding lost. */
+TW_INLINE f32x4 log1p4(f32x4 x) {
+    f32x4 u = add4(x, splat(1.0f));
+    f32x4 lost = sub4(x, sub4(u, splat(1.0f)));
+    f32x4 y = log4(u);
+    v128_t ordinary = wasm_v128_and(wasm_f32x4_gt(u, splat(0.0f)), wasm_f32x4_lt(u, splat(__builtin_inff())));
+    y = select4(ordinary, add4(y, div4(lost, u)), y);
+    return select4(wasm_f32x4_eq(u, splat(1.0f)), x, y);
+}
+
+/* 1 / (1 + e^-x), from e^-|x| so that it neither overflows nor loses small results. */
+TW_INLINE f32x4 sigmoid4(f32x4 x) {
+    f32x4 e = exp4(wasm_f32x4_neg(wasm_f32x4_abs(x)));
+    f32x4 numerator = select4(wasm_f32x4_lt(x, splat(0.0f)), e, splat(1.0f));
+    return div4(numerator, add4(e, splat(1.0f)));
+}
+
+/* Small |x|: x + x^3 P(x^2) of Cephes; else 1 - 2 / (e^2|x| + 1). */
+TW_INLINE f32x4 tanh4(f32x4 x) {
+    f32x4 t = wasm_f32x4_abs(x), s = mul4(x, x);
+    f32x4 p = splat(-5.70498872745e-3f);
+    p = madd(p, s, splat(2.06390887954e-2f));
+    p = madd(p, s, splat(-5.37397155531e-2f));
+    p = madd(p, s, splat(1.33314422036e-1f));
+    p = madd(p, s, splat(-3.33332819422e-1f));
+    f32x4 small = madd(mul4(p, s), x, x);
+    f32x4 e = exp4(add4(t, t));
+    f32x4 large = sub4(splat(1.0f), div4(splat(2.0f), add4(e, splat(1.0f))));
+    f32x4 y = select4(wasm_f32x4_lt(t, splat(0.625f)), small, large);
+    return wasm_v128_or(y, wasm_v128_and(x, splat(-0.0f)));
+}
+
+/* Small |x|: x + x P(x^2); else 1 - e^Q(|x|). Polynomials of N. Juffa (stackoverflow.com/a/35148199). */
+TW_INLINE f32x4 erf4(f32x4 x) {
+    f32x4 t = wasm_f32x4_min(wasm_f32x4_abs(x), splat(5.0f)), s = mul4(t, t);
+    f32x4 q = madd(splat(-1.72853470e-5f), t, splat(3.83197126e-4f));
+    f32x4 u = madd(splat(-3.88396438e-3f), t, splat(2.42546219e-2f));
+    q = madd(q, s, u);
+    q = madd(q, t, splat(-1.06777877e-1f));
+    q = madd(q, t, splat(-6.34846687e-1f));
+    q = madd(q, t, splat(-1.28717512e-1f));
+    q = sub4(mul4(q, t), t);
+    f32x4 large = wasm_v128_or(sub4(splat(1.0f), exp4(q)), wasm_v128_and(x, splat(-0.0f)));
+    f32x4 p = splat(-5.96761703e-4f);
+    p = madd(p, s, splat(4.99119423e-3f));
+    p = madd(p, s, splat(-2.67681349e-2f));
+    p = madd(p, s, splat(1.12819925e-1f));
+    p = madd(p, s, splat(-3.76125336e-1f));
+    p = madd(p, s, splat(1.28379166e-1f));
+    f32x4 small = madd(p, x, x);
+    f32x4 y = select4(wasm_f32x4_gt(t, splat(0.927734375f)), large, small);
+    return select4(wasm_f32x4_eq(x, x), y, x);
+}
+
+/* Two lanes in double: r = x - k pi/2, k rounded; exact enough for relative accuracy near the zeros. */
+TW_INLINE v128_t reduce_pi(v128_t x, v128_t *k) {
+    *k = wasm_f64x2_nearest(wasm_f64x2_mul(x, wasm_f64x2_splat(0.63661977236758134308)));
+    v128_t r = wasm_f64x2_sub(x, wasm_f64x2_mul(*k, wasm_f64x2_splat(1.57079632673412561417)));
+    return wasm_f64x2_sub(r, wasm_f64x2_mul(*k, wasm_f64x2_splat(6.07710050650619224932e-11)));
+}
+
+/* sin for quarter = 0, cos for quarter = 1: Cephes' polynomials on [-pi/4, pi/4]. */
+TW_INLINE f32x4 sin_shifted(f32x4 x, int32_t quarter) {
+    v128_t k_low, k_high;
+    v128_t r_low = reduce_pi(wasm_f64x2_promote_low_f32x4(x), &k_low);
+    v128_t r_high = reduce_pi(wasm_f64x2_promote_low_f32x4(wasm_i64x2_shuffle(x, x, 1, 1)), &k_high);
+    f32x4 r = wasm_i64x2_shuffle(wasm_f32x4_demote_f64x2_zero(r_low), wasm_f32x4_demote_f64x2_zero(r_high), 0, 2);
+    v128_t k = wasm_i64x2_shuffle(wasm_i32x4_trunc_sat_f64x2_zero(k_low), wasm_i32x4_trunc_sat_f64x2_zero(k_high), 0, 2);
+    k = wasm_i32x4_add(k, wasm_i32x4_splat(quarter));
+    f32x4 s = mul4(r, r);
+    f32x4 sine = splat(-1.9515295891e-4f);
+    sine = madd(sine, s, splat(8.3321608736e-3f));
+    sine = madd(sine, s, splat(-1.6666654611e-1f));
+    sine = madd(mul4(sine, s), r, r);
+    f32x4 cosine = splat(2.443315711809948e-5f);
+    cosine = madd(cosine, s, splat(-1.388731625493765e-3f));
+    cosine = madd(cosine, s, splat(4.166664568298827e-2f));
+    cosine = add4(madd(mul4(cosine, s), s, mul4(s, splat(-0.5f))), splat(1.0f));
+    v128_t odd = wasm_i32x4_eq(wasm_v128_and(k, wasm_i32x4_splat(1)), wasm_i32x4_splat(1));
+    v128_t sign = wasm_i32x4_shl(wasm_v128_and(k, wasm_i32x4_splat(2)), 30);
+    f32x4 y = wasm_v128_xor(select4(odd, cosine, sine), sign);
+    return select4(wasm_f32x4_lt(wasm_f32x4_abs(x), splat(__builtin_inff())), y, splat(__builtin_nanf("")));
+}
+TW_INLINE f32x4 sin4(f32x4 x) { return select4(wasm_f32x4_eq(x, splat(0.0f)), x, sin_shifted(x, 0)); }
+TW_INLINE f32x4 cos4(f32x4 x) { return sin_shifted(x, 1); }
+
+/* log2 of two positive finite doubles to 1e-12: 2/ln2 (s + s^3/3 + ...), s = (m - 1) / (m + 1). */
+TW_INLINE v128_t log2_f64(v128_t x) {
+    v128_t offset = wasm_i64x2_sub(x, wasm_i64x2_const_splat(0x3FE6A09E667F3BCD));
+    v128_t exponent = wasm_i64x2_shr(offset, 52);
+    v128_t m = wasm_i64x2_sub(x, wasm_i64x2_shl(exponent, 52));
+    v128_t one = wasm_f64x2_splat(1.0);
+    v128_t s = wasm_f64x2_div(wasm_f64x2_sub(m, one), wasm_f64x2_add(m, one)), z = wasm_f64x2_mul(s, s);
+    v128_t p = wasm_f64x2_splat(2.885390081777926815 / 15);
+    for (int32_t k = 13; k >= 1; k -= 2)
+        p = wasm_f64x2_add(wasm_f64x2_mul(p, z), wasm_f64x2_splat(2.885390081777926815 / k));
+    v128_t e = wasm_f64x2_convert_low_i32x4(wasm_i32x4_shuffle(exponent, exponent, 0, 2, 0, 2));
+    return wasm_f64x2_add(e, wasm_f64x2_mul(p, s));
+}
+
+/* 2^t for two doubles, clamped far outside float's range. */
+TW_INLINE v128_t exp2_f64(v128_t t) {
+    t = wasm_f64x2_pmin(wasm_f64x2_splat(200.0), wasm_f64x2_pmax(wasm_f64x2_splat(-200.0), t));
+    v128_t k = wasm_f64x2_nearest(t), f = wasm_f64x2_mul(wasm_f64x2_sub(t, k), wasm_f64x2_splat(0.6931471805599453));
+    static const double inverse_factorial[] = {2.7557319223985893e-6, 2.48015873015873e-5, 1.984126984126984e-4,
+                                               1.388888888888889e-3, 8.333333333333333e-3, 4.1666666666666664e-2,
+                                               1.6666666666666666e-1, 0.5, 1.0, 1.0};
+    v128_t p = wasm_f64x2_splat(inverse_factorial[0]);
+    for (int32_t i = 1; i < 10; i++)
+        p = wasm_f64x2_add(wasm_f64x2_mul(p, f), wasm_f64x2_splat(inverse_factorial[i]));
+    v128_t n = wasm_i64x2_extend_low_i32x4(wasm_i32x4_trunc_sat_f64x2_zero(k));
+    return wasm_f64x2_mul(p, wasm_i64x2_shl(wasm_i64x2_add(n, wasm_i64x2_splat(1023)), 52));
+}
+
+/* |x|^y = 2^(y log2|x|) in double, rounded once; then the signs and special cases of C's pow. */
+TW_INLINE f32x4 pow4(f32x4 x, f32x4 y) {
+    f32x4 a = wasm_f32x4_abs(x), infinity = splat(__builtin_inff());
+    /* 0 and infinity stand for themselves through numbers far enough out; their powers leave float's range. */
+    v128_t low = wasm_f64x2_promote_low_f32x4(a), high = wasm_f64x2_promote_low_f32x4(wasm_i64x2_shuffle(a, a, 1, 1));
+    v128_t big = wasm_f64x2_splat(0x1p1000), small = wasm_f64x2_splat(0x1p-1000);
+    low = log2_f64(wasm_f64x2_pmin(big, wasm_f64x2_pmax(small, low)));
+    high = log2_f64(wasm_f64x2_pmin(big, wasm_f64x2_pmax(small, high)));
+    low = exp2_f64(wasm_f64x2_mul(low, wasm_f64x2_promote_low_f32x4(y)));
+    high = exp2_f64(wasm_f64x2_mul(high, wasm_f64x2_promote_low_f32x4(wasm_i64x2_shuffle(y, y, 1, 1))));
+    f32x4 r = wasm_i64x2_shuffle(wasm_f32x4_demote_f64x2_zero(low), wasm_f32x4_demote_f64x2_zero(high), 0, 2);
+    f32x4 zero = splat(0.0f), one = splat(1.0f), nan = splat(__builtin_nanf(""));
+    /* 0^tiny and inf^tiny: 2^(1000 y) is not far enough out. */
+    v128_t grows = wasm_v128_xor(wasm_f32x4_lt(y, zero), wasm_f32x4_eq(a, infinity));
+    v128_t extreme = wasm_v128_or(wasm_f32x4_eq(a, zero), wasm_f32x4_eq(a, infinity));
+    r = select4(extreme, select4(grows, infinity, zero), r);
+    f32x4 half = mul4(y, splat(0.5f));
+    v128_t integer = wasm_f32x4_eq(y, wasm_f32x4_nearest(y));
+    v128_t odd = wasm_v128_and(integer, wasm_f32x4_ne(half, wasm_f32x4_nearest(half)));
+    r = wasm_v128_or(r, wasm_v128_and(odd, wasm_v128_and(x, splat(-0.0f))));
+    v128_t finite_negative = wasm_v128_and(wasm_f32x4_lt(x, zero), wasm_f32x4_gt(x, wasm_f32x4_neg(infinity)));
+    r = select4(wasm_v128_andnot(finite_negative, integer), nan, r);
+    r = select4(wasm_v128_and(wasm_f32x4_eq(a, one), wasm_f32x4_eq(wasm_f32x4_abs(y), infinity)), one, r);
+    v128_t unordered = wasm_v128_or(wasm_f32x4_ne(x, x), wasm_f32x4_ne(y, y));
+    r = select4(unordered, nan, r);
+    return select4(wasm_v128_or(wasm_f32x4_eq(y, zero), wasm_f32x4_eq(x, one)), one, r);
+}
+
+/* One element at a time, for the ends of rows. */
+TW_INLINE float exp1(float x) { return wasm_f32x4_extract_lane(exp4(splat(x)), 0); }
+TW_INLINE float log1(float x) { return wasm_f32x4_extract_lane(log4(splat(x)), 0); }
+
+#endif

@@ -1,7 +1,8 @@
-"""Write the ONNX protobuf schema, as the installed `onnx` package has it, for `trainweb.model.schema`.
+"""Write the ONNX protobuf schema of the installed `onnx` package for `trainweb.model.schema`.
 
-Run by build.sh: `python scripts/make_schema.py [target]`. The file is a serialized `FileDescriptorSet`;
-it spares the runtime the `onnx` package, which needs numpy and a compiled extension.
+Run by build.sh: `python scripts/make_schema.py [target]`. The file is a serialized
+`FileDescriptorSet`; it spares the runtime the `onnx` package, which needs numpy and a compiled
+extension.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ class OptimizerGroup:
     initial_lr : float
         Rate that the learning rate scheduler started from.
     states : dict of str to dict of str to Tensor
-        By parameter, then by momentum ("momentum0", "momentum1"); shapes are those of the parameters.
+        By parameter, then by momentum ("momentum0", "momentum1"); shapes are those of the
+        parameters.
     """
 
     name: str = "group0"
@@ -39,8 +40,8 @@ class Checkpoint:
     Attributes
     ----------
     requires_grad, frozen : list of Tensor
-        The trainable parameters and the others. The order says nothing: that of the contiguous buffer
-        comes from the training model.
+        The trainable parameters and the others. The order says nothing: that of the contiguous
+        buffer comes from the training model.
     is_nominal : bool
         Only names are there: every shape is () and all data empty.
     groups : list of OptimizerGroup

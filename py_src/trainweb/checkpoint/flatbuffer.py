@@ -1,15 +1,16 @@
 """Bounds-checked reading of flatbuffers: what the C++ verifier checks, checked at each access.
 
-A flatbuffer is tables, vectors and strings that point at each other by relative offsets. A table starts
-with the (signed, backward) offset of its vtable, which lists where in the table each field lies. Nothing
-in a file is believed: positions, alignment, sizes and terminators are checked before they are used.
-https://flatbuffers.dev/internals/
+A flatbuffer is tables, vectors and strings that point at each other by relative offsets. A table
+starts with the (signed, backward) offset of its vtable, which lists where in the table each field
+lies. Nothing in a file is believed: positions, alignment, sizes and terminators are checked before
+they are used. https://flatbuffers.dev/internals/
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 from ..errors import CheckpointError
 
@@ -19,7 +20,7 @@ _I32 = struct.Struct("<i")
 _SCALARS = {code: struct.Struct(f"<{code}") for code in "?Bifq"}
 
 SHARING = 4
-"""Objects may be pointed at more than once; what is read may so exceed the file, but not without end."""
+"""How often the whole file may be read: objects may be shared, but not endlessly."""
 
 
 class Buffer:
@@ -58,17 +59,22 @@ class Buffer:
         """`pos`, when it is aligned and `nbytes` bytes lie from there on."""
         if pos < 0 or nbytes > self.size - pos:
             raise CheckpointError(
-                f"the checkpoint is corrupt or truncated: {what} lies at bytes {pos} to {pos + nbytes} of {self.size}"
+                f"the checkpoint is corrupt or truncated: {what} lies at bytes {pos} to "
+                f"{pos + nbytes} of {self.size}"
             )
         if pos % align:
-            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {pos} is not aligned to {align}")
+            raise CheckpointError(
+                f"the checkpoint is corrupt: {what} at byte {pos} is not aligned to {align}"
+            )
         return pos
 
     def follow(self, pos: int, what: str) -> int:
         """The position that the offset at `pos` points to."""
         (offset,) = _U32.unpack_from(self.data, self.require(pos, 4, 4, f"the offset of {what}"))
         if offset == 0:
-            raise CheckpointError(f"the checkpoint is corrupt: the offset of {what} at byte {pos} is 0")
+            raise CheckpointError(
+                f"the checkpoint is corrupt: the offset of {what} at byte {pos} is 0"
+            )
         return self.require(pos + offset, 4, 4, what)
 
     def vector(self, pos: int, item: int, what: str) -> tuple[int, int]:
@@ -92,7 +98,8 @@ class Table:
         (self._size,) = _U16.unpack_from(buffer.data, vtable + 2)
         if vtable_size < 4 or vtable_size % 2 or self._size < 4:
             raise CheckpointError(
-                f"the checkpoint is corrupt: {what} has a vtable of {vtable_size} bytes and a table of {self._size}"
+                f"the checkpoint is corrupt: {what} has a vtable of {vtable_size} bytes and a "
+                f"table of {self._size}"
             )
         buffer.require(vtable, vtable_size, 2, f"the vtable of {what}")
         buffer.require(pos, self._size, 4, what)
@@ -106,11 +113,12 @@ class Table:
             return None
         if offset < 4 or offset + nbytes > self._size:
             raise CheckpointError(
-                f"the checkpoint is corrupt: {what} lies at {offset} of {self.what}, which has {self._size} bytes"
+                f"the checkpoint is corrupt: {what} lies at {offset} of {self.what}, which has "
+                f"{self._size} bytes"
             )
         return self._buffer.require(self._pos + offset, nbytes, nbytes, what)
 
-    def scalar(self, field: int, code: str, default: int | float | bool, what: str):
+    def scalar(self, field: int, code: str, default: float, what: str) -> Any:
         """A number, in `struct` notation."""
         form = _SCALARS[code]
         pos = self._at(field, form.size, what)
@@ -132,7 +140,11 @@ class Table:
             return None
         start, count = self._buffer.vector(pos, 4, f"the {what}s")
         return (
-            Table(self._buffer, self._buffer.follow(start + 4 * index, f"{what} {index}"), f"{what} {index}")
+            Table(
+                self._buffer,
+                self._buffer.follow(start + 4 * index, f"{what} {index}"),
+                f"{what} {index}",
+            )
             for index in range(count)
         )
 
@@ -144,11 +156,15 @@ class Table:
         start, count = self._buffer.vector(pos, 1, what)
         end = self._buffer.require(start + count, 1, 1, f"the end of {what}")
         if self._buffer.data[end] != 0:
-            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {start} does not end with a zero byte")
+            raise CheckpointError(
+                f"the checkpoint is corrupt: {what} at byte {start} does not end with a zero byte"
+            )
         try:
             return str(self._buffer.data[start:end], "utf-8")
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {start} is not UTF-8") from error
+            raise CheckpointError(
+                f"the checkpoint is corrupt: {what} at byte {start} is not UTF-8"
+            ) from error
 
     def int64s(self, field: int, max_count: int, what: str) -> tuple[int, ...]:
         """A vector of int64, empty where absent."""

@@ -12,8 +12,8 @@ from ..errors import LimitError, ModelError, UnsupportedError
 from .graph import ITEM_SIZE, Dim, Graph, Node
 
 ONNX_DTYPES = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string",
-    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64",
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8:
+    "string", 9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64",
     15: "complex128", 16: "bfloat16", 17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2",
     20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1", 24: "float8e8m0", 25: "uint2",
     26: "int2", 27: "float6e2m3", 28: "float6e3m2",
@@ -23,10 +23,10 @@ ONNX_DTYPES = {
 DTYPE_CODES = {name: code for code, name in ONNX_DTYPES.items()}
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
-"""Versions of the ai.onnx operators that the operators here are written for; a test compares with `onnx`."""
+"""Versions of ai.onnx that the operators here are written for; a test compares with `onnx`."""
 
 MAX_RANK = 64
-"""Beyond every operator's definition; a longer shape is an attack, and indexing would go quadratic."""
+"""Beyond every operator's definition; a longer shape is an attack."""
 
 MAX_DIM = 2**31 - 1
 """Kernels count elements with int32."""
@@ -36,18 +36,20 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model or a request may cost; beyond it is a `LimitError`. The defaults leave real models room.
+    """What a model or request may cost; beyond is a `LimitError`. Defaults leave real models room.
 
     Attributes
     ----------
     arena_bytes : int
         Bytes of all tensors together: 4 GiB, the size of a WebAssembly memory.
     nodes : int
-        Nodes after inlining functions: 250 000, some fifty times the training graph of a 24-layer transformer.
+        Nodes after inlining functions: 250 000, some fifty times the training graph of a 24-layer
+        transformer.
     loop_iterations : int
         Iterations of a Loop or Scan: 1 000 000.
     file_bytes : int
-        Bytes of one model or checkpoint: 2 GiB - 1, the most that protobuf and flatbuffers can hold.
+        Bytes of one model or checkpoint: 2 GiB - 1, the most that protobuf and flatbuffers can
+        hold.
     """
 
     arena_bytes: int = 4 * 2**30
@@ -72,7 +74,7 @@ class Limits:
 def check_name(value: str | bytes, what: str) -> str:
     """`value` when it is text: protobuf hands out strings that are no UTF-8 as bytes."""
     if type(value) is not str:
-        raise ModelError(f"{what} is not UTF-8: {bytes(value[:40])!r}")
+        raise ModelError(f"{what} is not UTF-8: {value[:40]!r}")
     return value
 
 
@@ -95,7 +97,9 @@ def check_shape(dims: Iterable[int], what: str) -> tuple[int, ...]:
         if size < 0:
             raise ModelError(f"{what} has negative size {size} in dimension {axis}")
         if size > MAX_DIM:
-            raise LimitError(f"{what} has size {size} in dimension {axis}; at most {MAX_DIM} is supported")
+            raise LimitError(
+                f"{what} has size {size} in dimension {axis}; at most {MAX_DIM} is supported"
+            )
     return shape
 
 
@@ -124,7 +128,7 @@ def check_data(
 # --- the bytes of a model, before protobuf makes objects of them
 
 
-class Truncated(ValueError):
+class TruncatedError(ValueError):
     """A field reaches beyond the end of its message."""
 
 
@@ -137,7 +141,7 @@ def _varint(data: bytes | memoryview, pos: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return result, pos
         shift += 7
-    raise Truncated(f"the number at byte {pos} does not end")
+    raise TruncatedError(f"the number at byte {pos} does not end")
 
 
 def _messages(data: bytes | memoryview, pos: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -149,7 +153,9 @@ def _messages(data: bytes | memoryview, pos: int, end: int) -> Iterator[tuple[in
         if kind == 2:
             size, pos = _varint(data, pos, end)
             if size > end - pos:
-                raise Truncated(f"field {tag >> 3} at byte {at} says it has {size} bytes, {end - pos} are left")
+                raise TruncatedError(
+                    f"field {tag >> 3} at byte {at} says it has {size} bytes, {end - pos} are left"
+                )
             yield tag >> 3, pos, pos + size
             pos += size
         elif kind == 0:
@@ -157,9 +163,11 @@ def _messages(data: bytes | memoryview, pos: int, end: int) -> Iterator[tuple[in
         elif kind in (1, 5):
             pos += 8 if kind == 1 else 4
         else:
-            raise Truncated(f"field {tag >> 3} at byte {at} has wire type {kind}, which ONNX does not use")
+            raise TruncatedError(
+                f"field {tag >> 3} at byte {at} has wire type {kind}, which ONNX does not use"
+            )
     if pos > end:
-        raise Truncated(f"the message ends at byte {end}, within a number")
+        raise TruncatedError(f"the message ends at byte {end}, within a number")
 
 
 MODEL_GRAPH, MODEL_FUNCTION, GRAPH_NODE, FUNCTION_NODE = 7, 25, 1, 7
@@ -172,8 +180,8 @@ ENTRIES_PER_NODE = 8
 def check_encoding(data: bytes | memoryview, limits: Limits) -> None:
     """Walk the outermost levels of an encoded model: cheap, and says where a file is cut off.
 
-    A graph of 2-byte empty nodes would grow a thousandfold in memory once decoded, so the entries are
-    counted before that.
+    A graph of 2-byte empty nodes would grow a thousandfold in memory once decoded, so the entries
+    are counted before that.
     """
     nodes = entries = 0
     for field, start, stop in _messages(data, 0, len(data)):
@@ -186,13 +194,18 @@ def check_encoding(data: bytes | memoryview, limits: Limits) -> None:
     if nodes > limits.nodes:
         raise LimitError(f"the model has {nodes} nodes; the limit is {limits.nodes}")
     if entries > ENTRIES_PER_NODE * limits.nodes + 1000:
-        raise LimitError(f"the model has {entries} entries in its graph, too many for {limits.nodes} nodes")
+        raise LimitError(
+            f"the model has {entries} entries in its graph, too many for {limits.nodes} nodes"
+        )
 
 
 FOREIGN = (
     (b"\x1f\x8b", "gzip data"),
     (b"PK\x03\x04", "a zip archive"),
-    (b"version https://git-lfs", "a git-lfs pointer (the file itself was not fetched: run `git lfs pull`)"),
+    (
+        b"version https://git-lfs",
+        "a git-lfs pointer (the file itself was not fetched: run `git lfs pull`)",
+    ),
     (b"<", "HTML or XML, perhaps an error page of a web server"),
     (b"{", "JSON"),
     (b"\x89HDF", "an HDF5 file"),
@@ -246,7 +259,8 @@ def check_edges(graph: Graph, free: Mapping[int, Mapping[str, Reader]]) -> dict[
     Returns
     -------
     dict[str, Node | str]
-        Names that nothing in this graph defines, with what reads each: edges of an outer graph, or errors.
+        Names that nothing in this graph defines, with what reads each: edges of an outer graph, or
+        errors.
     """
     maker = _makers(graph)
     outer: dict[str, Reader] = {}
@@ -339,14 +353,18 @@ def check_opsets(imports: Iterable[Any], where: str) -> dict[str, int]:
         domain = check_name(entry.domain, f"a domain in the opset imports of {where}")
         domain = "" if domain == "ai.onnx" else domain
         if not 1 <= entry.version <= INT32_MAX:
-            raise ModelError(f"{where} imports opset {entry.version} of domain {domain or 'ai.onnx'!r}")
+            raise ModelError(
+                f"{where} imports opset {entry.version} of domain {domain or 'ai.onnx'!r}"
+            )
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise ModelError(
-                f"{where} imports opsets {opsets[domain]} and {entry.version} of domain {domain or 'ai.onnx'!r}"
+                f"{where} imports opsets {opsets[domain]} and {entry.version} of domain "
+                f"{domain or 'ai.onnx'!r}"
             )
     if not OLDEST_OPSET <= opsets.get("", OLDEST_OPSET) <= NEWEST_OPSET:
         raise UnsupportedError(
-            f"{where} uses opset {opsets['']} of ai.onnx; {OLDEST_OPSET} to {NEWEST_OPSET} are supported",
+            f"{where} uses opset {opsets['']} of ai.onnx; {OLDEST_OPSET} to {NEWEST_OPSET} are "
+            "supported",
             domain="",
             opset=opsets[""],
         )

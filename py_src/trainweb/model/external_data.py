@@ -1,22 +1,24 @@
-"""Tensor data outside the model file: only below the model's own directory, or from a dict the caller gives.
+"""Tensor data outside the model file: below the model's own directory, or given by the caller.
 
-A location is untrusted. It is resolved first and compared then, and opened one directory at a time without
-following links, so that no `..`, link or race leads out (ONNX: CVE-2022-25882, CVE-2024-27318, CVE-2026-27489).
+A location is untrusted. It is resolved first and compared then, and opened one directory at a time
+without following links, so that no `..`, link or race leads out (ONNX: CVE-2022-25882,
+CVE-2024-27318, CVE-2026-27489).
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from ..errors import ModelError
 from .checks import check_name
 
 KEYS = ("location", "offset", "length", "checksum")
-"""What ONNX defines. The checksum is not verified: it is of the whole file, which need not be read."""
+"""What ONNX defines. The checksum, of a whole file that need not be read, is not verified."""
 
 MAX_DIGITS = 19
 """Digits of 2^63; longer numbers are no file offsets."""
@@ -34,13 +36,15 @@ class Location:
     length: int | None
 
 
-def parse_location(entries, what: str) -> Location:
+def parse_location(entries: Iterable[Any], what: str) -> Location:
     """The `external_data` entries of a TensorProto; keys are only compared, never used as names."""
     found: dict[str, str] = {}
     for entry in entries:
         key = check_name(entry.key, f"a key of the external data of {what}")
         if key not in KEYS:
-            raise ModelError(f"{what} has external data with key {key[:40]!r}; ONNX defines {', '.join(KEYS)}")
+            raise ModelError(
+                f"{what} has external data with key {key[:40]!r}; ONNX defines {', '.join(KEYS)}"
+            )
         if key in found:
             raise ModelError(f"{what} has external data with two entries {key!r}")
         found[key] = check_name(entry.value, f"{key} of the external data of {what}")
@@ -76,7 +80,7 @@ class ExternalData:
         self._given = given or {}
         self._open: dict[str, tuple[int, int]] = {}
 
-    def __enter__(self) -> ExternalData:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -91,7 +95,9 @@ class ExternalData:
     def read(self, location: Location, nbytes: int, what: str) -> bytes | memoryview:
         """Exactly `nbytes` bytes at a location."""
         if location.length not in (None, nbytes):
-            raise ModelError(f"{what} has {location.length} bytes of external data, but needs {nbytes}")
+            raise ModelError(
+                f"{what} has {location.length} bytes of external data, but needs {nbytes}"
+            )
         end = location.offset + nbytes
         if location.name in self._given:
             view = memoryview(self._given[location.name]).cast("B")
@@ -99,7 +105,8 @@ class ExternalData:
             return view[location.offset : end]
         if self._directory is None:
             raise ModelError(
-                f"{what} lies in external file {location.name[:200]!r}: pass external_data={{location: bytes}}, "
+                f"{what} lies in external file {location.name[:200]!r}: pass "
+                f"external_data={{location: bytes}}, "
                 "for a model given as bytes reads no files"
             )
         if location.name not in self._open:
@@ -114,7 +121,9 @@ class ExternalData:
 def check_range(end: int, size: int, name: str, what: str) -> None:
     """That data up to byte `end` lies within a file of `size` bytes."""
     if end > size:
-        raise ModelError(f"{what} reaches to byte {end} of external file {name!r}, which has {size} bytes")
+        raise ModelError(
+            f"{what} reaches to byte {end} of external file {name!r}, which has {size} bytes"
+        )
 
 
 def read_at(descriptor: int, offset: int, nbytes: int, what: str) -> bytes:
@@ -143,17 +152,22 @@ def open_beneath(directory: Path, name: str, what: str) -> tuple[int, int]:
     parts = name.split("/")
     if "\0" in name or "\\" in name or ":" in name or name.startswith("/") or ".." in parts:
         raise ModelError(
-            f"{what} has external file {shown!r}: only a relative path below the model's directory is allowed"
+            f"{what} has external file {shown!r}: only a relative path below the model's "
+            "directory is allowed"
         )
     base = os.path.realpath(directory)
     try:
         target = os.path.realpath(os.path.join(base, *parts))
         if os.path.commonpath([base, target]) != base or target == base:
-            raise ModelError(f"{what} has external file {shown!r}, which leads out of the model's directory")
+            raise ModelError(
+                f"{what} has external file {shown!r}, which leads out of the model's directory"
+            )
         descriptor = _open_parts(base, os.path.relpath(target, base).split(os.sep))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ModelError(f"{what} has external file {shown!r}, which cannot be opened: {reason}") from error
+        raise ModelError(
+            f"{what} has external file {shown!r}, which cannot be opened: {reason}"
+        ) from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
@@ -163,7 +177,7 @@ def open_beneath(directory: Path, name: str, what: str) -> tuple[int, int]:
 
 
 def _open_parts(base: str, parts: list[str]) -> int:
-    """Open base/parts...; links were resolved before, so one that is met now was put there meanwhile."""
+    """Open base/parts...; links were resolved, so one that is met now was put there meanwhile."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     if os.open not in os.supports_dir_fd:

@@ -8,7 +8,7 @@ from ..errors import LimitError, ModelError, UnsupportedError
 from .checks import check_name, check_opsets
 
 MAX_DEPTH = 50
-"""Functions calling functions; exporters reach 5. Inlining recurses, so this must stay below Python's limit."""
+"""Functions calling functions; exporters reach 5. Inlining recurses, and Python has a limit."""
 
 Key = tuple[str, str, str]
 """Domain, name, overload."""
@@ -28,13 +28,15 @@ class Function:
         self.outputs = [check_name(name, f"an output of {what}") for name in proto.output]
         for formal in (self.inputs, self.outputs):
             if len(set(formal)) != len(formal) or "" in formal:
-                raise ModelError(f"{what} has two inputs or outputs of one name, or one without: {formal}")
+                raise ModelError(
+                    f"{what} has two inputs or outputs of one name, or one without: {formal}"
+                )
         self.attributes = [check_name(name, f"an attribute of {what}") for name in proto.attribute]
         self.defaults = list(proto.attribute_proto)
         self.opsets = check_opsets(proto.opset_import, what)
 
     def check_opsets(self, models: dict[str, int]) -> None:
-        """A graph has one version per domain, so a function that is called must be written for the model's."""
+        """Check that the function is for the model's opsets: a graph has one per domain."""
         for domain, version in self.opsets.items():
             if models.setdefault(domain, version) != version:
                 raise UnsupportedError(
@@ -63,7 +65,7 @@ class Frame:
         self.function, self.prefix = function, prefix
         self.names: dict[str, str] = {"": ""}
         self.attrs: dict[str, tuple[int, Any]] = {}
-        self.active = {function.key} | (caller.active if caller else set())
+        self.active: set[Key] = {function.key} | (caller.active if caller else set())
         if caller and function.key in caller.active:
             raise ModelError(f"function {function.name!r} calls itself")
         if len(self.active) > MAX_DEPTH:
@@ -81,12 +83,14 @@ class Frame:
         Returns
         -------
         list of (str, str)
-            Outputs that are inputs handed through: (from, to), for which the caller makes Identity nodes.
+            Outputs that are inputs handed through: (from, to), for which the caller makes Identity
+            nodes.
         """
         function = self.function
         if len(inputs) > len(function.inputs) or len(outputs) > len(function.outputs):
             raise ModelError(
-                f"{what} has {len(inputs)} inputs and {len(outputs)} outputs; function {function.name!r} "
+                f"{what} has {len(inputs)} inputs and {len(outputs)} outputs; function "
+                f"{function.name!r} "
                 f"has {len(function.inputs)} and {len(function.outputs)}"
             )
         missing = [""] * (len(function.inputs) - len(inputs))
@@ -105,4 +109,8 @@ def function_key(proto: Any, name: str) -> Key:
     """What a node and a function must have in common; fits NodeProto and FunctionProto."""
     what = f"function {name!r}"
     domain = check_name(proto.domain, f"the domain of {what}")
-    return "" if domain == "ai.onnx" else domain, check_name(name, what), check_name(proto.overload, f"overload of {what}")
+    return (
+        "" if domain == "ai.onnx" else domain,
+        check_name(name, what),
+        check_name(proto.overload, f"overload of {what}"),
+    )

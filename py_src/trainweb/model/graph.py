@@ -21,8 +21,8 @@ ITEM_SIZE = {
 """Bytes per element of each dtype."""
 
 STRUCT_FORMAT = {
-    "float32": "f", "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "int32": "i", "int64": "q",
-    "bool": "?", "float64": "d", "uint32": "I", "uint64": "Q",
+    "float32": "f", "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "int32": "i",
+    "int64": "q", "bool": "?", "float64": "d", "uint32": "I", "uint64": "Q",
 }  # fmt: skip
 """`struct` format characters of the dtypes Python can read."""
 
@@ -54,7 +54,9 @@ class Tensor:
     def of(name: str, dtype: str, shape: Iterable[int], values: Iterable[Any]) -> Tensor:
         """A tensor from Python numbers."""
         flat = tuple(values)
-        return Tensor(name, dtype, tuple(shape), struct.pack(f"<{len(flat)}{STRUCT_FORMAT[dtype]}", *flat))
+        return Tensor(
+            name, dtype, tuple(shape), struct.pack(f"<{len(flat)}{STRUCT_FORMAT[dtype]}", *flat)
+        )
 
 
 @dataclass(slots=True)
@@ -112,7 +114,10 @@ class Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
         return Graph(
             self.name,
-            [Node(n.op_type, list(n.inputs), list(n.outputs), dict(n.attrs), n.domain, n.name) for n in self.nodes],
+            [
+                Node(n.op_type, list(n.inputs), list(n.outputs), dict(n.attrs), n.domain, n.name)
+                for n in self.nodes
+            ],
             list(self.inputs),
             list(self.outputs),
             dict(self.initializers),

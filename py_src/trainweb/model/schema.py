@@ -27,8 +27,8 @@ def messages() -> Any:
     Returns
     -------
     SimpleNamespace
-        One attribute per name in `MESSAGES`, and `IR_VERSION`, the newest version of the format that the
-        schema describes.
+        One attribute per name in `MESSAGES`, and `IR_VERSION`, the newest version of the format
+        that the schema describes.
 
     Raises
     ------
@@ -42,13 +42,15 @@ def messages() -> Any:
         data = file.read_bytes()
     except OSError as error:
         raise TrainwebError(
-            f"trainweb/model/{SCHEMA_FILE} is missing: this is a source checkout that was not built; run ./build.sh"
+            f"trainweb/model/{SCHEMA_FILE} is missing: this is a source checkout that was not "
+            "built; run ./build.sh"
         ) from error
     pool = descriptor_pool.DescriptorPool()
     for descriptor in descriptor_pb2.FileDescriptorSet.FromString(data).file:
         pool.AddSerializedFile(descriptor.SerializeToString())
     classes = {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"onnx.{name}")) for name in MESSAGES
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"onnx.{name}"))
+        for name in MESSAGES
     }
     versions = pool.FindEnumTypeByName("onnx.Version").values_by_name
     return SimpleNamespace(**classes, IR_VERSION=versions["IR_VERSION"].number)

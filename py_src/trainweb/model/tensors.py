@@ -22,9 +22,16 @@ TYPED_FIELD = {
     "uint8": ("int32_data", "B"), "bool": ("int32_data", "B"),
     "float16": ("int32_data", "H"), "bfloat16": ("int32_data", "H"),
 }  # fmt: skip
-"""Where a TensorProto keeps typed elements, and the `array` code of the dtype; half floats are bit patterns."""
+"""Where a TensorProto keeps typed elements, and the `array` code; half floats are bit patterns."""
 
-TYPED_FIELDS = ("float_data", "double_data", "int64_data", "uint64_data", "int32_data", "string_data")
+TYPED_FIELDS = (
+    "float_data",
+    "double_data",
+    "int64_data",
+    "uint64_data",
+    "int32_data",
+    "string_data",
+)
 
 
 class TensorReader:
@@ -42,7 +49,9 @@ class TensorReader:
         dtype = check_dtype(proto.data_type, what)
         shape = check_shape(proto.dims, what)
         if proto.HasField("segment"):
-            raise ModelError(f"{what} is one segment of a tensor: such parts are not supported by ONNX itself")
+            raise ModelError(
+                f"{what} is one segment of a tensor: such parts are not supported by ONNX itself"
+            )
         if proto.data_location == EXTERNAL:
             self.account(dtype, shape, what)
             data = self._external_data(proto, dtype, shape, what)
@@ -62,7 +71,9 @@ class TensorReader:
                 f"the limit of {self._limits.arena_bytes} bytes"
             )
 
-    def _external_data(self, proto: Any, dtype: str, shape: tuple[int, ...], what: str) -> bytes | memoryview:
+    def _external_data(
+        self, proto: Any, dtype: str, shape: tuple[int, ...], what: str
+    ) -> bytes | memoryview:
         if _typed_fields(proto) or proto.raw_data:
             raise ModelError(f"{what} has both external data and data of its own")
         location = parse_location(proto.external_data, what)
@@ -76,7 +87,8 @@ class TensorReader:
         if raw and typed:
             raise ModelError(f"{what} has both raw_data and {typed[0]}")
         if raw or not typed:
-            return proto.raw_data
+            data: bytes = proto.raw_data
+            return data
         field, code = TYPED_FIELD[dtype]
         if typed != [field]:
             other = next(name for name in typed if name != field)
@@ -104,8 +116,12 @@ class TensorReader:
         last = -1
         for index, position in enumerate(positions):
             if not last < position < prod(shape):
-                raise ModelError(f"{what} has index {position} at position {index}: not ascending, or outside")
-            data[position * item : (position + 1) * item] = source[index * item : (index + 1) * item]
+                raise ModelError(
+                    f"{what} has index {position} at position {index}: not ascending, or outside"
+                )
+            data[position * item : (position + 1) * item] = source[
+                index * item : (index + 1) * item
+            ]
             last = position
         return Tensor(values.name, values.dtype, shape, bytes(data))
 

@@ -20,8 +20,8 @@ def write_model(graph: Graph) -> bytes:
     Parameters
     ----------
     graph : Graph
-        A main graph; its opsets, IR version, producer and metadata are those of the model. A graph without
-        a name, which ONNX does not allow, becomes "graph".
+        A main graph; its opsets, IR version, producer and metadata are those of the model. A graph
+        without a name, which ONNX does not allow, becomes "graph".
 
     Returns
     -------
@@ -46,14 +46,17 @@ def write_model(graph: Graph) -> bytes:
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
     _fill_graph(model.graph, graph)
-    return model.SerializeToString(deterministic=True)
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data
 
 
 def check_size(graph: Graph) -> None:
-    """That the constants fit into a protobuf message."""
+    """Check that the constants fit into a protobuf message."""
     nbytes = sum(len(tensor.data) for tensor in graph.initializers.values())
     if nbytes > INT32_MAX:
-        raise LimitError(f"the model has {nbytes} bytes of constants; an ONNX file holds at most {INT32_MAX}")
+        raise LimitError(
+            f"the model has {nbytes} bytes of constants; an ONNX file holds at most {INT32_MAX}"
+        )
 
 
 def _fill_graph(proto: Any, graph: Graph) -> None:
@@ -72,7 +75,9 @@ def _fill_values(protos: Any, values: Iterable[Value | Sequence]) -> None:
         proto = protos.add()
         proto.name = value.name
         if isinstance(value, Sequence):
-            proto.type.sequence_type.elem_type.tensor_type.elem_type = _code(value.dtype, value.name)
+            proto.type.sequence_type.elem_type.tensor_type.elem_type = _code(
+                value.dtype, value.name
+            )
             continue
         if value.dtype == "":
             continue
@@ -99,7 +104,9 @@ def _fill_node(proto: Any, node: Node) -> None:
         try:
             _fill_attribute(attribute, value)
         except (TypeError, ValueError) as error:
-            raise ModelError(f"attribute {name!r} of {node} cannot be {value!r:.80}: {error}") from error
+            raise ModelError(
+                f"attribute {name!r} of {node} cannot be {value!r:.80}: {error}"
+            ) from error
 
 
 def _fill_attribute(proto: Any, value: Any) -> None:
@@ -119,7 +126,7 @@ def _fill_attribute(proto: Any, value: Any) -> None:
         proto.type, proto.i = INT, int(value)
 
 
-def _fill_list(proto: Any, values: list | tuple) -> None:
+def _fill_list(proto: Any, values: list[Any] | tuple[Any, ...]) -> None:
     first = values[0] if values else 0
     if isinstance(first, (str, bytes)):
         proto.type = STRINGS

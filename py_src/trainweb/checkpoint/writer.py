@@ -44,7 +44,7 @@ def write_checkpoint(checkpoint: Checkpoint, *, generated: bool = False) -> byte
         The file would exceed 2 GiB.
     """
     # imported here, for it imports numpy where that is installed, and reading must not
-    from flatbuffers import Builder
+    from flatbuffers import Builder  # type: ignore[import-untyped]
 
     builder = Builder(_estimate(checkpoint))
     writer = _Writer(builder, checkpoint.is_nominal, sort=not generated)
@@ -104,9 +104,10 @@ class _Writer:
         builder.StartObject(n_fields)
         for method, field, value in scalars:
             getattr(builder, method)(field, value, 0)
-        for field, offset in offsets:
-            builder.PrependUOffsetTRelativeSlot(field, offset, 0)
-        return builder.EndObject()
+        for field, target in offsets:
+            builder.PrependUOffsetTRelativeSlot(field, target, 0)
+        offset: int = builder.EndObject()
+        return offset
 
     def tables(
         self, items: Iterable[Any], key: Callable[[Any], str], write: Callable[[Any], int]
@@ -119,9 +120,10 @@ class _Writer:
         """A vector of tables that are written."""
         builder = self._builder
         builder.StartVector(4, len(offsets), 4)
-        for offset in reversed(offsets):
-            builder.PrependUOffsetTRelative(offset)
-        return builder.EndVector()
+        for table in reversed(offsets):
+            builder.PrependUOffsetTRelative(table)
+        offset: int = builder.EndVector()
+        return offset
 
     def module(self, checkpoint: Checkpoint) -> int:
         """ModuleState."""

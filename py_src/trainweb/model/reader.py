@@ -87,41 +87,40 @@ def read_model(
 def load_bytes(
     source: Any, limits: Limits, what: str = "model", error: type[Exception] = ModelError
 ) -> tuple[bytes | memoryview, Path | None]:
-    """Load the bytes of a model or checkpoint; None is the directory where it is no file."""
+    """Load the bytes of a model or checkpoint; also its directory, None where it is no file."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        try:
-            with path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    raise error(f"{what} {str(path)!r} is no regular file")
-                data = (
-                    file.read(limits.file_bytes + 1) if status.st_size <= limits.file_bytes else b""
-                )
-        except (OSError, ValueError) as failure:
-            raise error(f"cannot read {what} {str(path)!r}: {failure}") from failure
-        size = max(len(data), status.st_size)
-        directory = path.parent
-    else:
-        if hasattr(source, "SerializeToString"):
-            source = source.SerializeToString()
-        try:
-            view = memoryview(source)
-        except TypeError as failure:
-            raise error(
-                f"a {what} is bytes, a path or a message, not {type(source).__name__}"
-            ) from failure
-        data = (
-            source
-            if isinstance(source, bytes)
-            else view.cast("B")
-            if view.c_contiguous
-            else view.tobytes()
-        )
-        size, directory = len(data), None
-    if size > limits.file_bytes:
-        raise LimitError(f"the {what} has {size} bytes; the limit is {limits.file_bytes}")
-    return data, directory
+        return _load_file(path, limits, what, error), path.parent
+    if hasattr(source, "SerializeToString"):
+        source = source.SerializeToString()
+    try:
+        view = memoryview(source)
+    except TypeError as failure:
+        kind = type(source).__name__
+        raise error(f"a {what} is bytes, a path or a message, not {kind}") from failure
+    _check_file_size(view.nbytes, limits, what)
+    if isinstance(source, bytes):
+        return source, None
+    return (view.cast("B") if view.c_contiguous else view.tobytes()), None
+
+
+def _load_file(path: Path, limits: Limits, what: str, error: type[Exception]) -> bytes:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise error(f"{what} {str(path)!r} is no regular file")
+            _check_file_size(status.st_size, limits, what)
+            data = file.read(limits.file_bytes + 1)
+    except (OSError, ValueError) as failure:
+        raise error(f"cannot read {what} {str(path)!r}: {failure}") from failure
+    _check_file_size(len(data), limits, what)
+    return data
+
+
+def _check_file_size(nbytes: int, limits: Limits, what: str) -> None:
+    if nbytes > limits.file_bytes:
+        raise LimitError(f"the {what} has {nbytes} bytes; the limit is {limits.file_bytes}")
 
 
 def _decode(data: bytes | memoryview, limits: Limits) -> Any:
@@ -246,6 +245,8 @@ class _Reader:
             ):
                 continue
             value = self._value(entry, f"a value info of graph {graph.name!r}", frame)
+            if isinstance(value, Sequence):
+                continue
             if graph.value_info.setdefault(value.name, value) != value:
                 raise ModelError(
                     f"graph {graph.name!r} has two different value infos for {value.name!r}"

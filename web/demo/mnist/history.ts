@@ -1,0 +1,67 @@
+/** What happened so far, step by step: the data of the curves. */
+
+/** Weight of the past in the smoothed curves. */
+const SMOOTHING = 0.9;
+
+export interface TrainRecord {
+  readonly step: number;
+  readonly loss: number;
+  /** Share of the batch that was classified correctly, before the update. */
+  readonly accuracy: number;
+}
+
+export interface TestRecord {
+  readonly step: number;
+  readonly loss: number;
+  readonly accuracy: number;
+}
+
+export class History {
+  readonly train: TrainRecord[] = [];
+  readonly test: TestRecord[] = [];
+
+  get lastTest(): TestRecord | undefined {
+    return this.test.at(-1);
+  }
+
+  /** Exponential moving averages of loss and accuracy over the training steps, bias-corrected. */
+  smoothed(): { loss: number[]; accuracy: number[] } {
+    const result: { loss: number[]; accuracy: number[] } = { loss: [], accuracy: [] };
+    let [loss, accuracy, weight] = [0, 0, 0];
+    for (const record of this.train) {
+      loss = SMOOTHING * loss + (1 - SMOOTHING) * record.loss;
+      accuracy = SMOOTHING * accuracy + (1 - SMOOTHING) * record.accuracy;
+      weight = SMOOTHING * weight + (1 - SMOOTHING);
+      result.loss.push(loss / weight);
+      result.accuracy.push(accuracy / weight);
+    }
+    return result;
+  }
+
+  /** Compact text for a checkpoint property, so that the curves come back with the weights. */
+  toText(): string {
+    const rows = (records: readonly TrainRecord[]): number[][] =>
+      records.map(({ step, loss, accuracy }) => [step, round(loss), round(accuracy)]);
+    return JSON.stringify({ train: rows(this.train), test: rows(this.test) });
+  }
+
+  /** The inverse of `toText`; text that is no history gives an empty one. */
+  static fromText(text: string): History {
+    const history = new History();
+    try {
+      const parsed = JSON.parse(text) as { train: number[][]; test: number[][] };
+      for (const part of ["train", "test"] as const) {
+        for (const [step = 0, loss = 0, accuracy = 0] of parsed[part]) {
+          history[part].push({ step, loss, accuracy });
+        }
+      }
+      return history;
+    } catch {
+      return new History();
+    }
+  }
+}
+
+function round(value: number): number {
+  return Number(value.toPrecision(5));
+}

@@ -1,0 +1,430 @@
+/** The training run: a session of trainweb, the loop over batches, evaluation, checkpoints. */
+
+import { Tensor, TrainingSession } from "trainweb";
+
+import { DigitSet, type Digits, download, toUnit } from "./data.js";
+import { History } from "./history.js";
+import { shuffledIndices } from "./random.mjs";
+
+export const CLASSES = 10;
+const EVAL_BATCH = 250;
+const EVALUATIONS_PER_EPOCH = 2;
+const WARMUP_STEPS = 50;
+/** Steps over which the speed is averaged. */
+const SPEED_WINDOW = 40;
+
+export type TrainerState = "loading" | "ready" | "running" | "paused" | "finished" | "failed";
+
+export interface Settings {
+  epochs: number;
+  batchSize: number;
+  learningRate: number;
+  seed: number;
+  /** Stop after so many steps, whatever the epochs say. */
+  maxSteps: number;
+}
+
+export interface Mistake {
+  /** Index in the test set. */
+  readonly index: number;
+  readonly label: number;
+  readonly predicted: number;
+  /** Probability the network gave to its wrong answer. */
+  readonly confidence: number;
+}
+
+export interface Evaluation {
+  readonly loss: number;
+  readonly accuracy: number;
+  /** confusion[label][predicted]: how many test images. */
+  readonly confusion: readonly (readonly number[])[];
+  /** Most confident first. */
+  readonly mistakes: readonly Mistake[];
+}
+
+/** What the page is told; called between steps, so it should return at once. */
+export interface Observer {
+  stateChanged(): void;
+  stepped(): void;
+  evaluated(evaluation: Evaluation): void;
+}
+
+type Artifacts = Awaited<TrainingSession["artifacts"]>;
+type Results = Awaited<ReturnType<TrainingSession["runEvalStep"]>>;
+
+export class Trainer {
+  readonly settings: Settings;
+  history = new History();
+  state: TrainerState = "loading";
+  error: Error | undefined;
+  /** Optimizer steps taken. */
+  step = 0;
+  lastLoss = Number.NaN;
+  /** Seconds spent in training steps. */
+  trainSeconds = 0;
+
+  readonly #digits: Digits;
+  readonly #observer: Observer;
+  #session: TrainingSession | undefined;
+  #artifacts: Artifacts | undefined;
+  #tail: Promise<unknown> = Promise.resolve();
+  #loop: Promise<void> | undefined;
+  #order = new Uint32Array();
+  #orderEpoch = -1;
+  #durations: number[] = [];
+
+  constructor(digits: Digits, settings: Settings, observer: Observer) {
+    this.#digits = digits;
+    this.settings = settings;
+    this.#observer = observer;
+  }
+
+  get stepsPerEpoch(): number {
+    return Math.floor(this.#digits.train.count / this.settings.batchSize);
+  }
+
+  get totalSteps(): number {
+    return Math.min(this.settings.epochs * this.stepsPerEpoch, this.settings.maxSteps);
+  }
+
+  /** Epochs done, with the fraction of the running one. */
+  get epoch(): number {
+    return this.step / this.stepsPerEpoch;
+  }
+
+  get stepsPerSecond(): number {
+    const seconds = this.#durations.reduce((sum, duration) => sum + duration, 0);
+    return seconds > 0 ? this.#durations.length / seconds : 0;
+  }
+
+  /** Build training, eval and optimizer models from the forward model, here in the page. */
+  async load(modelUrl: string): Promise<void> {
+    await this.#guarded(async () => {
+      const model = await download(modelUrl);
+      this.#session = await TrainingSession.createFromModel(model, {
+        loss: "CrossEntropyLoss",
+        optimizer: "AdamW",
+        additionalOutputNames: ["logits"],
+      });
+      this.#artifacts = await this.#session.artifacts;
+      await this.#schedule();
+      await this.#evaluate();
+      this.#setState("ready");
+    });
+  }
+
+  start(): void {
+    if (this.state === "finished" && this.step >= this.totalSteps) {
+      return;
+    }
+    if (this.state === "ready" || this.state === "paused" || this.state === "finished") {
+      this.#setState("running");
+      this.#loop = this.#guarded(() => this.#run());
+    }
+  }
+
+  /** Stop after the step in progress. */
+  async pause(): Promise<void> {
+    if (this.state === "running") {
+      this.#setState("paused");
+    }
+    await this.#loop;
+  }
+
+  /** Back to the random weights. */
+  async reset(): Promise<void> {
+    await this.pause();
+    await this.#guarded(async () => {
+      await this.#replaceSession(this.#built().checkpoint);
+      this.step = 0;
+      this.lastLoss = Number.NaN;
+      this.history = new History();
+      await this.#schedule();
+      await this.#evaluate();
+      this.#setState("ready");
+    });
+  }
+
+  /** A new peak learning rate, from the next step on. */
+  async setLearningRate(rate: number): Promise<void> {
+    this.settings.learningRate = rate;
+    await this.#guarded(() => this.#schedule());
+  }
+
+  /** More (or fewer) epochs; the decay of the learning rate follows. */
+  async setEpochs(epochs: number): Promise<void> {
+    this.settings.epochs = epochs;
+    await this.#guarded(() => this.#schedule());
+    this.#observer.stepped();
+  }
+
+  /** Another batch size; only before the first step. */
+  async setBatchSize(batchSize: number): Promise<void> {
+    this.settings.batchSize = batchSize;
+    this.#orderEpoch = -1;
+    await this.#guarded(() => this.#schedule());
+    this.#observer.stepped();
+  }
+
+  /** Probabilities of the ten digits for one image; may be called while training goes on. */
+  async predict(image: Uint8Array): Promise<Float32Array> {
+    const { side } = this.#digits.test;
+    const results = await this.#exclusively((session) =>
+      session.runEvalStep(
+        feeds(session.evalInputNames, toUnit(image), BigInt64Array.of(0n), side),
+      ),
+    );
+    return softmax(logitsOf(results));
+  }
+
+  /** Weights, moments of the optimizer, and where the run stands. */
+  async saveCheckpoint(): Promise<Uint8Array> {
+    const { epochs, batchSize, learningRate, seed } = this.settings;
+    return this.#exclusively(async (session) => {
+      const properties = { step: this.step, epochs, batchSize, learningRate, seed };
+      for (const [name, value] of Object.entries(properties)) {
+        await session.addProperty(name, value);
+      }
+      await session.addProperty("history", this.history.toText());
+      return session.saveCheckpoint({ includeOptimizerState: true });
+    });
+  }
+
+  /** Continue a run that `saveCheckpoint` saved. A file that does not fit leaves this run as it is. */
+  async resume(checkpoint: Uint8Array): Promise<void> {
+    await this.pause();
+    const before = this.state;
+    try {
+      await this.#replaceSession(checkpoint);
+    } catch (error) {
+      this.#setState(before);
+      throw error;
+    }
+    await this.#guarded(async () => {
+      await this.#readProperties();
+      await this.#schedule();
+      await this.#evaluate({ record: false });
+      this.#setState(this.step < this.totalSteps ? "paused" : "finished");
+    });
+  }
+
+  /** The trained forward model, as any ONNX runtime takes it. */
+  async exportModel(): Promise<Uint8Array> {
+    return this.#exclusively((session) => session.exportModelForInferencing(["logits"]));
+  }
+
+  async #readProperties(): Promise<void> {
+    const read = async (name: string, otherwise: number): Promise<number> => {
+      const value = await this.#exclusively((session) => session.getProperty(name));
+      return value === undefined ? otherwise : Number(value);
+    };
+    const { settings } = this;
+    settings.epochs = await read("epochs", settings.epochs);
+    settings.batchSize = await read("batchSize", settings.batchSize);
+    settings.learningRate = await read("learningRate", settings.learningRate);
+    settings.seed = await read("seed", settings.seed);
+    this.step = await read("step", 0);
+    const history = await this.#exclusively((session) => session.getProperty("history"));
+    this.history = History.fromText(String(history));
+    this.lastLoss = this.history.train.at(-1)?.loss ?? Number.NaN;
+  }
+
+  /** A session on these bytes in place of the present one, which goes only once the new one is there. */
+  async #replaceSession(checkpoint: Uint8Array): Promise<void> {
+    const { trainingModel, evalModel, optimizerModel } = this.#built();
+    const session = await TrainingSession.create({
+      trainModel: trainingModel,
+      evalModel,
+      optimizerModel,
+      checkpointState: checkpoint,
+    });
+    const old = this.#session;
+    await this.#tail;
+    this.#session = session;
+    this.#orderEpoch = -1;
+    this.#durations = [];
+    this.trainSeconds = 0;
+    await old?.release();
+  }
+
+  async #run(): Promise<void> {
+    const evaluationEvery = Math.ceil(this.stepsPerEpoch / EVALUATIONS_PER_EPOCH);
+    while (this.state === "running" && this.step < this.totalSteps) {
+      await this.#trainStep();
+      this.#observer.stepped();
+      const inEpoch = this.step % this.stepsPerEpoch;
+      const last = this.step === this.totalSteps;
+      if (inEpoch === 0 || last || inEpoch % evaluationEvery === 0) {
+        await this.#evaluate();
+      }
+    }
+    if (this.state === "running") {
+      this.#setState("finished");
+    }
+  }
+
+  async #trainStep(): Promise<void> {
+    const { batchSize } = this.settings;
+    const { pixels, labels } = this.#digits.train.batch(this.#nextIndices());
+    const { side } = this.#digits.train;
+    const start = performance.now();
+    const results = await this.#exclusively(async (session) => {
+      const outputs = await session.runTrainStep(
+        feeds(session.trainingInputNames, pixels, labels, side),
+      );
+      await session.schedulerStep();
+      await session.runOptimizerStep();
+      await session.lazyResetGrad();
+      return outputs;
+    });
+    this.#tick((performance.now() - start) / 1000);
+    const logits = logitsOf(results);
+    let correct = 0;
+    for (let row = 0; row < batchSize; row++) {
+      correct += Number(argmax(rowOf(logits, row)) === Number(labels[row]));
+    }
+    this.step += 1;
+    this.lastLoss = lossOf(results);
+    this.history.train.push({
+      step: this.step,
+      loss: this.lastLoss,
+      accuracy: correct / batchSize,
+    });
+  }
+
+  #tick(seconds: number): void {
+    this.trainSeconds += seconds;
+    this.#durations.push(seconds);
+    if (this.#durations.length > SPEED_WINDOW) {
+      this.#durations.shift();
+    }
+  }
+
+  /** Indices of the next batch; each epoch has its own order, which seed and epoch determine. */
+  #nextIndices(): Uint32Array {
+    const epoch = Math.floor(this.step / this.stepsPerEpoch);
+    if (epoch !== this.#orderEpoch) {
+      this.#order = shuffledIndices(this.#digits.train.count, this.settings.seed + epoch);
+      this.#orderEpoch = epoch;
+    }
+    const at = (this.step % this.stepsPerEpoch) * this.settings.batchSize;
+    return this.#order.subarray(at, at + this.settings.batchSize);
+  }
+
+  async #evaluate({ record } = { record: true }): Promise<void> {
+    const { test } = this.#digits;
+    const confusion = Array.from({ length: CLASSES }, () => new Array<number>(CLASSES).fill(0));
+    const mistakes: Mistake[] = [];
+    let [loss, correct] = [0, 0];
+    for (let at = 0; at < test.count; at += EVAL_BATCH) {
+      const count = Math.min(EVAL_BATCH, test.count - at);
+      const results = await this.#evaluateBatch(test, at, count);
+      const logits = logitsOf(results);
+      loss += lossOf(results) * count;
+      for (let row = 0; row < count; row++) {
+        const probabilities = softmax(rowOf(logits, row));
+        const predicted = argmax(probabilities);
+        const label = test.label(at + row);
+        confusion[label]![predicted]! += 1;
+        if (predicted === label) {
+          correct += 1;
+        } else {
+          const confidence = probabilities[predicted] ?? 0;
+          mistakes.push({ index: at + row, label, predicted, confidence });
+        }
+      }
+    }
+    mistakes.sort((a, b) => b.confidence - a.confidence);
+    const evaluation = { loss: loss / test.count, accuracy: correct / test.count, confusion, mistakes };
+    if (record) {
+      const { loss, accuracy } = evaluation;
+      this.history.test.push({ step: this.step, loss, accuracy });
+    }
+    this.#observer.evaluated(evaluation);
+  }
+
+  #evaluateBatch(test: DigitSet, at: number, count: number): Promise<Results> {
+    const { pixels, labels } = test.batch(Uint32Array.from({ length: count }, (_, i) => at + i));
+    return this.#exclusively((session) =>
+      session.runEvalStep(feeds(session.evalInputNames, pixels, labels, test.side)),
+    );
+  }
+
+  /** Linear warmup to the peak rate, then linear decay to zero at the last step. */
+  async #schedule(): Promise<void> {
+    const total = this.totalSteps;
+    const warmup = Math.min(WARMUP_STEPS, Math.floor(total / 10));
+    await this.#exclusively((session) =>
+      session.registerLinearLRScheduler(warmup, total, this.settings.learningRate),
+    );
+  }
+
+  /** Run one piece of work on the session; the pieces queue up, so predictions go between steps. */
+  #exclusively<T>(work: (session: TrainingSession) => Promise<T> | T): Promise<T> {
+    const result = this.#tail.then(() => {
+      if (!this.#session) {
+        throw new Error("the network is still loading");
+      }
+      return work(this.#session);
+    });
+    this.#tail = result.catch(() => undefined);
+    return result;
+  }
+
+  #built(): Artifacts {
+    if (!this.#artifacts) {
+      throw new Error("the network is still loading");
+    }
+    return this.#artifacts;
+  }
+
+  async #guarded(work: () => Promise<void>): Promise<void> {
+    try {
+      await work();
+    } catch (error) {
+      this.error = error instanceof Error ? error : new Error(String(error));
+      this.#setState("failed");
+    }
+  }
+
+  #setState(state: TrainerState): void {
+    this.state = state;
+    this.#observer.stateChanged();
+  }
+}
+
+function feeds(
+  [imageName = "", labelsName = ""]: readonly string[],
+  pixels: Float32Array,
+  labels: BigInt64Array,
+  side: number,
+): Record<string, Tensor> {
+  return {
+    [imageName]: new Tensor("float32", pixels, [labels.length, 1, side, side]),
+    [labelsName]: new Tensor("int64", labels, [labels.length]),
+  };
+}
+
+function lossOf(results: Results): number {
+  const loss = Object.entries(results).find(([name]) => name !== "logits")?.[1];
+  return Number((loss?.data as Float32Array | undefined)?.[0]);
+}
+
+function logitsOf(results: Results): Float32Array {
+  return results["logits"]?.data as Float32Array;
+}
+
+function rowOf(logits: Float32Array, row: number): Float32Array {
+  return logits.subarray(row * CLASSES, (row + 1) * CLASSES);
+}
+
+export function argmax(values: Float32Array): number {
+  return values.reduce((best, value, i) => (value > (values[best] ?? -Infinity) ? i : best), 0);
+}
+
+function softmax(logits: Float32Array): Float32Array {
+  const highest = Math.max(...logits);
+  const exponentials = logits.map((value) => Math.exp(value - highest));
+  const sum = exponentials.reduce((total, value) => total + value, 0);
+  return exponentials.map((value) => value / sum);
+}

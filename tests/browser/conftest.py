@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -135,14 +136,15 @@ def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
         pytest.fail("errors in the page:\n" + "\n".join(unexpected), pytrace=False)
 
 
-def _kernel(browser: Browser, site: Site) -> Iterator[Kernel]:
+@contextlib.contextmanager
+def open_kernel(browser: Browser, site: Site, *, main_thread: bool = False) -> Iterator[Kernel]:
+    """Boot a stock Pyodide with micropip in a page of its own; errors of the page fail the test."""
     require_built(ROOT / ".build" / "pyodide" / "pyodide.mjs", ROOT / ".build" / "wheels")
     if not list((ROOT / "dist").glob("trainweb-*.whl")):
         pytest.fail("not built: the wheel in dist/; run ./build.sh", pytrace=False)
     page, errors = watched_page(browser)
-    kernel = Kernel(page, site)
+    kernel = Kernel(page, site, main_thread=main_thread)
     kernel.boot()
-    kernel.install()
     yield kernel
     page.context.close()
     if errors.messages:
@@ -152,10 +154,14 @@ def _kernel(browser: Browser, site: Site) -> Iterator[Kernel]:
 @pytest.fixture(scope="module")
 def pyodide_page(browser: Browser, plain_site: Site) -> Iterator[Kernel]:
     """Stock Pyodide in a page with `micropip.install("trainweb")` done, shared by a module."""
-    yield from _kernel(browser, plain_site)
+    with open_kernel(browser, plain_site) as kernel:
+        kernel.install()
+        yield kernel
 
 
 @pytest.fixture(scope="module")
 def isolated_pyodide_page(browser: Browser, isolated_site: Site) -> Iterator[Kernel]:
     """The same in a cross-origin isolated page."""
-    yield from _kernel(browser, isolated_site)
+    with open_kernel(browser, isolated_site) as kernel:
+        kernel.install()
+        yield kernel

@@ -13,10 +13,14 @@ from .server import Site, zip_folders
 LOCAL_LOCK = "pyodide-lock.local.json"
 REPLY_TIMEOUT_MS = 240_000  # the whole conformance replay is one call, on a busy machine
 
-INSTALL = """
+USE_INDEX = """
 import micropip
 micropip.set_index_urls(index)
-await micropip.install(wheel)
+"""
+
+INSTALL = """
+import micropip
+await micropip.install(requirement)
 """
 
 CALL = """
@@ -37,15 +41,22 @@ class PythonError(Exception):
 
 
 class Kernel:
-    """A stock Pyodide in a worker of `page`: no page code of trainweb, no network but `site`."""
+    """A stock Pyodide in `page`: no page code of trainweb, no network but `site`.
 
-    def __init__(self, page: Page, site: Site) -> None:
+    Parameters
+    ----------
+    main_thread
+        Run Python on the page itself (as PyScript does) and not in a worker (as JupyterLite does).
+    """
+
+    def __init__(self, page: Page, site: Site, *, main_thread: bool = False) -> None:
         self.page = page
         self.site = site
+        self._query = "?main" if main_thread else ""
 
-    def boot(self, packages: tuple[str, ...] = ("numpy", "micropip")) -> str:
+    def boot(self, packages: tuple[str, ...] = ("micropip",)) -> str:
         """Start Pyodide and load `packages` of its distribution; returns the version."""
-        self.page.goto(self.site.url("/tests/pyodide.html"))
+        self.page.goto(self.site.url("/tests/pyodide.html" + self._query))
         return str(self._ask({
             "kind": "boot", "base": self.site.url("/pyodide/"), "lock": LOCAL_LOCK,
             "packages": list(packages),
@@ -60,7 +71,12 @@ class Kernel:
 
     def install(self, requirement: str = "trainweb") -> None:
         """`micropip.install(requirement)`, with the local server as the package index."""
-        self.run(INSTALL, index=self.site.url("/simple/{package_name}/"), wheel=requirement)
+        self.use_local_index()
+        self.run(INSTALL, requirement=requirement)
+
+    def use_local_index(self) -> None:
+        """Make micropip look for packages on the local server, whose wheels the build made."""
+        self.run(USE_INDEX, index=self.site.url("/simple/{package_name}/"))
 
     def ship(self, name: str, folder: Path, into: str = "/tests") -> str:
         """Copy a folder of the checkout to `into/name` of Pyodide's file system; returns that path."""

@@ -1,0 +1,125 @@
+"""The examples of the README, run as they stand there against the built package."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route
+
+from .conftest import open_kernel, require_built
+from .server import ROOT, Site, mime_type
+
+README = (ROOT / "README.md").read_text()
+FIRST_MODEL = ROOT / "docs" / "first.onnx"
+PYODIDE_CDN = re.compile(r"https://cdn\.jsdelivr\.net/pyodide/v[\d.]+/full/([\w.-]+)$")
+STEPS = [50, 100, 150, 200, 250, 300]
+LOSS_AT_CHANCE = 0.693  # ln 2: two classes, nothing learned
+LEARNED_LOSS = 0.25
+PAGE_LINES = 40  # a first page is short, or nobody reads it
+
+
+def code_block(language: str) -> str:
+    """The one fenced block of a language in the README."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1, f"expected one {language} block in README.md, found {len(blocks)}"
+    return str(blocks[0])
+
+
+def check_log(text: str) -> None:
+    """Check the lines `step N: loss X`: all there, and the model has learned."""
+    lines = re.findall(r"^step (\d+): loss ([\d.]+)$", text, re.MULTILINE)
+    assert [int(step) for step, _ in lines] == STEPS, text
+    losses = [float(loss) for _, loss in lines]
+    assert losses[0] < LOSS_AT_CHANCE, text
+    assert losses[-1] < LEARNED_LOSS, text
+
+
+def serve_cdn_locally(page: Page) -> list[str]:
+    """Answer for Pyodide's CDN out of .build/pyodide; returns the list of other URLs asked for."""
+    strangers: list[str] = []
+
+    def answer(route: Route) -> None:
+        match = PYODIDE_CDN.match(route.request.url)
+        if match is None:
+            strangers.append(route.request.url)
+            route.abort()
+            return
+        file = ROOT / ".build" / "pyodide" / match.group(1)
+        headers = {"access-control-allow-origin": "*", "content-type": mime_type(file.name)}
+        route.fulfill(status=200, body=file.read_bytes(), headers=headers)
+
+    # Whatever does not go to the local server.
+    page.context.route(re.compile(r"^https?://(?!127\.0\.0\.1)"), answer)
+    return strangers
+
+
+def test_first_page_trains(page: Page, make_site: Callable[..., Site]) -> None:
+    require_built(ROOT / "dist" / "npm" / "index.js")
+    html = code_block("html")
+    assert len(html.splitlines()) <= PAGE_LINES
+    site = make_site(mounts={"/dist/npm/": [ROOT / "dist" / "npm"], "/docs/": [ROOT / "docs"]})
+    icon = '<link rel="icon" href="data:,">'  # or Chromium asks for /favicon.ico
+    url = site.add("/first.html", html.replace("<title>", icon + "<title>"))
+    strangers = serve_cdn_locally(page)
+    page.goto(url)
+    page.wait_for_function("document.querySelector('#log').textContent.includes('done:')")
+    text = page.inner_text("#log")
+    check_log(text)
+    n_bytes = int(re.search(r"done: (\d+) bytes", text).group(1))  # type: ignore[union-attr]
+    assert n_bytes == pytest.approx(FIRST_MODEL.stat().st_size, rel=0.5)
+    assert strangers == []
+
+
+def test_first_notebook_cell_trains(browser: Browser, plain_site: Site) -> None:
+    with open_kernel(browser, plain_site) as kernel:
+        kernel.use_local_index()
+        kernel.run(
+            "open('first.onnx', 'wb').write(bytes(data))", data=list(FIRST_MODEL.read_bytes())
+        )
+        kernel.run("import io, sys; sys.stdout = io.StringIO()")
+        kernel.run(code_block("python"))
+        check_log(kernel.run("sys.stdout.getvalue()"))
+
+
+def test_first_notebook_cell_trains_in_native_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = code_block("python").splitlines()
+    assert lines[:2] == ["import micropip", 'await micropip.install("trainweb")']
+    (tmp_path / "first.onnx").write_bytes(FIRST_MODEL.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    output = io.StringIO()
+    scope: dict[str, object] = {}
+    with contextlib.redirect_stdout(output):
+        exec(compile("\n".join(lines[2:]), "README.md", "exec"), scope)
+    check_log(output.getvalue())
+    assert b"hidden.weight" in scope["trained"]  # type: ignore[operator]
+
+
+def test_first_model_is_what_its_script_writes() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from make_first_model import build_model
+
+    assert build_model().SerializeToString(deterministic=True) == FIRST_MODEL.read_bytes()
+
+
+def test_links_and_pictures_of_the_documents_exist() -> None:
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    for document in [*documents, *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+            if not target.startswith(("http://", "https://")):
+                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_commands_of_the_readme_exist() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from build import COMMANDS
+
+    named = set(re.findall(r"\./build\.sh ([a-z][a-z-]*)", README))
+    assert {"demo", "test"} <= named <= set(COMMANDS)

@@ -1,0 +1,46 @@
+"""For all tests: one hypothesis profile, and a leak check of the kernels' memory on by default."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples on every machine, and no deadline: two cores may be busy with a browser.
+settings.register_profile(
+    "trainweb",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("trainweb")
+
+
+def bytes_in_use() -> int:
+    """Bytes allocated in the memories of the shared native engines, 0 while there is none."""
+    engine = sys.modules.get("trainweb.engine")
+    if engine is None or "trainweb.engine.wasmtime" not in sys.modules:
+        return 0
+    return sum(engine.get_engine(reproducible=mode).bytes_in_use() for mode in (False, True))
+
+
+@pytest.fixture(autouse=True)
+def leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves blocks in the kernels' memory (marker `leaks` turns it off)."""
+    before = bytes_in_use()
+    yield
+    if request.node.get_closest_marker("leaks") is not None:
+        return
+    if bytes_in_use() == before:
+        return
+    gc.collect()  # what only a dead cycle still holds is no leak
+    after = bytes_in_use()
+    if after > before:
+        pytest.fail(
+            f"{after - before} bytes of the kernels' memory were not given back: release the session",
+            pytrace=False,
+        )

@@ -102,6 +102,8 @@ class Site:
         Value of a Content-Security-Policy header for every reply.
     mounts
         Folders served under each prefix; the first that has the file wins.
+    port
+        Port to listen on; 0 takes any that is free.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Site:
         isolated: bool = False,
         csp: str | None = None,
         mounts: Mapping[str, Iterable[Path]] = MOUNTS,
+        port: int = 0,
     ) -> None:
         self.headers: dict[str, str] = dict(ISOLATION_HEADERS) if isolated else {}
         if csp is not None:
@@ -118,7 +121,7 @@ class Site:
         self.log: list[Request] = []
         self._replies: dict[str, Callable[[], Reply]] = {}
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, self))
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), functools.partial(_Handler, self))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()

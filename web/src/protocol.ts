@@ -96,7 +96,7 @@ export interface ArtifactBytes {
   readonly optimizerModel: Uint8Array | null;
 }
 
-/** JSON text of keyword arguments, as the Python method of the session names them. */
+/** JSON text of the list of arguments of a Python method. */
 export type ArgumentsJson = string;
 
 /** The answer of a Python method. */

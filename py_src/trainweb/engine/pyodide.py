@@ -25,16 +25,16 @@ class PyodideEngine(Engine):
 
     Parameters
     ----------
+    js_engine : JsProxy | None
+        An `Engine` of the JavaScript package. Every later PyodideEngine drives this one, too.
     reproducible : bool
         Use the build whose results are the same bytes on every machine. Without effect once the page
         has handed over an engine of its own.
-    js_engine : JsProxy | None
-        An `Engine` of the JavaScript package. Every later PyodideEngine drives this one, too.
     """
 
     _adopted: ClassVar[Any] = None
 
-    def __init__(self, *, reproducible: bool = False, js_engine: Any = None) -> None:
+    def __init__(self, js_engine: Any = None, *, reproducible: bool = False) -> None:
         if js_engine is not None:
             PyodideEngine._adopted = js_engine
         self._js = PyodideEngine._adopted

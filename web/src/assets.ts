@@ -1,0 +1,29 @@
+/** The files beside the worker script, each named literally so that bundlers carry them along. */
+
+import type { KernelBuild } from "./features.js";
+
+/** URL of a kernel build; `prefix` is where the page keeps them, null for beside this script. */
+export function kernelUrl(build: KernelBuild, prefix: string | null): URL {
+  if (prefix !== null) {
+    return new URL(`${build}.wasm`, prefix);
+  }
+  switch (build) {
+    case "kernels":
+      return new URL("./kernels.wasm", import.meta.url);
+    case "kernels.relaxed":
+      return new URL("./kernels.relaxed.wasm", import.meta.url);
+    case "kernels.threads":
+      return new URL("./kernels.threads.wasm", import.meta.url);
+    case "kernels.relaxed.threads":
+      return new URL("./kernels.relaxed.threads.wasm", import.meta.url);
+  }
+}
+
+/** URLs of the Python packages that the worker unpacks. */
+export function wheelUrls(): URL[] {
+  return [
+    new URL("./python/trainweb.whl", import.meta.url),
+    new URL("./python/protobuf.whl", import.meta.url),
+    new URL("./python/flatbuffers.whl", import.meta.url),
+  ];
+}

@@ -1,0 +1,182 @@
+/**
+ * A session in the worker. Python is asked for a plan once per signature; from then on a step writes
+ * the feeds, runs the plan and reads the fetches, with no Python at all.
+ */
+
+import type { Engine } from "./engine.js";
+import { FeedError, EngineError } from "./errors.js";
+import type { Fetch, NamedTensor, StepKind, WireDtype } from "./protocol.js";
+
+/** Where a feed goes or a result comes from. */
+export interface Slot {
+  readonly name: string;
+  readonly ptr: number;
+  readonly nbytes: number;
+  readonly dtype: WireDtype;
+  readonly dims: readonly number[];
+}
+
+/** A plan in kernel memory, with the places of its inputs and outputs. */
+export interface LoadedPlan {
+  readonly ptr: number;
+  /** Changes when addresses given out before are void. */
+  readonly generation: number;
+  readonly inputs: readonly Slot[];
+  readonly outputs: readonly Slot[];
+}
+
+/** The type of a feed, which is all of it that plans depend on. */
+export type Signature = readonly Omit<NamedTensor, "data">[];
+
+/** What Python answers for a session. */
+export interface PlanSource {
+  plan(kind: string, signature: Signature): LoadedPlan;
+  /** The error behind a status that is not 0. */
+  explain(ptr: number, status: number): Error;
+}
+
+/** Plans of one session by signature, and how to run them. */
+export class PlanRunner {
+  readonly #engine: Engine;
+  readonly #source: PlanSource;
+  readonly #plans = new Map<string, LoadedPlan>();
+  #generation = -1;
+
+  constructor(engine: Engine, source: PlanSource) {
+    this.#engine = engine;
+    this.#source = source;
+  }
+
+  /** Forget all plans: their addresses may be void. */
+  clear(): void {
+    this.#plans.clear();
+  }
+
+  /**
+   * Run a plan.
+   *
+   * @param variant - what else plans depend on, e.g. the reset flag
+   */
+  run(
+    kind: string,
+    variant: number,
+    feeds: readonly NamedTensor[],
+    fetches: readonly Fetch[],
+  ): NamedTensor[] {
+    const plan = this.#find(kind, variant, feeds);
+    const outputs = fetches.map((fetch) => findOutput(plan, fetch));
+    for (const slot of plan.inputs) {
+      this.#write(slot, feeds);
+    }
+    const status = this.#engine.run(plan.ptr);
+    if (status !== 0) {
+      throw this.#source.explain(plan.ptr, status);
+    }
+    return outputs.map(({ name, dtype, dims, ptr, nbytes }) => {
+      return { name, dtype, dims, data: this.#engine.read(ptr, nbytes) };
+    });
+  }
+
+  #find(kind: string, variant: number, feeds: readonly NamedTensor[]): LoadedPlan {
+    const key = keyOf(kind, variant, feeds);
+    const known = this.#plans.get(key);
+    if (known !== undefined) {
+      return known;
+    }
+    const signature = feeds.map(({ name, dtype, dims }) => ({ name, dtype, dims }));
+    const plan = this.#source.plan(kind, signature);
+    if (plan.generation !== this.#generation) {
+      this.#plans.clear();
+      this.#generation = plan.generation;
+    }
+    this.#plans.set(key, plan);
+    return plan;
+  }
+
+  #write(slot: Slot, feeds: readonly NamedTensor[]): void {
+    const feed = feeds.find(({ name }) => name === slot.name);
+    if (feed === undefined || feed.data.byteLength !== slot.nbytes) {
+      throw new EngineError(`the plan wants ${slot.nbytes} bytes for '${slot.name}'.`);
+    }
+    if (slot.nbytes > 0) {
+      this.#engine.write(slot.ptr, feed.data);
+    }
+  }
+}
+
+const LAZY_RESET = 0;
+const LEARNING_RATE = 1;
+
+/** A training session: its plans and its state words. */
+export class CompiledSession {
+  readonly #engine: Engine;
+  readonly #runner: PlanRunner;
+  readonly #state: number;
+
+  /** @param statePtr - address of the state words */
+  constructor(engine: Engine, source: PlanSource, statePtr: number) {
+    this.#engine = engine;
+    this.#runner = new PlanRunner(engine, source);
+    this.#state = statePtr;
+  }
+
+  step(kind: StepKind, feeds: readonly NamedTensor[], fetches: readonly Fetch[]): NamedTensor[] {
+    if (kind !== "train") {
+      return this.#runner.run(kind, 0, feeds, fetches);
+    }
+    const results = this.#runner.run(kind, this.#words(LAZY_RESET)[0] as number, feeds, fetches);
+    this.#words(LAZY_RESET)[0] = 0;
+    return results;
+  }
+
+  lazyResetGrad(): void {
+    this.#words(LAZY_RESET)[0] = 1;
+  }
+
+  get learningRate(): number {
+    return this.#floats(LEARNING_RATE)[0] as number;
+  }
+
+  set learningRate(rate: number) {
+    this.#floats(LEARNING_RATE)[0] = rate;
+  }
+
+  /** Forget all plans: their addresses may be void. */
+  clearPlans(): void {
+    this.#runner.clear();
+  }
+
+  #words(word: number): Uint32Array {
+    return new Uint32Array(this.#engine.u8.buffer, this.#state + 4 * word, 1);
+  }
+
+  #floats(word: number): Float32Array {
+    return new Float32Array(this.#engine.u8.buffer, this.#state + 4 * word, 1);
+  }
+}
+
+function keyOf(kind: string, variant: number, feeds: readonly NamedTensor[]): string {
+  let key = `${kind} ${variant}`;
+  for (const { name, dtype, dims } of feeds) {
+    key += `\n${name}\n${dtype} ${dims.join("x")}`;
+  }
+  return key;
+}
+
+/** The place of an output; a tensor of the caller's must fit before anything runs. */
+function findOutput(plan: LoadedPlan, { name, dtype, dims }: Fetch): Slot {
+  const slot = plan.outputs.find((output) => output.name === name);
+  if (slot === undefined) {
+    throw new RangeError(`'fetches' contains invalid output name: ${name}.`);
+  }
+  if (dtype !== undefined && dims !== undefined) {
+    const fits = dtype === slot.dtype && String(dims) === String(slot.dims);
+    if (!fits) {
+      throw new FeedError(
+        `the tensor given for output '${name}' is ${dtype} of dims [${dims.join(", ")}], ` +
+          `the result is ${slot.dtype} of dims [${slot.dims.join(", ")}].`,
+      );
+    }
+  }
+  return slot;
+}

@@ -1,0 +1,42 @@
+/**
+ * trainweb: train ONNX models inside a web page.
+ *
+ *     import { TrainingSession, Tensor } from "trainweb";
+ *
+ * The interface is that of onnxruntime-web/training 1.17 - 1.19, continued. Nothing of a browser is
+ * touched before a session is created, so that the module loads anywhere.
+ */
+
+export { Tensor } from "onnxruntime-common";
+
+export type { FeedsType, FetchesType, ReturnType, RunOptions } from "./arguments.js";
+export { env } from "./env.js";
+export type { LogLevel, PyodideFlags, WasmFlags } from "./env.js";
+export {
+  BufferSizeError,
+  CheckpointError,
+  EngineError,
+  FeedError,
+  GradientError,
+  LimitError,
+  ModelError,
+  ReleasedError,
+  SessionError,
+  TrainwebError,
+  UnsupportedError,
+} from "./errors.js";
+export { InferenceSession } from "./inference.js";
+export type { SessionOptions } from "./options.js";
+export type { SessionLimits } from "./protocol.js";
+export { TrainingSession } from "./session.js";
+export type {
+  Artifacts,
+  LossType,
+  OptimizerType,
+  ParameterTypeAndShape,
+  PropertyValue,
+  SaveCheckpointOptions,
+  TrainingConfig,
+  TrainingSessionCreateOptions,
+} from "./session.js";
+export type { Source } from "./sources.js";

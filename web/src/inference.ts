@@ -1,0 +1,180 @@
+/** `InferenceSession`: runs forward models on the same kernels, e.g. what a training session exported. */
+
+import { transfer } from "comlink";
+
+import {
+  parseRunArguments,
+  type FetchesType,
+  type FeedsType,
+  type ReturnType,
+  type RunOptions,
+} from "./arguments.js";
+import { Channel } from "./channel.js";
+import { connect, type WorkerClient } from "./client.js";
+import { resolveOptions, type SessionOptions } from "./options.js";
+import type { InferenceInfo } from "./protocol.js";
+import { packFeeds } from "./session.js";
+import { loadSource, type Source } from "./sources.js";
+import { describeFetch, unpackResults } from "./tensors.js";
+
+const KEY = Symbol("InferenceSession");
+
+export class InferenceSession {
+  readonly #info: InferenceInfo;
+  readonly #channel: Channel;
+
+  /** @internal */
+  constructor(key: symbol, client: WorkerClient, info: InferenceInfo) {
+    if (key !== KEY) {
+      throw new TypeError("use InferenceSession.create().");
+    }
+    this.#info = info;
+    const { handle } = info;
+    this.#channel = new Channel(this, "InferenceSession", client, (api) =>
+      api.releaseInference(handle),
+    );
+  }
+
+  /**
+   * Load a model.
+   *
+   * @param model - a URL, bytes or a Blob
+   * @throws ModelError, UnsupportedError or LimitError when trainweb cannot use the model
+   */
+  static create(model: Source, options?: SessionOptions): Promise<InferenceSession>;
+  static create(
+    buffer: ArrayBuffer,
+    byteOffset: number,
+    options?: SessionOptions,
+  ): Promise<InferenceSession>;
+  static create(
+    buffer: ArrayBuffer,
+    byteOffset: number,
+    byteLength?: number,
+    options?: SessionOptions,
+  ): Promise<InferenceSession>;
+  static async create(
+    model: Source,
+    arg1?: SessionOptions | number,
+    arg2?: SessionOptions | number,
+    arg3?: SessionOptions,
+  ): Promise<InferenceSession> {
+    const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
+    const resolved = resolveOptions(options);
+    const client = connect(resolved.settings);
+    const bytes = await loadSource("model", source);
+    await client.ready;
+    const info = await client.request((api) =>
+      api.createInference(transfer(bytes, [bytes.buffer]), resolved.json),
+    );
+    return new InferenceSession(KEY, client, info);
+  }
+
+  get inputNames(): readonly string[] {
+    return this.#info.inputNames;
+  }
+
+  get outputNames(): readonly string[] {
+    return this.#info.outputNames;
+  }
+
+  /**
+   * Run the model.
+   *
+   * @throws FeedError when a feed is missing, unknown, or has the wrong type, dims or values
+   */
+  run(feeds: FeedsType, options?: RunOptions): Promise<ReturnType>;
+  run(feeds: FeedsType, fetches: FetchesType, options?: RunOptions): Promise<ReturnType>;
+  async run(
+    feeds: FeedsType,
+    arg1?: FetchesType | RunOptions,
+    arg2?: RunOptions,
+  ): Promise<ReturnType> {
+    this.#channel.check();
+    const { handle, inputNames, outputNames } = this.#info;
+    const args = parseRunArguments(inputNames, outputNames, feeds, arg1, arg2);
+    const wanted = [...args.fetches].map(([name, target]) => describeFetch(name, target));
+    const packed = packFeeds(inputNames, args.feeds, args.options.transfer ?? false);
+    const results = await this.#channel.post(packed, ({ tensors, buffers }) => {
+      return (api) => api.runInference(handle, transfer(tensors, buffers), wanted);
+    });
+    return unpackResults(results, args.fetches);
+  }
+
+  /** Free the session after the calls already made. Harmless when repeated. */
+  release(): Promise<void> {
+    return this.#channel.release();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.release();
+  }
+}
+
+interface CreateArguments {
+  readonly source: Source;
+  readonly options: unknown;
+}
+
+function isBuffer(value: unknown): value is ArrayBuffer {
+  return (
+    value instanceof ArrayBuffer ||
+    (typeof SharedArrayBuffer !== "undefined" && value instanceof SharedArrayBuffer)
+  );
+}
+
+/** Sort out `(source[, options])` and `(buffer[, byteOffset[, byteLength]][, options])`. */
+function parseCreateArguments(
+  model: unknown,
+  arg1: unknown,
+  arg2: unknown,
+  arg3: unknown,
+): CreateArguments {
+  if (isBuffer(model)) {
+    return typeof arg1 === "number"
+      ? parseRange(model, arg1, arg2, arg3)
+      : { source: model, options: checkOptions(arg1) };
+  }
+  const isSource =
+    typeof model === "string" ||
+    model instanceof Uint8Array ||
+    model instanceof URL ||
+    (typeof Blob !== "undefined" && model instanceof Blob);
+  if (!isSource) {
+    throw new TypeError("Unexpected argument[0]: must be 'path' or 'buffer'.");
+  }
+  return { source: model, options: checkOptions(arg1) };
+}
+
+function parseRange(
+  buffer: ArrayBuffer,
+  byteOffset: number,
+  arg2: unknown,
+  arg3: unknown,
+): CreateArguments {
+  const total = buffer.byteLength;
+  if (!Number.isSafeInteger(byteOffset)) {
+    throw new RangeError("'byteOffset' must be an integer.");
+  }
+  if (byteOffset < 0 || byteOffset >= total) {
+    throw new RangeError(`'byteOffset' is out of range [0, ${total}).`);
+  }
+  const rest = total - byteOffset;
+  if (typeof arg2 !== "number") {
+    return { source: new Uint8Array(buffer, byteOffset, rest), options: checkOptions(arg2) };
+  }
+  if (!Number.isSafeInteger(arg2)) {
+    throw new RangeError("'byteLength' must be an integer.");
+  }
+  if (arg2 <= 0 || arg2 > rest) {
+    throw new RangeError(`'byteLength' is out of range (0, ${rest}].`);
+  }
+  return { source: new Uint8Array(buffer, byteOffset, arg2), options: checkOptions(arg3) };
+}
+
+function checkOptions(options: unknown): unknown {
+  if (options !== undefined && (typeof options !== "object" || options === null)) {
+    throw new TypeError("'options' must be an object.");
+  }
+  return options;
+}

@@ -1,0 +1,161 @@
+/** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
+
+import { env, resolveThreads } from "./env.js";
+import type { SessionLimits, WorkerSettings } from "./protocol.js";
+
+export interface SessionOptions {
+  /** Threads of the kernels; default `env.wasm.numThreads`. */
+  readonly threads?: number;
+  /** Results that are the same bytes on every browser, machine and thread count; somewhat slower. */
+  readonly reproducible?: boolean;
+  /** Bytes that activations and gradients may take; beyond it they are computed again. */
+  readonly memoryBudget?: number;
+  /** Refuse what is larger than this with a LimitError. */
+  readonly limits?: SessionLimits;
+
+  readonly executionProviders?: readonly (string | { readonly name: string })[];
+  readonly graphOptimizationLevel?: "disabled" | "basic" | "extended" | "layout" | "all";
+  readonly executionMode?: "sequential" | "parallel";
+  readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
+  readonly logVerbosityLevel?: number;
+  readonly intraOpNumThreads?: number;
+  readonly interOpNumThreads?: number;
+  readonly enableCpuMemArena?: boolean;
+  readonly enableMemPattern?: boolean;
+  readonly enableProfiling?: boolean;
+  readonly profileFilePrefix?: string;
+  readonly logId?: string;
+  readonly freeDimensionOverrides?: Readonly<Record<string, number>>;
+  readonly preferredOutputLocation?: "cpu" | "cpu-pinned" | Readonly<Record<string, string>>;
+  readonly extra?: Readonly<Record<string, unknown>>;
+}
+
+/** Providers that onnxruntime-web knows. All of them come down to our kernels. */
+const PROVIDERS = ["wasm", "cpu", "webgpu", "webnn", "webgl"];
+const OPTIMIZATION_LEVELS = ["disabled", "basic", "extended", "layout", "all"];
+const EXECUTION_MODES = ["sequential", "parallel"];
+const MAX_SEVERITY = 4;
+
+/** Options after the checks, as the worker and Python want them. */
+export interface ResolvedOptions {
+  readonly settings: WorkerSettings;
+  /** Keyword arguments of the Python session. */
+  readonly json: string;
+}
+
+/** Check the options and fill in the page's defaults. */
+export function resolveOptions(options: unknown): ResolvedOptions {
+  if (options !== undefined && (typeof options !== "object" || options === null)) {
+    throw new TypeError("'options' must be an object.");
+  }
+  const given: SessionOptions = options ?? {};
+  checkPeerOptions(given);
+  checkOwnOptions(given);
+  const reproducible = given.reproducible ?? false;
+  return {
+    settings: {
+      indexURL: absolutePrefix(env.pyodide.indexURL, "env.pyodide.indexURL"),
+      wasmPrefix:
+        env.wasm.wasmPaths === undefined
+          ? null
+          : absolutePrefix(env.wasm.wasmPaths, "env.wasm.wasmPaths"),
+      threads: resolveThreads(given.threads),
+      reproducible,
+    },
+    json: JSON.stringify({
+      reproducible,
+      memory_budget: given.memoryBudget,
+      limits: given.limits === undefined ? undefined : toSnakeCase(given.limits),
+    }),
+  };
+}
+
+function checkOwnOptions({ threads, reproducible, memoryBudget, limits }: SessionOptions): void {
+  checkCount("threads", threads, 0);
+  checkCount("memoryBudget", memoryBudget, 1);
+  if (reproducible !== undefined && typeof reproducible !== "boolean") {
+    throw new TypeError(`'reproducible' must be a boolean, got ${String(reproducible)}.`);
+  }
+  for (const [name, value] of Object.entries(limits ?? {})) {
+    checkCount(`limits.${name}`, value, 1);
+  }
+}
+
+function checkCount(name: string, value: unknown, minimum: number): void {
+  if (value === undefined) {
+    return;
+  }
+  if (typeof value !== "number" || !Number.isSafeInteger(value) || value < minimum) {
+    throw new RangeError(`'${name}' must be an integer >= ${minimum}, got ${String(value)}.`);
+  }
+}
+
+/** The texts are those of onnxruntime-web. */
+function checkPeerOptions(options: SessionOptions): void {
+  for (const provider of options.executionProviders ?? []) {
+    const name = typeof provider === "string" ? provider : provider.name;
+    if (!PROVIDERS.includes(name)) {
+      throw new Error(`no available backend found. ERR: not supported execution provider: ${name}`);
+    }
+  }
+  const { graphOptimizationLevel, executionMode, logSeverityLevel, logVerbosityLevel } = options;
+  if (
+    graphOptimizationLevel !== undefined &&
+    !OPTIMIZATION_LEVELS.includes(graphOptimizationLevel)
+  ) {
+    throw new Error(`unsupported graph optimization level: ${String(graphOptimizationLevel)}`);
+  }
+  if (executionMode !== undefined && !EXECUTION_MODES.includes(executionMode)) {
+    throw new Error(`unsupported execution mode: ${String(executionMode)}`);
+  }
+  if (
+    logSeverityLevel !== undefined &&
+    !(Number.isInteger(logSeverityLevel) && logSeverityLevel >= 0 && logSeverityLevel <= MAX_SEVERITY)
+  ) {
+    throw new Error(`log serverity level is not valid: ${String(logSeverityLevel)}`);
+  }
+  if (
+    logVerbosityLevel !== undefined &&
+    !(Number.isInteger(logVerbosityLevel) && logVerbosityLevel >= 0)
+  ) {
+    throw new Error(`log verbosity level is not valid: ${String(logVerbosityLevel)}`);
+  }
+  checkExtra(options.extra, new Set());
+}
+
+function checkExtra(extra: unknown, seen: Set<object>): void {
+  if (typeof extra !== "object" || extra === null) {
+    return;
+  }
+  if (seen.has(extra)) {
+    throw new Error("Circular reference in options");
+  }
+  seen.add(extra);
+  for (const value of Object.values(extra)) {
+    if (!["string", "number", "boolean", "object"].includes(typeof value)) {
+      throw new Error(`Can't handle extra config type: ${typeof value}`);
+    }
+    checkExtra(value, seen);
+  }
+  seen.delete(extra);
+}
+
+/** A folder's URL, absolute because the worker may lie elsewhere, with the slash that it needs. */
+function absolutePrefix(prefix: string, name: string): string {
+  if (typeof prefix !== "string" || prefix === "") {
+    throw new TypeError(`${name} must be a URL prefix, got ${String(prefix)}.`);
+  }
+  const base = globalThis.document?.baseURI ?? globalThis.location?.href;
+  const url = new URL(prefix, base).href;
+  return url.endsWith("/") ? url : `${url}/`;
+}
+
+/** Own keys in the spelling of Python. */
+export function toSnakeCase(object: object): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(object).map(([key, value]) => [
+      key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+      value as unknown,
+    ]),
+  );
+}

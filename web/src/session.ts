@@ -1,0 +1,515 @@
+/** `TrainingSession`: the interface of onnxruntime-web/training, continued. */
+
+import { transfer } from "comlink";
+import type { Tensor } from "onnxruntime-common";
+
+import {
+  parseRunArguments,
+  parseRunOptions,
+  type FetchesType,
+  type FeedsType,
+  type ReturnType,
+  type RunArguments,
+  type RunOptions,
+} from "./arguments.js";
+import { Channel } from "./channel.js";
+import { connect, type WorkerClient } from "./client.js";
+import { env } from "./env.js";
+import { BufferSizeError, FeedError, SessionError } from "./errors.js";
+import { resolveOptions, type SessionOptions } from "./options.js";
+import type { CallAnswer, NamedTensor, SessionInfo, StepKind, WireDtype } from "./protocol.js";
+import { isSource, loadSource, type Source } from "./sources.js";
+import {
+  copyBytes,
+  describe,
+  describeFetch,
+  isTensor,
+  packTensor,
+  unpackResults,
+  unpackTensor,
+  type PackedTensor,
+} from "./tensors.js";
+
+/** The files of a training session: URLs, bytes or Blobs. */
+export interface TrainingSessionCreateOptions {
+  readonly trainModel: Source;
+  readonly checkpointState: Source;
+  readonly evalModel?: Source | null;
+  readonly optimizerModel?: Source | null;
+}
+
+export type LossType =
+  | "MSELoss"
+  | "CrossEntropyLoss"
+  | "BCEWithLogitsLoss"
+  | "L1Loss";
+
+export type OptimizerType = "AdamW" | "SGD";
+
+/** How to make training artifacts of a forward model. */
+export interface TrainingConfig {
+  readonly loss: LossType;
+  readonly optimizer?: OptimizerType | null;
+  /** Names or regular expressions of the parameters to train; default: all but `frozenParams`. */
+  readonly requiresGrad?: readonly string[];
+  readonly frozenParams?: readonly string[];
+  readonly additionalOutputNames?: readonly string[];
+  /** The outputs of the model that the loss takes. */
+  readonly lossInputNames?: readonly string[];
+  /** Whether batch normalization learns its statistics. */
+  readonly batchNorm?: "train" | "as_exported";
+}
+
+export interface ParameterTypeAndShape {
+  readonly type: Tensor.Type;
+  readonly dims: readonly number[];
+}
+
+export interface SaveCheckpointOptions {
+  /** Keep the optimizer's moments and step count, so that training can resume. */
+  readonly includeOptimizerState?: boolean;
+}
+
+/** Training artifacts, as `TrainingSession.create` takes them. */
+export interface Artifacts {
+  readonly trainModel: Uint8Array;
+  /** As it was before training. */
+  readonly checkpointState: Uint8Array;
+  readonly evalModel: Uint8Array | null;
+  readonly optimizerModel: Uint8Array | null;
+}
+
+export type PropertyValue = number | bigint | string;
+
+const KEY = Symbol("TrainingSession");
+
+export class TrainingSession {
+  readonly #info: SessionInfo;
+  readonly #channel: Channel;
+
+  /** @internal */
+  constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
+    if (key !== KEY) {
+      throw new TypeError("use TrainingSession.create() or TrainingSession.createFromModel().");
+    }
+    this.#info = info;
+    const { handle } = info;
+    this.#channel = new Channel(this, "TrainingSession", client, (api) => api.release(handle));
+  }
+
+  /**
+   * Make a session of training artifacts.
+   *
+   * @throws TypeError when a required file is not given; ModelError, CheckpointError, UnsupportedError
+   *   or LimitError when trainweb cannot use a file; EngineError when the worker does not start
+   */
+  static async create(
+    trainingOptions: TrainingSessionCreateOptions,
+    sessionOptions?: SessionOptions,
+  ): Promise<TrainingSession> {
+    checkTrainingOptions(trainingOptions);
+    const { trainModel, checkpointState, evalModel, optimizerModel } = trainingOptions;
+    const options = resolveOptions(sessionOptions);
+    // The worker starts while the files are on their way.
+    const client = connect(options.settings);
+    const [train, checkpoint, evaluate, optimizer] = await Promise.all([
+      loadSource("trainModel", trainModel),
+      loadSource("checkpointState", checkpointState),
+      evalModel ? loadSource("evalModel", evalModel) : null,
+      optimizerModel ? loadSource("optimizerModel", optimizerModel) : null,
+    ]);
+    await client.ready;
+    const artifacts = {
+      trainModel: train,
+      checkpoint,
+      evalModel: evaluate,
+      optimizerModel: optimizer,
+    };
+    const buffers = [train, checkpoint, evaluate, optimizer].flatMap((bytes) =>
+      bytes === null ? [] : [bytes.buffer],
+    );
+    const info = await client.request((api) =>
+      api.createTraining(transfer(artifacts, buffers), options.json),
+    );
+    return TrainingSession.#open(client, info);
+  }
+
+  /**
+   * Make a session of a forward model: its training artifacts are built in the page.
+   *
+   * @throws GradientError when an operator between the loss and a parameter has no gradient; and as `create`
+   */
+  static async createFromModel(
+    model: Source,
+    config: TrainingConfig,
+    sessionOptions?: SessionOptions,
+  ): Promise<TrainingSession> {
+    if (!isSource(model)) {
+      throw new TypeError(`'model' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(model)}.`);
+    }
+    if (typeof config !== "object" || config === null) {
+      throw new TypeError("'config' must be an object that names at least a 'loss'.");
+    }
+    const options = resolveOptions(sessionOptions);
+    const client = connect(options.settings);
+    const bytes = await loadSource("model", model);
+    await client.ready;
+    const configJson = JSON.stringify(config);
+    const info = await client.request((api) =>
+      api.createFromModel(transfer(bytes, [bytes.buffer]), configJson, options.json),
+    );
+    return TrainingSession.#open(client, info);
+  }
+
+  static async #open(client: WorkerClient, info: SessionInfo): Promise<TrainingSession> {
+    const session = new TrainingSession(KEY, client, info);
+    if (env.seed !== undefined) {
+      await session.#call("set_seed", `[${BigInt(env.seed)}]`);
+    }
+    return session;
+  }
+
+  /** User inputs of the training model: no parameters, gradients or reset flag. */
+  get trainingInputNames(): readonly string[] {
+    return this.#info.trainingInputNames;
+  }
+
+  get trainingOutputNames(): readonly string[] {
+    return this.#info.trainingOutputNames;
+  }
+
+  /** User inputs of the eval model; empty without one. */
+  get evalInputNames(): readonly string[] {
+    return this.#info.evalInputNames;
+  }
+
+  get evalOutputNames(): readonly string[] {
+    return this.#info.evalOutputNames;
+  }
+
+  /**
+   * Forward and backward: gradients accumulate until the step after a `lazyResetGrad`.
+   *
+   * @throws FeedError when a feed is missing, unknown, or has the wrong type, dims or values
+   */
+  runTrainStep(feeds: FeedsType, options?: RunOptions): Promise<ReturnType>;
+  runTrainStep(feeds: FeedsType, fetches: FetchesType, options?: RunOptions): Promise<ReturnType>;
+  async runTrainStep(
+    feeds: FeedsType,
+    arg1?: FetchesType | RunOptions,
+    arg2?: RunOptions,
+  ): Promise<ReturnType> {
+    this.#channel.check();
+    const { trainingInputNames, trainingOutputNames } = this.#info;
+    const args = parseRunArguments(trainingInputNames, trainingOutputNames, feeds, arg1, arg2);
+    return this.#run("train", trainingInputNames, args);
+  }
+
+  /**
+   * The eval model with the current parameters; changes nothing.
+   *
+   * @throws SessionError without an eval model; FeedError as `runTrainStep`
+   */
+  runEvalStep(feeds: FeedsType, options?: RunOptions): Promise<ReturnType>;
+  runEvalStep(feeds: FeedsType, fetches: FetchesType, options?: RunOptions): Promise<ReturnType>;
+  async runEvalStep(
+    feeds: FeedsType,
+    arg1?: FetchesType | RunOptions,
+    arg2?: RunOptions,
+  ): Promise<ReturnType> {
+    this.#channel.check();
+    if (!this.#info.hasEval) {
+      throw new SessionError("This TrainingSession has no EvalModel loaded.");
+    }
+    const { evalInputNames, evalOutputNames } = this.#info;
+    const args = parseRunArguments(evalInputNames, evalOutputNames, feeds, arg1, arg2);
+    return this.#run("eval", evalInputNames, args);
+  }
+
+  /**
+   * Update the parameters with the accumulated gradients, which stay: call `lazyResetGrad` afterwards.
+   *
+   * @throws SessionError without an optimizer model
+   */
+  async runOptimizerStep(options?: RunOptions): Promise<void> {
+    this.#channel.check();
+    this.#checkOptimizer();
+    parseRunOptions(options);
+    await this.#step("optimizer");
+  }
+
+  /** The next train step overwrites the gradients instead of adding to them. */
+  async lazyResetGrad(): Promise<void> {
+    this.#channel.check();
+    const { handle } = this.#info;
+    await this.#channel.post(null, () => (api) => api.lazyResetGrad(handle));
+  }
+
+  /** Number of elements of the (trainable) parameters. */
+  async getParametersSize(trainableOnly = true): Promise<number> {
+    const { value } = await this.#callWith("get_parameters_size", [trainableOnly]);
+    return value as number;
+  }
+
+  /** All (trainable) parameters as one float32 tensor, in the order of the training model's inputs. */
+  async getContiguousParameters(trainableOnly = true): Promise<Tensor> {
+    return tensorOf(await this.#callWith("get_contiguous_parameters", [trainableOnly]));
+  }
+
+  /**
+   * Overwrite all (trainable) parameters.
+   *
+   * @param buffer - the bytes of the float32 array, or the array itself
+   * @throws BufferSizeError when the length is not that of the parameters
+   */
+  async loadParametersBuffer(buffer: Uint8Array | Float32Array, trainableOnly = true): Promise<void> {
+    if (!(buffer instanceof Uint8Array || buffer instanceof Float32Array)) {
+      throw new TypeError(`'buffer' must be a Uint8Array or Float32Array, got ${describe(buffer)}.`);
+    }
+    if (buffer.byteLength % Float32Array.BYTES_PER_ELEMENT !== 0) {
+      throw new BufferSizeError(
+        "Size of the buffer passed into loadParametersBuffer must match the number of parameters in " +
+          "the model. Please use getParametersSize method to check. " +
+          `${buffer.byteLength} bytes are no whole number of float32 elements.`,
+      );
+    }
+    await this.#callWith("load_parameters_buffer", [trainableOnly], copyBytes(buffer));
+  }
+
+  /** @throws SessionError without an optimizer model */
+  async getLearningRate(): Promise<number> {
+    this.#channel.check();
+    this.#checkOptimizer();
+    const { handle } = this.#info;
+    return this.#channel.post(null, () => (api) => api.getLearningRate(handle));
+  }
+
+  /** @throws SessionError without an optimizer model */
+  async setLearningRate(learningRate: number): Promise<void> {
+    this.#channel.check();
+    this.#checkOptimizer();
+    if (typeof learningRate !== "number") {
+      throw new TypeError(`'learningRate' must be a number, got ${describe(learningRate)}.`);
+    }
+    const { handle } = this.#info;
+    await this.#channel.post(null, () => (api) => api.setLearningRate(handle, learningRate));
+  }
+
+  /**
+   * Warm up linearly to `initialLr` over the first steps, then go down to 0. `schedulerStep` applies it.
+   *
+   * @param warmupStepCount - optimizer steps of the warm-up
+   * @param totalStepCount - optimizer steps after which the rate is 0
+   */
+  async registerLinearLRScheduler(
+    warmupStepCount: number,
+    totalStepCount: number,
+    initialLr: number,
+  ): Promise<void> {
+    this.#channel.check();
+    this.#checkOptimizer();
+    for (const [name, count] of Object.entries({ warmupStepCount, totalStepCount })) {
+      if (!Number.isSafeInteger(count) || count < 0) {
+        throw new RangeError(`'${name}' must be an integer >= 0, got ${String(count)}.`);
+      }
+    }
+    if (!Number.isFinite(initialLr)) {
+      throw new RangeError(`'initialLr' must be a finite number, got ${String(initialLr)}.`);
+    }
+    const args = [warmupStepCount, totalStepCount, initialLr];
+    await this.#callWith("register_linear_lr_scheduler", args);
+  }
+
+  /**
+   * Set the learning rate for the number of optimizer steps done.
+   *
+   * @throws SessionError without a registered scheduler
+   */
+  async schedulerStep(): Promise<void> {
+    this.#channel.check();
+    this.#checkOptimizer();
+    await this.#step("scheduler");
+  }
+
+  /** The checkpoint as onnxruntime's training APIs read it. */
+  async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array> {
+    const args = [options.includeOptimizerState ?? false];
+    return bytesOf(await this.#callWith("save_checkpoint", args));
+  }
+
+  /**
+   * The eval model as an inference model, with the current parameters.
+   *
+   * @param outputNames - tensors of the eval model to become outputs
+   */
+  async exportModelForInferencing(outputNames: readonly string[]): Promise<Uint8Array> {
+    if (!Array.isArray(outputNames)) {
+      throw new TypeError(`'outputNames' must be an array of strings, got ${describe(outputNames)}.`);
+    }
+    return bytesOf(await this.#callWith("export_model_for_inferencing", [outputNames]));
+  }
+
+  /** A copy of one parameter. */
+  async getParameter(name: string): Promise<Tensor> {
+    return tensorOf(await this.#callWith("get_parameter", [name]));
+  }
+
+  /** Overwrite one parameter; type and dims must be its own. Gradients and moments stay as they are. */
+  async updateParameter(name: string, tensor: Tensor): Promise<void> {
+    this.#channel.check();
+    if (!isTensor(tensor)) {
+      throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
+    }
+    const packed = packTensor(name, tensor, false);
+    await this.#channel.post(packed, ({ tensor: { dtype, dims, data }, buffer }) => {
+      const args = JSON.stringify([name, dtype, dims]);
+      const { handle } = this.#info;
+      return (api) => api.call(handle, "update_parameter", args, transfer(data, [buffer]));
+    });
+  }
+
+  async getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape> {
+    const { value } = await this.#callWith("get_parameter_type_and_shape", [name]);
+    const { dtype, dims } = value as { readonly dtype: WireDtype; readonly dims: number[] };
+    return { type: dtype, dims };
+  }
+
+  /** Keep a value in the checkpoint: an int64 (an integer number or bigint), a float32, or a string. */
+  async addProperty(name: string, value: PropertyValue): Promise<void> {
+    if (!["number", "bigint", "string"].includes(typeof value)) {
+      throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
+    }
+    const text = typeof value === "string" ? JSON.stringify(value) : String(value);
+    await this.#call("add_property", `[${JSON.stringify(name)}, ${text}]`);
+  }
+
+  async getProperty(name: string): Promise<PropertyValue> {
+    const { value } = await this.#callWith("get_property", [name]);
+    return value as PropertyValue;
+  }
+
+  /**
+   * The files that `createFromModel` built, to keep or to use elsewhere.
+   *
+   * @throws SessionError for a session that was made of artifacts
+   */
+  async getArtifacts(): Promise<Artifacts> {
+    const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"];
+    const [trainModel, checkpointState, evalModel, optimizerModel] = await Promise.all(
+      names.map(async (name) => (await this.#callWith("artifact", [name])).data),
+    );
+    return {
+      trainModel: trainModel ?? new Uint8Array(),
+      checkpointState: checkpointState ?? new Uint8Array(),
+      evalModel: evalModel ?? null,
+      optimizerModel: optimizerModel ?? null,
+    };
+  }
+
+  /** Free the session after the calls already made. Harmless when repeated. */
+  release(): Promise<void> {
+    return this.#channel.release();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.release();
+  }
+
+  #checkOptimizer(): void {
+    if (!this.#info.hasOptimizer) {
+      throw new SessionError("This TrainingSession has no OptimizerModel loaded.");
+    }
+  }
+
+  #callWith(method: string, args: readonly unknown[], data: Uint8Array<ArrayBuffer> | null = null) {
+    return this.#call(method, JSON.stringify(args), data);
+  }
+
+  async #call(
+    method: string,
+    args: string,
+    data: Uint8Array<ArrayBuffer> | null = null,
+  ): Promise<CallAnswer> {
+    this.#channel.check();
+    const { handle } = this.#info;
+    return this.#channel.post(null, () => (api) => {
+      const bytes = data === null ? null : transfer(data, [data.buffer]);
+      return api.call(handle, method, args, bytes);
+    });
+  }
+
+  async #step(kind: StepKind): Promise<void> {
+    const { handle } = this.#info;
+    await this.#channel.post(null, () => (api) => api.step(handle, kind, [], []));
+  }
+
+  async #run(
+    kind: StepKind,
+    inputNames: readonly string[],
+    { feeds, fetches, options }: RunArguments,
+  ): Promise<ReturnType> {
+    const wanted = [...fetches].map(([name, target]) => describeFetch(name, target));
+    const packed = packFeeds(inputNames, feeds, options.transfer ?? false);
+    const { handle } = this.#info;
+    const results = await this.#channel.post(packed, ({ tensors, buffers }) => {
+      return (api) => api.step(handle, kind, transfer(tensors, buffers), wanted);
+    });
+    return unpackResults(results, fetches);
+  }
+}
+
+/** Feeds in the order of the inputs, whatever order the caller has them in. */
+export interface PackedFeeds {
+  readonly tensors: NamedTensor[];
+  readonly buffers: ArrayBuffer[];
+}
+
+/** Take the data of the feeds now; a promise only where some tensor is not on the CPU. */
+export function packFeeds(
+  inputNames: readonly string[],
+  feeds: FeedsType,
+  transferred: boolean,
+): PackedFeeds | Promise<PackedFeeds> {
+  const packed = inputNames.map((name) => packTensor(name, feeds[name] as Tensor, transferred));
+  const finish = (parts: readonly PackedTensor[]): PackedFeeds => ({
+    tensors: parts.map(({ tensor }, index) => ({ name: inputNames[index] as string, ...tensor })),
+    buffers: [...new Set(parts.map(({ buffer }) => buffer))],
+  });
+  if (packed.some((part) => part instanceof Promise)) {
+    return Promise.all(packed).then(finish);
+  }
+  return finish(packed as PackedTensor[]);
+}
+
+function checkTrainingOptions(options: unknown): void {
+  if (typeof options !== "object" || options === null) {
+    throw new TypeError("'trainingOptions' must be an object with 'trainModel' and 'checkpointState'.");
+  }
+  for (const name of ["trainModel", "checkpointState", "evalModel", "optimizerModel"] as const) {
+    const source = (options as Partial<TrainingSessionCreateOptions>)[name];
+    const required = name === "trainModel" || name === "checkpointState";
+    if (!source && !required) {
+      continue;
+    }
+    if (!source) {
+      throw new TypeError(`'trainingOptions.${name}' is required: a URL, Uint8Array, ArrayBuffer or Blob.`);
+    }
+    if (!isSource(source)) {
+      throw new TypeError(
+        `'trainingOptions.${name}' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(source)}.`,
+      );
+    }
+  }
+}
+
+function bytesOf({ data }: CallAnswer): Uint8Array {
+  return data ?? new Uint8Array();
+}
+
+function tensorOf({ value, data }: CallAnswer): Tensor {
+  const { dtype, dims } = value as { readonly dtype: WireDtype; readonly dims: number[] };
+  if (data === null) {
+    throw new FeedError("the worker sent a tensor without data.");
+  }
+  return unpackTensor({ dtype, dims, data });
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +20,20 @@ settings.register_profile(
 settings.load_profile("trainweb")
 
 
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note for the fixtures' teardown whether the test failed."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
 def bytes_in_use() -> int:
     """Bytes allocated in the memories of the shared native engines, 0 while there is none."""
     engine = sys.modules.get("trainweb.engine")
@@ -33,8 +47,8 @@ def leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves blocks in the kernels' memory (marker `leaks` turns it off)."""
     before = bytes_in_use()
     yield
-    if request.node.get_closest_marker("leaks") is not None:
-        return
+    if request.node.get_closest_marker("leaks") or request.node.stash.get(FAILED, False):
+        return  # the traceback of a failed test keeps its sessions alive
     if bytes_in_use() == before:
         return
     gc.collect()  # what only a dead cycle still holds is no leak

@@ -1,0 +1,101 @@
+"""A notebook in the browser: stock Pyodide, `micropip.install("trainweb")`, no page code of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.conformance import replay
+
+from .conftest import open_kernel
+from .kernel import Kernel
+from .server import ROOT, Site
+
+GOLDEN = ROOT / "tests" / "golden"
+
+# A short training of the README's model, to be run here and there; its parameters come back as hex.
+TRAIN = """
+import numpy as np
+import trainweb
+from trainweb.artifacts import LossType, OptimType
+
+def train(path, steps=20):
+    files = trainweb.artifacts.build_artifacts(
+        path, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW
+    )
+    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
+    with trainweb.TrainingSession(
+        state, files.training_model, files.eval_model, files.optimizer_model,
+        options={"reproducible": True},
+    ) as session:
+        rng = np.random.default_rng(7)
+        for _ in range(steps):
+            points = rng.uniform(-1, 1, (32, 2)).astype(np.float32)
+            labels = (np.hypot(points[:, 0], points[:, 1]) < 0.8).astype(np.int64)
+            session.train_step({"points": points, "labels": labels})
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        return session.get_contiguous_parameters().tobytes().hex()
+"""
+
+IMPORTED = """
+import sys
+import trainweb
+trainweb.TrainingSession
+[name for name in ("numpy", "onnx", "google.protobuf") if name in sys.modules]
+"""
+
+MEMORY = """
+from trainweb.engine import get_engine
+get_engine().bytes_in_use() + get_engine(reproducible=True).bytes_in_use()
+"""
+
+
+@pytest.fixture(scope="module", params=["worker", "main thread", "isolated worker"])
+def kernel(
+    request: pytest.FixtureRequest, browser: Browser, plain_site: Site, isolated_site: Site
+) -> Iterator[Kernel]:
+    """Pyodide in a worker, on the page itself, and in a cross-origin isolated page."""
+    site = isolated_site if request.param == "isolated worker" else plain_site
+    with open_kernel(browser, site, main_thread=request.param == "main thread") as opened:
+        opened.install()
+        yield opened
+
+
+def test_import_needs_nothing_but_the_package(kernel: Kernel) -> None:
+    assert kernel.run(IMPORTED) == []
+
+
+def test_training_gives_the_same_bytes_as_in_native_python(kernel: Kernel) -> None:
+    model = ROOT / "docs" / "first.onnx"
+    folder = kernel.ship("docs", ROOT / "docs")
+    scope: dict[str, object] = {}
+    exec(TRAIN, scope)
+    here = scope["train"](str(model))  # type: ignore[operator]
+    there = kernel.run(TRAIN + "\ntrain(path)", path=f"{folder}/first.onnx")
+    assert there == here
+
+
+def test_sessions_give_their_memory_back(kernel: Kernel) -> None:
+    folder = kernel.ship("docs", ROOT / "docs")
+    before = kernel.run(MEMORY)
+    for _ in range(3):
+        kernel.run(TRAIN + "\ntrain(path, 2)", path=f"{folder}/first.onnx")
+    assert kernel.run(MEMORY) == before
+
+
+@pytest.fixture(scope="module")
+def conformance(pyodide_page: Kernel) -> tuple[Kernel, str, str]:
+    """The kernel with the replay code and the recordings on its file system."""
+    code = pyodide_page.ship("conformance", ROOT / "tests" / "conformance")
+    golden = pyodide_page.ship("golden", GOLDEN)
+    return pyodide_page, code, golden
+
+
+@pytest.mark.parametrize("case", replay.CASES)
+def test_recorded_training_is_replayed(conformance: tuple[Kernel, str, str], case: str) -> None:
+    kernel, code, golden = conformance
+    result = kernel.call(code, "replay", "replay", f"{golden}/{case}")
+    assert result["compared"] > 10

@@ -115,7 +115,7 @@ class _Compilation:
         sequences: Mapping[str, BufSequence],
         overwrite: bool,
     ) -> None:
-        self.graph, self.bindings, self.sequences = graph, bindings, sequences
+        self.graph, self.bindings, self.sequences = graph, bindings, dict(sequences)
         self.builder = Builder(description, overwrite=overwrite)
         self.types: dict[str, TensorType] = {}
         self.ops: dict[int, Op] = {}
@@ -143,6 +143,8 @@ class _Compilation:
                 if name:
                     self.producers[name] = k
             if any(name in self.sequences for name in node.inputs):
+                if getattr(op, "passes_sequence", False):
+                    self.sequences[node.outputs[0]] = self.sequences[node.inputs[0]]
                 continue
             inputs = [self._type(node, name) for name in node.inputs]
             inputs += [None] * (op.max_inputs - len(inputs)) if op.max_inputs < 64 else []

@@ -19,6 +19,8 @@ ARENA, CONSTANTS, PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE = range(7)
 """Segments of kernel memory, in the order of a plan's segment table."""
 
 STATE_WORDS = 16
+KERNEL_DTYPES = {"f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "u8": "uint8"}
+LABEL_BYTES = {"int32": 4, "int64": 8}
 
 
 @dataclass(eq=False, slots=True)
@@ -169,8 +171,7 @@ class Builder:
         numbers = spec.numbers(args)
         for arg in spec.args:
             if arg.kind == "scratch":
-                buf = self.temp({"f32": "float32", "i32": "int32", "i64": "int64", "u8": "uint8"}[arg.type],
-                                (max(1, int(spec.extent(arg, numbers))),))  # fmt: skip
+                buf = self.temp(KERNEL_DTYPES[arg.type], (max(1, spec.extent(arg, numbers)),))
                 call.args[arg.name] = buf
                 call.writes.append(buf)
                 continue
@@ -189,6 +190,21 @@ class Builder:
         if args:
             raise KeyError(f"{kernel} has no argument {', '.join(args)}")
         self.instructions.append(call)
+
+    def check_labels(self, labels: Buf, classes: int, ignore: int | None) -> None:
+        """Fail with the first label outside [0, classes) that is not `ignore`."""
+        self._check(labels, 0, classes, ignore, 1)
+
+    def check_index(self, indices: Buf, size: int) -> None:
+        """Fail with the first index outside [-size, size)."""
+        self._check(indices, -size, size, None, 0)
+
+    def _check(self, values: Buf, low: int, high: int, ignore: int | None, is_label: int) -> None:
+        if values.size:
+            self.emit(
+                "check_indices", indices=values, n=values.size, index_size=LABEL_BYTES[values.dtype], lo=low, hi=high,
+                has_ignore=int(ignore is not None), ignore=ignore or 0, is_label=is_label,
+            )  # fmt: skip
 
     def copy(self, out: Buf, source: Buf) -> None:
         """Copy the bytes of `source` to `out`."""

@@ -1,0 +1,43 @@
+"""Train ONNX models inside a web page, and in CPython on the same WebAssembly kernels.
+
+Names are imported at first use: loading and training need no numpy in the page.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from trainweb._version import __version__
+
+if TYPE_CHECKING:
+    from trainweb import api, artifacts, compat, errors, onnxblock
+    from trainweb.training.core import set_seed
+    from trainweb.training.inference import InferenceSession
+    from trainweb.training.session import TrainingSession
+    from trainweb.training.state import CheckpointState
+
+_HOMES = {
+    "CheckpointState": "trainweb.training.state",
+    "InferenceSession": "trainweb.training.inference",
+    "TrainingSession": "trainweb.training.session",
+    "set_seed": "trainweb.training.core",
+}
+_MODULES = ("api", "artifacts", "compat", "errors", "onnxblock")
+
+__all__ = [
+    "CheckpointState", "InferenceSession", "TrainingSession", "__version__", "api", "artifacts", "compat", "errors",
+    "onnxblock", "set_seed",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"trainweb.{name}")
+    raise AttributeError(f"module 'trainweb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

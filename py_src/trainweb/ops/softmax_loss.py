@@ -1,0 +1,319 @@
+"""Softmax, its gradients, and cross entropy on integer labels."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i32, i64
+from trainweb.ops.op import MS, Bad, Int, Op, Sample, Str, TensorType, register
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+
+def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int, int]:
+    """(outer, n, inner) of a reduction along `axis`, or over all dims from `axis` on where `flatten`."""
+    if flatten:
+        return prod(shape[:axis]), prod(shape[axis:]), 1
+    return prod(shape[:axis]), shape[axis] if shape else 1, prod(shape[axis + 1 :])
+
+
+class _AlongAxis(Op):
+    """Softmax and alike: before opset 13 the input is flattened to 2-D at `axis`, whose default is 1."""
+
+    versions = (1, 11, 13)
+    attrs = {"axis": Int()}
+    differentiable = (0,)
+    axis: int | None
+
+    @property
+    def flattens(self) -> bool:
+        """Whether the dims from `axis` on are one."""
+        return self.opset < 13
+
+    def axis_for(self, rank: int) -> int:
+        """The axis in force."""
+        axis = self.axis if self.axis is not None else (1 if self.flattens else -1)
+        if self.flattens and axis == rank:
+            return axis
+        return self.axis_of(axis, max(rank, 1))
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        t = inputs[0]
+        assert t is not None
+        if any(x is not None and x.dtype != "float32" for x in inputs):
+            raise self.unsupported("a dtype other than float32")
+        if len(inputs) == 2 and inputs[1] is not None and inputs[1].shape != t.shape:
+            raise self.error(f"shapes {list(t.shape)} and {list(inputs[1].shape)} differ.")
+        self.axis_for(t.rank)
+        return TensorType(t.dtype, t.shape)
+
+    def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
+        """Kernel arguments for a tensor of this shape."""
+        outer, n, inner = view_3d(shape, self.axis_for(len(shape)), self.flattens)
+        return {"outer": outer, "n": n, "inner": inner}
+
+    def as_3d(self, x: Any) -> Any:
+        """The array as (outer, n, inner)."""
+        return x.reshape(view_3d(x.shape, self.axis_for(x.ndim), self.flattens))
+
+
+class _Forward(_AlongAxis):
+    """A function of one input along an axis, whose gradient is an operator of (dY, Y)."""
+
+    kernel = ""
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:  # type: ignore[override]
+        if outs[0] is not None:
+            b.emit(self.kernel, x=x, y=outs[0], **self.sizes(x.shape))
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        suffix = "Grad" if self.flattens else "Grad_13"
+        axis = self.axis if self.axis is not None else (1 if self.flattens else -1)
+        return [g.op(self.op_type() + suffix, [douts[0] or "", outs[0]], domain=MS, axis=axis)]
+
+    samples = (
+        Sample([(3, 5)]),
+        Sample([(2, 3, 4)], {"axis": 1}),
+        Sample([(2, 3, 4)], {"axis": 1}, opset=11),
+        Sample([(2, 40)], {"axis": -1}),
+    )
+    bad = (Bad([(3, 5)], {"axis": 2}),)
+
+
+@register
+class Softmax(_Forward):
+    """exp(x) / sum(exp(x)) along an axis. https://onnx.ai/onnx/operators/onnx__Softmax.html"""
+
+    kernel = "softmax_f32"
+
+    def reference(self, x: Any) -> Any:
+        v = self.as_3d(x)
+        e = np.exp(v - v.max(axis=1, keepdims=True))
+        return (e / e.sum(axis=1, keepdims=True)).reshape(x.shape)
+
+
+@register
+class LogSoftmax(_Forward):
+    """log of softmax. https://onnx.ai/onnx/operators/onnx__LogSoftmax.html"""
+
+    kernel = "log_softmax_f32"
+
+    def reference(self, x: Any) -> Any:
+        v = self.as_3d(x)
+        v = v - v.max(axis=1, keepdims=True)
+        return (v - np.log(np.exp(v).sum(axis=1, keepdims=True))).reshape(x.shape)
+
+
+class _Backward(_AlongAxis):
+    """Gradient of an input from (dY, Y)."""
+
+    domain = MS
+    versions = (1,)
+    min_inputs = max_inputs = 2
+    differentiable = ()
+    kernel = ""
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, y: Buf) -> None:  # type: ignore[override]
+        if outs[0] is not None:
+            b.emit(self.kernel, dy=dy, y=y, dx=outs[0], **self.sizes(y.shape))
+
+    samples = (
+        Sample([(3, 5), (3, 5)]),
+        Sample([(2, 3, 4), (2, 3, 4)], {"axis": 1}),
+    )
+    bad = (Bad([(3, 5), (3, 4)]), Bad([(3, 5), (3, 5)], {"axis": 3}))
+
+
+class _SoftmaxGrad(_Backward):
+    kernel = "softmax_grad_f32"
+
+    def reference(self, dy: Any, y: Any) -> Any:
+        d, v = self.as_3d(dy), self.as_3d(y)
+        return (v * (d - (v * d).sum(axis=1, keepdims=True))).reshape(y.shape)
+
+
+class _LogSoftmaxGrad(_Backward):
+    kernel = "log_softmax_grad_f32"
+
+    def reference(self, dy: Any, y: Any) -> Any:
+        d, v = self.as_3d(dy), self.as_3d(y)
+        return (d - np.exp(v) * d.sum(axis=1, keepdims=True)).reshape(y.shape)
+
+
+@register
+class SoftmaxGrad_13(_SoftmaxGrad):
+    """Y * (dY - sum(Y * dY)) along an axis (com.microsoft)."""
+
+    flattens = False  # type: ignore[assignment]
+
+
+@register
+class LogSoftmaxGrad_13(_LogSoftmaxGrad):
+    """dY - exp(Y) * sum(dY) along an axis (com.microsoft)."""
+
+    flattens = False  # type: ignore[assignment]
+
+
+@register
+class SoftmaxGrad(_SoftmaxGrad):
+    """As SoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
+
+    flattens = True  # type: ignore[assignment]
+
+
+@register
+class LogSoftmaxGrad(_LogSoftmaxGrad):
+    """As LogSoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
+
+    flattens = True  # type: ignore[assignment]
+
+
+REDUCTIONS = {"none": 0, "sum": 1, "mean": 2}
+LABEL_BYTES = {"int32": 4, "int64": 8}
+
+
+class _CrossEntropy(Op):
+    """What cross entropy and its gradient share: scores (N, C, d1, ...), labels (N, d1, ...)."""
+
+    attrs = {"reduction": Str("mean"), "ignore_index": Int()}
+    reduction: str
+    ignore_index: int | None
+
+    def check(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> None:
+        """Raise unless the types fit."""
+        if self.reduction not in REDUCTIONS:
+            raise self.error(f"reduction {self.reduction!r} is none of {', '.join(REDUCTIONS)}.")
+        if scores.dtype != "float32" or labels.dtype not in LABEL_BYTES:
+            raise self.unsupported(f"{scores.dtype} scores with {labels.dtype} labels")
+        expected = (*scores.shape[:1], *scores.shape[2:])
+        if scores.rank < 2 or labels.shape != expected:
+            raise self.error(
+                f"The shape of logit and label does not match: scores {list(scores.shape)} need labels "
+                f"{list(expected)}, got {list(labels.shape)}."
+            )
+        if weights is not None and (weights.dtype != "float32" or weights.shape != (scores.shape[1],)):
+            raise self.error(f"weights must be float32 of shape {[scores.shape[1]]}, got {list(weights.shape)}.")
+
+    def sizes(self, scores: tuple[int, ...], labels: Buf) -> dict[str, int]:
+        """Kernel arguments."""
+        return {
+            "n": scores[0], "c": scores[1], "inner": prod(scores[2:]), "label_size": LABEL_BYTES[labels.dtype],
+            "has_ignore": int(self.ignore_index is not None), "ignore": self.ignore_index or 0,
+            "reduction": REDUCTIONS[self.reduction],
+        }  # fmt: skip
+
+    def weights_of(self, labels: Any, classes: int, weights: Any) -> tuple[Any, Any]:
+        """(clipped labels, weight of each position) for the reference."""
+        kept = np.ones(labels.shape) if self.ignore_index is None else (labels != self.ignore_index) * 1.0
+        clipped = np.where(kept > 0, labels, 0).astype(np.int64)
+        return clipped, kept if weights is None else kept * weights[clipped]
+
+
+def softmax_log(scores: Any) -> Any:
+    """Reference log softmax over dim 1."""
+    v = scores - scores.max(axis=1, keepdims=True)
+    return v - np.log(np.exp(v).sum(axis=1, keepdims=True))
+
+
+@register
+class SoftmaxCrossEntropyLoss(_CrossEntropy):
+    """Cross entropy of scores (N, C, ...) and labels. https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
+
+    Where every label is ignored the mean is 0, as in ONNX Runtime.
+    """
+
+    versions = (12, 13)
+    min_inputs, max_inputs, n_outputs = 2, 3, 2
+    differentiable = (0,)
+
+    def infer(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> tuple[TensorType, TensorType]:
+        self.check(scores, labels, weights)
+        loss = labels.shape if self.reduction == "none" else ()
+        return TensorType("float32", loss), TensorType("float32", scores.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None) -> None:  # type: ignore[override]
+        log_prob = outs[1] or b.temp("float32", scores.shape)
+        loss = outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ())
+        b.check_labels(labels, scores.shape[1], self.ignore_index)
+        b.emit(
+            "softmax_cross_entropy_f32", scores=scores, labels=labels, weights=weights, loss=loss, log_prob=log_prob,
+            **self.sizes(scores.shape, labels),
+        )  # fmt: skip
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        log_prob = g.extra_output(1, "_log_prob")
+        if len(douts) > 1 and douts[1]:
+            raise self.unsupported("the gradient of the log_prob output")
+        attrs: dict[str, Any] = {"reduction": self.reduction}
+        if self.ignore_index is not None:
+            attrs["ignore_index"] = self.ignore_index
+        weights = ins[2:3] if len(ins) > 2 and ins[2] else []
+        dx = g.op("SoftmaxCrossEntropyLossGrad", [douts[0] or "", log_prob, ins[1], *weights], domain=MS, **attrs)
+        return [dx, *[None] * (len(ins) - 1)]
+
+    def reference(self, scores: Any, labels: Any, weights: Any = None) -> tuple[Any, Any]:
+        log_prob = softmax_log(scores)
+        clipped, w = self.weights_of(labels, scores.shape[1], weights)
+        picked = np.take_along_axis(log_prob, np.expand_dims(clipped, 1), axis=1).squeeze(1)
+        losses = -picked * w
+        if self.reduction == "none":
+            return losses, log_prob
+        total = losses.sum()
+        return (total / w.sum() if self.reduction == "mean" and w.sum() else total), log_prob
+
+    samples = (
+        Sample([(4, 5), i64([0, 4, 2, 2])], outputs=1),
+        Sample([(4, 5), i32([0, 4, 2, 2])], {"reduction": "sum"}, outputs=1),
+        Sample([(4, 5), i64([0, 4, -1, 2])], {"ignore_index": -1}, outputs=1),
+        Sample(
+            [(2, 3, 4), i64([[0, 1, 2, 0], [1, 2, 0, 1]]), f32([0.5, 1.0, 2.0])],
+            outputs=1, grad=[0],
+        ),
+        Sample([(4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}, outputs=1),
+    )  # fmt: skip
+    bad = (Bad([(4, 5), i64([0, 1])]),)
+
+
+@register
+class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
+    """(exp(log_prob) - onehot(label)) * weight * dY / D (com.microsoft); D is the sum of weights for "mean", else 1."""
+
+    domain = MS
+    min_inputs, max_inputs = 3, 5
+
+    def infer(self, dy: TensorType, log_prob: TensorType, labels: TensorType, weights: TensorType | None,
+              bias: TensorType | None) -> TensorType:  # fmt: skip
+        self.check(log_prob, labels, weights)
+        if bias is not None:
+            raise self.unsupported("a bias input")
+        return TensorType("float32", log_prob.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None,
+              bias: Buf | None) -> None:  # type: ignore[override]  # fmt: skip
+        if outs[0] is not None:
+            b.check_labels(labels, log_prob.shape[1], self.ignore_index)
+            b.emit(
+                "softmax_cross_entropy_grad_f32", dy=dy, log_prob=log_prob, labels=labels, weights=weights,
+                dx=outs[0], **self.sizes(log_prob.shape, labels),
+            )  # fmt: skip
+
+    def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None, bias: Any = None) -> Any:
+        clipped, w = self.weights_of(labels, log_prob.shape[1], weights)
+        onehot = np.zeros_like(log_prob)
+        np.put_along_axis(onehot, np.expand_dims(clipped, 1), 1.0, axis=1)
+        scale = w * dy / (w.sum() if self.reduction == "mean" and w.sum() else 1.0)
+        return (np.exp(log_prob) - onehot) * np.expand_dims(scale, 1)
+
+    samples = (
+        Sample([(), (4, 5), i64([0, 4, 2, 2])]),
+        Sample([(4,), (4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}),
+    )
+    bad = (Bad([(), (4, 5), i64([0, 1])]),)

@@ -1,0 +1,280 @@
+"""What the page's worker calls: sessions by handle, JSON and bytes across, no numpy.
+
+Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`.
+A repeated step needs none of them: the worker keeps the addresses that `plan` gave it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from trainweb.checkpoint import write_checkpoint
+from trainweb.errors import CheckpointError, ReleasedError, SessionError, TrainwebError
+from trainweb.model.checks import Limits
+from trainweb.model.graph import Tensor
+from trainweb.model.reader import read_model
+from trainweb.ops.op import TensorType
+from trainweb.training import core as sessions
+from trainweb.training.core import SessionCore
+from trainweb.training.export import export_graph
+from trainweb.training.host import LoadedPlan
+from trainweb.training.inference import InferenceCore
+from trainweb.training.state import CheckpointState, property_value
+
+if TYPE_CHECKING:
+    from trainweb.engine.base import Engine
+
+Answer = tuple[str, "bytes | memoryview | None"]
+
+_engine: list[Engine] = []
+_sessions: dict[int, Session] = {}
+_next = [1]
+
+
+class Session:
+    """A session of the page, and the plans it was told of."""
+
+    def __init__(self, core: SessionCore | InferenceCore, artifacts: Any = None) -> None:
+        self.core = core
+        self.artifacts = artifacts
+        self.plans: dict[int, LoadedPlan] = {}
+
+    def training(self) -> SessionCore:
+        """The core, if it trains."""
+        if not isinstance(self.core, SessionCore):
+            raise SessionError("An InferenceSession cannot train.")
+        return self.core
+
+
+def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
+    """Turn a result or a TrainwebError into an answer."""
+
+    @wraps(fn)
+    def call(*args: Any) -> Answer:
+        try:
+            result = fn(*args)
+        except (TrainwebError, ValueError, TypeError, KeyError, MemoryError) as e:
+            return json.dumps({"error": describe(e)}), None
+        value, data = result if isinstance(result, tuple) else (result, None)
+        return json.dumps({"ok": value}), data
+
+    return call
+
+
+def describe(e: Exception) -> dict[str, Any]:
+    """Name, message and fields of an error."""
+    message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
+    fields = {k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None)))}
+    name = "EngineError" if isinstance(e, MemoryError) else type(e).__name__
+    return {"name": name, "message": message or "Out of memory.", **fields}
+
+
+def as_bytes(data: Any) -> bytes | memoryview | None:
+    """A JavaScript typed array (or any buffer) as bytes."""
+    if data is None:
+        return None
+    return data.to_bytes() if hasattr(data, "to_bytes") else data
+
+
+@answered
+def start(js_engine: Any) -> None:
+    """Use the worker's engine for every session."""
+    from trainweb.engine.pyodide import PyodideEngine
+
+    _engine[:] = [PyodideEngine(js_engine)]
+
+
+def _session(handle: int) -> Session:
+    if handle not in _sessions:
+        raise ReleasedError("This session was released; create a new one.")
+    return _sessions[handle]
+
+
+def _open(session: Session) -> int:
+    handle = _next[0]
+    _next[0] += 1
+    _sessions[handle] = session
+    return handle
+
+
+def _limits(options_json: str) -> Limits:
+    return Limits(**(json.loads(options_json or "{}").get("limits") or {}))
+
+
+def _create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, limits: Limits, artifacts: Any) -> dict[str, Any]:
+    graphs = [None if m is None else read_model(m, limits=limits) for m in (train, evaluation, optimizer)]
+    state = CheckpointState.load_checkpoint(checkpoint)
+    assert graphs[0] is not None
+    core = SessionCore(state, *graphs, engine=_engine[0] if _engine else None, limits=limits)
+    return {
+        "handle": _open(Session(core, artifacts)),
+        "trainingInputNames": list(core.inputs["train"]),
+        "trainingOutputNames": core.outputs["train"],
+        "evalInputNames": list(core.inputs["eval"]),
+        "evalOutputNames": core.outputs["eval"],
+        "statePtr": core.host.bases[sessions.STATE],
+        "hasEval": graphs[1] is not None,
+        "hasOptimizer": graphs[2] is not None,
+        "nominal": state.is_nominal,
+    }
+
+
+@answered
+def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options_json: str) -> dict[str, Any]:
+    """A session from artifacts."""
+    parts = [as_bytes(x) for x in (train, checkpoint, evaluation, optimizer)]
+    return _create(*parts, _limits(options_json), None)
+
+
+CONFIG = {
+    "loss": "loss", "optimizer": "optimizer", "requiresGrad": "requires_grad", "frozenParams": "frozen_params",
+    "additionalOutputNames": "additional_output_names", "lossInputNames": "loss_input_names",
+    "nominalCheckpoint": "nominal_checkpoint", "batchNorm": "batch_norm",
+}  # fmt: skip
+"""Keys of `createFromModel` and the arguments of `build_artifacts` they are."""
+
+
+@answered
+def create_from_model(model: Any, config_json: str, options_json: str) -> dict[str, Any]:
+    """A session from a forward model: its artifacts are built here."""
+    from trainweb.artifacts import build_artifacts
+
+    config = json.loads(config_json)
+    unknown = [k for k in config if k not in CONFIG]
+    if unknown:
+        raise SessionError(f"Unknown configuration {', '.join(unknown)}; there are {', '.join(CONFIG)}.")
+    built = build_artifacts(as_bytes(model), **{CONFIG[k]: v for k, v in config.items() if v is not None})
+    return _create(
+        built.training_model, built.nominal_checkpoint or built.checkpoint, built.eval_model, built.optimizer_model,
+        _limits(options_json), built,
+    )  # fmt: skip
+
+
+@answered
+def plan(handle: int, kind: str, signature_json: str) -> dict[str, Any]:
+    """The loaded plan for feeds of these dtypes and dims, and where they and the results lie."""
+    session = _session(handle)
+    feeds = {f["name"]: TensorType(f["dtype"], tuple(f["dims"])) for f in json.loads(signature_json or "[]")}
+    core = session.core
+    if isinstance(core, InferenceCore):
+        loaded = core.plan(feeds)
+    elif kind in ("train", "eval"):
+        if kind == "eval" and core.graphs["eval"] is None:
+            raise SessionError("This TrainingSession has no EvalModel loaded.")
+        if core.state.is_nominal:
+            step = "TrainStep" if kind == "train" else "EvalStep"
+            raise CheckpointError(
+                f"Cannot perform {step} with a nominal state. Please load the model parameters first."
+            )
+        loaded = core.plan(kind, feeds)
+    else:
+        loaded = core.optimizer_plan() if kind == "optimizer" else core.scheduler_plan()
+    session.plans[loaded.ptr] = loaded
+    host = core.host
+
+    def places(slots: dict[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {"name": s.name, "ptr": host.address(s, loaded), "nbytes": s.nbytes, "dtype": s.dtype, "dims": list(s.shape)}
+            for s in slots.values()
+        ]
+
+    return {
+        "ptr": loaded.ptr,
+        "generation": host.generation,
+        "inputs": places(loaded.plan.inputs),
+        "outputs": places(loaded.plan.outputs),
+    }
+
+
+@answered
+def explain(handle: int, ptr: int, status: int) -> None:
+    """The error behind a non-zero status of a plan's last run."""
+    session = _session(handle)
+    raise session.core.host.explain(session.plans[ptr], status)
+
+
+def _tensor(t: Tensor) -> tuple[dict[str, Any], Any]:
+    return {"dtype": t.dtype, "dims": list(t.shape)}, t.data
+
+
+def _update(core: SessionCore, name: str, dtype: str, dims: list[int], data: Any) -> None:
+    core.update_parameter(Tensor(name, dtype, tuple(dims), data))
+
+
+def _add_property(core: SessionCore, name: str, value: Any) -> None:
+    core.host.check()
+    core.state.property_values[name] = property_value(value)
+
+
+def _get_property(core: SessionCore, name: str) -> Any:
+    core.host.check()
+    if name not in core.state.property_values:
+        raise CheckpointError(f"Property {name!r} not found.")
+    return core.state.property_values[name]
+
+
+def _save(core: SessionCore, include_optimizer_state: bool) -> tuple[None, bytes]:
+    core.host.check()
+    return None, write_checkpoint(core.state.to_checkpoint(include_optimizer_state))
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "get_parameters_size": SessionCore.get_parameters_size,
+    "get_contiguous_parameters": lambda core, only=True: _tensor(core.get_contiguous_parameters(only)),
+    "get_learning_rate": SessionCore.get_learning_rate,
+    "set_learning_rate": SessionCore.set_learning_rate,
+    "register_linear_lr_scheduler": SessionCore.register_linear_lr_scheduler,
+    "save_checkpoint": _save,
+    "export_model_for_inferencing": lambda core, names: (None, export_graph(core, names)),
+    "get_parameter": lambda core, name: _tensor(core.get_parameter(name)),
+    "get_parameter_type_and_shape": lambda core, name: {"dtype": "float32", "dims": list(core._slot(name).shape)},
+    "add_property": _add_property,
+    "get_property": _get_property,
+    "set_seed": lambda core, seed: sessions.set_seed(int(seed)),
+}
+METHODS_WITH_DATA: dict[str, Callable[..., Any]] = {
+    "load_parameters_buffer": lambda core, only, data: core.load_parameters_buffer(data, only),
+    "update_parameter": _update,
+}
+ARTIFACTS = ("training_model", "eval_model", "optimizer_model", "checkpoint")
+
+
+@answered
+def call(handle: int, method: str, args_json: str, data: Any = None) -> Any:
+    """Any other call of a session; `data` comes last."""
+    session = _session(handle)
+    args = json.loads(args_json or "[]")
+    if method == "artifact":
+        return _artifact(session, *args)
+    core = session.training()
+    if method in METHODS_WITH_DATA:
+        return METHODS_WITH_DATA[method](core, *args, as_bytes(data))
+    return METHODS[method](core, *args)
+
+
+def _artifact(session: Session, name: str) -> tuple[None, bytes]:
+    if session.artifacts is None:
+        raise SessionError("This session was not made by createFromModel: it has no artifacts of its own.")
+    if name not in ARTIFACTS:
+        raise SessionError(f"There is no artifact {name!r}; there are {', '.join(ARTIFACTS)}.")
+    return None, getattr(session.artifacts, name)
+
+
+@answered
+def release(handle: int) -> None:
+    """Free a session; harmless when repeated."""
+    session = _sessions.pop(handle, None)
+    if session is not None:
+        core = session.core
+        (core if isinstance(core, SessionCore) else core.host).release()
+
+
+@answered
+def inference_create(model: Any, options_json: str = "") -> dict[str, Any]:
+    """An inference session."""
+    limits = _limits(options_json)
+    core = InferenceCore(read_model(as_bytes(model), limits=limits), engine=_engine[0] if _engine else None, limits=limits)
+    return {"handle": _open(Session(core)), "inputNames": list(core.inputs), "outputNames": core.outputs}

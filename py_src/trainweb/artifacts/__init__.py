@@ -1,0 +1,61 @@
+"""Training artifacts: the models and the checkpoint that a training session starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainweb.artifacts.builder import Artifacts, LossType, OptimType, build_artifacts
+from trainweb.onnxblock.blocks import Block
+
+
+def generate_artifacts(
+    model: Any,
+    requires_grad: Iterable[str] | str | None = None,
+    frozen_params: Iterable[str] | str | None = None,
+    loss: LossType | Block | None = None,
+    optimizer: OptimType | Block | None = None,
+    artifact_directory: Any = None,
+    prefix: str = "",
+    ort_format: bool = False,
+    custom_op_library: Any = None,
+    additional_output_names: Sequence[str] | None = None,
+    nominal_checkpoint: bool = False,
+    loss_input_names: Sequence[str] | None = None,
+    *,
+    batch_norm: str = "train",
+    external_data: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write training_model.onnx, eval_model.onnx, optimizer_model.onnx and checkpoint.
+
+    Parameters
+    ----------
+    artifact_directory : path, optional
+        An existing directory; the working directory by default.
+    prefix : str
+        Put before every file name.
+    nominal_checkpoint : bool
+        Also write nominal_checkpoint.
+    model, requires_grad, frozen_params, loss, optimizer, ort_format, custom_op_library, \
+additional_output_names, loss_input_names, batch_norm, external_data
+        See `build_artifacts`, also for the errors.
+
+    Raises
+    ------
+    FileNotFoundError
+        The directory does not exist.
+    """
+    directory = Path.cwd() if artifact_directory is None else Path(artifact_directory)
+    if not directory.is_dir():
+        raise FileNotFoundError(f"The artifact directory {str(directory)!r} does not exist.")
+    built = build_artifacts(
+        model, requires_grad, frozen_params, loss, optimizer,
+        additional_output_names=additional_output_names, loss_input_names=loss_input_names,
+        batch_norm=batch_norm, external_data=external_data, ort_format=ort_format,
+        custom_op_library=custom_op_library,
+    )  # fmt: skip
+    built.write(directory, prefix, nominal=nominal_checkpoint)
+
+
+__all__ = ["Artifacts", "LossType", "OptimType", "build_artifacts", "generate_artifacts"]

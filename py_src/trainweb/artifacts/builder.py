@@ -1,0 +1,249 @@
+"""Builds training artifacts from a forward model, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from trainweb.artifacts.parameters import select_parameters
+from trainweb.checkpoint import write_file_atomically
+from trainweb.errors import ModelError, UnsupportedError
+from trainweb.model.graph import Graph, Value
+from trainweb.model.reader import read_model
+from trainweb.model.writer import write_model
+from trainweb.onnxblock import loss as losses
+from trainweb.onnxblock import optim
+from trainweb.onnxblock.blocks import Block
+from trainweb.onnxblock.checkpoint import checkpoint_bytes
+from trainweb.onnxblock.context import ModelAccessor, accessing, restarted_names
+from trainweb.onnxblock.models import TrainingModels, build_training_models, with_outputs
+from trainweb.onnxblock.training import ForwardBlock
+from trainweb.onnxblock.transforms import constants_to_initializers
+
+BATCH_NORM = ("train", "as_exported")
+
+
+class LossType(Enum):
+    """Built-in losses."""
+
+    MSELoss = 1
+    CrossEntropyLoss = 2
+    BCEWithLogitsLoss = 3
+    L1Loss = 4
+
+
+class OptimType(Enum):
+    """Built-in optimizers."""
+
+    AdamW = 1
+    SGD = 2
+
+
+_LOSSES: dict[LossType, Callable[[], Block]] = {
+    LossType.MSELoss: losses.MSELoss,
+    LossType.CrossEntropyLoss: losses.CrossEntropyLoss,
+    LossType.BCEWithLogitsLoss: losses.BCEWithLogitsLoss,
+    LossType.L1Loss: losses.L1Loss,
+}
+_OPTIMIZERS: dict[OptimType, Callable[[], Block]] = {OptimType.AdamW: optim.AdamW, OptimType.SGD: optim.SGD}
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """What a training session starts from, all as bytes.
+
+    Attributes
+    ----------
+    training_model, eval_model : bytes
+        ONNX models; the loss is the first output of both.
+    optimizer_model : bytes or None
+        None if no optimizer was asked for.
+    checkpoint : bytes
+        The parameters.
+    nominal_checkpoint : bytes
+        Their names only, for pages that load the weights as a buffer.
+    """
+
+    training_model: bytes
+    eval_model: bytes
+    optimizer_model: bytes | None
+    checkpoint: bytes
+    nominal_checkpoint: bytes
+
+    def write(self, directory: Any, prefix: str = "", *, nominal: bool = False) -> None:
+        """Write the files, named as sessions expect them after `prefix`, into a directory that exists."""
+        folder = Path(directory)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"The artifact directory {str(folder)!r} does not exist.")
+        files = {
+            "training_model.onnx": self.training_model,
+            "eval_model.onnx": self.eval_model,
+            "optimizer_model.onnx": self.optimizer_model,
+            "checkpoint": self.checkpoint,
+            "nominal_checkpoint": self.nominal_checkpoint if nominal else None,
+        }
+        for name, data in files.items():
+            if data is not None:
+                write_file_atomically(folder / f"{prefix}{name}", data)
+
+
+def build_artifacts(
+    model: Any,
+    requires_grad: Iterable[str] | str | None = None,
+    frozen_params: Iterable[str] | str | None = None,
+    loss: LossType | Block | None = None,
+    optimizer: OptimType | Block | None = None,
+    *,
+    additional_output_names: Sequence[str] | None = None,
+    loss_input_names: Sequence[str] | None = None,
+    batch_norm: str = "train",
+    external_data: Mapping[str, bytes] | None = None,
+    ort_format: bool = False,
+    custom_op_library: Any = None,
+    nominal_checkpoint: bool = False,
+) -> Artifacts:
+    """Build training artifacts in memory.
+
+    Parameters
+    ----------
+    model : bytes, path or onnx.ModelProto
+        The forward model.
+    requires_grad : names or regular expressions, optional
+        Parameters to train. None: every float32 initializer from which the loss is reached, except those in
+        `frozen_params`, running statistics, and scalars (shape ()), which are constants of formulas.
+        A regular expression must match a whole name.
+    frozen_params : names or regular expressions, optional
+        Parameters kept in the checkpoint without gradient. Running statistics of batch normalizations that
+        train are added. Initializers in neither list stay constants of the models.
+    loss : LossType or Block, optional
+        Called with the names of the model's outputs, or with `loss_input_names`. None: the first output of
+        the model is the loss already.
+    optimizer : OptimType or Block, optional
+        None: there is no optimizer model.
+    additional_output_names : list of str, optional
+        Tensors that the training and the eval model return after the loss.
+    loss_input_names : list of str, optional
+        What the loss is called with instead of all model outputs.
+    batch_norm : {"train", "as_exported"}
+        Whether batch normalizations with a trainable scale or bias train, or keep the mode they have.
+    external_data : mapping of str to bytes, optional
+        External data by location, for models given as bytes.
+    ort_format, custom_op_library
+        Not supported.
+    nominal_checkpoint : bool
+        Ignored here: the result always has one.
+
+    Returns
+    -------
+    Artifacts
+
+    Raises
+    ------
+    ModelError
+        The model is malformed, a name is unknown, or the loss is no scalar.
+    UnsupportedError
+        An operator cannot be run.
+    GradientError
+        An operator on the way from the loss to a parameter cannot be differentiated.
+    """
+    if ort_format:
+        raise UnsupportedError("ort_format=True is not supported: artifacts are ONNX files.")
+    if custom_op_library is not None:
+        raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
+    if batch_norm not in BATCH_NORM:
+        raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
+    graph = read_model(model, external_data=external_data)
+    initializers = dict(graph.initializers)
+    constants = constants_to_initializers(graph).initializers
+    with restarted_names():
+        graph = add_loss(graph, loss, loss_input_names, additional_output_names)
+        trainable, frozen = select_parameters(graph, initializers, constants, requires_grad, frozen_params)
+        if optimizer is not None and not trainable:
+            raise ModelError("There is nothing to train: no parameter requires a gradient.")
+        models = build_training_models(graph, trainable, frozen, batch_norm=batch_norm)
+        optimizer_model = None if optimizer is None else build_optimizer(optimizer, models, graph)
+    return Artifacts(
+        write_model(models.training),
+        write_model(models.evaluation),
+        None if optimizer_model is None else write_model(optimizer_model),
+        checkpoint_bytes(models.trainable, models.frozen),
+        checkpoint_bytes(models.trainable, models.frozen, nominal=True),
+    )
+
+
+def add_loss(
+    graph: Graph,
+    loss: LossType | Block | None,
+    loss_input_names: Sequence[str] | None = None,
+    additional_output_names: Sequence[str] | None = None,
+) -> Graph:
+    """`graph` with a loss as its first output, then the additional outputs."""
+    additional = _name_list(additional_output_names, "additional_output_names")
+    given = _name_list(loss_input_names, "loss_input_names") or [v.name for v in graph.outputs]
+    with accessing(graph) as accessor:
+        for name in (*given, *additional):
+            if not accessor.has(name):
+                raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
+        name = given[0] if loss is None else _call_loss(loss, given)
+        outputs = [name, *additional]
+        return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs})
+
+
+def _output_value(accessor: ModelAccessor, name: str) -> Value:
+    value = accessor.value(name)
+    if not isinstance(value, Value):
+        raise ModelError(f"Output {name!r} is a sequence.")
+    return value
+
+
+def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
+    if names is None:
+        return []
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"{argument} must be a list of names, not {names!r:.80}.")
+    return list(names)
+
+
+def _call_loss(loss: LossType | Block, names: Sequence[str]) -> str:
+    if isinstance(loss, LossType):
+        if len(names) != 1:
+            raise ModelError(
+                f"{loss.name} takes one input, but the model has the outputs {', '.join(names)}: "
+                "choose with loss_input_names, or give a Block."
+            )
+        loss = _LOSSES[loss]()
+    elif not isinstance(loss, Block):
+        raise ModelError(f"Unknown loss provided {loss!r:.80}. Give a LossType or an onnxblock.Block.")
+    result = loss(*names)
+    result = result[0] if isinstance(result, (list, tuple)) and result else result
+    if not isinstance(result, str):
+        raise ModelError(f"The loss block returned {result!r:.80} instead of the name of the loss.")
+    return result
+
+
+def build_optimizer(optimizer: OptimType | Block, models: TrainingModels, graph: Graph) -> Graph:
+    """The optimizer model for the parameters of `models`."""
+    if isinstance(optimizer, OptimType):
+        optimizer = _OPTIMIZERS[optimizer]()
+    elif not isinstance(optimizer, Block):
+        raise ModelError(f"Unknown optimizer provided {optimizer!r:.80}. Give an OptimType or an onnxblock.Block.")
+    block = optimizer if isinstance(optimizer, ForwardBlock) else _AsModel(optimizer)
+    opset = graph.opsets.get("", 1)
+    empty = Graph("graph", opsets={"": opset, "com.microsoft": 1})
+    with accessing(empty):
+        block((models.trainable, models.frozen))
+    return block.graph
+
+
+class _AsModel(ForwardBlock):
+    """A plain block as a model."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self._block = block
+
+    def build(self, *args: Any) -> Any:
+        return self._block(*args)

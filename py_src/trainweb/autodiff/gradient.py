@@ -1,0 +1,459 @@
+"""Reverse-mode differentiation, Graph -> Graph.
+
+The graph is walked once from the loss backwards. Each operator's `gradient` emits the nodes that turn the
+gradients of its outputs into those of its inputs, in the vocabulary and with the tensor names of ONNX
+Runtime training: the gradient of tensor `t` is `t_grad`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trainweb.errors import GradientError, ModelError, UnsupportedError
+from trainweb.model.graph import Dim, Graph, Node, Tensor, Value
+from trainweb.model.shapes import ShapeInference
+from trainweb.ops.op import MS, Op, bind
+
+FLOATING = frozenset({"float32", "float64", "float16", "bfloat16"})
+"""Only tensors of these dtypes carry gradients."""
+GRADIENT_SUFFIX = "_grad"
+VARIADIC = 64
+"""Operators with at least this many inputs are variadic: what flows through one input flows through all."""
+
+
+def build_gradients(
+    graph: Graph,
+    loss: str | None,
+    wanted: Sequence[str],
+    types: Mapping[str, Value] | None = None,
+    *,
+    seeds: Sequence[str] = (),
+) -> Graph:
+    """Extend `graph` by the nodes that compute the gradient of `loss` for every tensor in `wanted`.
+
+    Parameters
+    ----------
+    graph : Graph
+        Forward graph; it is not changed.
+    loss : str or None
+        Tensor to differentiate; its own gradient is the initializer `<loss>_grad` of ones.
+    wanted : sequence of str
+        Graph inputs, initializers or other tensors. The gradient of `x` becomes the tensor `<x>_grad`.
+    types : mapping of str to Value, optional
+        Types that are declared rather than inferred, for tensors that inference cannot know.
+    seeds : sequence of str
+        More tensors to differentiate: `<y>_grad` becomes a graph input.
+
+    Returns
+    -------
+    Graph
+        The extended graph, with the types of the gradients in `value_info`.
+
+    Raises
+    ------
+    GradientError
+        An operator on the way from the loss to a wanted tensor has no gradient, or there is no way.
+    """
+    return _ReverseWalk(graph, loss, wanted, types or {}, seeds).run()
+
+
+def influences(graph: Graph, outputs: Sequence[str]) -> set[str]:
+    """Names of the tensors from which a gradient path leads to one of `outputs`."""
+    return _ReverseWalk(graph, None, (), {}, outputs).relevant()
+
+
+class GradientBuilder:
+    """What an operator's `gradient` emits nodes with; bound to one forward node."""
+
+    def __init__(self, walk: _ReverseWalk, node: Node, index: int) -> None:
+        self._walk, self._node = walk, node
+        self._prefix = f"{node.name or f'{node.op_type}_{index}'}_Grad"
+        self.nodes: list[Node] = []
+
+    # Questions.
+
+    @property
+    def opset(self) -> int:
+        """Version of the ai.onnx operator set in force."""
+        return self._walk.graph.opsets.get("", self._walk.graph.opsets.get("ai.onnx", 1))
+
+    def shape(self, name: str) -> tuple[Dim, ...]:
+        """Shape of a forward or an emitted tensor; dims are ints, symbols or None."""
+        return self._walk.value(name, self.nodes).shape or ()
+
+    def rank(self, name: str) -> int:
+        """Number of dimensions of a tensor."""
+        return len(self.shape(name))
+
+    def dtype(self, name: str) -> str:
+        """dtype of a tensor."""
+        return self._walk.value(name, self.nodes).dtype
+
+    def is_constant(self, name: str) -> Tensor | None:
+        """The constant behind `name`, or None where it is no initializer."""
+        return self._walk.graph.initializers.get(name)
+
+    def wants(self, name: str) -> bool:
+        """Whether the gradient of this forward tensor is wanted."""
+        return name in self._walk.needed
+
+    # Emission.
+
+    def op(
+        self, op_type: str, inputs: Sequence[str], *, domain: str = "", n_outputs: int = 1, **attrs: Any
+    ) -> Any:
+        """Emit a node; the name of its output, or a list of them when `n_outputs` > 1."""
+        name = f"{self._prefix}/{op_type}_{len(self.nodes)}"
+        outputs = [self._walk.fresh(f"{name}_out" + (f"_{i}" if i else "")) for i in range(n_outputs)]
+        inputs = list(inputs)
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        self.nodes.append(Node(op_type, inputs, outputs, attrs, domain, name))
+        return outputs if n_outputs > 1 else outputs[0]
+
+    def constant(self, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> str:
+        """An initializer, shared between equal ones."""
+        return self._walk.constant(dtype, tuple(shape), tuple(values))
+
+    def extra_output(self, index: int, suffix: str) -> str:
+        """Name of the forward node's optional output `index`, which it is made to produce."""
+        outputs = self._node.outputs
+        outputs += [""] * (index + 1 - len(outputs))
+        if not outputs[index]:
+            outputs[index] = self._walk.fresh(outputs[0] + suffix)
+            self._walk.refresh(self._node)
+        return outputs[index]
+
+    # Shapes.
+
+    def shape_of(self, name: str) -> str:
+        """Shape of `name` as a tensor; one node serves all who ask."""
+        return self._walk.shape_of(self, name)
+
+    def reshape_like(self, x: str, like: str) -> str:
+        """`x` in the shape of `like`."""
+        return self.op("Reshape", [x, self.shape_of(like)])
+
+    def unsqueeze(self, x: str, axes: Sequence[int]) -> str:
+        """`x` with dims of size 1 put in at `axes`."""
+        return self._with_axes("Unsqueeze", x, axes, input_since=13)
+
+    def squeeze(self, x: str, axes: Sequence[int]) -> str:
+        """`x` without its dims of size 1 at `axes`."""
+        return self._with_axes("Squeeze", x, axes, input_since=13)
+
+    def reduce_sum(self, x: str, axes: Sequence[int] | None, keepdims: bool) -> str:
+        """Sum over `axes` (None: all)."""
+        if axes is None:
+            return self.op("ReduceSum", [x], keepdims=int(keepdims))
+        if not axes:
+            return x
+        return self._with_axes("ReduceSum", x, axes, input_since=13, keepdims=int(keepdims))
+
+    def reduce_to(self, dy: str, like: str, of: str | tuple[Dim, ...]) -> str:
+        """Sum `dy`, which has the shape of `of`, down to the shape of `like`, which broadcast to it.
+
+        `of` is a tensor, or a shape where there is no such tensor.
+        """
+        target, source = self.shape(like), self.shape(of) if isinstance(of, str) else of
+        grown = len(source) - len(target)
+        axes = list(range(grown))
+        for axis, (t, s) in enumerate(zip(target, source[grown:], strict=True), grown):
+            if t == 1 and s != 1:
+                axes.append(axis)
+            elif t is None or (isinstance(t, str) and t != s):
+                return self._reduce_to_dynamic(dy, like, of if isinstance(of, str) else dy)
+        if not axes:
+            return dy
+        if len(axes) == grown:
+            return self.reduce_sum(dy, axes, keepdims=False)
+        summed = self.reduce_sum(dy, axes, keepdims=True)
+        return self.squeeze(summed, range(grown)) if grown else summed
+
+    def _reduce_to_dynamic(self, dy: str, like: str, full: str) -> str:
+        shape = self.shape_of(like)
+        axes = self.op("BroadcastGradientArgs", [shape, self.shape_of(full)], domain=MS, n_outputs=2)[0]
+        if self.opset >= 13:
+            summed = self.op("ReduceSum", [dy, axes], keepdims=1, noop_with_empty_axes=1)
+        else:
+            summed = self.op("ReduceSumTraining", [dy, axes], domain=MS, keepdims=1, noop_with_empty_axes=1)
+        return self.op("Reshape", [summed, shape])
+
+    def _with_axes(self, op_type: str, x: str, axes: Sequence[int], input_since: int, **attrs: Any) -> str:
+        axes = list(axes)
+        if self.opset >= input_since:
+            return self.op(op_type, [x, self.constant("int64", (len(axes),), axes)], **attrs)
+        return self.op(op_type, [x], axes=axes, **attrs)
+
+    # Names.
+
+    def claim(self, result: str, name: str, claimed: dict[str, str]) -> None:
+        """Give the tensor `result` the name `name`; `claimed` has what earlier results became."""
+        owned = any(result in node.outputs for node in self.nodes)
+        if owned and result not in claimed:
+            self.rename(result, name)
+            claimed[result] = name
+            return
+        node_name = f"{self._prefix}/Identity_{len(self.nodes)}"
+        self.nodes.append(Node("Identity", [claimed.get(result, result)], [name], {}, "", node_name))
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a tensor in the emitted nodes."""
+        for node in self.nodes:
+            node.inputs = [new if name == old else name for name in node.inputs]
+            node.outputs = [new if name == old else name for name in node.outputs]
+
+
+class _ReverseWalk:
+    def __init__(
+        self,
+        graph: Graph,
+        loss: str | None,
+        wanted: Sequence[str],
+        types: Mapping[str, Value],
+        seeds: Sequence[str],
+    ) -> None:
+        self.graph = graph.copy()
+        self.loss, self.wanted = loss, list(wanted)
+        self.roots = ([loss] if loss else []) + [y for y in seeds if y != loss]
+        self.inference = ShapeInference(graph)
+        self.types = dict(types)
+        self.used = set(self.graph.names())
+        for name in self.wanted:
+            if name + GRADIENT_SUFFIX in self.used:
+                raise ModelError(f"The model has a tensor {name + GRADIENT_SUFFIX!r}, the name of a gradient.")
+        self.constants: dict[tuple[Any, ...], str] = {}
+        self.shapes: dict[str, str] = {}
+        self.ops = [bind(node, self.graph.opsets) for node in self.graph.nodes]
+        self.partials: dict[str, list[tuple[GradientBuilder, str]]] = {}
+        self.emitted: list[GradientBuilder | Node] = []
+        self.gradient_types: dict[str, Value] = {}
+        self.flows = [self._flows(op) for op in self.ops]
+        self.needed: set[str] = set()
+
+    # The walk.
+
+    def run(self) -> Graph:
+        self.needed = self._needed()
+        for root in self.roots:
+            self._seed(root)
+        for index in reversed(range(len(self.ops))):
+            self._visit(index)
+        made = self.graph.producers()
+        for name in self.wanted:
+            if name not in made:
+                self._total(name)
+            if name not in self.roots and name + GRADIENT_SUFFIX not in self.gradient_types:
+                raise self._unreachable(name)
+        return self._finish()
+
+    def _visit(self, index: int) -> None:
+        op = self.ops[index]
+        node = op.node
+        if not any(name in self.needed for name in node.outputs):
+            return
+        douts = [self._total(name) if name in self.needed else None for name in node.outputs]
+        flowing = [i for i in self.flows[index] if node.inputs[i] in self.needed]
+        if not flowing or all(d is None for d in douts):
+            return
+        g = GradientBuilder(self, node, index)
+        self.emitted.append(g)
+        try:
+            results = op.gradient(g, list(node.inputs), list(node.outputs), douts)
+        except UnsupportedError as error:
+            raise self._no_gradient(op, index, str(error)) from error
+        claimed: dict[str, str] = {}
+        for i in flowing:
+            result = results[i] if i < len(results) else None
+            if result is None:
+                continue
+            partial = self.fresh(f"{node.inputs[i]}{GRADIENT_SUFFIX}.partial")
+            g.claim(result, partial, claimed)
+            self.partials.setdefault(node.inputs[i], []).append((g, partial))
+
+    def _total(self, name: str) -> str | None:
+        """The gradient of `name`, all of whose consumers have been visited."""
+        gradient = name + GRADIENT_SUFFIX
+        partials = self.partials.pop(name, [])
+        if not partials:
+            return gradient if name in self.roots else None
+        names, terms = [gradient], []
+        if name in self.roots:
+            # The tensor is differentiated itself and leads to another one that is.
+            gradient, names, terms = self.fresh(f"{gradient}_total"), [], [gradient]
+        if len(partials) + len(terms) > 1:
+            names = [f"{gradient}_{k}" for k in range(len(partials))]
+            self.emitted.append(Node("Sum", terms + names, [gradient], {}, "", f"AccumulateGrad_{gradient}"))
+        for (g, partial), final in zip(partials, names, strict=True):
+            g.rename(partial, final)
+        self.used.update((gradient, *names))
+        value = self.value(name, ())
+        for final in {gradient, *names}:
+            self.gradient_types[final] = Value(final, value.dtype, value.shape)
+        return gradient
+
+    def _seed(self, root: str) -> None:
+        value, gradient = self.value(root, ()), root + GRADIENT_SUFFIX
+        if root != self.loss:
+            self.graph.inputs.append(Value(gradient, value.dtype, value.shape))
+        else:
+            shape = tuple(dim if isinstance(dim, int) else 1 for dim in value.shape or ())
+            self.graph.initializers[gradient] = Tensor.of(gradient, value.dtype, shape, [1.0])
+        self.used.add(gradient)
+
+    def _finish(self) -> Graph:
+        """Append the emitted nodes, without those that nothing uses."""
+        nodes = [n for e in self.emitted for n in (e.nodes if isinstance(e, GradientBuilder) else [e])]
+        live = {name + GRADIENT_SUFFIX for name in self.wanted}
+        kept = []
+        for node in reversed(nodes):
+            if any(name in live for name in node.outputs):
+                live.update(node.inputs)
+                kept.append(node)
+        kept.reverse()
+        self.graph.nodes += kept
+        read = {name for node in self.graph.nodes for name in node.inputs}
+        for name in self.constants.values():
+            if name not in read:
+                del self.graph.initializers[name]
+        made = {name for node in kept for name in node.outputs}
+        for name in self.gradient_types.keys() & made:
+            self.graph.value_info[name] = self.gradient_types[name]
+        return self.graph
+
+    # What is on the way from the loss to a wanted tensor.
+
+    def _needed(self) -> set[str]:
+        reached = set(self.wanted)
+        for op, flows in zip(self.ops, self.flows, strict=True):
+            if any(op.node.inputs[i] in reached for i in flows):
+                reached.update(name for name in op.node.outputs if name and self._carries(name))
+        relevant = self.relevant()
+        for name in self.wanted:
+            if name not in relevant:
+                raise self._unreachable(name)
+        return reached & relevant
+
+    def relevant(self) -> set[str]:
+        """Tensors from which the roots are reached."""
+        found = set(self.roots)
+        for op, flows in zip(reversed(self.ops), reversed(self.flows), strict=True):
+            if any(name in found for name in op.node.outputs):
+                found.update(op.node.inputs[i] for i in flows)
+        return found
+
+    def _flows(self, op: Op) -> list[int]:
+        """Inputs of a node through which a gradient flows."""
+        indices: Iterable[int] = op.differentiable
+        if not indices and type(op).gradient is Op.gradient or indices and op.max_inputs >= VARIADIC:
+            # An operator whose gradient nobody wrote must be found out, not taken for a constant.
+            indices = range(len(op.node.inputs))
+        if not any(name and self._carries(name) for name in op.node.outputs):
+            return []
+        inputs = op.node.inputs
+        return [i for i in indices if i < len(inputs) and inputs[i] and self._carries(inputs[i])]
+
+    def _unreachable(self, name: str) -> GradientError:
+        return GradientError(
+            f"Cannot compute the partial derivative for {name!r} as it's unreachable from the output node(s)."
+        )
+
+    def _carries(self, name: str) -> bool:
+        return self.value(name, ()).dtype in FLOATING
+
+    def _no_gradient(self, op: Op, index: int, reason: str) -> GradientError:
+        path = [n.name or f"{n.op_type}_{k}" for k, n in self._path(index)]
+        return GradientError(
+            f"The gradient of {op.op_type()} is not supported: {op.node}. It lies on the way from "
+            f"{', '.join(map(repr, self.roots))} over {' <- '.join(path)}. {reason}",
+            op=op.op_type(), node=op.node.name, path=path,
+        )  # fmt: skip
+
+    def _path(self, index: int) -> list[tuple[int, Node]]:
+        """Nodes from the loss back to node `index`, along needed tensors."""
+        consumers: dict[str, int] = {}
+        for k, op in enumerate(self.ops):
+            if any(name in self.needed for name in op.node.outputs):
+                for i in self.flows[k]:
+                    consumers[op.node.inputs[i]] = k
+        path, k = [], index
+        while True:
+            path.append((k, self.ops[k].node))
+            outputs = self.ops[k].node.outputs
+            following = [consumers[o] for o in outputs if o in consumers and o in self.needed]
+            if any(o in self.roots for o in outputs) or not following:
+                return path[::-1]
+            k = following[0]
+
+    # Services for the builders.
+
+    def value(self, name: str, pending: Sequence[Node]) -> Value:
+        """Type of a forward tensor, of a gradient, or of a tensor a node in `pending` makes."""
+        if name in self.types:
+            return self.types[name]
+        if name not in self.inference and name.endswith(GRADIENT_SUFFIX):
+            name = name[: -len(GRADIENT_SUFFIX)]
+        if name not in self.inference:
+            self._infer(name, pending)
+        return self.inference.value(name)
+
+    def _infer(self, name: str, pending: Sequence[Node]) -> None:
+        groups = [e.nodes if isinstance(e, GradientBuilder) else [e] for e in self.emitted]
+        makers = {o: node for nodes in [*groups, list(pending)] for node in nodes for o in node.outputs}
+        todo = [name]
+        while todo:
+            missing = [
+                i for i in makers[todo[-1]].inputs
+                if i and i not in self.inference and not self._adopt(i)
+            ] if todo[-1] in makers else []  # fmt: skip
+            if missing:
+                todo += missing
+            else:
+                self.inference.add(makers[todo.pop()])
+
+    def _adopt(self, name: str) -> bool:
+        """Let inference know a gradient, which has its tensor's type, or a new constant."""
+        if name.endswith(GRADIENT_SUFFIX) and name[: -len(GRADIENT_SUFFIX)] in self.inference:
+            self.inference.same(name, name[: -len(GRADIENT_SUFFIX)])
+            return True
+        if name in self.graph.initializers:
+            self.inference.constant(self.graph.initializers[name])
+            return True
+        return False
+
+    def refresh(self, node: Node) -> None:
+        """A forward node got one more output."""
+        self.inference.add(node)
+
+    def fresh(self, name: str) -> str:
+        """`name`, or a variation of it that is not in use."""
+        unique, k = name, 0
+        while unique in self.used:
+            k += 1
+            unique = f"{name}_{k}"
+        self.used.add(unique)
+        return unique
+
+    def constant(self, dtype: str, shape: tuple[int, ...], values: tuple[Any, ...]) -> str:
+        key = (dtype, shape, tuple(map(repr, values)))
+        if key not in self.constants:
+            name = self.fresh(_constant_name(dtype, shape, values))
+            self.graph.initializers[name] = Tensor.of(name, dtype, shape, values)
+            self.constants[key] = name
+        return self.constants[key]
+
+    def shape_of(self, g: GradientBuilder, name: str) -> str:
+        if name not in self.shapes:
+            self.shapes[name] = g.op("Shape", [name])
+        return self.shapes[name]
+
+
+def _constant_name(dtype: str, shape: tuple[int, ...], values: tuple[Any, ...]) -> str:
+    scalars = {0.0: "Zero", 0.5: "Half", 1.0: "One"}
+    if dtype == "float32" and shape == (1,) and values[0] in scalars:
+        return f"{scalars[values[0]]}Constant_Type1"
+    return f"GradientConstant_{dtype}"
+
+
+__all__ = ["FLOATING", "GRADIENT_SUFFIX", "GradientBuilder", "build_gradients", "influences"]

@@ -1,0 +1,300 @@
+"""Building blocks: each appends nodes to the model under construction and returns the names it made."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from trainweb.errors import ModelError
+from trainweb.model.checks import DTYPE_CODES
+from trainweb.model.graph import STRUCT_FORMAT, Tensor, Value
+from trainweb.onnxblock import context
+from trainweb.onnxblock.context import add_initializer, add_node, generate_name
+
+
+class Block:
+    """Base class: a subclass gives `build(*names)`, which returns the name or names of its results.
+
+    Inside `build`, other blocks may be called, and `add_node` appends any operator.
+    """
+
+    @property
+    def base(self) -> Any:
+        """The model under construction."""
+        return context.current().graph
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Append nodes; the subclass's business."""
+        raise NotImplementedError(f"{type(self).__name__} must implement build().")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Build into the current model; the names of the results."""
+        context.current()
+        return self.build(*args, **kwargs)
+
+    def add_node(
+        self, op_type: str, inputs: list[str], n_outputs: int = 1, *, domain: str = "", **attrs: Any
+    ) -> Any:
+        """Append one node; the name of its output, or a list of them when `n_outputs` > 1."""
+        outputs = [generate_name(f"{op_type.lower()}_output") for _ in range(n_outputs)]
+        add_node(op_type, list(inputs), outputs, domain=domain, **attrs)
+        return outputs if n_outputs > 1 else outputs[0]
+
+
+class _Binary(Block):
+    def build(self, a: str, b: str) -> str:
+        return self.add_node(type(self).__name__, [a, b])
+
+
+class _Unary(Block):
+    def build(self, x: str) -> str:
+        return self.add_node(type(self).__name__, [x])
+
+
+class Add(_Binary):
+    """a + b."""
+
+
+class Sub(_Binary):
+    """a - b."""
+
+
+class Mul(_Binary):
+    """a * b."""
+
+
+class Div(_Binary):
+    """a / b."""
+
+
+class Sigmoid(_Unary):
+    """1 / (1 + exp(-x))."""
+
+
+class Log(_Unary):
+    """Natural logarithm."""
+
+
+class Neg(_Unary):
+    """-x."""
+
+
+class Abs(_Unary):
+    """|x|."""
+
+
+class Softplus(_Unary):
+    """log(1 + exp(x)), without overflow."""
+
+
+class Pow(Block):
+    """x to a constant power."""
+
+    def __init__(self, exponent: float) -> None:
+        self._exponent = float(exponent)
+
+    def build(self, x: str) -> str:
+        exponent = float_initializer("pow_exponent", [self._exponent])
+        return self.add_node("Pow", [x, exponent])
+
+
+class _Reduction(Block):
+    def __init__(self, keepdims: bool = True) -> None:
+        self._keepdims = bool(keepdims)
+
+    def build(self, x: str) -> str:
+        return self.add_node(type(self).__name__, [x], keepdims=int(self._keepdims))
+
+
+class ReduceMean(_Reduction):
+    """Mean of all elements."""
+
+
+class ReduceSum(_Reduction):
+    """Sum of all elements."""
+
+
+class Constant(Block):
+    """A float constant of shape (1,)."""
+
+    def __init__(self, value: float) -> None:
+        self._value = float(value)
+
+    def build(self) -> str:
+        return float_initializer("initializer", [self._value])
+
+
+class SequenceConstruct(Block):
+    """A sequence of the tensors."""
+
+    def build(self, *names: str) -> str:
+        return self.add_node("SequenceConstruct", list(names))
+
+
+class ReduceAllL2(Block):
+    """Square root of the sum of squares over all tensors."""
+
+    def build(self, *names: str) -> str:
+        return self.add_node("ReduceAllL2", list(names), domain="com.microsoft")
+
+
+class Clip(Block):
+    """x limited to [clip_min, clip_max]; None leaves a side open."""
+
+    def __init__(self, clip_min: float | None = None, clip_max: float | None = None) -> None:
+        self._bounds = clip_min, clip_max
+
+    def build(self, x: str) -> str:
+        inputs = [x]
+        for token, bound in zip(("clip_min", "clip_max"), self._bounds, strict=True):
+            inputs.append("" if bound is None else float_initializer(token, [float(bound)], shape=()))
+        while not inputs[-1]:
+            inputs.pop()
+        return self.add_node("Clip", inputs)
+
+
+class PassThrough(Block):
+    """Returns its arguments."""
+
+    def build(self, *names: str) -> Any:
+        return names[0] if len(names) == 1 else names
+
+
+class InputLike(Block):
+    """A new graph input of the type of another tensor."""
+
+    def __init__(self, like: str) -> None:
+        self._like = like
+
+    def build(self, name: str | None = None) -> str:
+        accessor = context.current()
+        name = name or generate_name("input")
+        if accessor.has(name):
+            return name
+        return add_input_like(self._like, name)
+
+
+class LabelEncoder(Block):
+    """Maps keys to values (ai.onnx.ml.LabelEncoder).
+
+    Give one of keys_float, keys_int64, keys_string and one of values_float, values_int64, values_string.
+    """
+
+    def __init__(
+        self,
+        default_float: float = 0.0,
+        default_int64: int = -1,
+        default_string: str = "_Unused",
+        keys_float: list[float] | None = None,
+        keys_int64: list[int] | None = None,
+        keys_string: list[str] | None = None,
+        values_float: list[float] | None = None,
+        values_int64: list[int] | None = None,
+        values_string: list[str] | None = None,
+    ) -> None:
+        defaults = {
+            "default_float": float(default_float), "default_int64": default_int64, "default_string": default_string,
+        }  # fmt: skip
+        tables = {
+            "keys_floats": keys_float, "keys_int64s": keys_int64, "keys_strings": keys_string,
+            "values_floats": values_float, "values_int64s": values_int64, "values_strings": values_string,
+        }  # fmt: skip
+        self._attrs: dict[str, Any] = defaults | {k: list(v) for k, v in tables.items() if v is not None}
+
+    def build(self, x: str) -> str:
+        output = generate_name("label_encoder.output")
+        add_node("LabelEncoder", [x], [output], domain="ai.onnx.ml", **self._attrs)
+        return output
+
+
+class Cast(Block):
+    """x converted to another dtype: a TensorProto.DataType or its name."""
+
+    def __init__(self, to: int | str) -> None:
+        self._to = DTYPE_CODES[to] if isinstance(to, str) else int(to)
+
+    def build(self, x: str) -> str:
+        output = generate_name("cast.output")
+        add_node("Cast", [x], [output], to=self._to)
+        return output
+
+
+class Linear(Block):
+    """alpha * x W + beta * b with new standard-normal parameters.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        The weight is (in_features, out_features).
+    bias : bool
+        Whether there is a bias (out_features,).
+    alpha, beta : float
+        Factors.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, alpha: float = 1.0, beta: float = 1.0
+    ) -> None:
+        self._shape = in_features, out_features
+        self._bias, self._alpha, self._beta = bias, float(alpha), float(beta)
+
+    def build(self, x: str) -> str:
+        rows, columns = self._shape
+        inputs = [x, float_initializer("linear.weight", _normal(rows * columns), self._shape)]
+        if self._bias:
+            inputs.append(float_initializer("linear.bias", _normal(columns), (columns,)))
+        output = generate_name("linear.output")
+        add_node("Gemm", inputs, [output], alpha=self._alpha, beta=self._beta)
+        return output
+
+
+def _normal(count: int) -> list[float]:
+    return [random.gauss(0.0, 1.0) for _ in range(count)]
+
+
+def float_initializer(token: str, values: list[float], shape: tuple[int, ...] | None = None) -> str:
+    """A float32 constant under a generated name."""
+    return add_initializer(
+        Tensor.of(generate_name(token), "float32", (len(values),) if shape is None else shape, values)
+    )
+
+
+def add_initializer_of(dtype: str, token: str, values: list[int]) -> str:
+    """A one-dimensional constant under a generated name."""
+    return add_initializer(Tensor.of(generate_name(token), dtype, (len(values),), values))
+
+
+def array_initializer(name: str, array: Any) -> str:
+    """A float32 constant from a NumPy array or nested lists."""
+    values, shape = _flatten(array)
+    return add_initializer(Tensor.of(name, "float32", shape, values))
+
+
+def _flatten(array: Any) -> tuple[list[float], tuple[int, ...]]:
+    if hasattr(array, "tolist"):
+        array = array.tolist()
+    if not isinstance(array, (list, tuple)):
+        return [float(array)], ()
+    parts = [_flatten(item) for item in array]
+    if len({shape for _, shape in parts}) > 1:
+        raise ModelError("The rows of an array differ in length.")
+    inner = parts[0][1] if parts else ()
+    return [x for values, _ in parts for x in values], (len(parts), *inner)
+
+
+def add_input_like(like: str, name: str, dtype: str | None = None, drop_axis: int | None = None) -> str:
+    """Add graph input `name` with the type of `like`, or another dtype, or without one of its axes."""
+    accessor = context.current()
+    value = accessor.tensor_value(like)
+    dims = list(value.shape or ())
+    for axis, dim in enumerate(dims):
+        if dim is None:
+            # A name of its own ties the new input to the computed size.
+            dims[axis] = f"{name}_dim_{axis}"
+    if dims != list(value.shape or ()):
+        accessor.graph.value_info[like] = Value(like, value.dtype, tuple(dims))
+    if drop_axis is not None:
+        del dims[drop_axis]
+    if (dtype or value.dtype) not in STRUCT_FORMAT:
+        raise ModelError(f"{like!r} is {value.dtype}; no input can be like it.")
+    return accessor.add_input(Value(name, dtype or value.dtype, tuple(dims)))

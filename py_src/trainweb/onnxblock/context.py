@@ -1,0 +1,182 @@
+"""The model that blocks currently add to, and the names they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from trainweb.errors import ModelError, SessionError, UnsupportedError
+from trainweb.model.graph import Graph, Node, Sequence, Tensor, Value
+from trainweb.model.reader import read_model
+from trainweb.model.shapes import infer_shapes
+from trainweb.onnxblock.protos import to_model_proto
+
+EMPTY_BASE_OPSET = 17
+"""ai.onnx version of a model that starts empty, where none is asked for."""
+
+
+class ModelAccessor:
+    """The model under construction.
+
+    Attributes
+    ----------
+    graph : Graph
+        What blocks add to.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._types: tuple[tuple[int, int], dict[str, Value]] | None = None
+
+    @property
+    def model(self) -> Any:
+        """The model so far: an `onnx.ModelProto` if the onnx package is there, else its bytes."""
+        return to_model_proto(self.graph)
+
+    def value(self, name: str) -> Value | Sequence:
+        """Type of a tensor; a declared one goes before an inferred one.
+
+        Raises
+        ------
+        ModelError
+            There is no such tensor.
+        """
+        for value in (*self.graph.inputs, *self.graph.outputs):
+            if value.name == name:
+                return value
+        if name in self.graph.value_info:
+            return self.graph.value_info[name]
+        if name in self.graph.initializers:
+            tensor = self.graph.initializers[name]
+            return Value(name, tensor.dtype, tensor.shape)
+        version = len(self.graph.nodes), len(self.graph.inputs)
+        if self._types is None or self._types[0] != version:
+            self._types = version, infer_shapes(self.graph)
+        if name not in self._types[1]:
+            raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
+        return self._types[1][name]
+
+    def tensor_value(self, name: str) -> Value:
+        """Type of a tensor whose rank must be known."""
+        value = self.value(name)
+        if not isinstance(value, Value) or value.shape is None:
+            raise ModelError(f"The rank of {name!r} is not known.")
+        return value
+
+    def add_input(self, value: Value | Sequence) -> str:
+        """Add a graph input, or find that it exists."""
+        if all(value.name != existing.name for existing in self.graph.inputs):
+            self.graph.inputs.append(value)
+        return value.name
+
+    def has(self, name: str) -> bool:
+        """Whether the model has a tensor of that name."""
+        return name in set(self.graph.names())
+
+
+class _State:
+    accessor: ModelAccessor | None = None
+    counter = 0
+
+
+def current() -> ModelAccessor:
+    """The accessor of the model under construction.
+
+    Raises
+    ------
+    SessionError
+        No context manager is active.
+    """
+    if _State.accessor is None:
+        raise SessionError("A block adds to a model: call it inside `with onnxblock.base(model):`.")
+    return _State.accessor
+
+
+def generate_name(token: str) -> str:
+    """`onnx::<token>::<n>`; n grows with every name made."""
+    _State.counter += 1
+    return f"onnx::{token}::{_State.counter}"
+
+
+def skip_names(count: int) -> None:
+    """Leave out names, so that those after them are the ones ONNX Runtime's blocks would make."""
+    _State.counter += count
+
+
+@contextmanager
+def restarted_names() -> Iterator[None]:
+    """Count names from 1 inside, as in a fresh process."""
+    before, _State.counter = _State.counter, 0
+    try:
+        yield
+    finally:
+        _State.counter = before
+
+
+@contextmanager
+def accessing(graph: Graph) -> Iterator[ModelAccessor]:
+    """Let blocks add to `graph`."""
+    if _State.accessor is not None:
+        raise SessionError("Base onnx model already exists. Cannot create multiple ModelAccessors.")
+    _State.accessor = ModelAccessor(graph)
+    try:
+        yield _State.accessor
+    finally:
+        _State.accessor = None
+
+
+@contextmanager
+def base(model: Any, model_path: Any = None) -> Iterator[ModelAccessor]:
+    """Let blocks add to a model.
+
+    Parameters
+    ----------
+    model : bytes, path or onnx.ModelProto
+        The model to extend; it is copied.
+    model_path : path, optional
+        Where the model was read from; its external data is read from there.
+
+    Raises
+    ------
+    SessionError
+        `model` is None, or a context is active already.
+    """
+    if model is None and model_path is None:
+        raise SessionError("Model cannot be None. Please pass in a model to extend.")
+    with accessing(read_model(model if model_path is None else model_path)) as accessor:
+        yield accessor
+
+
+@contextmanager
+def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
+    """Let blocks build a model from nothing, as optimizers do."""
+    opsets = {"com.microsoft": 1, "": opset_version or EMPTY_BASE_OPSET}
+    with accessing(Graph("graph", opsets=opsets)) as accessor:
+        yield accessor
+
+
+def custom_op_library(path: Any) -> Any:
+    """Custom operator libraries are native code, which a page cannot run."""
+    raise UnsupportedError(f"Custom operator libraries are not supported: {path}.")
+
+
+def add_node(
+    op_type: str,
+    inputs: list[str],
+    outputs: list[str],
+    *,
+    domain: str = "",
+    **attrs: Any,
+) -> None:
+    """Append a node to the current model; it gets a name of its own."""
+    graph = current().graph
+    if domain:
+        graph.opsets.setdefault(domain, 1)
+    graph.nodes.append(Node(op_type, inputs, outputs, attrs, domain, generate_name(op_type)))
+
+
+def add_initializer(tensor: Tensor) -> str:
+    """Add a constant to the current model."""
+    current().graph.initializers[tensor.name] = tensor
+    return tensor.name

@@ -1,0 +1,145 @@
+"""Training and eval models from a forward graph that ends in a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
+from trainweb.errors import ModelError
+from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.graph import Sequence as SequenceValue
+from trainweb.onnxblock.transforms import (
+    constants_to_initializers, for_evaluation, prune, running_statistics, train_batch_norms,
+)  # fmt: skip
+
+BUFFER_SUFFIX = "_grad.accumulation.buffer"
+ACCUMULATED_SUFFIX = "_grad.accumulation.out"
+RESET = "lazy_reset_grad"
+"""Input of the training model: gradients overwrite (true) or add up."""
+TRAINED_DTYPE = "float32"
+
+
+@dataclass(slots=True)
+class TrainingModels:
+    """What training needs; the parameters are in the order of the models' inputs."""
+
+    training: Graph
+    evaluation: Graph
+    trainable: list[Tensor]
+    frozen: list[Tensor]
+
+
+def with_outputs(
+    graph: Graph, names: Sequence[str], values: Mapping[str, Value | SequenceValue]
+) -> Graph:
+    """A copy with other outputs; the types of the former ones are kept as value_info."""
+    result = graph.copy()
+    for value in graph.outputs:
+        result.value_info.setdefault(value.name, value)
+    outputs = []
+    for name in dict.fromkeys(names):
+        value = values[name]
+        if not isinstance(value, Value):
+            raise ModelError(f"Output {name!r} is a sequence.")
+        outputs.append(Value(name, value.dtype, value.shape))
+        result.value_info.pop(name, None)
+    result.outputs = outputs
+    return result
+
+
+def build_training_models(
+    graph: Graph, trainable: Sequence[str], frozen: Sequence[str], *, batch_norm: str = "train"
+) -> TrainingModels:
+    """The training and the eval model of a graph whose first output is the loss.
+
+    Parameters
+    ----------
+    graph : Graph
+        Forward graph; it is not changed.
+    trainable : sequence of str
+        Initializers (or graph inputs) to differentiate.
+    frozen : sequence of str
+        Initializers that become inputs without gradient. Running statistics of batch normalizations that
+        train are added.
+    batch_norm : {"train", "as_exported"}
+        Whether a BatchNormalization with a trainable scale or bias trains whatever form it has.
+    """
+    loss = graph.outputs[0]
+    _check_loss(loss)
+    # Some exporters give parameters and statistics as nodes.
+    forward = constants_to_initializers(graph)
+    _check_parameters(forward, trainable, frozen)
+    statistics = running_statistics(forward, trainable, batch_norm)
+    held = [name for name in forward.initializers if name in {*trainable, *frozen, *statistics}]
+    parameters = [forward.initializers[name] for name in held]
+    training = train_batch_norms(prune(_with_inputs(forward, parameters)), trainable, batch_norm)
+    wanted = [v.name for v in training.inputs if v.name in set(trainable)]
+    training = accumulate(build_gradients(training, loss.name, wanted), wanted)
+    return TrainingModels(
+        training,
+        for_evaluation(_with_inputs(graph, parameters)),
+        [t for t in parameters if t.name in set(trainable)],
+        [t for t in parameters if t.name not in set(trainable)],
+    )
+
+
+def accumulate(graph: Graph, trainable: Sequence[str]) -> Graph:
+    """Add the gradients up in buffers, which are inputs; each gives a flag as output."""
+    inputs = {v.name: v for v in graph.inputs if isinstance(v, Value)}
+    for name in trainable:
+        value = inputs[name]
+        graph.inputs.append(Value(name + BUFFER_SUFFIX, value.dtype, value.shape))
+    for name in trainable:
+        position, out = len(graph.outputs), name + ACCUMULATED_SUFFIX
+        graph.nodes.append(
+            Node(
+                "InPlaceAccumulatorV2", [name + BUFFER_SUFFIX, name + GRADIENT_SUFFIX, RESET], [out],
+                {}, "com.microsoft", f"GradientAccumulator{position}",
+            )  # fmt: skip
+        )
+        graph.outputs.append(Value(out, "bool", (1,)))
+    graph.inputs.append(Value(RESET, "bool", (1,)))
+    graph.opsets = {**graph.opsets, "com.microsoft": graph.opsets.get("com.microsoft", 1)}
+    return graph
+
+
+def _check_loss(loss: Value) -> None:
+    if loss.dtype != TRAINED_DTYPE:
+        raise ModelError(f"The loss {loss.name!r} is {loss.dtype}; it must be float32.")
+    if loss.shape is None or any(dim != 1 for dim in loss.shape):
+        raise ModelError(
+            f"The loss {loss.name!r} has shape {list(loss.shape or ())}; it must be a scalar. Reduce it to its mean or sum."
+        )
+
+
+def _check_parameters(graph: Graph, trainable: Sequence[str], frozen: Sequence[str]) -> None:
+    inputs = {value.name: value for value in graph.inputs}
+    both = sorted(set(trainable) & set(frozen))
+    if both:
+        raise ModelError(
+            f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}."
+        )
+    for name in trainable:
+        value = graph.initializers.get(name) or inputs.get(name)
+        if value is None:
+            raise ModelError(f"Node arg {name} is not found.")
+        if value.dtype != TRAINED_DTYPE:
+            raise ModelError(f"Parameter {name!r} is {value.dtype}; only float32 parameters can be trained.")
+    for name in frozen:
+        if name in graph.initializers and graph.initializers[name].dtype != TRAINED_DTYPE:
+            raise ModelError(
+                f"Parameter {name!r} is {graph.initializers[name].dtype}; parameters in a checkpoint must be float32."
+            )
+
+
+def _with_inputs(graph: Graph, parameters: Sequence[Tensor]) -> Graph:
+    """A copy in which parameters are inputs, after those of the user."""
+    result = graph.copy()
+    names = {t.name for t in parameters}
+    made = {name for node in result.nodes for name in node.outputs} & names
+    result.nodes = [n for n in result.nodes if not made.intersection(n.outputs)]
+    result.inputs = [v for v in result.inputs if v.name not in names]
+    result.inputs += [Value(t.name, t.dtype, t.shape) for t in parameters]
+    result.initializers = {k: t for k, t in result.initializers.items() if k not in names}
+    return result

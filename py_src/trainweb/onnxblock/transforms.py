@@ -1,0 +1,162 @@
+"""Rewrites of a forward graph before it is differentiated, and for evaluation.
+
+They are the ones without which a model would train wrongly or not at all; what is only faster is the
+compiler's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from trainweb.model.graph import Graph, Node, Tensor
+
+TRAINING_MODE_SINCE = 14
+"""ai.onnx version from which BatchNormalization has training_mode; before, further outputs said it."""
+STATISTICS = (3, 4)
+"""Inputs of BatchNormalization that hold the running mean and variance."""
+AFFINE = (1, 2)
+"""Inputs of BatchNormalization that hold scale and bias."""
+
+
+def constants_to_initializers(graph: Graph) -> Graph:
+    """Constant nodes become initializers."""
+    result = graph.copy()
+    kept = []
+    for node in result.nodes:
+        tensor = _constant(node) if node.op_type == "Constant" and not node.domain else None
+        if tensor is None:
+            kept.append(node)
+        else:
+            result.initializers[tensor.name] = tensor
+    result.nodes = kept
+    return result
+
+
+def _constant(node: Node) -> Tensor | None:
+    name = node.outputs[0]
+    for key, dtype in (("value_float", "float32"), ("value_int", "int64")):
+        if key in node.attrs:
+            return Tensor.of(name, dtype, (), [node.attrs[key]])
+        if f"{key}s" in node.attrs:
+            values = node.attrs[f"{key}s"]
+            return Tensor.of(name, dtype, (len(values),), values)
+    value = node.attrs.get("value")
+    return Tensor(name, value.dtype, value.shape, value.data) if isinstance(value, Tensor) else None
+
+
+def prune(graph: Graph) -> Graph:
+    """A copy without the nodes that no output depends on."""
+    result = graph.copy()
+    live = {value.name for value in result.outputs}
+    kept = []
+    for node in reversed(result.nodes):
+        if live.intersection(node.outputs):
+            live.update(node.inputs)
+            live.update(_captured(node))
+            kept.append(node)
+    result.nodes = kept[::-1]
+    result.initializers = {k: t for k, t in result.initializers.items() if k in live}
+    return result
+
+
+def _captured(node: Node) -> Iterator[str]:
+    """Names that the node's subgraphs may read from outside."""
+    for value in node.attrs.values():
+        for graph in value if isinstance(value, list) else [value]:
+            if isinstance(graph, Graph):
+                for inner in graph.nodes:
+                    yield from inner.inputs
+                    yield from _captured(inner)
+                yield from (v.name for v in graph.outputs)
+
+
+# BatchNormalization
+
+
+def _batch_norms(graph: Graph) -> Iterator[Node]:
+    for node in graph.nodes:
+        if node.op_type == "BatchNormalization" and not node.domain and len(node.inputs) == 5:
+            yield node
+
+
+def _trains(node: Node, opset: int, trainable: Iterable[str], batch_norm: str) -> bool:
+    """Whether the node normalizes by the statistics of the batch."""
+    if batch_norm == "train" and any(node.inputs[i] in set(trainable) for i in AFFINE):
+        return True
+    if opset >= TRAINING_MODE_SINCE:
+        return bool(node.attrs.get("training_mode", 0))
+    return len([name for name in node.outputs if name]) > 1
+
+
+def running_statistics(graph: Graph, trainable: Sequence[str], batch_norm: str) -> list[str]:
+    """Running means and variances that the training model updates."""
+    opset = graph.opsets.get("", 1)
+    return [
+        node.inputs[i]
+        for node in _batch_norms(graph)
+        if _trains(node, opset, trainable, batch_norm)
+        for i in STATISTICS
+        if node.inputs[i] in graph.initializers
+    ]
+
+
+def all_statistics(graph: Graph) -> set[str]:
+    """Running means and variances of every batch normalization."""
+    return {node.inputs[i] for node in _batch_norms(graph) for i in STATISTICS}
+
+
+def train_batch_norms(graph: Graph, trainable: Sequence[str], batch_norm: str) -> Graph:
+    """Batch normalizations that train become com.microsoft.BatchNormInternal, which updates the statistics."""
+    result = graph.copy()
+    used = set(result.names())
+    opset = graph.opsets.get("", 1)
+    for index, node in enumerate(_batch_norms(result)):
+        if not _trains(node, opset, trainable, batch_norm):
+            continue
+        y, *running = [name for name in node.outputs[:3]]
+        suffixes = ("running_mean", "running_var", "saved_mean", "saved_inv_std")
+        names = [_unique(f"{y}_{suffix}", used) for suffix in suffixes]
+        for k, name in enumerate(running):
+            names[k] = name or names[k]
+        node.name = f"{node.name or f'BatchNormalization_{index}'}_BatchNormInternal"
+        node.op_type, node.domain = "BatchNormInternal", "com.microsoft"
+        node.outputs = [y, *names]
+        node.attrs = {
+            "epsilon": float(node.attrs.get("epsilon", 1e-5)),
+            "momentum": float(node.attrs.get("momentum", 0.9)),
+            "training_mode": 1,
+        }
+        result.opsets.setdefault("com.microsoft", 1)
+    return result
+
+
+def _unique(name: str, used: set[str]) -> str:
+    unique, k = name, 0
+    while unique in used:
+        k += 1
+        unique = f"{name}_{k}"
+    used.add(unique)
+    return unique
+
+
+def for_evaluation(graph: Graph) -> Graph:
+    """A copy in which Dropout and BatchNormalization are in inference mode."""
+    result = graph.copy()
+    consumed = {name for node in result.nodes for name in node.inputs} | {v.name for v in result.outputs}
+    for node in result.nodes:
+        if node.op_type == "Dropout" and not node.domain:
+            del node.inputs[2:]
+        elif node.op_type == "BatchNormalization" and not node.domain:
+            if "training_mode" in node.attrs:
+                node.attrs["training_mode"] = 0
+            if not consumed.intersection(node.outputs[1:]):
+                del node.outputs[1:]
+    return prune_constants(result)
+
+
+def prune_constants(graph: Graph) -> Graph:
+    """Remove initializers and Constant nodes that nothing reads any more."""
+    read = {name for node in graph.nodes for name in (*node.inputs, *_captured(node))}
+    read.update(value.name for value in graph.outputs)
+    graph.initializers = {k: t for k, t in graph.initializers.items() if k in read}
+    return graph

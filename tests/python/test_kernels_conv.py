@@ -1,0 +1,278 @@
+"""The convolution kernels against sums over shifted views in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
+from tests.python.kernel_runner import KernelError
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """Shapes of one convolution; axes are (depth, height, width)."""
+
+    n: int
+    c: int
+    m: int
+    size: Triple
+    kernel: Triple
+    pad: Triple = (0, 0, 0)
+    stride: Triple = (1, 1, 1)
+    dilation: Triple = (1, 1, 1)
+    groups: int = 1
+    pad_end: Triple | None = None
+
+    @property
+    def out(self) -> Triple:
+        ends = self.pad_end or self.pad
+        return tuple(
+            (size + p + e - d * (k - 1) - 1) // s + 1
+            for size, k, p, e, s, d in zip(self.size, self.kernel, self.pad, ends, self.stride, self.dilation, strict=True)
+        )  # type: ignore[return-value]
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        return (self.n, self.c, *self.size)
+
+    @property
+    def w_shape(self) -> tuple[int, ...]:
+        return (self.m, self.c // self.groups, *self.kernel)
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        return (self.n, self.m, *self.out)
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The integer arguments of the kernels."""
+        return {"n": self.n, "c": self.c, "m": self.m, "groups": self.groups, "size": self.size, "kernel": self.kernel,
+                "out": self.out, "stride": self.stride, "dilation": self.dilation, "pad": self.pad}  # fmt: skip
+
+
+def conv2d(n: int, c: int, m: int, h: int, w: int, k: int, p: int = 0, s: int = 1, d: int = 1, g: int = 1) -> Conv:
+    """Square kernel, same padding, stride and dilation on both axes."""
+    return Conv(n, c, m, (1, h, w), (1, k, k), (0, p, p), (1, s, s), (1, d, d), g)
+
+
+CASES = {
+    "pointwise": conv2d(2, 5, 7, 6, 7, 1),
+    "pointwise_stride2": conv2d(2, 6, 9, 9, 8, 1, s=2),
+    "3x3_same": conv2d(2, 4, 10, 7, 9, 3, 1),
+    "3x3_valid": conv2d(1, 3, 6, 5, 6, 3),
+    "3x3_one_channel": conv2d(3, 1, 8, 11, 12, 3, 1),
+    "3x3_many_channels": conv2d(1, 40, 33, 8, 8, 3, 1),
+    "3x3_resnet": conv2d(3, 16, 16, 16, 16, 3, 1),
+    "3x3_tiny_plane": conv2d(4, 8, 8, 2, 2, 3, 1),
+    "3x3_one_pixel": conv2d(4, 8, 8, 1, 1, 3, 1),
+    "3x3_wide_pad": conv2d(1, 2, 3, 5, 5, 3, 4),
+    "3x3_stride2": conv2d(2, 5, 6, 9, 8, 3, 1, s=2),
+    "3x3_stride2_odd": conv2d(2, 3, 13, 7, 7, 3, 0, s=2),
+    "3x3_stride3": conv2d(1, 4, 5, 11, 10, 3, 1, s=3),
+    "3x3_stride5": conv2d(1, 2, 3, 17, 16, 3, 1, s=5),
+    "3x3_dilated": conv2d(1, 3, 5, 11, 10, 3, 2, d=2),
+    "dilated_and_strided": conv2d(2, 3, 5, 13, 14, 3, 2, s=2, d=2),
+    "dilation3_stride2": conv2d(1, 2, 4, 15, 14, 3, 1, s=2, d=3),
+    "stride4_dilation6": conv2d(1, 2, 4, 23, 22, 3, 1, s=4, d=6),
+    "5x5": conv2d(2, 3, 7, 12, 11, 5, 2),
+    "7x7_stride2": conv2d(1, 3, 8, 21, 20, 7, 3, s=2),
+    "groups": conv2d(2, 6, 9, 7, 6, 3, 1, g=3),
+    "depthwise": conv2d(2, 7, 7, 9, 10, 3, 1, g=7),
+    "depthwise_stride2": conv2d(1, 5, 5, 9, 11, 3, 1, s=2, g=5),
+    "depthwise_multiplier": conv2d(1, 4, 12, 8, 8, 3, 1, g=4),
+    "asymmetric_pads": Conv(2, 3, 5, (1, 8, 7), (1, 3, 2), (0, 0, 1), pad_end=(0, 2, 0)),
+    "oblong": Conv(1, 4, 6, (1, 6, 19), (1, 5, 2), (0, 3, 0), (1, 2, 3), (1, 1, 2)),
+    "end_of_input_unused": Conv(1, 2, 3, (1, 10, 10), (1, 2, 2), (0, 0, 0), (1, 3, 3)),
+    "1d": Conv(2, 5, 7, (1, 1, 50), (1, 1, 5), (0, 0, 2)),
+    "1d_long": Conv(1, 3, 8, (1, 1, 2300), (1, 1, 9), (0, 0, 4), (1, 1, 2)),
+    "3d": Conv(2, 3, 4, (5, 6, 7), (3, 3, 3), (1, 1, 1)),
+    "3d_strided": Conv(1, 2, 6, (7, 6, 8), (2, 3, 3), (1, 0, 1), (2, 1, 2), (1, 2, 1)),
+    "large_plane": conv2d(1, 9, 7, 120, 130, 3, 1),
+    "many_input_channels": conv2d(1, 300, 5, 30, 30, 3, 1),
+    "kernel_is_input": conv2d(2, 6, 4, 9, 9, 9),
+    "no_images": conv2d(0, 3, 4, 5, 5, 3, 1),
+}
+
+
+def taps(conv: Conv, x: np.ndarray) -> Iterator[tuple[Triple, np.ndarray]]:
+    """Each tap of the kernel with the view of the padded x that it meets, (n, c, *out)."""
+    room = [(0, 0), (0, 0)]
+    for size, k, p, s, d, o in zip(conv.size, conv.kernel, conv.pad, conv.stride, conv.dilation, conv.out, strict=True):
+        room.append((p, max(0, (o - 1) * s + (k - 1) * d + 1 - p - size)))
+    padded = np.pad(x, room)
+    for tap in product(*map(range, conv.kernel)):
+        box = [slice(t * d, t * d + (o - 1) * s + 1, s)
+               for t, d, s, o in zip(tap, conv.dilation, conv.stride, conv.out, strict=True)]  # fmt: skip
+        yield tap, padded[(slice(None), slice(None), *box)]
+
+
+def forward(conv: Conv, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    g = conv.groups
+    y = np.zeros((conv.n, g, conv.m // g, *conv.out))
+    w = w.reshape(g, conv.m // g, conv.c // g, *conv.kernel)
+    for tap, view in taps(conv, x.astype(np.float64)):
+        view = view.reshape(conv.n, g, conv.c // g, *conv.out)
+        y += np.einsum("ngczyx,gmc->ngmzyx", view, w[(slice(None),) * 3 + tap])
+    return y.reshape(conv.y_shape)
+
+
+def data_gradient(conv: Conv, dy: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Scatters dy * w back through the same views."""
+    g = conv.groups
+    room = [(o - 1) * s + (k - 1) * d + 1 for k, s, d, o in
+            zip(conv.kernel, conv.stride, conv.dilation, conv.out, strict=True)]  # fmt: skip
+    room = [max(r, p + size) for r, p, size in zip(room, conv.pad, conv.size, strict=True)]
+    dx = np.zeros((conv.n, conv.c, *room))
+    w = w.reshape(g, conv.m // g, conv.c // g, *conv.kernel).astype(np.float64)
+    dy = dy.reshape(conv.n, g, conv.m // g, *conv.out)
+    for tap in product(*map(range, conv.kernel)):
+        box = [slice(t * d, t * d + (o - 1) * s + 1, s)
+               for t, d, s, o in zip(tap, conv.dilation, conv.stride, conv.out, strict=True)]  # fmt: skip
+        part = np.einsum("ngmzyx,gmc->ngczyx", dy, w[(slice(None),) * 3 + tap])
+        dx[(slice(None), slice(None), *box)] += part.reshape(conv.n, conv.c, *conv.out)
+    inside = [slice(p, p + size) for p, size in zip(conv.pad, conv.size, strict=True)]
+    return dx[(slice(None), slice(None), *inside)]
+
+
+def weight_gradient(conv: Conv, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
+    g = conv.groups
+    dw = np.zeros((g, conv.m // g, conv.c // g, *conv.kernel))
+    dy = dy.reshape(conv.n, g, conv.m // g, *conv.out).astype(np.float64)
+    for tap, view in taps(conv, x.astype(np.float64)):
+        view = view.reshape(conv.n, g, conv.c // g, *conv.out)
+        dw[(slice(None),) * 3 + tap] = np.einsum("ngmzyx,ngczyx->gmc", dy, view)
+    return dw.reshape(conv.w_shape)
+
+
+def operands(conv: Conv) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return random(*conv.x_shape, seed=1), random(*conv.w_shape, seed=2), random(*conv.y_shape, seed=3)
+
+
+def per_channel(bias: np.ndarray) -> np.ndarray:
+    return bias.reshape(1, -1, 1, 1, 1)
+
+
+def check_forward(build: str, conv: Conv, accumulate: int, activation: int, last: str) -> bytes:
+    x, w, y0 = operands(conv)
+    bias = random(conv.m, seed=4)
+    start = y0 if accumulate else np.full_like(y0, np.nan)
+    args = {"x": x, "w": w, "bias": bias, "y": start, "accumulate": accumulate, "activation": activation, **conv.words}
+    got = runner(build).run("conv_f32", args, last=last)["y"]
+    want = forward(conv, x, w) + per_channel(bias)
+    magnitude = forward(conv, abs(x), abs(w)) + abs(per_channel(bias))
+    if accumulate:
+        want, magnitude = want + y0, magnitude + abs(y0)
+    if activation:
+        want = np.maximum(want, 0)
+    assert_close_sum(got, want, magnitude, w[0].size + 2)
+    return got.tobytes()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("name", CASES)
+def test_forward(build: str, name: str) -> None:
+    conv = CASES[name]
+    first = check_forward(build, conv, 0, 0, "x")
+    assert check_forward(build, conv, 0, 0, "w") == first
+    assert check_forward(build, conv, 0, 0, "y") == first
+    check_forward(build, conv, 0, 1, "bias")
+    check_forward(build, conv, 1, 1, "")
+
+
+def check_data_gradient(build: str, conv: Conv, accumulate: int, bias: np.ndarray | None, last: str) -> bytes:
+    x0, w, dy = operands(conv)
+    start = x0 if accumulate else np.full_like(x0, np.nan)
+    args = {"dy": dy, "w": w, "bias": bias, "dx": start, "accumulate": accumulate, "activation": int(bias is not None),
+            **conv.words}  # fmt: skip
+    got = runner(build).run("conv_data_gradient_f32", args, last=last)["dx"]
+    want, magnitude = data_gradient(conv, dy, w), data_gradient(conv, abs(dy), abs(w))
+    if accumulate:
+        want, magnitude = want + x0, magnitude + abs(x0)
+    if bias is not None:
+        want, magnitude = np.maximum(want + per_channel(bias), 0), magnitude + abs(per_channel(bias))
+    assert_close_sum(got, want, magnitude, w[:, 0].size + 2)
+    return got.tobytes()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("name", CASES)
+def test_data_gradient(build: str, name: str) -> None:
+    conv = CASES[name]
+    first = check_data_gradient(build, conv, 0, None, "dy")
+    assert check_data_gradient(build, conv, 0, None, "w") == first
+    assert check_data_gradient(build, conv, 0, None, "dx") == first
+    check_data_gradient(build, conv, 1, None, "")
+    check_data_gradient(build, conv, 0, random(conv.c, seed=5), "bias")
+
+
+def check_weight_gradient(build: str, conv: Conv, accumulate: int, with_bias: bool, last: str) -> bytes:
+    x, w0, dy = operands(conv)
+    b0 = random(conv.m, seed=4)
+    nothing = np.full_like(w0, np.nan)
+    args = {"x": x, "dy": dy, "dw": w0 if accumulate else nothing, "accumulate": accumulate,
+            "db": (b0 if accumulate else np.full_like(b0, np.nan)) if with_bias else None, **conv.words}  # fmt: skip
+    got = runner(build).run("conv_weight_gradient_f32", args, last=last)
+    terms = conv.n * int(np.prod(conv.out))
+    want, magnitude = weight_gradient(conv, x, dy), weight_gradient(conv, abs(x), abs(dy))
+    assert_close_sum(got["dw"], want + accumulate * w0, magnitude + accumulate * abs(w0), terms + 1)
+    if with_bias:
+        axes = (0, 2, 3, 4)
+        want_bias = dy.sum(axes, dtype=np.float64) + accumulate * b0
+        assert_close_sum(got["db"], want_bias, abs(dy).sum(axes) + abs(b0), terms + 1)
+    return got["dw"].tobytes()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("name", CASES)
+def test_weight_gradient(build: str, name: str) -> None:
+    conv = CASES[name]
+    first = check_weight_gradient(build, conv, 0, True, "x")
+    assert check_weight_gradient(build, conv, 0, True, "dy") == first
+    assert check_weight_gradient(build, conv, 0, False, "dw") == first
+    check_weight_gradient(build, conv, 1, True, "db")
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_window_that_no_workspace_holds(build: str) -> None:
+    conv = Conv(1, 1, 1, (1, 2, 3), (1, 2, 140_000), (0, 1, 139_998), pad_end=(0, 0, 0))
+    x, w, dy = operands(conv)
+    y, dx, dw = np.zeros(conv.y_shape), np.zeros(conv.x_shape), np.zeros(conv.w_shape)
+    for oy, ox in np.ndindex(*conv.out[1:]):
+        for iy, ix in np.ndindex(*conv.size[1:]):
+            ty, tx = iy + conv.pad[1] - oy, ix + conv.pad[2] - ox
+            if 0 <= ty < conv.kernel[1] and 0 <= tx < conv.kernel[2]:
+                y[..., oy, ox] += x[..., iy, ix] * w[0, 0, 0, ty, tx]
+                dx[..., iy, ix] += dy[..., oy, ox] * w[0, 0, 0, ty, tx]
+                dw[..., ty, tx] += (dy[..., oy, ox] * x[..., iy, ix]).item()
+    words = {**conv.words, "accumulate": 0}
+    run = runner(build).run
+    got = run("conv_f32", {"x": x, "w": w, "bias": None, "y": dy, "activation": 0, **words}, last="x")
+    np.testing.assert_allclose(got["y"], y, rtol=1e-5, atol=1e-5)
+    got = run("conv_data_gradient_f32", {"dy": dy, "w": w, "bias": None, "dx": x, "activation": 0, **words}, last="w")
+    np.testing.assert_allclose(got["dx"], dx, rtol=1e-5, atol=1e-5)
+    got = run("conv_weight_gradient_f32", {"x": x, "dy": dy, "dw": w, "db": None, **words}, last="dy")
+    np.testing.assert_allclose(got["dw"], dw, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [{"stride": (1, 0, 1)}, {"dilation": (1, 1, 0)}, {"groups": 2}, {"groups": 3},
+                                    {"kernel": (0, 3, 3)}, {"stride": (1, 1 << 30, 1)}, {"pad": (0, 1 << 30, 1)}])  # fmt: skip
+def test_conditions(change: dict[str, Any]) -> None:
+    conv = conv2d(1, 3, 4, 5, 5, 3, 1)
+    x, w, y = operands(conv)
+    words = {**conv.words, "accumulate": 0, **change}
+    calls = {
+        "conv_f32": {"x": x, "w": w, "bias": None, "y": y, "activation": 0},
+        "conv_data_gradient_f32": {"dy": y, "w": w, "bias": None, "dx": x, "activation": 0},
+        "conv_weight_gradient_f32": {"x": x, "dy": y, "dw": w, "db": None},
+    }
+    for name, args in calls.items():
+        with pytest.raises(KernelError, match="TW_BAD_CONDITION"):
+            runner("kernels").run(name, {**args, **words})

@@ -57,6 +57,7 @@ class Kernel:
     def boot(self, packages: tuple[str, ...] = ("micropip",)) -> str:
         """Start Pyodide and load `packages` of its distribution; returns the version."""
         self.page.goto(self.site.url("/tests/pyodide.html" + self._query))
+        self.page.wait_for_function("window.ask !== undefined")
         return str(self._ask({
             "kind": "boot", "base": self.site.url("/pyodide/"), "lock": LOCAL_LOCK,
             "packages": list(packages),

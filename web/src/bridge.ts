@@ -12,6 +12,8 @@ export interface Answer {
 
 type Argument = string | number | null | Uint8Array | Engine;
 
+type PythonFunction = (...args: readonly (Argument | undefined)[]) => PyProxy;
+
 type AnswerJson = { readonly ok: unknown } | { readonly error: WireError };
 
 /** JSON numbers have no names for these, but Python writes them. */
@@ -50,13 +52,14 @@ export class Bridge {
   }
 
   #callRaw(name: string, args: readonly Argument[]): [string, Uint8Array | null] {
-    const call = this.#module[name] as ((...args: readonly Argument[]) => PyProxy) | undefined;
+    const call = this.#module[name] as PythonFunction | undefined;
     if (typeof call !== "function") {
       throw new EngineError(`trainweb.training.bridge has no function ${name}.`);
     }
     let result: PyProxy;
     try {
-      result = call(...args);
+      // Pyodide makes None of undefined, but an object of its own of null.
+      result = call(...args.map((arg) => arg ?? undefined));
     } catch (error) {
       // The bridge answers with every error it knows of: this is a defect, and the traceback tells.
       throw new EngineError(`${name} failed in Python: ${String(error)}`);

@@ -1,0 +1,278 @@
+"""The rules for arguments and options of the JavaScript interface, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+OUT = "onnx::loss::2"
+
+FEEDS_TEXT = (
+    "'feeds' must be an object that use input names as keys and OnnxValue as corresponding values."
+)
+
+# arguments of run*Step, class of the error, its text
+RUN_RULES = [
+    ("", "TypeError", FEEDS_TEXT),
+    ("null", "TypeError", FEEDS_TEXT),
+    ("7", "TypeError", FEEDS_TEXT),
+    ("[x, labels]", "TypeError", FEEDS_TEXT),
+    ("x", "TypeError", FEEDS_TEXT),
+    ("feeds, null", "TypeError", "Unexpected argument[1]: cannot be null."),
+    ("feeds, x", "TypeError", "'fetches' cannot be a Tensor"),
+    ("feeds, []", "TypeError", "'fetches' cannot be an empty array."),
+    ("feeds, [1]", "TypeError", "'fetches' must be a string array or an object."),
+    ("feeds, ['nope']", "RangeError", "'fetches' contains invalid output name: nope."),
+    ("feeds, [out, 'nope']", "RangeError", "'fetches' contains invalid output name: nope."),
+    ("feeds, 'loss'", "TypeError", "Unexpected argument[1]: must be 'fetches' or 'options'."),
+    ("feeds, 1", "TypeError", "Unexpected argument[1]: must be 'fetches' or 'options'."),
+    ("feeds, [out], null", "TypeError", "'options' must be an object."),
+    ("feeds, [out], 7", "TypeError", "'options' must be an object."),
+    ("feeds, {[out]: null}, 'x'", "TypeError", "'options' must be an object."),
+    ("{}", "FeedError", "input 'x' is missing in 'feeds'."),
+    ("{x}", "FeedError", "input 'labels' is missing in 'feeds'."),
+    ("{x, labels: undefined}", "FeedError", "input 'labels' is missing in 'feeds'."),
+    ("{x, labels, y: x}", "FeedError", "invalid input 'y': the inputs are x, labels."),
+    ("{x, labels: [1, 2]}", "FeedError", "feed 'labels' must be a Tensor, got Array."),
+    ("{x: null, labels}", "FeedError", "feed 'x' must be a Tensor, got null."),
+    # the order of the checks
+    ("null, null", "TypeError", FEEDS_TEXT),
+    ("{}, null", "TypeError", "Unexpected argument[1]: cannot be null."),
+    ("{}, ['nope'], null", "RangeError", "'fetches' contains invalid output name: nope."),
+    ("{}, [out], null", "TypeError", "'options' must be an object."),
+    ("{}, [out]", "FeedError", "input 'x' is missing in 'feeds'."),
+    # inherited keys are no feeds
+    ("Object.create(feeds)", "FeedError", "input 'x' is missing in 'feeds'."),
+]
+
+FILE_TEXT = "a URL, Uint8Array, ArrayBuffer or Blob"
+
+CREATE_RULES = [
+    ("", "TypeError", "'trainingOptions' must be an object"),
+    ("null", "TypeError", "'trainingOptions' must be an object"),
+    ("{}", "TypeError", f"'trainingOptions.trainModel' is required: {FILE_TEXT}."),
+    (
+        "{trainModel: 'a'}", "TypeError",
+        f"'trainingOptions.checkpointState' is required: {FILE_TEXT}.",
+    ),
+    ("{...files, trainModel: 7}", "TypeError", f"must be {FILE_TEXT}, got a number."),
+    ("{...files, evalModel: {}}", "TypeError", f"must be {FILE_TEXT}, got Object."),
+    ("files, null", "TypeError", "'options' must be an object."),
+    ("files, 'fast'", "TypeError", "'options' must be an object."),
+    ("files, {executionProviders: ['cuda']}", "Error", "no available backend found. ERR: "),
+    (
+        "files, {graphOptimizationLevel: 'best'}", "Error",
+        "unsupported graph optimization level: best",
+    ),
+    ("files, {executionMode: 'random'}", "Error", "unsupported execution mode: random"),
+    ("files, {logSeverityLevel: 5}", "Error", "log serverity level is not valid: 5"),
+    ("files, {logSeverityLevel: 1.5}", "Error", "log serverity level is not valid: 1.5"),
+    ("files, {logVerbosityLevel: -1}", "Error", "log verbosity level is not valid: -1"),
+    ("files, {extra: circular}", "Error", "Circular reference in options"),
+    ("files, {extra: {f() {}}}", "Error", "Can't handle extra config type: function"),
+    ("files, {threads: 1.5}", "RangeError", "'threads' must be an integer >= 0, got 1.5."),
+    ("files, {threads: -1}", "RangeError", "'threads' must be an integer >= 0, got -1."),
+    ("files, {reproducible: 1}", "TypeError", "'reproducible' must be a boolean, got 1."),
+    ("files, {memoryBudget: 0}", "RangeError", "'memoryBudget' must be an integer >= 1, got 0."),
+    ("files, {limits: {nodes: 'many'}}", "RangeError", "'limits.nodes' must be an integer >= 1"),
+]
+
+INFERENCE_RULES = [
+    ("", "TypeError", "Unexpected argument[0]: must be 'path' or 'buffer'."),
+    ("7", "TypeError", "Unexpected argument[0]: must be 'path' or 'buffer'."),
+    ("'a', 7", "TypeError", "'options' must be an object."),
+    ("'a', null", "TypeError", "'options' must be an object."),
+    ("bytes, 0", "TypeError", "'options' must be an object."),
+    ("buffer, 'x'", "TypeError", "'options' must be an object."),
+    ("buffer, 1.5", "RangeError", "'byteOffset' must be an integer."),
+    ("buffer, -1", "RangeError", "'byteOffset' is out of range [0, 16)."),
+    ("buffer, 16", "RangeError", "'byteOffset' is out of range [0, 16)."),
+    ("buffer, 4, 0.5", "RangeError", "'byteLength' must be an integer."),
+    ("buffer, 4, 0", "RangeError", "'byteLength' is out of range (0, 12]."),
+    ("buffer, 4, 13", "RangeError", "'byteLength' is out of range (0, 12]."),
+    ("buffer, 4, 12, 'x'", "TypeError", "'options' must be an object."),
+]
+
+METHOD_RULES = [
+    ("s.loadParametersBuffer([1, 2])", "TypeError", "'buffer' must be a Uint8Array or Float32Array"),
+    ("s.loadParametersBuffer(new Uint8Array(5))", "BufferSizeError", "no whole number of float32"),
+    ("s.loadParametersBuffer(new Uint8Array(8))", "BufferSizeError", "Expected: 1728 bytes, Actual: 8"),
+    ("s.setLearningRate('fast')", "TypeError", "'learningRate' must be a number, got a string."),
+    ("s.registerLinearLRScheduler(-1, 5, 0.1)", "RangeError", "'warmupStepCount' must be an integer"),
+    ("s.registerLinearLRScheduler(1, 5.5, 0.1)", "RangeError", "'totalStepCount' must be an integer"),
+    ("s.registerLinearLRScheduler(1, 5, NaN)", "RangeError", "'initialLr' must be a finite number"),
+    ("s.schedulerStep()", "SessionError", "No learning rate scheduler was registered."),
+    ("s.getParameter('zz')", "CheckpointError", "'zz'"),
+    ("s.updateParameter('zz', x)", "CheckpointError", "'zz'"),
+    ("s.updateParameter('fc1.bias', 7)", "TypeError", "'tensor' must be a Tensor, got a number."),
+    ("s.addProperty('p', null)", "TypeError", "'value' must be a number, bigint or string, got null."),
+    ("s.addProperty('p', true)", "TypeError", "got a boolean."),
+    ("s.getProperty('nowhere')", "CheckpointError", "nowhere"),
+    ("s.exportModelForInferencing('y')", "TypeError", "'outputNames' must be an array of strings"),
+    ("s.exportModelForInferencing(['nowhere'])", "ModelError", "nowhere"),
+    ("s.getArtifacts()", "SessionError", "createFromModel"),
+    ("s.runOptimizerStep(5)", "TypeError", "'options' must be an object."),
+    ("s.runTrainStep(feeds, {signal: 5})", "TypeError", "'options.signal' must be an AbortSignal."),
+]
+
+FEED_RULES = [
+    # changes to the feeds, texts in the FeedError
+    ("{x: new Tensor('float64', new Float64Array(80), [8, 10])}", ["'x'", "float64", "float32"]),
+    (
+        "{labels: new Tensor('int32', new Int32Array(8), [8])}",
+        ["'labels'", "int32", "int64", "new Tensor('int64', BigInt64Array.from(values, BigInt), dims)"],
+    ),
+    ("{x: new Tensor('float32', new Float32Array(88), [8, 11])}", ["x", "Got: 11 Expected: 10"]),
+    ("{x: new Tensor('float32', new Float32Array(80), [80])}", ["Invalid rank for input: x"]),
+    ("{labels: new Tensor('int64', new BigInt64Array(7), [7])}", ["batch", "8", "7"]),
+    ("{x: new Tensor('string', ['a'], [1])}", ["'x'", "string"]),
+    ("{x: new Tensor('float16', new Uint16Array(80), [8, 10])}", ["'x'", "float16"]),
+    ("{x: disposed}", ["'x'", "disposed"]),
+    ("{x: detached}", ["'x'", "transferred"]),
+    (
+        "{x: new Tensor('float32', new Float32Array(0), [0, 10]), "
+        "labels: new Tensor('int64', new BigInt64Array(0), [0])}",
+        ["empty batch"],
+    ),
+]
+
+OPEN = """
+    window.s ??= await TrainingSession.create(golden("mlp"));
+    const s = window.s;
+    const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math.sin(i)), [8, 10]);
+    const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
+    const feeds = { x, labels };
+    const out = s.trainingOutputNames[0];
+    const circular = {}; circular.self = { circular };
+    const files = golden("mlp");
+    const buffer = new ArrayBuffer(16);
+    const bytes = new Uint8Array(16);
+"""
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        page.run(OPEN)
+        yield page
+
+
+def check(error: dict, name: str, *texts: str) -> None:
+    assert error["name"] == name
+    for text in texts:
+        assert text in error["message"]
+    # nothing but sentences: no bare numbers, no traces of Python
+    assert "Traceback" not in error["message"]
+
+
+@pytest.mark.parametrize("step", ["runTrainStep", "runEvalStep"])
+@pytest.mark.parametrize(("arguments", "name", "text"), RUN_RULES)
+def test_run_rules(js: JsPage, step: str, arguments: str, name: str, text: str) -> None:
+    error = js.failure(f"{OPEN} await s.{step}({arguments});")
+    check(error, name)
+    assert error["message"] == text
+
+
+@pytest.mark.parametrize(("arguments", "name", "text"), CREATE_RULES)
+def test_create_rules(js: JsPage, arguments: str, name: str, text: str) -> None:
+    check(js.failure(f"{OPEN} await TrainingSession.create({arguments});"), name, text)
+
+
+@pytest.mark.parametrize(("arguments", "name", "text"), INFERENCE_RULES)
+def test_inference_rules(js: JsPage, arguments: str, name: str, text: str) -> None:
+    error = js.failure(f"{OPEN} await InferenceSession.create({arguments});")
+    check(error, name)
+    assert error["message"] == text
+
+
+@pytest.mark.parametrize(("call", "name", "text"), METHOD_RULES)
+def test_method_rules(js: JsPage, call: str, name: str, text: str) -> None:
+    check(js.failure(f"{OPEN} await {call};"), name, text)
+
+
+@pytest.mark.parametrize(("change", "texts"), FEED_RULES)
+def test_feeds_that_do_not_fit(js: JsPage, change: str, texts: list[str]) -> None:
+    before = js.run(f"{OPEN} return fromTensor(await s.getContiguousParameters());")
+    error = js.failure(
+        f"""{OPEN}
+        const disposed = new Tensor("float32", new Float32Array(80), [8, 10]);
+        disposed.dispose();
+        const detached = new Tensor("float32", new Float32Array(80), [8, 10]);
+        structuredClone(detached.data, {{ transfer: [detached.data.buffer] }});
+        await s.runTrainStep({{ ...feeds, ...{change} }});"""
+    )
+    check(error, "FeedError", *texts)
+    assert js.run(f"{OPEN} return fromTensor(await s.getContiguousParameters());") == before
+
+
+def test_steps_are_rejections_not_throws(js: JsPage) -> None:
+    assert js.run(f"{OPEN} const p = s.runTrainStep(null); p.catch(() => {{}}); return p instanceof Promise;")
+
+
+def test_sessions_cannot_be_constructed(js: JsPage) -> None:
+    check(js.failure("new TrainingSession();"), "TypeError", "TrainingSession.create")
+    check(js.failure("new InferenceSession();"), "TypeError", "InferenceSession.create")
+
+
+def test_env(js: JsPage) -> None:
+    assert js.run("return env.logLevel") == "warning"
+    assert js.run("env.logLevel = undefined; return env.logLevel") == "warning"
+    error = js.failure("env.logLevel = 'loud';")
+    assert (error["name"], error["message"]) == ("Error", "Unsupported logging level: loud")
+    assert js.run("env.logLevel = 'error'; const l = env.logLevel; env.logLevel = 'warning'; return l") == "error"
+    assert js.run("return env.wasm.simd") is True
+    versions = js.run("return {...env.versions}")
+    assert set(versions) >= {"common", "web"}
+    check(js.failure("'use strict'; env.versions.web = '9';"), "TypeError")
+
+
+def test_names(js: JsPage) -> None:
+    names = js.run(
+        f"{OPEN} return [s.trainingInputNames, s.trainingOutputNames, s.evalInputNames, s.evalOutputNames];"
+    )
+    assert names == [["x", "labels"], [OUT], ["x", "labels"], [OUT]]
+
+
+def test_without_eval_and_optimizer_models(js: JsPage) -> None:
+    outcome = js.run(
+        f"""{OPEN}
+        const bare = await TrainingSession.create({{
+          trainModel: files.trainModel, checkpointState: files.checkpointState, evalModel: null,
+          optimizerModel: undefined,
+        }});
+        const calls = {{
+          eval: () => bare.runEvalStep(feeds),
+          evalWithoutFeeds: () => bare.runEvalStep(),
+          optimizer: () => bare.runOptimizerStep(),
+          getRate: () => bare.getLearningRate(),
+          setRate: () => bare.setLearningRate(0.1),
+          scheduler: () => bare.registerLinearLRScheduler(1, 2, 0.1),
+          schedulerStep: () => bare.schedulerStep(),
+          export: () => bare.exportModelForInferencing(["y"]),
+        }};
+        const errors = {{}};
+        for (const [name, call] of Object.entries(calls)) errors[name] = await failure(call);
+        const names = [bare.evalInputNames, bare.evalOutputNames];
+        await bare.release();
+        return {{ names, errors }};"""
+    )
+    assert outcome["names"] == [[], []]
+    errors = outcome["errors"]
+    assert errors["eval"]["message"] == "This TrainingSession has no EvalModel loaded."
+    assert errors["evalWithoutFeeds"]["message"] == "This TrainingSession has no EvalModel loaded."
+    export = errors.pop("export")
+    assert "Eval model was not provided" in export["message"]
+    for name, error in errors.items():
+        assert (error["name"], error["base"]) == ("SessionError", "TrainwebError"), name
+        if not name.startswith("eval"):
+            assert error["message"] == "This TrainingSession has no OptimizerModel loaded."
+
+
+def test_aborted_calls_are_refused(js: JsPage) -> None:
+    error = js.failure(f"{OPEN} await s.runTrainStep(feeds, {{ signal: AbortSignal.abort() }});")
+    assert error["name"] == "AbortError"

@@ -195,10 +195,11 @@ class Site:
         return Reply(html.escape(f"no such file: {path}").encode(), "text/plain", 404)
 
     def _package_index(self, project: str) -> Reply:
-        """One project of a PEP 691 package index made of the wheels under /wheels/."""
+        """One project of a PEP 691 package index made of the wheels that are served."""
         files = [
-            _index_entry(wheel, self.url(f"/wheels/{wheel.name}"))
-            for folder in self.mounts.get("/wheels/", ())
+            _index_entry(wheel, self.url(prefix + wheel.name))
+            for prefix in ("/wheels/", "/pyodide/")
+            for folder in self.mounts.get(prefix, ())
             for wheel in sorted(folder.glob("*.whl"))
             if wheel.name.split("-")[0].replace("_", "-").lower() == project
         ]

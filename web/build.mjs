@@ -51,13 +51,18 @@ async function buildEngineScript() {
 }
 
 async function buildModules() {
-  const esm = { ...COMMON, format: "esm", outdir: OUT, sourcemap: "linked", minify: true };
+  // Identifiers stay: they are the names of classes and what stack traces show.
+  const small = { minifyWhitespace: true, minifySyntax: true };
+  const esm = { ...COMMON, format: "esm", outdir: OUT, sourcemap: "linked" };
   const entries = (...names) => names.map((name) => join(SOURCES, `${name}.ts`));
-  await build({ ...esm, entryPoints: entries("index", "worker", "pool-worker", "engine") });
+  await build({
+    ...esm,
+    ...small,
+    entryPoints: entries("index", "worker", "pool-worker", "engine"),
+  });
   await build({
     ...esm,
     entryPoints: { module: join(SOURCES, "index.ts") },
-    minify: false,
     packages: "external",
   });
 }

@@ -9,6 +9,7 @@ const HEIGHT = 220;
 const LOGARITHMIC = 3;
 /** Makes 100 % a finite place on the stretched scale, a third of a decade above 99.5 %. */
 const HEADROOM = 0.0025;
+const LOSS_TICKS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10] as const;
 const ACCURACY_TICKS = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 1];
 
 /** Accuracy to height: equal distances are equal ratios of the error rate. */
@@ -110,14 +111,22 @@ export class Charts {
     const common = this.#common(this.#lossBox);
     return {
       ...common,
-      scales: { ...common.scales, y: { distr: LOGARITHMIC } },
+      scales: { ...common.scales, y: { distr: LOGARITHMIC, range: lossRange } },
       series: [
         {},
         { stroke: fade(colour("loss")), width: 1, spanGaps: true, points: { show: false } },
         { stroke: colour("loss"), width: 2, spanGaps: true, points: { show: false } },
         this.#testSeries(),
       ],
-      axes: [this.#axis({ size: 32 }), this.#axis({ size: 48, values: (_, splits) => splits.map(decimal) })],
+      axes: [
+        this.#axis({ size: 32 }),
+        this.#axis({
+          size: 48,
+          splits: (_plot, _axis, low, high) => LOSS_TICKS.filter((tick) => tick >= low && tick <= high),
+          filter: (_plot, splits) => splits,
+          values: (_plot, splits) => splits.map(String),
+        }),
+      ],
     };
   }
 
@@ -143,13 +152,11 @@ export class Charts {
   }
 }
 
-/** Label of a decade or of its 2s and 5s; the lines between stay unlabelled. */
-function decimal(value: number | null): string {
-  if (value === null) {
-    return "";
-  }
-  const digit = value.toExponential()[0] ?? "";
-  return "125".includes(digit) ? String(Number(value.toPrecision(1))) : "";
+/** The ticks around the data, so that the curve fills the height. */
+function lossRange(_plot: uPlot, low: number | null, high: number | null): [number, number] {
+  const below = LOSS_TICKS.filter((tick) => tick <= (low ?? 0.1)).at(-1);
+  const above = LOSS_TICKS.find((tick) => tick >= (high ?? 2));
+  return [below ?? LOSS_TICKS[0], above ?? 10];
 }
 
 function fade(hex: string): string {

@@ -2,6 +2,8 @@
 
 import { CLASSES } from "./trainer.js";
 
+/** Strength of the colour of a cell with a single image. */
+const FAINTEST = 0.25;
 /** Strength of a cell's colour from which its text takes the colour of the card. */
 const STRONG = 0.6;
 
@@ -39,7 +41,7 @@ function fill(
 ): void {
   const right = label === predicted;
   // A root makes single mistakes visible beside rows of a hundred right answers.
-  const strength = total > 0 ? Math.sqrt(count / total) : 0;
+  const strength = count > 0 ? Math.max(FAINTEST, Math.sqrt(count / total)) : 0;
   cell.textContent = count > 0 ? String(count) : "";
   cell.className = right ? "right" : "wrong";
   cell.classList.toggle("strong", strength > STRONG);

@@ -50,16 +50,11 @@ export interface Digits {
 
 /** Download and check the file. */
 export async function loadDigits(url: string): Promise<Digits> {
-  return parseDigits(await download(url));
-}
-
-/** The bytes behind `url`; a failure says which file and why. */
-export async function download(url: string): Promise<Uint8Array<ArrayBuffer>> {
   const response = await fetch(url);
   if (!response.ok) {
     throw new Error(`${url} could not be downloaded: ${response.status} ${response.statusText}`);
   }
-  return new Uint8Array(await response.arrayBuffer());
+  return parseDigits(new Uint8Array(await response.arrayBuffer()));
 }
 
 function parseDigits(file: Uint8Array<ArrayBuffer>): Digits {

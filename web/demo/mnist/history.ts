@@ -8,6 +8,8 @@ export interface TrainRecord {
   readonly loss: number;
   /** Share of the batch that was classified correctly, before the update. */
   readonly accuracy: number;
+  /** What the step took. */
+  readonly seconds: number;
 }
 
 export interface TestRecord {
@@ -40,9 +42,12 @@ export class History {
 
   /** Compact text for a checkpoint property, so that the curves come back with the weights. */
   toText(): string {
-    const rows = (records: readonly TrainRecord[]): number[][] =>
-      records.map(({ step, loss, accuracy }) => [step, round(loss), round(accuracy)]);
-    return JSON.stringify({ train: rows(this.train), test: rows(this.test) });
+    const train = this.train.map(({ step, loss, accuracy, seconds }) => [
+      step,
+      ...[loss, accuracy, seconds].map(round),
+    ]);
+    const test = this.test.map(({ step, loss, accuracy }) => [step, round(loss), round(accuracy)]);
+    return JSON.stringify({ train, test });
   }
 
   /** The inverse of `toText`; text that is no history gives an empty one. */
@@ -50,10 +55,11 @@ export class History {
     const history = new History();
     try {
       const parsed = JSON.parse(text) as { train: number[][]; test: number[][] };
-      for (const part of ["train", "test"] as const) {
-        for (const [step = 0, loss = 0, accuracy = 0] of parsed[part]) {
-          history[part].push({ step, loss, accuracy });
-        }
+      for (const [step = 0, loss = 0, accuracy = 0, seconds = 0] of parsed.train) {
+        history.train.push({ step, loss, accuracy, seconds });
+      }
+      for (const [step = 0, loss = 0, accuracy = 0] of parsed.test) {
+        history.test.push({ step, loss, accuracy });
       }
       return history;
     } catch {

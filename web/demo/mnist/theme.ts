@@ -16,7 +16,7 @@ export function onThemeChange(redraw: () => void): void {
 export function paintDigit(canvas: HTMLCanvasElement, image: Uint8Array, side: number): void {
   canvas.width = side;
   canvas.height = side;
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext("2d", { willReadFrequently: true });
   if (!context) {
     return;
   }

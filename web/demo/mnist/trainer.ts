@@ -1,8 +1,14 @@
 /** The training run: a session of trainweb, the loop over batches, evaluation, checkpoints. */
 
-import { Tensor, TrainingSession } from "trainweb";
+import {
+  type Artifacts,
+  CheckpointError,
+  type PropertyValue,
+  Tensor,
+  TrainingSession,
+} from "trainweb";
 
-import { DigitSet, type Digits, download, toUnit } from "./data.js";
+import { type DigitSet, type Digits, toUnit } from "./data.js";
 import { History } from "./history.js";
 import { shuffledIndices } from "./random.mjs";
 
@@ -49,7 +55,6 @@ export interface Observer {
   evaluated(evaluation: Evaluation): void;
 }
 
-type Artifacts = Awaited<TrainingSession["artifacts"]>;
 type Results = Awaited<ReturnType<TrainingSession["runEvalStep"]>>;
 
 export class Trainer {
@@ -69,7 +74,7 @@ export class Trainer {
   #artifacts: Artifacts | undefined;
   #tail: Promise<unknown> = Promise.resolve();
   #loop: Promise<void> | undefined;
-  #order = new Uint32Array();
+  #order: Uint32Array = new Uint32Array();
   #orderEpoch = -1;
   #durations: number[] = [];
 
@@ -100,13 +105,12 @@ export class Trainer {
   /** Build training, eval and optimizer models from the forward model, here in the page. */
   async load(modelUrl: string): Promise<void> {
     await this.#guarded(async () => {
-      const model = await download(modelUrl);
-      this.#session = await TrainingSession.createFromModel(model, {
+      this.#session = await TrainingSession.createFromModel(modelUrl, {
         loss: "CrossEntropyLoss",
         optimizer: "AdamW",
         additionalOutputNames: ["logits"],
       });
-      this.#artifacts = await this.#session.artifacts;
+      this.#artifacts = await this.#session.getArtifacts();
       await this.#schedule();
       await this.#evaluate();
       this.#setState("ready");
@@ -135,7 +139,7 @@ export class Trainer {
   async reset(): Promise<void> {
     await this.pause();
     await this.#guarded(async () => {
-      await this.#replaceSession(this.#built().checkpoint);
+      await this.#replaceSession(this.#built().checkpointState);
       this.step = 0;
       this.lastLoss = Number.NaN;
       this.history = new History();
@@ -214,30 +218,34 @@ export class Trainer {
   }
 
   async #readProperties(): Promise<void> {
-    const read = async (name: string, otherwise: number): Promise<number> => {
-      const value = await this.#exclusively((session) => session.getProperty(name));
-      return value === undefined ? otherwise : Number(value);
-    };
     const { settings } = this;
-    settings.epochs = await read("epochs", settings.epochs);
-    settings.batchSize = await read("batchSize", settings.batchSize);
-    settings.learningRate = await read("learningRate", settings.learningRate);
-    settings.seed = await read("seed", settings.seed);
-    this.step = await read("step", 0);
-    const history = await this.#exclusively((session) => session.getProperty("history"));
-    this.history = History.fromText(String(history));
+    for (const name of ["epochs", "batchSize", "learningRate", "seed"] as const) {
+      settings[name] = Number(await this.#property(name, settings[name]));
+    }
+    this.step = Number(await this.#property("step", 0));
+    this.history = History.fromText(String(await this.#property("history", "")));
     this.lastLoss = this.history.train.at(-1)?.loss ?? Number.NaN;
+    this.trainSeconds = this.history.train.reduce((sum, { seconds }) => sum + seconds, 0);
+  }
+
+  /** A property of the checkpoint; `otherwise` where it has none, as one that another program wrote. */
+  #property(name: string, otherwise: PropertyValue): Promise<PropertyValue> {
+    return this.#exclusively(async (session) => {
+      try {
+        return await session.getProperty(name);
+      } catch (error) {
+        if (error instanceof CheckpointError) {
+          return otherwise;
+        }
+        throw error;
+      }
+    });
   }
 
   /** A session on these bytes in place of the present one, which goes only once the new one is there. */
   async #replaceSession(checkpoint: Uint8Array): Promise<void> {
-    const { trainingModel, evalModel, optimizerModel } = this.#built();
-    const session = await TrainingSession.create({
-      trainModel: trainingModel,
-      evalModel,
-      optimizerModel,
-      checkpointState: checkpoint,
-    });
+    const files = { ...this.#built(), checkpointState: checkpoint };
+    const session = await TrainingSession.create(files);
     const old = this.#session;
     await this.#tail;
     this.#session = session;
@@ -269,15 +277,17 @@ export class Trainer {
     const { side } = this.#digits.train;
     const start = performance.now();
     const results = await this.#exclusively(async (session) => {
-      const outputs = await session.runTrainStep(
-        feeds(session.trainingInputNames, pixels, labels, side),
-      );
-      await session.schedulerStep();
-      await session.runOptimizerStep();
-      await session.lazyResetGrad();
+      // Calls run in the order they are made; there is no need to wait for one before the next.
+      const [outputs] = await Promise.all([
+        session.runTrainStep(feeds(session.trainingInputNames, pixels, labels, side)),
+        session.schedulerStep(),
+        session.runOptimizerStep(),
+        session.lazyResetGrad(),
+      ]);
       return outputs;
     });
-    this.#tick((performance.now() - start) / 1000);
+    const seconds = (performance.now() - start) / 1000;
+    this.#tick(seconds);
     const logits = logitsOf(results);
     let correct = 0;
     for (let row = 0; row < batchSize; row++) {
@@ -289,6 +299,7 @@ export class Trainer {
       step: this.step,
       loss: this.lastLoss,
       accuracy: correct / batchSize,
+      seconds,
     });
   }
 

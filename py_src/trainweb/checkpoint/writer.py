@@ -103,7 +103,9 @@ class _Writer:
         builder = self._builder
         builder.StartObject(n_fields)
         for method, field, value in scalars:
-            getattr(builder, method)(field, value, 0)
+            # what equals the default is left out, but -0.0 equals 0 and must not be
+            default = None if isinstance(value, float) else 0
+            getattr(builder, method)(field, value, default)
         for field, target in offsets:
             builder.PrependUOffsetTRelativeSlot(field, target, 0)
         offset: int = builder.EndObject()

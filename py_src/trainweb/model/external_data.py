@@ -100,9 +100,12 @@ class ExternalData:
             )
         end = location.offset + nbytes
         if location.name in self._given:
-            view = memoryview(self._given[location.name]).cast("B")
+            try:
+                view = byte_view(self._given[location.name])
+            except TypeError as error:
+                raise ModelError(f"external_data[{location.name!r}] is not bytes") from error
             check_range(end, len(view), location.name, what)
-            return view[location.offset : end]
+            return memoryview(view)[location.offset : end]
         if self._directory is None:
             raise ModelError(
                 f"{what} lies in external file {location.name[:200]!r}: pass "
@@ -116,6 +119,15 @@ class ExternalData:
         descriptor, size = self._open[location.name]
         check_range(end, size, location.name, what)
         return read_at(descriptor, location.offset, nbytes, what)
+
+
+def byte_view(source: Any) -> bytes | memoryview:
+    """Any buffer as flat bytes, copied only where it is not contiguous."""
+    if isinstance(source, bytes):
+        return source
+    view = memoryview(source)
+    # an empty view cannot be cast
+    return view.cast("B") if view.nbytes and view.c_contiguous else view.tobytes()
 
 
 def check_range(end: int, size: int, name: str, what: str) -> None:

@@ -22,7 +22,7 @@ from .checks import (
     check_opsets,
     describe_bytes,
 )
-from .external_data import ExternalData
+from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
 from .graph import ITEM_SIZE, Graph, Node, Sequence, Value
 from .schema import messages
@@ -94,23 +94,21 @@ def load_bytes(
     if hasattr(source, "SerializeToString"):
         source = source.SerializeToString()
     try:
-        view = memoryview(source)
+        data = byte_view(source)
     except TypeError as failure:
         kind = type(source).__name__
         raise error(f"a {what} is bytes, a path or a message, not {kind}") from failure
-    _check_file_size(view.nbytes, limits, what)
-    if isinstance(source, bytes):
-        return source, None
-    return (view.cast("B") if view.c_contiguous else view.tobytes()), None
+    _check_file_size(len(data), limits, what)
+    return data, None
 
 
 def _load_file(path: Path, limits: Limits, what: str, error: type[Exception]) -> bytes:
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise error(f"{what} {str(path)!r} is no regular file")
+        _check_file_size(status.st_size, limits, what)
         with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise error(f"{what} {str(path)!r} is no regular file")
-            _check_file_size(status.st_size, limits, what)
             data = file.read(limits.file_bytes + 1)
     except (OSError, ValueError) as failure:
         raise error(f"cannot read {what} {str(path)!r}: {failure}") from failure

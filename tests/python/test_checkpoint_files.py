@@ -1,0 +1,267 @@
+"""Checkpoints against the recordings and against ONNX Runtime training itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainweb.checkpoint import (
+    Checkpoint,
+    OptimizerGroup,
+    read_checkpoint,
+    write_checkpoint,
+    write_file_atomically,
+)
+from trainweb.errors import CheckpointError, LimitError
+from trainweb.model import Tensor, read_model
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CASES = sorted(path.parent.name for path in GOLDEN.glob("*/trace.json"))
+ALL_FILES = sorted(str(path.relative_to(GOLDEN)) for path in GOLDEN.glob("*/*checkpoint*"))
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    assert tensor.dtype == "float32"
+    return np.frombuffer(tensor.data, "<f4").reshape(tensor.shape)
+
+
+def by_name(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    return {t.name: t for t in (*checkpoint.requires_grad, *checkpoint.frozen)}
+
+
+def test_there_are_recordings() -> None:
+    assert len(CASES) == 10
+    assert len(ALL_FILES) == 29
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_generated_checkpoint_has_the_parameters_of_the_model(case: str) -> None:
+    checkpoint = read_checkpoint(GOLDEN / case / "checkpoint")
+    base = read_model(GOLDEN / case / "base.onnx").initializers
+    trace = json.loads((GOLDEN / case / "trace.json").read_text())
+    assert not checkpoint.is_nominal and not checkpoint.groups and not checkpoint.properties
+    found = by_name(checkpoint)
+    for parameter in trace["parameters"]:
+        tensor = found.pop(parameter["name"])
+        assert list(tensor.shape) == parameter["shape"]
+        assert tensor.data == base[tensor.name].data
+        assert (tensor in checkpoint.requires_grad) == parameter["requires_grad"]
+    assert not found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_saved_checkpoint_has_the_recorded_parameters(case: str) -> None:
+    trace = json.loads((GOLDEN / case / "trace.json").read_text())
+    expected = np.load(GOLDEN / case / "expected.npz")
+    trainable = [p for p in trace["parameters"] if p["requires_grad"]]
+    buffer, steps, saves = None, 0, 0
+    for call in trace["trace"]:
+        if call["op"] == "optimizer_step":
+            buffer, steps = expected[call["results"]["params_trainable"]], steps + 1
+        if call["op"] == "load_checkpoint":
+            break
+        if call["op"] != "save_checkpoint":
+            continue
+        saves += 1
+        checkpoint = read_checkpoint(GOLDEN / case / call["file"])
+        found = by_name(checkpoint)
+        assert buffer is not None
+        for parameter in trainable:
+            flat = array(found[parameter["name"]]).ravel()
+            start = parameter["offset_trainable"]
+            np.testing.assert_array_equal(flat, buffer[start : start + flat.size])
+        assert [group.step for group in checkpoint.groups] == (
+            [steps] if call["include_optimizer_state"] else []
+        )
+        for group in checkpoint.groups:
+            assert list(group.states) == sorted(p["name"] for p in trainable)
+    assert saves
+
+
+def test_optimizer_state() -> None:
+    (group,) = read_checkpoint(GOLDEN / "mlp" / "checkpoint_after").groups
+    assert (group.name, group.step) == ("group0", 8)
+    assert group.initial_lr == np.float32(0.001)
+    state = group.states["fc1.weight"]
+    assert list(state) == ["momentum0", "momentum1"]
+    assert state["momentum0"].shape == (16, 10)
+    assert np.abs(array(state["momentum0"])).max() > 0
+    assert array(state["momentum1"]).min() >= 0
+    (sgd,) = read_checkpoint(GOLDEN / "mlp_sgd_mse" / "checkpoint_after").groups
+    assert sgd.states == {name: {} for name in ("b1", "b2", "w1", "w2")}
+
+
+def test_properties() -> None:
+    checkpoint = read_checkpoint(GOLDEN / "scheduler_accumulation" / "checkpoint_after")
+    assert checkpoint.properties == {"epoch": 4, "best": 0.625, "tag": "run-é1"}
+    assert checkpoint.groups[0].initial_lr == np.float32(0.04)
+
+
+def test_nominal_checkpoint() -> None:
+    checkpoint = read_checkpoint(GOLDEN / "nominal" / "nominal_checkpoint")
+    full = read_checkpoint(GOLDEN / "nominal" / "checkpoint")
+    assert checkpoint.is_nominal
+    assert [t.name for t in checkpoint.requires_grad] == [t.name for t in full.requires_grad]
+    assert [t.name for t in checkpoint.frozen] == [t.name for t in full.frozen]
+    assert all(t.shape == () and not t.data for t in by_name(checkpoint).values())
+    full.is_nominal = True
+    assert read_checkpoint(write_checkpoint(full, generated=True)) == checkpoint
+
+
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_round_trip(name: str) -> None:
+    checkpoint = read_checkpoint(GOLDEN / name)
+    data = write_checkpoint(checkpoint, generated=True)
+    assert read_checkpoint(data) == checkpoint
+    assert data == write_checkpoint(read_checkpoint(data), generated=True)
+    saved = read_checkpoint(write_checkpoint(checkpoint))
+    assert [t.name for t in saved.requires_grad] == sorted(t.name for t in checkpoint.requires_grad)
+    assert by_name(saved) == by_name(checkpoint)
+    assert (saved.groups, saved.properties) == (checkpoint.groups, checkpoint.properties)
+
+
+def test_source_may_be_any_buffer() -> None:
+    path = GOLDEN / "mlp" / "checkpoint"
+    data = path.read_bytes()
+    for source in (path, str(path), data, bytearray(data), memoryview(data), np.frombuffer(data, "u1")):
+        assert read_checkpoint(source) == read_checkpoint(data)
+    with pytest.raises(LimitError, match="limit is 100"):
+        read_checkpoint(data, limits={"file_bytes": 100})
+
+
+def sample() -> Checkpoint:
+    def tensor(name: str, *shape: int, dtype: str = "float32") -> Tensor:
+        values = np.arange(np.prod(shape), dtype=dtype) + 1
+        return Tensor(name, dtype, shape, values.tobytes())
+
+    def state(*shape: int) -> dict[str, Tensor]:
+        return {name: tensor(name, *shape) for name in ("momentum0", "momentum1")}
+
+    return Checkpoint(
+        [tensor("z.weight", 2, 3), tensor("a.bias", 3), tensor("scalar")],
+        [tensor("frozen", 4, dtype="int64"), tensor("empty", 0, 5)],
+        False,
+        [OptimizerGroup("group0", 7, 0.25, {"z.weight": state(2, 3), "a.bias": state(3), "scalar": state()})],
+        {"best": -0.0, "count": -(2**63), "name": "naïve ☃", "zero": 0, "none": "", "high": 2**63 - 1},
+    )
+
+
+def test_every_kind_of_content_survives() -> None:
+    checkpoint = sample()
+    assert read_checkpoint(write_checkpoint(checkpoint, generated=True)) == checkpoint
+    saved = read_checkpoint(write_checkpoint(checkpoint))
+    assert [t.name for t in saved.requires_grad] == ["a.bias", "scalar", "z.weight"]
+    assert str(saved.properties["best"]) == "-0.0"
+    assert [type(saved.properties[name]) for name in ("best", "count", "name")] == [float, int, str]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.frozen.append(c.requires_grad[0]), "'z.weight' occurs twice"),
+        (lambda c: setattr(c.requires_grad[0], "data", bytes(23)), "'z.weight'.*23 bytes"),
+        (lambda c: setattr(c.requires_grad[0], "dtype", "string"), "'string'"),
+        (lambda c: c.properties.update(p=2**63), "property 'p'"),
+        (lambda c: c.properties.update(p=1e39), "float32 cannot hold"),
+        (lambda c: c.properties.update(p=[1]), "property 'p'"),
+        (lambda c: c.properties.update({"": 1}), "no name"),
+        (lambda c: setattr(c.groups[0], "step", 2**63), "no int64"),
+        (lambda c: c.groups.append(c.groups[0]), "'group0' occurs twice"),
+    ],
+)
+def test_what_a_file_cannot_hold_is_refused(change, message: str) -> None:
+    checkpoint = sample()
+    change(checkpoint)
+    with pytest.raises(CheckpointError, match=message):
+        write_checkpoint(checkpoint)
+
+
+ORT_PYTHON = os.environ.get("TRAINWEB_ORT_PYTHON", "")
+
+ORT_SCRIPT = """
+import json, sys
+from onnxruntime.training.api import CheckpointState, Module, Optimizer
+folder, source, target = sys.argv[1:4]
+state = CheckpointState.load_checkpoint(source)
+module = Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
+optimizer = Optimizer(f"{folder}/optimizer_model.onnx", module)
+values = {name: parameter.data.ravel().tolist() for name, parameter in state.parameters}
+properties = {name: value for name, value in state.properties}
+CheckpointState.save_checkpoint(state, target, include_optimizer_state=True)
+print(json.dumps([values, properties]))
+"""
+
+
+@pytest.mark.skipif(not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training")
+@pytest.mark.parametrize("generated", [False, True])
+@pytest.mark.parametrize("case", ["mlp", "cnn", "scheduler_accumulation"])
+def test_onnx_runtime_training_loads_what_is_written(case: str, generated: bool, tmp_path: Path) -> None:
+    """Parameters, moments, step and properties go through the real library and come back."""
+    checkpoint = read_checkpoint(GOLDEN / case / "checkpoint_after")
+    checkpoint.properties = {"n": -7, "big": 2**40, "rate": 0.1, "zero": 0.0, "text": "naïve ☃"}
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(write_checkpoint(checkpoint, generated=generated))
+    result = subprocess.run(
+        [ORT_PYTHON, "-c", ORT_SCRIPT, str(GOLDEN / case), str(source), str(target)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    values, properties = json.loads(result.stdout)
+    assert properties == {**checkpoint.properties, "rate": float(np.float32(0.1))}
+    for name, tensor in by_name(checkpoint).items():
+        np.testing.assert_array_equal(np.float32(values[name]), array(tensor).ravel())
+    again = read_checkpoint(target)
+    assert by_name(again) == by_name(checkpoint)
+    assert again.groups == checkpoint.groups
+    assert again.properties == properties
+
+
+class TestWriteFileAtomically:
+    def test_writes_and_replaces(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        write_file_atomically(path, b"one")
+        assert path.read_bytes() == b"one"
+        path.chmod(0o640)
+        write_file_atomically(str(path), memoryview(b"two"))
+        assert path.read_bytes() == b"two"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        assert os.listdir(tmp_path) == ["file"]
+
+    def test_new_file_has_the_usual_mode(self, tmp_path: Path) -> None:
+        (tmp_path / "usual").touch()
+        write_file_atomically(tmp_path / "new", b"")
+        assert (tmp_path / "new").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+    def test_follows_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to("real")
+        write_file_atomically(tmp_path / "link", b"data")
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "real").read_bytes() == b"data"
+
+    @pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+    def test_failure_leaves_the_old_file(self, tmp_path: Path, monkeypatch, step: str) -> None:
+        path = tmp_path / "file"
+        path.write_bytes(b"old")
+
+        def fail(*args: object, **kwargs: object) -> None:
+            raise OSError("disk full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, step, fail)
+            with pytest.raises(OSError, match="disk full"):
+                write_file_atomically(path, b"new")
+        assert path.read_bytes() == b"old"
+        assert os.listdir(tmp_path) == ["file"]
+
+    def test_missing_directory(self, tmp_path: Path) -> None:
+        with pytest.raises(OSError):
+            write_file_atomically(tmp_path / "missing" / "file", b"data")

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 SEED = 7
 OPSET = 17
-IR_VERSION = 8  # the one that belongs to opset 17, so that older readers take the exported model too
+IR_VERSION = 8  # the one that came with opset 17, so that older readers take the exported model
 SIDE = 28
 CLASSES = 10
 CONV1, CONV2, HIDDEN = 16, 32, 128

@@ -1,0 +1,320 @@
+"""Serve the demo; with --headless, drive it in Chromium to the end and print what happened.
+
+    python scripts/demo.py [--headless] [--screenshots DIR] [--epochs N] [--threads N] [--port N]
+
+`./build.sh demo` builds first what this needs: dist/npm and the self-hosted Pyodide.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+from urllib.parse import urlencode
+
+from chromium import find_chromium
+from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import Page, sync_playwright
+from steps import BUILD, DIST, PYTHON, ROOT, BuildError, Step, run, run_step
+from tqdm import tqdm
+
+sys.path.insert(0, str(ROOT))
+from tests.browser.server import Reply, Site
+
+SOURCES = ROOT / "web" / "demo" / "mnist"
+PAGE = BUILD / "demo" / "mnist"
+TARGET_ACCURACY = 0.97
+DEFAULT_PORT = 8000
+LOAD_TIMEOUT_S = 300
+#: No step for so long means that the page hangs.
+STALL_TIMEOUT_S = 120
+POLL_S = 0.25
+CHROMIUM_FLAGS = [
+    "--no-sandbox",  # containers run as root
+    "--disable-background-networking",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",  # containers have a small /dev/shm
+]
+#: A three, in units of the pad's side.
+STROKE = [(0.3, 0.26), (0.48, 0.18), (0.68, 0.26), (0.67, 0.42), (0.46, 0.49), (0.68, 0.56),
+          (0.71, 0.72), (0.5, 0.83), (0.28, 0.75)]
+DESKTOP, PHONE = (1280, 900), (390, 844)
+
+
+class DemoError(Exception):
+    """The demo did not come to a good end; the message says why."""
+
+
+def build_page() -> None:
+    """Bundle the page and make its model and its images, as far as their sources changed."""
+    model_script = ROOT / "scripts" / "make_demo_model.py"
+    run_step(Step(
+        "demo-data",
+        lambda: run("node", SOURCES / "make-data.mjs", PAGE / "mnist.bin"),
+        inputs=[SOURCES / "make-data.mjs", SOURCES / "random.mjs", ROOT / "package-lock.json"],
+        outputs=[PAGE / "mnist.bin"],
+    ))
+    run_step(Step(
+        "demo-model",
+        lambda: run(PYTHON, model_script, PAGE / "digits.onnx"),
+        inputs=[model_script],
+        outputs=[PAGE / "digits.onnx"],
+    ))
+    run_step(Step(
+        "demo-page",
+        lambda: run("node", SOURCES / "build.mjs", PAGE),
+        inputs=[SOURCES, ROOT / "package-lock.json"],
+        outputs=[PAGE / "index.html", PAGE / "main.js"],
+    ))
+
+
+def serve(*, isolated: bool = True, port: int = 0) -> Site:
+    """Start a server of the page, the package and Pyodide; `/` leads to the page."""
+    mounts = {
+        "/mnist/": (PAGE,),
+        "/trainweb/": (DIST / "npm",),
+        "/pyodide/": (BUILD / "pyodide",),
+    }
+    site = Site(isolated=isolated, mounts=mounts, port=port)
+    for path in ("/", "/mnist/"):
+        to_page = Reply(b"", "text/plain", 302, {"Location": "/mnist/index.html"})
+        site.add_dynamic(path, lambda reply=to_page: reply)
+    # Browsers ask for it by themselves.
+    site.add("/favicon.ico", (SOURCES / "icon.svg").read_bytes(), "image/svg+xml")
+    return site
+
+
+@contextmanager
+def opened_page(url: str) -> Iterator[Page]:
+    """Open the page in headless Chromium."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=find_chromium(install=False), args=CHROMIUM_FLAGS
+        )
+        page = browser.new_page(viewport={"width": DESKTOP[0], "height": DESKTOP[1]})
+        page.on("pageerror", lambda error: tqdm.write(f"error in the page: {error}", sys.stderr))
+        page.goto(url)
+        try:
+            yield page
+        finally:
+            browser.close()
+
+
+def progress(page: Page) -> dict[str, Any]:
+    """Return what the page reports; raise what failed in it."""
+    report: dict[str, Any] = page.evaluate("window.demo.progress")
+    if report["state"] == "failed":
+        raise DemoError(f"the page failed: {report['error']}")
+    return report
+
+
+def wait_until_ready(page: Page) -> float:
+    """Wait for the first evaluation of the untrained network; returns the seconds it took."""
+    start = time.monotonic()
+    page.wait_for_function("window.demo !== undefined")
+    with tqdm(desc="loading", bar_format="{desc}: {elapsed}", leave=False) as bar:
+        while progress(page)["state"] == "loading":
+            if time.monotonic() - start > LOAD_TIMEOUT_S:
+                raise DemoError(f"the page was not ready after {LOAD_TIMEOUT_S} s")
+            time.sleep(POLL_S)
+            bar.refresh()
+    return time.monotonic() - start
+
+
+def follow(page: Page) -> None:
+    """Show a progress bar until the training is over, and a line after each epoch."""
+    last_step, last_change, epochs_told = 0, time.monotonic(), 0
+    total = progress(page)["totalSteps"]
+    with tqdm(total=total, unit="step", desc="training", dynamic_ncols=True) as bar:
+        while True:
+            report = progress(page)
+            bar.update(report["step"] - last_step)
+            bar.set_postfix(figures(report), refresh=True)
+            if report["step"] > last_step:
+                last_step, last_change = report["step"], time.monotonic()
+            elif time.monotonic() - last_change > STALL_TIMEOUT_S:
+                raise DemoError(f"no step for {STALL_TIMEOUT_S} s, after step {last_step}")
+            rows = epoch_rows(page)
+            for row in rows[epochs_told:]:
+                tqdm.write(row_text(row))
+            epochs_told = max(epochs_told, len(rows))
+            if report["state"] == "finished":
+                return
+            time.sleep(POLL_S)
+
+
+def figures(report: dict[str, Any]) -> dict[str, str]:
+    """Format the figures beside the progress bar."""
+    shown = {"epoch": f"{report['epoch']:.2f}/{report['epochs']}"}
+    if report["loss"] is not None:
+        shown["loss"] = f"{report['loss']:.3f}"
+    if report["testAccuracy"] is not None:
+        shown["test accuracy"] = f"{report['testAccuracy']:.2%}"
+    shown["steps/s"] = f"{report['stepsPerSecond']:.1f}"
+    return shown
+
+
+def epoch_rows(page: Page) -> list[dict[str, Any]]:
+    """Return a row for each finished epoch: mean training loss, test loss and accuracy, speed."""
+    run_data = page.evaluate("""() => {
+        const { trainer } = window.demo;
+        const { train, test } = trainer.history;
+        return { train, test, perEpoch: trainer.stepsPerEpoch, total: trainer.totalSteps };
+    }""")
+    rows = []
+    begin = 0
+    for record in run_data["test"]:
+        step = record["step"]
+        if step == 0 or (step % run_data["perEpoch"] != 0 and step != run_data["total"]):
+            continue
+        steps = [one for one in run_data["train"] if begin < one["step"] <= step]
+        rows.append({
+            "epoch": step / run_data["perEpoch"],
+            "step": step,
+            "train_loss": fmean(one["loss"] for one in steps),
+            "train_accuracy": fmean(one["accuracy"] for one in steps),
+            "test_loss": record["loss"],
+            "test_accuracy": record["accuracy"],
+            "seconds": sum(one["seconds"] for one in steps),
+        })
+        begin = step
+    return rows
+
+
+def row_text(row: dict[str, Any]) -> str:
+    """Format one line of the table of epochs."""
+    steps = row["step"] if row["epoch"] <= 1 else row["step"] / row["epoch"]
+    return (
+        f"  epoch {row['epoch']:>4.3g}  step {row['step']:>5}  loss {row['train_loss']:.4f}  "
+        f"train accuracy {row['train_accuracy']:6.2%}  test loss {row['test_loss']:.4f}  "
+        f"test accuracy {row['test_accuracy']:6.2%}  {steps / row['seconds']:6.1f} steps/s"
+    )
+
+
+def draw_three(page: Page) -> None:
+    """Draw a digit on the pad as a mouse would."""
+    pad = page.locator("#pad")
+    pad.scroll_into_view_if_needed()
+    box = pad.bounding_box()
+    if box is None:
+        raise DemoError("the page shows no drawing pad")
+    points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in STROKE]
+    page.mouse.move(*points[0])
+    page.mouse.down()
+    for x, y in points[1:]:
+        page.mouse.move(x, y, steps=5)
+    page.mouse.up()
+
+
+def take_screenshots(page: Page, folder: Path) -> None:
+    """Write demo.png, demo-dark.png, demo-phone.png and demo-phone-dark.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (width, height) in (("demo", DESKTOP), ("demo-phone", PHONE)):
+        page.set_viewport_size({"width": width, "height": height})
+        for suffix, scheme in (("", "light"), ("-dark", "dark")):
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.evaluate("window.scrollTo(0, 0)")
+            page.wait_for_timeout(400)  # the charts are drawn anew with the next frames
+            page.screenshot(path=folder / f"{name}{suffix}.png", full_page=True)
+    page.emulate_media(color_scheme=None)
+
+
+def summary(page: Page, load_seconds: float, wall_seconds: float) -> float:
+    """Print the table of the whole run; returns the test accuracy."""
+    report = progress(page)
+    backend = page.locator("#backend li").all_inner_texts()
+    accuracy: float = report["testAccuracy"]
+    verdict = "reached" if accuracy >= TARGET_ACCURACY else "MISSED"
+    table = {
+        "backend": ", ".join(backend),
+        "ready after": f"{load_seconds:.1f} s",
+        "trained for": f"{report['epoch']:.3g} epochs, {report['step']} steps",
+        "training time": f"{report['trainSeconds']:.1f} s, with evaluation {wall_seconds:.1f} s",
+        "speed": f"{report['step'] / report['trainSeconds']:.1f} steps/s",
+        "last loss": f"{report['loss']:.4f}",
+        "test loss": f"{report['testLoss']:.4f}",
+        "test accuracy": f"{accuracy:.2%} (target {TARGET_ACCURACY:.0%}: {verdict})",
+    }
+    print()
+    for name, value in table.items():
+        print(f"  {name:<15}{value}")
+    return accuracy
+
+
+def train_headless(url: str, screenshots: Path | None) -> float:
+    """Drive the page to the end of the training; returns the test accuracy."""
+    with opened_page(url) as page:
+        load_seconds = wait_until_ready(page)
+        start = time.monotonic()
+        if screenshots:
+            draw_three(page)
+        page.click("#start")
+        follow(page)
+        accuracy = summary(page, load_seconds, time.monotonic() - start)
+        if screenshots:
+            take_screenshots(page, screenshots)
+        return accuracy
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="./build.sh demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--headless", action="store_true",
+                        help="train in Chromium without a window and print the course")
+    parser.add_argument("--screenshots", type=Path, metavar="DIR",
+                        help="with --headless: write pictures of the trained page there")
+    parser.add_argument("--epochs", type=int, help="epochs to train")
+    parser.add_argument("--threads", type=int, help="kernel threads")
+    parser.add_argument("--seed", type=int, help="seed of the order of the training images")
+    parser.add_argument("--no-isolation", action="store_true",
+                        help="serve without COOP and COEP headers, as most static hosts do")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT,
+                        help=f"port without --headless ({DEFAULT_PORT})")
+    return parser.parse_args()
+
+
+def wait_for_interrupt(address: str) -> None:
+    """Say where the page is and serve until Ctrl+C."""
+    print(f"\n  The demo is at  {address}\n  Ctrl+C ends it.", flush=True)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        print()
+
+
+def main() -> int:
+    """Run; exit status 1 when the demo fails or ends below the target accuracy."""
+    options = arguments()
+    given = {name: getattr(options, name) for name in ("epochs", "threads", "seed")}
+    query = urlencode({name: value for name, value in given.items() if value is not None})
+    try:
+        build_page()
+        port = 0 if options.headless else options.port
+        site = serve(isolated=not options.no_isolation, port=port)
+    except (BuildError, OSError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    address = site.origin + "/mnist/index.html" + (f"?{query}" if query else "")
+    try:
+        if not options.headless:
+            wait_for_interrupt(address)
+            return 0
+        accuracy = train_headless(address, options.screenshots)
+        return 0 if accuracy >= TARGET_ACCURACY else 1
+    except (BuildError, DemoError, PlaywrightError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    finally:
+        site.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -66,13 +66,13 @@ class KernelRunner:
         block, where = self.place({n: arrays[n] for n in order}, wall_at_end=not last)
         self.plan(plan, kernel, scalars, arrays, block, where)
         status = self.call("tw_run", plan)
-        header = struct.unpack("<20I", self.memory.read(self.store, plan, plan + 80))
+        header = struct.unpack("<13I2q3I", self.memory.read(self.store, plan, plan + 80))
         self.call("tw_free", plan)
         self.call("tw_free", block[0])
         results = self.collect(kernel, arrays, where)
         if status:
             names = {code: text for text, code in self.description["status"].items()}
-            raise KernelError(f"{names[status]}: instruction {header[12]}, value {header[13]}, at {header[15]}")
+            raise KernelError(f"{names[status]}: instruction {header[12]}, value {header[13]}, at {header[14]}")
         return results
 
     def place(self, arrays: dict[str, np.ndarray], wall_at_end: bool) -> tuple[tuple[int, int], dict[str, int]]:

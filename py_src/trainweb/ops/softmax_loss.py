@@ -64,11 +64,11 @@ class _AlongAxis(Op):
 class _Forward(_AlongAxis):
     """A function of one input along an axis, whose gradient is an operator of (dY, Y)."""
 
-    kernel = ""
+    log = 0
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:  # type: ignore[override]
         if outs[0] is not None:
-            b.emit(self.kernel, x=x, y=outs[0], **self.sizes(x.shape))
+            b.emit("softmax_f32", x=x, y=outs[0], log=self.log, **self.sizes(x.shape))
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -90,8 +90,6 @@ class _Forward(_AlongAxis):
 class Softmax(_Forward):
     """exp(x) / sum(exp(x)) along an axis. https://onnx.ai/onnx/operators/onnx__Softmax.html"""
 
-    kernel = "softmax_f32"
-
     def reference(self, x: Any) -> Any:
         v = self.as_3d(x)
         e = np.exp(v - v.max(axis=1, keepdims=True))
@@ -102,7 +100,7 @@ class Softmax(_Forward):
 class LogSoftmax(_Forward):
     """log of softmax. https://onnx.ai/onnx/operators/onnx__LogSoftmax.html"""
 
-    kernel = "log_softmax_f32"
+    log = 1
 
     def reference(self, x: Any) -> Any:
         v = self.as_3d(x)
@@ -117,11 +115,11 @@ class _Backward(_AlongAxis):
     versions = (1,)
     min_inputs = max_inputs = 2
     differentiable = ()
-    kernel = ""
+    log = 0
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, y: Buf) -> None:  # type: ignore[override]
         if outs[0] is not None:
-            b.emit(self.kernel, dy=dy, y=y, dx=outs[0], **self.sizes(y.shape))
+            b.emit("softmax_grad_f32", dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape))
 
     samples = (
         Sample([(3, 5), (3, 5)]),
@@ -131,15 +129,13 @@ class _Backward(_AlongAxis):
 
 
 class _SoftmaxGrad(_Backward):
-    kernel = "softmax_grad_f32"
-
     def reference(self, dy: Any, y: Any) -> Any:
         d, v = self.as_3d(dy), self.as_3d(y)
         return (v * (d - (v * d).sum(axis=1, keepdims=True))).reshape(y.shape)
 
 
 class _LogSoftmaxGrad(_Backward):
-    kernel = "log_softmax_grad_f32"
+    log = 1
 
     def reference(self, dy: Any, y: Any) -> Any:
         d, v = self.as_3d(dy), self.as_3d(y)
@@ -174,7 +170,7 @@ class LogSoftmaxGrad(_LogSoftmaxGrad):
     flattens = True  # type: ignore[assignment]
 
 
-REDUCTIONS = {"none": 0, "sum": 1, "mean": 2}
+REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 LABEL_BYTES = {"int32": 4, "int64": 8}
 
 
@@ -204,7 +200,7 @@ class _CrossEntropy(Op):
         """Kernel arguments."""
         return {
             "n": scores[0], "c": scores[1], "inner": prod(scores[2:]), "label_size": LABEL_BYTES[labels.dtype],
-            "has_ignore": int(self.ignore_index is not None), "ignore": self.ignore_index or 0,
+            "has_ignore": int(self.ignore_index is not None), "ignore_index": self.ignore_index or 0, "from_log": 0,
             "reduction": REDUCTIONS[self.reduction],
         }  # fmt: skip
 
@@ -238,11 +234,10 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
         return TensorType("float32", loss), TensorType("float32", scores.shape)
 
     def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None) -> None:  # type: ignore[override]
-        log_prob = outs[1] or b.temp("float32", scores.shape)
         loss = outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ())
         b.check_labels(labels, scores.shape[1], self.ignore_index)
         b.emit(
-            "softmax_cross_entropy_f32", scores=scores, labels=labels, weights=weights, loss=loss, log_prob=log_prob,
+            "cross_entropy_f32", scores=scores, labels=labels, weights=weights, loss=loss, log_prob=outs[1],
             **self.sizes(scores.shape, labels),
         )  # fmt: skip
 
@@ -301,7 +296,7 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
         if outs[0] is not None:
             b.check_labels(labels, log_prob.shape[1], self.ignore_index)
             b.emit(
-                "softmax_cross_entropy_grad_f32", dy=dy, log_prob=log_prob, labels=labels, weights=weights,
+                "cross_entropy_grad_f32", dy=dy, log_prob=log_prob, labels=labels, weights=weights,
                 dx=outs[0], **self.sizes(log_prob.shape, labels),
             )  # fmt: skip
 

@@ -1,0 +1,268 @@
+"""Convolution and its gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, TensorType, register
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A sliding window over 1 to 3 spatial axes, padded to three axes with leading ones."""
+
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    out: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad: tuple[int, ...]
+    pad_end: tuple[int, ...]
+
+    def arguments(self) -> dict[str, list[int]]:
+        """Kernel arguments: three axes, those that are absent of size 1."""
+        lead = 3 - len(self.size)
+        return {
+            "size": [1] * lead + list(self.size), "kernel": [1] * lead + list(self.kernel),
+            "out": [1] * lead + list(self.out), "stride": [1] * lead + list(self.stride),
+            "dilation": [1] * lead + list(self.dilation), "pad": [0] * lead + list(self.pad),
+        }  # fmt: skip
+
+
+def window(
+    op: Op,
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    *,
+    strides: tuple[int, ...] | None,
+    dilations: tuple[int, ...] | None,
+    pads: tuple[int, ...] | None,
+    auto_pad: str,
+    ceil_mode: bool = False,
+) -> Window:
+    """Check the attributes of a sliding window and find its output size."""
+    rank = len(size)
+    if not 1 <= rank <= 3:
+        raise op.unsupported(f"{rank} spatial dimensions")
+    stride, dilation = strides or (1,) * rank, dilations or (1,) * rank
+    for name, values, low in (("kernel_shape", kernel, 1), ("strides", stride, 1), ("dilations", dilation, 1)):
+        if len(values) != rank or any(v < low for v in values):
+            raise op.error(f"{name} {list(values)} must be {rank} numbers >= {low}.")
+    if pads is not None and (len(pads) != 2 * rank or any(p < 0 for p in pads)):
+        raise op.error(f"pads {list(pads)} must be {2 * rank} numbers >= 0.")
+    if auto_pad not in AUTO_PADS:
+        raise op.error(f"auto_pad {auto_pad!r} is none of {', '.join(AUTO_PADS)}.")
+    begin, end, out = [], [], []
+    for k in range(rank):
+        span = (kernel[k] - 1) * dilation[k] + 1
+        if auto_pad.startswith("SAME"):
+            o = -(-size[k] // stride[k])
+            total = max(0, (o - 1) * stride[k] + span - size[k])
+            first = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            begin, end, out = [*begin, first], [*end, total - first], [*out, o]
+            continue
+        b, e = (pads[k], pads[k + rank]) if pads is not None and auto_pad == "NOTSET" else (0, 0)
+        room = size[k] + b + e - span
+        if room < 0:
+            raise op.error(f"a window of {span} is larger than the padded input of {size[k] + b + e} (axis {k}).")
+        o = (-(-room // stride[k]) if ceil_mode else room // stride[k]) + 1
+        if ceil_mode and (o - 1) * stride[k] >= size[k] + b:
+            o -= 1  # A window that starts in the end padding does not count.
+        begin, end, out = [*begin, b], [*end, e], [*out, o]
+    return Window(size, tuple(kernel), tuple(out), stride, dilation, tuple(begin), tuple(end))
+
+
+def patches(x: Any, w: Window, fill: float = 0.0) -> Any:
+    """Reference: (N, C, *out, *kernel) of a padded input."""
+    pad = [(0, 0), (0, 0)]
+    for k in range(len(w.size)):
+        span = (w.out[k] - 1) * w.stride[k] + (w.kernel[k] - 1) * w.dilation[k] + 1
+        pad.append((w.pad[k], max(0, span - w.size[k] - w.pad[k])))
+    padded = np.pad(x, pad, constant_values=fill)
+    y = np.empty((*x.shape[:2], *w.out, *w.kernel), dtype=x.dtype)
+    for index in product(*(range(k) for k in w.kernel)):
+        part = tuple(
+            slice(i * d, i * d + (o - 1) * s + 1, s)
+            for i, d, o, s in zip(index, w.dilation, w.out, w.stride, strict=True)
+        )
+        y[(slice(None), slice(None), *[slice(None)] * len(w.out), *index)] = padded[(slice(None), slice(None), *part)]
+    return y
+
+
+def unpatch(p: Any, w: Window) -> Any:
+    """Reference: the transpose of `patches`."""
+    ends = [
+        max((o - 1) * s + (k - 1) * d + 1, n + b)
+        for o, s, k, d, n, b in zip(w.out, w.stride, w.kernel, w.dilation, w.size, w.pad, strict=True)
+    ]
+    x = np.zeros((*p.shape[:2], *ends), dtype=p.dtype)
+    for index in product(*(range(k) for k in w.kernel)):
+        part = tuple(
+            slice(i * d, i * d + (o - 1) * s + 1, s)
+            for i, d, o, s in zip(index, w.dilation, w.out, w.stride, strict=True)
+        )
+        x[(slice(None), slice(None), *part)] += p[(slice(None), slice(None), *[slice(None)] * len(w.out), *index)]
+    crop = tuple(slice(b, b + n) for b, n in zip(w.pad, w.size, strict=True))
+    return x[(slice(None), slice(None), *crop)]
+
+
+class _Convolution(Op):
+    attrs = {
+        "auto_pad": Str("NOTSET"), "dilations": Ints(), "group": Int(1), "kernel_shape": Ints(), "pads": Ints(),
+        "strides": Ints(),
+    }  # fmt: skip
+    auto_pad: str
+    dilations: tuple[int, ...] | None
+    group: int
+    kernel_shape: tuple[int, ...] | None
+    pads: tuple[int, ...] | None
+    strides: tuple[int, ...] | None
+
+    def window_of(self, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
+        """The window over an input of shape `x` (N, C, ...) with weights (M, C/group, ...)."""
+        if len(x) != len(w) or len(x) < 3:
+            raise self.error(f"input of shape {list(x)} and weights of shape {list(w)} do not fit.")
+        if self.group < 1 or x[1] != w[1] * self.group or w[0] % self.group:
+            raise self.error(
+                f"{x[1]} input channels, weights of shape {list(w)} and {self.group} groups do not fit."
+            )
+        if self.kernel_shape is not None and self.kernel_shape != w[2:]:
+            raise self.error(f"kernel_shape {list(self.kernel_shape)} is not that of the weights {list(w[2:])}.")
+        return window(
+            self, x[2:], w[2:], strides=self.strides, dilations=self.dilations, pads=self.pads, auto_pad=self.auto_pad
+        )
+
+    def arguments(self, x: tuple[int, ...], w: tuple[int, ...]) -> dict[str, Any]:
+        """Kernel arguments."""
+        return {"n": x[0], "c": x[1], "m": w[0], "groups": self.group, **self.window_of(x, w).arguments()}
+
+    def check_float(self, *types: TensorType | None) -> None:
+        """The kernels convolve float32."""
+        if any(t is not None and t.dtype != "float32" for t in types):
+            raise self.unsupported("a dtype other than float32")
+
+    def product(self, columns: Any, w: Any) -> Any:
+        """Reference: patches (N, C, *out, *kernel) by weights -> (N, M, *out)."""
+        n, g = len(columns), self.group
+        rank = w.ndim - 2
+        out = columns.shape[2 : 2 + rank]
+        a = columns.reshape(n, g, w.shape[1], prod(out), -1).transpose(0, 1, 3, 2, 4).reshape(n, g, prod(out), -1)
+        b = w.reshape(g, w.shape[0] // g, -1)
+        return np.einsum("ngpk,gmk->ngmp", a, b).reshape(n, w.shape[0], *out)
+
+
+@register
+class Conv(_Convolution):
+    """Convolution (N, C, ...) with weights (M, C/group, ...). https://onnx.ai/onnx/operators/onnx__Conv.html"""
+
+    versions = (1, 11)
+    min_inputs, max_inputs = 2, 3
+    differentiable = (0, 1, 2)
+
+    def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
+        self.check_float(x, w, b)
+        if b is not None and b.shape != w.shape[:1]:
+            raise self.error(f"the bias has shape {list(b.shape)}; it must be {list(w.shape[:1])}.")
+        return TensorType("float32", (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out))
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:  # type: ignore[override]
+        if outs[0] is not None and outs[0].size:
+            b.emit("conv_f32", x=x, w=w, bias=bias, y=outs[0], accumulate=0, activation=0, **self.arguments(x.shape, w.shape))
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        attrs = self.explicit(g.shape(ins[0]), g.shape(ins[1]))
+        wanted = [bool(name) and g.wants(name) for name in (*ins, *[""] * (3 - len(ins)))]
+        names = g.op("ConvGrad", [douts[0] or "", ins[0], ins[1]], domain=MS, n_outputs=3, wanted=wanted, **attrs)
+        return [name if want else None for name, want in zip(names, wanted, strict=True)][: len(ins)]
+
+    def explicit(self, x: tuple[Any, ...], w: tuple[Any, ...]) -> dict[str, Any]:
+        """Attributes with `auto_pad` turned into pads, which ONNX Runtime's ConvGrad ignores otherwise."""
+        attrs = {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
+        auto = self.auto_pad
+        if auto == "NOTSET":
+            return attrs
+        attrs.pop("auto_pad", None)
+        if auto.startswith("SAME"):
+            if not all(isinstance(d, int) for d in (*x[2:], *w)):
+                raise self.unsupported(f"the gradient with auto_pad {auto} and symbolic sizes")
+            static = self.window_of((1, w[1] * self.group, *x[2:]), tuple(w))
+            attrs["pads"] = [*static.pad, *static.pad_end]
+        return attrs
+
+    def reference(self, x: Any, w: Any, b: Any = None) -> Any:
+        y = self.product(patches(x, self.window_of(x.shape, w.shape)), w)
+        return y if b is None else y + b.reshape(1, -1, *[1] * (x.ndim - 2))
+
+    samples = (
+        Sample([(2, 3, 7, 6), (4, 3, 3, 3), (4,)], {"pads": [1, 1, 1, 1]}),
+        Sample([(2, 3, 7, 6), (4, 3, 3, 3)], {"strides": [2, 2], "pads": [1, 0, 1, 0]}),
+        Sample([(2, 4, 6, 5), (6, 2, 3, 2), (6,)], {"group": 2, "dilations": [2, 1]}),
+        Sample([(2, 4, 6, 5), (4, 1, 3, 3)], {"group": 4, "pads": [1, 1, 1, 1]}),
+        Sample([(2, 3, 5, 5), (4, 3, 1, 1), (4,)]),
+        Sample([(2, 3, 9), (4, 3, 3), (4,)], {"pads": [2, 0]}),
+        Sample([(1, 2, 4, 5, 4), (3, 2, 2, 3, 2)], {"pads": [0, 1, 1, 1, 1, 0]}),
+        Sample([(2, 3, 7, 6), (4, 3, 3, 3)], {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        Sample([(2, 3, 7, 6), (4, 3, 2, 2)], {"auto_pad": "SAME_LOWER"}),
+    )
+    bad = (
+        Bad([(2, 3, 7, 6), (4, 2, 3, 3)]),
+        Bad([(2, 3, 7, 6), (4, 3, 3, 3)], {"strides": [0, 1]}),
+        Bad([(2, 3, 7, 6), (4, 3, 3, 3)], {"pads": [-1, 0, 0, 0]}),
+        Bad([(2, 3, 7, 6), (4, 3, 9, 3)]),
+        Bad([(2, 3, 7, 6), (4, 3, 3, 3)], {"group": 2}),
+        Bad([(2, 3, 7, 6), (4, 3, 3, 3), (3,)]),
+    )
+
+
+@register
+class ConvGrad(_Convolution):
+    """Gradients of Conv by input, weights and bias from (dY, X, W) (com.microsoft)."""
+
+    domain = MS
+    min_inputs = max_inputs = 3
+    n_outputs = 3
+
+    def infer(self, dy: TensorType, x: TensorType, w: TensorType) -> tuple[TensorType, TensorType, TensorType]:
+        self.check_float(dy, x, w)
+        expected = (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out)
+        if dy.shape != expected:
+            raise self.error(f"dY has shape {list(dy.shape)}; it must be {list(expected)}.")
+        return TensorType("float32", x.shape), TensorType("float32", w.shape), TensorType("float32", w.shape[:1])
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, w: Buf) -> None:  # type: ignore[override]
+        dx, dw, db = outs
+        arguments = self.arguments(x.shape, w.shape)
+        if dx is not None:
+            b.emit("conv_data_gradient_f32", dy=dy, w=w, dx=dx, accumulate=0, activation=0, **arguments)
+        if dw is not None or db is not None:
+            dw = dw or b.temp("float32", w.shape)
+            b.emit("conv_weight_gradient_f32", x=x, dy=dy, dw=dw, db=db, accumulate=0, **arguments)
+
+    def reference(self, dy: Any, x: Any, w: Any) -> tuple[Any, Any, Any]:
+        win = self.window_of(x.shape, w.shape)
+        rank, g, n = x.ndim - 2, self.group, len(x)
+        columns = patches(x, win).reshape(n, g, w.shape[1], prod(win.out), prod(win.kernel))
+        d = dy.reshape(n, g, w.shape[0] // g, -1)
+        dw = np.einsum("ngcpk,ngmp->gmck", columns, d).reshape(w.shape)
+        weights = w.reshape(g, w.shape[0] // g, w.shape[1], prod(win.kernel))
+        spread = np.einsum("gmck,ngmp->ngcpk", weights, d).reshape(n, x.shape[1], *win.out, *win.kernel)
+        return unpatch(spread, win), dw, dy.sum(axis=(0, *range(2, 2 + rank)))
+
+    samples = (
+        Sample([(2, 4, 7, 6), (2, 3, 7, 6), (4, 3, 3, 3)], {"pads": [1, 1, 1, 1]}),
+        Sample([(2, 6, 2, 4), (2, 4, 6, 5), (6, 2, 3, 2)], {"group": 2, "dilations": [2, 1]}),
+        Sample([(2, 4, 4, 2), (2, 3, 7, 6), (4, 3, 3, 3)], {"strides": [2, 2], "pads": [1, 0, 1, 0]}),
+    )
+    bad = (Bad([(2, 4, 6, 6), (2, 3, 7, 6), (4, 3, 3, 3)], {"pads": [1, 1, 1, 1]}),)

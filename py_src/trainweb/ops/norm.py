@@ -1,0 +1,399 @@
+"""Layer and batch normalization and their gradients."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, TensorType, register
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+CONSTANT_SEGMENT = 1
+"""Statistics that are constants of the model are not updated."""
+
+
+def check_float(op: Op, *types: TensorType | None) -> None:
+    """The kernels normalise float32."""
+    if any(t is not None and t.dtype != "float32" for t in types):
+        raise op.unsupported("a dtype other than float32")
+
+
+class _LayerNorm(Op):
+    """Normalisation over the dims from `axis` on."""
+
+    attrs = {"axis": Int(-1), "epsilon": Float(1e-5), "stash_type": Int(1)}
+    axis: int
+    epsilon: float
+    stash_type: int
+
+    def split(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(leading dims, normalised dims)."""
+        axis = self.axis_of(self.axis, max(len(shape), 1))
+        return shape[:axis], shape[axis:]
+
+    def check_parameters(self, x: TensorType, *parameters: TensorType | None) -> None:
+        """Scale and bias have the normalised dims."""
+        check_float(self, x, *parameters)
+        _, normalised = self.split(x.shape)
+        for t in parameters:
+            if t is not None and t.size != prod(normalised):
+                raise self.error(f"scale and bias must have shape {list(normalised)}, got {list(t.shape)}.")
+
+    def statistics(self, shape: tuple[int, ...]) -> TensorType:
+        """Type of the mean and the inverse deviation."""
+        lead, normalised = self.split(shape)
+        return TensorType("float32", lead + (1,) * len(normalised))
+
+    def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
+        """Kernel arguments."""
+        lead, normalised = self.split(shape)
+        return {"rows": prod(lead), "n": prod(normalised)}
+
+    def rows_of(self, x: Any) -> Any:
+        """The array as (rows, n)."""
+        sizes = self.sizes(x.shape)
+        return x.reshape(sizes["rows"], sizes["n"])
+
+
+@register
+class LayerNormalization(_LayerNorm):
+    """(x - mean) / sqrt(var + epsilon) * scale + bias. https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
+
+    Ba et al., Layer Normalization, https://arxiv.org/abs/1607.06450.
+    """
+
+    versions = (1, 17)
+    min_inputs, max_inputs, n_outputs = 2, 3, 3
+    differentiable = (0, 1, 2)
+
+    def infer(self, x: TensorType, scale: TensorType, bias: TensorType | None) -> tuple[TensorType, ...]:
+        self.check_parameters(x, scale, bias)
+        return TensorType("float32", x.shape), self.statistics(x.shape), self.statistics(x.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf | None) -> None:  # type: ignore[override]
+        b.emit(
+            "layer_norm_f32", x=x, scale=scale, bias=bias, y=outs[0] or b.temp("float32", x.shape),
+            mean=outs[1], inv_std=outs[2], epsilon=self.epsilon, rms=0, **self.sizes(x.shape),
+        )  # fmt: skip
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        if any(d for d in douts[1:]):
+            raise self.unsupported("the gradient of the statistics")
+        mean, inv = g.extra_output(1, "_mean"), g.extra_output(2, "_inv_std")
+        names = g.op(
+            "LayerNormalizationGrad", [douts[0] or "", ins[0], ins[1], mean, inv], domain=MS, n_outputs=3, axis=self.axis
+        )
+        return [n if name and g.wants(name) else None for n, name in zip(names, ins, strict=False)]
+
+    def reference(self, x: Any, scale: Any, bias: Any = None) -> tuple[Any, Any, Any]:
+        v = self.rows_of(x)
+        mean = v.mean(axis=1, keepdims=True)
+        inv = 1 / np.sqrt(((v - mean) ** 2).mean(axis=1, keepdims=True) + self.epsilon)
+        y = (v - mean) * inv * scale.reshape(-1)
+        if bias is not None:
+            y = y + bias.reshape(-1)
+        shape = self.statistics(x.shape).shape
+        return y.reshape(x.shape), mean.reshape(shape), inv.reshape(shape)
+
+    samples = (
+        Sample([(3, 8), (8,), (8,)], outputs=1),
+        Sample([(2, 3, 5), (3, 5), (3, 5)], {"axis": 1, "epsilon": 1e-3}, outputs=1),
+        Sample([(4, 6), (6,)], outputs=1),
+    )
+    bad = (Bad([(3, 8), (7,), (8,)]), Bad([(3, 8), (8,)], {"axis": 5}))
+
+
+@register
+class LayerNormalizationGrad(_LayerNorm):
+    """Gradients of LayerNormalization from (dY, X, scale, mean, inv_std) (com.microsoft)."""
+
+    domain = MS
+    min_inputs = max_inputs = 5
+    n_outputs = 3
+
+    def infer(self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType,
+              inv: TensorType) -> tuple[TensorType, ...]:  # fmt: skip
+        self.check_parameters(x, scale)
+        if dy.shape != x.shape or mean.size != self.sizes(x.shape)["rows"] or inv.size != mean.size:
+            raise self.error("shapes of dY, X, mean and inv_std do not fit.")
+        return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:  # type: ignore[override]
+        b.emit(
+            "layer_norm_grad_f32", dy=dy, x=x, scale=scale, mean=mean, inv_std=inv, dx=outs[0], dscale=outs[1],
+            dbias=outs[2], rms=0, **self.sizes(x.shape),
+        )  # fmt: skip
+
+    def reference(self, dy: Any, x: Any, scale: Any, mean: Any, inv: Any) -> tuple[Any, Any, Any]:
+        d, v = self.rows_of(dy), self.rows_of(x)
+        xh = (v - mean.reshape(-1, 1)) * inv.reshape(-1, 1)
+        g = d * scale.reshape(-1)
+        dx = inv.reshape(-1, 1) * (g - g.mean(axis=1, keepdims=True) - xh * (g * xh).mean(axis=1, keepdims=True))
+        return dx.reshape(x.shape), (d * xh).sum(axis=0).reshape(scale.shape), d.sum(axis=0).reshape(scale.shape)
+
+    samples = (Sample([(3, 8), (3, 8), (8,), (3, 1), (3, 1)], positive=True),)
+    bad = (Bad([(3, 8), (3, 7), (7,), (3, 1), (3, 1)]),)
+
+
+@register
+class SimplifiedLayerNormalization(_LayerNorm):
+    """x / sqrt(mean(x^2) + epsilon) * scale (RMS norm), https://arxiv.org/abs/1910.07467."""
+
+    min_inputs = max_inputs = 2
+    n_outputs = 2
+    differentiable = (0, 1)
+
+    def infer(self, x: TensorType, scale: TensorType) -> tuple[TensorType, ...]:
+        self.check_parameters(x, scale)
+        return TensorType("float32", x.shape), self.statistics(x.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf) -> None:  # type: ignore[override]
+        b.emit(
+            "layer_norm_f32", x=x, scale=scale, y=outs[0] or b.temp("float32", x.shape), inv_std=outs[1],
+            epsilon=self.epsilon, rms=1, **self.sizes(x.shape),
+        )  # fmt: skip
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        inv = g.extra_output(1, "_inv_std")
+        names = g.op(
+            "SimplifiedLayerNormalizationGrad", [douts[0] or "", *ins, inv], domain=MS, n_outputs=2, axis=self.axis
+        )
+        return [n if g.wants(name) else None for n, name in zip(names, ins, strict=True)]
+
+    def reference(self, x: Any, scale: Any) -> tuple[Any, Any]:
+        v = self.rows_of(x)
+        inv = 1 / np.sqrt((v**2).mean(axis=1, keepdims=True) + self.epsilon)
+        return (v * inv * scale.reshape(-1)).reshape(x.shape), inv.reshape(self.statistics(x.shape).shape)
+
+    samples = (Sample([(3, 8), (8,)], outputs=1),)
+    bad = (Bad([(3, 8), (7,)]),)
+
+
+@register
+class SimplifiedLayerNormalizationGrad(_LayerNorm):
+    """Gradients of SimplifiedLayerNormalization from (dY, X, scale, inv_std) (com.microsoft)."""
+
+    domain = MS
+    min_inputs = max_inputs = 4
+    n_outputs = 2
+
+    def infer(self, dy: TensorType, x: TensorType, scale: TensorType, inv: TensorType) -> tuple[TensorType, ...]:
+        self.check_parameters(x, scale)
+        if dy.shape != x.shape or inv.size != self.sizes(x.shape)["rows"]:
+            raise self.error("shapes of dY, X and inv_std do not fit.")
+        return TensorType("float32", x.shape), TensorType("float32", scale.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, inv: Buf) -> None:  # type: ignore[override]
+        b.emit(
+            "layer_norm_grad_f32", dy=dy, x=x, scale=scale, inv_std=inv, dx=outs[0], dscale=outs[1], rms=1,
+            **self.sizes(x.shape),
+        )  # fmt: skip
+
+    def reference(self, dy: Any, x: Any, scale: Any, inv: Any) -> tuple[Any, Any]:
+        d, v = self.rows_of(dy), self.rows_of(x)
+        xh = v * inv.reshape(-1, 1)
+        g = d * scale.reshape(-1)
+        dx = inv.reshape(-1, 1) * (g - xh * (g * xh).mean(axis=1, keepdims=True))
+        return dx.reshape(x.shape), (d * xh).sum(axis=0).reshape(scale.shape)
+
+    samples = (Sample([(3, 8), (3, 8), (8,), (3, 1)], positive=True),)
+    bad = (Bad([(3, 8), (3, 7), (7,), (3, 1)]),)
+
+
+class _BatchNorm(Op):
+    attrs = {"epsilon": Float(1e-5), "momentum": Float(0.9), "training_mode": Int(0)}
+    min_inputs = max_inputs = 5
+    epsilon: float
+    momentum: float
+    training_mode: int
+
+    def check_channels(self, x: TensorType, *vectors: TensorType) -> None:
+        """Everything but X is one number per channel."""
+        check_float(self, x, *vectors)
+        if x.rank < 2:
+            raise self.error(f"X has shape {list(x.shape)}; it needs channels in dim 1.")
+        for t in vectors:
+            if t.shape != (x.shape[1],):
+                raise self.error(f"scale, bias, mean and var must have shape {[x.shape[1]]}, got {list(t.shape)}.")
+
+    @staticmethod
+    def sizes(shape: tuple[int, ...]) -> dict[str, int]:
+        """Kernel arguments."""
+        return {"batch": shape[0], "channels": shape[1], "size": prod(shape[2:])}
+
+    @staticmethod
+    def column(v: Any, x: Any) -> Any:
+        """A vector of channels that broadcasts to `x`."""
+        return v.reshape(1, -1, *[1] * (x.ndim - 2))
+
+    def batch_statistics(self, x: Any) -> tuple[Any, Any]:
+        """Reference: mean and biased variance per channel."""
+        axes = (0, *range(2, x.ndim))
+        return x.mean(axis=axes), x.var(axis=axes)
+
+    def normalise(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+        """Reference."""
+        factor = scale / np.sqrt(var + self.epsilon)
+        return (x - self.column(mean, x)) * self.column(factor, x) + self.column(bias, x)
+
+    def emit_training(self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Buf | None) -> None:
+        """Normalise by batch statistics."""
+        b.emit(
+            "batch_norm_train_f32", x=x, scale=scale, bias=bias, y=y or b.temp("float32", x.shape),
+            epsilon=self.epsilon, momentum=self.momentum, **outs, **self.sizes(x.shape),
+        )  # fmt: skip
+
+
+@register
+class BatchNormalization(_BatchNorm):
+    """Normalisation per channel, by running or (training_mode) batch statistics.
+
+    https://onnx.ai/onnx/operators/onnx__BatchNormalization.html; Ioffe & Szegedy, https://arxiv.org/abs/1502.03167.
+    """
+
+    versions = (7, 9, 14, 15)
+    n_outputs = 3
+    differentiable = (0, 1, 2)
+
+    def infer(self, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType,
+              var: TensorType) -> tuple[TensorType, ...]:  # fmt: skip
+        self.check_channels(x, scale, bias, mean, var)
+        return TensorType("float32", x.shape), TensorType("float32", mean.shape), TensorType("float32", var.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf, mean: Buf, var: Buf) -> None:  # type: ignore[override]
+        if self.training_mode:
+            for out, old in zip(outs[1:3], (mean, var), strict=True):
+                if out is not None:
+                    b.copy(out, old)
+            self.emit_training(b, outs[0], x, scale, bias, running_mean=outs[1], running_var=outs[2])
+        elif outs[0] is not None:
+            b.emit("batch_norm_f32", x=x, scale=scale, bias=bias, mean=mean, var=var, y=outs[0],
+                   epsilon=self.epsilon, **self.sizes(x.shape))  # fmt: skip
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        if self.training_mode:
+            raise self.unsupported("the gradient in training mode outside of BatchNormInternal")
+        x, scale, _, mean, var = ins
+        dy, rank = douts[0] or "", g.rank(x)
+        tail = g.constant("int64", (rank - 1,), (-1, *[1] * (rank - 2)))
+        epsilon = g.constant("float32", (1,), (float(self.epsilon),))
+        inv = g.op("Reciprocal", [g.op("Sqrt", [g.op("Add", [var, epsilon])])])
+        axes = [0, *range(2, rank)]
+        dx = dscale = dbias = None
+        if g.wants(x):
+            dx = g.op("Mul", [dy, g.op("Reshape", [g.op("Mul", [scale, inv]), tail])])
+        if g.wants(scale):
+            centred = g.op("Sub", [x, g.op("Reshape", [mean, tail])])
+            xh = g.op("Mul", [centred, g.op("Reshape", [inv, tail])])
+            dscale = g.reduce_sum(g.op("Mul", [dy, xh]), axes, False)
+        if g.wants(ins[2]):
+            dbias = g.reduce_sum(dy, axes, False)
+        return [dx, dscale, dbias, None, None]
+
+    def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+        if not self.training_mode:
+            return self.normalise(x, scale, bias, mean, var)
+        m, v = self.batch_statistics(x)
+        keep = self.momentum
+        return self.normalise(x, scale, bias, m, v), keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v
+
+    samples = (
+        Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),
+        Sample([(4, 3), (3,), (3,), (3,), (3,)], {"epsilon": 1e-2}, outputs=1, positive=True),
+        Sample([(4, 3, 5), (3,), (3,), (3,), (3,)], {"training_mode": 1, "momentum": 0.8}, opset=15, outputs=3,
+               positive=True, grad=()),
+    )  # fmt: skip
+    bad = (Bad([(4, 3, 5, 5), (2,), (3,), (3,), (3,)]),)
+
+
+@register
+class BatchNormInternal(_BatchNorm):
+    """BatchNormalization by batch statistics, which updates mean and var in place (com.microsoft).
+
+    running = momentum * running + (1 - momentum) * batch, with the biased variance.
+    """
+
+    domain = MS
+    attrs = {"epsilon": Float(1e-5), "momentum": Float(0.9), "training_mode": Int(1)}
+    n_outputs = 5
+    differentiable = (0, 1, 2)
+    state_inputs = (3, 4)
+
+    def infer(self, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType,
+              var: TensorType) -> tuple[TensorType, ...]:  # fmt: skip
+        self.check_channels(x, scale, bias, mean, var)
+        vector = TensorType("float32", mean.shape)
+        return TensorType("float32", x.shape), vector, vector, vector, vector
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf, mean: Buf, var: Buf) -> None:  # type: ignore[override]
+        stored = [None if t.storage.segment == CONSTANT_SEGMENT else t for t in (mean, var)]
+        self.emit_training(
+            b, outs[0], x, scale, bias, mean=outs[3], inv_std=outs[4], running_mean=stored[0], running_var=stored[1]
+        )
+        for out, running in zip(outs[1:3], stored, strict=True):
+            if out is not None and running is not None:
+                b.copy(out, running)
+            elif out is not None:
+                raise self.unsupported("reading updated statistics that are constants")
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        mean, inv = g.extra_output(3, "_saved_mean"), g.extra_output(4, "_saved_inv_std")
+        names = g.op(
+            "BatchNormalizationGrad", [douts[0] or "", ins[0], ins[1], mean, inv], domain=MS, n_outputs=3,
+            epsilon=float(self.epsilon),
+        )  # fmt: skip
+        return [*(n if g.wants(name) else None for n, name in zip(names, ins[:3], strict=True)), None, None]
+
+    def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> tuple[Any, ...]:
+        m, v = self.batch_statistics(x)
+        keep = self.momentum
+        return (
+            self.normalise(x, scale, bias, m, v), keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v,
+            m, 1 / np.sqrt(v + self.epsilon),
+        )  # fmt: skip
+
+    samples = (Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),)
+    bad = (Bad([(4, 3, 5, 5), (2,), (3,), (3,), (3,)]),)
+
+
+@register
+class BatchNormalizationGrad(_BatchNorm):
+    """Gradients of BatchNormInternal from (dY, X, scale, mean, inv_std) (com.microsoft)."""
+
+    domain = MS
+    n_outputs = 3
+
+    def infer(self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType,
+              inv: TensorType) -> tuple[TensorType, ...]:  # fmt: skip
+        self.check_channels(x, scale, mean, inv)
+        if dy.shape != x.shape:
+            raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
+        vector = TensorType("float32", scale.shape)
+        return TensorType("float32", x.shape), vector, vector
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:  # type: ignore[override]
+        b.emit(
+            "batch_norm_grad_f32", dy=dy, x=x, scale=scale, mean=mean, inv_std=inv, dx=outs[0], dscale=outs[1],
+            dbias=outs[2], frozen=0, **self.sizes(x.shape),
+        )  # fmt: skip
+
+    def reference(self, dy: Any, x: Any, scale: Any, mean: Any, inv: Any) -> tuple[Any, Any, Any]:
+        axes = (0, *range(2, x.ndim))
+        xh = (x - self.column(mean, x)) * self.column(inv, x)
+        centred = dy - dy.mean(axis=axes, keepdims=True) - xh * (dy * xh).mean(axis=axes, keepdims=True)
+        return self.column(scale * inv, x) * centred, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+    samples = (Sample([(4, 3, 5, 5), (4, 3, 5, 5), (3,), (3,), (3,)], positive=True),)
+    bad = (Bad([(4, 3, 5, 5), (4, 3, 5, 4), (3,), (3,), (3,)]),)

@@ -1,0 +1,114 @@
+"""Gradient graphs of single operators: run natively, and in ONNX Runtime, against recorded gradients."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainweb
+from trainweb.autodiff.gradient import build_gradients
+from trainweb.model.graph import Graph, Value
+from trainweb.model.reader import read_model
+from trainweb.model.writer import write_model
+from trainweb.onnxblock.transforms import constants_to_initializers, train_batch_norms
+
+from .golden_artifacts import GOLDEN
+
+FOLDER = GOLDEN / "op_grads"
+INDEX = {entry["name"]: entry for entry in json.loads((FOLDER / "index.json").read_text())}
+ARRAYS = np.load(FOLDER / "op_grads.npz")
+ORT_PYTHON = os.environ.get("TRAINWEB_ORT_PYTHON", "")
+
+RECORDED = {"rtol": 2e-5, "atol": 2e-5}
+"""Against gradients that ONNX Runtime computed in float32; relative to the largest element."""
+NUMERIC = 5e-3
+"""Against central differences of a float32 forward, as their recorder states."""
+
+UNSUPPORTED: dict[str, str] = {}
+"""Operators that trainweb does not differentiate (yet), and why."""
+NOT_IN_ORT: dict[str, str] = {}
+"""Gradient graphs that ONNX Runtime cannot run, and why."""
+
+
+@cache
+def gradient_graph(name: str) -> Graph:
+    """The model of a case with its gradients as outputs."""
+    graph = constants_to_initializers(read_model(FOLDER / f"{name}.onnx"))
+    graph = train_batch_norms(graph, [], "as_exported")
+    wanted = inputs_of(name)
+    result = build_gradients(graph, "loss", wanted)
+    types = {v.name: v for v in graph.inputs if isinstance(v, Value)}
+    result.outputs = [Value(f"{x}_grad", "float32", types[x].shape) for x in wanted]
+    return result
+
+
+def inputs_of(name: str) -> list[str]:
+    """Inputs to differentiate: those a gradient or central differences were recorded for."""
+    prefixes = (f"{name}/grad/", f"{name}/numeric/")
+    found = (k.rsplit("/", 1)[1] for k in ARRAYS.files if k.startswith(prefixes))
+    return list(dict.fromkeys(found))
+
+
+def check(name: str, results: dict[str, np.ndarray]) -> None:
+    wrong = " ".join(INDEX[name].get("peer_wrong", ()))
+    for x in inputs_of(name):
+        got = results[f"{x}_grad"]
+        recorded, numeric = f"{name}/grad/{x}", f"{name}/numeric/{x}"
+        if recorded in ARRAYS.files and f"gradient of {x} " not in wrong:
+            want, bound = ARRAYS[recorded], RECORDED["atol"]
+        else:
+            want, bound = ARRAYS[numeric], NUMERIC
+        assert got.shape == want.shape
+        scale = max(1.0, float(np.abs(want).max(initial=0.0)))
+        np.testing.assert_allclose(got, want, rtol=RECORDED["rtol"], atol=bound * scale, err_msg=f"{name} {x}")
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_gradients_run_natively(name: str) -> None:
+    if name in UNSUPPORTED:
+        with pytest.raises(trainweb.errors.TrainwebError):
+            gradient_graph(name)
+        return
+    graph = gradient_graph(name)
+    names = [v.name for v in graph.outputs]
+    feeds = {v.name: ARRAYS[f"{name}/in/{v.name}"] for v in graph.inputs}
+    session = trainweb.InferenceSession(write_model(graph))
+    try:
+        results = dict(zip(names, session.run(names, feeds), strict=True))
+    finally:
+        session.release()
+    check(name, results)
+
+
+@pytest.fixture(scope="module")
+def ort_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of every gradient graph in ONNX Runtime; the process is started again after a crash."""
+    models, results = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("results")
+    for name in INDEX:
+        if name not in UNSUPPORTED:
+            (models / f"{name}.onnx").write_bytes(write_model(gradient_graph(name)))
+    script = Path(__file__).with_name("ort_gradients.py")
+    command = [ORT_PYTHON, str(script), str(models), str(FOLDER / "op_grads.npz"), str(results)]
+    for _ in range(len(INDEX)):
+        if subprocess.run(command, capture_output=True, timeout=600).returncode == 0:
+            break
+    return results
+
+
+@pytest.mark.skipif(not ORT_PYTHON, reason="set TRAINWEB_ORT_PYTHON to a Python with onnxruntime-training 1.19.2")
+@pytest.mark.parametrize("name", [n for n in INDEX if n not in UNSUPPORTED])
+def test_gradients_run_in_onnx_runtime(name: str, ort_folder: Path) -> None:
+    error = ort_folder / f"{name}.txt"
+    if name in NOT_IN_ORT:
+        assert error.exists()
+        return
+    assert not error.exists(), error.read_text()
+    results: dict[str, Any] = dict(np.load(ort_folder / f"{name}.npz"))
+    check(name, results)

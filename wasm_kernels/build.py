@@ -27,7 +27,7 @@ MAX_MEMORY = 1 << 32
 
 CFLAGS = [
     "--target=wasm32-freestanding", "-std=c11", "-O3", "-ffreestanding", "-nostdlib", "-fno-builtin",
-    "-fno-strict-aliasing", "-ffp-contract=off", "-fno-sanitize=all", "-fno-stack-protector", "-fvisibility=hidden",
+    "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off", "-fno-sanitize=all", "-fno-stack-protector", "-fvisibility=hidden",
     "-msimd128", "-mbulk-memory", "-mmutable-globals", "-mnontrapping-fptoint", "-msign-ext",
     "-Wall", "-Wextra", "-Werror", "-Wno-unused-command-line-argument",
 ]  # fmt: skip

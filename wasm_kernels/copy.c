@@ -1,9 +1,20 @@
-/* Copies and fills. */
+/* Copies, fills, strided views and conversions. Nothing is computed but in strided_add, so results are exact. */
 #include "parallel.h"
 #include "simd.h"
 
+enum { MAX_RANK = 8, COPY_CHUNK_BYTES = 256 << 10 };
+
+static void copy_chunk(const void *args, int32_t chunk) {
+    const copy_args *a = args;
+    int32_t lo = chunk * COPY_CHUNK_BYTES;
+    tw_copy(a->dst + lo, a->src + lo, (size_t)min_i32(COPY_CHUNK_BYTES, a->n - lo));
+}
+
 int32_t kernel_copy(const copy_args *a) {
-    tw_move(a->dst, a->src, (size_t)a->n);
+    const uint8_t *dst_end = a->dst + a->n, *src_end = a->src + a->n;
+    int32_t overlaps = a->dst < src_end && a->src < dst_end;
+    if (overlaps || a->n < 4 * COPY_CHUNK_BYTES) tw_move(a->dst, a->src, (size_t)a->n);
+    else parallel_for(copy_chunk, a, chunk_count(a->n, COPY_CHUNK_BYTES));
     return TW_OK;
 }
 
@@ -12,5 +23,271 @@ int32_t kernel_fill_f32(const fill_f32_args *a) {
     int32_t i = 0;
     for (; i + 4 <= a->n; i += 4) store4(a->dst + i, value);
     for (; i < a->n; i++) a->dst[i] = a->value;
+    return TW_OK;
+}
+
+int32_t kernel_fill_u8(const fill_u8_args *a) {
+    __builtin_memset(a->dst, a->value, (size_t)a->n);
+    return TW_OK;
+}
+
+/* ---- strided views ---- */
+
+typedef struct {
+    int32_t size, dst, src; /* extent and strides in elements */
+} axis;
+
+typedef struct {
+    const uint8_t *src;
+    uint8_t *dst;
+    int32_t size; /* bytes per element */
+    int32_t rank;
+    axis axes[MAX_RANK];
+    int32_t n_outer; /* product of all axes but those the inner loop handles */
+    int32_t n_inner; /* axes the inner loop handles */
+    int32_t grain;
+} view_copy;
+
+/* Drop axes of size 1, merge axes that continue each other; returns the number of elements. */
+static int64_t simplify(view_copy *v, const int32_t *dims, const int32_t *src, const int32_t *dst) {
+    int64_t count = 1;
+    v->rank = 0;
+    for (int32_t k = 0; k < MAX_RANK; k++) {
+        count *= dims[k];
+        if (dims[k] == 1) continue;
+        axis *last = v->axes + v->rank - 1;
+        if (v->rank && (int64_t)src[k] * dims[k] == last->src && (int64_t)dst[k] * dims[k] == last->dst)
+            *last = (axis){last->size * dims[k], dst[k], src[k]};
+        else v->axes[v->rank++] = (axis){dims[k], dst[k], src[k]};
+    }
+    return count;
+}
+
+static void move_axis_last(view_copy *v, int32_t k) {
+    axis moved = v->axes[k];
+    for (; k + 1 < v->rank; k++) v->axes[k] = v->axes[k + 1];
+    v->axes[k] = moved;
+}
+
+static int32_t find_unit(const view_copy *v, int32_t of_dst) {
+    for (int32_t k = v->rank - 1; k >= 0; k--)
+        if ((of_dst ? v->axes[k].dst : v->axes[k].src) == 1) return k;
+    return -1;
+}
+
+/* Element offsets of outer position `at`. */
+static void locate(const view_copy *v, int32_t at, int64_t *src, int64_t *dst) {
+    *src = *dst = 0;
+    for (int32_t k = v->rank - v->n_inner - 1; k >= 0; k--) {
+        int32_t i = at % v->axes[k].size;
+        at /= v->axes[k].size;
+        *src += (int64_t)i * v->axes[k].src;
+        *dst += (int64_t)i * v->axes[k].dst;
+    }
+}
+
+/* Both sides contiguous along the last axis. */
+static void copy_rows(const void *args, int32_t chunk) {
+    const view_copy *v = args;
+    int32_t lo = chunk * v->grain, hi = (int32_t)min_i64((int64_t)lo + v->grain, v->n_outer);
+    size_t nbytes = (size_t)v->axes[v->rank - 1].size * (size_t)v->size;
+    for (int32_t at = lo; at < hi; at++) {
+        int64_t src, dst;
+        locate(v, at, &src, &dst);
+        tw_copy(v->dst + dst * v->size, v->src + src * v->size, nbytes);
+    }
+}
+
+/* The source is contiguous along the last axis but one, the destination along the last: 4 x 4 blocks through
+   registers, in strips of 16 source columns, which are one cache line. */
+enum { STRIP = 16 };
+
+static void transpose_strip(const float *src, float *dst, int32_t n_cols, int32_t n_rows, int32_t src_row,
+                            int32_t dst_col) {
+    int32_t j = 0;
+    for (; j + 4 <= n_rows; j += 4) {
+        const float *s = src + (int64_t)j * src_row;
+        int32_t i = 0;
+        for (; i + 4 <= n_cols; i += 4) {
+            f32x4 a = load4(s + i), b = load4(s + src_row + i), c = load4(s + 2 * (int64_t)src_row + i),
+                  d = load4(s + 3 * (int64_t)src_row + i);
+            transpose4(&a, &b, &c, &d);
+            float *t = dst + j + (int64_t)i * dst_col;
+            store4(t, a);
+            store4(t + dst_col, b);
+            store4(t + 2 * (int64_t)dst_col, c);
+            store4(t + 3 * (int64_t)dst_col, d);
+        }
+        for (; i < n_cols; i++)
+            for (int32_t k = 0; k < 4; k++) dst[j + k + (int64_t)i * dst_col] = s[i + (int64_t)k * src_row];
+    }
+    for (; j < n_rows; j++)
+        for (int32_t i = 0; i < n_cols; i++) dst[j + (int64_t)i * dst_col] = src[i + (int64_t)j * src_row];
+}
+
+static void copy_transposed(const void *args, int32_t chunk) {
+    const view_copy *v = args;
+    const axis *cols = v->axes + v->rank - 2, *rows = v->axes + v->rank - 1;
+    int32_t n_strips = (cols->size + STRIP - 1) / STRIP;
+    int64_t hi = min_i64(((int64_t)chunk + 1) * v->grain, (int64_t)v->n_outer * n_strips);
+    for (int64_t unit = (int64_t)chunk * v->grain; unit < hi; unit++) {
+        int64_t src, dst;
+        locate(v, (int32_t)(unit / n_strips), &src, &dst);
+        int32_t first = (int32_t)(unit % n_strips) * STRIP;
+        transpose_strip((const float *)v->src + src + first, (float *)v->dst + dst + (int64_t)first * cols->dst,
+                        min_i32(STRIP, cols->size - first), rows->size, rows->src, cols->dst);
+    }
+}
+
+#define COPY_ELEMENTS(type)                                                       \
+    for (int32_t i = 0; i < last->size; i++)                                      \
+        ((type *)v->dst)[dst + (int64_t)i * last->dst] = ((const type *)v->src)[src + (int64_t)i * last->src]
+
+static void copy_elements(const void *args, int32_t chunk) {
+    const view_copy *v = args;
+    const axis *last = v->axes + v->rank - 1;
+    int32_t lo = chunk * v->grain, hi = (int32_t)min_i64((int64_t)lo + v->grain, v->n_outer);
+    for (int32_t at = lo; at < hi; at++) {
+        int64_t src, dst;
+        locate(v, at, &src, &dst);
+        switch (v->size) {
+        case 1: COPY_ELEMENTS(uint8_t); break;
+        case 2: COPY_ELEMENTS(uint16_t); break;
+        case 4: COPY_ELEMENTS(uint32_t); break;
+        default: COPY_ELEMENTS(uint64_t); break;
+        }
+    }
+}
+
+int32_t kernel_strided_copy(const strided_copy_args *a) {
+    view_copy v = {.size = a->size, .n_inner = 1};
+    int64_t count = simplify(&v, a->dims, a->src_strides, a->dst_strides);
+    if (!count) return TW_OK;
+    v.src = a->src + (int64_t)a->src_offset * a->size;
+    v.dst = a->dst + (int64_t)a->dst_offset * a->size;
+    if (!v.rank) v.axes[v.rank++] = (axis){1, 1, 1};
+    int32_t dst_unit = find_unit(&v, 1), src_unit = find_unit(&v, 0);
+    task_fn task = copy_elements;
+    if (dst_unit >= 0 && v.axes[dst_unit].src == 1) {
+        move_axis_last(&v, dst_unit);
+        task = copy_rows;
+    } else if (dst_unit >= 0 && src_unit >= 0 && a->size == 4) {
+        move_axis_last(&v, src_unit);
+        move_axis_last(&v, dst_unit - (dst_unit > src_unit));
+        v.n_inner = 2;
+        task = copy_transposed;
+    } else if (dst_unit >= 0) {
+        move_axis_last(&v, dst_unit);
+    }
+    int64_t inner = v.axes[v.rank - 1].size;
+    int64_t units = v.n_outer = (int32_t)(count / inner);
+    if (task == copy_transposed) {
+        int32_t cols = v.axes[v.rank - 2].size;
+        v.n_outer /= cols;
+        units = (int64_t)v.n_outer * ((cols + STRIP - 1) / STRIP);
+        inner *= STRIP;
+    }
+    v.grain = units_per_chunk(inner);
+    parallel_for(task, &v, chunk_count(units, v.grain));
+    return TW_OK;
+}
+
+/* On one thread, because the strides may visit an element of dst more than once. */
+int32_t kernel_strided_add_f32(const strided_add_f32_args *a) {
+    view_copy v = {.size = 4, .n_inner = 1};
+    int64_t count = simplify(&v, a->dims, a->src_strides, a->dst_strides);
+    if (!count) return TW_OK;
+    if (!v.rank) v.axes[v.rank++] = (axis){1, 1, 1};
+    const axis *last = v.axes + v.rank - 1;
+    int32_t n_outer = (int32_t)(count / last->size);
+    for (int32_t at = 0; at < n_outer; at++) {
+        int64_t src_at, dst_at;
+        locate(&v, at, &src_at, &dst_at);
+        const float *src = a->src + a->src_offset + src_at;
+        float *dst = a->dst + a->dst_offset + dst_at;
+        int32_t i = 0;
+        if (last->src == 1 && last->dst == 1)
+            for (; i + 4 <= last->size; i += 4) store4(dst + i, add4(load4(dst + i), load4(src + i)));
+        for (; i < last->size; i++) dst[(int64_t)i * last->dst] += src[(int64_t)i * last->src];
+    }
+    return TW_OK;
+}
+
+/* ---- conversions ---- */
+
+enum { F32, F64, I32, I64, U8, BOOL };
+
+typedef struct {
+    const cast_args *a;
+    int32_t src_size, dst_size;
+} cast_task;
+
+#define CAST(from, to)                                                       \
+    do {                                                                     \
+        const from *s = (const from *)src;                                   \
+        to *d = (to *)dst;                                                   \
+        for (int32_t i = 0; i < n; i++) d[i] = (to)s[i];                     \
+    } while (0)
+#define CAST_BOOL(from)                                                      \
+    do {                                                                     \
+        const from *s = (const from *)src;                                   \
+        for (int32_t i = 0; i < n; i++) dst[i] = s[i] != 0;                  \
+    } while (0)
+#define CAST_INTEGER(from)                                                   \
+    switch (to_type) {                                                       \
+    case F32: CAST(from, float); break;                                      \
+    case F64: CAST(from, double); break;                                     \
+    case I32: CAST(from, int32_t); break;                                    \
+    case I64: CAST(from, int64_t); break;                                    \
+    case U8: CAST(from, uint8_t); break;                                     \
+    default: CAST_BOOL(from); break;                                         \
+    }
+/* C leaves out-of-range conversions undefined; the instructions saturate. */
+#define CAST_FLOAT(from, other, to_other, to_i32, to_i64)                    \
+    switch (to_type) {                                                       \
+    case to_other: CAST(from, other); break;                                 \
+    case I32:                                                                \
+        for (int32_t i = 0; i < n; i++) ((int32_t *)dst)[i] = to_i32(((const from *)src)[i]);                 \
+        break;                                                               \
+    case I64:                                                                \
+        for (int32_t i = 0; i < n; i++) ((int64_t *)dst)[i] = to_i64(((const from *)src)[i]);                 \
+        break;                                                               \
+    case U8:                                                                 \
+        for (int32_t i = 0; i < n; i++)                                      \
+            dst[i] = (uint8_t)min_i32(255, max_i32(0, to_i32(((const from *)src)[i])));                       \
+        break;                                                               \
+    default: CAST_BOOL(from); break;                                         \
+    }
+
+static int32_t size_of_type(int32_t type) {
+    static const uint8_t sizes[] = {4, 8, 4, 8, 1, 1};
+    return sizes[type];
+}
+
+static void cast_chunk(const void *args, int32_t chunk) {
+    const cast_task *task = args;
+    int32_t lo = chunk * GRAIN, n = min_i32(GRAIN, task->a->n - lo), to_type = task->a->dst_type;
+    const uint8_t *src = task->a->src + (int64_t)lo * task->src_size;
+    uint8_t *dst = task->a->dst + (int64_t)lo * task->dst_size;
+    if (task->a->src_type == to_type) {
+        tw_move(dst, src, (size_t)n * (size_t)task->dst_size);
+        return;
+    }
+    switch (task->a->src_type) {
+    case F32:
+        CAST_FLOAT(float, double, F64, __builtin_wasm_trunc_saturate_s_i32_f32, __builtin_wasm_trunc_saturate_s_i64_f32);
+        break;
+    case F64:
+        CAST_FLOAT(double, float, F32, __builtin_wasm_trunc_saturate_s_i32_f64, __builtin_wasm_trunc_saturate_s_i64_f64);
+        break;
+    case I32: CAST_INTEGER(int32_t); break;
+    case I64: CAST_INTEGER(int64_t); break;
+    default: CAST_INTEGER(uint8_t); break;
+    }
+}
+
+int32_t kernel_cast(const cast_args *a) {
+    cast_task task = {a, size_of_type(a->src_type), size_of_type(a->dst_type)};
+    parallel_for(cast_chunk, &task, chunk_count(a->n, GRAIN));
     return TW_OK;
 }

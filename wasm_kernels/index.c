@@ -1,175 +1,210 @@
-/* Gather, scatter and their gradients. Every index is checked before anything is written. */
+/* Gather, scatter and their gradients. Every index is checked before the first write, so that a bad one leaves the
+   output as it was. Sums are added in the order of the indices: the same for any number of threads. */
+#include "index.h"
+
 #include "parallel.h"
 #include "simd.h"
 
-enum { INDEX_GRAIN_BYTES = 1 << 16 };
-
-/* The first value outside [lo, hi) that is not `ignore`. */
 int32_t kernel_check_indices(const check_indices_args *a) {
     for (int64_t i = 0; i < a->n; i++) {
-        int64_t v = load_index(a->indices, i, a->index_size);
-        if ((v < a->lo || v >= a->hi) && !(a->has_ignore && v == a->ignore))
-            return tw_fail(a->is_label ? TW_BAD_LABEL : TW_BAD_INDEX, v, i);
+        int64_t index = load_index(a->indices, i, a->index_size);
+        if (index >= a->lo && index < a->hi) continue;
+        if (a->has_ignore && index == a->ignore) continue;
+        return tw_fail(a->label ? TW_BAD_LABEL : TW_BAD_INDEX, index, i);
     }
     return TW_OK;
 }
 
-static int32_t check_range(const uint8_t *indices, int64_t n, int32_t index_size, int64_t dim) {
-    for (int64_t i = 0; i < n; i++) {
-        int64_t v = load_index(indices, i, index_size);
-        if (v < -dim || v >= dim) return tw_fail(TW_BAD_INDEX, v, i);
-    }
-    return TW_OK;
+TW_INLINE void copy_element(uint8_t *dst, const uint8_t *src, int64_t size) {
+    if (size == 4) *(uint32_t *)dst = *(const uint32_t *)src;
+    else if (size == 8) *(uint64_t *)dst = *(const uint64_t *)src;
+    else if (size == 1) *dst = *src;
+    else tw_copy(dst, src, (size_t)size);
 }
 
-/* An index counted from the front. */
-TW_INLINE int64_t front(int64_t v, int64_t dim) { return v < 0 ? v + dim : v; }
+/* ---- rows ---- */
+
+typedef struct {
+    const void *a;
+    int32_t grain;
+} unit_task;
 
 static void gather_chunk(const void *args, int32_t chunk) {
-    const gather_args *a = args;
-    int32_t per = max_i32(1, INDEX_GRAIN_BYTES / max_i32(1, a->inner));
-    int64_t rows = (int64_t)a->outer * a->n, end = min_i64(rows, (int64_t)(chunk + 1) * per);
-    for (int64_t r = (int64_t)chunk * per; r < end; r++) {
-        int64_t o = r / a->n, index = front(load_index(a->indices, r % a->n, a->index_size), a->dim);
-        tw_copy(a->y + r * a->inner, a->data + (o * a->dim + index) * a->inner, (size_t)a->inner);
+    const unit_task *task = args;
+    const gather_args *a = task->a;
+    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, (int64_t)a->outer * a->n);
+    for (int64_t row = lo; row < hi; row++) {
+        int64_t o = row / a->n, index = resolve(a->indices, row % a->n, a->index_size, a->dim);
+        copy_element(a->y + row * a->inner, a->data + (o * a->dim + index) * a->inner, a->inner);
     }
 }
 
-/* y[o, i, :] = data[o, indices[i], :]; `inner` is bytes. */
 int32_t kernel_gather(const gather_args *a) {
     int32_t status = check_range(a->indices, a->n, a->index_size, a->dim);
-    if (status || !a->n || !a->outer) return status;
-    parallel_for(gather_chunk, a, chunk_count((int64_t)a->outer * a->n, max_i32(1, INDEX_GRAIN_BYTES / max_i32(1, a->inner))));
+    if (status || !a->inner || !a->n) return status;
+    unit_task task = {a, units_per_chunk((int64_t)a->inner / 4)};
+    parallel_for(gather_chunk, &task, chunk_count((int64_t)a->outer * a->n, task.grain));
     return TW_OK;
 }
 
-enum { GATHER_GRAD_COLUMNS = 64 };
+/* Columns [lo, hi) of all rows: a task owns columns, so no two tasks add to the same element. */
+static void add_rows(const gather_grad_f32_args *a, int64_t o, int64_t lo, int64_t hi) {
+    for (int64_t i = 0; i < a->n; i++) {
+        const float *src = a->dy + (o * a->n + i) * a->inner;
+        float *dst = a->dx + (o * a->dim + resolve(a->indices, i, a->index_size, a->dim)) * a->inner;
+        int64_t k = lo;
+        for (; k + 4 <= hi; k += 4) store4(dst + k, add4(load4(dst + k), load4(src + k)));
+        for (; k < hi; k++) dst[k] += src[k];
+    }
+}
+
+enum { COLUMNS = 64 };
 
 static void gather_grad_chunk(const void *args, int32_t chunk) {
     const gather_grad_f32_args *a = args;
-    int32_t blocks = chunk_count(a->inner, GATHER_GRAD_COLUMNS);
-    int64_t o = chunk / blocks;
-    int32_t from = (chunk % blocks) * GATHER_GRAD_COLUMNS, width = min_i32(a->inner - from, GATHER_GRAD_COLUMNS);
-    float *dx = a->dx + o * a->dim * a->inner + from;
-    for (int32_t d = 0; d < a->dim; d++) tw_zero(dx + (int64_t)d * a->inner, (size_t)width * 4);
-    for (int32_t i = 0; i < a->n; i++) {
-        float *to = dx + front(load_index(a->indices, i, a->index_size), a->dim) * a->inner;
-        const float *dy = a->dy + (o * a->n + i) * a->inner + from;
-        int32_t k = 0;
-        for (; k + 4 <= width; k += 4) store4(to + k, add4(load4(to + k), load4(dy + k)));
-        for (; k < width; k++) to[k] += dy[k];
-    }
+    int32_t strips = (a->inner + COLUMNS - 1) / COLUMNS;
+    int64_t o = chunk / strips, lo = (int64_t)(chunk % strips) * COLUMNS;
+    add_rows(a, o, lo, min_i64(lo + COLUMNS, a->inner));
 }
 
-/* dx = 0; dx[o, indices[i], :] += dy[o, i, :] in the order of i, by blocks of columns. */
 int32_t kernel_gather_grad_f32(const gather_grad_f32_args *a) {
     int32_t status = check_range(a->indices, a->n, a->index_size, a->dim);
-    if (status || !a->inner || !a->outer) return status;
-    parallel_for(gather_grad_chunk, a, a->outer * chunk_count(a->inner, GATHER_GRAD_COLUMNS));
+    if (status) return status;
+    int64_t plane = (int64_t)a->dim * a->inner;
+    tw_zero(a->dx, 4 * (size_t)(a->outer * plane));
+    if (!a->inner || !plane) return TW_OK;
+    int64_t chunks = (int64_t)a->outer * ((a->inner + COLUMNS - 1) / COLUMNS);
+    if ((int64_t)a->outer * a->n * a->inner >= 2 * GRAIN && chunks <= INT32_MAX) {
+        parallel_for(gather_grad_chunk, a, (int32_t)chunks);
+    } else {
+        for (int64_t o = 0; o < a->outer; o++) add_rows(a, o, 0, a->inner);
+    }
     return TW_OK;
 }
 
-TW_INLINE void put(uint8_t *dst, const uint8_t *src, int32_t size) {
-    if (size == 4) *(uint32_t *)dst = *(const uint32_t *)src;
-    else if (size == 8) *(uint64_t *)dst = *(const uint64_t *)src;
-    else *dst = *src;
+/* ---- elements ---- */
+
+enum { NONE, ADD, MUL, MAX_OF, MIN_OF };
+
+TW_INLINE float reduced(float old, float update, int32_t reduction) {
+    if (reduction == ADD) return old + update;
+    if (reduction == MUL) return old * update;
+    if (old != old || update != update) return old + update;
+    if (reduction == MAX_OF) return old > update ? old : update;
+    return old < update ? old : update;
 }
 
-enum { REDUCE_NONE, REDUCE_ADD, REDUCE_MUL, REDUCE_MAX, REDUCE_MIN };
+/* The odometer over the shape of the indices; `base` follows the strides of data. */
+typedef struct {
+    int32_t at[8];
+    int64_t base;
+} odometer;
 
-TW_INLINE void combine(uint8_t *dst, const uint8_t *src, int32_t size, int32_t reduction) {
-    float *d = (float *)dst, s = *(const float *)src;
-    if (reduction == REDUCE_NONE) put(dst, src, size);
-    else if (reduction == REDUCE_ADD) *d += s;
-    else if (reduction == REDUCE_MUL) *d *= s;
-    else if (reduction == REDUCE_MAX) *d = s > *d ? s : *d;
-    else *d = s < *d ? s : *d;
-}
-
-/* Element offset of position i of `dims` by `strides`. */
-TW_INLINE int64_t offset_of(int64_t i, const int32_t *dims, const int32_t *strides) {
-    int64_t offset = 0;
-    for (int32_t d = 7; d >= 0; d--) {
-        offset += (i % dims[d]) * strides[d];
-        i /= dims[d];
+TW_INLINE void advance(odometer *o, const int32_t *dims, const int32_t *strides) {
+    for (int32_t k = 7; k >= 0; k--) {
+        o->base += strides[k];
+        if (++o->at[k] < dims[k]) return;
+        o->base -= (int64_t)strides[k] * dims[k];
+        o->at[k] = 0;
     }
-    return offset;
 }
 
-/* y[i] = data[i with its coordinate along the axis replaced by indices[i]]; the axis has stride 0 in `strides`. */
+static int64_t element_count(const int32_t *dims) {
+    int64_t count = 1;
+    for (int32_t k = 0; k < 8; k++) count *= dims[k];
+    return count;
+}
+
 int32_t kernel_gather_elements(const gather_elements_args *a) {
-    int32_t status = check_range(a->indices, a->n, a->index_size, a->axis_dim);
+    int64_t count = element_count(a->dims);
+    int32_t status = check_range(a->indices, count, a->index_size, a->axis_dim);
     if (status) return status;
-    for (int64_t i = 0; i < a->n; i++) {
-        int64_t index = front(load_index(a->indices, i, a->index_size), a->axis_dim);
-        int64_t from = offset_of(i, a->dims, a->strides) + index * a->axis_stride;
-        put(a->y + i * a->elem_size, a->data + from * a->elem_size, a->elem_size);
+    odometer o = {{0}, 0};
+    for (int64_t i = 0; i < count; i++, advance(&o, a->dims, a->strides)) {
+        int64_t from = o.base + resolve(a->indices, i, a->index_size, a->axis_dim) * a->axis_stride;
+        copy_element(a->y + i * a->size, a->data + from * a->size, a->size);
     }
     return TW_OK;
 }
 
-/* data[...indices[i]...] (op)= updates[i] in the order of i; reductions other than 0 are of float32. */
 int32_t kernel_scatter_elements(const scatter_elements_args *a) {
-    int32_t status = check_range(a->indices, a->n, a->index_size, a->axis_dim);
+    int64_t count = element_count(a->dims);
+    int32_t status = check_range(a->indices, count, a->index_size, a->axis_dim);
     if (status) return status;
-    for (int64_t i = 0; i < a->n; i++) {
-        int64_t index = front(load_index(a->indices, i, a->index_size), a->axis_dim);
-        int64_t to = offset_of(i, a->dims, a->strides) + index * a->axis_stride;
-        combine(a->data + to * a->elem_size, a->updates + i * a->elem_size, a->elem_size, a->reduction);
-    }
-    return TW_OK;
-}
-
-/* Row number of the index tuple at `tuple`, or -1 with a failure reported. */
-static int64_t nd_row(const uint8_t *indices, int64_t tuple, int32_t k, const int32_t *dims, int32_t index_size) {
-    int64_t row = 0;
-    for (int32_t j = 0; j < k; j++) {
-        int64_t v = load_index(indices, tuple * k + j, index_size);
-        if (v < -dims[j] || v >= dims[j]) {
-            tw_fail(TW_BAD_INDEX, v, tuple * k + j);
-            return -1;
+    odometer o = {{0}, 0};
+    for (int64_t i = 0; i < count; i++, advance(&o, a->dims, a->strides)) {
+        int64_t to = o.base + resolve(a->indices, i, a->index_size, a->axis_dim) * a->axis_stride;
+        if (a->reduction == NONE) {
+            copy_element(a->y + to * a->size, a->updates + i * a->size, a->size);
+        } else {
+            float *y = (float *)a->y + to;
+            *y = reduced(*y, ((const float *)a->updates)[i], a->reduction);
         }
-        row = row * dims[j] + front(v, dims[j]);
     }
-    return row;
+    return TW_OK;
 }
 
-/* y[b, i, :] = data[b, indices[b, i, 0], ..., indices[b, i, k-1], :]; `inner` is bytes. */
+/* ---- tuples ---- */
+
+/* The k numbers of tuple t as a flat position in dims; the status is for the first bad one. */
+static int32_t locate(const uint8_t *indices, int64_t t, int32_t k, const int32_t *dims, int32_t index_size,
+                      int64_t *position) {
+    int64_t flat = 0;
+    for (int32_t j = 0; j < k; j++) {
+        int64_t index = load_index(indices, t * k + j, index_size), dim = dims[j];
+        if (index < -dim || index >= dim) return tw_fail(TW_BAD_INDEX, index, t * k + j);
+        flat = flat * dim + (index < 0 ? index + dim : index);
+    }
+    for (int32_t j = k; j < 8; j++) flat *= dims[j];
+    *position = flat;
+    return TW_OK;
+}
+
+static int32_t check_tuples(const uint8_t *indices, int64_t n, int32_t k, const int32_t *dims, int32_t index_size) {
+    int64_t position;
+    for (int64_t t = 0; t < n; t++) {
+        int32_t status = locate(indices, t, k, dims, index_size, &position);
+        if (status) return status;
+    }
+    return TW_OK;
+}
+
 int32_t kernel_gather_nd(const gather_nd_args *a) {
-    int64_t tuples = (int64_t)a->batch * a->n, rows = 1;
-    for (int32_t j = 0; j < 8; j++) rows *= a->dims[j];
-    for (int64_t t = 0; t < tuples; t++)
-        if (nd_row(a->indices, t, a->k, a->dims, a->index_size) < 0) return TW_BAD_INDEX;
-    for (int64_t t = 0; t < tuples; t++) {
-        int64_t row = nd_row(a->indices, t, a->k, a->dims, a->index_size) + t / a->n * rows;
-        tw_copy(a->y + t * a->inner, a->data + row * a->inner, (size_t)a->inner);
+    int64_t n = (int64_t)a->batch * a->n, plane = element_count(a->dims) * a->slice, position = 0;
+    int32_t status = check_tuples(a->indices, n, a->k, a->dims, a->index_size);
+    if (status || !plane) return status;
+    for (int64_t t = 0; t < n; t++) {
+        locate(a->indices, t, a->k, a->dims, a->index_size, &position);
+        copy_element(a->y + t * a->slice, a->data + t / a->n * plane + position * a->slice, a->slice);
     }
     return TW_OK;
 }
 
-/* data[b, indices[b, i], :] (op)= updates[b, i, :] in order; `inner` is elements. */
 int32_t kernel_scatter_nd(const scatter_nd_args *a) {
-    int64_t tuples = (int64_t)a->batch * a->n, rows = 1;
-    for (int32_t j = 0; j < 8; j++) rows *= a->dims[j];
-    for (int64_t t = 0; t < tuples; t++)
-        if (nd_row(a->indices, t, a->k, a->dims, a->index_size) < 0) return TW_BAD_INDEX;
-    for (int64_t t = 0; t < tuples; t++) {
-        int64_t row = nd_row(a->indices, t, a->k, a->dims, a->index_size) + t / a->n * rows;
-        for (int64_t e = 0; e < a->inner; e++)
-            combine(a->data + (row * a->inner + e) * a->elem_size, a->updates + (t * a->inner + e) * a->elem_size,
-                    a->elem_size, a->reduction);
+    int64_t n = (int64_t)a->batch * a->n, plane = element_count(a->dims) * a->slice, position = 0;
+    int32_t status = check_tuples(a->indices, n, a->k, a->dims, a->index_size);
+    if (status || !plane) return status;
+    for (int64_t t = 0; t < n; t++) {
+        locate(a->indices, t, a->k, a->dims, a->index_size, &position);
+        uint8_t *y = a->y + t / a->n * plane + position * a->slice;
+        const uint8_t *update = a->updates + t * a->slice;
+        if (a->reduction == NONE) copy_element(y, update, a->slice);
+        else
+            for (int32_t i = 0; i < a->slice / 4; i++)
+                ((float *)y)[i] = reduced(((float *)y)[i], ((const float *)update)[i], a->reduction);
     }
     return TW_OK;
 }
 
-/* y[o, d, i] = indices[o, i] == d ? values[1] : values[0]; an index outside [-depth, depth) gives no one. */
 int32_t kernel_one_hot(const one_hot_args *a) {
-    int64_t size = a->elem_size;
+    int64_t plane = (int64_t)a->depth * a->inner;
+    const uint8_t *off = a->values, *on = a->values + a->size;
+    for (int64_t i = 0; i < a->outer * plane; i++) copy_element(a->y + i * a->size, off, a->size);
     for (int64_t o = 0; o < a->outer; o++)
         for (int64_t i = 0; i < a->inner; i++) {
-            int64_t hot = front(load_index(a->indices, o * a->inner + i, a->index_size), a->depth);
-            for (int64_t d = 0; d < a->depth; d++)
-                put(a->y + ((o * a->depth + d) * a->inner + i) * size, a->values + (d == hot ? size : 0), a->elem_size);
+            int64_t index = resolve(a->indices, o * a->inner + i, a->index_size, a->depth);
+            if (index >= 0 && index < a->depth)
+                copy_element(a->y + (o * plane + index * a->inner + i) * a->size, on, a->size);
         }
     return TW_OK;
 }

@@ -1,155 +1,164 @@
-/* Optimizers over flat runs of parameters: one pass, seven streams. State words: docs/architecture.md section 4. */
+/* Optimizers over flat runs of parameters, in place. Each formula is evaluated in float32 per element, with the scalar
+   factors (bias corrections, clipping) in double: relative error of an update below 1e-6, tested against float64. */
 #include "parallel.h"
 #include "simd.h"
+#include "state.h"
 
-enum { LR = 1, STEP = 2, INITIAL_LR = 4, WARMUP = 6, TOTAL = 8 };
-enum { OPTIM_GRAIN = 16384 };
-
-static float state_f32(const int32_t *state, int32_t word) { return *(const float *)(state + word); }
-static int64_t state_i64(const int32_t *state, int32_t word) {
-    return (int64_t)((uint64_t)(uint32_t)state[word] | (uint64_t)(uint32_t)state[word + 1] << 32);
-}
-
-/* b^t by squaring, in double: 1 - b^t keeps its digits for b near 1. */
+/* b^t; by squaring, so that the error stays near log2(t) roundings. */
 static double power(double b, int64_t t) {
-    double r = 1.0;
+    double result = 1;
     for (; t > 0; t >>= 1, b *= b)
-        if (t & 1) r *= b;
-    return r;
+        if (t & 1) result *= b;
+    return result;
 }
 
 typedef struct {
     const adamw_f32_args *a;
-    float rate, denominator_scale, before, after;
+    float step_size;    /* multiplies m / denominator */
+    float root_factor;  /* multiplies sqrt(v) before epsilon is added */
+    float decay_before; /* w *= this before the update */
+    float decay_after;  /* and this after it */
 } adamw_task;
 
-TW_INLINE f32x4 adamw_lanes(const adamw_task *t, f32x4 *w, f32x4 g, f32x4 *m, f32x4 *v) {
+/* m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= s m / (r sqrt(v) + epsilon), between two decays. */
+TW_INLINE void adamw4(const adamw_task *t, float *w, const float *g_at, float *m_at, float *v_at) {
     const adamw_f32_args *a = t->a;
-    *m = madd(*m, splat(a->alpha), mul4(g, splat(1.0f - a->alpha)));
-    *v = madd(*v, splat(a->beta), mul4(mul4(g, g), splat(1.0f - a->beta)));
-    f32x4 d = madd(wasm_f32x4_sqrt(*v), splat(t->denominator_scale), splat(a->epsilon));
-    f32x4 updated = nmadd(splat(t->rate), div4(*m, d), mul4(*w, splat(t->before)));
-    return mul4(updated, splat(t->after));
+    f32x4 g = load4(g_at);
+    f32x4 m = madd(splat(1.0f - a->alpha), g, mul4(splat(a->alpha), load4(m_at)));
+    f32x4 v = madd(mul4(splat(1.0f - a->beta), g), g, mul4(splat(a->beta), load4(v_at)));
+    store4(m_at, m);
+    store4(v_at, v);
+    f32x4 denominator = madd(wasm_f32x4_sqrt(v), splat(t->root_factor), splat(a->epsilon));
+    f32x4 p = mul4(load4(w), splat(t->decay_before));
+    p = sub4(p, div4(mul4(splat(t->step_size), m), denominator));
+    store4(w, mul4(p, splat(t->decay_after)));
 }
 
 static void adamw_chunk(const void *args, int32_t chunk) {
     const adamw_task *t = args;
     const adamw_f32_args *a = t->a;
-    int32_t i = chunk * OPTIM_GRAIN, end = min_i32(a->n, i + OPTIM_GRAIN);
-    for (; i + 4 <= end; i += 4) {
-        f32x4 w = load4(a->w + i), m = load4(a->m + i), v = load4(a->v + i);
-        store4(a->w + i, adamw_lanes(t, &w, load4(a->g + i), &m, &v));
-        store4(a->m + i, m);
-        store4(a->v + i, v);
-    }
-    if (i < end) {
-        int32_t rest = end - i;
-        f32x4 w = load_part(a->w + i, rest), m = load_part(a->m + i, rest), v = load_part(a->v + i, rest);
-        store_part(a->w + i, adamw_lanes(t, &w, load_part(a->g + i, rest), &m, &v), rest);
-        store_part(a->m + i, m, rest);
-        store_part(a->v + i, v, rest);
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
+    for (; i + 4 <= end; i += 4) adamw4(t, a->w + i, a->g + i, a->m + i, a->v + i);
+    for (; i < end; i++) {
+        float w[4] = {a->w[i]}, g[4] = {a->g[i]}, m[4] = {a->m[i]}, v[4] = {a->v[i]};
+        adamw4(t, w, g, m, v);
+        a->w[i] = w[0], a->m[i] = m[0], a->v[i] = v[0];
     }
 }
 
-/* Mode 1 (Hugging Face): w -= rate m / (sqrt v + eps), then decay of the new w. Mode 0 (PyTorch): decay of the old w, and
-   eps added after the bias correction of v. Relative error of an update: 4 ulp. */
 int32_t kernel_adamw_f32(const adamw_f32_args *a) {
-    double lr = state_f32(a->state, LR);
+    double rate = state_f32(a->state, LEARNING_RATE);
     int64_t step = state_i64(a->state, STEP) + 1;
-    double correct1 = 1.0 - power(a->alpha, step), correct2 = __builtin_sqrt(1.0 - power(a->beta, step));
-    float decay = (float)(1.0 - lr * a->weight_decay);
-    adamw_task t = {a, (float)lr, 1.0f, 1.0f, decay};
+    double correction1 = 1 - power(a->alpha, step), root2 = __builtin_sqrt(1 - power(a->beta, step));
+    adamw_task task = {a, (float)rate, 1.0f, 1.0f, 1.0f};
+    double decay = 1 - rate * (double)a->weight_decay;
     if (a->adam_mode == 0) {
-        t.rate = (float)(lr / correct1);
-        t.denominator_scale = (float)(1.0 / correct2);
-        t.before = decay;
-        t.after = 1.0f;
-    } else if (a->correct_bias) {
-        t.rate = (float)(lr * correct2 / correct1);
+        task.step_size = (float)(rate / correction1);
+        task.root_factor = (float)(1 / root2);
+        task.decay_before = (float)decay;
+    } else {
+        if (a->correct_bias) task.step_size = (float)(rate * root2 / correction1);
+        task.decay_after = (float)decay;
     }
-    parallel_for(adamw_chunk, &t, chunk_count(a->n, OPTIM_GRAIN));
+    parallel_for(adamw_chunk, &task, chunk_count(a->n, GRAIN));
     return TW_OK;
 }
 
 static void sgd_chunk(const void *args, int32_t chunk) {
     const sgd_f32_args *a = args;
-    f32x4 lr = splat(state_f32(a->state, LR));
-    int32_t i = chunk * OPTIM_GRAIN, end = min_i32(a->n, i + OPTIM_GRAIN);
-    for (; i + 4 <= end; i += 4) store4(a->w + i, nmadd(lr, load4(a->g + i), load4(a->w + i)));
-    if (i < end) {
-        int32_t rest = end - i;
-        store_part(a->w + i, nmadd(lr, load_part(a->g + i, rest), load_part(a->w + i, rest)), rest);
-    }
+    float rate = state_f32(a->state, LEARNING_RATE);
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
+    for (; i + 4 <= end; i += 4) store4(a->w + i, nmadd(splat(rate), load4(a->g + i), load4(a->w + i)));
+    for (; i < end; i++) a->w[i] -= rate * a->g[i];
 }
 
-/* w -= lr g */
 int32_t kernel_sgd_f32(const sgd_f32_args *a) {
-    parallel_for(sgd_chunk, a, chunk_count(a->n, OPTIM_GRAIN));
+    parallel_for(sgd_chunk, a, chunk_count(a->n, GRAIN));
     return TW_OK;
+}
+
+/* Blocks of 256 in float (16 terms per lane and accumulator), block sums in double. */
+static void sum_squares_chunk(const void *args, int32_t chunk) {
+    const clip_grad_norm_f32_args *a = args;
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
+    double total = 0;
+    while (i + 16 <= end) {
+        int32_t block_end = min_i32(i + 256, end);
+        f32x4 s0 = splat(0), s1 = splat(0), s2 = splat(0), s3 = splat(0);
+        for (; i + 16 <= block_end; i += 16) {
+            f32x4 x0 = load4(a->g + i), x1 = load4(a->g + i + 4), x2 = load4(a->g + i + 8), x3 = load4(a->g + i + 12);
+            s0 = madd(x0, x0, s0);
+            s1 = madd(x1, x1, s1);
+            s2 = madd(x2, x2, s2);
+            s3 = madd(x3, x3, s3);
+        }
+        f32x4 s = add4(add4(s0, s1), add4(s2, s3));
+        v128_t low = wasm_f64x2_promote_low_f32x4(s), high = wasm_f64x2_promote_low_f32x4(wasm_i64x2_shuffle(s, s, 1, 1));
+        v128_t d = wasm_f64x2_add(low, high);
+        total += wasm_f64x2_extract_lane(d, 0) + wasm_f64x2_extract_lane(d, 1);
+    }
+    for (; i < end; i++) total += (double)a->g[i] * (double)a->g[i];
+    tw_copy(a->partial + 2 * (int64_t)chunk, &total, sizeof total);
 }
 
 typedef struct {
-    const clip_grad_norm_f32_args *a;
-    float scale;
-} clip_task;
-
-static void squares_chunk(const void *args, int32_t chunk) {
-    const clip_grad_norm_f32_args *a = ((const clip_task *)args)->a;
-    int32_t i = chunk * OPTIM_GRAIN, end = min_i32(a->n, i + OPTIM_GRAIN);
-    double sum = 0;
-    while (i < end) {
-        /* 64 products in float, then one addition in double: errors do not grow with n. */
-        int32_t stop = min_i32(end, i + 64);
-        f32x4 s = splat(0);
-        for (; i + 4 <= stop; i += 4) s = madd(load4(a->g + i), load4(a->g + i), s);
-        float tail = 0;
-        for (; i < stop; i++) tail += a->g[i] * a->g[i];
-        sum += (double)(hsum(s) + tail);
-    }
-    a->partial[chunk] = sum;
-}
+    float *g;
+    int32_t n;
+    float factor;
+} scale_task;
 
 static void scale_chunk(const void *args, int32_t chunk) {
-    const clip_task *t = args;
-    int32_t i = chunk * OPTIM_GRAIN, end = min_i32(t->a->n, i + OPTIM_GRAIN);
-    for (; i + 4 <= end; i += 4) store4(t->a->g + i, mul4(load4(t->a->g + i), splat(t->scale)));
-    for (; i < end; i++) t->a->g[i] *= t->scale;
+    const scale_task *task = args;
+    float *g = task->g;
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, task->n);
+    for (; i + 4 <= end; i += 4) store4(g + i, mul4(load4(g + i), splat(task->factor)));
+    for (; i < end; i++) g[i] *= task->factor;
 }
 
-/* g *= min(1, max_norm / (|g| + 1e-6)); the norm has a relative error of 64 ulp at most. */
 int32_t kernel_clip_grad_norm_f32(const clip_grad_norm_f32_args *a) {
-    clip_task t = {a, 1.0f};
-    int32_t chunks = chunk_count(a->n, OPTIM_GRAIN);
-    parallel_for(squares_chunk, &t, chunks);
-    double sum = 0;
-    for (int32_t i = 0; i < chunks; i++) sum += a->partial[i];
-    double scale = a->max_norm / (__builtin_sqrt(sum) + 1e-6);
-    if (scale < 1.0) {
-        t.scale = (float)scale;
-        parallel_for(scale_chunk, &t, chunks);
+    int32_t n_chunks = chunk_count(a->n, GRAIN);
+    parallel_for(sum_squares_chunk, a, n_chunks);
+    double total = 0;
+    for (int32_t i = 0; i < n_chunks; i++) {
+        double part;
+        tw_copy(&part, a->partial + 2 * (int64_t)i, sizeof part);
+        total += part;
     }
+    double factor = (double)a->max_norm / (__builtin_sqrt(total) + 1e-6);
+    if (factor >= 1) return TW_OK;
+    scale_task task = {a->g, a->n, (float)factor};
+    parallel_for(scale_chunk, &task, n_chunks);
     return TW_OK;
 }
 
-/* One optimizer step is done. */
+static void accumulate_chunk(const void *args, int32_t chunk) {
+    const accumulate_f32_args *a = args;
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
+    for (; i + 4 <= end; i += 4) store4(a->dst + i, add4(load4(a->dst + i), load4(a->src + i)));
+    for (; i < end; i++) a->dst[i] += a->src[i];
+}
+
+int32_t kernel_accumulate_f32(const accumulate_f32_args *a) {
+    parallel_for(accumulate_chunk, a, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
 int32_t kernel_optimizer_advance(const optimizer_advance_args *a) {
-    int64_t step = state_i64(a->state, STEP) + 1;
-    a->state[STEP] = (int32_t)(uint32_t)step;
-    a->state[STEP + 1] = (int32_t)(uint32_t)(step >> 32);
+    set_state_i64(a->state, STEP, state_i64(a->state, STEP) + 1);
     return TW_OK;
 }
 
-/* rate = L * (step / max(1, W) while step < W, else max(0, (T - step) / max(1, T - W))), step being completed steps. */
+/* f = step / max(1, W) during the warm-up, then max(0, (T - step) / max(1, T - W)). */
 int32_t kernel_linear_lr(const linear_lr_args *a) {
-    int64_t step = state_i64(a->state, STEP), warmup = state_i64(a->state, WARMUP), total = state_i64(a->state, TOTAL);
-    double f;
+    double step = (double)state_i64(a->state, STEP), warmup = (double)state_i64(a->state, WARMUP);
+    double total = (double)state_i64(a->state, TOTAL), factor;
     if (step < warmup) {
-        f = (double)step / (double)(warmup > 1 ? warmup : 1);
+        factor = step / (warmup > 1 ? warmup : 1);
     } else {
-        int64_t rest = total - warmup;
-        f = (double)(total - step) / (double)(rest > 1 ? rest : 1);
-        if (f < 0) f = 0;
+        double span = total - warmup;
+        factor = (total - step) / (span > 1 ? span : 1);
+        if (factor < 0) factor = 0;
     }
-    *(float *)(a->state + LR) = (float)(state_f32(a->state, INITIAL_LR) * f);
+    set_state_f32(a->state, LEARNING_RATE, (float)(state_f32(a->state, INITIAL_LR) * factor));
     return TW_OK;
 }

@@ -1,0 +1,300 @@
+/* Layer, RMS and batch normalisation. Means in blocks (reduce.h), variances in a second pass over x - mean, so that a
+   large mean does not cancel. Against float64, for |mean| up to 1e3 standard deviations: y within 1e-5 + 2^-24 |mean/std|
+   of max(1, |y|), gradients within 3e-5 of their largest element. */
+#include "parallel.h"
+#include "reduce.h"
+
+enum { BLOCK = 256 };
+
+/* Sum of (x - mean)^2 over a row, in blocks. */
+static double squares_around(const float *x, int32_t n, float mean) {
+    f32x4 m = splat(mean);
+    double total = 0;
+    for (int32_t start = 0; start < n; start += BLOCK) {
+        int32_t end = min_i32(start + BLOCK, n), i = start;
+        f32x4 s0 = splat(0), s1 = splat(0);
+        for (; i + 8 <= end; i += 8) {
+            f32x4 d0 = sub4(load4(x + i), m), d1 = sub4(load4(x + i + 4), m);
+            s0 = madd(d0, d0, s0);
+            s1 = madd(d1, d1, s1);
+        }
+        float tail = 0;
+        for (; i < end; i++) tail += (x[i] - mean) * (x[i] - mean);
+        total += hsum(add4(s0, s1)) + tail;
+    }
+    return total;
+}
+
+/* Sums of a and of a (x - mean) over a row. */
+typedef struct {
+    double plain, weighted;
+} sums;
+
+static sums moments(const float *a, const float *scale, const float *x, int32_t n, float mean) {
+    f32x4 m = splat(mean);
+    sums total = {0, 0};
+    for (int32_t start = 0; start < n; start += BLOCK) {
+        int32_t end = min_i32(start + BLOCK, n), i = start;
+        f32x4 s = splat(0), w = splat(0);
+        for (; i + 4 <= end; i += 4) {
+            f32x4 g = load4(a + i);
+            if (scale) g = mul4(g, load4(scale + i));
+            s = add4(s, g);
+            w = madd(g, sub4(load4(x + i), m), w);
+        }
+        float tail = 0, weighted_tail = 0;
+        for (; i < end; i++) {
+            float g = scale ? a[i] * scale[i] : a[i];
+            tail += g;
+            weighted_tail += g * (x[i] - mean);
+        }
+        total.plain += hsum(s) + tail;
+        total.weighted += hsum(w) + weighted_tail;
+    }
+    return total;
+}
+
+static float inverse_root(double variance, float epsilon) {
+    return (float)(1.0 / __builtin_sqrt(variance + (double)epsilon));
+}
+
+/* ---- layer norm ---- */
+
+typedef struct {
+    const void *a;
+    int32_t grain;
+} row_task;
+
+static void normalise_row(const float *x, float *y, const float *scale, const float *bias, int32_t n, float mean,
+                          float inv) {
+    f32x4 m = splat(mean), f = splat(inv);
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        f32x4 v = mul4(sub4(load4(x + i), m), f);
+        if (scale) v = mul4(v, load4(scale + i));
+        if (bias) v = add4(v, load4(bias + i));
+        store4(y + i, v);
+    }
+    for (; i < n; i++) {
+        float v = (x[i] - mean) * inv;
+        if (scale) v *= scale[i];
+        y[i] = bias ? v + bias[i] : v;
+    }
+}
+
+static void layer_norm_chunk(const void *args, int32_t chunk) {
+    const row_task *task = args;
+    const layer_norm_f32_args *a = task->a;
+    int64_t lo = (int64_t)chunk * task->grain;
+    for (int64_t r = lo; r < min_i64(lo + task->grain, a->rows); r++) {
+        const float *x = a->x + r * a->n;
+        float mean = a->rms ? 0.0f : sum_row(x, a->n) / (float)a->n;
+        float inv = inverse_root(squares_around(x, a->n, mean) / a->n, a->epsilon);
+        normalise_row(x, a->y + r * a->n, a->scale, a->bias, a->n, mean, inv);
+        if (a->mean) a->mean[r] = mean;
+        if (a->inv_std) a->inv_std[r] = inv;
+    }
+}
+
+int32_t kernel_layer_norm_f32(const layer_norm_f32_args *a) {
+    if (!a->n || !a->rows) return TW_OK;
+    row_task task = {a, units_per_chunk(2 * (int64_t)a->n)};
+    parallel_for(layer_norm_chunk, &task, chunk_count(a->rows, task.grain));
+    return TW_OK;
+}
+
+/* dx = inv (g - mean(g) - xh mean(g xh)), g = dy scale; the RMS form has no mean(g). */
+static void layer_norm_dx_row(const layer_norm_grad_f32_args *a, int64_t r) {
+    const float *dy = a->dy + r * a->n, *x = a->x + r * a->n;
+    float *dx = a->dx + r * a->n;
+    float mean = a->rms || !a->mean ? 0.0f : a->mean[r], inv = a->inv_std[r];
+    sums s = moments(dy, a->scale, x, a->n, mean);
+    float g_mean = a->rms ? 0.0f : (float)(s.plain / a->n);
+    float slope = (float)(s.weighted / a->n * inv * inv);
+    int32_t i = 0;
+    for (; i + 4 <= a->n; i += 4) {
+        f32x4 g = load4(dy + i);
+        if (a->scale) g = mul4(g, load4(a->scale + i));
+        g = sub4(g, splat(g_mean));
+        store4(dx + i, mul4(nmadd(sub4(load4(x + i), splat(mean)), splat(slope), g), splat(inv)));
+    }
+    for (; i < a->n; i++) {
+        float g = a->scale ? dy[i] * a->scale[i] : dy[i];
+        dx[i] = (g - g_mean - (x[i] - mean) * slope) * inv;
+    }
+}
+
+/* Add row r to the partial sums of dscale and dbias. */
+static void layer_norm_parameter_row(const layer_norm_grad_f32_args *a, int64_t r, float *dscale, float *dbias) {
+    const float *dy = a->dy + r * a->n, *x = a->x + r * a->n;
+    float mean = a->rms || !a->mean ? 0.0f : a->mean[r], inv = a->inv_std[r];
+    int32_t i = 0;
+    for (; i + 4 <= a->n; i += 4) {
+        f32x4 g = load4(dy + i), xh = mul4(sub4(load4(x + i), splat(mean)), splat(inv));
+        store4(dscale + i, madd(g, xh, load4(dscale + i)));
+        store4(dbias + i, add4(load4(dbias + i), g));
+    }
+    for (; i < a->n; i++) {
+        dscale[i] += dy[i] * ((x[i] - mean) * inv);
+        dbias[i] += dy[i];
+    }
+}
+
+/* Chunk number k of a fixed cut of the rows; its sums lie at partial + 2 n k. */
+static void layer_norm_grad_chunk(const void *args, int32_t chunk) {
+    const row_task *task = args;
+    const layer_norm_grad_f32_args *a = task->a;
+    int64_t lo = (int64_t)chunk * task->grain;
+    float *dscale = a->partial + 2 * (int64_t)a->n * chunk, *dbias = dscale + a->n;
+    int32_t parameters = a->dscale || a->dbias;
+    if (parameters) tw_zero(dscale, 8 * (size_t)a->n);
+    for (int64_t r = lo; r < min_i64(lo + task->grain, a->rows); r++) {
+        if (a->dx) layer_norm_dx_row(a, r);
+        if (parameters) layer_norm_parameter_row(a, r, dscale, dbias);
+    }
+}
+
+enum { MAX_PARTIALS = 32 };
+
+int32_t kernel_layer_norm_grad_f32(const layer_norm_grad_f32_args *a) {
+    if (!a->n) return TW_OK;
+    int64_t count = min_i64(MAX_PARTIALS, ((int64_t)a->rows * a->n + GRAIN - 1) / GRAIN);
+    row_task task = {a, count ? (int32_t)((a->rows + count - 1) / count) : 1};
+    int32_t n_chunks = chunk_count(a->rows, task.grain);
+    parallel_for(layer_norm_grad_chunk, &task, n_chunks);
+    if (a->dscale) reduce_columns(a->partial, a->dscale, n_chunks, a->n, 2 * (int64_t)a->n, SUM);
+    if (a->dbias) reduce_columns(a->partial + a->n, a->dbias, n_chunks, a->n, 2 * (int64_t)a->n, SUM);
+    return TW_OK;
+}
+
+/* ---- batch norm: x [batch, channels, size]; a task does whole channels ---- */
+
+/* Where a channel's `size` values are short, plain loops in double do. */
+enum { SHORT = 4 };
+
+static double channel_sum(const float *x, int32_t batch, int64_t step, int32_t size) {
+    double total = 0;
+    for (int32_t b = 0; b < batch; b++, x += step) {
+        if (size >= SHORT) total += sum_row(x, size);
+        else
+            for (int32_t i = 0; i < size; i++) total += x[i];
+    }
+    return total;
+}
+
+static double channel_squares(const float *x, int32_t batch, int64_t step, int32_t size, float mean) {
+    double total = 0;
+    for (int32_t b = 0; b < batch; b++, x += step) {
+        if (size >= SHORT) total += squares_around(x, size, mean);
+        else
+            for (int32_t i = 0; i < size; i++) total += ((double)x[i] - mean) * ((double)x[i] - mean);
+    }
+    return total;
+}
+
+static sums channel_moments(const float *dy, const float *x, int32_t batch, int64_t step, int32_t size, float mean) {
+    sums total = {0, 0};
+    for (int32_t b = 0; b < batch; b++, x += step, dy += step) {
+        sums s = {0, 0};
+        if (size >= SHORT) s = moments(dy, NULL, x, size, mean);
+        else
+            for (int32_t i = 0; i < size; i++) {
+                s.plain += dy[i];
+                s.weighted += (double)dy[i] * ((double)x[i] - mean);
+            }
+        total.plain += s.plain;
+        total.weighted += s.weighted;
+    }
+    return total;
+}
+
+/* y = (x - mean) factor + bias */
+static void channel_apply(const float *x, float *y, int32_t batch, int64_t step, int32_t size, float mean, float factor,
+                          float bias) {
+    for (int32_t b = 0; b < batch; b++, x += step, y += step) {
+        int32_t i = 0;
+        for (; i + 4 <= size; i += 4)
+            store4(y + i, madd(sub4(load4(x + i), splat(mean)), splat(factor), splat(bias)));
+        for (; i < size; i++) y[i] = (x[i] - mean) * factor + bias;
+    }
+}
+
+static void batch_norm_train_chunk(const void *args, int32_t chunk) {
+    const row_task *task = args;
+    const batch_norm_train_f32_args *a = task->a;
+    int64_t step = (int64_t)a->channels * a->size, lo = (int64_t)chunk * task->grain;
+    double count = (double)a->batch * a->size;
+    for (int64_t c = lo; c < min_i64(lo + task->grain, a->channels); c++) {
+        const float *x = a->x + c * a->size;
+        float mean = (float)(channel_sum(x, a->batch, step, a->size) / count);
+        double variance = channel_squares(x, a->batch, step, a->size, mean) / count;
+        float inv = inverse_root(variance, a->epsilon);
+        channel_apply(x, a->y + c * a->size, a->batch, step, a->size, mean, inv * a->scale[c], a->bias[c]);
+        if (a->mean) a->mean[c] = mean;
+        if (a->inv_std) a->inv_std[c] = inv;
+        float keep = a->momentum;
+        if (a->running_mean) a->running_mean[c] = keep * a->running_mean[c] + (1.0f - keep) * mean;
+        if (a->running_var) a->running_var[c] = keep * a->running_var[c] + (1.0f - keep) * (float)variance;
+    }
+}
+
+int32_t kernel_batch_norm_train_f32(const batch_norm_train_f32_args *a) {
+    if (!a->batch || !a->size) return TW_OK;
+    row_task task = {a, units_per_chunk(2 * (int64_t)a->batch * a->size)};
+    parallel_for(batch_norm_train_chunk, &task, chunk_count(a->channels, task.grain));
+    return TW_OK;
+}
+
+static void batch_norm_chunk(const void *args, int32_t chunk) {
+    const row_task *task = args;
+    const batch_norm_f32_args *a = task->a;
+    int64_t step = (int64_t)a->channels * a->size, lo = (int64_t)chunk * task->grain;
+    for (int64_t c = lo; c < min_i64(lo + task->grain, a->channels); c++)
+        channel_apply(a->x + c * a->size, a->y + c * a->size, a->batch, step, a->size, a->mean[c],
+                      a->scale[c] * inverse_root(a->var[c], a->epsilon), a->bias[c]);
+}
+
+int32_t kernel_batch_norm_f32(const batch_norm_f32_args *a) {
+    if (!a->batch || !a->size) return TW_OK;
+    row_task task = {a, units_per_chunk((int64_t)a->batch * a->size)};
+    parallel_for(batch_norm_chunk, &task, chunk_count(a->channels, task.grain));
+    return TW_OK;
+}
+
+/* dx = factor ((dy - dy_mean) - (x - mean) slope) */
+static void channel_dx(const batch_norm_grad_f32_args *a, int64_t c, float dy_mean, float slope) {
+    int64_t step = (int64_t)a->channels * a->size, at = c * a->size;
+    float factor = a->scale[c] * a->inv_std[c], mean = a->mean[c];
+    for (int32_t b = 0; b < a->batch; b++, at += step) {
+        const float *dy = a->dy + at, *x = a->x + at;
+        float *dx = a->dx + at;
+        int32_t i = 0;
+        for (; i + 4 <= a->size; i += 4) {
+            f32x4 d = sub4(load4(dy + i), splat(dy_mean));
+            store4(dx + i, mul4(nmadd(sub4(load4(x + i), splat(mean)), splat(slope), d), splat(factor)));
+        }
+        for (; i < a->size; i++) dx[i] = ((dy[i] - dy_mean) - (x[i] - mean) * slope) * factor;
+    }
+}
+
+static void batch_norm_grad_chunk(const void *args, int32_t chunk) {
+    const row_task *task = args;
+    const batch_norm_grad_f32_args *a = task->a;
+    int64_t step = (int64_t)a->channels * a->size, lo = (int64_t)chunk * task->grain;
+    double count = (double)a->batch * a->size;
+    for (int64_t c = lo; c < min_i64(lo + task->grain, a->channels); c++) {
+        float inv = a->inv_std[c];
+        sums s = channel_moments(a->dy + c * a->size, a->x + c * a->size, a->batch, step, a->size, a->mean[c]);
+        if (a->dscale) a->dscale[c] = (float)(s.weighted * inv);
+        if (a->dbias) a->dbias[c] = (float)s.plain;
+        if (!a->dx) continue;
+        if (a->frozen) channel_dx(a, c, 0.0f, 0.0f);
+        else channel_dx(a, c, (float)(s.plain / count), (float)(s.weighted / count * inv * inv));
+    }
+}
+
+int32_t kernel_batch_norm_grad_f32(const batch_norm_grad_f32_args *a) {
+    row_task task = {a, units_per_chunk(2 * (int64_t)a->batch * a->size)};
+    parallel_for(batch_norm_grad_chunk, &task, chunk_count(a->channels, task.grain));
+    return TW_OK;
+}

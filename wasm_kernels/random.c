@@ -1,0 +1,168 @@
+/* Random numbers by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a function of
+   (element index, salt of the node, offset of the step) under the key `seed`, so any thread can make any element.
+
+   Four counters go through the rounds side by side; block b of 16 elements uses counters 4b .. 4b+3, and element 4j + i
+   of a block is word j of counter i. */
+#include "math.h"
+#include "parallel.h"
+#include "state.h"
+
+typedef struct {
+    uint32_t seed[2], salt, offset[2];
+} stream;
+
+static stream make_stream(const int32_t *state, int32_t salt) {
+    return (stream){{(uint32_t)state[SEED], (uint32_t)state[SEED + 1]},
+                    (uint32_t)salt,
+                    {(uint32_t)state[OFFSET], (uint32_t)state[OFFSET + 1]}};
+}
+
+/* Low and high halves of x * m. */
+TW_INLINE void multiply(v128_t x, uint32_t m, v128_t *low, v128_t *high) {
+    v128_t factor = wasm_i32x4_splat((int32_t)m);
+    v128_t a = wasm_u64x2_extmul_low_u32x4(x, factor), b = wasm_u64x2_extmul_high_u32x4(x, factor);
+    *low = wasm_i32x4_shuffle(a, b, 0, 2, 4, 6);
+    *high = wasm_i32x4_shuffle(a, b, 1, 3, 5, 7);
+}
+
+/* 16 random words for block `block`. */
+static void philox(const stream *s, uint32_t block, v128_t out[4]) {
+    v128_t c0 = wasm_i32x4_add(wasm_i32x4_splat((int32_t)(block << 2)), wasm_i32x4_const(0, 1, 2, 3));
+    v128_t c1 = wasm_i32x4_splat((int32_t)s->salt);
+    v128_t c2 = wasm_i32x4_splat((int32_t)s->offset[0]), c3 = wasm_i32x4_splat((int32_t)s->offset[1]);
+    uint32_t key0 = s->seed[0], key1 = s->seed[1];
+    for (int32_t round = 0; round < 10; round++) {
+        v128_t low0, high0, low1, high1;
+        multiply(c0, 0xD2511F53u, &low0, &high0);
+        multiply(c2, 0xCD9E8D57u, &low1, &high1);
+        c0 = wasm_v128_xor(wasm_v128_xor(high1, c1), wasm_i32x4_splat((int32_t)key0));
+        c2 = wasm_v128_xor(wasm_v128_xor(high0, c3), wasm_i32x4_splat((int32_t)key1));
+        c1 = low1;
+        c3 = low0;
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+/* [0, 1) in steps of 2^-24, exact. */
+TW_INLINE f32x4 uniform(v128_t bits) {
+    return mul4(wasm_f32x4_convert_i32x4(wasm_u32x4_shr(bits, 8)), splat(0x1p-24f));
+}
+
+enum { BLOCK = 16 };
+
+/* ---- dropout ---- */
+
+typedef struct {
+    const dropout_f32_args *a;
+    stream stream;
+    float scale;
+} dropout_task;
+
+/* Four elements: zero where the uniform number is below the ratio. */
+TW_INLINE v128_t dropout4(const dropout_task *t, const float *x, float *y, v128_t bits) {
+    v128_t keep = wasm_f32x4_ge(uniform(bits), splat(t->a->ratio));
+    store4(y, wasm_v128_and(keep, mul4(load4(x), splat(t->scale))));
+    return keep;
+}
+
+static void dropout_block(const dropout_task *t, uint32_t block, const float *x, float *y, uint8_t *mask) {
+    v128_t bits[4];
+    philox(&t->stream, block, bits);
+    v128_t k0 = dropout4(t, x, y, bits[0]), k1 = dropout4(t, x + 4, y + 4, bits[1]);
+    v128_t k2 = dropout4(t, x + 8, y + 8, bits[2]), k3 = dropout4(t, x + 12, y + 12, bits[3]);
+    v128_t bytes = wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4(k0, k1), wasm_i16x8_narrow_i32x4(k2, k3));
+    wasm_v128_store(mask, wasm_v128_and(bytes, wasm_i8x16_splat(1)));
+}
+
+static void dropout_chunk(const void *args, int32_t chunk) {
+    const dropout_task *t = args;
+    const dropout_f32_args *a = t->a;
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
+    uint8_t unused[BLOCK];
+    for (; i + BLOCK <= end; i += BLOCK)
+        dropout_block(t, (uint32_t)i / BLOCK, a->x + i, a->y + i, a->mask ? a->mask + i : unused);
+    if (i < end) {
+        float x[BLOCK] = {0}, y[BLOCK];
+        for (int32_t k = i; k < end; k++) x[k - i] = a->x[k];
+        dropout_block(t, (uint32_t)i / BLOCK, x, y, unused);
+        for (int32_t k = i; k < end; k++) a->y[k] = y[k - i];
+        for (int32_t k = i; k < end && a->mask; k++) a->mask[k] = unused[k - i];
+    }
+}
+
+int32_t kernel_dropout_f32(const dropout_f32_args *a) {
+    if (!(a->ratio >= 0.0f && a->ratio < 1.0f)) return tw_fail(TW_BAD_VALUE, (int64_t)(100 * a->ratio), 0);
+    dropout_task task = {a, make_stream(a->state, a->salt), 1.0f / (1.0f - a->ratio)};
+    parallel_for(dropout_chunk, &task, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
+static void dropout_grad_chunk(const void *args, int32_t chunk) {
+    const dropout_grad_f32_args *a = args;
+    float scale = 1.0f / (1.0f - a->ratio);
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
+    for (; i + 4 <= end; i += 4) {
+        v128_t kept = wasm_u32x4_extend_low_u16x8(wasm_u16x8_extend_low_u8x16(wasm_v128_load32_zero(a->mask + i)));
+        store4(a->dx + i, wasm_v128_and(wasm_i32x4_ne(kept, splat(0)), mul4(load4(a->dy + i), splat(scale))));
+    }
+    for (; i < end; i++) a->dx[i] = a->mask[i] ? a->dy[i] * scale : 0.0f;
+}
+
+int32_t kernel_dropout_grad_f32(const dropout_grad_f32_args *a) {
+    parallel_for(dropout_grad_chunk, a, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
+/* ---- fills ---- */
+
+typedef struct {
+    const random_f32_args *a;
+    stream stream;
+} random_task;
+
+/* Box and Muller: two uniform numbers make two normal ones. The first is moved to (0, 1]. */
+TW_INLINE void normal_pair(v128_t *first, v128_t *second) {
+    f32x4 radius = wasm_f32x4_sqrt(mul4(splat(-2.0f), log4(add4(uniform(*first), splat(0x1p-24f)))));
+    f32x4 angle = mul4(uniform(*second), splat(6.2831853f));
+    *first = mul4(radius, cos4(angle));
+    *second = mul4(radius, sin4(angle));
+}
+
+static void random_block(const random_task *t, uint32_t block, float *y) {
+    const random_f32_args *a = t->a;
+    v128_t x[4];
+    philox(&t->stream, block, x);
+    if (a->normal) {
+        normal_pair(x, x + 1);
+        normal_pair(x + 2, x + 3);
+    }
+    for (int32_t k = 0; k < 4; k++) {
+        f32x4 v = a->normal ? madd(x[k], splat(a->b), splat(a->a)) : madd(uniform(x[k]), splat(a->b - a->a), splat(a->a));
+        store4(y + 4 * k, v);
+    }
+}
+
+static void random_chunk(const void *args, int32_t chunk) {
+    const random_task *t = args;
+    const random_f32_args *a = t->a;
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
+    for (; i + BLOCK <= end; i += BLOCK) random_block(t, (uint32_t)i / BLOCK, a->y + i);
+    if (i < end) {
+        float y[BLOCK];
+        random_block(t, (uint32_t)i / BLOCK, y);
+        for (int32_t k = i; k < end; k++) a->y[k] = y[k - i];
+    }
+}
+
+int32_t kernel_random_f32(const random_f32_args *a) {
+    random_task task = {a, make_stream(a->state, a->salt)};
+    parallel_for(random_chunk, &task, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
+int32_t kernel_random_advance(const random_advance_args *a) {
+    set_state_i64(a->state, OFFSET, state_i64(a->state, OFFSET) + 1);
+    return TW_OK;
+}

@@ -1,0 +1,295 @@
+/* Reductions over the middle axis of [outer, n, inner].
+
+   Sums: within a block of BLOCK terms one after the other (per lane), block sums pairwise by a binary counter, so that
+   the relative error (of the sum of |x|) is below (20 + log2 n) 2^-24, tested. Max and min let NaN through. */
+#include "reduce.h"
+
+#include "math.h"
+#include "parallel.h"
+
+enum { ROW_BLOCK = 256, COLUMN_BLOCK = 16, MAX_LEVELS = 28 };
+
+TW_INLINE f32x4 combine(f32x4 a, f32x4 b, int32_t op) {
+    if (op == MAX) return wasm_f32x4_max(a, b);
+    if (op == MIN) return wasm_f32x4_min(a, b);
+    if (op == PROD) return mul4(a, b);
+    return add4(a, b);
+}
+
+TW_INLINE float combine1(float a, float b, int32_t op) {
+    return wasm_f32x4_extract_lane(combine(splat(a), splat(b), op), 0);
+}
+
+TW_INLINE f32x4 prepare(f32x4 x, f32x4 shift, int32_t op) {
+    if (op == SUM_SQUARES) return mul4(x, x);
+    if (op == SUM_ABS) return wasm_f32x4_abs(x);
+    if (op == LOG_SUM_EXP) return exp4(sub4(x, shift));
+    return x;
+}
+
+TW_INLINE float neutral(int32_t op) {
+    if (op == MAX) return -__builtin_inff();
+    if (op == MIN) return __builtin_inff();
+    return op == PROD ? 1.0f : 0.0f;
+}
+
+TW_INLINE float horizontal(f32x4 x, int32_t op) {
+    f32x4 half = combine(x, wasm_i32x4_shuffle(x, x, 2, 3, 0, 1), op);
+    return wasm_f32x4_extract_lane(combine(half, wasm_i32x4_shuffle(half, half, 1, 0, 3, 2), op), 0);
+}
+
+/* At most ROW_BLOCK elements. */
+TW_INLINE float reduce_block(const float *x, int32_t n, f32x4 shift, int32_t op) {
+    f32x4 start = splat(neutral(op)), s0 = start, s1 = start, s2 = start, s3 = start;
+    int32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        s0 = combine(s0, prepare(load4(x + i), shift, op), op);
+        s1 = combine(s1, prepare(load4(x + i + 4), shift, op), op);
+        s2 = combine(s2, prepare(load4(x + i + 8), shift, op), op);
+        s3 = combine(s3, prepare(load4(x + i + 12), shift, op), op);
+    }
+    for (; i + 4 <= n; i += 4) s0 = combine(s0, prepare(load4(x + i), shift, op), op);
+    float s = horizontal(combine(combine(s0, s1, op), combine(s2, s3, op), op), op);
+    for (; i < n; i++) s = combine1(s, wasm_f32x4_extract_lane(prepare(splat(x[i]), shift, op), 0), op);
+    return s;
+}
+
+TW_INLINE float reduce_row(const float *x, int32_t n, f32x4 shift, int32_t op) {
+    float stack[MAX_LEVELS];
+    int32_t top = 0;
+    for (int32_t i = 0, block = 0; i < n; i += ROW_BLOCK, block++) {
+        float s = reduce_block(x + i, min_i32(ROW_BLOCK, n - i), shift, op);
+        for (int32_t bits = block; bits & 1; bits >>= 1) s = combine1(stack[--top], s, op);
+        stack[top++] = s;
+    }
+    if (!top) return neutral(op);
+    float s = stack[--top];
+    while (top) s = combine1(stack[--top], s, op);
+    return s;
+}
+
+float sum_row(const float *x, int32_t n) { return reduce_row(x, n, splat(0), SUM); }
+float max_row(const float *x, int32_t n) { return reduce_row(x, n, splat(0), MAX); }
+
+static float log_sum_exp_row(const float *x, int32_t n) {
+    float top = max_row(x, n);
+    float shift = __builtin_fabsf(top) == __builtin_inff() ? 0.0f : top;
+    return shift + log1(reduce_row(x, n, splat(shift), LOG_SUM_EXP));
+}
+
+/* What remains to be done with the combined value of n elements. */
+TW_INLINE f32x4 finish(f32x4 s, int32_t n, int32_t op) {
+    if (op == MEAN) return div4(s, splat((float)n));
+    if (op == NORM) return wasm_f32x4_sqrt(s);
+    if (op == LOG_SUM) return log4(s);
+    return s;
+}
+
+static float row_value(const float *x, int32_t n, int32_t op) {
+    f32x4 none = splat(0);
+    switch (op) {
+    case MAX: return reduce_row(x, n, none, MAX);
+    case MIN: return reduce_row(x, n, none, MIN);
+    case PROD: return reduce_row(x, n, none, PROD);
+    case SUM_ABS: return reduce_row(x, n, none, SUM_ABS);
+    case LOG_SUM_EXP: return log_sum_exp_row(x, n);
+    case NORM:
+    case SUM_SQUARES: return wasm_f32x4_extract_lane(finish(splat(reduce_row(x, n, none, SUM_SQUARES)), n, op), 0);
+    default: return wasm_f32x4_extract_lane(finish(splat(sum_row(x, n)), n, op), 0);
+    }
+}
+
+/* ---- columns: tiles of WIDTH vectors, rows in blocks ---- */
+
+typedef struct {
+    f32x4 v[4];
+} tile;
+
+TW_INLINE tile combine_tiles(tile a, tile b, int32_t width, int32_t op) {
+    for (int32_t k = 0; k < width; k++) a.v[k] = combine(a.v[k], b.v[k], op);
+    return a;
+}
+
+TW_INLINE f32x4 load_some(const float *p, int32_t lanes) { return lanes == 4 ? load4(p) : load_part(p, lanes); }
+
+/* `lanes` < 4 only for a tile one vector wide. */
+TW_INLINE tile column_block(const float *x, int32_t rows, int64_t stride, int32_t width, int32_t lanes, f32x4 shift,
+                            int32_t op) {
+    tile s;
+    for (int32_t k = 0; k < width; k++) s.v[k] = splat(neutral(op));
+    for (int32_t r = 0; r < rows; r++, x += stride)
+        for (int32_t k = 0; k < width; k++) s.v[k] = combine(s.v[k], prepare(load_some(x + 4 * k, lanes), shift, op), op);
+    return s;
+}
+
+TW_INLINE tile column_tile(const float *x, int32_t rows, int64_t stride, int32_t width, int32_t lanes, f32x4 shift,
+                           int32_t op) {
+    tile stack[MAX_LEVELS];
+    int32_t top = 0;
+    for (int32_t r = 0, block = 0; r < rows; r += COLUMN_BLOCK, block++) {
+        tile s = column_block(x + r * stride, min_i32(COLUMN_BLOCK, rows - r), stride, width, lanes, shift, op);
+        for (int32_t bits = block; bits & 1; bits >>= 1) s = combine_tiles(stack[--top], s, width, op);
+        stack[top++] = s;
+    }
+    if (!top) return column_block(x, 0, stride, width, lanes, shift, op);
+    tile s = stack[--top];
+    while (top) s = combine_tiles(stack[--top], s, width, op);
+    return s;
+}
+
+TW_INLINE void store_some(float *p, f32x4 x, int32_t lanes) {
+    if (lanes == 4) store4(p, x);
+    else store_part(p, x, lanes);
+}
+
+TW_INLINE void columns(const float *x, float *y, int32_t rows, int32_t n_cols, int64_t stride, int32_t op, int32_t end) {
+    int32_t c = 0;
+    for (; c + 16 <= n_cols; c += 16) {
+        tile s = column_tile(x + c, rows, stride, 4, 4, splat(0), op);
+        for (int32_t k = 0; k < 4; k++) store4(y + c + 4 * k, finish(s.v[k], rows, end));
+    }
+    for (; c < n_cols; c += 4) {
+        int32_t lanes = min_i32(4, n_cols - c);
+        tile s = column_tile(x + c, rows, stride, 1, lanes, splat(0), op);
+        store_some(y + c, finish(s.v[0], rows, end), lanes);
+    }
+}
+
+static void log_sum_exp_columns(const float *x, float *y, int32_t rows, int32_t n_cols, int64_t stride) {
+    for (int32_t c = 0; c < n_cols; c += 4) {
+        int32_t lanes = min_i32(4, n_cols - c);
+        f32x4 top = column_tile(x + c, rows, stride, 1, lanes, splat(0), MAX).v[0];
+        f32x4 shift = select4(wasm_f32x4_eq(wasm_f32x4_abs(top), splat(__builtin_inff())), splat(0), top);
+        f32x4 s = column_tile(x + c, rows, stride, 1, lanes, shift, LOG_SUM_EXP).v[0];
+        store_some(y + c, add4(shift, log4(s)), lanes);
+    }
+}
+
+void reduce_columns(const float *x, float *y, int32_t rows, int32_t n_cols, int64_t stride, int32_t op) {
+    switch (op) {
+    case MAX: columns(x, y, rows, n_cols, stride, MAX, op); break;
+    case MIN: columns(x, y, rows, n_cols, stride, MIN, op); break;
+    case PROD: columns(x, y, rows, n_cols, stride, PROD, op); break;
+    case SUM_ABS: columns(x, y, rows, n_cols, stride, SUM_ABS, op); break;
+    case LOG_SUM_EXP: log_sum_exp_columns(x, y, rows, n_cols, stride); break;
+    case NORM:
+    case SUM_SQUARES: columns(x, y, rows, n_cols, stride, SUM_SQUARES, op); break;
+    default: columns(x, y, rows, n_cols, stride, SUM, op); break;
+    }
+}
+
+/* ---- kernels ---- */
+
+typedef struct {
+    const reduce_f32_args *a;
+    int32_t grain;    /* rows, or column strips, in a chunk */
+    int32_t n_strips; /* strips of STRIP columns in a plane */
+} reduce_task;
+
+enum { STRIP = 64 };
+
+static void reduce_rows_chunk(const void *args, int32_t chunk) {
+    const reduce_task *task = args;
+    const reduce_f32_args *a = task->a;
+    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, a->outer);
+    for (int64_t r = lo; r < hi; r++) a->y[r] = row_value(a->x + r * a->n, a->n, a->op);
+}
+
+static void reduce_columns_chunk(const void *args, int32_t chunk) {
+    const reduce_task *task = args;
+    const reduce_f32_args *a = task->a;
+    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, (int64_t)a->outer * task->n_strips);
+    for (int64_t unit = lo; unit < hi; unit++) {
+        int64_t o = unit / task->n_strips;
+        int32_t c = (int32_t)(unit % task->n_strips) * STRIP;
+        reduce_columns(a->x + o * a->n * a->inner + c, a->y + o * a->inner + c, a->n, min_i32(STRIP, a->inner - c),
+                       a->inner, a->op);
+    }
+}
+
+int32_t kernel_reduce_f32(const reduce_f32_args *a) {
+    if (!a->outer || !a->inner) return TW_OK;
+    reduce_task task = {a, 0, (a->inner + STRIP - 1) / STRIP};
+    if (a->inner == 1) {
+        task.grain = units_per_chunk(a->n);
+        parallel_for(reduce_rows_chunk, &task, chunk_count(a->outer, task.grain));
+    } else {
+        task.grain = units_per_chunk((int64_t)a->n * min_i32(STRIP, a->inner));
+        parallel_for(reduce_columns_chunk, &task, chunk_count((int64_t)a->outer * task.n_strips, task.grain));
+    }
+    return TW_OK;
+}
+
+static void column_sum_chunk(const void *args, int32_t chunk) {
+    const column_sum_f32_args *a = args;
+    float sums[STRIP];
+    int32_t lo = chunk * STRIP, n = min_i32(STRIP, a->cols - lo);
+    reduce_columns(a->x + lo, sums, a->rows, n, a->cols, SUM);
+    for (int32_t i = 0; i < n; i++) a->y[lo + i] = a->accumulate ? a->y[lo + i] + sums[i] : sums[i];
+}
+
+int32_t kernel_column_sum_f32(const column_sum_f32_args *a) {
+    int32_t n_chunks = chunk_count(a->cols, STRIP);
+    if ((int64_t)a->rows * a->cols >= 2 * GRAIN) parallel_for(column_sum_chunk, a, n_chunks);
+    else
+        for (int32_t i = 0; i < n_chunks; i++) column_sum_chunk(a, i);
+    return TW_OK;
+}
+
+#define REDUCE_INT(type)                                                                                   \
+    do {                                                                                                   \
+        const type *x = (const type *)a->x + o * a->n * a->inner + i;                                      \
+        type s = a->op == PROD ? 1 : a->op == SUM ? 0 : *x;                                                \
+        for (int64_t k = 0; k < a->n; k++) {                                                               \
+            type v = x[k * a->inner];                                                                      \
+            s = a->op == SUM ? (type)(s + v) : a->op == PROD ? (type)(s * v) : a->op == MAX ? (v > s ? v : s) \
+                                                                                           : (v < s ? v : s); \
+        }                                                                                                  \
+        ((type *)a->y)[o * a->inner + i] = s;                                                              \
+    } while (0)
+
+int32_t kernel_reduce_int(const reduce_int_args *a) {
+    for (int64_t o = 0; o < a->outer; o++)
+        for (int64_t i = 0; i < a->inner; i++) {
+            if (a->size == 8) REDUCE_INT(int64_t);
+            else REDUCE_INT(int32_t);
+        }
+    return TW_OK;
+}
+
+/* Whether v replaces the best value so far. */
+TW_INLINE int32_t beats(float v, float best, int32_t select_max, int32_t last_index) {
+    if (best != best) return last_index && v != v;
+    if (v != v) return 1;
+    if (v == best) return last_index;
+    return select_max ? v > best : v < best;
+}
+
+int32_t kernel_arg_reduce_f32(const arg_reduce_f32_args *a) {
+    for (int64_t o = 0; o < a->outer; o++)
+        for (int64_t i = 0; i < a->inner; i++) {
+            const float *x = a->x + o * a->n * a->inner + i;
+            int64_t at = 0;
+            for (int64_t k = 1; k < a->n; k++)
+                if (beats(x[k * a->inner], x[at * a->inner], a->select_max, a->last_index)) at = k;
+            a->y[o * a->inner + i] = at;
+        }
+    return TW_OK;
+}
+
+/* In double, so that the error does not grow along the axis. */
+int32_t kernel_cumsum_f32(const cumsum_f32_args *a) {
+    for (int64_t o = 0; o < a->outer; o++)
+        for (int64_t i = 0; i < a->inner; i++) {
+            int64_t start = o * a->n * a->inner + i;
+            double s = 0;
+            for (int64_t k = 0; k < a->n; k++) {
+                int64_t at = start + (a->reverse ? a->n - 1 - k : k) * a->inner;
+                float v = a->x[at];
+                if (a->exclusive) a->y[at] = (float)s;
+                s += v;
+                if (!a->exclusive) a->y[at] = (float)s;
+            }
+        }
+    return TW_OK;
+}

@@ -6,8 +6,8 @@ import struct
 from typing import Any
 
 import flatbuffers
-
 from tests.attacks.models import Case, good_model
+
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
 from trainweb.errors import CheckpointError, LimitError
 from trainweb.model import Tensor
@@ -106,7 +106,7 @@ def with_bag(*fields) -> bytes:
 
 
 def _shared(count: int, name: bytes) -> bytes:
-    """A list whose entries are all one tensor with a long name: the file is short, what it says is not."""
+    """A list whose entries are all one tensor with a long name: a short file that says much."""
     raw = Raw()
     one = raw.table((0, "string", name), (3, INT32, 1), (2, "int64s", [0]))
     both = raw.vector([one] * count)
@@ -137,20 +137,32 @@ def bytes_cases() -> dict[str, Case]:
         "seven_bytes": (b"1234567", CheckpointError, "at least 8 bytes"),
         "model": (good_model().SerializeToString(), CheckpointError, "identifier"),
         "html": (b"<html><body>404</body></html>", CheckpointError, "HTML"),
-        "git_lfs": (b"version https://git-lfs.github.com/spec/v1\n", CheckpointError, "git lfs pull"),
+        "git_lfs": (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            CheckpointError,
+            "git lfs pull",
+        ),
         "ort_model": (file(identifier=b"ORTM"), CheckpointError, "ORT format"),
         "root_0": (patched(0, "<I", 0), CheckpointError, "offset of the root"),
         "root_beyond": (patched(0, "<I", size - 3), CheckpointError, "the root"),
         "root_huge": (patched(0, "<I", 2**32 - 1), CheckpointError, "the root"),
         "root_unaligned": (patched(0, "<I", root + 1), CheckpointError, "aligned"),
-        "vtable_before_start": (patched(root, "<i", root + 2), CheckpointError, "vtable of the root"),
+        "vtable_before_start": (
+            patched(root, "<i", root + 2),
+            CheckpointError,
+            "vtable of the root",
+        ),
         "vtable_beyond_end": (patched(root, "<i", -(2**31)), CheckpointError, "vtable of the root"),
         "vtable_of_2_bytes": (patched(vtable, "<H", 2), CheckpointError, "vtable of 2 bytes"),
         "vtable_odd": (patched(vtable, "<H", 5), CheckpointError, "vtable of 5 bytes"),
         "vtable_long": (patched(vtable, "<H", 0xFFFE), CheckpointError, "vtable of the root"),
         "table_of_0_bytes": (patched(vtable + 2, "<H", 0), CheckpointError, "table of 0"),
         "table_long": (patched(vtable + 2, "<H", 0xFFFF), CheckpointError, "the root lies"),
-        "field_beyond_table": (patched(vtable + 4, "<H", 200), CheckpointError, "version lies at 200"),
+        "field_beyond_table": (
+            patched(vtable + 4, "<H", 200),
+            CheckpointError,
+            "version lies at 200",
+        ),
         "field_in_header": (patched(vtable + 4, "<H", 2), CheckpointError, "version lies at 2"),
         "field_unaligned": (patched(vtable + 4, "<H", 5), CheckpointError, "aligned"),
         "same_tensor_100000_times": (
@@ -168,11 +180,23 @@ def content_cases() -> dict[str, Case]:
     name = (0, "string", "group0")
     return {
         "no_module": (file(), CheckpointError, "no module state"),
-        "version_1": (Raw().file((0, INT32, 1), module()), CheckpointError, "version 1 is not supported"),
+        "version_1": (
+            Raw().file((0, INT32, 1), module()),
+            CheckpointError,
+            "version 1 is not supported",
+        ),
         "version_missing": (Raw().file(module()), CheckpointError, "version 0 is not supported"),
-        "no_trainable": (file((1, "table", [(1, "tables", [])])), CheckpointError, "trainable.*missing"),
+        "no_trainable": (
+            file((1, "table", [(1, "tables", [])])),
+            CheckpointError,
+            "trainable.*missing",
+        ),
         "no_frozen": (file((1, "table", [(0, "tables", [])])), CheckpointError, "frozen.*missing"),
-        "duplicate": (file(module([tensor()], [tensor()])), CheckpointError, "two parameters named 'w'"),
+        "duplicate": (
+            file(module([tensor()], [tensor()])),
+            CheckpointError,
+            "two parameters named 'w'",
+        ),
         "nameless": (with_tensor(name=""), CheckpointError, "no name"),
         "name_not_utf8": (with_tensor(name=b"\xff\xfe"), CheckpointError, "UTF-8"),
         "data_too_short": (with_tensor(raw=bytes(7)), CheckpointError, "7 bytes.*needs 8"),
@@ -185,7 +209,11 @@ def content_cases() -> dict[str, Case]:
         "dtype_string": (with_tensor(code=8), CheckpointError, "string"),
         "dtype_unknown": (with_tensor(code=77), CheckpointError, "data type 77"),
         "dtype_negative": (with_tensor(code=-1), CheckpointError, "data type -1"),
-        "nominal_with_data": (file(module([tensor()], [], (2, BOOL, True))), CheckpointError, "nominal"),
+        "nominal_with_data": (
+            file(module([tensor()], [], (2, BOOL, True))),
+            CheckpointError,
+            "nominal",
+        ),
         "external_from_bytes": (
             file(module([tensor(raw=None, offset=0)], [], (3, BOOL, True))),
             CheckpointError,
@@ -200,9 +228,15 @@ def content_cases() -> dict[str, Case]:
         "group_without_name": (with_group((1, INT64, 1)), CheckpointError, "no name"),
         "step_negative": (with_group(name, (1, INT64, -1)), CheckpointError, "step -1"),
         "rate_nan": (with_group(name, (2, FLOAT32, float("nan"))), CheckpointError, "rate nan"),
-        "two_states": (with_group(name, (3, "tables", [state, state])), CheckpointError, "two states"),
+        "two_states": (
+            with_group(name, (3, "tables", [state, state])),
+            CheckpointError,
+            "two states",
+        ),
         "two_moments": (
-            with_group(name, (3, "tables", [[(0, "string", "w"), (1, "tables", [moment, moment])]])),
+            with_group(
+                name, (3, "tables", [[(0, "string", "w"), (1, "tables", [moment, moment])]])
+            ),
             CheckpointError,
             "two momentums of 'w'",
         ),
@@ -211,7 +245,11 @@ def content_cases() -> dict[str, Case]:
             CheckpointError,
             "two properties named 'p'",
         ),
-        "property_nameless": (with_bag((0, "tables", [[(1, INT64, 1)]])), CheckpointError, "no name"),
+        "property_nameless": (
+            with_bag((0, "tables", [[(1, INT64, 1)]])),
+            CheckpointError,
+            "no name",
+        ),
     }
 
 

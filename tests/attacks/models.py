@@ -1,4 +1,7 @@
-"""Malformed models, each with the error that must come out: {name: (bytes, class, part of the message)}."""
+"""Malformed models, each with the error that must come out.
+
+A corpus is {name: (bytes, class, part of the message)}.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-
 from tests.attacks import wire
+
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 
 Case = tuple[bytes, type[Exception], str]
@@ -19,7 +22,9 @@ Case = tuple[bytes, type[Exception], str]
 
 def good_model() -> onnx.ModelProto:
     """A small valid model: y = relu(x @ w + b)."""
-    weight = helper.make_tensor("w", TensorProto.FLOAT, [2, 3], np.arange(6, dtype="f4").tobytes(), raw=True)
+    weight = helper.make_tensor(
+        "w", TensorProto.FLOAT, [2, 3], np.arange(6, dtype="f4").tobytes(), raw=True
+    )
     bias = helper.make_tensor("b", TensorProto.FLOAT, [3], [1.0, 2.0, 3.0])
     graph = helper.make_graph(
         [
@@ -59,7 +64,11 @@ def containers() -> dict[str, Case]:
         "checkpoint": (b"\x20\0\0\0ODTC" + bytes(64), ModelError, "checkpoint"),
         "length_beyond_end": (good + wire.tag(7, 2) + wire.varint(1000), ModelError, "1000 bytes"),
         "length_2_31": (good + wire.tag(7, 2) + wire.varint(2**31), ModelError, "2147483648"),
-        "length_2_63": (good + wire.tag(7, 2) + wire.varint(2**63), ModelError, "9223372036854775808"),
+        "length_2_63": (
+            good + wire.tag(7, 2) + wire.varint(2**63),
+            ModelError,
+            "9223372036854775808",
+        ),
         "wire_type_6": (good + wire.tag(7, 6), ModelError, "wire type 6"),
         "wire_type_7": (good + wire.tag(7, 7), ModelError, "wire type 7"),
         "end_of_group": (good + wire.tag(7, 4), ModelError, "wire type 4"),
@@ -69,7 +78,11 @@ def containers() -> dict[str, Case]:
         "no_graph": (wire.HEADER, ModelError, "no graph"),
         "deep_subgraphs": (wire.model(wire.nested_ifs(5_000)), ModelError, "not valid ONNX"),
         "million_nodes": (wire.model(wire.sub(1, b"") * 1_000_000), LimitError, "1000000 nodes"),
-        "millions_of_value_infos": (wire.model(wire.sub(13, b"") * 3_000_000), LimitError, "entries"),
+        "millions_of_value_infos": (
+            wire.model(wire.sub(13, b"") * 3_000_000),
+            LimitError,
+            "entries",
+        ),
     }
 
 
@@ -106,7 +119,11 @@ def structure() -> dict[str, Case]:
             "two initializers named 'w'",
         ),
         "duplicate_output": (add("Relu", ["x"], ["h"]), ModelError, "makes 'h'"),
-        "duplicate_node_name": (add("Relu", ["x"], ["z"], name="relu"), ModelError, "two nodes.*'relu'"),
+        "duplicate_node_name": (
+            add("Relu", ["x"], ["z"], name="relu"),
+            ModelError,
+            "two nodes.*'relu'",
+        ),
         "duplicate_input": (
             _edit(lambda m: m.graph.input.append(m.graph.input[0])),
             ModelError,
@@ -119,7 +136,11 @@ def structure() -> dict[str, Case]:
         ),
         "cycle": (_edit(cycle), ModelError, "cycle.*'gemm'"),
         "reads_itself": (add("Relu", ["z"], ["z"], name="self"), ModelError, "cycle.*'self'"),
-        "undefined_input": (add("Relu", ["nowhere"], ["z"], name="n"), ModelError, "'nowhere'.*'n'"),
+        "undefined_input": (
+            add("Relu", ["nowhere"], ["z"], name="n"),
+            ModelError,
+            "'nowhere'.*'n'",
+        ),
         "undefined_output": (
             _edit(lambda m: setattr(m.graph.output[0], "name", "nowhere")),
             ModelError,
@@ -141,7 +162,11 @@ def structure() -> dict[str, Case]:
             "'x'.*no type",
         ),
         "optional_input": (_edit(swap), UnsupportedError, "'x'.*optional"),
-        "opset_missing": (_edit(lambda m: m.ClearField("opset_import")), ModelError, "opset_import"),
+        "opset_missing": (
+            _edit(lambda m: m.ClearField("opset_import")),
+            ModelError,
+            "opset_import",
+        ),
         "two_opsets": (_edit(two_versions), ModelError, "17 and 16"),
         **{
             f"opset_{version}": (
@@ -182,8 +207,13 @@ def structure() -> dict[str, Case]:
 
 
 def _function(name: str, calls: list[str]) -> onnx.FunctionProto:
-    nodes = [helper.make_node(op, ["x"], [f"y{i}" if i else "y"], domain="local") for i, op in enumerate(calls)]
-    return helper.make_function("local", name, ["x"], ["y"], nodes, [helper.make_opsetid("local", 1)])
+    nodes = [
+        helper.make_node(op, ["x"], [f"y{i}" if i else "y"], domain="local")
+        for i, op in enumerate(calls)
+    ]
+    return helper.make_function(
+        "local", name, ["x"], ["y"], nodes, [helper.make_opsetid("local", 1)]
+    )
 
 
 def _with_functions(functions: list[onnx.FunctionProto], first: str) -> bytes:
@@ -211,7 +241,9 @@ def _chain(length: int) -> bytes:
 def _if_model(reads: str, after: list[onnx.NodeProto]) -> bytes:
     """A model whose If has a branch that reads `reads`."""
     out = [helper.make_tensor_value_info("t", TensorProto.FLOAT, None)]
-    branch = helper.make_graph([helper.make_node("Relu", [reads], ["t"], name="inner")], "branch", [], out)
+    branch = helper.make_graph(
+        [helper.make_node("Relu", [reads], ["t"], name="inner")], "branch", [], out
+    )
     model = good_model()
     condition = helper.make_tensor("c", TensorProto.BOOL, [], [True])
     model.graph.initializer.append(condition)
@@ -242,7 +274,9 @@ def tensors() -> dict[str, Case]:
 
     def external(*entries: tuple[str, str], **fields) -> bytes:
         def change(m: onnx.ModelProto) -> None:
-            proto = m.graph.initializer.add(name="bad", data_type=1, dims=[2], data_location=1, **fields)
+            proto = m.graph.initializer.add(
+                name="bad", data_type=1, dims=[2], data_location=1, **fields
+            )
             for key, value in entries:
                 proto.external_data.add(key=key, value=value)
 
@@ -254,11 +288,23 @@ def tensors() -> dict[str, Case]:
         "float4e2m1": 23,
     }  # fmt: skip
     cases: dict[str, Case] = {
-        "negative_size": (tensor(eight, data_type=1, dims=[-1, -2]), ModelError, "negative size -1"),
+        "negative_size": (
+            tensor(eight, data_type=1, dims=[-1, -2]),
+            ModelError,
+            "negative size -1",
+        ),
         "product_2_32": (tensor(b"", data_type=2, dims=[2**16, 2**16]), ModelError, "4294967296"),
         "product_2_64": (tensor(b"", data_type=2, dims=[2**16] * 4), ModelError, str(2**64)),
-        "no_elements_but_huge": (tensor(b"", data_type=1, dims=[0, 2**63 - 1]), LimitError, "dimension 1"),
-        "rank_100000": (tensor(bytes(4), data_type=1, dims=[1] * 100_000), LimitError, "rank 100000"),
+        "no_elements_but_huge": (
+            tensor(b"", data_type=1, dims=[0, 2**63 - 1]),
+            LimitError,
+            "dimension 1",
+        ),
+        "rank_100000": (
+            tensor(bytes(4), data_type=1, dims=[1] * 100_000),
+            LimitError,
+            "rank 100000",
+        ),
         "raw_too_short": (tensor(bytes(7), data_type=1, dims=[2]), ModelError, "7 bytes.*needs 8"),
         "raw_too_long": (tensor(bytes(9), data_type=1, dims=[2]), ModelError, "9 bytes.*needs 8"),
         "no_data": (tensor(data_type=1, dims=[2]), ModelError, "0 bytes.*needs 8"),
@@ -273,7 +319,11 @@ def tensors() -> dict[str, Case]:
             ModelError,
             "float32, but has int64_data",
         ),
-        "typed_out_of_range": (tensor(data_type=3, dims=[1], int32_data=[300]), ModelError, "range"),
+        "typed_out_of_range": (
+            tensor(data_type=3, dims=[1], int32_data=[300]),
+            ModelError,
+            "range",
+        ),
         "bool_of_2": (tensor(b"\2", data_type=9, dims=[1]), ModelError, "0 and 1"),
         "dtype_undefined": (tensor(eight, dims=[2]), ModelError, "data type 0"),
         "dtype_unknown": (tensor(eight, data_type=99, dims=[2]), ModelError, "data type 99"),
@@ -315,7 +365,11 @@ def tensors() -> dict[str, Case]:
             "not a number of bytes",
         )
     for name, code in unsupported.items():
-        cases[f"dtype_{name}"] = (tensor(eight, data_type=code, dims=[2]), UnsupportedError, f"bad.*{name}")
+        cases[f"dtype_{name}"] = (
+            tensor(eight, data_type=code, dims=[2]),
+            UnsupportedError,
+            f"bad.*{name}",
+        )
     return cases
 
 

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests.attacks.checkpoints import (
     BOOL,
     corpus,
@@ -17,6 +16,7 @@ from tests.attacks.checkpoints import (
     tensor,
     vtable_position,
 )
+
 from trainweb.checkpoint import read_checkpoint, write_checkpoint
 from trainweb.errors import CheckpointError, LimitError, ModelError, TrainwebError
 
@@ -38,7 +38,7 @@ def test_malformed_checkpoint_is_refused(name: str) -> None:
 
 
 def outcome(data: bytes) -> str:
-    """What reading gives; a checkpoint that reads is consistent: it writes, and reads as the same."""
+    """What reading gives; a checkpoint that reads also writes, and reads as the same."""
     try:
         checkpoint = read_checkpoint(data)
     except TrainwebError as error:
@@ -73,7 +73,8 @@ def test_checkpoints_with_one_byte_changed() -> None:
     outcomes = []
     for position in range(len(data)):
         for byte in {data[position] ^ 0xFF, data[position] ^ 1, data[position] ^ 0x80, 0, 0x7F}:
-            outcomes.append(outcome(data[:position] + bytes([byte]) + data[position + 1 :]))
+            mutant = data[:position] + bytes([byte]) + data[position + 1 :]
+            outcomes += [outcome(mutant)]
     assert set(outcomes) <= {"read", "CheckpointError", "LimitError"}
     assert outcomes.count("CheckpointError") > len(data)
 

@@ -122,18 +122,30 @@ def watched_page(browser: Browser) -> tuple[Page, PageErrors]:
 
 
 @pytest.fixture
-def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A fresh page; the test fails when the page logs an error that it did not announce.
-
-    Announce with `@pytest.mark.page_errors("regular expression", ...)`.
-    """
+def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[tuple[Page, PageErrors]]:
+    """A fresh page and what it complains about; see `page`."""
     fresh, errors = watched_page(browser)
-    yield fresh
+    yield fresh, errors
     fresh.context.close()
     marker = request.node.get_closest_marker("page_errors")
     unexpected = errors.unexpected(marker.args if marker else ())
     if unexpected:
         pytest.fail("errors in the page:\n" + "\n".join(unexpected), pytrace=False)
+
+
+@pytest.fixture
+def page(watched: tuple[Page, PageErrors]) -> Page:
+    """A fresh page; the test fails when the page logs an error that it did not announce.
+
+    Announce with `@pytest.mark.page_errors("regular expression", ...)`.
+    """
+    return watched[0]
+
+
+@pytest.fixture
+def page_errors(watched: tuple[Page, PageErrors]) -> PageErrors:
+    """What the page of `page` complained about so far."""
+    return watched[1]
 
 
 @contextlib.contextmanager

@@ -6,13 +6,14 @@ import contextlib
 import io
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from .conftest import open_kernel, require_built
+from .conftest import PageErrors, open_kernel, require_built
 from .server import ROOT, Site, mime_type
 
 README = (ROOT / "README.md").read_text()
@@ -21,6 +22,7 @@ PYODIDE_CDN = re.compile(r"https://cdn\.jsdelivr\.net/pyodide/v[\d.]+/full/([\w.
 STEPS = [50, 100, 150, 200, 250, 300]
 LOSS_AT_CHANCE = 0.693  # ln 2: two classes, nothing learned
 LEARNED_LOSS = 0.25
+PATIENCE_S = 120
 PAGE_LINES = 40  # a first page is short, or nobody reads it
 
 
@@ -59,7 +61,20 @@ def serve_cdn_locally(page: Page) -> list[str]:
     return strangers
 
 
-def test_first_page_trains(page: Page, make_site: Callable[..., Site]) -> None:
+def wait_for_log(page: Page, errors: PageErrors, text: str) -> str:
+    """Wait until #log contains `text`; an error of the page ends the wait at once."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline and not errors.messages:
+        log = page.inner_text("#log")
+        if text in log:
+            return log
+        page.wait_for_timeout(100)
+    raise AssertionError(f"no {text!r} in the log: {page.inner_text('#log')!r} {errors.messages}")
+
+
+def test_first_page_trains(
+    page: Page, page_errors: PageErrors, make_site: Callable[..., Site]
+) -> None:
     require_built(ROOT / "dist" / "npm" / "index.js")
     html = code_block("html")
     assert len(html.splitlines()) <= PAGE_LINES
@@ -68,8 +83,7 @@ def test_first_page_trains(page: Page, make_site: Callable[..., Site]) -> None:
     url = site.add("/first.html", html.replace("<title>", icon + "<title>"))
     strangers = serve_cdn_locally(page)
     page.goto(url)
-    page.wait_for_function("document.querySelector('#log').textContent.includes('done:')")
-    text = page.inner_text("#log")
+    text = wait_for_log(page, page_errors, "done:")
     check_log(text)
     n_bytes = int(re.search(r"done: (\d+) bytes", text).group(1))  # type: ignore[union-attr]
     assert n_bytes == pytest.approx(FIRST_MODEL.stat().st_size, rel=0.5)

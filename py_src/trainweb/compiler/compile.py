@@ -148,7 +148,7 @@ class _Compilation:
                 continue
             inputs = [self._type(node, name) for name in node.inputs]
             inputs += [None] * (op.max_inputs - len(inputs)) if op.max_inputs < 64 else []
-            results = infer_node(op, inputs)
+            results = infer_node(op, inputs, types)
             value = evaluate_node(op, inputs, results)
             if value is not None:
                 results[0] = TensorType(results[0].dtype, results[0].shape, value)
@@ -262,7 +262,7 @@ class _Compilation:
     def _outputs(self, node: Node) -> list[Buf | None]:
         outs: list[Buf | None] = []
         for name in node.outputs:
-            if not name or name not in self.uses:
+            if not name or name not in self.uses or name in self.sequences:
                 outs.append(None)
                 continue
             t = self.types[name]
@@ -287,8 +287,11 @@ def initializer_type(tensor: Tensor) -> TensorType:
     return TensorType(tensor.dtype, tensor.shape, tensor.values() if small else None)
 
 
-def infer_node(op: Op, inputs: list[TensorType | None]) -> list[TensorType]:
-    """Output types of one node; whatever goes wrong names the node."""
+def infer_node(
+    op: Op, inputs: list[TensorType | None], types: Mapping[str, TensorType] | None = None
+) -> list[TensorType]:
+    """Output types of one node, `types` being those known so far; whatever goes wrong names the node."""
+    op.types = types or {}
     try:
         results = op.infer(*inputs)
     except TrainwebError:

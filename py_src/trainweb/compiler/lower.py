@@ -162,7 +162,7 @@ class Builder:
 
     # Instructions.
 
-    def emit(self, kernel: str, **args: Any) -> None:
+    def emit(self, kernel: str, /, **args: Any) -> None:
         """Call `kernel`; scratch arguments are allocated here, absent optional ones are null."""
         spec = self.description.kernels.get(kernel)
         if spec is None:
@@ -203,7 +203,7 @@ class Builder:
         if values.size:
             self.emit(
                 "check_indices", indices=values, n=values.size, index_size=LABEL_BYTES[values.dtype], lo=low, hi=high,
-                has_ignore=int(ignore is not None), ignore=ignore or 0, is_label=is_label,
+                has_ignore=int(ignore is not None), ignore=ignore or 0, label=is_label,
             )  # fmt: skip
 
     def copy(self, out: Buf, source: Buf) -> None:
@@ -215,9 +215,9 @@ class Builder:
         if out is not None:
             self.elementwise([out], [], lambda e: e.const(value, out.dtype))
 
-    def accumulate(self, buffer: Buf, value: Buf) -> None:
-        """buffer = value or buffer += value, by the variant of the train step."""
-        if not self.overwrite:
+    def accumulate(self, buffer: Buf, value: Buf, overwrite: bool) -> None:
+        """buffer = value or buffer += value."""
+        if not overwrite:
             self.elementwise([buffer], [buffer, value.view(buffer.shape)], lambda e, a, b: e.add(a, b))
         elif not buffer.same_place(value):
             self.copy(buffer, value)

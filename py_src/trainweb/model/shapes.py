@@ -239,7 +239,7 @@ def _infer_node(node: Node, opsets: dict[str, int], types: dict[str, TensorType]
         inputs.append(types[name] if name else None)
     if op.max_inputs < 64:
         inputs += [None] * (op.max_inputs - len(inputs))
-    results = infer_node(op, inputs)
+    results = infer_node(op, inputs, types)
     value = evaluate_node(op, inputs, results)
     if value is not None:
         results[0] = TensorType(results[0].dtype, results[0].shape, value)

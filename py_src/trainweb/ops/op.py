@@ -6,7 +6,9 @@ implementation, samples to test it on and inputs it must refuse. An instance is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -154,6 +156,7 @@ class Op:
 
     def __init__(self, node: Node, opset: int) -> None:
         self.node, self.opset = node, opset
+        self.types: Mapping[str, TensorType] = {}
         n = len(node.inputs)
         if not self.min_inputs <= n <= self.max_inputs and not self.accepts_inputs(n):
             raise ModelError(f"{node} has {n} inputs; {self.op_type()} takes {self._arity()}.")
@@ -204,6 +207,17 @@ class Op:
         if not -rank <= axis < rank:
             raise self.error(f"axis {axis} is outside [{-rank}, {rank - 1}].")
         return axis % rank
+
+    def forward_type(self, index: int = 0) -> TensorType:
+        """Type of the forward tensor whose gradient output `index` is: gradients of pooling name no input that has it.
+
+        The gradient of tensor `t` is called `t_grad`, or `t_grad_<k>` where t has several consumers.
+        """
+        name = self.node.outputs[index]
+        t = self.types.get(re.sub(r"_grad(_\d+)?$", "", name))
+        if t is None:
+            raise self.unsupported(f"an output {name!r} that is not named as the gradient of a known tensor")
+        return t
 
     # What subclasses give.
 

@@ -139,6 +139,39 @@ class InplaceClipGradNorm(SequenceOp):
 
 
 @register
+class InPlaceAccumulatorV2(Op):
+    """buffer = value where the flag is set, else buffer += value (com.microsoft). The output says it was updated."""
+
+    domain = MS
+    min_inputs, max_inputs, n_outputs = 2, 3, 2
+    state_inputs = (0,)
+    accumulates = True
+
+    def infer(self, buffer: TensorType, value: TensorType, flag: TensorType | None) -> tuple[TensorType, TensorType]:
+        if buffer.dtype != "float32" or value.dtype != "float32":
+            raise self.unsupported("a dtype other than float32")
+        if buffer.shape != value.shape:
+            raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
+        return TensorType("bool", (1,)), buffer
+
+    def lower(self, b: Builder, outs: list[Buf | None], buffer: Buf, value: Buf, flag: Buf | None) -> None:  # type: ignore[override]
+        overwrite = b.overwrite
+        if flag is not None and flag.value is not None:
+            overwrite = bool(flag.value[0])
+        elif flag is not None:
+            raise self.unsupported("a flag that is only known at run time")
+        b.accumulate(buffer, value, overwrite)
+        b.fill(outs[0], True)
+        if outs[1] is not None:
+            b.copy(outs[1], buffer)
+
+    def reference(self, buffer: Any, value: Any, flag: Any = None) -> Any:
+        return value if flag is not None and flag.all() else buffer + value
+
+    samples = (Sample([(3, 4), (3, 4)]),)
+
+
+@register
 class LinearLearningRate(Op):
     """Set the learning rate of the registered linear schedule (ai.trainweb); the scheduler step is a plan of it."""
 

@@ -1,0 +1,266 @@
+"""Pooling and its gradients."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ops.conv import Window, patches, unpatch, window
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, TensorType, register
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+
+class _Pool(Op):
+    attrs = {
+        "auto_pad": Str("NOTSET"), "ceil_mode": Int(0), "dilations": Ints(), "kernel_shape": Ints(required=True),
+        "pads": Ints(), "strides": Ints(),
+    }  # fmt: skip
+    auto_pad: str
+    ceil_mode: int
+    dilations: tuple[int, ...] | None
+    kernel_shape: tuple[int, ...]
+    pads: tuple[int, ...] | None
+    strides: tuple[int, ...] | None
+
+    def window_of(self, shape: tuple[int, ...]) -> Window:
+        """The window over an input of this shape (N, C, ...)."""
+        return window(
+            self, shape[2:], self.kernel_shape, strides=self.strides, dilations=self.dilations, pads=self.pads,
+            auto_pad=self.auto_pad, ceil_mode=bool(self.ceil_mode),
+        )  # fmt: skip
+
+    def pooled(self, x: TensorType) -> tuple[int, ...]:
+        """Shape of the output."""
+        if x.dtype != "float32":
+            raise self.unsupported(f"dtype {x.dtype}")
+        return (*x.shape[:2], *self.window_of(x.shape).out)
+
+    @staticmethod
+    def planes(shape: tuple[int, ...]) -> int:
+        """Number of (sample, channel) pairs."""
+        return prod(shape[:2])
+
+    def node_attrs(self) -> dict[str, Any]:
+        """The node's attributes, for its gradient."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
+
+    samples = (
+        Sample([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "strides": [2, 2]}, outputs=1),
+        Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, outputs=1),
+        Sample([(2, 3, 7, 7)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, outputs=1),
+        Sample([(2, 3, 9)], {"kernel_shape": [3]}, outputs=1),
+        Sample([(1, 2, 4, 4, 5)], {"kernel_shape": [2, 2, 2]}, outputs=1),
+        Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2]}, outputs=1),
+    )
+    bad = (
+        Bad([(2, 3, 6, 6)], {"kernel_shape": [0, 2]}),
+        Bad([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "strides": [0, 1]}),
+        Bad([(2, 3, 6, 6)], {"kernel_shape": [7, 7]}),
+        Bad([(2, 3, 6, 6)], {"kernel_shape": [2]}),
+        Bad([(2, 3, 6, 6)]),
+    )
+
+
+@register
+class MaxPool(_Pool):
+    """Largest value of each window. https://onnx.ai/onnx/operators/onnx__MaxPool.html"""
+
+    versions = (1, 8, 10, 11, 12)
+    attrs = {**_Pool.attrs, "storage_order": Int(0)}
+    n_outputs = 2
+    differentiable = (0,)
+    storage_order: int
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        if self.storage_order and len(self.node.outputs) > 1 and self.node.outputs[1]:
+            raise self.unsupported("storage_order 1 with an Indices output")
+        shape = self.pooled(x)
+        return TensorType("float32", shape), TensorType("int64", shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:  # type: ignore[override]
+        arguments = self.window_of(x.shape).arguments()
+        if x.size:
+            out = outs[0] or b.temp("float32", outs[1].shape if outs[1] else ())
+            b.emit("max_pool_f32", x=x, y=out, indices=outs[1], planes=self.planes(x.shape), **arguments)
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        indices = g.extra_output(1, "_mask")
+        return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.node_attrs())]
+
+    def reference(self, x: Any) -> tuple[Any, Any]:
+        w = self.window_of(x.shape)
+        places = np.broadcast_to(np.arange(x.size, dtype=np.float64).reshape(x.shape), x.shape)
+        p = patches(x, w, -np.inf).reshape(*x.shape[:2], *w.out, -1)
+        at = p.argmax(axis=-1)[..., None]
+        where = np.take_along_axis(patches(places, w, -1).reshape(p.shape), at, -1)[..., 0]
+        return np.take_along_axis(p, at, -1)[..., 0], where.astype(np.int64)
+
+    samples = (
+        *_Pool.samples,
+        Sample([(2, 3, 9, 9)], {"kernel_shape": [2, 3], "dilations": [2, 1]}, outputs=1),
+        Sample([(2, 3, 6, 6)], {"kernel_shape": [2, 2]}, outputs=2),
+    )
+
+
+@register
+class MaxPoolGrad(_Pool):
+    """dY scattered to the Indices of MaxPool (ai.onnx 9 of ONNX Runtime training)."""
+
+    attrs = {**_Pool.attrs, "storage_order": Int(0)}
+    min_inputs = max_inputs = 2
+    tested_through = "MaxPool"
+
+    def infer(self, dy: TensorType, indices: TensorType) -> TensorType:
+        x = self.forward_type()
+        if dy.shape != self.pooled(x) or indices.shape != dy.shape or indices.dtype != "int64":
+            raise self.error(f"dY {list(dy.shape)} and Indices {list(indices.shape)} do not fit X {list(x.shape)}.")
+        return TensorType("float32", x.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, indices: Buf) -> None:  # type: ignore[override]
+        if outs[0] is not None and outs[0].size:
+            shape = outs[0].shape
+            b.emit(
+                "max_pool_gradient_f32", dy=dy, indices=indices, dx=outs[0], planes=self.planes(shape),
+                size=prod(shape[2:]), out_size=prod(dy.shape[2:]),
+            )  # fmt: skip
+
+
+@register
+class AveragePool(_Pool):
+    """Mean of each window. https://onnx.ai/onnx/operators/onnx__AveragePool.html"""
+
+    versions = (1, 7, 10, 11, 19, 22)
+    attrs = {**_Pool.attrs, "count_include_pad": Int(0)}
+    differentiable = (0,)
+    count_include_pad: int
+
+    def infer(self, x: TensorType) -> TensorType:
+        return TensorType("float32", self.pooled(x))
+
+    def pool_arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        """Kernel arguments for an input of this shape."""
+        w = self.window_of(shape)
+        pad_end = [0] * (3 - len(w.size)) + list(w.pad_end)
+        return {
+            "planes": self.planes(shape), "pad_end": pad_end, "count_include_pad": int(bool(self.count_include_pad)),
+            **w.arguments(),
+        }  # fmt: skip
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:  # type: ignore[override]
+        if outs[0] is not None and x.size:
+            b.emit("average_pool_f32", x=x, y=outs[0], **self.pool_arguments(x.shape))
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        return [g.op("AveragePoolGrad", [douts[0] or ""], **self.node_attrs())]
+
+    def counts(self, w: Window) -> Any:
+        """Reference: elements each window's mean is over."""
+        ones = np.ones((1, 1, *w.size))
+        if self.count_include_pad:
+            pads = [(0, 0), (0, 0), *zip(w.pad, w.pad_end, strict=True)]
+            padded = np.pad(ones, pads, constant_values=1.0)
+            flat = Window(padded.shape[2:], w.kernel, w.out, w.stride, w.dilation, (0,) * len(w.pad), (0,) * len(w.pad))
+            return patches(padded, flat).reshape(1, 1, *w.out, -1).sum(axis=-1)
+        return patches(ones, w).reshape(1, 1, *w.out, -1).sum(axis=-1)
+
+    def reference(self, x: Any) -> Any:
+        w = self.window_of(x.shape)
+        return patches(x, w).reshape(*x.shape[:2], *w.out, -1).sum(axis=-1) / self.counts(w)
+
+    samples = (
+        *_Pool.samples,
+        Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "count_include_pad": 1}),
+    )
+
+
+@register
+class AveragePoolGrad(AveragePool):
+    """dY spread over each window (ai.onnx 9 of ONNX Runtime training)."""
+
+    name = "AveragePoolGrad"
+    differentiable = ()
+    tested_through = "AveragePool"
+
+    def infer(self, dy: TensorType) -> TensorType:
+        x = self.forward_type()
+        if dy.shape != self.pooled(x):
+            raise self.error(f"dY {list(dy.shape)} does not fit X {list(x.shape)}.")
+        return TensorType("float32", x.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf) -> None:  # type: ignore[override]
+        if outs[0] is not None and outs[0].size:
+            b.emit("average_pool_gradient_f32", dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape))
+
+    def spread(self, dy: Any, w: Window) -> Any:
+        """Reference of the gradient for a known window."""
+        share = (dy / self.counts(w)).reshape(*dy.shape, *[1] * len(w.kernel))
+        return unpatch(np.broadcast_to(share, (*dy.shape, *w.kernel)), w)
+
+
+class _GlobalPool(Op):
+    """A reduction over all spatial dims, which stay as dims of size 1."""
+
+    differentiable = (0,)
+    operation = 0
+
+    def infer(self, x: TensorType) -> TensorType:
+        if x.dtype != "float32":
+            raise self.unsupported(f"dtype {x.dtype}")
+        if x.rank < 3:
+            raise self.error(f"X has shape {list(x.shape)}; it needs spatial dims.")
+        return TensorType("float32", (*x.shape[:2], *[1] * (x.rank - 2)))
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:  # type: ignore[override]
+        if outs[0] is not None and outs[0].size:
+            b.emit("reduce_f32", x=x, y=outs[0], outer=prod(x.shape[:2]), n=prod(x.shape[2:]), inner=1, op=self.operation)
+
+    samples = (Sample([(2, 3, 5, 4)]), Sample([(2, 3, 7)]))
+    bad = (Bad([(2, 3)]),)
+
+
+@register
+class GlobalAveragePool(_GlobalPool):
+    """Mean over the spatial dims. https://onnx.ai/onnx/operators/onnx__GlobalAveragePool.html"""
+
+    operation = 1
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        shape = g.shape(ins[0])
+        if not all(isinstance(d, int) for d in shape[2:]):
+            raise self.unsupported("the gradient with symbolic spatial dimensions")
+        count = g.constant("float32", (1,), (float(prod(int(d or 0) for d in shape[2:])),))
+        scaled = g.op("Scale", [douts[0] or "", count], domain=MS, scale_down=1)
+        return [g.op("Expand", [scaled, g.op("Shape", [ins[0]])])]
+
+    def reference(self, x: Any) -> Any:
+        return x.mean(axis=tuple(range(2, x.ndim)), keepdims=True)
+
+
+@register
+class GlobalMaxPool(_GlobalPool):
+    """Maximum over the spatial dims; its gradient goes to all maxima in equal parts.
+
+    https://onnx.ai/onnx/operators/onnx__GlobalMaxPool.html
+    """
+
+    operation = 2
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        hit = g.op("Cast", [g.op("Equal", [ins[0], outs[0]])], to=1)
+        hits = g.reduce_sum(hit, list(range(2, g.rank(ins[0]))), True)
+        return [g.op("Mul", [hit, g.op("Div", [douts[0] or "", hits])])]
+
+    def reference(self, x: Any) -> Any:
+        return x.max(axis=tuple(range(2, x.ndim)), keepdims=True)

@@ -137,16 +137,27 @@ CONFIG = {
 """Keys of `createFromModel` and the arguments of `build_artifacts` they are."""
 
 
+def _member(choices: Any, name: Any) -> Any:
+    """The member of an enum by name, as the page gives it."""
+    if name not in choices.__members__:
+        raise SessionError(f"Unknown {choices.__name__} {name!r:.80}; there are {', '.join(choices.__members__)}.")
+    return choices[name]
+
+
 @answered
 def create_from_model(model: Any, config_json: str, options_json: str) -> dict[str, Any]:
     """A session from a forward model: its artifacts are built here."""
-    from trainweb.artifacts import build_artifacts
+    from trainweb.artifacts import LossType, OptimType, build_artifacts
 
     config = json.loads(config_json)
     unknown = [k for k in config if k not in CONFIG]
     if unknown:
         raise SessionError(f"Unknown configuration {', '.join(unknown)}; there are {', '.join(CONFIG)}.")
-    built = build_artifacts(as_bytes(model), **{CONFIG[k]: v for k, v in config.items() if v is not None})
+    arguments = {CONFIG[k]: v for k, v in config.items() if v is not None}
+    for key, choices in (("loss", LossType), ("optimizer", OptimType)):
+        if key in arguments:
+            arguments[key] = _member(choices, arguments[key])
+    built = build_artifacts(as_bytes(model), **arguments)
     return _create(
         built.training_model, built.nominal_checkpoint or built.checkpoint, built.eval_model, built.optimizer_model,
         _limits(options_json), built,

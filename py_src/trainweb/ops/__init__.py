@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 
 FAMILIES = (
-    "elementwise", "matmul", "conv", "pool", "reduce", "shape", "index", "norm", "softmax_loss",
-    "random", "optim",
+    "elementwise", "logic", "activation", "trigonometry", "matmul", "conv", "pool", "reduce", "view", "shape",
+    "constant", "join", "slicing", "index", "norm", "softmax_loss", "random", "optim",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
 from trainweb.ops.op import MS, Bad, Float, Sample, Str, TensorType, register
 from trainweb.ops.pointwise import GradientOp, Names, Pointwise, Unary, reduced
-from trainweb.ops.symbolic import Var, names
+from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder

@@ -151,6 +151,10 @@ class Op:
     """Output 0 is input 0's bytes under another shape: nothing is computed."""
     state_inputs: ClassVar[tuple[int, ...]] = ()
     """Inputs that the operator updates in place (running statistics, accumulation buffers)."""
+    static_inputs: ClassVar[tuple[int, ...]] = ()
+    """Inputs whose values decide shapes: they must be known at compile time."""
+    stochastic: ClassVar[bool] = False
+    """Output 0 is drawn at random; `reference` is its mean."""
     samples: ClassVar[Sequence[Sample]] = ()
     bad: ClassVar[Sequence[Bad]] = ()
 

@@ -1,0 +1,48 @@
+"""Inputs that must be known at compile time, and the limits of what they may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from trainweb.errors import LimitError
+from trainweb.model.graph import ITEM_SIZE
+from trainweb.ops.op import Op, TensorType
+
+MAX_TENSOR_BYTES = 2**31 - 1
+"""Kernels count bytes in 32-bit signed integers."""
+
+
+def numbers(op: Op, t: TensorType, what: str) -> tuple[Any, ...]:
+    """The elements of a scalar or 1-D input."""
+    if t.rank > 1:
+        raise op.error(f"{what} has shape {list(t.shape)}; it must be 1-D.")
+    if t.value is None:
+        raise op.unsupported(f"{what} that is only known at run time")
+    return t.value
+
+
+def integers(op: Op, t: TensorType, what: str) -> tuple[int, ...]:
+    """The elements of a scalar or 1-D integer input."""
+    if t.dtype not in ("int64", "int32"):
+        raise op.error(f"{what} is {t.dtype}; it must be int64.")
+    return numbers(op, t, what)
+
+
+def scalar(op: Op, t: TensorType, what: str) -> Any:
+    """The element of a one-element input."""
+    if t.size != 1:
+        raise op.error(f"{what} has shape {list(t.shape)}; it must be one number.")
+    return numbers(op, t, what)[0]
+
+
+def checked(op: Op, dtype: str, shape: Sequence[int]) -> TensorType:
+    """A type whose size is checked, as the numbers in a model can ask for any."""
+    if any(dim < 0 for dim in shape):
+        raise op.error(f"the result would have shape {list(shape)}.")
+    if prod(shape) * ITEM_SIZE[dtype] > MAX_TENSOR_BYTES:
+        raise LimitError(
+            f"{op.node}: a {dtype} result of shape {list(shape)} is larger than {MAX_TENSOR_BYTES} bytes."
+        )
+    return TensorType(dtype, tuple(shape))

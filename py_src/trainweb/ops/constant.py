@@ -1,0 +1,211 @@
+"""Tensors out of attributes and shapes."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import LimitError, UnsupportedError
+from trainweb.model.checks import ONNX_DTYPES
+from trainweb.model.graph import STRUCT_FORMAT, Tensor
+from trainweb.ops.arguments import checked, integers, scalar
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i64
+from trainweb.ops.op import (
+    Bad,
+    Float,
+    Floats,
+    Int,
+    Ints,
+    Op,
+    Sample,
+    Str,
+    TensorAttr,
+    TensorType,
+    register,
+)  # fmt: skip
+from trainweb.ops.pointwise import MAX_EVALUATED, Names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+
+@register
+class Constant(Op):
+    """A tensor from an attribute. https://onnx.ai/onnx/operators/onnx__Constant.html"""
+
+    versions = (1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
+    attrs = {
+        "value": TensorAttr(), "value_float": Float(), "value_floats": Floats(), "value_int": Int(),
+        "value_ints": Ints(), "value_string": Str(), "sparse_value": TensorAttr(),
+    }  # fmt: skip
+    min_inputs = max_inputs = 0
+    samples = (
+        Sample([], {"value": f32([[1.0, 2.0], [3.0, 4.0]])}), Sample([], {"value_float": 2.5}),
+        Sample([], {"value_floats": [1.0, 2.0]}), Sample([], {"value_int": 3}), Sample([], {"value_ints": [3, 4]}),
+        Sample([], {"value": bools([True, False])}),
+    )  # fmt: skip
+    bad = (Bad([]), Bad([], {"value_int": 1, "value_float": 2.0}), Bad([], {"value_string": "a"}, UnsupportedError))
+
+    def tensor(self) -> Tensor:
+        """The constant."""
+        given = [name for name in self.attrs if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise self.error(f"exactly one of its attributes must be given, not {given}.")
+        value = getattr(self, given[0])
+        if given[0] == "value":
+            return value  # type: ignore[no-any-return]
+        if given[0] in ("value_string", "sparse_value"):
+            raise self.unsupported(given[0])
+        dtype = "float32" if "float" in given[0] else "int64"
+        if given[0].endswith("s"):
+            return Tensor.of("", dtype, (len(value),), value)
+        return Tensor.of("", dtype, (), [value])
+
+    def infer(self) -> TensorType:  # type: ignore[override]
+        tensor = self.tensor()
+        return TensorType(tensor.dtype, tensor.shape)
+
+    def evaluate(self) -> tuple[Any, ...] | None:  # type: ignore[override]
+        tensor = self.tensor()
+        return tensor.values() if tensor.dtype in STRUCT_FORMAT else None
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return []
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if outs[0] is not None:
+            b.copy(outs[0], b.constant_tensor(self.tensor()))
+
+    def reference(self) -> Any:
+        tensor = self.tensor()
+        return np.array(tensor.values(), tensor.dtype).reshape(tensor.shape)
+
+
+@register
+class ConstantOfShape(Op):
+    """One value in a given shape. https://onnx.ai/onnx/operators/onnx__ConstantOfShape.html"""
+
+    versions = (9, 20, 21, 23, 24, 25)
+    attrs = {"value": TensorAttr()}
+    static_inputs = (0,)
+    samples = (
+        Sample([i64([2, 3])]), Sample([i64([2, 3])], {"value": i64([7])}), Sample([i64([])], {"value": f32([2.5])}),
+        Sample([i64([4])], {"value": bools([True])}), Sample([i64([3, 0])]),
+    )  # fmt: skip
+    bad = (
+        Bad([i64([2, -3])]), Bad([i64([2])], {"value": i64([1, 2])}), Bad([(2,)]),
+        Bad([i64([2**40, 2**40])], error=LimitError), Bad([(2, 3)]),
+    )  # fmt: skip
+
+    def _fill(self) -> tuple[str, Any]:
+        if self.value is None:
+            return "float32", 0.0
+        if self.value.size != 1:
+            raise self.error(f"value has {self.value.size} elements, not 1.")
+        if self.value.dtype not in STRUCT_FORMAT:
+            raise self.unsupported(f"dtype {self.value.dtype}")
+        return self.value.dtype, self.value.values()[0]
+
+    def infer(self, shape: TensorType) -> TensorType:  # type: ignore[override]
+        return checked(self, self._fill()[0], integers(self, shape, "shape"))
+
+    def evaluate(self, shape: TensorType) -> tuple[Any, ...] | None:  # type: ignore[override]
+        size = prod(shape.value or ())
+        return (self._fill()[1],) * size if size <= MAX_EVALUATED else None
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [None]
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        b.fill(outs[0], self._fill()[1])
+
+    def reference(self, shape: Any) -> Any:
+        dtype, value = self._fill()
+        return np.full([int(d) for d in shape], value, dtype)
+
+
+@register
+class Range(Op):
+    """start, start + delta, ... before limit. https://onnx.ai/onnx/operators/onnx__Range.html"""
+
+    versions = (11, 27)
+    attrs = {"stash_type": Int(1)}
+    min_inputs = max_inputs = 3
+    static_inputs = (0, 1, 2)
+    samples = (
+        Sample([i64(1), i64(10), i64(3)]), Sample([i64(5), i64(0), i64(-2)]), Sample([i64(5), i64(0), i64(1)]),
+        Sample([f32(0.0), f32(1.0), f32(0.25)]),
+    )  # fmt: skip
+    bad = (Bad([i64(0), i64(5), i64(0)]), Bad([i64(0), f32(5.0), i64(1)]), Bad([i64(0), i64([5, 6]), i64(1)]),
+           Bad([i64(0), i64(2**60), i64(1)], error=LimitError), Bad([f32(0.0), f32(float("inf")), f32(1.0)]),
+           Bad([i64(0), i64(2**25), i64(1)], error=LimitError))  # fmt: skip
+
+    max_elements = 1 << 24
+    """Ranges are computed in Python: as many as float32 counts exactly."""
+
+    def _count(self, start: Any, limit: Any, delta: Any) -> int:
+        if delta == 0:
+            raise self.error("delta is 0.")
+        if isinstance(delta, int):
+            return max(0, -((start - limit) // delta))
+        if not abs(limit - start) < float("inf"):
+            raise self.error("a bound is not finite.")
+        return max(0, ceil((limit - start) / delta))
+
+    def infer(self, start: TensorType, limit: TensorType, delta: TensorType) -> TensorType:  # type: ignore[override]
+        if not start.dtype == limit.dtype == delta.dtype:
+            raise self.error("start, limit and delta are not of one dtype.")
+        bounds = [scalar(self, t, what) for t, what in ((start, "start"), (limit, "limit"), (delta, "delta"))]
+        count = self._count(*bounds)
+        if count > self.max_elements:
+            raise LimitError(f"{self.node}: a range of {count} elements; at most {self.max_elements} are made.")
+        return TensorType(start.dtype, (count,))
+
+    def evaluate(self, start: Any, limit: Any, delta: Any) -> tuple[Any, ...]:
+        first, last, step = start.value[0], limit.value[0], delta.value[0]
+        return tuple(first + k * step for k in range(self._count(first, last, step)))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [None] * 3
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if outs[0] is not None:
+            b.copy(outs[0], b.constant(outs[0].dtype, outs[0].shape, self.evaluate(*ins)))
+
+    def reference(self, start: Any, limit: Any, delta: Any) -> Any:
+        return np.arange(start.item(), limit.item(), delta.item()).astype(start.dtype)
+
+
+@register
+class EyeLike(Op):
+    """Ones on diagonal k of a matrix of the shape of x. https://onnx.ai/onnx/operators/onnx__EyeLike.html"""
+
+    versions = (9, 22)
+    attrs = {"dtype": Int(), "k": Int(0)}
+    samples = (Sample([(3, 4)]), Sample([(3, 3)], {"k": 1, "dtype": 7}), Sample([i64([[1], [2]])], {"k": -1}))
+    bad = (Bad([(3,)]), Bad([(3, 3)], {"dtype": 8}, UnsupportedError))
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        if x.rank != 2:
+            raise self.error(f"x of shape {list(x.shape)} is no matrix.")
+        dtype = x.dtype if self.dtype is None else ONNX_DTYPES.get(self.dtype, "")
+        if dtype not in ("float32", "float64", "int32", "int64", "uint8", "bool"):
+            raise self.unsupported(f"dtype {dtype}")
+        return TensorType(dtype, x.shape)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [None]
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        out = outs[0]
+        if out is None:
+            return
+        n, m = out.shape
+        row = b.constant("int64", (n, 1), range(self.k, n + self.k))
+        column = b.constant("int64", (m,), range(m))
+        b.elementwise([out], [column, row], lambda e, c, r: e.cast(e.compare("eq", c, r), out.dtype))
+
+    def reference(self, x: Any) -> Any:
+        return np.eye(*x.shape, k=self.k, dtype=x.dtype if self.dtype is None else ONNX_DTYPES[self.dtype])

@@ -1,0 +1,92 @@
+"""Copies between strided arrangements: what the operators that move elements lower to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from trainweb.errors import UnsupportedError
+from trainweb.model.graph import ITEM_SIZE
+from trainweb.ops.op import contiguous_strides
+
+if TYPE_CHECKING:
+    from trainweb.compiler.lower import Buf, Builder
+
+KERNEL_RANK = 8
+"""Dimensions a kernel walks; more can stay after merging only in contrived models."""
+
+
+def collapse(dims: Sequence[int], *strides: Sequence[int]) -> list[list[int]]:
+    """`dims` without ones, neighbours merged where every stride allows; then the strides alike."""
+    merged: list[list[int]] = []
+    for dim, *steps in zip(dims, *strides, strict=True):
+        if dim == 1:
+            continue
+        last = merged[-1] if merged else None
+        if last and all(last[1 + k] == step * dim for k, step in enumerate(steps)):
+            merged[-1] = [last[0] * dim, *steps]
+        else:
+            merged.append([dim, *steps])
+    return [[row[k] for row in merged] for k in range(1 + len(strides))]
+
+
+def padded(values: Sequence[int], filler: int, b: Builder) -> list[int]:
+    """`values` as the kernels take them: of rank 8, filled up in front."""
+    if len(values) > KERNEL_RANK:
+        raise UnsupportedError(f"{b.node}: more than {KERNEL_RANK} dimensions are not supported.")
+    return [filler] * (KERNEL_RANK - len(values)) + list(values)
+
+
+def strided_copy(
+    b: Builder,
+    out: Buf,
+    source: Buf,
+    dims: Sequence[int],
+    out_strides: Sequence[int],
+    source_strides: Sequence[int],
+    *,
+    out_start: int = 0,
+    source_start: int = 0,
+) -> None:
+    """out[out_start + i . out_strides] = source[source_start + i . source_strides] for every i in `dims`."""
+    if prod(dims) == 0:
+        return
+    sizes, to, start = collapse(dims, out_strides, source_strides)
+    if to in ([], [1]) and start in ([], [1]):
+        count = (prod(sizes),)
+        b.copy(out.view(count, out_start), source.view(count, source_start))
+        return
+    b.emit(
+        "strided_copy", src=source, dst=out, size=ITEM_SIZE[out.dtype], dims=padded(sizes, 1, b),
+        src_strides=padded(start, 0, b), dst_strides=padded(to, 0, b),
+        src_offset=source_start, dst_offset=out_start,
+    )  # fmt: skip
+
+
+def transpose(b: Builder, out: Buf, x: Buf, perm: Sequence[int]) -> None:
+    """Dims of `x` in the order `perm`."""
+    steps = contiguous_strides(x.shape)
+    dims = [x.shape[k] for k in perm]
+    strided_copy(b, out, x, dims, contiguous_strides(dims), [steps[k] for k in perm])
+
+
+def copy_axis(
+    b: Builder, out: Buf, x: Buf, axis: int, size: int, *, out_start: int = 0, source_start: int = 0
+) -> None:
+    """Copy `size` slices along `axis`, from position `source_start` of x to `out_start` of out."""
+    inner = prod(x.shape[axis + 1 :])
+    strided_copy(
+        b, out, x, (prod(x.shape[:axis]), size * inner),
+        (out.shape[axis] * inner, 1), (x.shape[axis] * inner, 1),
+        out_start=out_start * inner, source_start=source_start * inner,
+    )  # fmt: skip
+
+
+def gather_axis(b: Builder, out: Buf, x: Buf, indices: Buf, axis: int) -> None:
+    """Slices of `x` along `axis`, picked by `indices`."""
+    b.emit(
+        "gather", data=x, indices=indices, y=out, outer=prod(x.shape[:axis]), dim=x.shape[axis],
+        n=indices.size, inner=prod(x.shape[axis + 1 :]) * ITEM_SIZE[x.dtype],
+        index_size=ITEM_SIZE[indices.dtype],
+    )  # fmt: skip

@@ -1,0 +1,579 @@
+"""Operators that pick or put elements by index."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.model.graph import ITEM_SIZE
+from trainweb.ops.arguments import checked, integers, scalar
+from trainweb.ops.copies import gather_axis, padded
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i32, i64
+from trainweb.ops.op import MS, Bad, Int, Op, Sample, Str, TensorType, contiguous_strides, register
+from trainweb.ops.pointwise import Names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+"""In the order of the kernels' numbers."""
+
+
+def check_types(op: Op, indices: TensorType) -> None:
+    """Indices are int32 or int64."""
+    if indices.dtype not in ("int64", "int32"):
+        raise op.error(f"indices are {indices.dtype}; they must be int64 or int32.")
+
+
+def check_range(op: Op, indices: TensorType, dim: int) -> None:
+    """Refuse constant indices outside [-dim, dim); the kernels check the others."""
+    check_types(op, indices)
+    for position, index in enumerate(indices.value or ()):
+        if not -dim <= index < dim:
+            raise op.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
+    if dim == 0 and indices.size:
+        raise op.error("a dimension of 0 has no elements to pick.")
+
+
+def check_feed(b: Builder, indices: Buf, dim: int) -> None:
+    """Let indices that are fed be checked before anything is computed."""
+    if indices.storage.is_feed:
+        b.emit(
+            "check_indices", indices=indices, n=indices.size, index_size=ITEM_SIZE[indices.dtype],
+            lo=-dim, hi=dim, has_ignore=0, ignore=0, label=0,
+        )  # fmt: skip
+
+
+def zeros_like(g: GradientBuilder, name: str) -> str:
+    """Zeros of the shape of a tensor."""
+    return g.op("ConstantOfShape", [g.op("Shape", [name])])  # type: ignore[no-any-return]
+
+
+@register
+class Gather(Op):
+    """Slices of data along an axis, picked by indices. https://onnx.ai/onnx/operators/onnx__Gather.html"""
+
+    versions = (1, 11, 13)
+    attrs = {"axis": Int(0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    samples = (
+        Sample([(5, 3), i64([0, 4, -1, 0])]), Sample([(2, 5, 3), i64([[0, 4], [1, 1]])], {"axis": 1}),
+        Sample([(5, 3), i64(2)]), Sample([(5, 3), i32([1, 2])], {"axis": -1}),
+        Sample([i64([7, 8, 9]), i64([2, 0])]), Sample([bools([True, False]), i64([1, 1, 0])]),
+        Sample([(5, 3), i64([])]),
+    )  # fmt: skip
+    bad = (
+        Bad([(5, 3), i64([5])]), Bad([(5, 3), i64([-6])]), Bad([(5, 3), i64([0])], {"axis": 2}), Bad([(), i64([0])]),
+        Bad([(5, 3), f32([1.0])]), Bad([(5, 3), i64([-(2**63)])]),
+    )  # fmt: skip
+
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:  # type: ignore[override]
+        axis = self.axis_of(self.axis, data.rank)
+        check_range(self, indices, data.shape[axis])
+        return checked(self, data.dtype, data.shape[:axis] + indices.shape + data.shape[axis + 1 :])
+
+    def evaluate(self, data: TensorType, indices: TensorType) -> tuple[Any, ...] | None:  # type: ignore[override]
+        axis = self.axis_of(self.axis, data.rank)
+        dim, inner = data.shape[axis], prod(data.shape[axis + 1 :])
+        value = data.value or ()
+        return tuple(
+            value[(o * dim + index % dim) * inner + i]
+            for o in range(prod(data.shape[:axis])) for index in indices.value or () for i in range(inner)
+        )  # fmt: skip
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        data, indices = ins
+        if outs[0] is not None and data is not None and indices is not None:
+            axis = self.axis % len(data.shape)
+            check_feed(b, indices, data.shape[axis])
+            gather_axis(b, outs[0], data, indices, axis)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        shape = g.op("Shape", [ins[0]])
+        return [g.op("GatherGrad", [shape, ins[1], douts[0]], domain=MS, axis=self.axis), None]
+
+    def reference(self, data: Any, indices: Any) -> Any:
+        return np.take(data, indices, self.axis)
+
+
+@register
+class GatherGrad(Op):
+    """Zeros of a given shape with rows of dY added where Gather took them: inputs shape, indices, dY."""
+
+    domain = MS
+    attrs = {"axis": Int(0)}
+    min_inputs = max_inputs = 3
+    static_inputs = (0,)
+    samples = (
+        Sample([i64([5, 3]), i64([0, 4, -1, 0]), (4, 3)]), Sample([i64([2, 5, 3]), i64([[0, 4], [1, 1]]), (2, 2, 2, 3)], {"axis": 1}),
+        Sample([i64([5, 3]), i64(2), (3,)]), Sample([i64([5, 3]), i32([1, 2]), (5, 2)], {"axis": -1}),
+    )  # fmt: skip
+    bad = (
+        Bad([i64([5, 3]), i64([5]), (1, 3)]), Bad([i64([5, 3]), i64([0]), (2, 3)]), Bad([i64([-5, 3]), i64([0]), (1, 3)]),
+        Bad([i64([5]), i64([0]), i64([1])], error=UnsupportedError),
+    )  # fmt: skip
+
+    def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:  # type: ignore[override]
+        if dy.dtype != "float32":
+            raise self.unsupported(f"dtype {dy.dtype}")
+        result = checked(self, dy.dtype, integers(self, shape, "shape"))
+        axis = self.axis_of(self.axis, result.rank)
+        check_range(self, indices, result.shape[axis])
+        expected = result.shape[:axis] + indices.shape + result.shape[axis + 1 :]
+        if dy.shape != expected:
+            raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
+        return result
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        _, indices, dy = ins
+        if outs[0] is None or indices is None:
+            return
+        shape = outs[0].shape
+        axis = self.axis % len(shape)
+        b.emit(
+            "gather_grad_f32", dy=dy, indices=indices, dx=outs[0], outer=prod(shape[:axis]), dim=shape[axis],
+            n=indices.size, inner=prod(shape[axis + 1 :]), index_size=ITEM_SIZE[indices.dtype], accumulate=0,
+        )  # fmt: skip
+
+    def reference(self, shape: Any, indices: Any, dy: Any) -> Any:
+        dx = np.zeros([int(d) for d in shape])
+        axis = self.axis % dx.ndim
+        rows = np.moveaxis(dx, axis, 0)
+        taken = np.moveaxis(dy, range(axis, axis + indices.ndim), range(indices.ndim))
+        np.add.at(rows, indices, taken)
+        return dx
+
+
+# ---- one index per element
+
+
+class ElementsOp(Op):
+    """Shared by the operators whose indices have one entry per element taken or put."""
+
+    axis: int
+
+    def check_elements(self, data: TensorType, indices: TensorType) -> int:
+        """The axis, after the shapes have been checked."""
+        axis = self.axis_of(self.axis, data.rank)
+        fits = indices.rank == data.rank and all(
+            i <= d for k, (i, d) in enumerate(zip(indices.shape, data.shape, strict=True)) if k != axis
+        )
+        if not fits:
+            raise self.error(f"indices of shape {list(indices.shape)} do not fit data of shape {list(data.shape)}.")
+        check_range(self, indices, data.shape[axis])
+        return axis
+
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
+        """What gather_elements and scatter_elements share."""
+        axis = self.axis % len(data.shape)
+        strides = list(contiguous_strides(data.shape))
+        axis_stride, strides[axis] = strides[axis], 0
+        return {
+            "indices": indices, "dims": padded(indices.shape, 1, b), "strides": padded(strides, 0, b),
+            "axis_dim": data.shape[axis], "axis_stride": axis_stride, "size": ITEM_SIZE[data.dtype],
+            "index_size": ITEM_SIZE[indices.dtype],
+        }  # fmt: skip
+
+    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
+        """Put `updates` into `out`."""
+        if indices.size:
+            b.emit(
+                "scatter_elements", updates=updates, y=out, reduction=REDUCTIONS.index(reduction),
+                **self.arguments(b, out, indices),
+            )  # fmt: skip
+
+
+@register
+class GatherElements(ElementsOp):
+    """data at the indices' own position but for one axis. https://onnx.ai/onnx/operators/onnx__GatherElements.html"""
+
+    versions = (11, 13)
+    attrs = {"axis": Int(0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    samples = (
+        Sample([(3, 4), i64([[0, 3], [1, 1], [-1, 0]])], {"axis": 1}), Sample([(3, 4), i64([[2, 0, -1, 1]])]),
+        Sample([(2, 3, 2), i32([[[0, 2], [1, 1]], [[0, 0], [2, 1]]])], {"axis": 1}),
+        Sample([i64([[7, 8], [9, 10]]), i64([[1, 0]])]),
+    )  # fmt: skip
+    bad = (
+        Bad([(3, 4), i64([[0, 4]])], {"axis": 1}), Bad([(3, 4), i64([0])]), Bad([(3, 4), i64([[0] * 5])]),
+        Bad([(3, 4), i64([[0]])], {"axis": 2}), Bad([(3, 4), f32([[0.0]])]),
+    )  # fmt: skip
+
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:  # type: ignore[override]
+        self.check_elements(data, indices)
+        return TensorType(data.dtype, indices.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        data, indices = ins
+        if outs[0] is not None and data is not None and indices is not None and indices.size:
+            check_feed(b, indices, data.shape[self.axis % len(data.shape)])
+            b.emit("gather_elements", data=data, y=outs[0], **self.arguments(b, data, indices))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        shape = g.op("Shape", [ins[0]])
+        return [g.op("GatherElementsGrad", [douts[0], shape, ins[1]], domain=MS, axis=self.axis), None]
+
+    def reference(self, data: Any, indices: Any) -> Any:
+        axis = self.axis % data.ndim
+        part = data[tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(indices.shape))]
+        return np.take_along_axis(part, indices, axis)
+
+
+def put_along_axis(data: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
+    """numpy's way to scatter."""
+    y = data.copy()
+    index = list(np.indices(indices.shape))
+    index[axis] = indices
+    if reduction == "none":
+        y[tuple(index)] = updates
+    else:
+        ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
+        ufunc.at(y, tuple(index), updates)
+    return y
+
+
+@register
+class GatherElementsGrad(ElementsOp):
+    """Zeros with dY added where GatherElements took: inputs dY, shape, indices."""
+
+    domain = MS
+    attrs = {"axis": Int(0)}
+    min_inputs = max_inputs = 3
+    static_inputs = (1,)
+    samples = (
+        Sample([(3, 2), i64([3, 4]), i64([[0, 3], [1, 1], [-1, 0]])], {"axis": 1}),
+        Sample([(1, 4), i64([3, 4]), i64([[2, 0, -1, 1]])]),
+    )  # fmt: skip
+    bad = (Bad([(3, 2), i64([3, 4]), i64([[0, 4], [0, 0], [0, 0]])], {"axis": 1}), Bad([(2, 2), i64([3, 4]), i64([[0, 1]])]))
+
+    def infer(self, dy: TensorType, shape: TensorType, indices: TensorType) -> TensorType:  # type: ignore[override]
+        if dy.dtype != "float32":
+            raise self.unsupported(f"dtype {dy.dtype}")
+        result = checked(self, dy.dtype, integers(self, shape, "shape"))
+        self.check_elements(result, indices)
+        if dy.shape != indices.shape:
+            raise self.error(f"dY has shape {list(dy.shape)} and indices {list(indices.shape)}.")
+        return result
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        dy, _, indices = ins
+        if outs[0] is not None and dy is not None and indices is not None:
+            b.fill(outs[0], 0)
+            self.scatter(b, outs[0], indices, dy, "add")
+
+    def reference(self, dy: Any, shape: Any, indices: Any) -> Any:
+        zeros = np.zeros([int(d) for d in shape])
+        return put_along_axis(zeros, indices, dy, self.axis % zeros.ndim, "add")
+
+
+@register
+class ScatterElements(ElementsOp):
+    """data with updates put in. https://onnx.ai/onnx/operators/onnx__ScatterElements.html"""
+
+    versions = (11, 13, 16, 18)
+    attrs = {"axis": Int(0), "reduction": Str("none")}
+    min_inputs = max_inputs = 3
+    differentiable = (0, 2)
+    samples = (
+        Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}), Sample([(3, 4), i64([[2, 0, -1, 1]]), (1, 4)]),
+        Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "add"}, opset=18),
+        Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "mul"}, opset=18, grad=()),
+        Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "max"}, opset=18, grad=()),
+        Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "min"}, opset=18, grad=()),
+        Sample([i64([1, 2, 3]), i64([2]), i64([9])]), Sample([bools([True, True]), i32([1]), bools([False])]),
+    )  # fmt: skip
+    bad = (
+        Bad([(3, 4), i64([[4]]), (1, 1)], {"axis": 1}), Bad([(3, 4), i64([[0, 1]]), (1, 1)]),
+        Bad([(3, 4), i64([[0]]), (1, 1)], {"reduction": "mean"}), Bad([(3, 4), i64([[0]]), i64([[1]])]),
+        Bad([i64([1]), i64([0]), i64([1])], {"reduction": "add"}, UnsupportedError, opset=18),
+        Bad([(3, 4), i64([0]), (1,)]),
+    )  # fmt: skip
+
+    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:  # type: ignore[override]
+        self.check_elements(data, indices)
+        if updates.shape != indices.shape or updates.dtype != data.dtype:
+            raise self.error(f"updates are {updates.dtype}{list(updates.shape)}; "
+                             f"{data.dtype}{list(indices.shape)} is needed.")  # fmt: skip
+        check_reduction(self, self.reduction, data.dtype)
+        return TensorType(data.dtype, data.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        data, indices, updates = ins
+        if outs[0] is not None and data is not None and indices is not None and updates is not None:
+            check_feed(b, indices, data.shape[self.axis % len(data.shape)])
+            b.copy(outs[0], data)
+            self.scatter(b, outs[0], indices, updates, self.reduction)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        _, indices, updates = ins
+        dy = douts[0] or ""
+        data_grad: str | None = dy
+        if self.reduction not in ("none", "add"):
+            raise self.unsupported(f"the gradient of reduction {self.reduction!r}")
+        if self.reduction == "none" and g.wants(ins[0]):
+            data_grad = g.op("ScatterElements", [dy, indices, zeros_like(g, updates)], axis=self.axis)
+        update_grad = g.op("GatherElements", [dy, indices], axis=self.axis) if g.wants(updates) else None
+        return [data_grad, None, update_grad]
+
+    def reference(self, data: Any, indices: Any, updates: Any) -> Any:
+        return put_along_axis(data, indices, updates, self.axis % data.ndim, self.reduction)
+
+
+@register
+class Scatter(ScatterElements):
+    """The older name of ScatterElements. https://onnx.ai/onnx/operators/onnx__Scatter.html"""
+
+    versions = (9, 11)
+    attrs = {"axis": Int(0)}
+    reduction = "none"
+    samples = (Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}, opset=10),)
+    bad = (Bad([(3, 4), i64([[4]]), (1, 1)], {"axis": 1}, opset=10),)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        _, indices, updates = ins
+        dy = douts[0] or ""
+        kept = g.op("Scatter", [dy, indices, zeros_like(g, updates)], axis=self.axis)
+        shape = g.op("Shape", [dy])
+        return [kept, None, self._taken(g, dy, shape, indices)]
+
+    def _taken(self, g: GradientBuilder, dy: str, shape: str, indices: str) -> str:
+        if g.opset < 11:
+            raise self.unsupported("the gradient for updates before opset 11")
+        return g.op("GatherElements", [dy, indices], axis=self.axis)  # type: ignore[no-any-return]
+
+
+def check_reduction(op: Op, reduction: str, dtype: str) -> None:
+    """Reductions other than none are of float32."""
+    if reduction not in REDUCTIONS:
+        raise op.error(f"there is no reduction {reduction!r}.")
+    if reduction != "none" and dtype != "float32":
+        raise op.unsupported(f"reduction {reduction!r} of {dtype}")
+
+
+# ---- index tuples
+
+
+class TuplesOp(Op):
+    """Shared by the operators whose last dimension of indices is a tuple that picks a slice of data."""
+
+    batch_dims: int = 0
+
+    def check_tuples(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
+        """Shape of all picked slices."""
+        batch = self.batch_dims
+        if indices.rank < 1 or data.rank < 1 or not 0 <= batch < min(indices.rank, data.rank):
+            raise self.error(f"batch_dims {batch} for data of rank {data.rank} and indices of rank {indices.rank}.")
+        k = indices.shape[-1]
+        if k > data.rank - batch or data.shape[:batch] != indices.shape[:batch]:
+            raise self.error(f"indices of shape {list(indices.shape)} do not fit data of shape {list(data.shape)}.")
+        check_types(self, indices)
+        for position, index in enumerate(indices.value or ()):
+            dim = data.shape[batch + position % k]
+            if not -dim <= index < dim:
+                raise self.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
+        return indices.shape[:-1] + data.shape[batch + k :]
+
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
+        """What gather_nd and scatter_nd share."""
+        batch, k = self.batch_dims, indices.shape[-1]
+        if k > 8:
+            raise self.unsupported("an index tuple of more than 8 numbers")
+        return {
+            "indices": indices, "batch": prod(data.shape[:batch]), "n": prod(indices.shape[batch:-1]), "k": k,
+            "dims": list(data.shape[batch : batch + k]) + [1] * (8 - k),
+            "slice": prod(data.shape[batch + k :]) * ITEM_SIZE[data.dtype], "index_size": ITEM_SIZE[indices.dtype],
+        }  # fmt: skip
+
+    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
+        """Put `updates` into `out`."""
+        b.emit(
+            "scatter_nd", updates=updates, y=out, reduction=REDUCTIONS.index(reduction),
+            **self.arguments(b, out, indices),
+        )  # fmt: skip
+
+
+def numpy_tuples(indices: Any, batch: int) -> tuple[Any, ...]:
+    """An index for numpy that picks the slices."""
+    grids = [
+        np.arange(indices.shape[d]).reshape([-1 if k == d else 1 for k in range(indices.ndim - 1)])
+        for d in range(batch)
+    ]
+    return (*grids, *(indices[..., k] for k in range(indices.shape[-1])))
+
+
+@register
+class GatherND(TuplesOp):
+    """Slices of data at index tuples. https://onnx.ai/onnx/operators/onnx__GatherND.html"""
+
+    versions = (11, 12, 13)
+    attrs = {"batch_dims": Int(0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    samples = (
+        Sample([(3, 4), i64([[0, 1], [2, -1]])]), Sample([(3, 4), i64([[0], [2], [0]])]),
+        Sample([(2, 3, 4), i64([[1, 0], [2, 3]])], {"batch_dims": 1}), Sample([(2, 3, 4), i64([[[1]], [[0]]])]),
+        Sample([i64([5, 6, 7]), i64([[2], [0]])]),
+    )  # fmt: skip
+    bad = (
+        Bad([(3, 4), i64([[0, 4]])]), Bad([(3, 4), i64([[0, 1, 0]])]), Bad([(3, 4), i64(0)]),
+        Bad([(2, 3), i64([[0]])], {"batch_dims": 1}), Bad([(3, 4), i64([[0]])], {"batch_dims": 2}), Bad([(3,), f32([[0.0]])]),
+    )  # fmt: skip
+
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:  # type: ignore[override]
+        return checked(self, data.dtype, self.check_tuples(data, indices))
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        data, indices = ins
+        if outs[0] is not None and data is not None and indices is not None:
+            b.emit("gather_nd", data=data, y=outs[0], **self.arguments(b, data, indices))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        shape = g.op("Shape", [ins[0]])
+        inputs = [shape, ins[1], douts[0]]
+        return [g.op("GatherNDGrad", inputs, domain=MS, batch_dims=self.batch_dims), None]
+
+    def reference(self, data: Any, indices: Any) -> Any:
+        return data[numpy_tuples(indices, self.batch_dims)]
+
+
+@register
+class GatherNDGrad(TuplesOp):
+    """Zeros with slices of dY added where GatherND took them: inputs shape, indices, dY."""
+
+    domain = MS
+    attrs = {"batch_dims": Int(0)}
+    min_inputs = max_inputs = 3
+    static_inputs = (0,)
+    samples = (
+        Sample([i64([3, 4]), i64([[0, 1], [2, -1]]), (2,)]), Sample([i64([3, 4]), i64([[0], [2], [0]]), (3, 4)]),
+        Sample([i64([2, 3, 4]), i64([[1, 0], [2, 3]]), (2,)], {"batch_dims": 1}),
+    )  # fmt: skip
+    bad = (Bad([i64([3, 4]), i64([[0, 4]]), (1,)]), Bad([i64([3, 4]), i64([[0, 1]]), (2,)]))
+
+    def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:  # type: ignore[override]
+        if dy.dtype != "float32":
+            raise self.unsupported(f"dtype {dy.dtype}")
+        result = checked(self, dy.dtype, integers(self, shape, "shape"))
+        expected = self.check_tuples(result, indices)
+        if dy.shape != expected:
+            raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
+        return result
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        _, indices, dy = ins
+        if outs[0] is not None and indices is not None and dy is not None:
+            b.fill(outs[0], 0)
+            self.scatter(b, outs[0], indices, dy, "add")
+
+    def reference(self, shape: Any, indices: Any, dy: Any) -> Any:
+        dx = np.zeros([int(d) for d in shape])
+        np.add.at(dx, numpy_tuples(indices, self.batch_dims), dy)
+        return dx
+
+
+@register
+class ScatterND(TuplesOp):
+    """data with slices put at index tuples. https://onnx.ai/onnx/operators/onnx__ScatterND.html"""
+
+    versions = (11, 13, 16, 18)
+    attrs = {"reduction": Str("none")}
+    min_inputs = max_inputs = 3
+    differentiable = (0, 2)
+    samples = (
+        Sample([(3, 4), i64([[0], [2]]), (2, 4)]), Sample([(3, 4), i64([[0, 1], [2, -1]]), (2,)]),
+        Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "add"}, opset=18),
+        Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "mul"}, opset=18, grad=()),
+        Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "max"}, opset=18, grad=()),
+        Sample([i64([1, 2, 3]), i64([[2]]), i64([9])]),
+    )  # fmt: skip
+    bad = (
+        Bad([(3, 4), i64([[3]]), (1, 4)]), Bad([(3, 4), i64([[0]]), (1, 3)]), Bad([(3, 4), i64([[0]]), i64([[1] * 4])]),
+        Bad([(3, 4), i64([[0]]), (1, 4)], {"reduction": "mean"}),
+    )  # fmt: skip
+
+    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:  # type: ignore[override]
+        expected = self.check_tuples(data, indices)
+        if updates.shape != expected or updates.dtype != data.dtype:
+            raise self.error(f"updates are {updates.dtype}{list(updates.shape)}; "
+                             f"{data.dtype}{list(expected)} is needed.")  # fmt: skip
+        check_reduction(self, self.reduction, data.dtype)
+        return TensorType(data.dtype, data.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        data, indices, updates = ins
+        if outs[0] is not None and data is not None and indices is not None and updates is not None:
+            b.copy(outs[0], data)
+            self.scatter(b, outs[0], indices, updates, self.reduction)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        _, indices, updates = ins
+        dy = douts[0] or ""
+        data_grad: str | None = dy
+        if self.reduction not in ("none", "add"):
+            raise self.unsupported(f"the gradient of reduction {self.reduction!r}")
+        if self.reduction == "none" and g.wants(ins[0]):
+            data_grad = g.op("ScatterND", [dy, indices, zeros_like(g, updates)])
+        update_grad = g.op("GatherND", [dy, indices]) if g.wants(updates) else None
+        return [data_grad, None, update_grad]
+
+    def reference(self, data: Any, indices: Any, updates: Any) -> Any:
+        y, index = data.copy(), numpy_tuples(indices, 0)
+        if self.reduction == "none":
+            y[index] = updates
+        else:
+            ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[self.reduction]
+            ufunc.at(y, index, updates)
+        return y
+
+
+@register
+class OneHot(Op):
+    """values[1] at each index along a new axis, values[0] elsewhere. https://onnx.ai/onnx/operators/onnx__OneHot.html"""
+
+    versions = (9, 11)
+    attrs = {"axis": Int(-1)}
+    min_inputs = max_inputs = 3
+    static_inputs = (1,)
+    samples = (
+        Sample([i64([0, 2, -1, 5]), i64(3), f32([0.0, 1.0])]), Sample([i64([[0, 1], [2, 2]]), i64([3]), (2,)], {"axis": 1}),
+        Sample([f32([0.0, 2.0]), f32(3.0), i64([5, 9])]), Sample([i32([1, 0]), i64(2), bools([False, True])], {"axis": 0}),
+    )  # fmt: skip
+    bad = (Bad([i64([0]), i64(-1), (2,)]), Bad([i64([0]), i64(3), (3,)]), Bad([i64([0]), i64(3), (2,)], {"axis": 2}),
+           Bad([i64([0]), i64([3, 4]), (2,)]))  # fmt: skip
+
+    def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:  # type: ignore[override]
+        if values.shape != (2,):
+            raise self.error(f"values has shape {list(values.shape)}, not [2].")
+        if indices.dtype not in ("int64", "int32", "float32"):
+            raise self.unsupported(f"indices of dtype {indices.dtype}")
+        axis = self.axis_of(self.axis, indices.rank + 1)
+        size = int(scalar(self, depth, "depth"))
+        return checked(self, values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [None] * 3
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        indices, _, values = ins
+        if outs[0] is None or indices is None or values is None:
+            return
+        if indices.dtype == "float32":
+            floats, indices = indices, b.temp("int64", indices.shape)
+            b.elementwise([indices], [floats], lambda e, x: e.cast(x, "int64"))
+        shape = outs[0].shape
+        axis = self.axis % len(shape)
+        b.emit(
+            "one_hot", indices=indices, values=values, y=outs[0], outer=prod(shape[:axis]), depth=shape[axis],
+            inner=prod(shape[axis + 1 :]), size=ITEM_SIZE[values.dtype], index_size=ITEM_SIZE[indices.dtype],
+        )  # fmt: skip
+
+    def reference(self, indices: Any, depth: Any, values: Any) -> Any:
+        depth = int(depth.item())
+        hot = np.where(indices < 0, indices + depth, indices)[..., None] == np.arange(depth)
+        return np.moveaxis(np.where(hot, values[1], values[0]), -1, self.axis)

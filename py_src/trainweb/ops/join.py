@@ -1,0 +1,225 @@
+"""Joining tensors along an axis and cutting them up."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ops.arguments import checked, integers
+from trainweb.ops.copies import copy_axis
+from trainweb.ops.elementwise import MANY
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, i64
+from trainweb.ops.op import (
+    MS,
+    Bad,
+    Int,
+    Ints,
+    Op,
+    Sample,
+    TensorType,
+    register,
+)  # fmt: skip
+from trainweb.ops.pointwise import Names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+
+@register
+class Concat(Op):
+    """Inputs one after the other along an axis. https://onnx.ai/onnx/operators/onnx__Concat.html"""
+
+    versions = (4, 11, 13)
+    attrs = {"axis": Int(required=True)}
+    max_inputs = MANY
+    differentiable = range(MANY)  # type: ignore[assignment]
+    samples = (
+        Sample([(2, 3), (2, 1), (2, 2)], {"axis": 1}), Sample([(2, 3), (1, 3)], {"axis": 0}),
+        Sample([(2, 3), (2, 3)], {"axis": -2}), Sample([(2, 3, 4), (2, 2, 4)], {"axis": 1}),
+        Sample([i64([1]), i64([2, 3])], {"axis": 0}), Sample([(2, 3)], {"axis": 1}),
+        Sample([bools([[True]]), bools([[False, True]])], {"axis": 1}),
+    )  # fmt: skip
+    bad = (
+        Bad([(2, 3), (3, 3)], {"axis": 1}), Bad([(2, 3), (2,)], {"axis": 0}), Bad([(2, 3)], {"axis": 2}),
+        Bad([(2, 3), (2, 3)]), Bad([(3,), i64([1])], {"axis": 0}), Bad([()], {"axis": 0}),
+    )  # fmt: skip
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        types = [t for t in inputs if t is not None]
+        first = types[0]
+        axis = self.axis_of(self.axis, first.rank)
+        for t in types:
+            fits = t.rank == first.rank and all(
+                a == b for k, (a, b) in enumerate(zip(t.shape, first.shape, strict=True)) if k != axis
+            )
+            if not fits or t.dtype != first.dtype:
+                raise self.error(f"{t.dtype}{list(t.shape)} and {first.dtype}{list(first.shape)} "
+                                 f"cannot be joined along axis {axis}.")  # fmt: skip
+        dims = list(first.shape)
+        dims[axis] = sum(t.shape[axis] for t in types)
+        return checked(self, first.dtype, dims)
+
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...]:
+        types = [t for t in inputs if t is not None]
+        axis = self.axis % types[0].rank
+        rows = prod(types[0].shape[:axis])
+        widths = [prod(t.shape[axis:]) for t in types]
+        return tuple(
+            v for r in range(rows) for t, w in zip(types, widths, strict=True)
+            for v in (t.value or ())[r * w : (r + 1) * w]
+        )  # fmt: skip
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        out, start = outs[0], 0
+        for x in ins:
+            if out is not None and x is not None:
+                axis = self.axis % len(out.shape)
+                copy_axis(b, out, x, axis, x.shape[axis], out_start=start)
+                start += x.shape[axis]
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        if len(ins) == 1:
+            return [douts[0]]
+        axis = self.axis % g.rank(ins[0])
+        sizes = [g.shape(name)[axis] for name in ins]
+        if all(isinstance(size, int) for size in sizes):
+            lengths = g.constant("int64", (len(sizes),), sizes)
+        else:
+            at = g.constant("int64", (1,), [axis])
+            lengths = g.op("Concat", [g.op("Gather", [g.op("Shape", [x]), at]) for x in ins], axis=0)
+        return g.op(  # type: ignore[no-any-return]
+            "SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=axis
+        )
+
+    def reference(self, *xs: Any) -> Any:
+        return np.concatenate(xs, self.axis)
+
+
+@register
+class ConcatTraining(Concat):
+    """Concat that also gives the inputs' sizes along the axis."""
+
+    domain = MS
+    versions = (1,)
+    n_outputs = 2
+    samples = (Sample([(2, 3), (2, 1), (2, 2)], {"axis": 1}), Sample([(2, 3), (1, 3)], {"axis": 0}))
+
+    def infer(self, *inputs: TensorType | None) -> Any:
+        joined = super().infer(*inputs)
+        axis = self.axis % joined.rank
+        lengths = tuple(t.shape[axis] for t in inputs if t is not None)
+        return joined, TensorType("int64", (len(lengths),), lengths)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        super().lower(b, outs[:1], *ins)
+        if outs[1] is not None:
+            lengths = [x.shape[self.axis] for x in ins if x is not None]
+            b.copy(outs[1], b.constant("int64", (len(lengths),), lengths))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        if len(ins) == 1:
+            return [douts[0]]
+        lengths = g.extra_output(1, "_lengths")
+        return g.op(  # type: ignore[no-any-return]
+            "SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=self.axis
+        )
+
+    def reference(self, *xs: Any) -> Any:
+        return super().reference(*xs), np.array([x.shape[self.axis] for x in xs], np.int64)
+
+
+class Splitting(Op):
+    """Parts of x along an axis."""
+
+    max_inputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    axis: int
+
+    def lengths(self, x: TensorType, split: TensorType | None) -> list[int]:
+        """Sizes of the parts along the axis."""
+        return list(integers(self, split, "split")) if split is not None else []
+
+    def infer(self, x: TensorType, split: TensorType | None = None) -> Any:  # type: ignore[override]
+        axis = self.axis_of(self.axis, x.rank)
+        sizes = self.lengths(x, split)
+        if min(sizes, default=0) < 0 or sum(sizes) != x.shape[axis]:
+            raise self.error(f"sizes {sizes} do not add up to dimension {axis} of shape {list(x.shape)}.")
+        if len(sizes) != len(self.node.outputs):
+            raise self.error(f"it has {len(self.node.outputs)} outputs and {len(sizes)} parts.")
+        return tuple(TensorType(x.dtype, (*x.shape[:axis], s, *x.shape[axis + 1 :])) for s in sizes)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, split = ins
+        if x is None:
+            return
+        axis, start = self.axis % len(x.shape), 0
+        given = None if split is None else TensorType(split.dtype, split.shape, split.value)
+        for out, size in zip(outs, self.lengths(TensorType(x.dtype, x.shape), given), strict=True):
+            if out is not None:
+                copy_axis(b, out, x, axis, size, source_start=start)
+            start += size
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        parts = []
+        for k, (name, dy) in enumerate(zip(outs, douts, strict=True)):
+            # An unused part is a part of zeros.
+            made = name or g.extra_output(k, f"_part_{k}")
+            parts.append(dy or g.op("ConstantOfShape", [g.op("Shape", [made])]))
+        return [g.op("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]]
+
+
+@register
+class Split(Splitting):
+    """Parts of given or equal size along an axis. https://onnx.ai/onnx/operators/onnx__Split.html"""
+
+    versions = (2, 11, 13, 18)
+    attrs = {"axis": Int(0), "split": Ints(), "num_outputs": Int()}
+    samples = (
+        Sample([(2, 6), i64([2, 3, 1])], {"axis": 1}, outputs=3), Sample([(6, 2)], {"axis": 0}, outputs=3, opset=17),
+        Sample([(2, 7)], {"axis": -1, "num_outputs": 3}, outputs=3, opset=18),
+        Sample([(2, 6)], {"axis": 1, "split": [2, 4]}, outputs=2, opset=11),
+        Sample([i64([1, 2, 3]), i64([1, 2])], outputs=2),
+    )  # fmt: skip
+    bad = (
+        Bad([(2, 6), i64([2, 3])], {"axis": 1}), Bad([(2, 6), i64([7, -1])], {"axis": 1}),
+        Bad([(2, 6), i64([6])], {"axis": 2}), Bad([(2, 6), i64([3, 3])], {"axis": 1}),
+        Bad([(2, 6)], {"axis": 1, "num_outputs": 2}, opset=18),
+    )  # fmt: skip
+
+    def lengths(self, x: TensorType, split: TensorType | None) -> list[int]:
+        if split is not None:
+            return super().lengths(x, split)
+        if self.split is not None:
+            return list(self.split)
+        count = len(self.node.outputs)
+        if self.num_outputs not in (None, count):
+            raise self.error(f"num_outputs is {self.num_outputs} and it has {count} outputs.")
+        total = x.shape[self.axis_of(self.axis, x.rank)]
+        size = -(-total // count)
+        if total % count and self.num_outputs is None:
+            raise self.error(f"{total} elements do not split into {count} equal parts.")
+        return [max(0, min(size, total - k * size)) for k in range(count)]
+
+    def reference(self, x: Any, split: Any = None) -> Any:
+        given = None if split is None else TensorType("int64", split.shape, tuple(int(s) for s in split))
+        sizes = self.lengths(TensorType("float32", x.shape), given)
+        return tuple(np.split(x, np.cumsum(sizes)[:-1], self.axis))
+
+
+@register
+class SplitTraining(Splitting):
+    """Parts of given sizes along an axis."""
+
+    domain = MS
+    attrs = {"axis": Int(0)}
+    min_inputs = 2
+    samples = (
+        Sample([(2, 6), i64([2, 3, 1])], {"axis": 1}, outputs=3), Sample([(6, 2), i64([4, 2])], outputs=2),
+    )  # fmt: skip
+    bad = (Bad([(2, 6), i64([2, 3])], {"axis": 1}), Bad([(2, 6), i64([2, 4])], {"axis": 1}))
+
+    def reference(self, x: Any, split: Any) -> Any:
+        return tuple(np.split(x, np.cumsum(split)[:-1], self.axis))

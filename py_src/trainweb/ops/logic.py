@@ -1,0 +1,247 @@
+"""Comparison, logic and selection, element by element with NumPy broadcasting."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i32, i64
+from trainweb.ops.op import (
+    FLOATS,
+    Bad,
+    Int,
+    Sample,
+    TensorType,
+    register,
+)  # fmt: skip
+from trainweb.ops.pointwise import Names, Pointwise, reduced
+from trainweb.ops.symbolic import Var
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.expr import Emitter, Expr
+
+from trainweb.ops.elementwise import NUMBERS, Binary
+
+
+class Comparison(Binary):
+    """A bool from two tensors."""
+
+    samples = (
+        Sample([f32([1, 2, 3]), f32([3, 2, 1])]), Sample([(2, 3, 4), (3, 1)]),
+        Sample([i64([1, 2, 3]), i64(2)]), Sample([i32([1, 2, 3]), i32([2])]),
+    )  # fmt: skip
+
+    def result(self, *dtypes: str) -> str:
+        return "bool"
+
+
+@register
+class Equal(Comparison):
+    """a == b. https://onnx.ai/onnx/operators/onnx__Equal.html"""
+
+    versions = (7, 11, 13, 19)
+    dtypes = (*NUMBERS, "bool")
+    samples = (*Comparison.samples, Sample([bools([True, False]), bools([True, True])]))
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare("eq", a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a == b
+
+
+@register
+class Less(Comparison):
+    """a < b. https://onnx.ai/onnx/operators/onnx__Less.html"""
+
+    versions = (7, 9, 13)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare("lt", a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a < b
+
+
+@register
+class LessOrEqual(Comparison):
+    """a <= b. https://onnx.ai/onnx/operators/onnx__LessOrEqual.html"""
+
+    versions = (12, 16)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare("le", a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a <= b
+
+
+@register
+class Greater(Comparison):
+    """a > b. https://onnx.ai/onnx/operators/onnx__Greater.html"""
+
+    versions = (7, 9, 13)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare("gt", a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a > b
+
+
+@register
+class GreaterOrEqual(Comparison):
+    """a >= b. https://onnx.ai/onnx/operators/onnx__GreaterOrEqual.html"""
+
+    versions = (12, 16)
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare("ge", a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a >= b
+
+
+class Logic(Binary):
+    """A bool from two bools."""
+
+    versions = (7,)
+    dtypes = ("bool",)
+    samples = (
+        Sample([bools([False, False, True, True]), bools([False, True, False, True])]),
+        Sample([bools([[True, False], [False, False]]), bools([True, False])]),
+    )
+    bad = (Bad([bools([True, False]), bools([True, True, True])]), Bad([(2,), (2,)], error=UnsupportedError))
+
+
+@register
+class And(Logic):
+    """a and b. https://onnx.ai/onnx/operators/onnx__And.html"""
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.and_(a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a & b
+
+
+@register
+class Or(Logic):
+    """a or b. https://onnx.ai/onnx/operators/onnx__Or.html"""
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.or_(a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a | b
+
+
+@register
+class Xor(Logic):
+    """Either a or b. https://onnx.ai/onnx/operators/onnx__Xor.html"""
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.xor(a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a ^ b
+
+
+@register
+class Not(Pointwise):
+    """not a. https://onnx.ai/onnx/operators/onnx__Not.html"""
+
+    versions = (1,)
+    dtypes = ("bool",)
+    samples = (Sample([bools([True, False, False, True, True])]),)
+    bad = (Bad([(2,)], error=UnsupportedError),)
+
+    def compute(self, e: Emitter, a: Expr) -> Expr:
+        return e.not_(a)
+
+    def reference(self, a: Any) -> Any:
+        return ~a
+
+
+@register
+class IsNaN(Pointwise):
+    """Whether x is NaN. https://onnx.ai/onnx/operators/onnx__IsNaN.html"""
+
+    versions = (9, 13, 20)
+    dtypes = FLOATS
+    samples = (Sample([f32([1.0, float("nan"), inf])]),)
+
+    def result(self, *dtypes: str) -> str:
+        return "bool"
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.compare("ne", x, x)
+
+    def reference(self, x: Any) -> Any:
+        return np.isnan(x)
+
+
+@register
+class IsInf(IsNaN):
+    """Whether x is infinite. https://onnx.ai/onnx/operators/onnx__IsInf.html"""
+
+    versions = (10, 20)
+    attrs = {"detect_negative": Int(1), "detect_positive": Int(1)}
+    samples = (
+        Sample([f32([1.0, float("nan"), inf, -inf])]),
+        Sample([f32([1.0, float("nan"), inf, -inf])], {"detect_negative": 0}),
+        Sample([f32([1.0, float("nan"), inf, -inf])], {"detect_positive": 0}),
+    )
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        positive = e.compare("eq", x, e.like(x, inf))
+        negative = e.compare("eq", x, e.like(x, -inf))
+        if self.detect_positive and self.detect_negative:
+            return e.or_(positive, negative)
+        return positive if self.detect_positive else negative if self.detect_negative else e.const(0, "bool")
+
+    def reference(self, x: Any) -> Any:
+        positive, negative = np.isposinf(x), np.isneginf(x)
+        return (positive & bool(self.detect_positive)) | (negative & bool(self.detect_negative))
+
+
+@register
+class Where(Pointwise):
+    """x where the condition holds, else y. https://onnx.ai/onnx/operators/onnx__Where.html"""
+
+    versions = (9, 16)
+    min_inputs = max_inputs = 3
+    differentiable = (1, 2)
+    samples = (
+        Sample([bools([[True, False, True]]), (2, 3), (2, 3)]),
+        Sample([bools([[True], [False]]), (2, 3), (1,)]), Sample([bools([True, False, True]), (), (2, 3)]),
+        Sample([bools([True, False]), i64([1, 2]), i64([3, 4])]),
+    )  # fmt: skip
+    bad = (Bad([(3,), (3,), (3,)]), Bad([bools([True, False]), (3,), (3,)]),
+           Bad([bools([True, False, True]), (3,), i64([1, 2, 3])]))  # fmt: skip
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        condition, x, y = (t for t in inputs if t is not None)
+        if condition.dtype != "bool" or x.dtype != y.dtype:
+            raise self.error(f"inputs are {condition.dtype}, {x.dtype}, {y.dtype}; "
+                             "a bool and two of one dtype are needed.")  # fmt: skip
+        return super().infer(condition, x, y)
+
+    def result(self, *dtypes: str) -> str:
+        return dtypes[1]
+
+    def compute(self, e: Emitter, condition: Expr, x: Expr, y: Expr) -> Expr:
+        return e.select(condition, x, y)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        (dy,) = Var.of(g, douts[0])
+        condition, zero = Var(g, ins[0], "bool"), dy.lift(0.0)
+        return reduced(
+            g, ins, outs[0], None, lambda: condition.where(dy, zero), lambda: condition.where(zero, dy)
+        )
+
+    def reference(self, condition: Any, x: Any, y: Any) -> Any:
+        return np.where(condition, x, y)

@@ -1,0 +1,299 @@
+"""Random tensors and dropout; numbers come from the session's seed (docs/architecture.md section 4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from trainweb.errors import LimitError, UnsupportedError
+from trainweb.model.checks import ONNX_DTYPES
+from trainweb.ops.arguments import checked, scalar
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i64
+from trainweb.ops.op import MS, Attr, Bad, Float, Int, Ints, Op, Sample, TensorType, register
+from trainweb.ops.pointwise import Names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.expr import Emitter, Expr
+    from trainweb.compiler.lower import Buf, Builder
+
+DEFAULT_RATIO = 0.5
+
+
+class RandomOp(Op):
+    """An operator that draws numbers; two nodes of one step draw different ones."""
+
+    stochastic = True
+    seed: float | None
+
+    def salt(self) -> int:
+        """What tells this node's numbers from those of another."""
+        source = self.node.outputs[0] if self.seed is None else f"seed {self.seed}"
+        return crc32(source.encode()) & 0x7FFFFFFF
+
+
+@register
+class Dropout(RandomOp):
+    """x / (1 - ratio) with probability 1 - ratio, else 0, in training. https://onnx.ai/onnx/operators/onnx__Dropout.html
+
+    Before opset 12 the operator says nothing about training: x passes.
+    """
+
+    versions = (7, 10, 12, 13, 22)
+    attrs = {"ratio": Float(DEFAULT_RATIO), "seed": Int()}
+    max_inputs = 3
+    n_outputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    stochastic = False
+    samples = (
+        Sample([(3, 4)], opset=13, outputs=2), Sample([(3, 4)], {"ratio": 0.3}, opset=7),
+        Sample([(3, 4), f32(0.3), bools(False)], opset=13, outputs=2),
+        Sample([(3, 4), f32(0.0), bools(True)], opset=13, outputs=2), Sample([(3, 4), f32([0.3])], opset=13),
+    )  # fmt: skip
+    bad = (
+        Bad([(3, 4), f32(1.0)]), Bad([(3, 4), f32(-0.1)]), Bad([(3, 4), f32([0.1, 0.2])]), Bad([(3, 4), f32(float("nan"))]),
+        Bad([i64([1])], error=UnsupportedError), Bad([(3, 4), f32(0.5), (1,)]),
+    )  # fmt: skip
+
+    def _ratio(self, ratio: TensorType | Buf | None) -> float:
+        value = float(self.ratio if self.opset < 12 else DEFAULT_RATIO)
+        if ratio is not None and ratio.value is not None:
+            value = float(ratio.value[0])
+        if not 0 <= value < 1:
+            raise self.error(f"ratio is {value}; it must be in [0, 1).")
+        return value
+
+    def infer(self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None) -> Any:  # type: ignore[override]
+        if x.dtype != "float32":
+            raise self.unsupported(f"dtype {x.dtype}")
+        if ratio is not None:
+            scalar(self, ratio, "ratio")
+        if training is not None and (training.dtype != "bool" or training.size != 1):
+            raise self.error(f"training_mode is {training.dtype}{list(training.shape)}, not one bool.")
+        self._ratio(ratio)
+        return TensorType(x.dtype, x.shape), TensorType("bool", x.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, ratio, training = ins
+        if x is None:
+            return
+        share = self._ratio(ratio)
+        off = training is None or (training.value is not None and not training.value[0])
+        if off or share == 0:
+            if outs[0] is not None:
+                b.copy(outs[0], x)
+            b.fill(outs[1], True)
+            return
+        known = training.value is not None
+        y = outs[0] if known and outs[0] is not None else b.temp(x.dtype, x.shape)
+        mask = outs[1] if known or outs[1] is None else b.temp("bool", x.shape)
+        b.emit("dropout_f32", x=x, y=y, mask=mask, state=b.state, n=x.size, ratio=share, salt=self.salt())
+        b.emit("random_advance", state=b.state)
+        if not known:
+            switch = training.view(())
+            b.elementwise(outs[:1], [switch, y, x], lambda e, on, a, c: e.select(on, a, c))
+            if outs[1] is not None and mask is not None:
+                b.elementwise(outs[1:2], [switch, mask], lambda e, on, m: e.or_(e.not_(on), m))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        rest: list[str | None] = [None] * (len(ins) - 1)
+        training = g.is_constant(ins[2]) if len(ins) > 2 and ins[2] else None
+        if len(ins) < 3 or not ins[2] or (training is not None and not training.values()[0]):
+            return [douts[0], *rest]
+        mask = g.extra_output(1, "_mask")
+        return [g.op("DropoutGrad", [douts[0], mask, *ins[1:]], domain=MS), *rest]
+
+    def reference(self, x: Any, ratio: Any = None, training: Any = None) -> Any:
+        return x, np.ones(x.shape, bool)
+
+
+@register
+class DropoutGrad(Op):
+    """dY / (1 - ratio) where the mask holds, else 0; without training, dY where the mask holds."""
+
+    domain = MS
+    min_inputs, max_inputs = 2, 4
+    static_inputs = (2,)
+    samples = (
+        Sample([(2, 3), bools([[True, False, True], [False, True, True]]), f32(0.25)]),
+        Sample([(3,), bools([True, False, True])]), Sample([(3,), bools([True, False, True]), f32(0.2), bools(True)]),
+        Sample([(3,), bools([True, True, True]), f32(0.2), bools(False)]),
+    )  # fmt: skip
+    bad = (Bad([(3,), bools([True])]), Bad([(3,), (3,)]), Bad([(3,), bools([True] * 3), f32(1.0)]))
+
+    def _ratio(self, ratio: TensorType | Buf | None) -> float:
+        value = DEFAULT_RATIO if ratio is None or ratio.value is None else float(ratio.value[0])
+        if not 0 <= value < 1:
+            raise self.error(f"ratio is {value}; it must be in [0, 1).")
+        return value
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        dy, mask, ratio, _ = inputs
+        if dy is None or mask is None or mask.dtype != "bool" or mask.shape != dy.shape:
+            raise self.error("the mask must be a bool for each element of dY.")
+        if ratio is not None:
+            scalar(self, ratio, "ratio")
+        self._ratio(ratio)
+        return TensorType(dy.dtype, dy.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        dy, mask, ratio, training = ins
+        if dy is None or mask is None:
+            return
+        scale = 1 / (1 - self._ratio(ratio))
+
+        def compute(e: Emitter, d: Expr, m: Expr, *on: Expr) -> Expr:
+            grown = e.mul(d, e.like(d, scale))
+            return e.select(m, e.select(on[0], grown, d) if on else grown, e.like(d, 0))
+
+        b.elementwise(outs[:1], [dy, mask, *([training.view(())] if training else [])], compute)
+
+    def reference(self, dy: Any, mask: Any, ratio: Any = None, training: Any = None) -> Any:
+        share = DEFAULT_RATIO if ratio is None else float(ratio.item())
+        scale = 1 if training is not None and not training.item() else 1 / (1 - share)
+        return np.where(mask, dy * scale, 0)
+
+
+class Noise(RandomOp):
+    """A tensor of random numbers; `reference` is its mean."""
+
+    normal: int
+
+    def parameters(self) -> tuple[float, float]:
+        """a and b of the kernel."""
+        raise NotImplementedError
+
+    def check_dtype(self, dtype: int | None) -> str:
+        """Only float32 is drawn."""
+        name = ONNX_DTYPES.get(1 if dtype is None else dtype)
+        if name is None:
+            raise self.error(f"there is no data type {dtype}.")
+        if name != "float32":
+            raise self.unsupported(f"dtype {name}")
+        return name
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [None] * len(ins)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if outs[0] is not None:
+            first, second = self.parameters()
+            b.emit("random_f32", y=outs[0], state=b.state, n=outs[0].size, salt=self.salt(),
+                   normal=self.normal, a=first, b=second)  # fmt: skip
+            b.emit("random_advance", state=b.state)
+
+
+_SHAPED: dict[str, Attr] = {"dtype": Int(1), "shape": Ints(required=True), "seed": Float()}
+_LIKE: dict[str, Attr] = {"dtype": Int(), "seed": Float()}
+_NORMAL: dict[str, Attr] = {"mean": Float(0.0), "scale": Float(1.0)}
+_UNIFORM: dict[str, Attr] = {"low": Float(0.0), "high": Float(1.0)}
+
+
+@register
+class RandomNormal(Noise):
+    """Normal numbers of a given shape. https://onnx.ai/onnx/operators/onnx__RandomNormal.html"""
+
+    versions = (1, 22)
+    attrs = _SHAPED | _NORMAL
+    min_inputs = max_inputs = 0
+    normal = 1
+    samples = (Sample([], {"shape": [200, 50]}), Sample([], {"shape": [100, 100], "mean": 3.0, "scale": 0.5, "seed": 2.0}))
+    bad = (Bad([]), Bad([], {"shape": [-2]}), Bad([], {"shape": [2], "dtype": 11}, UnsupportedError),
+           Bad([], {"shape": [2**40]}, LimitError))  # fmt: skip
+
+    def infer(self) -> TensorType:  # type: ignore[override]
+        return checked(self, self.check_dtype(self.dtype), self.shape)
+
+    def parameters(self) -> tuple[float, float]:
+        return self.mean, self.scale
+
+    def reference(self) -> Any:
+        return np.full(self.shape, self.mean)
+
+
+@register
+class RandomUniform(Noise):
+    """Uniform numbers of a given shape. https://onnx.ai/onnx/operators/onnx__RandomUniform.html"""
+
+    versions = (1, 22)
+    attrs = _SHAPED | _UNIFORM
+    min_inputs = max_inputs = 0
+    normal = 0
+    samples = (Sample([], {"shape": [200, 50]}), Sample([], {"shape": [100, 100], "low": -3.0, "high": -1.0}))
+    bad = (Bad([]), Bad([], {"shape": [-2]}), Bad([], {"shape": [2], "dtype": 99}))
+
+    def infer(self) -> TensorType:  # type: ignore[override]
+        return checked(self, self.check_dtype(self.dtype), self.shape)
+
+    def parameters(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    def reference(self) -> Any:
+        return np.full(self.shape, (self.low + self.high) / 2)
+
+
+@register
+class RandomNormalLike(RandomNormal):
+    """Normal numbers of the shape of x. https://onnx.ai/onnx/operators/onnx__RandomNormalLike.html"""
+
+    attrs = _LIKE | _NORMAL
+    min_inputs = max_inputs = 1
+    samples = (Sample([(200, 50)]), Sample([(100, 100)], {"mean": -2.0}))
+    bad = (Bad([(2,)], {"dtype": 11}, UnsupportedError),)
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        return TensorType(self.check_dtype(self.dtype), x.shape)
+
+    def reference(self, x: Any) -> Any:  # type: ignore[override]
+        return np.full(x.shape, self.mean)
+
+
+@register
+class RandomUniformLike(RandomUniform):
+    """Uniform numbers of the shape of x. https://onnx.ai/onnx/operators/onnx__RandomUniformLike.html"""
+
+    attrs = _LIKE | _UNIFORM
+    min_inputs = max_inputs = 1
+    samples = (Sample([(200, 50)]), Sample([(100, 100)], {"low": 2.0, "high": 4.0}))
+    bad = (Bad([(2,)], {"dtype": 11}, UnsupportedError),)
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        return TensorType(self.check_dtype(self.dtype), x.shape)
+
+    def reference(self, x: Any) -> Any:  # type: ignore[override]
+        return np.full(x.shape, (self.low + self.high) / 2)
+
+
+@register
+class Bernoulli(RandomOp):
+    """1 with probability x, else 0. https://onnx.ai/onnx/operators/onnx__Bernoulli.html"""
+
+    versions = (15, 22)
+    attrs = {"dtype": Int(), "seed": Float()}
+    samples = (Sample([f32([[0.25] * 100] * 100)]), Sample([f32([[0.75] * 100] * 100)], {"dtype": 7}))
+    bad = (Bad([i64([1])], error=UnsupportedError), Bad([(2,)], {"dtype": 8}, UnsupportedError))
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        if x.dtype != "float32":
+            raise self.unsupported(f"dtype {x.dtype}")
+        dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype)
+        if dtype not in ("float32", "float64", "int32", "int64", "uint8", "bool"):
+            raise self.unsupported(f"dtype {dtype}")
+        return TensorType(dtype, x.shape)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [None]
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, out = ins[0], outs[0]
+        if out is None or x is None:
+            return
+        drawn = b.temp("float32", x.shape)
+        b.emit("random_f32", y=drawn, state=b.state, n=x.size, salt=self.salt(), normal=0, a=0.0, b=1.0)
+        b.emit("random_advance", state=b.state)
+        b.elementwise([out], [drawn, x], lambda e, u, p: e.cast(e.compare("lt", u, p), out.dtype))
+
+    def reference(self, x: Any) -> Any:
+        return x

@@ -1,0 +1,528 @@
+"""Reductions along axes, ArgMax and ArgMin, running sums, and what gradients of broadcasting need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce as fold
+from itertools import groupby
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.model.graph import ITEM_SIZE
+from trainweb.ops.arguments import integers, scalar
+from trainweb.ops.elementwise import MANY
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i32, i64
+from trainweb.ops.op import (
+    MS,
+    Bad,
+    Int,
+    Ints,
+    Op,
+    Sample,
+    TensorType,
+    broadcast_shapes,
+    contiguous_strides,
+    find,
+    register,
+)  # fmt: skip
+from trainweb.ops.pointwise import Names
+from trainweb.ops.symbolic import Var, names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+SUM, MEAN, MAX, MIN, PROD, SUM_SQUARES, SUM_ABS, LOG_SUM_EXP, NORM, LOG_SUM = range(10)
+"""As in wasm_kernels/reduce.h."""
+
+Over = Callable[[str, Var], Var]
+"""(ONNX reduction, x) -> that reduction of x along the node's axes, kept as ones."""
+
+
+def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
+    """out = `op` of x over `axes`; `out` may have them as ones or not at all."""
+    kernel, extra = "reduce_f32", {}
+    if x.dtype != "float32":
+        kernel, extra = "reduce_int", {"size": ITEM_SIZE[x.dtype]}
+    # Neighbouring axes of one kind are one axis; a kernel call reduces one of them.
+    flags = [(k in axes, dim) for k, dim in enumerate(x.shape) if dim != 1]
+    groups = [(kind, prod(d for _, d in run)) for kind, run in groupby(flags, lambda flag: flag[0])]
+    sizes = [size for _, size in groups] or [1]
+    todo = [k for k, (reduced, _) in enumerate(groups) if reduced]
+    if not todo:
+        sizes, todo = [1, *sizes], [0]
+    for k in reversed(todo):
+        outer, n, inner = prod(sizes[:k]), sizes[k], prod(sizes[k + 1 :])
+        sizes[k] = 1
+        target = out if k == todo[0] else b.temp(x.dtype, (outer * inner,))
+        step = SUM if op == SUM_SQUARES and k != todo[-1] or op == LOG_SUM and k != todo[0] else op
+        b.emit(kernel, x=x, y=target, outer=outer, n=n, inner=inner, op=step, **extra)
+        x = target
+
+
+def sum_to(b: Builder, out: Buf, source: Buf) -> None:
+    """Sum `source` over the axes along which the shape of `out` was broadcast."""
+    shape = (1,) * (len(source.shape) - len(out.shape)) + out.shape
+    axes = [k for k, (s, t) in enumerate(zip(source.shape, shape, strict=True)) if s != t]
+    if axes:
+        reduce(b, out, source, axes, SUM)
+    else:
+        b.copy(out, source)
+
+
+class Reduction(Op):
+    """A reduction over axes given as attribute or, since opset `axes_since`, as input."""
+
+    versions = (1, 11, 13, 18)
+    axes_since = 18
+    attrs = {"axes": Ints(), "keepdims": Int(1), "noop_with_empty_axes": Int(0)}
+    max_inputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    dtypes: tuple[str, ...] = ("float32",)
+    kernel: int
+    samples = (
+        Sample([(2, 3, 4)], {"axes": [1]}, opset=11), Sample([(2, 3, 4)], {"axes": [-1], "keepdims": 0}, opset=11),
+        Sample([(2, 3, 4), i64([0, 2])], {"keepdims": 0}, opset=18), Sample([(2, 3, 4)], {"keepdims": 0}, opset=18),
+        Sample([(2, 3), i64([])], {"noop_with_empty_axes": 1}, opset=18), Sample([(5, 70), i64([0])], opset=18),
+        Sample([(2, 300), i64([1])], opset=18), Sample([(2, 3, 4, 5), i64([0, 2])], opset=18),
+    )  # fmt: skip
+    bad = (
+        Bad([(2, 3), i64([2])], opset=18), Bad([(2, 3), i64([0, -2])], opset=18), Bad([(2, 3)], {"axes": [-3]}, opset=11),
+        Bad([(2, 3), f32([0.0])], opset=18), Bad([(2, 3), i64([-(2**63)])], opset=18),
+    )  # fmt: skip
+
+    def _axes(self, axes: TensorType | None, rank: int) -> list[int]:
+        given = self.axes if axes is None else integers(self, axes, "axes")
+        if not given:
+            return [] if self.noop_with_empty_axes else list(range(rank))
+        found = [self.axis_of(axis, rank) for axis in given]
+        if len(set(found)) < len(found):
+            raise self.error(f"axes {list(given)} name a dimension twice.")
+        return sorted(found)
+
+    def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:  # type: ignore[override]
+        if x.dtype not in self.dtypes:
+            raise self.unsupported(f"dtype {x.dtype}")
+        gone = self._axes(axes, x.rank)
+        if self.keepdims:
+            return TensorType(x.dtype, tuple(1 if k in gone else d for k, d in enumerate(x.shape)))
+        return TensorType(x.dtype, tuple(d for k, d in enumerate(x.shape) if k not in gone))
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, axes = ins
+        if outs[0] is None or x is None:
+            return
+        given = None if axes is None else TensorType(axes.dtype, axes.shape, axes.value)
+        reduce(b, outs[0], x, self._axes(given, len(x.shape)), self.kernel)
+
+    # Gradients.
+
+    def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
+        """dX from X and from Y and dY with dims of 1 where X was reduced; `over` reduces along the same axes."""
+        raise self.unsupported("differentiation")
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        x, y, dy = Var.of(g, ins[0], outs[0], douts[0])
+        axes, given = self._constant_axes(g, ins)
+
+        def kept(v: Var) -> Var:
+            if self.keepdims or axes == []:
+                return v
+            if axes is None:
+                return v.op("Unsqueeze", Var(g, given, "int64"))
+            return Var(g, g.unsqueeze(v.name, axes), v.dtype)
+
+        def over(op_type: str, v: Var) -> Var:
+            if axes == []:
+                return v
+            since = find("", op_type).axes_since  # type: ignore[union-attr]
+            if axes is None:
+                return v.op(op_type, Var(g, given, "int64"), keepdims=1)
+            if g.opset >= since:
+                return v.op(op_type, Var(g, g.constant("int64", (len(axes),), axes), "int64"), keepdims=1)
+            return v.op(op_type, axes=axes, keepdims=1)
+
+        return names(self.backward(g, x, kept(y), kept(dy), over), *[None] * (len(ins) - 1))
+
+    def _constant_axes(self, g: GradientBuilder, ins: list[str]) -> tuple[list[int] | None, str]:
+        """The axes, or the name of the tensor that has them."""
+        given = ins[1] if len(ins) > 1 else ""
+        if not given:
+            return self._axes(None, g.rank(ins[0])), ""
+        tensor = g.is_constant(given)
+        if tensor is None:
+            return None, given
+        return self._axes(TensorType("int64", tensor.shape, tensor.values()), g.rank(ins[0])), given
+
+    def numpy_axes(self, x: Any, axes: Any) -> dict[str, Any]:
+        """Keyword arguments of numpy's reductions."""
+        given = None if axes is None else TensorType("int64", axes.shape, tuple(map(int, axes)))
+        return {"axis": tuple(self._axes(given, x.ndim)), "keepdims": bool(self.keepdims)}
+
+
+def spread_like(g: GradientBuilder, v: Var, x: Var) -> Var:
+    """`v` expanded to the shape of x."""
+    return Var(g, g.op("Expand", [v.name, g.op("Shape", [x.name])]), v.dtype)
+
+
+_FOLDS: dict[int, Any] = {
+    SUM: lambda a, b: a + b, PROD: lambda a, b: a * b, MAX: max, MIN: min,
+}  # fmt: skip
+
+
+class NumberReduction(Reduction):
+    """A reduction that integers have too; small ones are computed in Python."""
+
+    dtypes = ("float32", "int32", "int64")
+
+    def evaluate(self, x: TensorType, axes: TensorType | None = None) -> tuple[Any, ...] | None:  # type: ignore[override]
+        if self.kernel not in _FOLDS or x.size == 0:
+            return None
+        gone = self._axes(axes, x.rank)
+        kept = [1 if k in gone else d for k, d in enumerate(x.shape)]
+        steps = [0 if k in gone else s for k, s in enumerate(contiguous_strides(kept))]
+        rows: list[list[Any]] = [[] for _ in range(prod(kept))]
+        for i, value in enumerate(x.value or ()):
+            position = 0
+            for stride, dim, step in zip(contiguous_strides(x.shape), x.shape, steps, strict=True):
+                position += i // stride % dim * step
+            rows[position].append(value)
+        return tuple(fold(_FOLDS[self.kernel], row) for row in rows)
+
+
+@register
+class ReduceSum(NumberReduction):
+    """Sum. https://onnx.ai/onnx/operators/onnx__ReduceSum.html"""
+
+    versions = (1, 11, 13)
+    axes_since = 13
+    kernel = SUM
+    samples = (*Reduction.samples, Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18))
+
+    def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
+        return spread_like(g, dy, x)
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.sum(x, **self.numpy_axes(x, axes))
+
+
+@register
+class ReduceSumTraining(ReduceSum):
+    """Sum over axes given as input."""
+
+    domain = MS
+    versions = (1,)
+    attrs = {"keepdims": Int(1), "noop_with_empty_axes": Int(0)}
+    axes = None
+    min_inputs = 2
+    samples = (
+        Sample([(2, 3, 4), i64([0, 2])], {"keepdims": 0}), Sample([(2, 3, 4), i64([1])]),
+        Sample([(2, 3), i64([])], {"noop_with_empty_axes": 1}), Sample([(2, 3), i64([])]),
+    )  # fmt: skip
+    bad = (Bad([(2, 3), i64([2])]), Bad([(2, 3)]))
+
+
+@register
+class ReduceMean(Reduction):
+    """Mean. https://onnx.ai/onnx/operators/onnx__ReduceMean.html"""
+
+    kernel = MEAN
+
+    def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
+        count = Var(g, g.op("Div", [g.op("Size", [x.name]), g.op("Size", [y.name])]), "int64")
+        return spread_like(g, dy.op("Scale", count, domain=MS, scale_down=1), x)
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.mean(x, **self.numpy_axes(x, axes))
+
+
+class ReduceExtremum(NumberReduction):
+    """Largest or smallest; equal ones share the gradient."""
+
+    versions = (1, 11, 12, 13, 18, 20)
+    samples = (
+        *Reduction.samples, Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18),
+        Sample([f32([[1, 1], [3, 2]]), i64([1])], opset=18, grad=()),
+    )  # fmt: skip
+
+    def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
+        mask = x.equal(y).cast(x.dtype)
+        return mask * (dy / over("ReduceSum", mask))
+
+
+@register
+class ReduceMax(ReduceExtremum):
+    """Largest. https://onnx.ai/onnx/operators/onnx__ReduceMax.html"""
+
+    kernel = MAX
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.max(x, **self.numpy_axes(x, axes))
+
+
+@register
+class ReduceMin(ReduceExtremum):
+    """Smallest. https://onnx.ai/onnx/operators/onnx__ReduceMin.html"""
+
+    kernel = MIN
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.min(x, **self.numpy_axes(x, axes))
+
+
+@register
+class ReduceProd(NumberReduction):
+    """Product. https://onnx.ai/onnx/operators/onnx__ReduceProd.html"""
+
+    kernel = PROD
+    samples = (
+        *Reduction.samples, Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18),
+        Sample([f32([[1.5, 0.0, 2.0], [0.0, 0.0, 2.0], [3.0, 1.0, 2.0]]), i64([1])], opset=18),
+    )  # fmt: skip
+
+    def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
+        # The product of the others: of all nonzero ones without x, unless another one is zero.
+        zero = x.equal(0.0).cast(x.dtype)
+        filled = x + zero
+        alone = over("ReduceSum", zero).equal(zero).cast(x.dtype)
+        return dy * over("ReduceProd", filled) / filled * alone
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.prod(x, **self.numpy_axes(x, axes))
+
+
+@register
+class ReduceL1(Reduction):
+    """Sum of absolute values. https://onnx.ai/onnx/operators/onnx__ReduceL1.html"""
+
+    kernel = SUM_ABS
+
+    def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
+        return x.op("Sign") * dy
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.sum(np.abs(x), **self.numpy_axes(x, axes))
+
+
+@register
+class ReduceL2(Reduction):
+    """Euclidean norm. https://onnx.ai/onnx/operators/onnx__ReduceL2.html"""
+
+    kernel = NORM
+
+    def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
+        zero = y.equal(0.0)
+        return x * zero.where(dy.lift(0.0), dy / y)
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.sqrt(np.sum(x * x, **self.numpy_axes(x, axes)))
+
+
+@register
+class ReduceSumSquare(Reduction):
+    """Sum of squares. https://onnx.ai/onnx/operators/onnx__ReduceSumSquare.html"""
+
+    kernel = SUM_SQUARES
+
+    def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
+        return x * (dy * 2.0)
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.sum(x * x, **self.numpy_axes(x, axes))
+
+
+@register
+class ReduceLogSum(Reduction):
+    """Logarithm of the sum. https://onnx.ai/onnx/operators/onnx__ReduceLogSum.html"""
+
+    versions = (1, 11, 13, 18)
+    kernel = LOG_SUM
+    samples = tuple(Sample(s.inputs, s.attrs, s.opset, positive=True) for s in Reduction.samples)
+
+    def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
+        return spread_like(g, dy / over("ReduceSum", x), x)
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.log(np.sum(x, **self.numpy_axes(x, axes)))
+
+
+@register
+class ReduceLogSumExp(Reduction):
+    """Logarithm of the sum of exponentials. https://onnx.ai/onnx/operators/onnx__ReduceLogSumExp.html"""
+
+    kernel = LOG_SUM_EXP
+
+    def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
+        return (x - y).op("Exp") * dy
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.log(np.sum(np.exp(x), **self.numpy_axes(x, axes)))
+
+
+@register
+class ReduceAllL2(Op):
+    """Euclidean norm of all inputs together."""
+
+    domain = MS
+    max_inputs = MANY
+    samples = (Sample([(2, 3)]), Sample([(2, 3), (4,), (2, 2, 2)]))
+    bad = (Bad([i64([1])], error=UnsupportedError),)
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        for t in inputs:
+            if t is None or t.dtype != "float32":
+                raise self.unsupported("an input that is not float32")
+        return TensorType("float32", ())
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if outs[0] is None:
+            return
+        norms = b.temp("float32", (len(ins),))
+        for k, x in enumerate(ins):
+            if x is not None:
+                reduce(b, norms.view((), k), x, range(len(x.shape)), NORM)
+        reduce(b, outs[0], norms, (0,), NORM)
+
+    def reference(self, *xs: Any) -> Any:
+        return np.sqrt(sum(np.sum(x * x) for x in xs))
+
+
+# ---- positions of extrema
+
+
+class ArgReduction(Op):
+    """Position of the largest or smallest element along an axis; NaN wins."""
+
+    versions = (1, 11, 12, 13)
+    attrs = {"axis": Int(0), "keepdims": Int(1), "select_last_index": Int(0)}
+    select_max: int
+    samples = (
+        Sample([(3, 4)]), Sample([(2, 3, 4)], {"axis": -1, "keepdims": 0}), Sample([(2, 3, 4)], {"axis": 1}),
+        Sample([f32([[1, 5, 5, 0, 0]])], {"axis": 1}),
+        Sample([f32([[1, 5, 5, 0, 0]])], {"axis": 1, "select_last_index": 1}),
+    )  # fmt: skip
+    bad = (Bad([(3, 4)], {"axis": 2}), Bad([i64([1])], error=UnsupportedError), Bad([()]), Bad([f32([[], []])], {"axis": 1}))
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        if x.dtype != "float32":
+            raise self.unsupported(f"dtype {x.dtype}")
+        axis = self.axis_of(self.axis, x.rank)
+        if x.shape[axis] == 0:
+            raise self.error(f"dimension {axis} is empty.")
+        return TensorType("int64", x.shape[:axis] + (1,) * bool(self.keepdims) + x.shape[axis + 1 :])
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if outs[0] is None or ins[0] is None:
+            return
+        shape = ins[0].shape
+        axis = self.axis % len(shape)
+        b.emit(
+            "arg_reduce_f32", x=ins[0], y=outs[0], outer=prod(shape[:axis]), n=shape[axis],
+            inner=prod(shape[axis + 1 :]), select_max=self.select_max, last_index=int(bool(self.select_last_index)),
+        )  # fmt: skip
+
+    def reference(self, x: Any) -> Any:
+        pick = np.argmax if self.select_max else np.argmin
+        y = pick(np.flip(x, self.axis) if self.select_last_index else x, self.axis)
+        y = x.shape[self.axis] - 1 - y if self.select_last_index else y
+        return (np.expand_dims(y, self.axis) if self.keepdims else y).astype(np.int64)
+
+
+@register
+class ArgMax(ArgReduction):
+    """Position of the largest element. https://onnx.ai/onnx/operators/onnx__ArgMax.html"""
+
+    select_max = 1
+
+
+@register
+class ArgMin(ArgReduction):
+    """Position of the smallest element. https://onnx.ai/onnx/operators/onnx__ArgMin.html"""
+
+    select_max = 0
+
+
+@register
+class CumSum(Op):
+    """Running sum along an axis. https://onnx.ai/onnx/operators/onnx__CumSum.html"""
+
+    versions = (11, 14)
+    attrs = {"exclusive": Int(0), "reverse": Int(0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    samples = (
+        Sample([(3, 4), i64(0)]), Sample([(3, 4), i64(1)], {"exclusive": 1}), Sample([(3, 4), i64(-1)], {"reverse": 1}),
+        Sample([(2, 3, 4), i64(1)], {"exclusive": 1, "reverse": 1}), Sample([(3, 4), i32([1])]),
+    )  # fmt: skip
+    bad = (Bad([(3, 4), i64(2)]), Bad([(3, 4), i64([0, 1])]), Bad([i64([1]), i64(0)], error=UnsupportedError))
+
+    def infer(self, x: TensorType, axis: TensorType) -> TensorType:  # type: ignore[override]
+        if x.dtype != "float32":
+            raise self.unsupported(f"dtype {x.dtype}")
+        self.axis_of(scalar(self, axis, "axis"), x.rank)
+        return x.with_shape(x.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, axis = ins
+        if outs[0] is None or x is None or axis is None:
+            return
+        k = axis.value[0] % len(x.shape)  # type: ignore[index]
+        b.emit(
+            "cumsum_f32", x=x, y=outs[0], outer=prod(x.shape[:k]), n=x.shape[k], inner=prod(x.shape[k + 1 :]),
+            exclusive=int(bool(self.exclusive)), reverse=int(bool(self.reverse)),
+        )  # fmt: skip
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [g.op("CumSum", [douts[0], ins[1]], exclusive=self.exclusive, reverse=1 - self.reverse), None]
+
+    def reference(self, x: Any, axis: Any) -> Any:
+        axis = int(axis.item())
+        x = np.flip(x, axis) if self.reverse else x
+        y = np.cumsum(x, axis) - (x if self.exclusive else 0)
+        return np.flip(y, axis) if self.reverse else y
+
+
+# ---- broadcasting
+
+
+@register
+class BroadcastGradientArgs(Op):
+    """Axes, from last to first, along which each of two shapes was broadcast."""
+
+    domain = MS
+    min_inputs = max_inputs = 2
+    n_outputs = 2
+    static_inputs = (0, 1)
+    samples = (
+        Sample([i64([2, 1, 4]), i64([3, 1])], outputs=2), Sample([i64([2, 3]), i64([2, 3])], outputs=2),
+        Sample([i64([2, 3]), i64([])], outputs=2),
+    )  # fmt: skip
+    bad = (Bad([i64([2, 3]), i64([4])]), Bad([f32([2.0]), i64([2])]))
+
+    def _axes(self, a: Sequence[int], b: Sequence[int]) -> list[list[int]]:
+        try:
+            rank = len(broadcast_shapes(tuple(a), tuple(b)))
+        except ValueError:
+            raise self.error(f"shapes {list(a)} and {list(b)} do not broadcast.") from None
+        full = [[1] * (rank - len(s)) + list(s) for s in (a, b)]
+        # A dim that was not there at all is always summed over, a dim of 1 where the other is larger.
+        return [
+            [k for k in reversed(range(rank)) if mine[k] == 1 and other[k] != 1]
+            for mine, other in (full, full[::-1])
+        ]
+
+    def infer(self, a: TensorType, b: TensorType) -> Any:  # type: ignore[override]
+        found = self._axes(integers(self, a, "a_shape"), integers(self, b, "b_shape"))
+        return tuple(TensorType("int64", (len(axes),), tuple(axes)) for axes in found)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        for out, axes in zip(outs, self._axes(*(x.value for x in ins if x is not None)), strict=True):  # type: ignore[arg-type]
+            if out is not None:
+                b.copy(out, b.constant("int64", (len(axes),), axes))
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return tuple(np.array(axes, np.int64) for axes in self._axes(a.tolist(), b.tolist()))

@@ -1,0 +1,325 @@
+"""Operators that reorder, repeat or mask elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import LimitError
+from trainweb.ops.arguments import checked, integers
+from trainweb.ops.copies import transpose
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i64
+from trainweb.ops.op import (
+    MS,
+    Bad,
+    Int,
+    Ints,
+    Op,
+    Sample,
+    Str,
+    TensorType,
+    broadcast_shapes,
+    contiguous_strides,
+    register,
+)  # fmt: skip
+from trainweb.ops.pointwise import Names, spread
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+
+@register
+class Transpose(Op):
+    """Dims in another order. https://onnx.ai/onnx/operators/onnx__Transpose.html"""
+
+    versions = (1, 13, 21, 23, 24, 25)
+    attrs = {"perm": Ints()}
+    differentiable = (0,)
+    samples = (
+        Sample([(2, 3, 4)], {"perm": [1, 2, 0]}), Sample([(2, 3)]), Sample([(5, 7)], {"perm": [1, 0]}),
+        Sample([(2, 3, 4, 5)], {"perm": [0, 2, 1, 3]}), Sample([(2, 1, 3)], {"perm": [1, 0, 2]}),
+        Sample([(2, 3, 2, 3, 2)], {"perm": [4, 2, 0, 3, 1]}), Sample([i64([[1, 2], [3, 4]])]),
+        Sample([bools([[True, False, True]])]), Sample([()]),
+    )  # fmt: skip
+    bad = (Bad([(2, 3)], {"perm": [0]}), Bad([(2, 3)], {"perm": [0, 0]}), Bad([(2, 3)], {"perm": [0, 2]}))
+
+    def _perm(self, rank: int) -> tuple[int, ...]:
+        return tuple(range(rank))[::-1] if self.perm is None else self.perm
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        perm = self._perm(x.rank)
+        if sorted(perm) != list(range(x.rank)):
+            raise self.error(f"perm {list(perm)} is no permutation of the {x.rank} dimensions.")
+        return TensorType(x.dtype, tuple(x.shape[k] for k in perm))
+
+    def evaluate(self, x: TensorType) -> tuple[Any, ...]:  # type: ignore[override]
+        steps = contiguous_strides(x.shape)
+        perm = self._perm(x.rank)
+        index = [0]
+        for k in perm:
+            index = [i + j * steps[k] for i in index for j in range(x.shape[k])]
+        return tuple(x.value[i] for i in index) if x.value else ()
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        perm = self._perm(g.rank(ins[0]))
+        return [g.op("Transpose", [douts[0]], perm=[perm.index(k) for k in range(len(perm))])]
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if outs[0] is not None and ins[0] is not None:
+            transpose(b, outs[0], ins[0], self._perm(len(ins[0].shape)))
+
+    def reference(self, x: Any) -> Any:
+        return np.transpose(x, self._perm(x.ndim))
+
+
+@register
+class Expand(Op):
+    """x broadcast with a shape. https://onnx.ai/onnx/operators/onnx__Expand.html"""
+
+    versions = (8, 13)
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    samples = (
+        Sample([(3, 1), i64([2, 1, 6])]), Sample([(3, 4), i64([1, 4])]), Sample([(), i64([2, 3])]),
+        Sample([i64([1, 2]), i64([3, 2])]), Sample([bools([[True], [False]]), i64([2, 5])]),
+    )  # fmt: skip
+    bad = (Bad([(3, 4), i64([2, 5])]), Bad([(3, 1), i64([3, -1])]),
+           Bad([(1,), i64([2**40, 2**40])], error=LimitError))  # fmt: skip
+
+    def infer(self, x: TensorType, shape: TensorType) -> TensorType:  # type: ignore[override]
+        target = tuple(integers(self, shape, "shape"))
+        if min(target, default=0) < 0:
+            raise self.error(f"shape {list(target)} has a negative dimension.")
+        try:
+            return checked(self, x.dtype, broadcast_shapes(x.shape, target))
+        except ValueError:
+            raise self.error(f"shape {list(x.shape)} does not broadcast with {list(target)}.") from None
+
+    def evaluate(self, x: TensorType, shape: TensorType) -> tuple[Any, ...]:  # type: ignore[override]
+        target = self.infer(x, shape).shape
+        return tuple(spread(x.value or (), x.shape, target))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [g.reduce_to(douts[0] or "", ins[0], outs[0]), None]
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if ins[0] is not None:
+            b.elementwise(outs[:1], [ins[0]], lambda e, x: x)
+
+    def reference(self, x: Any, shape: Any) -> Any:
+        return x * np.ones([int(d) for d in shape], x.dtype)
+
+
+@register
+class Tile(Op):
+    """x repeated along each dimension. https://onnx.ai/onnx/operators/onnx__Tile.html"""
+
+    versions = (6, 13)
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    samples = (
+        Sample([(2, 3), i64([2, 3])]), Sample([(2, 3, 4), i64([1, 2, 1])]), Sample([i64([1, 2]), i64([3])]),
+        Sample([(2, 3), i64([1, 1])]),
+    )  # fmt: skip
+    bad = (Bad([(2, 3), i64([2])]), Bad([(2, 3), i64([2, -1])]),
+           Bad([(2, 3), i64([2**40, 2**40])], error=LimitError))  # fmt: skip
+
+    def infer(self, x: TensorType, repeats: TensorType) -> TensorType:  # type: ignore[override]
+        times = integers(self, repeats, "repeats")
+        if len(times) != x.rank or min(times, default=0) < 0:
+            raise self.error(f"repeats {list(times)} are not one count for each of {x.rank} dimensions.")
+        return checked(self, x.dtype, [d * r for d, r in zip(x.shape, times, strict=True)])
+
+    def evaluate(self, x: TensorType, repeats: TensorType) -> tuple[Any, ...]:  # type: ignore[override]
+        return tuple(spread(x.value or (), *self._interleaved(x.shape, repeats.value or ())))
+
+    def _interleaved(self, shape: Any, times: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Each dim as (repeat, dim): of the source, where repeats are 1, and of the result."""
+        pairs = list(zip(times, shape, strict=True))
+        return tuple(d for _, dim in pairs for d in (1, dim)), tuple(d for pair in pairs for d in pair)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, repeats = ins
+        if outs[0] is not None and x is not None and repeats is not None:
+            source, target = self._interleaved(x.shape, repeats.value)
+            b.elementwise([outs[0].view(target)], [x.view(source)], lambda e, v: v)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        rank = g.rank(ins[0])
+        axis = g.constant("int64", (1,), [1])
+        columns = [g.op("Unsqueeze", [name, axis]) if g.opset >= 13 else g.op("Unsqueeze", [name], axes=[1])
+                   for name in (ins[1], g.op("Shape", [ins[0]]))]  # fmt: skip
+        pairs = g.op("Concat", columns, axis=1)
+        shape = g.op("Reshape", [pairs, g.constant("int64", (1,), [-1])])
+        parts = g.op("Reshape", [douts[0], shape])
+        return [g.reduce_sum(parts, [2 * k for k in range(rank)], keepdims=False), None]
+
+    def reference(self, x: Any, repeats: Any) -> Any:
+        return np.tile(x, [int(r) for r in repeats])
+
+
+# ---- triangles and blocks
+
+
+class TriangleBase(Op):
+    """The upper or lower triangle of the matrices in x, beyond diagonal k; zeros elsewhere."""
+
+    attrs = {"upper": Int(1)}
+    max_inputs = 2
+    differentiable = (0,)
+    samples = (
+        Sample([(3, 4)]), Sample([(3, 4)], {"upper": 0}), Sample([(2, 4, 3), i64(1)]), Sample([(4, 4), i64(-1)], {"upper": 0}),
+        Sample([i64([[1, 2], [3, 4]])]), Sample([(3, 3), i64([9])]),
+    )  # fmt: skip
+    bad = (Bad([(3,)]), Bad([(3, 3), i64([1, 2])]), Bad([(3, 3), f32(1.0)]))
+
+    def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:  # type: ignore[override]
+        if x.rank < 2:
+            raise self.error(f"x of shape {list(x.shape)} is no matrix.")
+        if k is not None and (k.dtype != "int64" or k.size != 1):
+            raise self.error(f"k is {k.dtype}{list(k.shape)}; it must be one int64.")
+        return TensorType(x.dtype, x.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, k = ins
+        if outs[0] is None or x is None:
+            return
+        n, m = x.shape[-2:]
+        row = b.constant("int64", (n, 1), range(n))
+        column = b.constant("int64", (m,), range(m))
+        diagonal = k.view(()) if k is not None else b.constant("int64", (), (0,))
+        how = "ge" if self.upper else "le"
+        mask = b.temp("bool", (n, m))
+        b.elementwise(
+            [mask], [column, row, diagonal], lambda e, c, r, d: e.compare(how, e.sub(c, r), d)
+        )
+        b.elementwise(outs[:1], [mask, x], lambda e, inside, v: e.select(inside, v, e.like(v, 0)))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [g.op("Trilu", [douts[0], *ins[1:]], domain=MS, upper=self.upper), *[None] * (len(ins) - 1)]
+
+    def reference(self, x: Any, k: Any = None) -> Any:
+        diagonal = 0 if k is None else int(k.item())
+        return np.triu(x, diagonal) if self.upper else np.tril(x, diagonal)
+
+
+@register
+class Trilu(TriangleBase):
+    """The upper or lower triangle of matrices. https://onnx.ai/onnx/operators/onnx__Trilu.html"""
+
+    versions = (14,)
+
+
+@register
+class MicrosoftTrilu(TriangleBase):
+    """The upper or lower triangle of matrices, before it came into ai.onnx."""
+
+    name = "Trilu"
+    domain = MS
+
+
+class Blocks(Op):
+    """Channels into blocks of pixels or back, by a transposition of the 6-D view."""
+
+    differentiable = (0,)
+    blocksize: int
+
+    def check(self, x: TensorType) -> tuple[int, int, int, int]:
+        """The four dims of x."""
+        if x.rank != 4:
+            raise self.error(f"x of shape {list(x.shape)} is not (N, C, H, W).")
+        if self.blocksize < 1:
+            raise self.error(f"blocksize is {self.blocksize}.")
+        return x.shape  # type: ignore[return-value]
+
+
+def blocks_of_depth(shape: Sequence[int], size: int, mode: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The 6-D view of DepthToSpace's input, and the order of its dims in the output."""
+    n, c, h, w = shape
+    if mode == "DCR":
+        return (n, size, size, c // (size * size), h, w), (0, 3, 4, 1, 5, 2)
+    return (n, c // (size * size), size, size, h, w), (0, 1, 4, 2, 5, 3)
+
+
+@register
+class DepthToSpace(Blocks):
+    """Channels become blocks of pixels. https://onnx.ai/onnx/operators/onnx__DepthToSpace.html"""
+
+    versions = (1, 11, 13)
+    attrs = {"blocksize": Int(required=True), "mode": Str("DCR")}
+    samples = (
+        Sample([(1, 8, 2, 3)], {"blocksize": 2}), Sample([(2, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
+        Sample([(1, 4, 2, 2)], {"blocksize": 1}),
+    )  # fmt: skip
+    bad = (Bad([(1, 6, 2, 2)], {"blocksize": 2}), Bad([(8, 2, 2)], {"blocksize": 2}), Bad([(1, 8, 2, 2)], {"blocksize": 0}),
+           Bad([(1, 8, 2, 2)], {"blocksize": 2, "mode": "RCD"}))  # fmt: skip
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        n, c, h, w = self.check(x)
+        size = self.blocksize
+        if self.mode not in ("DCR", "CRD"):
+            raise self.error(f"there is no mode {self.mode!r}.")
+        if c % (size * size):
+            raise self.error(f"{c} channels are no multiple of {size * size}.")
+        return checked(self, x.dtype, (n, c // (size * size), h * size, w * size))
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if outs[0] is not None and ins[0] is not None:
+            view, perm = blocks_of_depth(ins[0].shape, self.blocksize, self.mode)
+            transpose(b, outs[0], ins[0].view(view), perm)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        if self.mode == "DCR":
+            return [g.op("SpaceToDepth", [douts[0]], blocksize=self.blocksize)]
+        n, c, h, w = g.shape(ins[0])
+        view, perm = blocks_of_depth([d if isinstance(d, int) else 0 for d in (n, c, h, w)], self.blocksize, "CRD")
+        if not all(isinstance(d, int) for d in (c, h, w)):
+            raise self.unsupported("the gradient of mode CRD with symbolic channels or image size")
+        spread = [-1, *(view[k] for k in perm[1:])]
+        parts = g.op("Reshape", [douts[0], g.constant("int64", (6,), spread)])
+        back = g.op("Transpose", [parts], perm=[perm.index(k) for k in range(6)])
+        return [g.reshape_like(back, ins[0])]
+
+    def reference(self, x: Any) -> Any:
+        n, c, h, w = x.shape
+        view, perm = blocks_of_depth(x.shape, self.blocksize, self.mode)
+        size = self.blocksize
+        return x.reshape(view).transpose(perm).reshape(n, c // (size * size), h * size, w * size)
+
+
+@register
+class SpaceToDepth(Blocks):
+    """Blocks of pixels become channels. https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html"""
+
+    versions = (1, 13)
+    attrs = {"blocksize": Int(required=True)}
+    samples = (Sample([(1, 2, 4, 6)], {"blocksize": 2}), Sample([(2, 1, 3, 6)], {"blocksize": 3}))
+    bad = (Bad([(1, 2, 3, 4)], {"blocksize": 2}), Bad([(2, 4, 4)], {"blocksize": 2}), Bad([(1, 2, 4, 4)], {"blocksize": -2}))
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        n, c, h, w = self.check(x)
+        size = self.blocksize
+        if h % size or w % size:
+            raise self.error(f"an image of {h} by {w} has no whole blocks of {size}.")
+        return TensorType(x.dtype, (n, c * size * size, h // size, w // size))
+
+    def _view(self, shape: Sequence[int]) -> tuple[int, ...]:
+        n, c, h, w = shape
+        return (n, c, h // self.blocksize, self.blocksize, w // self.blocksize, self.blocksize)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if outs[0] is not None and ins[0] is not None:
+            transpose(b, outs[0], ins[0].view(self._view(ins[0].shape)), (0, 3, 5, 1, 2, 4))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [g.op("DepthToSpace", [douts[0]], blocksize=self.blocksize)]
+
+    def reference(self, x: Any) -> Any:
+        n, c, h, w = x.shape
+        size = self.blocksize
+        parts = x.reshape(self._view(x.shape)).transpose(0, 3, 5, 1, 2, 4)
+        return parts.reshape(n, c * size * size, h // size, w // size)

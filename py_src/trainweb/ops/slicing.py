@@ -1,0 +1,358 @@
+"""Slices and margins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import LimitError
+from trainweb.ops.arguments import checked, integers
+from trainweb.ops.copies import gather_axis, strided_copy
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i64
+from trainweb.ops.op import (
+    MS,
+    Bad,
+    Float,
+    Ints,
+    Op,
+    Sample,
+    Str,
+    TensorType,
+    contiguous_strides,
+    register,
+)  # fmt: skip
+from trainweb.ops.pointwise import Names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+
+def slice_bounds(
+    op: Op, shape: tuple[int, ...], starts: Any, ends: Any, axes: Any, steps: Any
+) -> list[tuple[int, int, int]]:
+    """(start, count, step) per dimension; bounds are clamped as ONNX says."""
+    axes = range(len(starts)) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise op.error("starts, ends, axes and steps differ in length.")
+    result = [(0, dim, 1) for dim in shape]
+    seen: set[int] = set()
+    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
+        axis = op.axis_of(given, len(shape))
+        if step == 0:
+            raise op.error(f"the step along axis {axis} is 0.")
+        if axis in seen:
+            raise op.error(f"axis {axis} is sliced twice.")
+        seen.add(axis)
+        dim = shape[axis]
+        low, high = (0, dim) if step > 0 else (-1, dim - 1)
+        first = min(max(start + dim if start < 0 else start, 0 if step > 0 else low), high)
+        last = min(max(end + dim if end < 0 else end, low), high)
+        result[axis] = (first, max(0, -((first - last) // step)), step)
+    return result
+
+
+@register
+class Slice(Op):
+    """Every step-th element from start to before end, along some axes. https://onnx.ai/onnx/operators/onnx__Slice.html"""
+
+    versions = (1, 10, 11, 13)
+    attrs = {"starts": Ints(), "ends": Ints(), "axes": Ints()}
+    max_inputs = 5
+    differentiable = (0,)
+    static_inputs = (1, 2, 3, 4)
+    samples = (
+        Sample([(4, 6), i64([1, 0]), i64([3, 5]), i64([0, 1]), i64([1, 2])]),
+        Sample([(4, 6), i64([1]), i64([2**63 - 1]), i64([-1])]), Sample([(4, 6), i64([1, 2]), i64([3, -1])]),
+        Sample([(4, 6), i64([-1, 4]), i64([-(2**63), 0]), i64([0, 1]), i64([-1, -2])]),
+        Sample([(4, 6)], {"starts": [1], "ends": [3], "axes": [1]}, opset=9),
+        Sample([(2, 3, 4, 5), i64([1, 1]), i64([3, 4]), i64([1, 3])]), Sample([(4, 6), i64([3]), i64([1])]),
+        Sample([i64([1, 2, 3, 4]), i64([0]), i64([4]), i64([0]), i64([2])]),
+    )  # fmt: skip
+    bad = (
+        Bad([(4, 6), i64([0]), i64([3]), i64([0]), i64([0])]), Bad([(4, 6), i64([0]), i64([3]), i64([2])]),
+        Bad([(4, 6), i64([0, 0]), i64([3])]), Bad([(4, 6), i64([0, 0]), i64([3, 3]), i64([0, -2])]),
+        Bad([(4, 6), f32([0.0]), i64([3])]), Bad([(4, 6)]), Bad([(4, 6), i64([0]), i64([3]), i64([-(2**63)])]),
+    )  # fmt: skip
+
+    def bounds(self, x: TensorType, *given: TensorType | None) -> list[tuple[int, int, int]]:
+        """(start, count, step) per dimension."""
+        values = [
+            None if t is None else integers(self, t, what)
+            for t, what in zip(given, ("starts", "ends", "axes", "steps"), strict=False)
+        ]
+        if not any(v is not None for v in values):
+            values = [self.starts, self.ends, self.axes, None]
+        values += [None] * (4 - len(values))
+        if values[0] is None or values[1] is None:
+            raise self.error("starts or ends are missing.")
+        return slice_bounds(self, x.shape, *values)
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        x, *given = inputs
+        return TensorType(x.dtype, tuple(n for _, n, _ in self.bounds(x, *given)))
+
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...]:
+        x, *given = inputs
+        index = [0]
+        for stride, (start, count, step) in zip(
+            contiguous_strides(x.shape), self.bounds(x, *given), strict=True
+        ):
+            index = [i + (start + k * step) * stride for i in index for k in range(count)]
+        return tuple(x.value[i] for i in index)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        out, x = outs[0], ins[0]
+        if out is None or x is None:
+            return
+        types = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in ins]
+        parts, strides = self.bounds(*types), contiguous_strides(x.shape)
+        strided_copy(
+            b, out, x, out.shape, contiguous_strides(out.shape),
+            [step * s for (_, _, step), s in zip(parts, strides, strict=True)],
+            source_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
+        )  # fmt: skip
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        shape = g.op("Shape", [ins[0]])
+        if len(ins) == 1:
+            values = [self.starts, self.ends, self.axes or range(len(self.starts))]
+            given = [g.constant("int64", (len(v),), list(v)) for v in values]
+        else:
+            given = ins[1:]
+        dy, given = self._forwards(g, ins[0], douts[0] or "", given)
+        return [g.op("SliceGrad", [dy, shape, *given], domain=MS)]
+
+    def _forwards(
+        self, g: GradientBuilder, x: str, dy: str, given: list[str]
+    ) -> tuple[str, list[str]]:
+        """The same slice with positive steps, and dY turned round: ONNX Runtime has no backward SliceGrad."""
+        constants = [g.is_constant(name) if name else None for name in given]
+        steps = constants[3].values() if len(given) > 3 and constants[3] else ()
+        dims = g.shape(x)
+        values = [c.values() if c else None for c in (*constants, None)[:3]]
+        if all(s > 0 for s in steps) or values[0] is None or values[1] is None:
+            return dy, given
+        axes = [a % len(dims) for a in values[2] or range(len(steps))]
+        if not all(isinstance(dims[a], int) for a in axes):
+            return dy, given
+        static = tuple(d if isinstance(d, int) else 1 for d in dims)
+        parts = [slice_bounds(self, static, *values, steps)[a] for a in axes]
+        turned = [a for a, (_, _, step) in zip(axes, parts, strict=True) if step < 0]
+
+        def ints(items: Any) -> str:
+            items = list(items)
+            return g.constant("int64", (len(items),), items)
+
+        dy = g.op("Slice", [
+            dy, ints(-1 for _ in turned), ints(-(2**63) for _ in turned), ints(turned), ints(-1 for _ in turned),
+        ])  # fmt: skip
+        firsts = [p[0] if p[2] > 0 else p[0] + max(p[1] - 1, 0) * p[2] for p in parts]
+        lasts = [
+            f + (p[1] - 1) * abs(p[2]) + 1 if p[1] else f for f, p in zip(firsts, parts, strict=True)
+        ]
+        return dy, [ints(firsts), ints(lasts), ints(axes), ints(abs(p[2]) for p in parts)]
+
+    def reference(self, x: Any, *given: Any) -> Any:
+        types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in given]
+        parts = self.bounds(TensorType("float32", x.shape), *types)
+        for axis, (start, count, step) in enumerate(parts):
+            x = np.take(x, start + step * np.arange(count), axis)
+        return x
+
+
+@register
+class SliceGrad(Slice):
+    """dY written into zeros of a given shape where Slice read: inputs dY, shape, starts, ends, axes, steps."""
+
+    domain = MS
+    versions = (1,)
+    attrs = {}
+    min_inputs, max_inputs = 4, 6
+    differentiable = ()
+    static_inputs = (1, 2, 3, 4, 5)
+    samples = (
+        Sample([(2, 3), i64([4, 6]), i64([1, 0]), i64([3, 5]), i64([0, 1]), i64([1, 2])]),
+        Sample([(4, 2), i64([4, 6]), i64([1]), i64([3]), i64([1])]),
+        Sample([(4, 2), i64([4, 6]), i64([4]), i64([0]), i64([1]), i64([-2])]),
+    )  # fmt: skip
+    bad = (Bad([(2, 3), i64([4, 6]), i64([0]), i64([4])]), Bad([(2, 3), i64([4, -6]), i64([0]), i64([2])]))
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        dy, shape, *given = inputs
+        result = checked(self, dy.dtype, integers(self, shape, "shape"))
+        counts = tuple(n for _, n, _ in self.bounds(result, *given))
+        if counts != dy.shape:
+            raise self.error(f"dY has shape {list(dy.shape)}; the slice has {list(counts)}.")
+        return result
+
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:  # type: ignore[override]
+        return None
+
+    gradient = Op.gradient
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        out, dy = outs[0], ins[0]
+        if out is None or dy is None:
+            return
+        types = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in ins[2:]]
+        parts = self.bounds(TensorType(out.dtype, out.shape), *types)
+        strides = contiguous_strides(out.shape)
+        b.fill(out, 0)
+        strided_copy(
+            b, out, dy, dy.shape, [step * s for (_, _, step), s in zip(parts, strides, strict=True)],
+            contiguous_strides(dy.shape),
+            out_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
+        )  # fmt: skip
+
+    def reference(self, dy: Any, shape: Any, *given: Any) -> Any:
+        types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in given]
+        result = np.zeros([int(d) for d in shape], dy.dtype)
+        parts = self.bounds(TensorType("float32", result.shape), *types)
+        index = np.ix_(*(start + step * np.arange(count) for start, count, step in parts))
+        result[index] = dy
+        return result
+
+
+# ---- padding
+
+
+@register
+class Pad(Op):
+    """x within a margin; negative pads cut off. https://onnx.ai/onnx/operators/onnx__Pad.html"""
+
+    versions = (2, 11, 13, 18, 19, 21, 23, 24, 25)
+    attrs = {"mode": Str("constant"), "pads": Ints(), "value": Float(0.0)}
+    max_inputs = 4
+    differentiable = (0,)
+    static_inputs = (1, 3)
+    samples = (
+        Sample([(2, 3), i64([1, 0, 0, 2])]), Sample([(3, 4), i64([-1, 1, 0, -2])]),
+        Sample([(2, 3), i64([1, 1, 1, 1]), f32(2.5)]), Sample([(2, 3), i64([1, 2]), None, i64([1])], opset=18),
+        Sample([(3, 4), i64([2, 1, 1, 3])], {"mode": "reflect"}), Sample([(3, 4), i64([2, 1, 1, 5])], {"mode": "edge"}),
+        Sample([(3, 4), i64([2, 1, 1, 3])], {"mode": "wrap"}, opset=19),
+        Sample([(2, 3)], {"pads": [0, 1, 1, 0], "value": 1.5}, opset=10),
+        Sample([i64([1, 2]), i64([1, 1]), i64(9)]), Sample([(2, 2, 3, 3), i64([0, 0, 1, 1, 0, 0, 1, 1])]),
+    )  # fmt: skip
+    bad = (
+        Bad([(2, 3), i64([1, 0, 0])]), Bad([(2, 3), i64([-3, 0, 0, 0])]), Bad([(2, 3), i64([0, 0, 0, 0])], {"mode": "sky"}),
+        Bad([(2, 3), i64([2, 0, 0, 0])], {"mode": "reflect"}), Bad([(2, 3)]), Bad([(2, 3), i64([0, 0, 0, 0]), i64(1)]),
+        Bad([(2, 3), i64([2**40, 0, 0, 2**40])], error=LimitError), Bad([(2, 3), i64([1, 1]), None, i64([2])], opset=18),
+    )  # fmt: skip
+
+    def margins(self, rank: int, pads: TensorType | None, axes: TensorType | None) -> list[tuple[int, int]]:
+        """(before, after) per dimension."""
+        given = self.pads if pads is None else integers(self, pads, "pads")
+        if given is None:
+            raise self.error("pads are missing.")
+        where = range(rank) if axes is None else integers(self, axes, "axes")
+        if len(given) != 2 * len(where):
+            raise self.error(f"{len(given)} pads for {len(where)} dimensions.")
+        margins = [(0, 0)] * rank
+        for k, axis in enumerate(where):
+            margins[self.axis_of(axis, rank)] = (given[k], given[k + len(where)])
+        return margins
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        x, pads, value, axes = inputs
+        if self.mode not in ("constant", "reflect", "edge", "wrap"):
+            raise self.error(f"there is no mode {self.mode!r}.")
+        if value is not None and (value.size != 1 or value.dtype != x.dtype):
+            raise self.error(f"the value must be one {x.dtype} number.")
+        dims = []
+        for dim, (before, after) in zip(x.shape, self.margins(x.rank, pads, axes), strict=True):
+            room = {"constant": 2**62, "reflect": dim - 1}.get(self.mode, 2**62 if dim else 0)
+            if max(before, after) > room:
+                raise self.error(f"pads {before}, {after} of a dimension of {dim} in mode {self.mode}.")
+            dims.append(dim + before + after)
+        return checked(self, x.dtype, dims)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, pads, value, axes = ins
+        if outs[0] is None or x is None:
+            return
+        types = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in (pads, axes)]
+        margins = self.margins(len(x.shape), *types)
+        if self.mode == "constant":
+            self._constant(b, outs[0], x, value, margins)
+            return
+        changed = [k for k, m in enumerate(margins) if m != (0, 0)]
+        for axis in changed:
+            index = self._index(x.shape[axis], *margins[axis])
+            shape = (*x.shape[:axis], len(index), *x.shape[axis + 1 :])
+            target = outs[0] if axis == changed[-1] else b.temp(x.dtype, shape)
+            gather_axis(b, target, x, b.constant("int64", (len(index),), index), axis)
+            x = target
+        if not changed:
+            b.copy(outs[0], x)
+
+    def _constant(
+        self, b: Builder, out: Buf, x: Buf, value: Buf | None, margins: list[tuple[int, int]]
+    ) -> None:
+        if value is not None:
+            b.elementwise([out], [value.view(())], lambda e, v: v)
+        else:
+            b.fill(out, self.value if x.dtype.startswith("float") else int(self.value))
+        # The part of x that stays, and where it goes.
+        kept = [dim + min(low, 0) + min(high, 0) for dim, (low, high) in zip(x.shape, margins, strict=True)]
+        if min(kept, default=1) <= 0:
+            return
+        source, target = contiguous_strides(x.shape), contiguous_strides(out.shape)
+        strided_copy(
+            b, out, x, kept, target, source,
+            out_start=sum(max(m[0], 0) * s for m, s in zip(margins, target, strict=True)),
+            source_start=sum(max(-m[0], 0) * s for m, s in zip(margins, source, strict=True)),
+        )  # fmt: skip
+
+    def _index(self, dim: int, before: int, after: int) -> list[int]:
+        """Source positions along one dimension."""
+        positions = range(-before, dim + after)
+        if self.mode == "edge":
+            return [min(max(k, 0), dim - 1) for k in positions]
+        if self.mode == "wrap":
+            return [k % dim for k in positions]
+        return [dim - 1 - abs(dim - 1 - abs(k)) for k in positions]
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        rest: list[str | None] = [None] * (len(ins) - 1)
+        dy = douts[0] or ""
+        if self.mode != "constant":
+            return [self._scatter(g, ins, dy), *rest]
+        if len(ins) == 1:
+            return [g.op("Pad", [dy], pads=[-p for p in self.pads], mode="constant"), *rest]
+        axes = ins[3:4] if len(ins) > 3 and ins[3] else []
+        opposite = g.op("Neg", [ins[1]])
+        return [g.op("Pad", [dy, opposite, *([""] if axes else []), *axes], mode="constant"), *rest]
+
+    def _scatter(self, g: GradientBuilder, ins: list[str], dy: str) -> str:
+        """Gradient rows added where the margin's elements came from, one axis after the other."""
+        dims = g.shape(ins[0])
+        tensors = [g.is_constant(name) if name else None for name in (*ins[1:2], *ins[3:4])]
+        types = [TensorType(t.dtype, t.shape, t.values()) if t else None for t in (*tensors, None, None)]
+        margins = self.margins(len(dims), *types[:2])
+        for axis in reversed(range(len(dims))):
+            if margins[axis] == (0, 0):
+                continue
+            dim = dims[axis]
+            if not isinstance(dim, int):
+                raise self.unsupported(f"the gradient of mode {self.mode} along a symbolic dimension")
+            index = self._index(dim, *margins[axis])
+            shape = g.op("Shape", [dy])
+            at = g.constant("int64", (1,), [axis])
+            shape = g.op("ScatterElements", [shape, at, g.constant("int64", (1,), [dim])])
+            rows = g.constant("int64", (len(index),), index)
+            dy = g.op("GatherGrad", [shape, rows, dy], domain=MS, axis=axis)
+        return dy
+
+    def reference(self, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
+        types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in (pads, axes)]
+        margins = self.margins(x.ndim, *types)
+        for axis, (before, after) in enumerate(margins):
+            if self.mode != "constant":
+                x = np.take(x, self._index(x.shape[axis], before, after), axis)
+        if self.mode != "constant":
+            return x
+        fill = self.value if value is None else value.item()
+        x = np.pad(x, [(max(p, 0), max(q, 0)) for p, q in margins], constant_values=fill)
+        return x[tuple(slice(max(-p, 0), x.shape[k] - max(-q, 0)) for k, (p, q) in enumerate(margins))]

@@ -1,0 +1,247 @@
+"""Views: the same bytes under another shape. And what only asks for the shape."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ops.arguments import integers
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i64
+from trainweb.ops.op import Bad, Int, Ints, Op, Sample, TensorType, register
+from trainweb.ops.pointwise import Names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+
+class View(Op):
+    """Output 0 is input 0 under another shape."""
+
+    is_view = True
+    differentiable = (0,)
+
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
+        return inputs[0].value if inputs[0] else None
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if ins[0] is not None:
+            b.alias(outs[0], ins[0])
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [g.reshape_like(douts[0] or "", ins[0])]
+
+
+@register
+class Identity(View):
+    """x. https://onnx.ai/onnx/operators/onnx__Identity.html"""
+
+    versions = (1, 13, 14, 16, 19, 21, 23, 24, 25)
+    samples = (Sample([(3, 4)]), Sample([i64([1, 2])]), Sample([bools([True])]), Sample([()]))
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        return x
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        return [douts[0]]
+
+    def reference(self, x: Any) -> Any:
+        return x
+
+
+@register
+class Reshape(View):
+    """Elements of x in another shape; -1 is inferred and 0 copied. https://onnx.ai/onnx/operators/onnx__Reshape.html"""
+
+    versions = (5, 13, 14, 19, 21, 23, 24, 25)
+    attrs = {"allowzero": Int(0)}
+    min_inputs = max_inputs = 2
+    static_inputs = (1,)
+    samples = (
+        Sample([(2, 6), i64([3, 4])]), Sample([(2, 3, 4), i64([0, -1])]), Sample([(1,), i64([])]),
+        Sample([(2, 3, 4), i64([-1])]), Sample([f32([[], []]), i64([0, 5])], {"allowzero": 1}, grad=()),
+    )  # fmt: skip
+    bad = (
+        Bad([(2, 6), i64([-1, -1])]), Bad([(2, 6), i64([5, -1])]), Bad([(2, 6), i64([3, 5])]),
+        Bad([(2, 6), i64([-2, 6])]), Bad([(2, 6), i64([2, 6, 0])]), Bad([(2, 6), i64([[12]])]),
+        Bad([f32([[], []]), i64([0, -1])], {"allowzero": 1}), Bad([f32([[], []]), i64([0, -1])]),
+        Bad([(2, 6), f32([12.0])]), Bad([(2, 6), i64([2**62, 4])]), Bad([(2, 6), i64([-(2**63)])]),
+    )  # fmt: skip
+
+    def infer(self, x: TensorType, shape: TensorType) -> TensorType:  # type: ignore[override]
+        dims = list(integers(self, shape, "shape"))
+        for axis, dim in enumerate(dims):
+            if dim == 0 and not self.allowzero:
+                if axis >= x.rank:
+                    raise self.error(f"shape {dims} copies dimension {axis} of a {x.rank}-D tensor.")
+                dims[axis] = x.shape[axis]
+            elif dim < -1:
+                raise self.error(f"shape {dims} has a negative dimension.")
+        if dims.count(-1) == 1:
+            rest = prod(d for d in dims if d != -1)
+            if rest == 0 or x.size % rest:
+                raise self.error(f"{x.size} elements of shape {list(x.shape)} do not fit shape {dims}.")
+            dims[dims.index(-1)] = x.size // rest
+        if dims.count(-1) > 1 or prod(dims) != x.size:
+            raise self.error(f"{x.size} elements of shape {list(x.shape)} do not fit shape {dims}.")
+        return TensorType(x.dtype, tuple(dims))
+
+    def reference(self, x: Any, shape: Any) -> Any:
+        dims = [x.shape[k] if d == 0 and not self.allowzero else d for k, d in enumerate(shape)]
+        return x.reshape([int(d) for d in dims])
+
+
+@register
+class Flatten(View):
+    """A matrix: the dims before `axis` by those from it on. https://onnx.ai/onnx/operators/onnx__Flatten.html"""
+
+    versions = (1, 9, 11, 13, 21, 23, 24, 25)
+    attrs = {"axis": Int(1)}
+    samples = (
+        Sample([(2, 3, 4)]), Sample([(2, 3, 4)], {"axis": 0}), Sample([(2, 3, 4)], {"axis": 3}),
+        Sample([(2, 3, 4)], {"axis": -1}), Sample([()], {"axis": 0}), Sample([(4,)]),
+    )  # fmt: skip
+    bad = (Bad([(2, 3)], {"axis": 3}), Bad([(2, 3)], {"axis": -3}))
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        if not -x.rank <= self.axis <= x.rank:
+            raise self.error(f"axis {self.axis} is outside [{-x.rank}, {x.rank}].")
+        axis = self.axis + x.rank if self.axis < 0 else self.axis
+        return TensorType(x.dtype, (prod(x.shape[:axis]), prod(x.shape[axis:])))
+
+    def reference(self, x: Any) -> Any:
+        axis = self.axis + x.ndim if self.axis < 0 else self.axis
+        return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
+
+
+class AxesView(View):
+    """A view given by axes: an attribute before opset 13, an input since."""
+
+    max_inputs = 2
+    attrs = {"axes": Ints()}
+    static_inputs = (1,)
+
+    def _axes(self, axes: TensorType | None, rank: int) -> list[int] | None:
+        given = self.axes if axes is None else integers(self, axes, "axes")
+        if given is None:
+            return None
+        found = [self.axis_of(axis, rank) for axis in given]
+        if len(set(found)) < len(found):
+            raise self.error(f"axes {list(given)} name a dimension twice.")
+        return found
+
+    def _constant_axes(self, g: GradientBuilder, ins: list[str]) -> list[int] | None:
+        if len(ins) < 2 or not ins[1]:
+            return list(self.axes) if self.axes is not None else None
+        tensor = g.is_constant(ins[1])
+        return list(tensor.values()) if tensor is not None else None
+
+
+@register
+class Squeeze(AxesView):
+    """x without dims of size 1. https://onnx.ai/onnx/operators/onnx__Squeeze.html"""
+
+    versions = (1, 11, 13, 21, 23, 24, 25)
+    samples = (
+        Sample([(2, 1, 3), i64([1])]), Sample([(2, 1, 3, 1)]), Sample([(1, 2, 1), i64([0, -1])]),
+        Sample([(2, 1, 3)], {"axes": [1]}, opset=11),
+    )  # fmt: skip
+    bad = (Bad([(2, 1, 3), i64([0])]), Bad([(2, 1, 3), i64([3])]), Bad([(2, 1, 1), i64([1, -2])]),
+           Bad([(2, 1), i64([-(2**63)])]))  # fmt: skip
+
+    def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:  # type: ignore[override]
+        gone = self._axes(axes, x.rank)
+        if gone is None:
+            gone = [k for k, dim in enumerate(x.shape) if dim == 1]
+        for axis in gone:
+            if x.shape[axis] != 1:
+                raise self.error(f"dimension {axis} of shape {list(x.shape)} is not 1.")
+        return TensorType(x.dtype, tuple(dim for k, dim in enumerate(x.shape) if k not in gone))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        axes = self._constant_axes(g, ins)
+        if axes is None:
+            return super().gradient(g, ins, outs, douts)
+        return [g.unsqueeze(douts[0] or "", axes)]
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        axes = self.axes if axes is None else [int(a) for a in axes]
+        return np.squeeze(x, tuple(axes) if axes is not None else None)
+
+
+@register
+class Unsqueeze(AxesView):
+    """x with dims of size 1 put in. https://onnx.ai/onnx/operators/onnx__Unsqueeze.html"""
+
+    versions = (1, 11, 13, 21, 23, 24, 25)
+    samples = (
+        Sample([(2, 3), i64([1])]), Sample([(2, 3), i64([0, -1])]), Sample([(), i64([0])]),
+        Sample([(2, 3)], {"axes": [0, 2]}, opset=11),
+    )  # fmt: skip
+    bad = (Bad([(2, 3), i64([4])]), Bad([(2, 3), i64([1, -3])]), Bad([(2, 3)]), Bad([(2, 3)], opset=11))
+
+    def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:  # type: ignore[override]
+        count = len(self.axes or ()) if axes is None else axes.size
+        new = self._axes(axes, x.rank + count)
+        if new is None:
+            raise self.error("axes are missing.")
+        rest = iter(x.shape)
+        return TensorType(
+            x.dtype, tuple(1 if k in new else next(rest) for k in range(x.rank + count))
+        )
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        axes = self._constant_axes(g, ins)
+        if axes is None:
+            return super().gradient(g, ins, outs, douts)
+        return [g.squeeze(douts[0] or "", axes)]
+
+    def reference(self, x: Any, axes: Any = None) -> Any:
+        return np.expand_dims(x, tuple(int(a) for a in (self.axes if axes is None else axes)))
+
+
+class Inquiry(Op):
+    """A value known from the shape alone."""
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        out = outs[0]
+        if out is not None:
+            t = self.infer(*(TensorType(x.dtype, x.shape) for x in ins if x is not None))
+            b.copy(out, b.constant(t.dtype, t.shape, t.value or ()))  # type: ignore[union-attr]
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        raise NotImplementedError
+
+
+@register
+class Shape(Inquiry):
+    """Dims of x, or those from `start` to before `end`. https://onnx.ai/onnx/operators/onnx__Shape.html"""
+
+    versions = (1, 13, 15, 19, 21, 23, 24, 25)
+    attrs = {"start": Int(0), "end": Int()}
+    samples = (
+        Sample([(3, 4)]), Sample([()]), Sample([(3, 4, 5)], {"start": 1}), Sample([(3, 4, 5)], {"end": -1}),
+        Sample([(3, 4, 5)], {"start": -9, "end": 9}), Sample([(3, 4, 5)], {"start": 2, "end": 1}),
+    )  # fmt: skip
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        dims = x.shape[self.start : self.end]
+        return TensorType("int64", (len(dims),), dims)
+
+    def reference(self, x: Any) -> Any:
+        return np.array(x.shape[self.start : self.end], np.int64)
+
+
+@register
+class Size(Inquiry):
+    """Number of elements. https://onnx.ai/onnx/operators/onnx__Size.html"""
+
+    versions = (1, 13, 19, 21, 23, 24, 25)
+    samples = (Sample([(3, 4)]), Sample([()]))
+
+    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+        return TensorType("int64", (), (x.size,))
+
+    def reference(self, x: Any) -> Any:
+        return np.array(x.size, np.int64)

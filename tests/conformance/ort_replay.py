@@ -28,6 +28,7 @@ class OrtReplay:
         self.inputs = np.load(folder / "inputs.npz")
         self.expected = np.load(folder / "expected.npz")
         self.compared, self.worst = 0, 0.0
+        self.buffers: list[np.ndarray] = []
 
     def run(self) -> dict[str, Any]:
         """Replay every call; raises where a result differs."""
@@ -117,7 +118,9 @@ class OrtReplay:
 
     def do_load_parameters(self, call: dict[str, Any]) -> None:
         device = capi.OrtDevice(capi.OrtDevice.cpu(), capi.OrtDevice.default_memory(), 0)
-        buffer = capi.OrtValue.ortvalue_from_numpy(self.feed(call["feed"])["buffer"], device)
+        # The OrtValue does not keep the array alive.
+        self.buffers.append(self.feed(call["feed"])["buffer"])
+        buffer = capi.OrtValue.ortvalue_from_numpy(self.buffers[-1], device)
         self.module.copy_buffer_to_parameters(buffer, call["trainable_only"])
 
     def do_update_parameter(self, call: dict[str, Any]) -> None:

@@ -24,6 +24,11 @@ GRAIN = 64
 """Spatial sizes that survive repeated halving, as U-Net shaped models demand."""
 MAX_BAKED = 8
 """How many sizes found in the model's own constants are tried as the size it was exported for."""
+USUAL_SIZES = (
+    *range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 100, 112, 128, 160, 192, 224, 256, 299, 320, 384, 416, 448,
+    512, 640,
+)  # fmt: skip
+"""Sizes tried last: a constant of the model's own shape may demand one that no constant spells out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +167,15 @@ def _strategies(graph: Graph, keys: dict[Key, int]) -> Iterator[tuple[Substituti
 
 
 def _baked_sizes(graph: Graph) -> list[int]:
-    """Sizes the model may have been exported for: 1, and what its shape constants contain."""
+    """Sizes the model may have been exported for: 1, what its shape constants contain, usual ones."""
     sizes = {1: 0}
     for tensor in graph.initializers.values():
         if tensor.dtype == "int64" and 0 < tensor.size <= MAX_BAKED:
             for size in tensor.values():
                 if 1 < size < 4096:
                     sizes[size] = sizes.get(size, 0) + 1
-    return sorted(sizes, key=lambda size: (size != 1, -sizes[size]))[:MAX_BAKED]
+    likely = sorted(sizes, key=lambda size: (size != 1, -sizes[size]))[:MAX_BAKED]
+    return list(dict.fromkeys((*likely, *USUAL_SIZES)))
 
 
 class _Run:

@@ -1,0 +1,261 @@
+"""`Module`, `Optimizer`, `CheckpointState` and `LinearLRScheduler`, as onnxruntime.training.api has them.
+
+A script written for that module runs after its import line is changed. What is other here: arrays are NumPy
+arrays where that module has OrtValues (they have `.numpy()` all the same), data are copies, and the warm-up
+and total counts of `LinearLRScheduler` are not swapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainweb.checkpoint import read_checkpoint
+from trainweb.compiler.lower import GRADIENTS
+from trainweb.errors import FeedError, SessionError, UnsupportedError
+from trainweb.training import state as states
+from trainweb.training.session import TrainingSession
+
+RESET_WORD, RANDOM_WORDS = 0, 10
+"""State words that outlive a change of optimizer: the reset flag; the seed and the offset behind it."""
+
+
+class Pairs:
+    """A mapping that, as in onnxruntime, iterates over (name, value) pairs."""
+
+    def __init__(self, mapping: Any) -> None:
+        self._mapping = mapping
+
+    def __getitem__(self, name: str) -> Any:
+        return self._mapping[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._mapping[name] = value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._mapping
+
+    def __len__(self) -> int:
+        return len(self._mapping)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return iter(list(self._mapping.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._mapping)
+
+    def keys(self) -> list[str]:
+        """The names."""
+        return [name for name, _ in self]
+
+    def values(self) -> list[Any]:
+        """The values."""
+        return [value for _, value in self]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """The pairs."""
+        return list(self)
+
+
+class CheckpointState(states.CheckpointState):
+    """Parameters, optimizer state and properties; iterating over `parameters` or `properties` gives pairs."""
+
+    @staticmethod
+    def load_checkpoint(source: Any) -> CheckpointState:
+        """Read a checkpoint from a path or from bytes."""
+        return CheckpointState(read_checkpoint(source))
+
+    @property
+    def parameters(self) -> Any:
+        """The parameters; assigning an array changes one."""
+        return Pairs(super().parameters)
+
+    @property
+    def properties(self) -> Any:
+        """The properties: int, float or str."""
+        return Pairs(super().properties)
+
+
+class ParameterBuffer(np.ndarray):
+    """A float32 vector of parameters; `.numpy()` is there for code that expects an OrtValue."""
+
+    def numpy(self) -> np.ndarray:
+        """The vector as a plain array."""
+        return np.asarray(self)
+
+
+class Module:
+    """A model to train, called with its inputs in order.
+
+    Parameters
+    ----------
+    train_model_uri : path, bytes or onnx.ModelProto
+        The training model.
+    state : CheckpointState
+        Its parameters.
+    eval_model_uri : path, bytes or onnx.ModelProto, optional
+        The eval model, for `eval` and for export.
+    device : str
+        "cpu".
+    session_options : dict, optional
+        Options of `trainweb.TrainingSession`. An object of another kind is ignored.
+    """
+
+    def __init__(
+        self,
+        train_model_uri: Any,
+        state: states.CheckpointState,
+        eval_model_uri: Any = None,
+        device: str = "cpu",
+        session_options: Any = None,
+    ) -> None:
+        if device.split(":")[0] != "cpu":
+            raise UnsupportedError(f"Device {device!r} is not supported; there is only 'cpu'.")
+        self.training = True
+        self._state = state
+        self._models = train_model_uri, eval_model_uri
+        self._options = session_options if isinstance(session_options, Mapping) else None
+        self._optimizer_model: Any = None
+        self._session = TrainingSession(state, train_model_uri, eval_model_uri, None, self._options)
+
+    def __call__(self, *user_inputs: Any) -> Any:
+        """Run a train step, or an eval step after `eval()`.
+
+        Parameters
+        ----------
+        *user_inputs : array_like
+            In the order of `input_names()`.
+
+        Returns
+        -------
+        ndarray, or tuple of ndarray
+            The outputs; one output is returned bare.
+        """
+        names = self.input_names()
+        if len(names) != len(user_inputs):
+            raise FeedError(
+                f"The model takes {len(names)} inputs ({', '.join(names)}), but {len(user_inputs)} were given."
+            )
+        feeds = {n: _array(x) for n, x in zip(names, user_inputs, strict=True)}
+        step = self._session.train_step if self.training else self._session.eval_step
+        outputs = tuple(step(feeds).values())
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def train(self, mode: bool = True) -> Module:
+        """Let calls be train steps, or eval steps if `mode` is False."""
+        self.training = bool(mode)
+        return self
+
+    def eval(self) -> Module:
+        """Let calls be eval steps."""
+        return self.train(False)
+
+    def lazy_reset_grad(self) -> None:
+        """Let the next train step overwrite the gradients."""
+        self._session.lazy_reset_grad()
+
+    def input_names(self) -> list[str]:
+        """User inputs of the model that the mode stands for."""
+        return self._session.input_names(self.training)
+
+    def output_names(self) -> list[str]:
+        """User outputs of the model that the mode stands for."""
+        return self._session.output_names(self.training)
+
+    def get_contiguous_parameters(self, trainable_only: bool = False) -> ParameterBuffer:
+        """All (trainable) parameters as one float32 vector."""
+        return self._session.get_contiguous_parameters(trainable_only).view(ParameterBuffer)
+
+    def get_parameters_size(self, trainable_only: bool = True) -> int:
+        """Number of elements of all (trainable) parameters."""
+        return self._session.get_parameters_size(trainable_only)
+
+    def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
+        """Overwrite all (trainable) parameters with a float32 vector."""
+        self._session.load_parameters_buffer(_array(buffer), trainable_only)
+
+    def export_model_for_inferencing(self, inference_model_uri: Any, graph_output_names: Sequence[str]) -> None:
+        """Write the eval model, cut to these outputs, with the current parameters."""
+        self._session.export_model_for_inferencing(inference_model_uri, list(graph_output_names))
+
+    def release(self) -> None:
+        """Give kernel memory back; the state keeps its contents."""
+        self._session.release()
+
+    def _use_optimizer(self, model: Any) -> TrainingSession:
+        """The session with an optimizer; gradients accumulated so far are kept."""
+        if self._optimizer_model is None:
+            old = self._session.core.host
+            gradients = old.read_segment(GRADIENTS, 0, old.sizes[GRADIENTS])
+            reset, random = old.read_state("I", RESET_WORD), old.read_state("QQ", RANDOM_WORDS)
+            self._session.release()
+            self._session = TrainingSession(self._state, *self._models, model, self._options)
+            new = self._session.core.host
+            new.write_segment(GRADIENTS, 0, gradients)
+            new.write_state("I", RESET_WORD, *reset)
+            new.write_state("QQ", RANDOM_WORDS, *random)
+            self._optimizer_model = model
+        return self._session
+
+
+class Optimizer:
+    """Updates the parameters of a module; several optimizers of one module share their state.
+
+    Parameters
+    ----------
+    optimizer_uri : path, bytes or onnx.ModelProto
+        The optimizer model. The first one of a module counts.
+    module : Module
+        What to update.
+    """
+
+    def __init__(self, optimizer_uri: Any, module: Module) -> None:
+        if optimizer_uri is None:
+            raise SessionError("An Optimizer needs an optimizer model.")
+        self._module = module
+        module._use_optimizer(optimizer_uri)
+
+    @property
+    def _session(self) -> TrainingSession:
+        return self._module._session
+
+    def step(self) -> None:
+        """Update the parameters with the accumulated gradients."""
+        self._session.optimizer_step()
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Set the current learning rate."""
+        self._session.set_learning_rate(learning_rate)
+
+    def get_learning_rate(self) -> float:
+        """The current learning rate."""
+        return self._session.get_learning_rate()
+
+
+class LinearLRScheduler:
+    """Raises the rate from 0 over `warmup_step_count` steps, then lowers it to 0 at `total_step_count`.
+
+    The rate of the current step is set at once, then at each `step`. (In onnxruntime 1.19 this class takes
+    its counts the wrong way round; here they mean what they are called.)
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float
+    ) -> None:
+        self._optimizer = optimizer
+        optimizer._session.register_linear_lr_scheduler(warmup_step_count, total_step_count, initial_lr)
+        self.step()
+
+    def step(self) -> None:
+        """Set the rate for the number of completed optimizer steps."""
+        self._optimizer._session.scheduler_step()
+
+
+def _array(value: Any) -> Any:
+    """An array of what may be an OrtValue."""
+    return value.numpy() if not isinstance(value, np.ndarray) and hasattr(value, "numpy") else value
+
+
+__all__ = ["CheckpointState", "LinearLRScheduler", "Module", "Optimizer", "Pairs", "ParameterBuffer"]

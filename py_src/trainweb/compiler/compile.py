@@ -5,14 +5,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
+from trainweb.compiler.epilogue import fuse_epilogues
 from trainweb.compiler.fuse import fuse_elementwise
 from trainweb.compiler.lower import (
-    ARENA, CONSTANTS, GRADIENTS, Buf, BufSequence, Builder, Instruction, KernelCall, Storage,
+    ARENA, Buf, BufSequence, Builder, Storage,
 )  # fmt: skip
 from trainweb.compiler.memory import place
 from trainweb.compiler.plan import Plan, encode
+from trainweb.compiler.transaction import hoist_checks, may_fail_midway, write_state_last
 from trainweb.errors import LimitError, ModelError, TrainwebError
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Graph, Node, Tensor
 from trainweb.ops.op import Op, TensorType, bind
@@ -83,6 +86,9 @@ def compile_model(
     outs = [compilation.output(name) for name in outputs]
     feed_bufs = [compilation.bufs[name] for name in feeds if isinstance(compilation.bufs.get(name), Buf)]
     instructions = hoist_checks(compilation.builder.instructions)
+    if may_fail_midway(instructions):
+        instructions = write_state_last(instructions, compilation.builder)
+    instructions = fuse_epilogues(instructions, outs)
     instructions = fuse_elementwise(instructions, outs, compilation.builder.emitter)
     arena_bytes, constants = place(instructions, feed_bufs, outs)
     if arena_bytes > arena_limit:
@@ -94,18 +100,6 @@ def compile_model(
     )
 
 
-def hoist_checks(instructions: list[Instruction]) -> list[Instruction]:
-    """Checks of feeds come first, so that a bad label or index is found before anything is written."""
-
-    def is_feed_check(i: Instruction) -> bool:
-        return (
-            isinstance(i, KernelCall) and i.kernel == "check_indices"
-            and all(b.storage.is_feed or b.storage.segment == CONSTANTS for b in i.reads)
-        )  # fmt: skip
-
-    return [i for i in instructions if is_feed_check(i)] + [i for i in instructions if not is_feed_check(i)]
-
-
 class _Compilation:
     def __init__(
         self,
@@ -115,7 +109,7 @@ class _Compilation:
         sequences: Mapping[str, BufSequence],
         overwrite: bool,
     ) -> None:
-        self.graph, self.bindings, self.sequences = graph, bindings, dict(sequences)
+        self.graph, self.bindings, self.sequences = graph.copy(), bindings, dict(sequences)
         self.builder = Builder(description, overwrite=overwrite)
         self.types: dict[str, TensorType] = {}
         self.ops: dict[int, Op] = {}
@@ -124,6 +118,7 @@ class _Compilation:
         self.uses: dict[str, int] = {}
         self.bufs: dict[str, Buf | BufSequence] = {}
         self.preplaced: dict[str, Storage] = {}
+        self.bound: dict[tuple[int, int], Storage] = {}
         self.producers: dict[str, int] = {}
 
     # Types and shape arithmetic.
@@ -137,8 +132,10 @@ class _Compilation:
             types[name] = TensorType(binding.dtype, binding.shape)
         for name, tensor in self.graph.initializers.items():
             types.setdefault(name, initializer_type(tensor))
+        consumers = self.graph.consumers()
         for k, node in enumerate(self.graph.nodes):
             self.ops[k] = op = bind(node, self.graph.opsets)
+            node.inputs = op.rewire(consumers, types)
             for name in node.outputs:
                 if name:
                     self.producers[name] = k
@@ -204,8 +201,13 @@ class _Compilation:
             if binding is None or root is None or root in self.preplaced:
                 continue
             if self.types[root].size == self.types[buffer].size:
-                nbytes = self.types[root].size * ITEM_SIZE[binding.dtype]
-                self.preplaced[root] = Storage(binding.segment, nbytes, binding.offset)
+                self.preplaced[root] = self._bound_storage(binding)
+
+    def _bound_storage(self, binding: Binding) -> Storage:
+        """One storage for each place in a segment: hazards are found by identity."""
+        nbytes = prod(binding.shape) * ITEM_SIZE[binding.dtype]
+        key = (binding.segment, binding.offset)
+        return self.bound.setdefault(key, Storage(binding.segment, nbytes, binding.offset))
 
     def _root(self, name: str) -> str | None:
         """The tensor that is computed where `name` is only a view of it."""
@@ -247,8 +249,7 @@ class _Compilation:
         t = self.types[name]
         if name in self.bindings:
             binding = self.bindings[name]
-            nbytes = t.size * ITEM_SIZE[t.dtype]
-            buf = Buf(Storage(binding.segment, nbytes, binding.offset), t.dtype, t.shape, name=name)
+            buf = Buf(self._bound_storage(binding), t.dtype, t.shape, name=name)
         elif name in self.graph.initializers and self.producers.get(name) is None:
             buf = self.builder.constant_tensor(self.graph.initializers[name], t.value)
         elif t.value is not None:
@@ -316,6 +317,3 @@ def evaluate_node(
         # As a kernel would have rounded it.
         return struct.unpack(f"<{len(value)}f", struct.pack(f"<{len(value)}f", *value))
     return value
-
-
-__all__ = ["CONSTANTS", "GRADIENTS", "Binding", "compile_model"]

@@ -229,6 +229,10 @@ class Op:
         """Output types for the input types (None for an absent optional input)."""
         raise self.unsupported("shape inference")
 
+    def rewire(self, consumers: Mapping[str, list[Node]], known: Mapping[str, Any]) -> list[str]:
+        """The node's inputs, or cheaper ones that give the same result and are among the `known` tensors."""
+        return self.node.inputs
+
     def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
         """Elements of output 0 where every input's `value` is known; None where not worth while."""
         return None

@@ -158,8 +158,10 @@ def create_from_model(model: Any, config_json: str, options_json: str) -> dict[s
         if key in arguments:
             arguments[key] = _member(choices, arguments[key])
     built = build_artifacts(as_bytes(model), **arguments)
+    nominal = arguments.get("nominal_checkpoint", False)
+    checkpoint = built.nominal_checkpoint if nominal else built.checkpoint
     return _create(
-        built.training_model, built.nominal_checkpoint or built.checkpoint, built.eval_model, built.optimizer_model,
+        built.training_model, checkpoint, built.eval_model, built.optimizer_model,
         _limits(options_json), built,
     )  # fmt: skip
 

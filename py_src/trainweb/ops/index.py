@@ -136,7 +136,7 @@ class GatherGrad(Op):
         axis = self.axis % len(shape)
         b.emit(
             "gather_grad_f32", dy=dy, indices=indices, dx=outs[0], outer=prod(shape[:axis]), dim=shape[axis],
-            n=indices.size, inner=prod(shape[axis + 1 :]), index_size=ITEM_SIZE[indices.dtype], accumulate=0,
+            n=indices.size, inner=prod(shape[axis + 1 :]), index_size=ITEM_SIZE[indices.dtype],
         )  # fmt: skip
 
     def reference(self, shape: Any, indices: Any, dy: Any) -> Any:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainweb.errors import CheckpointError, ModelError, SessionError
-from trainweb.model.graph import Graph, Tensor, Value
+from trainweb.model.graph import Graph, Tensor
+from trainweb.model.shapes import infer_shapes
 from trainweb.model.writer import write_model
 
 if TYPE_CHECKING:
@@ -56,20 +57,13 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
     nodes = [n for n in graph.nodes if id(n) in kept]
     declared = {v.name: v for v in graph.outputs} | graph.value_info
     result = graph.copy()
-    result.nodes = nodes
+    result.nodes, result.outputs = nodes, []
     result.inputs = [v for v in graph.inputs if v.name in needed and v.name not in parameters]
-    result.outputs = [
-        declared.get(n) or (inputs[n] if isinstance(inputs.get(n), Value) else Value(n, _dtype(graph, n), None))  # type: ignore[misc]
-        for n in outputs
-    ]
     result.initializers = {n: t for n, t in graph.initializers.items() if n in needed}
     result.initializers.update({n: t for n, t in parameters.items() if n in needed})
     made = {o for n in nodes for o in n.outputs}
     result.value_info = {n: v for n, v in graph.value_info.items() if n in made and n not in outputs}
+    # The labels are gone: types are inferred on what is left, where the model does not declare them.
+    types = declared if all(n in declared for n in outputs) else {**infer_shapes(result), **declared}
+    result.outputs = [types[n] for n in outputs]
     return result
-
-
-def _dtype(graph: Graph, name: str) -> str:
-    from trainweb.model.shapes import infer_shapes
-
-    return infer_shapes(graph)[name].dtype

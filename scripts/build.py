@@ -17,6 +17,7 @@ from pathlib import Path
 
 import chromium
 import pyodide_dist
+import pyodide_lockfile
 from steps import (
     BUILD,
     DIST,
@@ -241,6 +242,23 @@ def build_npm_tarball() -> None:
     ))
 
 
+def build_pyodide_distribution() -> None:
+    """Write a Pyodide distribution with trainweb in its lock file to dist/pyodide."""
+    this = ROOT / "scripts" / "pyodide_lockfile.py"
+    run_step(Step(
+        "pyodide-build",
+        pyodide_lockfile.build_tools,
+        inputs=list(pyodide_lockfile.REQUIREMENTS),
+        outputs=[pyodide_lockfile.TOOLS / "bin" / "pyodide"],
+    ))
+    run_step(Step(
+        "pyodide-distribution",
+        lambda: pyodide_lockfile.build_distribution(wheel_path()),
+        inputs=[this, wheel_path(), pyodide_dist.WHEELS, pyodide_dist.LOCAL_LOCK],
+        outputs=[pyodide_lockfile.OUT / "pyodide-lock.json"],
+    ))
+
+
 def build_all() -> None:
     """Everything that a release is made of, and what the tests need."""
     with build_lock():
@@ -284,6 +302,9 @@ def _exec(*command: str | Path, **variables: str) -> None:
 def command_test(arguments: list[str]) -> None:
     """Run the tests; further arguments go to pytest."""
     build_all()
+    with build_lock():
+        if pyodide_lockfile.find_python():
+            build_pyodide_distribution()
     browser = setup_chromium()
     run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
     _exec(PYTHON, "-m", "pytest", *arguments, TRAINWEB_CHROMIUM=browser)
@@ -301,6 +322,13 @@ def command_bench(arguments: list[str]) -> None:
     build_all()
     browser = setup_chromium()
     _exec(PYTHON, "bench/run.py", *arguments, TRAINWEB_CHROMIUM=browser)
+
+
+def command_pyodide_dist(_: list[str]) -> None:
+    """Write dist/pyodide, a Pyodide with loadPackage("trainweb") (needs Python 3.12)."""
+    build_all()
+    with build_lock():
+        build_pyodide_distribution()
 
 
 def command_lint(_: list[str]) -> None:
@@ -322,6 +350,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "demo": command_demo,
     "test": command_test,
     "bench": command_bench,
+    "pyodide-dist": command_pyodide_dist,
     "lint": command_lint,
     "setup": command_setup,
     "clean": command_clean,

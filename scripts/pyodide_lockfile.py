@@ -1,0 +1,63 @@
+"""A Pyodide distribution that includes trainweb, so that `pyodide.loadPackage("trainweb")` works.
+
+Runtime, packages and wheels are laid into dist/pyodide; `pyodide lockfile`, of pyodide-build's tools,
+adds the wheels to its pyodide-lock.json. Those tools need Python 3.12 or newer.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyodide_dist
+from steps import BUILD, DIST, BuildError, run
+
+OUT = DIST / "pyodide"
+TOOLS = BUILD / "venv-pyodide-build"
+REQUIREMENTS = ("pyodide-build==0.39.2", "pyodide-cli==0.5.0", "pyodide-lock[wheel]==0.2.1")
+MINIMUM = (3, 12)
+
+
+def find_python() -> str | None:
+    """Return a Python new enough for pyodide-build: this one, on PATH, or one of pyenv's."""
+    names = [sys.executable, *(f"python3.{minor}" for minor in range(12, 16))]
+    names += sorted(map(str, Path.home().glob(".pyenv/versions/3.1[2-9]*/bin/python")))
+    check = f"import sys, venv, ensurepip; sys.exit(sys.version_info < {MINIMUM})"
+    for name in names:
+        path = shutil.which(name)
+        if path and subprocess.run([path, "-c", check], capture_output=True).returncode == 0:
+            return path
+    return None
+
+
+def build_tools() -> None:
+    """Create the environment of pyodide-build, apart from .venv, which may be an older Python."""
+    python = find_python()
+    if python is None:
+        raise BuildError(
+            "pyodide-build needs Python >= 3.12, and none is on PATH or in pyenv. "
+            'Everything else works without it; only loadPackage("trainweb") needs this step.'
+        )
+    run(python, "-m", "venv", "--clear", TOOLS)
+    run(TOOLS / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install",
+        *REQUIREMENTS)
+
+
+def build_distribution(wheel: Path) -> None:
+    """Write dist/pyodide: the self-hosted distribution with trainweb in its lock file."""
+    if OUT.exists():
+        shutil.rmtree(OUT)
+    OUT.mkdir(parents=True)
+    for name in set(pyodide_dist.RUNTIME) - {"pyodide-lock.json"}:
+        shutil.copyfile(pyodide_dist.OUT / name, OUT / name)
+    for package in sorted(pyodide_dist.OUT.glob("*.whl")):
+        shutil.copyfile(package, OUT / package.name)
+    added = [wheel, *sorted(pyodide_dist.WHEELS.glob("*.whl"))]
+    for path in added:
+        shutil.copyfile(path, OUT / path.name)
+    # The trimmed lock: what it names is here, so that the folder is complete.
+    run(TOOLS / "bin" / "pyodide", "lockfile", "add-wheels", "--input", pyodide_dist.LOCAL_LOCK,
+        "--output", OUT / "pyodide-lock.json", "--base-path", OUT,
+        *(OUT / path.name for path in added))

@@ -1,0 +1,143 @@
+"""Runs single operators: samples of the registry become models, models run on the native engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from trainweb.autodiff.gradient import build_gradients
+from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.ops.op import Op, Sample, bind, registry
+from trainweb.training.arrays import from_numpy, to_numpy
+from trainweb.training.inference import InferenceCore
+
+DEFAULT_OPSET = 17
+DISTANCE = 0.05
+"""How far random inputs stay from a kink: much more than the step of the numerical differences."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One sample of one operator."""
+
+    cls: type[Op]
+    number: int
+    sample: Sample
+
+    def __str__(self) -> str:
+        return f"{label(self.cls)}-{self.number}"
+
+    @property
+    def opset(self) -> int:
+        return self.sample.opset or (max(DEFAULT_OPSET, self.cls.versions[0]) if not self.cls.domain else DEFAULT_OPSET)
+
+
+def label(cls: type[Op]) -> str:
+    """Name with the domain before it."""
+    return f"{cls.domain}.{cls.op_type()}" if cls.domain else cls.op_type()
+
+
+def cases() -> Iterator[Case]:
+    """All samples of all operators."""
+    for cls in registry():
+        for number, sample in enumerate(cls.samples):
+            yield Case(cls, number, sample)
+
+
+def materialize(given: Sequence[Any], seed: str, sample: Sample | None = None) -> list[np.ndarray | None]:
+    """Arrays of a sample: literal tensors as they are, shapes filled with normal numbers."""
+    rng = np.random.default_rng(crc32(seed.encode()))
+    arrays: list[np.ndarray | None] = []
+    for item in given:
+        if item is None:
+            arrays.append(None)
+        elif isinstance(item, Tensor):
+            arrays.append(to_numpy(item))
+        elif isinstance(item, tuple):
+            x = rng.standard_normal(item)
+            if sample is not None and sample.positive:
+                x = np.abs(x) + 0.5
+            for kink in sample.away_from if sample is not None else ():
+                near = np.abs(x - kink) < DISTANCE
+                x = np.where(near, kink + np.where(x < kink, -DISTANCE, DISTANCE), x)
+            arrays.append(np.asarray(x, np.float32))
+        else:
+            arrays.append(np.asarray(item))
+    return arrays
+
+
+def single_node(
+    cls: type[Op], arrays: Sequence[np.ndarray | None], attrs: dict[str, Any], opset: int,
+    n_outputs: int = 1, *, constants: Sequence[int] = (),
+) -> Graph:  # fmt: skip
+    """A graph of one node; inputs in `constants` are initializers, the others are fed."""
+    names = [f"x{k}" if x is not None else "" for k, x in enumerate(arrays)]
+    outputs = [f"y{k}" for k in range(n_outputs)]
+    graph = Graph("sample", opsets={"": opset, "com.microsoft": 1, "ai.trainweb": 1})
+    graph.nodes.append(Node(cls.op_type(), names, outputs, dict(attrs), cls.domain, "node"))
+    for k, x in enumerate(arrays):
+        if x is None:
+            continue
+        tensor = from_numpy(names[k], x)
+        if k in constants:
+            graph.initializers[names[k]] = tensor
+        else:
+            graph.inputs.append(Value(names[k], tensor.dtype, tensor.shape))
+    graph.outputs = [Value(name, "float32", None) for name in outputs]
+    return graph
+
+
+def run(graph: Graph, feeds: dict[str, np.ndarray], outputs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Outputs of a graph on the native engine."""
+    if outputs is not None:
+        graph = graph.copy()
+        graph.outputs = [Value(name, "float32", None) for name in outputs]
+    core = InferenceCore(graph)
+    try:
+        results = core.run({name: from_numpy(name, feeds[name]) for name in core.inputs})
+        return {name: to_numpy(tensor).copy() for name, tensor in results.items()}
+    finally:
+        core.host.release()
+
+
+def feeds_of(graph: Graph, arrays: Sequence[np.ndarray | None]) -> dict[str, np.ndarray]:
+    """What to feed a graph of `single_node`."""
+    return {f"x{k}": x for k, x in enumerate(arrays) if x is not None and f"x{k}" not in graph.initializers}
+
+
+def bound(graph: Graph) -> Op:
+    """The operator of a graph of one node."""
+    return bind(graph.nodes[0], graph.opsets)
+
+
+def reference(op: Op, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """The operator's own numpy implementation, in float64."""
+    wide = [x.astype(np.float64) if x is not None and x.dtype == np.float32 else x for x in arrays]
+    with np.errstate(all="ignore"):
+        result = op.reference(*wide)  # type: ignore[attr-defined]
+    return [np.asarray(y) for y in (result if isinstance(result, tuple) else (result,))]
+
+
+def with_loss(graph: Graph, outputs: Sequence[tuple[str, np.ndarray]]) -> Graph:
+    """`graph` with `loss`: the sum of the outputs weighted by fixed arrays."""
+    graph = graph.copy()
+    terms = []
+    for k, (name, weights) in enumerate(outputs):
+        graph.initializers[f"w{k}"] = from_numpy(f"w{k}", weights.astype(np.float32))
+        graph.nodes.append(Node("Mul", [name, f"w{k}"], [f"p{k}"], {}, "", f"M{k}"))
+        graph.nodes.append(Node("ReduceSum", [f"p{k}"], [f"s{k}"], {"keepdims": 0}, "", f"S{k}"))
+        terms.append(f"s{k}")
+    graph.nodes.append(Node("Sum", terms, ["loss"], {}, "", "L"))
+    graph.outputs = [Value("loss", "float32", ())]
+    return graph
+
+
+def gradients(graph: Graph, wanted: Sequence[str], feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Gradient of `loss` for the wanted tensors, by our own backward graph on the engine."""
+    extended = build_gradients(graph, "loss", list(wanted))
+    results = run(extended, feeds, [f"{name}_grad" for name in wanted])
+    return {name: results[f"{name}_grad"] for name in wanted}

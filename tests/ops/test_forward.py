@@ -1,0 +1,114 @@
+"""Each sample on the engine against the operator's float64 reference, and bad inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.ops.op_runner import Case, bound, cases, feeds_of, label, materialize, reference, run, single_node
+
+from trainweb.errors import TrainwebError
+from trainweb.ops.op import Bad, Op, TensorType, registry
+from trainweb.ops.optim import SequenceOp
+from trainweb.training.arrays import from_numpy
+from trainweb.training.inference import InferenceCore
+
+RTOL, ATOL = 1e-5, 2e-6
+"""A few roundings of float32; `ATOL` is relative to the largest element. `Sample.tolerance` replaces both."""
+SIGMAS = 6.0
+"""Standard errors a mean of random numbers may be off."""
+
+
+def runs_alone(cls: type[Op]) -> bool:
+    """Operators on the session's state or on sequences are tested with sessions."""
+    return not issubclass(cls, SequenceOp) and not cls.state_inputs
+
+
+CASES = [case for case in cases() if runs_alone(case.cls)]
+
+
+def inputs(case: Case) -> list[np.ndarray | None]:
+    return materialize(case.sample.inputs, str(case), case.sample)
+
+
+def compare(case: Case, actual: np.ndarray, expected: np.ndarray) -> None:
+    assert actual.shape == expected.shape
+    if expected.dtype.kind != "f":
+        assert actual.dtype == expected.dtype
+        np.testing.assert_array_equal(actual, expected)
+        return
+    finite = expected[np.isfinite(expected)]
+    scale = float(np.abs(finite).max(initial=1.0))
+    tolerance = case.sample.tolerance
+    np.testing.assert_allclose(
+        actual.astype(np.float64), expected,
+        rtol=RTOL if tolerance is None else tolerance, atol=scale * (ATOL if tolerance is None else tolerance),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.cls.stochastic], ids=str)
+def test_forward(case: Case) -> None:
+    arrays = inputs(case)
+    static = case.cls.static_inputs
+    graph = single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1, constants=static)
+    results = run(graph, feeds_of(graph, arrays))
+    expected = reference(bound(graph), arrays)
+    assert len(expected) >= len(results)
+    for k, actual in enumerate(results.values()):
+        compare(case, actual, expected[k])
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.cls.stochastic], ids=str)
+def test_random_numbers_have_the_mean_of_the_reference_and_differ_from_run_to_run(case: Case) -> None:
+    arrays = inputs(case)
+    graph = single_node(case.cls, arrays, case.sample.attrs, case.opset)
+    core = InferenceCore(graph)
+    feeds = {name: from_numpy(name, x) for name, x in feeds_of(graph, arrays).items()}
+    first, second = (bytes(core.run(feeds)["y0"].data) for _ in range(2))
+    core.host.release()
+    assert first != second
+    drawn = run(graph, feeds_of(graph, arrays))["y0"].astype(np.float64)
+    mean = reference(bound(graph), arrays)[0]
+    assert drawn.shape == mean.shape
+    assert abs((drawn - mean).mean()) < SIGMAS * drawn.std() / np.sqrt(drawn.size)
+
+
+EVALUATED = [
+    c for c in CASES if c.cls.evaluate is not Op.evaluate and all(hasattr(x, "values") for x in c.sample.inputs)
+]
+
+
+@pytest.mark.parametrize("case", EVALUATED, ids=str)
+def test_what_is_computed_in_python_is_what_the_reference_says(case: Case) -> None:
+    arrays = inputs(case)
+    op = bound(single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1))
+    types = [TensorType(t.dtype, t.shape, t.values()) for t in case.sample.inputs]
+    value = op.evaluate(*types)
+    assert value is not None or any(not np.isfinite(x).all() for x in arrays if x is not None and x.dtype.kind == "f")
+    if value is not None:
+        np.testing.assert_allclose(np.array(value), reference(op, arrays)[0].ravel(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", EVALUATED, ids=str)
+def test_constant_inputs_give_the_same(case: Case) -> None:
+    arrays = inputs(case)
+    everything = range(len(arrays))
+    graph = single_node(
+        case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1, constants=everything
+    )
+    for k, actual in enumerate(run(graph, {}).values()):
+        compare(case, actual, reference(bound(graph), arrays)[k])
+
+
+BAD = [(cls, number, bad) for cls in registry() for number, bad in enumerate(cls.bad)]
+
+
+@pytest.mark.parametrize(("cls", "number", "bad"), BAD, ids=[f"{label(c)}-{k}" for c, k, _ in BAD])
+def test_bad_inputs_are_refused(cls: type[Op], number: int, bad: Bad) -> None:
+    case = Case(cls, number, bad)  # type: ignore[arg-type]
+    arrays = materialize(bad.inputs, f"bad {case}")
+    constants = [k for k, item in enumerate(bad.inputs) if not isinstance(item, tuple)]
+    graph = single_node(cls, arrays, bad.attrs, case.opset, constants=constants)
+    with pytest.raises(TrainwebError) as caught:
+        run(graph, feeds_of(graph, arrays))
+    assert type(caught.value) is bad.error, caught.value
+    assert "'node'" in str(caught.value)

@@ -1,0 +1,60 @@
+"""Every operator class is complete, and says of its versions what ONNX says."""
+
+from __future__ import annotations
+
+import onnx.defs
+import pytest
+from tests.ops.op_runner import label
+
+from trainweb.ops.op import Op, registry
+
+OLDEST_OPSET = 7
+CLASSES = list(registry())
+TRAINING_ONLY = {"AveragePoolGrad", "MaxPoolGrad"}
+"""Operators ONNX Runtime training put into ai.onnx."""
+UNREGISTERED_IN_ONNX = {"SimplifiedLayerNormalization", *TRAINING_ONLY}
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=label)
+def test_a_class_has_samples_a_reference_and_a_docstring(cls: type[Op]) -> None:
+    assert cls.samples, "no samples"
+    assert "reference" in vars(cls) or any("reference" in vars(c) for c in cls.__mro__), "no reference"
+    assert cls.__doc__ and cls.__doc__ is not Op.__doc__
+    assert type(cls).__name__ == "type" and cls.lower is not Op.lower, "no lowering"
+    assert cls.infer is not Op.infer, "no shape inference"
+
+
+@pytest.mark.parametrize("cls", [c for c in CLASSES if c.differentiable], ids=label)
+def test_a_differentiable_class_has_a_gradient_and_a_sample_to_check_it_on(cls: type[Op]) -> None:
+    assert cls.gradient is not Op.gradient
+    assert any(sample.grad is None or sample.grad for sample in cls.samples)
+
+
+@pytest.mark.parametrize(
+    "cls", [c for c in CLASSES if c.domain == "" and c.op_type() not in UNREGISTERED_IN_ONNX], ids=label
+)
+def test_versions_are_those_of_onnx(cls: type[Op]) -> None:
+    history = sorted(
+        s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.name == cls.op_type() and s.domain == ""
+    )
+    known = [v for v in history if v <= max(cls.versions)]
+    first = max([v for v in known if v <= OLDEST_OPSET], default=known[0])
+    if cls.versions[0] > first:
+        first = cls.versions[0]  # older forms that are refused
+    assert list(cls.versions) == [v for v in known if v >= first]
+
+
+@pytest.mark.parametrize("cls", [c for c in CLASSES if c.domain == ""], ids=label)
+def test_attributes_have_the_defaults_of_onnx(cls: type[Op]) -> None:
+    try:
+        schema = onnx.defs.get_schema(cls.op_type(), max(cls.versions), "")
+    except onnx.defs.SchemaError:
+        pytest.skip("not in ONNX")
+    for name, attribute in schema.attributes.items():
+        ours = cls.attrs.get(name)
+        assert ours is not None, f"the attribute {name} is not declared"
+        assert ours.required == attribute.required, name
+        default = onnx.helper.get_attribute_value(attribute.default_value) if attribute.default_value.name else None
+        if default is not None and not isinstance(default, onnx.TensorProto):
+            given = default.decode() if isinstance(default, bytes) else default
+            assert ours.default == pytest.approx(given) if isinstance(given, float) else ours.default == given, name

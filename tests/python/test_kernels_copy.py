@@ -1,0 +1,151 @@
+"""Copies, strided views and conversions: exact, and nothing written outside the view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.python.plan_builder import PlanFailed, run_kernel
+from trainweb.engine import Engine
+
+RNG = np.random.default_rng(0)
+
+
+def padded(values: Any, fill: int) -> list[int]:
+    """Eight numbers, `fill` in front."""
+    values = [int(v) for v in values]
+    return [fill] * (8 - len(values)) + values
+
+
+def element_strides(view: np.ndarray) -> list[int]:
+    return padded([s // view.itemsize for s in view.strides], 0)
+
+
+def offset_in(base: np.ndarray, view: np.ndarray) -> int:
+    """Position of a view's first element in its base."""
+    address = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    return address // base.itemsize
+
+
+def strided_copy(engine: Engine, src: np.ndarray, view: np.ndarray, dst: np.ndarray, target: np.ndarray) -> Any:
+    """The kernel's version of target[...] = view, where they are views of src and dst; returns dst."""
+    return run_kernel(
+        engine, "strided_copy", src=src, dst=dst, size=src.itemsize, dims=padded(view.shape, 1),
+        src_offset=offset_in(src, view), src_strides=element_strides(view),
+        dst_offset=offset_in(dst, target), dst_strides=element_strides(target),
+    )["dst"]  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 63, 64, 1000, (1 << 20) + 13])
+def test_copy_and_fills(engine: Engine, n: int) -> None:
+    x = RNG.integers(0, 256, n, dtype=np.uint8)
+    assert (run_kernel(engine, "copy", src=x, dst=np.zeros_like(x), n=n)["dst"] == x).all()
+    assert (run_kernel(engine, "fill_u8", dst=x, n=n, value=7)["dst"] == 7).all()
+    m = min(n, 1003)
+    y = run_kernel(engine, "fill_f32", dst=np.zeros(m, np.float32), n=m, value=-1.5)["dst"]
+    assert (y == np.float32(-1.5)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.int64])
+@pytest.mark.parametrize(
+    ("shape", "perm"),
+    [((5,), (0,)), ((4, 8), (1, 0)), ((37, 53), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((3, 17, 2, 19), (0, 2, 1, 3)),
+     ((2, 33, 18), (0, 2, 1)), ((1, 5, 1, 7), (3, 1, 0, 2)), ((2, 3, 1, 2, 3, 2, 1, 2), (7, 5, 3, 1, 0, 2, 4, 6)),
+     ((130, 300), (1, 0)), ((0, 3), (1, 0))],
+)  # fmt: skip
+def test_transposes(engine: Engine, dtype: Any, shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
+    x = RNG.integers(0, 250, shape).astype(dtype)
+    y = np.zeros([shape[p] for p in perm], dtype)
+    actual = strided_copy(engine, x, x.transpose(perm), y, y)
+    np.testing.assert_array_equal(actual, x.transpose(perm))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_slices_and_paddings(engine: Engine, dtype: Any) -> None:
+    x = RNG.integers(0, 250, (7, 9, 11)).astype(dtype)
+    for key in (np.s_[1:6, ::-1, 2:9], np.s_[::2, 1::3, ::-2], np.s_[6:0:-3, 4:5], np.s_[::-1, ::-1, ::-1]):
+        view = x[key]
+        out = np.full([d + 3 for d in view.shape], 9, dtype)
+        expected = out.copy()
+        inner = tuple(slice(1, 1 + d) for d in view.shape)
+        expected[inner] = view
+        np.testing.assert_array_equal(strided_copy(engine, x, view, out, out[inner]), expected)
+
+
+def test_broadcasts(engine: Engine) -> None:
+    x = RNG.standard_normal((1, 5, 1)).astype(np.float32)
+    view = np.broadcast_to(x, (3, 5, 6))
+    y = np.zeros(view.shape, np.float32)
+    np.testing.assert_array_equal(strided_copy(engine, x, view, y, y), view)
+
+
+def test_views_outside_the_buffers_are_refused(engine: Engine) -> None:
+    x, y = np.zeros(10, np.float32), np.zeros(10, np.float32)
+    good: dict[str, Any] = dict(size=4, dims=padded([5], 1), src_offset=0, src_strides=padded([2], 0), dst_offset=0,
+                                dst_strides=padded([1], 0))  # fmt: skip
+    run_kernel(engine, "strided_copy", src=x, dst=y, **good)
+    for bad, name in (
+        (dict(src_offset=2), "TW_BAD_EXTENT"),
+        (dict(src_strides=padded([-1], 0)), "TW_BAD_CONDITION"),
+        (dict(dst_offset=6), "TW_BAD_EXTENT"),
+        (dict(dst_strides=padded([-2], 0), dst_offset=7), "TW_BAD_CONDITION"),
+        (dict(dims=padded([2**30, 2**30, 2**30], 1)), "TW_BAD_CONDITION"),
+        (dict(size=3), "TW_BAD_CONDITION"),
+        (dict(src_offset=-1), "TW_BAD_ARGUMENT"),
+    ):
+        with pytest.raises(PlanFailed) as failure:
+            run_kernel(engine, "strided_copy", src=x, dst=y, **{**good, **bad})
+        assert failure.value.name == name, bad
+
+
+def test_strided_add(engine: Engine) -> None:
+    x = RNG.standard_normal((4, 6, 5)).astype(np.float32)
+    for target_key in (np.s_[:, 1:7, ::2], np.s_[::-1, :6, 9:4:-1]):
+        y = RNG.standard_normal((4, 8, 10)).astype(np.float32)
+        expected = y.copy()
+        expected[target_key] += x
+        target = y[target_key]
+        actual = run_kernel(
+            engine, "strided_add_f32", src=x, dst=y, dims=padded(x.shape, 1), src_offset=0,
+            src_strides=element_strides(x), dst_offset=offset_in(y, target), dst_strides=element_strides(target),
+        )["dst"]  # fmt: skip
+        np.testing.assert_array_equal(actual, expected)
+    total = run_kernel(
+        engine, "strided_add_f32", src=np.ones((3, 4), np.float32), dst=np.zeros(4, np.float32),
+        dims=padded((3, 4), 1), src_offset=0, src_strides=padded((4, 1), 0), dst_offset=0,
+        dst_strides=padded((0, 1), 0),
+    )["dst"]  # fmt: skip
+    np.testing.assert_array_equal(total, [3, 3, 3, 3])
+
+
+DTYPES = [np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_]
+
+
+@pytest.mark.parametrize("src_type", range(6))
+@pytest.mark.parametrize("dst_type", range(6))
+def test_casts(engine: Engine, src_type: int, dst_type: int) -> None:
+    src, dst = np.dtype(DTYPES[src_type]), np.dtype(DTYPES[dst_type])
+    values = np.concatenate([np.arange(-20, 21) if dst_type != 4 or src_type > 1 else np.arange(41),
+                             [0, 1, 100, 127, 200, 255]])  # fmt: skip
+    x = values.astype(np.float64)
+    if src_type <= 1:
+        x = x + 0.75
+    x = x.astype(src)
+    for n in (x.size, 1, 0):
+        y = run_kernel(engine, "cast", src=x[:n], dst=np.zeros(n, dst), n=n, src_type=src_type, dst_type=dst_type)
+        np.testing.assert_array_equal(y["dst"], x[:n].astype(dst))
+
+
+def test_floats_saturate_to_integers(engine: Engine) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 300.5, -1.5], np.float32)
+    results = {
+        t: run_kernel(engine, "cast", src=x, dst=np.zeros(x.size, DTYPES[t]), n=x.size, src_type=0, dst_type=t)["dst"]
+        for t in (2, 3, 4, 5)
+    }
+    i32, i64 = np.iinfo(np.int32), np.iinfo(np.int64)
+    assert results[2].tolist() == [0, i32.max, i32.min, i32.max, i32.min, 300, -1]
+    assert results[3].tolist() == [0, i64.max, i64.min, 3000000000, -3000000000, 300, -1]
+    assert results[4].tolist() == [0, 255, 0, 255, 0, 255, 0]
+    assert results[5].tolist() == [True] * 7

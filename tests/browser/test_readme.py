@@ -114,6 +114,7 @@ def test_first_notebook_cell_trains_in_native_python(
         exec(compile("\n".join(lines[2:]), "README.md", "exec"), scope)
     check_log(output.getvalue())
     assert b"hidden.weight" in scope["trained"]  # type: ignore[operator]
+    scope["session"].release()  # type: ignore[attr-defined]
 
 
 def test_first_model_is_what_its_script_writes() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import struct
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -110,8 +109,8 @@ def _load_file(path: Path, limits: Limits, what: str, error: type[Exception]) ->
             raise error(f"{what} {str(path)!r} is no regular file")
         _check_file_size(status.st_size, limits, what)
         with path.open("rb") as file:
-            # One byte more than allowed tells a file that grew; 32-bit Python cannot ask for 2^31.
-            data = file.read(min(limits.file_bytes + 1, sys.maxsize))
+            # Python allocates what it is asked for at once, so never the limit itself (2 GiB).
+            data = file.read(status.st_size + 1)
     except (OSError, ValueError) as failure:
         raise error(f"cannot read {what} {str(path)!r}: {failure}") from failure
     _check_file_size(len(data), limits, what)

@@ -15,6 +15,7 @@ from trainweb.compiler.lower import (
 )  # fmt: skip
 from trainweb.compiler.memory import place
 from trainweb.compiler.plan import Plan, encode
+from trainweb.compiler.strided import absorb_copies
 from trainweb.compiler.transaction import hoist_checks, may_fail_midway, write_state_last
 from trainweb.errors import LimitError, ModelError, TrainwebError
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Graph, Node, Tensor
@@ -88,6 +89,7 @@ def compile_model(
     instructions = hoist_checks(compilation.builder.instructions)
     if may_fail_midway(instructions):
         instructions = write_state_last(instructions, compilation.builder)
+    instructions = absorb_copies(instructions, outs)
     instructions = fuse_epilogues(instructions, outs)
     instructions = fuse_elementwise(instructions, outs, compilation.builder.emitter)
     arena_bytes, constants = place(instructions, feed_bufs, outs)

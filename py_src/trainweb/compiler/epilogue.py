@@ -13,7 +13,7 @@ RELU = 1
 
 
 def fuse_epilogues(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
-    """Fold `+ bias` and relu into the product before them, and `dst += product` into an accumulating one."""
+    """Fold a constant factor, a bias and relu into the product before them."""
     uses: dict[Storage, int] = {}
     for instruction in instructions:
         for b in {id(x): x for x in (*instruction.reads, *instruction.writes)}.values():
@@ -54,6 +54,10 @@ def _absorb(call: KernelCall, e: ElementwiseCall, b: Buf) -> bool:
         if call.args["activation"]:
             return False
         call.args["activation"] = RELU
+    elif (factor := _factor(root)) is not None:
+        if call.kernel != "gemm_f32" or call.args["activation"] or call.args["bias"] is not None:
+            return False
+        call.args["alpha"] *= factor
     else:
         other = _added(root, e, b)
         if other is None or call.args["activation"] or not _add(call, other):
@@ -67,6 +71,19 @@ def _is_relu(root: Expr) -> bool:
         root.op == "pmax" and root.dtype == "float32" and root.args[0].op == "input"
         and root.args[1].op == "const" and root.args[1].imm == 0
     )  # fmt: skip
+
+
+def _factor(root: Expr) -> float | None:
+    """c where `root` is `c * x` or `x / (1 / c)` of one input."""
+    if root.op not in ("mul", "div") or root.dtype != "float32":
+        return None
+    constants = [a for a in root.args if a.op == "const"]
+    if len(constants) != 1 or sum(a.op == "input" for a in root.args) != 1:
+        return None
+    value = float(constants[0].imm or 0)
+    if root.op == "mul":
+        return value
+    return 1 / value if root.args[1] is constants[0] and value else None
 
 
 def _added(root: Expr, e: ElementwiseCall, b: Buf) -> Buf | None:

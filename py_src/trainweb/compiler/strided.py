@@ -180,10 +180,25 @@ def _write_targets(slots: list[Instruction | None], kept: set[Storage]) -> None:
             operand = Operand.of(call, "c")
             strides = move.strides_of(operand.loops)
             unread = all(not any(r.storage is target for r in slots[x].reads) for x in early if slots[x])  # type: ignore[union-attr]
-            if strides is None or (strides[3] != 1 and call.args["n"] > 1) or not unread or target.segment != ARENA:
+            if strides is None or not unread or target.segment != ARENA:
                 break
+            if strides[3] != 1 and call.args["n"] > 1:
+                if strides[2] != 1:
+                    break
+                _transpose(call)
+                strides[2], strides[3] = strides[3], strides[2]
             operand.store(call, strides, move.place(c))
             slots[after[0]] = None
+
+
+def _transpose(call: KernelCall) -> None:
+    """Compute the transposed product: c' = b' a'."""
+    g = call.args
+    g["m"], g["n"] = g["n"], g["m"]
+    g["a"], g["b"], g["a_batch"], g["b_batch"] = g["b"], g["a"], g["b_batch"], g["a_batch"]
+    a, b = (g["a_row"], g["a_col"]), (g["b_row"], g["b_col"])
+    (g["a_col"], g["a_row"]), (g["b_col"], g["b_row"]) = b, a
+    g["bias_row"], g["bias_col"] = g["bias_col"], g["bias_row"]
 
 
 def _drop_unread(slots: list[Instruction | None], kept: set[Storage]) -> None:

@@ -29,6 +29,7 @@ const { version } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"
 
 const COMMON = {
   bundle: true,
+  keepNames: true,
   target: "es2022",
   define: { TRAINWEB_VERSION: JSON.stringify(version) },
   legalComments: "none",

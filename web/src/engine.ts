@@ -146,17 +146,8 @@ export class Engine {
   }
 
   /** Copy bytes into the memory. */
-  write(ptr: number, data: ArrayBuffer | ArrayBufferView | ForeignBuffer): void {
+  write(ptr: number, data: ArrayBuffer | ArrayBufferView): void {
     this.#check();
-    if (isForeign(data)) {
-      const buffer = data.getBuffer("u8");
-      try {
-        this.#target(ptr, buffer.data.length).set(buffer.data);
-      } finally {
-        buffer.release();
-      }
-      return;
-    }
     const bytes = bytesOf(data);
     this.#target(ptr, bytes.length).set(bytes);
   }

@@ -131,7 +131,7 @@ export class TrainingSession {
     const info = await client.request((api) =>
       api.createTraining(transfer(artifacts, buffers), options.json),
     );
-    return TrainingSession.#open(client, info);
+    return openSession(client, info);
   }
 
   /**
@@ -158,15 +158,7 @@ export class TrainingSession {
     const info = await client.request((api) =>
       api.createFromModel(transfer(bytes, [bytes.buffer]), configJson, options.json),
     );
-    return TrainingSession.#open(client, info);
-  }
-
-  static async #open(client: WorkerClient, info: SessionInfo): Promise<TrainingSession> {
-    const session = new TrainingSession(KEY, client, info);
-    if (env.seed !== undefined) {
-      await session.#call("set_seed", `[${BigInt(env.seed)}]`);
-    }
-    return session;
+    return openSession(client, info);
   }
 
   /** User inputs of the training model: no parameters, gradients or reset flag. */
@@ -456,6 +448,15 @@ export class TrainingSession {
     });
     return unpackResults(results, fetches);
   }
+}
+
+async function openSession(client: WorkerClient, info: SessionInfo): Promise<TrainingSession> {
+  if (env.seed !== undefined) {
+    const { handle } = info;
+    const args = `[${BigInt(env.seed)}]`;
+    await client.request((api) => api.call(handle, "set_seed", args, null));
+  }
+  return new TrainingSession(KEY, client, info);
 }
 
 /** Feeds in the order of the inputs, whatever order the caller has them in. */

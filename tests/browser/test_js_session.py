@@ -1,0 +1,540 @@
+"""Sessions in the page: results, order, copies, loading, release, and workers that die."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from .js_session import JsPage, open_js_page
+from .server import ROOT, Site
+
+OPEN = """
+    const open = (options) => TrainingSession.create(golden("mlp"), options);
+    const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math.sin(i)), [8, 10]);
+    const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
+    const feeds = { x, labels };
+    const loss = async (s) => (await s.runTrainStep(feeds))[s.trainingOutputNames[0]].data[0];
+    const parameters = async (s) => fromTensor(await s.getContiguousParameters()).data;
+"""
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+def test_training_lowers_the_loss_of_one_batch(js: JsPage) -> None:
+    losses = js.run(
+        f"""{OPEN}
+        const s = await open();
+        await s.setLearningRate(0.01);
+        const losses = [];
+        for (let k = 0; k < 30; k++) {{
+          losses.push(await loss(s));
+          await s.runOptimizerStep();
+          await s.lazyResetGrad();
+        }}
+        await s.release();
+        return losses;"""
+    )
+    assert losses[0] == pytest.approx(1.1, abs=0.5)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_a_scalar_loss_has_no_dims_and_one_element(js: JsPage) -> None:
+    assert js.run(
+        f"""{OPEN}
+        const s = await open();
+        const results = await s.runTrainStep(feeds);
+        const value = Object.values(results)[0];
+        await s.release();
+        return [value.type, value.dims, value.data.length, value.location, value instanceof Tensor,
+                Object.keys(results).join() === s.trainingOutputNames.join()];"""
+    ) == ["float32", [], 1, "cpu", True, True]
+
+
+def test_feeds_match_by_name_in_any_order(js: JsPage) -> None:
+    first, second = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const name = s.evalOutputNames[0];
+        const first = (await s.runEvalStep({{ x, labels }}))[name].data[0];
+        const second = (await s.runEvalStep({{ labels, x }}))[name].data[0];
+        await s.release();
+        return [first, second];"""
+    )
+    assert first == second > 0
+
+
+def test_preallocated_fetches_are_written_in_place(js: JsPage) -> None:
+    assert js.run(
+        f"""{OPEN}
+        const s = await open();
+        const name = s.trainingOutputNames[0];
+        const want = (await s.runEvalStep(feeds))[name].data[0];
+        const target = new Tensor("float32", [0], []);
+        const results = await s.runTrainStep(feeds, {{ [name]: target }});
+        const plain = await s.runEvalStep(feeds, {{ [name]: null }});
+        await s.release();
+        return [results[name] === target, target.data[0] === want, plain[name].data[0] === want];"""
+    ) == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["new Tensor('float32', [0, 0], [2])", "new Tensor('float64', [0], [])",
+     "new Tensor('float32', [0], [1])"],
+)
+def test_a_preallocated_fetch_that_does_not_fit_leaves_the_session_alone(
+    js: JsPage, target: str
+) -> None:
+    outcome = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const name = s.trainingOutputNames[0];
+        const error = await failure(() => s.runTrainStep(feeds, {{ [name]: {target} }}));
+        await s.runOptimizerStep();
+        const unchanged = await parameters(s);
+        const fresh = await open();
+        const initial = await parameters(fresh);
+        await s.release();
+        await fresh.release();
+        return {{ error, same: unchanged.join() === initial.join() }};"""
+    )
+    assert outcome["error"]["name"] == "FeedError"
+    assert "result is float32 of dims []" in outcome["error"]["message"]
+    assert outcome["same"]  # no gradient was accumulated
+
+
+def test_label_out_of_range_names_value_and_position(js: JsPage) -> None:
+    outcome = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const good = await loss(s);
+        await s.lazyResetGrad();
+        const before = await parameters(s);
+        const bad = new Tensor("int64", BigInt64Array.from([0, 1, 2, 0, 77, 2, 0, 1], BigInt), [8]);
+        const error = await failure(() => s.runTrainStep({{ x, labels: bad }}));
+        const again = await loss(s);
+        const after = await parameters(s);
+        await s.release();
+        return {{ error, recovered: good === again, same: before.join() === after.join() }};"""
+    )
+    assert outcome["error"]["name"] == "FeedError"
+    assert "77" in outcome["error"]["message"]
+    assert "position 4" in outcome["error"]["message"]
+    assert outcome["recovered"] and outcome["same"]
+
+
+def test_calls_run_in_the_order_they_were_made(js: JsPage) -> None:
+    """Not awaited one by one, with and without feeds that take time to arrive."""
+    outcome = js.run(
+        f"""{OPEN}
+        const train = async (s, pipelined, slow) => {{
+          const late = {{ ...feeds, x: slow ? Object.assign(Object.create(x), {{}}) : x }};
+          if (slow) {{
+            Object.defineProperty(late.x, "location", {{ value: "gpu-buffer" }});
+            late.x.getData = async () => {{ await new Promise((r) => setTimeout(r, 5)); return x.data; }};
+          }}
+          const pending = [];
+          for (let k = 0; k < 5; k++) {{
+            for (const call of [() => s.runTrainStep(k % 2 ? feeds : late), () => s.runOptimizerStep(),
+                                () => s.lazyResetGrad()]) {{
+              if (pipelined) pending.push(call());
+              else await call();
+            }}
+          }}
+          const result = parameters(s);
+          await Promise.all(pending);
+          const values = await result;
+          await s.release();
+          return values.join();
+        }};
+        const one = await train(await open(), false, false);
+        return [one === await train(await open(), true, false), one === await train(await open(), true, true)];"""
+    )
+    assert outcome == [True, True]
+
+
+def test_feeds_are_copied_at_the_time_of_the_call(js: JsPage) -> None:
+    assert js.run(
+        f"""{OPEN}
+        const s = await open();
+        const name = s.evalOutputNames[0];
+        const want = (await s.runEvalStep(feeds))[name].data[0];
+        const mutable = new Tensor("float32", x.data.slice(), [8, 10]);
+        const pending = s.runEvalStep({{ x: mutable, labels }});
+        mutable.data.fill(99);
+        const got = (await pending)[name].data[0];
+        const intact = mutable.data.length;
+        await s.release();
+        return [want === got, intact];"""
+    ) == [True, 80]
+
+
+def test_transferred_feeds_lose_their_buffers(js: JsPage) -> None:
+    assert js.run(
+        f"""{OPEN}
+        const s = await open();
+        const name = s.evalOutputNames[0];
+        const want = (await s.runEvalStep(feeds))[name].data[0];
+        const whole = new Tensor("float32", x.data.slice(), [8, 10]);
+        const backing = new Float32Array(100);
+        backing.set(x.data, 7);
+        const part = new Tensor("float32", backing.subarray(7, 87), [8, 10]);
+        const got = [];
+        for (const tensor of [whole, part])
+          got.push((await s.runEvalStep({{ x: tensor, labels: toTensor(fromTensor(labels)) }},
+                                        {{ transfer: true }}))[name].data[0]);
+        await s.release();
+        return [got[0] === want, got[1] === want, whole.data.buffer.byteLength, backing.length];"""
+    ) == [True, True, 0, 100]
+
+
+def test_feeds_from_views_and_foreign_tensor_classes(js: JsPage) -> None:
+    """A view at an odd offset, and the Tensor of another copy of onnxruntime-common."""
+    assert js.run(
+        f"""{OPEN}
+        const s = await open();
+        const name = s.evalOutputNames[0];
+        const want = (await s.runEvalStep(feeds))[name].data[0];
+        const shifted = new Float32Array(new ArrayBuffer(4 * 83), 12, 80);
+        shifted.set(x.data);
+        class Other {{
+          constructor(type, data, dims) {{ Object.assign(this, {{ type, data, dims, location: "cpu" }}); }}
+          async getData() {{ return this.data; }}
+        }}
+        const got = [
+          await s.runEvalStep({{ x: new Tensor("float32", shifted, [8, 10]), labels }}),
+          await s.runEvalStep({{ x: new Other("float32", x.data, [8, 10]), labels }}),
+        ];
+        await s.release();
+        return got.map((results) => results[name].data[0] === want);"""
+    ) == [True, True]
+
+
+def test_many_batch_sizes(js: JsPage) -> None:
+    """Each has a plan of its own; growing the arena voids the addresses of all earlier ones."""
+    assert js.run(
+        f"""{OPEN}
+        const s = await open();
+        const name = s.evalOutputNames[0];
+        const make = (n) => ({{
+          x: new Tensor("float32", Float32Array.from({{ length: 10 * n }}, (_, i) => Math.sin(i % 10)), [n, 10]),
+          labels: new Tensor("int64", BigInt64Array.from({{ length: n }}, () => 1n), [n]),
+        }});
+        const losses = [];
+        for (const n of [1, 300, 2, 1, 5000, 300, 7, 1])
+          losses.push((await s.runEvalStep(make(n)))[name].data[0]);
+        await s.release();
+        return losses.every((value) => Math.abs(value - losses[0]) < 1e-5);"""
+    )
+
+
+def test_sessions_do_not_disturb_each_other(js: JsPage) -> None:
+    assert js.run(
+        f"""{OPEN}
+        const [a, b] = await Promise.all([open(), open()]);
+        const start = await parameters(b);
+        await loss(a);
+        await a.runOptimizerStep();
+        const changed = await parameters(a);
+        await a.release();
+        const kept = await parameters(b);
+        const value = await loss(b);
+        await b.release();
+        return [start.join() === kept.join(), start.join() !== changed.join(), value > 0];"""
+    ) == [True, True, True]
+
+
+def test_parameters_and_checkpoints_round_trip(js: JsPage) -> None:
+    outcome = js.run(
+        f"""{OPEN}
+        const s = await open();
+        await loss(s);
+        await s.runOptimizerStep();
+        await s.addProperty("epoch", 7);
+        await s.addProperty("big", 2n ** 53n);
+        await s.addProperty("rate", 0.5);
+        await s.addProperty("tag", 'quote " and é');
+        const values = await parameters(s);
+        const checkpoint = await s.saveCheckpoint({{ includeOptimizerState: true }});
+        const t = await TrainingSession.create(
+          golden("mlp", {{ checkpointState: new Blob([checkpoint]) }}));
+        const same = (await parameters(t)).join() === values.join();
+        const properties = [];
+        for (const name of ["epoch", "big", "rate", "tag"]) properties.push(await t.getProperty(name));
+        const next = [];
+        for (const session of [s, t]) {{
+          await session.lazyResetGrad();
+          await loss(session);
+          await session.runOptimizerStep();
+          next.push((await parameters(session)).join());
+        }}
+        const floats = Float32Array.from(values);
+        await t.loadParametersBuffer(new Uint8Array(floats.buffer));
+        const loaded = (await parameters(t)).join() === values.join();
+        await t.loadParametersBuffer(floats);
+        await s.release();
+        await t.release();
+        return {{ same, properties: properties.map(String), resumed: next[0] === next[1], loaded }};"""
+    )
+    assert outcome == {
+        "same": True, "properties": ["7", "9007199254740992", "0.5", 'quote " and é'],
+        "resumed": True, "loaded": True,
+    }
+
+
+def test_released_sessions_refuse_every_call(js: JsPage) -> None:
+    outcome = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const pending = loss(s);
+        await s.release();
+        await s.release();
+        const calls = [
+          () => s.runTrainStep(feeds), () => s.runEvalStep(feeds), () => s.runOptimizerStep(),
+          () => s.lazyResetGrad(), () => s.getParametersSize(), () => s.getContiguousParameters(),
+          () => s.loadParametersBuffer(new Uint8Array(4)), () => s.getLearningRate(),
+          () => s.setLearningRate(1), () => s.registerLinearLRScheduler(1, 2, 0.1),
+          () => s.schedulerStep(), () => s.saveCheckpoint(), () => s.exportModelForInferencing(["y"]),
+          () => s.getParameter("fc1.bias"), () => s.updateParameter("fc1.bias", x),
+          () => s.getParameterTypeAndShape("fc1.bias"), () => s.addProperty("a", 1),
+          () => s.getProperty("a"), () => s.getArtifacts(),
+        ];
+        const errors = [];
+        for (const call of calls) errors.push((await failure(call))?.name ?? String(call));
+        return {{ loss: await pending, errors, names: s.trainingInputNames }};"""
+    )
+    assert outcome["loss"] > 0  # a call made before the release was answered
+    assert set(outcome["errors"]) == {"ReleasedError"}
+    assert outcome["names"] == ["x", "labels"]
+
+
+def test_async_disposal(js: JsPage) -> None:
+    assert js.run(
+        f"""{OPEN}
+        const s = await open();
+        await s[Symbol.asyncDispose]();
+        return (await failure(() => loss(s))).name;"""
+    ) == "ReleasedError"
+
+
+def test_seed_is_taken_from_env(js: JsPage) -> None:
+    assert js.run(
+        f"""{OPEN}
+        env.seed = 12345678901234567890n;
+        const s = await open();
+        env.seed = undefined;
+        const value = await loss(s);
+        await s.release();
+        return value > 0;"""
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    ["bytes", "bytes.buffer", "new Blob([bytes])", "new URL(url)", "url", "url.slice(url.indexOf('/golden'))",
+     "shifted"],
+)
+def test_files_come_from_urls_bytes_and_blobs(js: JsPage, make: str) -> None:
+    size = js.run(
+        f"""{OPEN}
+        const url = new URL("/golden/mlp/training_model.onnx", location.href).href;
+        const bytes = new Uint8Array(await (await fetch(url)).arrayBuffer());
+        const shifted = new Uint8Array(bytes.length + 3).subarray(3);
+        shifted.set(bytes);
+        const s = await TrainingSession.create(golden("mlp", {{ trainModel: {make} }}));
+        const size = await s.getParametersSize();
+        await s.release();
+        return [size, bytes.length];"""
+    )
+    assert size == [432, (ROOT / "tests/golden/mlp/training_model.onnx").stat().st_size]
+
+
+def test_inference_of_a_part_of_a_buffer(js: JsPage) -> None:
+    assert js.run(
+        """const bytes = new Uint8Array(await (await fetch("/golden/mlp/inference.onnx")).arrayBuffer());
+        const padded = new Uint8Array(bytes.length + 10);
+        padded.set(bytes, 4);
+        const s = await InferenceSession.create(padded.buffer, 4, bytes.length);
+        const x = new Tensor("float32", new Float32Array(30), [3, 10]);
+        const results = await s.run({ x });
+        const names = [s.inputNames, s.outputNames, Object.keys(results)];
+        const dims = Object.values(results)[0].dims;
+        await s.release();
+        return [names, dims, (await failure(() => s.run({ x }))).name];"""
+    ) == [[["x"], ["logits"], ["logits"]], [3, 4], "ReleasedError"]
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("trainModel", "ModelError"), ("evalModel", "ModelError"),
+                       ("optimizerModel", "ModelError"), ("checkpointState", "CheckpointError")],
+)
+@pytest.mark.parametrize(
+    "content",
+    ["new Uint8Array(0)", "new TextEncoder().encode('<!doctype html><title>404</title>')",
+     "crypto.getRandomValues(new Uint8Array(500))", "bytes.subarray(0, bytes.length >> 1)"],
+)
+def test_broken_files_are_typed_errors(js: JsPage, file: str, name: str, content: str) -> None:
+    error = js.failure(
+        f"""const url = golden("mlp").{file};
+        const bytes = new Uint8Array(await (await fetch(url)).arrayBuffer());
+        await TrainingSession.create(golden("mlp", {{ {file}: {content} }}));"""
+    )
+    assert (error["name"], error["base"]) == (name, "TrainwebError")
+    assert len(error["message"]) > 10
+
+
+class TestLoading:
+    """Files and scripts that cannot be had. Each in a page of its own: their workers differ."""
+
+    def test_http_status_and_url_are_named(self, browser: Browser, plain_site: Site) -> None:
+        with open_js_page(browser, plain_site, ("404", "500", "ERR_")) as js:
+            plain_site.add("/broken.onnx", "sorry", status=500)
+            for file, url, status, name in (
+                ("trainModel", "/golden/mlp/nowhere.onnx", "404", "ModelError"),
+                ("evalModel", "/broken.onnx", "500", "ModelError"),
+                ("checkpointState", "/golden/nowhere", "404", "CheckpointError"),
+            ):
+                error = js.failure(
+                    f"await TrainingSession.create(golden('mlp', {{ {file}: '{url}' }}));"
+                )
+                assert error["name"] == name
+                assert url in error["message"] and status in error["message"]
+                assert error["message"].startswith(file)
+            error = js.failure(
+                "await TrainingSession.create(golden('mlp', { trainModel: 'http://127.0.0.1:9/x' }));"
+            )
+            assert error["name"] == "ModelError"
+            assert "http://127.0.0.1:9/x" in error["message"]
+
+    def test_missing_pyodide_is_named_and_a_later_try_works(
+        self, browser: Browser, plain_site: Site
+    ) -> None:
+        with open_js_page(browser, plain_site, ("404",)) as js:
+            js.run("env.pyodide.indexURL = '/nowhere/';")
+            error = js.failure("await TrainingSession.create(golden('mlp'));")
+            assert error["name"] == "EngineError"
+            assert "/nowhere/pyodide.mjs" in error["message"]
+            assert "env.pyodide.indexURL" in error["message"]
+            js.run("env.pyodide.indexURL = '/pyodide';")
+            assert js.run(
+                "const s = await TrainingSession.create(golden('mlp')); return s.getParametersSize();"
+            ) == 432
+
+    def test_missing_kernels_are_named(self, browser: Browser, plain_site: Site) -> None:
+        with open_js_page(browser, plain_site, ("404",)) as js:
+            js.run("env.wasm.wasmPaths = '/nowhere/';")
+            error = js.failure("await TrainingSession.create(golden('mlp'));")
+            assert error["name"] == "EngineError"
+            assert "/nowhere/kernels" in error["message"]
+            assert "404" in error["message"]
+
+    def test_kernels_from_another_folder(self, browser: Browser, plain_site: Site) -> None:
+        for file in (ROOT / "dist" / "npm").glob("*.wasm"):
+            plain_site.add(f"/elsewhere/{file.name}", file.read_bytes())
+        plain_site.clear_log()
+        with open_js_page(browser, plain_site) as js:
+            js.run("env.wasm.wasmPaths = '/elsewhere/';")
+            js.run("await TrainingSession.create(golden('mlp'), { reproducible: true });")
+        assert plain_site.requests("/elsewhere/") == ["/elsewhere/kernels.wasm"]
+
+
+SPY = """
+    const Native = Worker;
+    window.workers = [];
+    window.Worker = class extends Native {
+      constructor(...args) { super(...args); workers.push(this); }
+    };
+"""
+
+
+class TestWorkerDeath:
+    @pytest.mark.parametrize(
+        "kill",
+        ["workers[0].terminate();", "workers[0].dispatchEvent(new ErrorEvent('error', { message: 'gone' }));"],
+    )
+    def test_pending_calls_are_rejected_and_a_new_worker_starts(
+        self, browser: Browser, plain_site: Site, kill: str
+    ) -> None:
+        with open_js_page(browser, plain_site) as js:
+            outcome = js.run(
+                f"""{SPY}{OPEN}
+                const s = await open();
+                const calls = [failure(() => loss(s)), failure(() => s.getParametersSize())];
+                {kill}
+                const errors = await Promise.all(calls);
+                const later = await failure(() => loss(s));
+                await s.release();
+                const t = await open();
+                const value = await loss(t);
+                return {{ errors, later, value, started: workers.length }};"""
+            )
+            for error in [*outcome["errors"], outcome["later"]]:
+                assert error["name"] == "EngineError"
+                assert "worker is lost" in error["message"]
+            assert outcome["value"] > 0
+            assert outcome["started"] == 2
+
+    def test_death_during_start(self, browser: Browser, plain_site: Site) -> None:
+        with open_js_page(browser, plain_site) as js:
+            outcome = js.run(
+                f"""{SPY}{OPEN}
+                const opening = failure(() => open());
+                await new Promise((resolve) => setTimeout(resolve, 300));
+                workers[0].terminate();
+                const error = await opening;
+                const t = await open();
+                return {{ error, value: await loss(t) }};"""
+            )
+            assert outcome["error"]["name"] == "EngineError"
+            assert outcome["value"] > 0
+
+
+def test_nothing_leaks_over_sessions_and_failures(browser: Browser, plain_site: Site) -> None:
+    """The kernels' memory comes back, also after steps and sessions that failed."""
+    with open_js_page(browser, plain_site) as js:
+        outcome = js.run(
+            f"""{SPY}{OPEN}
+            const memory = () => new Promise((resolve) => {{
+              const id = `memory ${{Math.random()}}`;
+              const listen = ({{ data }}) => {{ if (data.id === id) resolve(data.value.ok); }};
+              workers[0].addEventListener("message", listen);
+              workers[0].postMessage({{ id, type: "APPLY", path: ["memory"], argumentList: [] }});
+            }});
+            const cycle = async () => {{
+              const s = await open();
+              const before = (await memory()).inUse;
+              await loss(s);
+              await s.runOptimizerStep();
+              const step = await failure(() => s.runTrainStep({{ x, labels: x }}));
+              const created = await failure(() =>
+                TrainingSession.create(golden("mlp", {{ evalModel: new Uint8Array(9) }})));
+              await s.release();
+              return [step.name, created.name, before > 0].join();
+            }};
+            const outcomes = new Set([await cycle()]);
+            const start = await memory();
+            for (let k = 0; k < 10; k++) outcomes.add(await cycle());
+            const end = await memory();
+            return {{ outcomes: [...outcomes], start, end }};"""
+        )
+        assert outcome["outcomes"] == ["FeedError,ModelError,true"]
+        assert outcome["end"] == outcome["start"]
+
+
+def test_one_worker_for_all_sessions_of_a_kind(browser: Browser, plain_site: Site) -> None:
+    with open_js_page(browser, plain_site) as js:
+        assert js.run(
+            f"""{SPY}{OPEN}
+            await Promise.all([open(), open()]);
+            const first = workers.length;
+            await open();
+            const second = workers.length;
+            await open({{ reproducible: true }});
+            return [first, second, workers.length];"""
+        ) == [1, 1, 2]

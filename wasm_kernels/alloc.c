@@ -129,7 +129,7 @@ TW_EXPORT(tw_alloc) uint32_t tw_alloc(uint32_t nbytes) {
     block->in_use = 1;
     block->requested = nbytes;
     block->verified = 0;
-    bytes_in_use += block->size;
+    bytes_in_use += nbytes;
     return payload(block);
 }
 
@@ -144,7 +144,7 @@ TW_EXPORT(tw_free) int32_t tw_free(uint32_t ptr) {
     if (!ptr) return TW_OK;
     tw_block *block = tw_block_at(ptr);
     if (!block) return TW_BAD_POINTER;
-    bytes_in_use -= block->size;
+    bytes_in_use -= block->requested;
     release(block);
     return TW_OK;
 }
@@ -156,5 +156,5 @@ int32_t tw_range_is_live(uint32_t base, uint64_t nbytes) {
     return 0;
 }
 
-/* Payload bytes of all live blocks. */
+/* Bytes asked for and not freed. */
 TW_EXPORT(tw_bytes_in_use) uint32_t tw_bytes_in_use(void) { return bytes_in_use; }

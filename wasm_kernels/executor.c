@@ -243,8 +243,9 @@ static int32_t run_plan(uint32_t *header, tw_block *block) {
     return run_code(header, (double *)(uintptr_t)profile);
 }
 
-/* Run the plan at `plan`, the start of an allocated block; verifies it when it is fresh. Returns a status, which the
-   header keeps together with the instruction, the offending value and its position. */
+/* Run the plan at `plan`, the start of an allocated block; verifies it when it is fresh. Whoever writes another plan
+   into a block that held one must set its state to 0; in a block just allocated the state is not believed. Returns a
+   status, which the header keeps together with the instruction, the offending value and its position. */
 TW_EXPORT(tw_run) int32_t tw_run(uint32_t plan) {
     tw_block *block = tw_block_at(plan);
     if (!block) return TW_BAD_POINTER;

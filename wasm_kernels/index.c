@@ -198,6 +198,7 @@ int32_t kernel_scatter_nd(const scatter_nd_args *a) {
 
 int32_t kernel_one_hot(const one_hot_args *a) {
     int64_t plane = (int64_t)a->depth * a->inner;
+    if (!plane) return TW_OK;
     const uint8_t *off = a->values, *on = a->values + a->size;
     for (int64_t i = 0; i < a->outer * plane; i++) copy_element(a->y + i * a->size, off, a->size);
     for (int64_t o = 0; o < a->outer; o++)

@@ -249,6 +249,7 @@ int32_t kernel_column_sum_f32(const column_sum_f32_args *a) {
     } while (0)
 
 int32_t kernel_reduce_int(const reduce_int_args *a) {
+    if (!a->inner) return TW_OK;
     for (int64_t o = 0; o < a->outer; o++)
         for (int64_t i = 0; i < a->inner; i++) {
             if (a->size == 8) REDUCE_INT(int64_t);
@@ -266,6 +267,7 @@ TW_INLINE int32_t beats(float v, float best, int32_t select_max, int32_t last_in
 }
 
 int32_t kernel_arg_reduce_f32(const arg_reduce_f32_args *a) {
+    if (!a->inner) return TW_OK;
     for (int64_t o = 0; o < a->outer; o++)
         for (int64_t i = 0; i < a->inner; i++) {
             const float *x = a->x + o * a->n * a->inner + i;
@@ -279,6 +281,7 @@ int32_t kernel_arg_reduce_f32(const arg_reduce_f32_args *a) {
 
 /* In double, so that the error does not grow along the axis. */
 int32_t kernel_cumsum_f32(const cumsum_f32_args *a) {
+    if (!a->n || !a->inner) return TW_OK;
     for (int64_t o = 0; o < a->outer; o++)
         for (int64_t i = 0; i < a->inner; i++) {
             int64_t start = o * a->n * a->inner + i;

@@ -274,7 +274,7 @@ int32_t kernel_cross_entropy_f32(const cross_entropy_f32_args *a) {
     int32_t status = check_labels(&set);
     if (status) return status;
     loss_task task = {a, &set, units_per_chunk((int64_t)EXP_COST * a->c * a->inner), 0};
-    if (a->c) parallel_for(cross_entropy_chunk, &task, chunk_count(a->n, task.grain));
+    if (a->c && a->inner) parallel_for(cross_entropy_chunk, &task, chunk_count(a->n, task.grain));
     else tw_zero(a->row_loss, 4 * (size_t)set.rows);
     if (a->reduction == 0) {
         tw_copy(a->loss, a->row_loss, 4 * (size_t)set.rows);
@@ -351,7 +351,7 @@ int32_t kernel_cross_entropy_grad_f32(const cross_entropy_grad_f32_args *a) {
     int32_t status = check_labels(&set);
     if (status) return status;
     if (!a->log_prob && !a->from_log) return tw_fail(TW_BAD_ARGUMENT, a->from_log, 0);
-    if (!a->c) return TW_OK;
+    if (!a->c || !a->inner) return TW_OK;
     double weight = a->reduction == 1 ? total_weight(&set) : 1.0;
     double factor = a->reduction ? a->dy[0] : 1.0;
     loss_task task = {a, &set, units_per_chunk((int64_t)EXP_COST * a->c * a->inner),

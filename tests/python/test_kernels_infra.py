@@ -1,0 +1,579 @@
+"""The verifier believes nothing, the allocator keeps its books, and no kernel reads or writes past an operand."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import wasmtime
+
+from tests.python.plan_builder import (
+    DTYPES,
+    NO_BUFFER,
+    PlanFailed,
+    RawPlan,
+    check_status,
+    instruction,
+    run_kernel,
+    words_of,
+)
+from trainweb.engine import Engine, Kernel
+from trainweb.engine.description import Description
+from trainweb.engine.wasmtime import WasmtimeEngine
+from trainweb.errors import EngineError
+
+CANARY = bytes(range(256)) * 16
+EMPTY_MODULE = '(module (import "env" "memory" (memory 0)) {functions})'
+
+
+@pytest.fixture
+def fresh() -> WasmtimeEngine:
+    """An engine of its own, whose memory a test may spoil."""
+    return WasmtimeEngine()
+
+
+# ---- allocator
+
+
+def test_blocks_are_aligned_disjoint_and_counted(fresh: WasmtimeEngine) -> None:
+    rng = random.Random(0)
+    live: dict[int, bytes] = {}
+    for round_ in range(600):
+        if live and rng.random() < 0.45:
+            ptr = rng.choice(list(live))
+            assert fresh.read(ptr, len(live[ptr])) == live[ptr]
+            fresh.free(ptr)
+            del live[ptr]
+        else:
+            content = bytes([round_ % 256]) * rng.choice([0, 1, 63, 64, 65, 1000, 70_000])
+            ptr = fresh.alloc(len(content))
+            assert ptr % 64 == 0
+            fresh.write(ptr, content)
+            live[ptr] = content
+        assert fresh.bytes_in_use() == sum(map(len, live.values()))
+    for ptr, content in live.items():
+        assert fresh.read(ptr, len(content)) == content
+        fresh.free(ptr)
+    assert fresh.bytes_in_use() == 0
+
+
+def test_freed_neighbours_merge(fresh: WasmtimeEngine) -> None:
+    blocks = [fresh.alloc(100_000) for _ in range(20)]
+    size = fresh.memory_size()
+    for ptr in [*blocks[::2], *blocks[1::2]]:
+        fresh.free(ptr)
+    fresh.free(fresh.alloc(20 * 100_000))
+    assert fresh.memory_size() == size
+
+
+def test_bad_frees_are_refused(fresh: WasmtimeEngine) -> None:
+    ptr = fresh.alloc(1000)
+    fresh.write(ptr, CANARY[:1000])
+    for bad in (ptr + 64, ptr + 4, ptr - 64, 64, 0xFFFFFFC0):
+        with pytest.raises(EngineError, match="not an allocated block"):
+            fresh.free(bad)
+    fresh.free(ptr)
+    with pytest.raises(EngineError, match="not an allocated block"):
+        fresh.free(ptr)
+    fresh.free(0)
+
+
+def test_memory_that_cannot_grow_is_an_error_and_nothing_changes(fresh: WasmtimeEngine) -> None:
+    before = fresh.bytes_in_use(), fresh.memory_size()
+    for nbytes in (2**32 - 1, 2**32 - 70_000, 2**40, -1):
+        with pytest.raises(EngineError, match="cannot hold"):
+            fresh.alloc(nbytes)
+    assert (fresh.bytes_in_use(), fresh.memory_size()) == before
+    fresh.free(fresh.alloc(10))
+
+
+def test_host_access_stays_inside_the_memory(fresh: WasmtimeEngine) -> None:
+    end = fresh.memory_size()
+    for call in (
+        lambda: fresh.read(end - 4, 5),
+        lambda: fresh.write(end - 4, b"12345"),
+        lambda: fresh.read(-1, 1),
+        lambda: fresh.read(0, -1),
+        lambda: fresh.read_into(end, bytearray(1)),
+    ):
+        with pytest.raises(EngineError, match="outside"):
+            call()
+    with pytest.raises(EngineError, match="contiguous"):
+        fresh.write(0, np.zeros((4, 4), np.uint8)[:, ::2])
+
+
+# ---- verifier
+
+
+class Victim:
+    """A valid plan of three instructions between canaries, to be spoiled."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.kernels = engine.description.kernels
+        self.canaries: list[int] = []
+        self.blocks: list[int] = []
+        self.data = self.block(1024)
+        self.read_only = self.block(1024)
+        self.address = self.block(4096)
+        self.reset_data()
+
+    def block(self, nbytes: int) -> int:
+        block = self.engine.alloc(nbytes)
+        canary = self.engine.alloc(len(CANARY))
+        self.engine.write(canary, CANARY)
+        self.canaries.append(canary)
+        self.blocks += [block, canary]
+        return block
+
+    def reset_data(self) -> None:
+        self.engine.write(self.data, bytes(1024))
+        self.engine.write(self.read_only, np.arange(256, dtype=np.int32))
+
+    def plan(self) -> RawPlan:
+        plan = RawPlan(self.engine.description.fingerprint)
+        plan.segments = [[self.data, 1024, 1], [self.read_only, 1024, 0]]
+        plan.buffers = [[0, 0, 256], [0, 256, 256], [1, 0, 1024], [0, 512, 512]]
+
+        def call(name: str, buffers: dict[str, int], **args: Any) -> list[int]:
+            return instruction(self.kernels[name], words_of(self.kernels[name], args, buffers))
+
+        plan.code = [
+            call("copy", dict(src=2, dst=0), n=256),
+            call("softmax_f32", dict(x=0, y=1), outer=4, n=16, inner=1, log=0),
+            call("gather", dict(data=2, indices=2, y=3), outer=1, dim=256, n=2, inner=4, index_size=4),
+        ]
+        return plan
+
+    def run(self, plan: RawPlan | np.ndarray) -> str:
+        """Name of the status; canaries must be whole."""
+        words = plan if isinstance(plan, np.ndarray) else plan.encode()
+        self.engine.write(self.address, words)
+        status = self.engine.run(self.address)
+        for canary in self.canaries:
+            assert self.engine.read(canary, len(CANARY)) == CANARY
+        return self.engine.description.status_name(status)
+
+    def allows(self, base: int, nbytes: int) -> bool:
+        """Whether a host that gives a plan this segment keeps its canaries to itself."""
+        return all(base + nbytes <= c or base >= c + len(CANARY) for c in self.canaries)
+
+    def release(self) -> None:
+        for block in self.blocks:
+            self.engine.free(block)
+
+
+@pytest.fixture
+def victim(engine: Engine) -> Iterator[Victim]:
+    victim = Victim(engine)
+    yield victim
+    victim.release()
+
+
+def test_a_good_plan_runs_twice(victim: Victim) -> None:
+    assert victim.run(victim.plan()) == "TW_OK"
+    assert victim.engine.run(victim.address) == 0
+    assert victim.engine.plan_status(victim.address).instruction is None
+    assert struct.unpack("<I", victim.engine.read(victim.address + 16, 4)) == (1,)
+
+
+def set_code(instruction_index: int, word: int, value: int) -> Callable[[RawPlan, Victim], None]:
+    def change(plan: RawPlan, _: Victim) -> None:
+        plan.code[instruction_index][word] = value
+
+    return change
+
+
+def set_item(rows: str, index: int, word: int, value: int) -> Callable[[RawPlan, Victim], None]:
+    def change(plan: RawPlan, _: Victim) -> None:
+        getattr(plan, rows)[index][word] = value
+
+    return change
+
+
+def over_the_plan(plan: RawPlan, victim: Victim) -> None:
+    plan.segments[0][:2] = [victim.address - 512, 1024]
+
+
+def over_the_block_header(plan: RawPlan, victim: Victim) -> None:
+    plan.segments[0][0] = victim.data - 4
+
+
+def in_freed_memory(plan: RawPlan, victim: Victim) -> None:
+    block = victim.engine.alloc(2048)
+    victim.engine.free(block)
+    plan.segments[0][0] = block
+
+
+def generated(*words: int) -> Callable[[RawPlan, Victim], None]:
+    def change(plan: RawPlan, _: Victim) -> None:
+        plan.code.append([len(words) << 16, *words])
+
+    return change
+
+
+BAD_PLANS: list[tuple[str, str, Callable[[RawPlan, Victim], None]]] = [
+    ("fingerprint", "TW_BAD_PLAN", lambda plan, _: setattr(plan, "fingerprint", plan.fingerprint ^ 1)),
+    ("segment beyond memory", "TW_BAD_SEGMENT", set_item("segments", 0, 0, 0xFFFFFC00)),
+    ("segment wraps", "TW_BAD_SEGMENT", set_item("segments", 0, 1, 0xFFFFFFFF)),
+    ("segment in static data", "TW_BAD_SEGMENT", set_item("segments", 0, 0, 1024)),
+    ("segment at null", "TW_BAD_SEGMENT", set_item("segments", 0, 0, 0)),
+    ("segment over the plan", "TW_BAD_SEGMENT", over_the_plan),
+    ("segment over a block header", "TW_BAD_SEGMENT", over_the_block_header),
+    ("segment in freed memory", "TW_BAD_SEGMENT", in_freed_memory),
+    ("segment over two blocks", "TW_BAD_SEGMENT", set_item("segments", 0, 1, 1100)),
+    ("buffer of no segment", "TW_BAD_BUFFER", set_item("buffers", 0, 0, 2)),
+    ("buffer outside", "TW_BAD_BUFFER", set_item("buffers", 3, 1, 513)),
+    ("buffer wraps", "TW_BAD_BUFFER", set_item("buffers", 3, 1, 0xFFFFFFFF)),
+    ("buffer too long", "TW_BAD_BUFFER", set_item("buffers", 3, 2, 0xFFFFFFFF)),
+    ("opcode", "TW_BAD_OPCODE", set_code(0, 0, 0xFFF0 | 3 << 16)),
+    ("argument count", "TW_BAD_ARGUMENT", set_code(0, 0, 1 | 2 << 16)),
+    ("arguments beyond the code", "TW_BAD_ARGUMENT", set_code(2, 0, 0xFFFF << 16)),
+    ("no such buffer", "TW_BAD_ARGUMENT", set_code(0, 1, 4)),
+    ("null buffer", "TW_BAD_ARGUMENT", set_code(0, 1, NO_BUFFER)),
+    ("negative size", "TW_BAD_ARGUMENT", set_code(0, 3, 0xFFFFFFFF)),
+    ("misaligned", "TW_BAD_ARGUMENT", set_item("buffers", 1, 1, 255)),
+    ("output read-only", "TW_READ_ONLY", set_code(0, 2, 2)),
+    ("one byte short", "TW_BAD_EXTENT", set_code(0, 3, 257)),
+    ("product overflows", "TW_BAD_EXTENT", set_code(1, 3, 0x7FFFFFFF)),
+    ("index size", "TW_BAD_CONDITION", set_code(2, 8, 5)),
+    ("no code loaded", "TW_BAD_FUNCTION", lambda plan, _: setattr(plan, "n_functions", 1)),
+    ("function number", "TW_BAD_FUNCTION", generated(0, 4, 4, 0, 0)),
+    ("short generated", "TW_BAD_ARGUMENT", generated(0, 4, 4, 0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "status", "change"), BAD_PLANS, ids=[name for name, _, _ in BAD_PLANS])
+def test_bad_plans_are_refused(
+    victim: Victim, name: str, status: str, change: Callable[[RawPlan, Victim], None]
+) -> None:
+    plan = victim.plan()
+    change(plan, victim)
+    before = victim.engine.read(victim.data, 1024)
+    assert victim.run(plan) == status
+    assert victim.engine.read(victim.data, 1024) == before, "a refused plan ran"
+    assert victim.run(victim.plan()) == "TW_OK"
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "status"),
+    [(0, 0, "TW_BAD_PLAN"), (1, 2, "TW_BAD_PLAN"), (2, 5000, "TW_BAD_HEADER"), (5, 0x55555556, "TW_BAD_HEADER"),
+     (6, 0xFFFFFFFF, "TW_BAD_HEADER"), (7, 0x80000000, "TW_BAD_HEADER"), (8, 2, "TW_BAD_HEADER"),
+     (8, 4, "TW_BAD_HEADER"), (17, 64, "TW_BAD_HEADER"), (17, 4, "TW_BAD_HEADER")],
+)  # fmt: skip
+def test_bad_headers_are_refused(victim: Victim, word: int, value: int, status: str) -> None:
+    words = victim.plan().encode()
+    words[word] = value
+    assert victim.run(words) == status
+
+
+def test_a_plan_that_says_it_was_verified_is_verified(victim: Victim) -> None:
+    plan = victim.plan()
+    plan.buffers[3][1] = 4096
+    words = plan.encode()
+    words[4] = 1
+    block = victim.engine.alloc(words.nbytes)
+    victim.engine.write(block, words)
+    status = victim.engine.run(block)
+    victim.engine.free(block)
+    assert victim.engine.description.status_name(status) == "TW_BAD_BUFFER"
+
+
+def test_a_larger_plan_than_its_block_is_refused(victim: Victim) -> None:
+    plan = victim.plan()
+    plan.code *= 40
+    words = plan.encode()
+    small = victim.engine.alloc(1024)
+    victim.engine.write(small, words[:256])
+    status = victim.engine.run(small)
+    victim.engine.free(small)
+    assert victim.engine.description.status_name(status) == "TW_BAD_HEADER"
+
+
+def test_only_block_starts_are_plans(victim: Victim) -> None:
+    victim.run(victim.plan())
+    for pointer in (0, 4, victim.address + 64, victim.address + 4, 0xFFFFFFC0, 1 << 20):
+        assert victim.engine.description.status_name(victim.engine.run(pointer)) == "TW_BAD_POINTER"
+
+
+def test_failures_name_instruction_value_and_position(victim: Victim) -> None:
+    plan = victim.plan()
+    plan.code[2][5] = 1  # dim: the indices 0, 1 no longer fit
+    assert victim.run(plan) == "TW_BAD_INDEX"
+    outcome = victim.engine.plan_status(victim.address)
+    assert (outcome.instruction, outcome.value, outcome.position) == (2, 1, 1)
+
+
+def test_profile_counts_time(victim: Victim) -> None:
+    times = victim.engine.alloc(64)
+    victim.engine.write(times, bytes(64))
+    words = victim.plan().encode()
+    words[17] = times
+    assert victim.run(words) == "TW_OK"
+    assert victim.run(words) == "TW_OK"
+    spent = np.frombuffer(victim.engine.read(times, 64), np.float64)
+    victim.engine.free(times)
+    assert (spent[:3] > 0).all()
+    assert (spent[3:] == 0).all()
+
+
+MUTATIONS = 2500
+
+
+def test_mutated_plans_do_no_harm(victim: Victim) -> None:
+    rng = random.Random(7)
+    good = victim.plan().encode()
+    statuses = set()
+    for _ in range(MUTATIONS):
+        words = good.copy()
+        for _ in range(rng.choice([1, 1, 1, 2, 5])):
+            at = rng.randrange(len(words))
+            words[at] = rng.choice(
+                [0, 1, 2, 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFFC, victim.address, victim.data,
+                 int(words[at]) ^ 1 << rng.randrange(32), (int(words[at]) + rng.choice([-1, 1, 4])) & 0xFFFFFFFF,
+                 rng.getrandbits(32), int(words[rng.randrange(len(words))])]
+            )  # fmt: skip
+        words[4] = 0  # the contract of whoever writes a plan over another
+        # A segment over a canary would be the host's own doing.
+        for at, row in zip((20, 23), victim.plan().segments, strict=True):
+            if not victim.allows(int(words[at]), int(words[at + 1])):
+                words[at : at + 2] = row[:2]
+        victim.reset_data()
+        statuses.add(victim.run(words))
+    victim.reset_data()
+    assert {"TW_OK", "TW_BAD_HEADER", "TW_BAD_SEGMENT", "TW_BAD_BUFFER", "TW_BAD_EXTENT"} <= statuses
+    assert victim.run(good) == "TW_OK"
+
+
+# ---- generated code
+
+
+ADD_ONE = """(func (export "f{k}") (param i32 i32 i32)
+    (loop $next
+      (i32.store (i32.add (i32.load (local.get 0)) (i32.shl (local.get 1) (i32.const 2)))
+        (i32.add (i32.load offset=4 (local.get 0)) (local.get 1)))
+      (local.set 1 (i32.add (local.get 1) (i32.const 1)))
+      (br_if $next (i32.lt_s (local.get 1) (local.get 2)))))"""
+"""y[i] = constant + i"""
+
+
+def generated_plan(victim: Victim, slot: int, words: list[int]) -> RawPlan:
+    plan = victim.plan()
+    plan.code_base, plan.n_functions = slot, 2
+    plan.code = [[len(words) << 16, *words]]
+    return plan
+
+
+def test_generated_functions(victim: Victim) -> None:
+    functions = " ".join(ADD_ONE.format(k=k) for k in range(2))
+    slot = victim.engine.load_code(bytes(wasmtime.wat2wasm(EMPTY_MODULE.format(functions=functions))))
+    good = [1, 60, 7, 1, 1, 0, 240, 1, 1000]
+    assert victim.run(generated_plan(victim, slot, good)) == "TW_OK"
+    result = np.frombuffer(victim.engine.read(victim.data, 256), np.int32)
+    np.testing.assert_array_equal(result[:60], 1000 + np.arange(60))
+    for bad, status in (
+        ([2, *good[1:]], "TW_BAD_FUNCTION"),
+        ([1, 60, 0, *good[3:]], "TW_BAD_ARGUMENT"),
+        ([1, 0xFFFFFFFF, 7, *good[3:]], "TW_BAD_ARGUMENT"),
+        ([1, 60, 7, 2, 1, *good[5:]], "TW_BAD_ARGUMENT"),
+        ([1, 60, 7, 0x55555556, 1, *good[5:]], "TW_BAD_ARGUMENT"),
+        ([*good[:6], 257, 1, 1000], "TW_BAD_EXTENT"),
+        ([*good[:5], 2, 240, 1, 1000], "TW_READ_ONLY"),
+    ):
+        assert victim.run(generated_plan(victim, slot, bad)) == status
+    for code_base in (0, 1, slot + 1):
+        assert victim.run(generated_plan(victim, code_base, good)) == "TW_BAD_FUNCTION"
+
+
+def test_traps_become_errors_with_the_instruction(victim: Victim) -> None:
+    trap = '(func (export "f0") (param i32 i32 i32) unreachable) (func (export "f1") (param i32 i32 i32))'
+    slot = victim.engine.load_code(bytes(wasmtime.wat2wasm(EMPTY_MODULE.format(functions=trap))))
+    plan = generated_plan(victim, slot, [1, 4, 4, 0, 0])
+    plan.code.append([5 << 16, 0, 4, 4, 0, 0])
+    with pytest.raises(EngineError, match="trapped in instruction 1"):
+        victim.run(plan)
+
+
+def test_invalid_code_is_an_error(engine: Engine) -> None:
+    for wasm in (b"", b"\0asm\x01\0\0\0\xff", b"<html>"):
+        with pytest.raises(EngineError, match="generated code is invalid"):
+            engine.load_code(wasm)
+    module = '(module (import "kernels" "v_unknown" (func (param v128) (result v128))))'
+    with pytest.raises(EngineError, match=r"kernels\.v_unknown"):
+        engine.load_code(bytes(wasmtime.wat2wasm(module)))
+
+
+# ---- every kernel: extents as Python computes them are what the verifier demands, and enough
+
+
+SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 16)
+
+
+class Call:
+    """Random arguments of a kernel, with buffers of exactly the extents it asks for."""
+
+    def __init__(self, kernel: Kernel, rng: random.Random) -> None:
+        self.kernel = kernel
+        self.args: dict[str, Any] = {}
+        self.valid = False
+        for _ in range(400):
+            self.args = {a.name: self.scalar(a.name, a.kind, a.count, rng) for a in kernel.args if not a.is_pointer}
+            if self.acceptable():
+                self.valid = True
+                break
+        noise = np.random.default_rng(rng.getrandbits(32))
+        self.buffers: dict[str, np.ndarray] = {}
+        if not self.valid:
+            return
+        for arg in kernel.args:
+            if arg.is_pointer and not (arg.optional and rng.random() < 0.3):
+                n, dtype = kernel.extent(arg, self.args), DTYPES[arg.type]
+                if arg.type in ("f32", "f64"):
+                    self.buffers[arg.name] = noise.standard_normal(n).astype(dtype)
+                else:
+                    self.buffers[arg.name] = noise.integers(0, 2, n).astype(dtype) * (rng.random() < 0.3)
+
+    @staticmethod
+    def scalar(name: str, kind: str, count: int, rng: random.Random) -> Any:
+        if kind == "f32":
+            return rng.choice([0.0, 0.5, 1.0, 1e-5])
+        if name.endswith(("index_size", "label_size")):
+            return rng.choice([4, 8])
+        if name == "size" and count == 1 and rng.random() < 0.7:
+            return rng.choice([1, 4, 8])
+        values = [rng.choice(SIZES) if kind == "i32" else rng.randint(-5, 5) for _ in range(count)]
+        if count == 8:
+            values = [v if rng.random() < 0.3 else 1 for v in values]
+        elif count > 1:
+            values = [max(v, rng.choice([0, 1, 1, 1])) for v in values]
+        return values if count > 1 else values[0]
+
+    def acceptable(self) -> bool:
+        try:
+            if not self.kernel.holds(self.args):
+                return False
+            extents = [self.kernel.extent(a, self.args) for a in self.kernel.args if a.is_pointer]
+        except ZeroDivisionError:
+            return False
+        return all(0 <= n <= 20_000 for n in extents)
+
+
+class Arena:
+    """Runs calls with each operand in its own segment and one of them at the very end of the memory."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.end_block, self.end_bytes = self.reach_the_end()
+        self.end = self.end_block + self.end_bytes
+
+    def reach_the_end(self) -> tuple[int, int]:
+        while True:
+            big = self.engine.alloc(1 << 20)
+            rest = self.engine.memory_size() - (big + (1 << 20)) - 64
+            if rest < 0:
+                return big, 1 << 20
+            if rest >= 64:
+                tail = self.engine.alloc(rest)
+                if tail + rest == self.engine.memory_size():
+                    self.engine.free(big)
+                    return tail, rest
+
+    def run(self, call: Call, last: str, short: str | None = None) -> str:
+        plan = RawPlan(self.engine.description.fingerprint)
+        blocks, buffers = [], {}
+        for name, array in call.buffers.items():
+            nbytes = array.nbytes - (name == short)
+            if name == last and nbytes <= self.end_bytes:
+                base = self.end - array.nbytes
+            else:
+                block = self.engine.alloc(array.nbytes + 64)
+                blocks.append(block)
+                base = block + 64 - array.nbytes % 64 if array.nbytes % 64 else block
+            if array.nbytes:
+                self.engine.write(base, array)
+            buffers[name] = len(plan.segments)
+            plan.segments.append([base, max(0, nbytes), 1])
+            plan.buffers.append([buffers[name], 0, max(0, nbytes)])
+        plan.code = [instruction(call.kernel, words_of(call.kernel, call.args, buffers))]
+        encoded = plan.encode()
+        address = self.engine.alloc(encoded.nbytes)
+        self.engine.write(address, encoded)
+        try:
+            return self.engine.description.status_name(self.engine.run(address))
+        finally:
+            for block in (address, *blocks):
+                self.engine.free(block)
+
+
+RUN_TIME_FAILURES = {"TW_BAD_INDEX", "TW_BAD_LABEL", "TW_BAD_VALUE", "TW_BAD_ARGUMENT"}
+KERNELS = sorted(WasmtimeEngine().description.kernels)
+
+
+@pytest.fixture(scope="module", params=["kernels", "kernels.relaxed"])
+def arena(request: pytest.FixtureRequest) -> Arena:
+    return Arena(WasmtimeEngine(request.param))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_operands_at_the_end_of_memory(arena: Arena, name: str) -> None:
+    rng = random.Random(name)
+    kernel = arena.engine.description.kernels[name]
+    succeeded = 0
+    for _ in range(25):
+        call = Call(kernel, rng)
+        if not call.valid:
+            continue
+        pointers = list(call.buffers)
+        status = arena.run(call, last=rng.choice(pointers))
+        assert status == "TW_OK" or status in RUN_TIME_FAILURES, (status, call.args)
+        succeeded += status == "TW_OK"
+        short = rng.choice([n for n in pointers if call.buffers[n].nbytes] or [""])
+        if short:
+            assert arena.run(call, last="", short=short) == "TW_BAD_EXTENT", (short, call.args)
+    assert succeeded, "no random arguments were accepted"
+
+
+# ---- description
+
+
+def test_description_is_complete(engine: Engine) -> None:
+    description = engine.description
+    assert sorted(k.opcode for k in description.kernels.values()) == list(range(1, len(description.kernels) + 1))
+    gather = description.kernels["gather"]
+    assert gather.n_words == 8
+    args = dict(outer=2, dim=3, n=4, inner=8, index_size=4)
+    assert [gather.extent(a, args) for a in gather.args[:3]] == [48, 16, 64]
+    assert gather.holds(args)
+    assert not gather.holds(args | {"index_size": 5})
+    assert description.status_name(20) == "TW_BAD_INDEX"
+    assert description.opcode_name(0) == "generated"
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"fingerprint": 1}', b"\xff"])
+def test_unreadable_descriptions(text: bytes) -> None:
+    with pytest.raises(EngineError, match="cannot be read"):
+        Description.parse(text)
+
+
+@pytest.mark.parametrize("expression", ["__import__('os')", "n.real", "[n]", "n if n else 1", "'a'", "lambda: n", "n ** 9"])
+def test_descriptions_cannot_smuggle_code(expression: str) -> None:
+    from trainweb.engine.description import Arg
+
+    kernel = Kernel("k", 1, (Arg("x", "in", "f32", expression), Arg("n", "i32")))
+    with pytest.raises(EngineError, match="cannot be read"):
+        kernel.extent(kernel.args[0], {"n": 3})
+
+
+def test_run_kernel_notices_a_write_beyond_its_operand(engine: Engine) -> None:
+    """The guard of these tests works."""
+    with pytest.raises(PlanFailed, match="TW_BAD_EXTENT"):
+        run_kernel(engine, "fill_f32", dst=np.zeros(3, np.float32), n=4, value=1.0)
+
+
+def test_status_of_a_good_run_raises_nothing(victim: Victim) -> None:
+    victim.run(victim.plan())
+    check_status(victim.engine, victim.address, 0)

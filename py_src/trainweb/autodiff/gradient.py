@@ -101,11 +101,20 @@ class GradientBuilder:
     # Emission.
 
     def op(
-        self, op_type: str, inputs: Sequence[str], *, domain: str = "", n_outputs: int = 1, **attrs: Any
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        *,
+        domain: str = "",
+        n_outputs: int = 1,
+        wanted: Sequence[bool] | None = None,
+        **attrs: Any,
     ) -> Any:
-        """Emit a node; the name of its output, or a list of them when `n_outputs` > 1."""
+        """Emit a node; the name of its output, or a list of them when `n_outputs` > 1 ("" where not `wanted`)."""
         name = f"{self._prefix}/{op_type}_{len(self.nodes)}"
         outputs = [self._walk.fresh(f"{name}_out" + (f"_{i}" if i else "")) for i in range(n_outputs)]
+        if wanted is not None:
+            outputs = [name if want else "" for name, want in zip(outputs, wanted, strict=True)]
         inputs = list(inputs)
         while inputs and not inputs[-1]:
             inputs.pop()
@@ -399,18 +408,16 @@ class _ReverseWalk:
         return self.inference.value(name)
 
     def _infer(self, name: str, pending: Sequence[Node]) -> None:
-        groups = [e.nodes if isinstance(e, GradientBuilder) else [e] for e in self.emitted]
-        makers = {o: node for nodes in [*groups, list(pending)] for node in nodes for o in node.outputs}
-        todo = [name]
-        while todo:
-            missing = [
-                i for i in makers[todo[-1]].inputs
-                if i and i not in self.inference and not self._adopt(i)
-            ] if todo[-1] in makers else []  # fmt: skip
-            if missing:
-                todo += missing
-            else:
-                self.inference.add(makers[todo.pop()])
+        makers = {o: node for node in pending for o in node.outputs}
+        if name not in makers:
+            nodes = [n for e in self.emitted for n in (e.nodes if isinstance(e, GradientBuilder) else [e])]
+            makers |= {o: node for node in nodes for o in node.outputs}
+        if name not in makers:
+            raise ModelError(f"The type of {name!r} is asked for, which no node makes.")
+        for i in makers[name].inputs:
+            if i and i not in self.inference and not self._adopt(i):
+                self._infer(i, pending)
+        self.inference.add(makers[name])
 
     def _adopt(self, name: str) -> bool:
         """Let inference know a gradient, which has its tensor's type, or a new constant."""

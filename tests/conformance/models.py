@@ -1,0 +1,81 @@
+"""Small models for the tests of artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+def make_model(
+    nodes: Sequence[Any],
+    inputs: dict[str, Sequence[Any]],
+    outputs: dict[str, Sequence[Any]],
+    initializers: dict[str, Any],
+    *,
+    opset: int = 17,
+    input_types: dict[str, int] | None = None,
+) -> onnx.ModelProto:
+    """A model with float inputs and outputs; initializers are arrays."""
+    types = input_types or {}
+    graph = helper.make_graph(
+        list(nodes),
+        "test",
+        [helper.make_tensor_value_info(n, types.get(n, TensorProto.FLOAT), s) for n, s in inputs.items()],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs.items()],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in initializers.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Seeded standard normal float32."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def mlp(*, opset: int = 17) -> onnx.ModelProto:
+    """x[batch, 5] -> Gemm(4) -> Relu -> Gemm(3) = logits."""
+    return make_model(
+        [
+            helper.make_node("Gemm", ["x", "fc1.weight", "fc1.bias"], ["h"], "fc1", transB=1),
+            helper.make_node("Relu", ["h"], ["a"], "relu"),
+            helper.make_node("Gemm", ["a", "fc2.weight", "fc2.bias"], ["logits"], "fc2", transB=1),
+        ],
+        {"x": ["batch", 5]},
+        {"logits": ["batch", 3]},
+        {
+            "fc1.weight": normal(4, 5), "fc1.bias": normal(4, seed=1), "fc2.weight": normal(3, 4, seed=2),
+            "fc2.bias": normal(3, seed=3),
+        },
+        opset=opset,
+    )  # fmt: skip
+
+
+def batch_norm_net(*, training_mode: bool = False, opset: int = 17) -> onnx.ModelProto:
+    """x[batch, 2, 4, 4] -> Conv(3) -> BatchNormalization -> GlobalAveragePool -> Flatten -> MatMul(2) = logits."""
+    attrs: dict[str, Any] = {"training_mode": 1} if training_mode and opset >= 14 else {}
+    outputs = ["n"]
+    if training_mode:
+        # Before opset 14 the saved statistics are outputs too, and their presence means training.
+        outputs += ["bn.mean_out", "bn.var_out", *(["saved_mean", "saved_var"] if opset < 14 else [])]
+    return make_model(
+        [
+            helper.make_node("Conv", ["x", "conv.weight"], ["c"], "conv", kernel_shape=[3, 3]),
+            helper.make_node("BatchNormalization", ["c", "bn.scale", "bn.bias", "bn.mean", "bn.var"], outputs, "bn", **attrs),
+            helper.make_node("GlobalAveragePool", ["n"], ["p"], "pool"),
+            helper.make_node("Flatten", ["p"], ["f"], "flatten"),
+            helper.make_node("MatMul", ["f", "head.weight"], ["logits"], "head"),
+        ],
+        {"x": ["batch", 2, 4, 4]},
+        {"logits": ["batch", 2]},
+        {
+            "conv.weight": normal(3, 2, 3, 3), "bn.scale": np.ones(3, np.float32), "bn.bias": np.zeros(3, np.float32),
+            "bn.mean": normal(3, seed=1), "bn.var": np.ones(3, np.float32), "head.weight": normal(3, 2, seed=2),
+        },
+        opset=opset,
+    )  # fmt: skip

@@ -52,7 +52,6 @@ def compile_model(
     overwrite: bool = True,
     segment_bytes: Sequence[int] = (0,) * 7,
     arena_limit: int = DEFAULT_ARENA_BYTES,
-    shared_pages: int = 0,
 ) -> Plan:
     """Compile `graph` for feeds of static shapes.
 
@@ -98,7 +97,7 @@ def compile_model(
             f"This model needs {arena_bytes} bytes of workspace for these shapes; the limit arena_bytes is {arena_limit}."
         )
     return encode(
-        instructions, feed_bufs, outs, arena_bytes, constants, description, segment_bytes, shared_pages
+        instructions, feed_bufs, outs, arena_bytes, constants, description, segment_bytes
     )
 
 

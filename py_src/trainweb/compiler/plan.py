@@ -71,7 +71,6 @@ def encode(
     constants: bytes,
     description: Description,
     segment_bytes: Sequence[int],
-    shared_pages: int = 0,
 ) -> Plan:
     """Turn placed instructions into a Plan.
 
@@ -79,8 +78,6 @@ def encode(
     ----------
     segment_bytes
         Sizes of the segments; those of the arena and the constants are taken from the other arguments.
-    shared_pages
-        Maximum of the shared memory the generated code will run in, 0 where memory is not shared.
     """
     encoder = _Encoder(description)
     for instruction in instructions:
@@ -100,7 +97,7 @@ def encode(
     return Plan(
         struct.pack(f"<{len(words)}I", *words),
         constants,
-        emit_module(list(encoder.signatures), shared_pages) if encoder.signatures else b"",
+        emit_module(list(encoder.signatures)) if encoder.signatures else b"",
         len(encoder.signatures),
         arena_bytes,
         {b.name: _slot(b) for b in feeds},

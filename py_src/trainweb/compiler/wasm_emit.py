@@ -145,18 +145,17 @@ class _Body:
 MATH = (*UNARY_MATH, *BINARY_MATH)
 
 
-def emit_module(signatures: Sequence[Signature], shared_pages: int = 0) -> bytes:
+def emit_module(signatures: Sequence[Signature]) -> bytes:
     """A module that exports `f0, f1, ...`, one per signature.
 
-    It imports `env.memory`, shared with that many 64 KiB pages at most unless `shared_pages` is 0.
+    It imports `env.memory` as a private one; an engine with shared memory rewrites the import.
     """
-    limits = b"\x03\x00" + leb(shared_pages) if shared_pages else b"\x00\x00"
     used = [m for m in MATH if any(_uses(s.roots, m) for s in signatures)]
     imports = {name: k for k, name in enumerate(used)}
     types = b"".join(
         (b"\x60\x03\x7f\x7f\x7f\x00", b"\x60\x01\x7b\x01\x7b", b"\x60\x02\x7b\x7b\x01\x7b")
     )
-    entries = [_name("env") + _name("memory") + b"\x02" + limits]
+    entries = [_name("env") + _name("memory") + b"\x02\x00\x00"]
     for name in used:
         entries.append(_name("kernels") + _name(f"v_{name}") + b"\x00" + leb(1 if name in UNARY_MATH else 2))
     functions = b"".join(leb(0) for _ in signatures)

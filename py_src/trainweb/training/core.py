@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from trainweb.compiler import Binding, compile_model
+from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.lower import (
     GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE, Buf, BufSequence, Storage,
 )  # fmt: skip
@@ -20,6 +20,7 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.ops.op import TensorType
+from trainweb.ops.optim import scheduler_graph
 from trainweb.training import seed
 from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost
 from trainweb.training.state import (
@@ -235,10 +236,15 @@ class SessionCore:
         overwrite = bool(self.host.read_state("I", 0)[0]) if kind == "train" else True
         key = (*key, overwrite)
         if key not in self._plans:
-            self._plans[key] = self.host.load(self._compile(kind, feeds, overwrite))
+            self._plans[key] = self.host.load(
+                self.compile_step(kind, feeds, overwrite)
+            )
         return self._plans[key]
 
-    def _compile(self, kind: str, feeds: Mapping[str, TensorType], overwrite: bool):  # type: ignore[no-untyped-def]
+    def compile_step(
+        self, kind: str, feeds: Mapping[str, TensorType], overwrite: bool
+    ) -> Plan:
+        """Compile a "train" or "eval" step; `overwrite`: gradients overwrite instead of adding."""
         graph = self.graphs[kind]
         assert graph is not None
         names = {v.name for v in graph.inputs}
@@ -251,7 +257,6 @@ class SessionCore:
             graph, {n: feeds[n] for n in self.inputs[kind]}, self.outputs[kind], self.engine.description,
             bindings={n: b for n, b in bindings.items() if n in names}, known=known, overwrite=overwrite,
             segment_bytes=self.host.sizes, arena_limit=self.limits.arena_bytes,
-            shared_pages=getattr(self.engine, "shared_pages", 0),
         )  # fmt: skip
 
     def optimizer_plan(self) -> LoadedPlan:
@@ -277,7 +282,6 @@ class SessionCore:
                     },
                     sequences={n: BufSequence(self._runs(segments[n])) for n in names},
                     segment_bytes=self.host.sizes,
-                    shared_pages=getattr(self.engine, "shared_pages", 0),
                 )
             )  # fmt: skip
         return self._plans["optimizer"]
@@ -382,16 +386,16 @@ class SessionCore:
                 "No learning rate scheduler was registered. Please register a valid learning rate scheduler"
             )
         if "scheduler" not in self._plans:
-            from trainweb.ops.optim import scheduler_graph
-
-            self._plans["scheduler"] = self.host.load(
-                compile_model(
-                    scheduler_graph(), {}, [], self.engine.description,
-                    bindings={"learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,))},
-                    segment_bytes=self.host.sizes,
-                )
-            )  # fmt: skip
+            self._plans["scheduler"] = self.host.load(self.compile_scheduler())
         return self._plans["scheduler"]
+
+    def compile_scheduler(self) -> Plan:
+        """Compile a scheduler step."""
+        return compile_model(
+            scheduler_graph(), {}, [], self.engine.description,
+            bindings={"learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,))},
+            segment_bytes=self.host.sizes,
+        )  # fmt: skip
 
     # Parameters.
 

@@ -64,7 +64,6 @@ class InferenceCore:
                 compile_model(
                     self.graph, {n: feeds[n] for n in self.inputs}, self.outputs, self.engine.description,
                     bindings=self.bindings, segment_bytes=self.host.sizes, arena_limit=self.limits.arena_bytes,
-                    shared_pages=getattr(self.engine, "shared_pages", 0),
                 )
             )  # fmt: skip
         return self._plans[key]

@@ -98,7 +98,7 @@ def test_first_notebook_cell_trains(browser: Browser, plain_site: Site) -> None:
         )
         kernel.run("import io, sys; sys.stdout = io.StringIO()")
         kernel.run(code_block("python"))
-        check_log(kernel.run("sys.stdout.getvalue()"))
+        check_log(kernel.run("import sys\nsys.stdout.getvalue()"))
 
 
 def test_first_notebook_cell_trains_in_native_python(

@@ -1,0 +1,155 @@
+"""Benchmark models on disk: base.onnx, training artifacts, initial weights, data and a manifest, in .build/bench/models.
+
+    python bench/models.py [--models A,B,...] [--force]
+
+Artifacts come from `trainweb.artifacts`; where that fails and TRAINWEB_ORT_PYTHON names an interpreter with
+onnxruntime-training, from that. `artifacts.json` beside them records which.
+
+init.bin holds the initial parameters (float32, one after the other), data.bin all inputs of `nb` batches and then
+all labels (int32); the manifest has names, shapes and offsets. Every contender starts from these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from networks import MODELS, Network, batches
+
+from trainweb.artifacts import LossType, build_artifacts
+from trainweb.onnxblock.optim import AdamW
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+BUILD = ROOT / ".build" / "bench"
+FOLDER = BUILD / "models"
+N_BATCHES = 4
+ADAMW = {"lr": 1e-3, "b1": 0.9, "b2": 0.999, "eps": 1e-8, "wd": 0.0}
+ORT_PYTHON = "TRAINWEB_ORT_PYTHON"
+
+
+@dataclass(frozen=True)
+class Built:
+    """One model's folder and manifest."""
+
+    name: str
+    folder: Path
+    manifest: dict[str, Any]
+    made_by: str
+
+
+def manifest(net: Network) -> dict[str, Any]:
+    """What contenders need to know about a model."""
+    parameters, offset = [], 0
+    for p in net.parameters:
+        parameters.append(
+            dict(name=p.name, shape=list(p.value.shape), offset=offset, size=p.value.size, trainable=p.trainable)
+        )
+        offset += p.value.size
+    return dict(
+        model=net.name, **net.description, nb=N_BATCHES, params=parameters, n_params=offset,
+        n_trainable=net.n_trainable, flops=net.flops, adamw=ADAMW,
+    )  # fmt: skip
+
+
+def write_inputs(net: Network, folder: Path) -> dict[str, Any]:
+    """Write base.onnx, init.bin, data.bin and manifest.json; returns the manifest."""
+    model = onnx.shape_inference.infer_shapes(net.model())
+    (folder / "base.onnx").write_bytes(model.SerializeToString())
+    (folder / "init.bin").write_bytes(b"".join(p.value.tobytes() for p in net.parameters))
+    x, y = batches(net, N_BATCHES, len(net.name))
+    (folder / "data.bin").write_bytes(x.tobytes() + y.tobytes())
+    described = manifest(net) | dict(xsize=int(x[0].size))
+    (folder / "manifest.json").write_text(json.dumps(described, indent=1))
+    return described
+
+
+def split_parameters(described: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Names of the trainable and of the frozen parameters."""
+    parts: tuple[list[str], list[str]] = ([], [])
+    for p in described["params"]:
+        parts[0 if p["trainable"] else 1].append(p["name"])
+    return parts
+
+
+def our_artifacts(folder: Path, described: dict[str, Any]) -> None:
+    """Training artifacts made by trainweb."""
+    trainable, frozen = split_parameters(described)
+    optimizer = AdamW(eps=ADAMW["eps"], weight_decay=ADAMW["wd"])
+    built = build_artifacts(folder / "base.onnx", trainable, frozen, LossType.CrossEntropyLoss, optimizer)
+    built.write(folder, nominal=True)
+
+
+def ort_artifacts(folder: Path, out: Path) -> None:
+    """Training artifacts made by onnxruntime-training."""
+    python = os.environ[ORT_PYTHON]
+    subprocess.run([python, HERE / "native" / "ort_artifacts.py", folder, out], check=True)
+
+
+def make_artifacts(folder: Path, described: dict[str, Any]) -> str:
+    """Make the artifacts; returns by whom."""
+    try:
+        our_artifacts(folder, described)
+        return "trainweb"
+    except Exception:
+        if not os.environ.get(ORT_PYTHON):
+            raise
+        traceback.print_exc()
+    ort_artifacts(folder, folder)
+    return "onnxruntime-training"
+
+
+def _fingerprint(name: str) -> str:
+    digest = hashlib.sha256(name.encode())
+    sources = [HERE / "networks.py", HERE / "models.py"]
+    sources += [p for f in ("artifacts", "autodiff", "onnxblock") for p in (ROOT / "py_src" / "trainweb" / f).glob("*.py")]
+    for path in sorted(sources):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def build(name: str, *, force: bool = False) -> Built:
+    """Make one model's folder unless it is there already, made by the same sources."""
+    folder = FOLDER / name
+    stamp = folder / "artifacts.json"
+    fingerprint = _fingerprint(name)
+    if not force and stamp.is_file():
+        known = json.loads(stamp.read_text())
+        if known["fingerprint"] == fingerprint:
+            described = json.loads((folder / "manifest.json").read_text())
+            return Built(name, folder, described, known["made_by"])
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp.unlink(missing_ok=True)
+    described = write_inputs(MODELS[name](), folder)
+    made_by = make_artifacts(folder, described)
+    stamp.write_text(json.dumps({"fingerprint": fingerprint, "made_by": made_by}))
+    return Built(name, folder, described, made_by)
+
+
+def main() -> int:
+    """Build the models named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
+    parser.add_argument("--force", action="store_true", help="make them even if they are there")
+    options = parser.parse_args()
+    for name in options.models.split(","):
+        built = build(name, force=options.force)
+        m = built.manifest
+        print(
+            f"{name:3} {m['n_params']:9} parameters, {m['n_trainable']:9} train, {m['flops'] / 1e6:7.0f} MFLOP a step; "
+            f"artifacts by {built.made_by}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

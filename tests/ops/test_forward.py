@@ -19,8 +19,8 @@ SIGMAS = 6.0
 
 
 def runs_alone(cls: type[Op]) -> bool:
-    """Operators on the session's state or on sequences are tested with sessions."""
-    return not issubclass(cls, SequenceOp) and not cls.state_inputs
+    """Operators on the session's state, on sequences, or next to another node are tested with those."""
+    return not issubclass(cls, SequenceOp) and not cls.state_inputs and not getattr(cls, "tested_through", "")
 
 
 CASES = [case for case in cases() if runs_alone(case.cls)]
@@ -83,12 +83,13 @@ def test_what_is_computed_in_python_is_what_the_reference_says(case: Case) -> No
     op = bound(single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1))
     types = [TensorType(t.dtype, t.shape, t.values()) for t in case.sample.inputs]
     value = op.evaluate(*types)
-    assert value is not None or any(not np.isfinite(x).all() for x in arrays if x is not None and x.dtype.kind == "f")
+    # Where Python has no number (1 / 0 in a branch not taken) floats are left to the engine.
+    assert value is not None or any(x is not None and x.dtype.kind == "f" for x in arrays)
     if value is not None:
-        np.testing.assert_allclose(np.array(value), reference(op, arrays)[0].ravel(), rtol=1e-6)
+        np.testing.assert_allclose(np.array(value), reference(op, arrays)[0].ravel(), rtol=RTOL)
 
 
-@pytest.mark.parametrize("case", EVALUATED, ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES if not c.cls.stochastic], ids=str)
 def test_constant_inputs_give_the_same(case: Case) -> None:
     arrays = inputs(case)
     everything = range(len(arrays))
@@ -99,7 +100,10 @@ def test_constant_inputs_give_the_same(case: Case) -> None:
         compare(case, actual, reference(bound(graph), arrays)[k])
 
 
-BAD = [(cls, number, bad) for cls in registry() for number, bad in enumerate(cls.bad)]
+BAD = [
+    (cls, number, bad) for cls in registry() if not getattr(cls, "tested_through", "")
+    for number, bad in enumerate(cls.bad)
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("cls", "number", "bad"), BAD, ids=[f"{label(c)}-{k}" for c, k, _ in BAD])

@@ -14,8 +14,11 @@ from trainweb.ops.pointwise import GradientOp, Names, Pointwise, Unary, reduced
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.compiler.expr import Emitter, Expr
+    from trainweb.model.graph import Node
 
 _KINK = (Sample([(3, 4)], away_from=(0.0,)), Sample([(2, 3, 5)], away_from=(0.0,)))
 """Samples of functions whose slope jumps at 0."""
@@ -53,6 +56,14 @@ class ReluGrad(GradientOp):
     """dY where the second input (X or Y) is positive, else 0."""
 
     samples = (*GradientOp.samples, Sample([(3,), f32([1.0, 0.0, -2.0])]))
+
+    def rewire(self, consumers: Mapping[str, list[Node]], known: Mapping[str, Any]) -> list[str]:
+        # Y has the signs that matter of X, which then need not be kept.
+        dy, x = self.node.inputs
+        for other in consumers.get(x, ()):
+            if other.op_type == "Relu" and other.outputs[0] in known:
+                return [dy, other.outputs[0]]
+        return [dy, x]
 
     def compute(self, e: Emitter, dy: Expr, x: Expr) -> Expr:
         return e.select(e.compare("gt", x, e.like(x, 0)), dy, e.like(x, 0))

@@ -20,6 +20,7 @@ from trainweb.ops.op import (
     Op,
     Sample,
     Str,
+    Strs,
     TensorAttr,
     TensorType,
     register,
@@ -38,7 +39,7 @@ class Constant(Op):
     versions = (1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
     attrs = {
         "value": TensorAttr(), "value_float": Float(), "value_floats": Floats(), "value_int": Int(),
-        "value_ints": Ints(), "value_string": Str(), "sparse_value": TensorAttr(),
+        "value_ints": Ints(), "value_string": Str(), "value_strings": Strs(), "sparse_value": TensorAttr(),
     }  # fmt: skip
     min_inputs = max_inputs = 0
     samples = (
@@ -56,7 +57,7 @@ class Constant(Op):
         value = getattr(self, given[0])
         if given[0] == "value":
             return value  # type: ignore[no-any-return]
-        if given[0] in ("value_string", "sparse_value"):
+        if given[0] in ("value_string", "value_strings", "sparse_value"):
             raise self.unsupported(given[0])
         dtype = "float32" if "float" in given[0] else "int64"
         if given[0].endswith("s"):

@@ -652,11 +652,11 @@ class Cast(Pointwise):
     attrs = {"to": Int(required=True), "saturate": Int(1), "round_mode": Str("up")}
     differentiable = (0,)
     samples = (
-        Sample([(3, 4)], {"to": 1}), Sample([f32([1.7, -1.7, 0.0])], {"to": 7}),
-        Sample([f32([1.7, -1.7, 0.0])], {"to": 6}), Sample([f32([1.7, -1.7, 0.0])], {"to": 9}),
+        Sample([(3, 4)], {"to": 1}), Sample([f32([1.7, -1.7, 0.0])], {"to": 7}, grad=()),
+        Sample([f32([1.7, -1.7, 0.0])], {"to": 6}, grad=()), Sample([f32([1.7, -1.7, 0.0])], {"to": 9}, grad=()),
         Sample([i64([1, 0, -3])], {"to": 1}), Sample([bools([True, False])], {"to": 1}),
         Sample([i32([1, 0, -3])], {"to": 7}), Sample([i64([1, 0, 300])], {"to": 2}),
-        Sample([(3, 4)], {"to": 11}), Sample([bools([True, False])], {"to": 7}),
+        Sample([(3, 4)], {"to": 11}, grad=()), Sample([bools([True, False])], {"to": 7}),
     )  # fmt: skip
     bad = (Bad([(2,)]), Bad([(2,)], {"to": 8}, UnsupportedError), Bad([(2,)], {"to": 99}))
 

@@ -332,20 +332,18 @@ class Scatter(ScatterElements):
     versions = (9, 11)
     attrs = {"axis": Int(0)}
     reduction = "none"
-    samples = (Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}, opset=10),)
+    samples = (Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}, opset=10, grad=(0,)),)
     bad = (Bad([(3, 4), i64([[4]]), (1, 1)], {"axis": 1}, opset=10),)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         _, indices, updates = ins
         dy = douts[0] or ""
-        kept = g.op("Scatter", [dy, indices, zeros_like(g, updates)], axis=self.axis)
-        shape = g.op("Shape", [dy])
-        return [kept, None, self._taken(g, dy, shape, indices)]
-
-    def _taken(self, g: GradientBuilder, dy: str, shape: str, indices: str) -> str:
-        if g.opset < 11:
-            raise self.unsupported("the gradient for updates before opset 11")
-        return g.op("GatherElements", [dy, indices], axis=self.axis)  # type: ignore[no-any-return]
+        taken = None
+        if g.wants(updates):
+            if g.opset < 11:
+                raise self.unsupported("the gradient of updates before opset 11")
+            taken = g.op("GatherElements", [dy, indices], axis=self.axis)
+        return [g.op("Scatter", [dy, indices, zeros_like(g, updates)], axis=self.axis), None, taken]
 
 
 def check_reduction(op: Op, reduction: str, dtype: str) -> None:

@@ -165,6 +165,8 @@ class Reduction(Op):
 
 def spread_like(g: GradientBuilder, v: Var, x: Var) -> Var:
     """`v` expanded to the shape of x."""
+    if g.opset < 8:  # Expand came with 8
+        return x * 0.0 + v
     return Var(g, g.op("Expand", [v.name, g.op("Shape", [x.name])]), v.dtype)
 
 
@@ -446,6 +448,58 @@ class ArgMin(ArgReduction):
 
 
 @register
+class TopK(Op):
+    """The k largest or smallest elements along an axis, in order. https://onnx.ai/onnx/operators/onnx__TopK.html"""
+
+    versions = (1, 10, 11, 24)
+    attrs = {"axis": Int(-1), "k": Int(), "largest": Int(1), "sorted": Int(1)}
+    max_inputs = 2
+    n_outputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    samples = (
+        Sample([(3, 5), i64([2])], outputs=2), Sample([(3, 5), i64([3])], {"axis": 0, "largest": 0}, outputs=2),
+        Sample([(2, 7, 3), i64([4])], {"axis": 1}, outputs=2), Sample([(3, 5)], {"k": 2}, opset=9, outputs=2),
+        Sample([f32([[2, 5, 5, 1, 5]]), i64([2])], outputs=2, grad=()), Sample([(3, 5), i64([0])], outputs=2, grad=()),
+    )  # fmt: skip
+    bad = (
+        Bad([(3, 5), i64([6])]), Bad([(3, 5), i64([-1])]), Bad([(3, 5), i64([1])], {"axis": 2}), Bad([(3, 5)]),
+        Bad([i64([1, 2]), i64([1])], error=UnsupportedError), Bad([(3, 5), i64([1, 2])]),
+    )  # fmt: skip
+
+    def infer(self, x: TensorType, k: TensorType | None = None) -> Any:  # type: ignore[override]
+        if x.dtype != "float32":
+            raise self.unsupported(f"dtype {x.dtype}")
+        axis = self.axis_of(self.axis, x.rank)
+        count = self.k if k is None else scalar(self, k, "k")
+        if count is None or not 0 <= count <= x.shape[axis]:
+            raise self.error(f"k is {count}; dimension {axis} has {x.shape[axis]} elements.")
+        shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+        return TensorType(x.dtype, shape), TensorType("int64", shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, given = ins[0], outs[0] or outs[1]
+        if x is None or given is None:
+            return
+        axis = self.axis % len(x.shape)
+        b.emit(
+            "topk_f32", x=x, y=outs[0], at=outs[1], outer=prod(x.shape[:axis]), n=x.shape[axis],
+            inner=prod(x.shape[axis + 1 :]), k=given.shape[axis], largest=int(bool(self.largest)),
+        )  # fmt: skip
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        inputs = [douts[0], g.op("Shape", [ins[0]]), g.extra_output(1, "_indices")]
+        dx = g.op("GatherElementsGrad", inputs, domain=MS, axis=self.axis)
+        return [dx, *[None] * (len(ins) - 1)]
+
+    def reference(self, x: Any, k: Any = None) -> Any:
+        count = self.k if k is None else int(k.item())
+        order = np.argsort(-x if self.largest else x, self.axis, kind="stable")
+        order = np.take(order, np.arange(count), self.axis)
+        return np.take_along_axis(x, order, self.axis), order.astype(np.int64)
+
+
+@register
 class CumSum(Op):
     """Running sum along an axis. https://onnx.ai/onnx/operators/onnx__CumSum.html"""
 
@@ -464,7 +518,7 @@ class CumSum(Op):
         if x.dtype != "float32":
             raise self.unsupported(f"dtype {x.dtype}")
         self.axis_of(scalar(self, axis, "axis"), x.rank)
-        return x.with_shape(x.shape)
+        return TensorType(x.dtype, x.shape)
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         x, axis = ins

@@ -339,8 +339,9 @@ class Pad(Op):
                 raise self.unsupported(f"the gradient of mode {self.mode} along a symbolic dimension")
             index = self._index(dim, *margins[axis])
             shape = g.op("Shape", [dy])
-            at = g.constant("int64", (1,), [axis])
-            shape = g.op("ScatterElements", [shape, at, g.constant("int64", (1,), [dim])])
+            sizes = [g.op("Gather", [shape, g.constant("int64", (1,), [k])]) for k in range(len(dims))]
+            sizes[axis] = g.constant("int64", (1,), [dim])
+            shape = g.op("Concat", sizes, axis=0)
             rows = g.constant("int64", (len(index),), index)
             dy = g.op("GatherGrad", [shape, rows, dy], domain=MS, axis=axis)
         return dy

@@ -33,10 +33,10 @@ def from_json(tensor: dict[str, Any]) -> np.ndarray:
 class JsPage:
     """A page with the package loaded; Pyodide starts with its first session."""
 
-    def __init__(self, page: Page, site: Site) -> None:
+    def __init__(self, page: Page, site: Site, package: str = "/dist/index.js") -> None:
         self.page = page
         self.site = site
-        page.goto(site.url("/tests/session.html"))
+        page.goto(site.url(f"/tests/session.html?package={package}"))
         page.wait_for_function("window.ready")
 
     def run(self, body: str, **variables: Any) -> Any:
@@ -53,11 +53,16 @@ class JsPage:
 
 
 @contextmanager
-def open_js_page(browser: Browser, site: Site, expected: tuple[str, ...] = ()) -> Iterator[JsPage]:
+def open_js_page(
+    browser: Browser,
+    site: Site,
+    expected: tuple[str, ...] = (),
+    package: str = "/dist/index.js",
+) -> Iterator[JsPage]:
     """A page of its own; fails at the end when the page logged errors that are not `expected`."""
     require_built(*NEEDED)
     page, errors = watched_page(browser)
-    yield JsPage(page, site)
+    yield JsPage(page, site, package)
     page.context.close()
     unexpected = errors.unexpected(expected)
     if unexpected:

@@ -23,8 +23,7 @@ export class InferenceSession {
   readonly #info: InferenceInfo;
   readonly #channel: Channel;
 
-  /** @internal */
-  constructor(key: symbol, client: WorkerClient, info: InferenceInfo) {
+  private constructor(key: symbol, client: WorkerClient, info: InferenceInfo) {
     if (key !== KEY) {
       throw new TypeError("use InferenceSession.create().");
     }

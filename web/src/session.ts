@@ -87,14 +87,22 @@ export class TrainingSession {
   readonly #info: SessionInfo;
   readonly #channel: Channel;
 
-  /** @internal */
-  constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
+  private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
     if (key !== KEY) {
       throw new TypeError("use TrainingSession.create() or TrainingSession.createFromModel().");
     }
     this.#info = info;
     const { handle } = info;
     this.#channel = new Channel(this, "TrainingSession", client, (api) => api.release(handle));
+  }
+
+  /** @internal */
+  static async open(client: WorkerClient, info: SessionInfo): Promise<TrainingSession> {
+    const session = new TrainingSession(KEY, client, info);
+    if (env.seed !== undefined) {
+      await session.#call("set_seed", `[${BigInt(env.seed)}]`);
+    }
+    return session;
   }
 
   /**
@@ -131,7 +139,7 @@ export class TrainingSession {
     const info = await client.request((api) =>
       api.createTraining(transfer(artifacts, buffers), options.json),
     );
-    return openSession(client, info);
+    return TrainingSession.open(client, info);
   }
 
   /**
@@ -158,7 +166,7 @@ export class TrainingSession {
     const info = await client.request((api) =>
       api.createFromModel(transfer(bytes, [bytes.buffer]), configJson, options.json),
     );
-    return openSession(client, info);
+    return TrainingSession.open(client, info);
   }
 
   /** User inputs of the training model: no parameters, gradients or reset flag. */
@@ -448,15 +456,6 @@ export class TrainingSession {
     });
     return unpackResults(results, fetches);
   }
-}
-
-async function openSession(client: WorkerClient, info: SessionInfo): Promise<TrainingSession> {
-  if (env.seed !== undefined) {
-    const { handle } = info;
-    const args = `[${BigInt(env.seed)}]`;
-    await client.request((api) => api.call(handle, "set_seed", args, null));
-  }
-  return new TrainingSession(KEY, client, info);
 }
 
 /** Feeds in the order of the inputs, whatever order the caller has them in. */

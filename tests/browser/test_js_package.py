@@ -1,0 +1,194 @@
+"""The package as it is shipped: importable anywhere, strict policies, other origins, declarations."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from .conftest import require_built
+from .js_session import open_js_page
+from .server import ROOT, Site
+
+NPM = ROOT / "dist" / "npm"
+
+TRAIN = """
+    const s = await TrainingSession.create(golden("mlp"));
+    const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math.sin(i)), [8, 10]);
+    const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
+    const losses = [];
+    for (let k = 0; k < 3; k++) {
+      losses.push((await s.runTrainStep({ x, labels }))[s.trainingOutputNames[0]].data[0]);
+      await s.runOptimizerStep();
+      await s.lazyResetGrad();
+    }
+    await s.release();
+    return losses;
+"""
+
+STRICT_POLICY = "; ".join((
+    "default-src 'none'", "script-src 'self' 'wasm-unsafe-eval'", "worker-src 'self'",
+    "connect-src 'self'", "img-src data:",
+))
+
+
+def node(code: str, *arguments: str, cwd: Path = ROOT) -> str:
+    done = subprocess.run(
+        ["node", *arguments, "--input-type=module", "-e", code],
+        cwd=cwd, capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("specifier", ["trainweb", "trainweb/bundle", "trainweb/engine"])
+def test_imports_on_a_server(specifier: str) -> None:
+    """Nothing of a browser is touched at import: server-side rendering loads the module, too."""
+    require_built(NPM / "index.js")
+    names = json.loads(node(
+        "for (const name of ['window', 'document', 'Worker', 'crossOriginIsolated', 'navigator'])"
+        "  Object.defineProperty(globalThis, name, { get() { throw new Error(name) } });"
+        f"console.log(JSON.stringify(Object.keys(await import('{specifier}'))))"
+    ))
+    wanted = {"Engine"} if specifier.endswith("engine") else {"TrainingSession", "Tensor", "env"}
+    assert wanted <= set(names)
+
+
+def test_tensor_is_that_of_onnxruntime_common() -> None:
+    assert node(
+        "import { Tensor } from 'trainweb'; import * as ort from 'onnxruntime-common';"
+        "console.log(Tensor === ort.Tensor)"
+    ).strip() == "true"
+
+
+def test_a_session_on_a_server_is_a_typed_error() -> None:
+    assert "EngineError: sessions need Worker" in node(
+        "import { TrainingSession } from 'trainweb';"
+        "await TrainingSession.create({ trainModel: new Uint8Array(1), checkpointState: new Uint8Array(1) })"
+        ".catch((error) => console.log(String(error)))"
+    )
+
+
+def test_declarations_compile_for_a_user(tmp_path: Path) -> None:
+    """A program in strict TypeScript, with the declarations as a user gets them."""
+    require_built(NPM / "index.d.ts")
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "trainweb").symlink_to(ROOT)
+    (tmp_path / "node_modules" / "onnxruntime-common").symlink_to(ROOT / "node_modules/onnxruntime-common")
+    (tmp_path / "program.ts").write_text(
+        """
+import { env, FeedError, InferenceSession, Tensor, TrainingSession } from "trainweb";
+import type { SessionOptions, TrainingConfig, UnsupportedError } from "trainweb";
+
+env.wasm.numThreads = 2;
+const options: SessionOptions = { reproducible: true, limits: { nodes: 10 } };
+const session: TrainingSession = await TrainingSession.create(
+  { trainModel: "a", checkpointState: new Uint8Array(1), evalModel: new Blob([]) }, options);
+const feeds = { x: new Tensor("float32", [1], [1]) };
+const results = await session.runTrainStep(feeds, ["loss"], { transfer: true });
+const loss: Tensor | undefined = results["loss"];
+await session.runEvalStep(feeds, { loss: null });
+const size: number = await session.getParametersSize();
+const config: TrainingConfig = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+await using made = await TrainingSession.createFromModel("m.onnx", config);
+const inference = await InferenceSession.create(await made.exportModelForInferencing(["y"]));
+await inference.run(feeds);
+try { await session.release(); } catch (error) {
+  if (error instanceof FeedError) console.log(error.message, size, loss?.dims);
+  const op: string | null | undefined = (error as UnsupportedError).op;
+  console.log(op);
+}
+// @ts-expect-error a checkpoint is required
+await TrainingSession.create({ trainModel: "a" });
+// @ts-expect-error no such loss
+await TrainingSession.createFromModel("a", { loss: "Cosine" });
+// @ts-expect-error no such level
+env.logLevel = "loud";
+// @ts-expect-error sessions are made by create
+new TrainingSession();
+"""
+    )
+    done = subprocess.run(
+        ["node", str(ROOT / "node_modules/typescript/bin/tsc"), "--noEmit", "--strict",
+         "--exactOptionalPropertyTypes", "--target", "es2022", "--module", "es2022",
+         "--moduleResolution", "bundler", "--lib", "es2023,dom,esnext.disposable", "--types", "",
+         "program.ts"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_package_lists_what_it_needs() -> None:
+    done = subprocess.run(
+        ["npm", "pack", "--dry-run", "--json"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    listing = json.loads(done.stdout)
+    entry = listing[0] if isinstance(listing, list) else next(iter(listing.values()))
+    files = {file["path"] for file in entry["files"]}
+    package = json.loads((ROOT / "package.json").read_text())
+    targets = re.findall(r': "\./([^"]+)"', json.dumps(package["exports"]))
+    assert len(targets) > 8
+    assert set(targets) <= files
+    for name in ("worker.js", "pool-worker.js", "python/trainweb.whl", "python/protobuf.whl"):
+        assert f"dist/npm/{name}" in files
+    assert not any(path.startswith(("py_src/", "tests/", "web/", ".")) for path in files)
+
+
+def test_lock_file_names_no_registry() -> None:
+    assert "resolved" not in (ROOT / "package-lock.json").read_text()
+
+
+def test_workers_and_assets_are_named_literally() -> None:
+    """The form that bundlers recognise must survive our own bundling."""
+    module = (NPM / "module.js").read_text()
+    assert re.search(r'new Worker\(new URL\("\./worker\.js", import\.meta\.url\)', module)
+    worker = (NPM / "worker.js").read_text()
+    names = [f"kernels{kind}.wasm" for kind in ("", ".relaxed", ".threads", ".relaxed.threads")]
+    for name in ("pool-worker.js", *names, "python/trainweb.whl"):
+        assert f'new URL("./{name}",import.meta.url)' in worker, name
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_strict_content_security_policy(
+    browser: Browser, make_site: Callable[..., Site], isolated: bool
+) -> None:
+    site = make_site(csp=STRICT_POLICY, isolated=isolated)
+    with open_js_page(browser, site) as js:
+        losses = js.run("env.wasm.numThreads = 2;" + TRAIN)
+    assert losses[2] < losses[0]
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_loaded_from_another_origin(
+    browser: Browser, make_site: Callable[..., Site], isolated: bool
+) -> None:
+    """As from a content delivery network: scripts, kernels and wheels all come from there."""
+    page_site, cdn = make_site(isolated=isolated), make_site(isolated=isolated)
+    with open_js_page(browser, page_site, package=cdn.url("/dist/index.js")) as js:
+        js.run(f"env.wasm.numThreads = 2; env.pyodide.indexURL = '{cdn.url('/pyodide/')}';")
+        losses = js.run(TRAIN)
+    assert losses[2] < losses[0]
+    assert page_site.requests("/dist/") == page_site.requests("/pyodide/") == []
+    kernels = "/dist/kernels.relaxed.threads.wasm" if isolated else "/dist/kernels.relaxed.wasm"
+    assert kernels in cdn.requests()
+    assert ("/dist/pool-worker.js" in cdn.requests()) == isolated
+
+
+def test_nothing_else_is_fetched(browser: Browser, make_site: Callable[..., Site]) -> None:
+    """Neither numpy nor a package index: what a first visit costs is listed here in full."""
+    site = make_site()
+    with open_js_page(browser, site) as js:
+        js.run(TRAIN)
+    assert sorted(set(site.requests())) == sorted([
+        "/tests/session.html", "/tests/session.mjs", "/dist/index.js", "/dist/worker.js",
+        "/dist/kernels.relaxed.wasm", "/dist/python/trainweb.whl", "/dist/python/protobuf.whl",
+        "/dist/python/flatbuffers.whl", "/pyodide/pyodide.mjs", "/pyodide/pyodide.asm.mjs",
+        "/pyodide/pyodide.asm.wasm", "/pyodide/python_stdlib.zip", "/pyodide/pyodide-lock.json",
+        "/golden/mlp/training_model.onnx", "/golden/mlp/eval_model.onnx",
+        "/golden/mlp/optimizer_model.onnx", "/golden/mlp/checkpoint",
+    ])

@@ -322,6 +322,9 @@ class _ReverseWalk:
                 kept.append(node)
         kept.reverse()
         self.graph.nodes += kept
+        for node in kept:
+            if node.domain:
+                self.graph.opsets.setdefault(node.domain, 1)
         read = {name for node in self.graph.nodes for name in node.inputs}
         for name in self.constants.values():
             if name not in read:

@@ -1,0 +1,92 @@
+"""`GradientGraphBuilder`: the gradient graph of any model, as onnxruntime-training has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
+from trainweb.checkpoint import write_file_atomically
+from trainweb.errors import ModelError, SessionError
+from trainweb.model.graph import Graph, Value
+from trainweb.model.reader import read_model
+from trainweb.model.writer import write_model
+from trainweb.onnxblock.transforms import constants_to_initializers, train_batch_norms
+
+
+class GradientGraphBuilder:
+    """Extends a model by gradients.
+
+    Parameters
+    ----------
+    model : bytes, path or onnx.ModelProto
+        Forward model.
+    y_node_arg_names : iterable of str
+        Tensors to differentiate.
+    x_node_arg_names : iterable of str
+        Inputs or initializers to differentiate for; `<x>_grad` becomes an output for each.
+    loss_node_arg_name : str, optional
+        The one of `y_node_arg_names` whose gradient is 1. The gradients of the others are new inputs `<y>_grad`.
+    options
+        Accepted and ignored.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        y_node_arg_names: Iterable[str],
+        x_node_arg_names: Iterable[str],
+        loss_node_arg_name: str = "",
+        options: Any = None,
+    ) -> None:
+        self._graph = read_model(model)
+        known = {*self._graph.names()}
+        self._y = _ordered(y_node_arg_names, known)
+        self._x = _ordered(x_node_arg_names, known)
+        if not self._y:
+            raise ModelError("Give at least one output to differentiate.")
+        self._loss = loss_node_arg_name if loss_node_arg_name in self._y else None
+        self._built: Graph | None = None
+
+    def build(self) -> None:
+        """Build the gradient graph.
+
+        Raises
+        ------
+        GradientError
+            An operator on the way has no gradient, or an x is unreachable.
+        """
+        graph = train_batch_norms(constants_to_initializers(self._graph), [], "as_exported")
+        result = build_gradients(graph, self._loss, self._x, seeds=self._y)
+        for name in self._x:
+            gradient = name + GRADIENT_SUFFIX
+            value = result.value_info.pop(gradient)
+            result.outputs.append(Value(gradient, value.dtype, value.shape))
+        self._built = result
+
+    def get_model(self) -> bytes:
+        """The model with gradients: its outputs are the forward ones, then the gradients in the order of x.
+
+        Raises
+        ------
+        SessionError
+            `build` was not called.
+        """
+        if self._built is None:
+            raise SessionError("The gradient graph is not built yet: call build().")
+        return write_model(self._built)
+
+    def save(self, path: Any) -> None:
+        """Write the model with gradients."""
+        write_file_atomically(Path(path), self.get_model())
+
+
+def _ordered(names: Iterable[str], known: set[str]) -> list[str]:
+    """Names without repetition; those of a set in sorted order, so that results are reproducible."""
+    given = [names] if isinstance(names, str) else list(names)
+    ordered = sorted(given) if isinstance(names, (set, frozenset)) else list(dict.fromkeys(given))
+    for name in ordered:
+        if name not in known:
+            raise ModelError(f"Node arg {name} is not found.")
+    return ordered

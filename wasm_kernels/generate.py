@@ -22,7 +22,14 @@ POINTER_KINDS = ("in", "out", "inout", "scratch")
 SCALAR_FUNCTIONS = {"max": 2, "min": 2, "ceil4": 1}
 ARRAY_FUNCTIONS = {"prod": 1, "reach_up": 2, "reach_down": 2}
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
-COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+COMPARISONS = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
 
 THREAD_SCRATCH_BYTES = 1 << 20
 """Private workspace of each thread; GEMM packs its panels there."""
@@ -137,7 +144,11 @@ def parse_kernel(entry: str) -> Kernel:
     rest = entry[end:].strip()
     if rest and not rest.startswith("where "):
         raise DefinitionError(f"{match[1]}: cannot read {rest!r}")
-    kernel = Kernel(match[1], [parse_arg(a) for a in split_args(entry[match.end() : end - 1])], to_python(rest[6:]))
+    kernel = Kernel(
+        match[1],
+        [parse_arg(a) for a in split_args(entry[match.end() : end - 1])],
+        to_python(rest[6:]),
+    )
     names = [arg.name for arg in kernel.args]
     if len(set(names)) != len(names):
         raise DefinitionError(f"{kernel.name}: an argument name occurs twice")
@@ -170,7 +181,9 @@ def to_c(kernel: Kernel, expression: str) -> str:
         if name in ARRAY_FUNCTIONS and len(node.args) == ARRAY_FUNCTIONS[name]:
             arrays = [array(x) for x in node.args]
             if len({words for _, words in arrays}) != 1:
-                raise DefinitionError(f"{kernel.name}: arrays of different lengths in {expression!r}")
+                raise DefinitionError(
+                    f"{kernel.name}: arrays of different lengths in {expression!r}"
+                )
             return f"tw_{name}({', '.join(text for text, _ in arrays)}, {arrays[0][1]})"
         raise DefinitionError(f"{kernel.name}: unknown function in {expression!r}")
 
@@ -185,7 +198,9 @@ def to_c(kernel: Kernel, expression: str) -> str:
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             text, words = array(node.value)
             if not 0 <= node.slice.value < words:
-                raise DefinitionError(f"{kernel.name}: {text}[{node.slice.value}] is outside the array")
+                raise DefinitionError(
+                    f"{kernel.name}: {text}[{node.slice.value}] is outside the array"
+                )
             return f"(double){text}[{node.slice.value}]"
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
             return f"tw_div({visit(node.left)}, {visit(node.right)})"
@@ -200,7 +215,9 @@ def to_c(kernel: Kernel, expression: str) -> str:
             return "(double)(" + " && ".join(f"({visit(v)} != 0)" for v in node.values) + ")"
         if isinstance(node, ast.Call):
             return call(node)
-        raise DefinitionError(f"{kernel.name}: {ast.unparse(node)!r} is not allowed in an expression")
+        raise DefinitionError(
+            f"{kernel.name}: {ast.unparse(node)!r} is not allowed in an expression"
+        )
 
     try:
         return visit(ast.parse(expression, mode="eval").body)
@@ -216,10 +233,14 @@ def emit_struct(kernel: Kernel) -> str:
             const = "const " if arg.kind == "in" else ""
             lines.append(f"    {const}{POINTER_TYPES[arg.type][0]} *{arg.name};")
         else:
-            lines.append(f"    {SCALAR_TYPES[arg.kind]} {arg.name}{f'[{arg.words}]' if arg.words > 1 else ''};")
+            lines.append(
+                f"    {SCALAR_TYPES[arg.kind]} {arg.name}{f'[{arg.words}]' if arg.words > 1 else ''};"
+            )
     words = sum(arg.words for arg in kernel.args)
     lines.append(f"}} {kernel.name}_args;")
-    lines.append(f'_Static_assert(sizeof({kernel.name}_args) == {4 * words}, "{kernel.name}: one word per field");')
+    lines.append(
+        f'_Static_assert(sizeof({kernel.name}_args) == {4 * words}, "{kernel.name}: one word per field");'
+    )
     lines.append(f"int32_t kernel_{kernel.name}(const {kernel.name}_args *a);\n")
     return "\n".join(lines)
 
@@ -234,7 +255,9 @@ def emit_check(kernel: Kernel) -> str:
     word = 0
     for arg in kernel.args:
         if arg.kind == "i32":
-            lines.append(f"    if ((status = tw_check_sign(words + {word}, {arg.words}))) return status;")
+            lines.append(
+                f"    if ((status = tw_check_sign(words + {word}, {arg.words}))) return status;"
+            )
         word += arg.words
     if kernel.where:
         lines.append(f"    if (!({to_c(kernel, kernel.where)})) return TW_BAD_CONDITION;")
@@ -244,7 +267,11 @@ def emit_check(kernel: Kernel) -> str:
         if arg.kind in POINTER_KINDS:
             flags = "|".join(
                 flag
-                for flag, on in (("TW_WRITES", arg.kind != "in"), ("TW_NULLABLE", arg.optional), ("0", True))
+                for flag, on in (
+                    ("TW_WRITES", arg.kind != "in"),
+                    ("TW_NULLABLE", arg.optional),
+                    ("0", True),
+                )
                 if on
             )
             lines.append(

@@ -129,7 +129,7 @@ int32_t parallel_load(uint32_t ptr, uint32_t size, uint32_t slot) {
     load.ptr = ptr, load.size = size, load.slot = slot;
     STORE(load.loaded, 0);
     int32_t n_workers = (int32_t)(uint32_t)ADD(roster, (uint64_t)1 << 32);
-    if (!n_workers) return TW_OK;
+    if (!n_workers || LOAD(pool.exit)) return TW_OK;
     publish_nothing();
     for (int32_t loaded; (loaded = LOAD(load.loaded)) < n_workers;) {
         if (LOAD(pool.failed)) return TW_TRAPPED;

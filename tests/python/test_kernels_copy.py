@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.python.plan_builder import PlanFailed, run_kernel
+
 from trainweb.engine import Engine
 
 RNG = np.random.default_rng(0)
@@ -29,7 +29,9 @@ def offset_in(base: np.ndarray, view: np.ndarray) -> int:
     return address // base.itemsize
 
 
-def strided_copy(engine: Engine, src: np.ndarray, view: np.ndarray, dst: np.ndarray, target: np.ndarray) -> Any:
+def strided_copy(
+    engine: Engine, src: np.ndarray, view: np.ndarray, dst: np.ndarray, target: np.ndarray
+) -> Any:
     """The kernel's version of target[...] = view, where they are views of src and dst; returns dst."""
     return run_kernel(
         engine, "strided_copy", src=src, dst=dst, size=src.itemsize, dims=padded(view.shape, 1),
@@ -55,7 +57,9 @@ def test_copy_and_fills(engine: Engine, n: int) -> None:
      ((2, 33, 18), (0, 2, 1)), ((1, 5, 1, 7), (3, 1, 0, 2)), ((2, 3, 1, 2, 3, 2, 1, 2), (7, 5, 3, 1, 0, 2, 4, 6)),
      ((130, 300), (1, 0)), ((0, 3), (1, 0))],
 )  # fmt: skip
-def test_transposes(engine: Engine, dtype: Any, shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
+def test_transposes(
+    engine: Engine, dtype: Any, shape: tuple[int, ...], perm: tuple[int, ...]
+) -> None:
     x = RNG.integers(0, 250, shape).astype(dtype)
     y = np.zeros([shape[p] for p in perm], dtype)
     actual = strided_copy(engine, x, x.transpose(perm), y, y)
@@ -65,7 +69,12 @@ def test_transposes(engine: Engine, dtype: Any, shape: tuple[int, ...], perm: tu
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 def test_slices_and_paddings(engine: Engine, dtype: Any) -> None:
     x = RNG.integers(0, 250, (7, 9, 11)).astype(dtype)
-    for key in (np.s_[1:6, ::-1, 2:9], np.s_[::2, 1::3, ::-2], np.s_[6:0:-3, 4:5], np.s_[::-1, ::-1, ::-1]):
+    for key in (
+        np.s_[1:6, ::-1, 2:9],
+        np.s_[::2, 1::3, ::-2],
+        np.s_[6:0:-3, 4:5],
+        np.s_[::-1, ::-1, ::-1],
+    ):
         view = x[key]
         out = np.full([d + 3 for d in view.shape], 9, dtype)
         expected = out.copy()
@@ -83,17 +92,17 @@ def test_broadcasts(engine: Engine) -> None:
 
 def test_views_outside_the_buffers_are_refused(engine: Engine) -> None:
     x, y = np.zeros(10, np.float32), np.zeros(10, np.float32)
-    good: dict[str, Any] = dict(size=4, dims=padded([5], 1), src_offset=0, src_strides=padded([2], 0), dst_offset=0,
-                                dst_strides=padded([1], 0))  # fmt: skip
+    good: dict[str, Any] = {"size": 4, "dims": padded([5], 1), "src_offset": 0, "src_strides": padded([2], 0), "dst_offset": 0,
+                                "dst_strides": padded([1], 0)}  # fmt: skip
     run_kernel(engine, "strided_copy", src=x, dst=y, **good)
     for bad, name in (
-        (dict(src_offset=2), "TW_BAD_EXTENT"),
-        (dict(src_strides=padded([-1], 0)), "TW_BAD_CONDITION"),
-        (dict(dst_offset=6), "TW_BAD_EXTENT"),
-        (dict(dst_strides=padded([-2], 0), dst_offset=7), "TW_BAD_CONDITION"),
-        (dict(dims=padded([2**30, 2**30, 2**30], 1)), "TW_BAD_CONDITION"),
-        (dict(size=3), "TW_BAD_CONDITION"),
-        (dict(src_offset=-1), "TW_BAD_ARGUMENT"),
+        ({"src_offset": 2}, "TW_BAD_EXTENT"),
+        ({"src_strides": padded([-1], 0)}, "TW_BAD_CONDITION"),
+        ({"dst_offset": 6}, "TW_BAD_EXTENT"),
+        ({"dst_strides": padded([-2], 0), "dst_offset": 7}, "TW_BAD_CONDITION"),
+        ({"dims": padded([2**30, 2**30, 2**30], 1)}, "TW_BAD_CONDITION"),
+        ({"size": 3}, "TW_BAD_CONDITION"),
+        ({"src_offset": -1}, "TW_BAD_ARGUMENT"),
     ):
         with pytest.raises(PlanFailed) as failure:
             run_kernel(engine, "strided_copy", src=x, dst=y, **{**good, **bad})
@@ -134,14 +143,24 @@ def test_casts(engine: Engine, src_type: int, dst_type: int) -> None:
         x = x + 0.75
     x = x.astype(src)
     for n in (x.size, 1, 0):
-        y = run_kernel(engine, "cast", src=x[:n], dst=np.zeros(n, dst), n=n, src_type=src_type, dst_type=dst_type)
+        y = run_kernel(
+            engine,
+            "cast",
+            src=x[:n],
+            dst=np.zeros(n, dst),
+            n=n,
+            src_type=src_type,
+            dst_type=dst_type,
+        )
         np.testing.assert_array_equal(y["dst"], x[:n].astype(dst))
 
 
 def test_floats_saturate_to_integers(engine: Engine) -> None:
     x = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 300.5, -1.5], np.float32)
     results = {
-        t: run_kernel(engine, "cast", src=x, dst=np.zeros(x.size, DTYPES[t]), n=x.size, src_type=0, dst_type=t)["dst"]
+        t: run_kernel(
+            engine, "cast", src=x, dst=np.zeros(x.size, DTYPES[t]), n=x.size, src_type=0, dst_type=t
+        )["dst"]
         for t in (2, 3, 4, 5)
     }
     i32, i64 = np.iinfo(np.int32), np.iinfo(np.int64)

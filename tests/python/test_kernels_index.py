@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.python.plan_builder import PlanFailed, run_kernel
+
 from trainweb.engine import Engine
 
 RNG = np.random.default_rng(0)
@@ -20,8 +20,12 @@ def signed_indices(dim: int, shape: Any, dtype: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
-@pytest.mark.parametrize(("outer", "dim", "n", "inner"), [(1, 5, 7, 1), (3, 4, 2, 6), (2, 9, 300, 80), (1, 3, 0, 4)])
-def test_gather(engine: Engine, index_dtype: Any, dtype: Any, outer: int, dim: int, n: int, inner: int) -> None:
+@pytest.mark.parametrize(
+    ("outer", "dim", "n", "inner"), [(1, 5, 7, 1), (3, 4, 2, 6), (2, 9, 300, 80), (1, 3, 0, 4)]
+)
+def test_gather(
+    engine: Engine, index_dtype: Any, dtype: Any, outer: int, dim: int, n: int, inner: int
+) -> None:
     data = RNG.integers(0, 200, (outer, dim, inner)).astype(dtype)
     indices = signed_indices(dim, n, index_dtype)
     y = run_kernel(
@@ -31,7 +35,9 @@ def test_gather(engine: Engine, index_dtype: Any, dtype: Any, outer: int, dim: i
     np.testing.assert_array_equal(y, data[:, indices])
 
 
-@pytest.mark.parametrize(("outer", "dim", "n", "inner"), [(1, 5, 7, 1), (3, 4, 2, 6), (1, 9, 700, 130), (2, 3, 0, 4)])
+@pytest.mark.parametrize(
+    ("outer", "dim", "n", "inner"), [(1, 5, 7, 1), (3, 4, 2, 6), (1, 9, 700, 130), (2, 3, 0, 4)]
+)
 def test_gather_gradient(engine: Engine, outer: int, dim: int, n: int, inner: int) -> None:
     indices = signed_indices(dim, n, np.int64)
     dy = RNG.standard_normal((outer, n, inner)).astype(np.float32)
@@ -56,27 +62,39 @@ def test_bad_indices(engine: Engine, dtype: Any, bad: int) -> None:
     dims, strides = [1] * 7 + [4], [0] * 8
     nd_dims = [4] + [1] * 7
     calls: list[tuple[str, dict[str, Any]]] = [
-        ("gather", dict(data=data, indices=indices, y=rows, outer=1, dim=4, n=4, inner=8)),
-        ("gather_grad_f32", dict(indices=indices, dy=rows, dx=data, outer=1, dim=4, n=4, inner=2)),
-        ("gather_elements", dict(data=data, indices=indices, y=np.zeros(4, np.float32), dims=dims, strides=strides,
-                                 axis_dim=4, axis_stride=1, size=4)),
-        ("scatter_elements", dict(updates=np.zeros(4, np.float32), indices=indices, y=data, dims=dims,
-                                  strides=strides, axis_dim=4, axis_stride=1, size=4, reduction=0)),
-        ("gather_nd", dict(data=data, indices=indices, y=rows, batch=1, n=4, k=1, dims=nd_dims, slice=8)),
-        ("scatter_nd", dict(updates=rows, indices=indices, y=data, batch=1, n=4, k=1, dims=nd_dims, slice=8,
-                            reduction=1)),
-        ("check_indices", dict(indices=indices, n=4, lo=-4, hi=4, has_ignore=0, ignore=0, label=0)),
+        ("gather", {"data": data, "indices": indices, "y": rows, "outer": 1, "dim": 4, "n": 4, "inner": 8}),
+        ("gather_grad_f32", {"indices": indices, "dy": rows, "dx": data, "outer": 1, "dim": 4, "n": 4, "inner": 2}),
+        ("gather_elements", {"data": data, "indices": indices, "y": np.zeros(4, np.float32), "dims": dims, "strides": strides,
+                                 "axis_dim": 4, "axis_stride": 1, "size": 4}),
+        ("scatter_elements", {"updates": np.zeros(4, np.float32), "indices": indices, "y": data, "dims": dims,
+                                  "strides": strides, "axis_dim": 4, "axis_stride": 1, "size": 4, "reduction": 0}),
+        ("gather_nd", {"data": data, "indices": indices, "y": rows, "batch": 1, "n": 4, "k": 1, "dims": nd_dims, "slice": 8}),
+        ("scatter_nd", {"updates": rows, "indices": indices, "y": data, "batch": 1, "n": 4, "k": 1, "dims": nd_dims, "slice": 8,
+                            "reduction": 1}),
+        ("check_indices", {"indices": indices, "n": 4, "lo": -4, "hi": 4, "has_ignore": 0, "ignore": 0, "label": 0}),
     ]  # fmt: skip
     for name, args in calls:
         with pytest.raises(PlanFailed) as failure:
             run_kernel(engine, name, index_size=size, **args)
-        assert (failure.value.name, failure.value.value, failure.value.position) == ("TW_BAD_INDEX", bad, 2), name
+        assert (failure.value.name, failure.value.value, failure.value.position) == (
+            "TW_BAD_INDEX",
+            bad,
+            2,
+        ), name
 
 
 def test_check_indices(engine: Engine) -> None:
     def check(values: list[int], **args: Any) -> None:
         indices = np.array(values, np.int64)
-        full = dict(n=len(values), index_size=8, lo=0, hi=5, has_ignore=0, ignore=0, label=1) | args
+        full = {
+            "n": len(values),
+            "index_size": 8,
+            "lo": 0,
+            "hi": 5,
+            "has_ignore": 0,
+            "ignore": 0,
+            "label": 1,
+        } | args
         run_kernel(engine, "check_indices", indices=indices, **full)
 
     check([0, 4, 2])
@@ -97,14 +115,20 @@ def element_args(data: np.ndarray, indices: np.ndarray, axis: int) -> dict[str, 
     strides = [s // data.itemsize for s in data.strides]
     axis_stride = strides[axis]
     strides[axis] = 0
-    return dict(dims=eight(indices.shape, 1), strides=eight(strides, 0), axis_dim=data.shape[axis],
-                axis_stride=axis_stride, size=data.itemsize, index_size=indices.itemsize)  # fmt: skip
+    return {"dims": eight(indices.shape, 1), "strides": eight(strides, 0), "axis_dim": data.shape[axis],
+                "axis_stride": axis_stride, "size": data.itemsize, "index_size": indices.itemsize}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.float64])
 @pytest.mark.parametrize(
     ("shape", "index_shape", "axis"),
-    [((5,), (9,), 0), ((3, 4), (3, 6), 1), ((3, 4, 5), (2, 4, 3), 0), ((2, 3, 4), (1, 5, 4), 1), ((2, 3), (0, 3), 0)],
+    [
+        ((5,), (9,), 0),
+        ((3, 4), (3, 6), 1),
+        ((3, 4, 5), (2, 4, 3), 0),
+        ((2, 3, 4), (1, 5, 4), 1),
+        ((2, 3), (0, 3), 0),
+    ],
 )
 def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis: int) -> None:
     data = RNG.integers(0, 100, shape).astype(dtype)
@@ -112,31 +136,68 @@ def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis
     part = data[tuple(slice(None) if k == axis else slice(d) for k, d in enumerate(index_shape))]
     expected = np.take_along_axis(part, indices, axis)
     args = element_args(data, indices, axis)
-    y = run_kernel(engine, "gather_elements", data=data, indices=indices, y=np.zeros_like(expected), **args)["y"]
+    y = run_kernel(
+        engine, "gather_elements", data=data, indices=indices, y=np.zeros_like(expected), **args
+    )["y"]
     np.testing.assert_array_equal(y, expected)
     updates = RNG.integers(0, 100, index_shape).astype(dtype)
-    for reduction, function in ((0, None), (1, np.add), (2, np.multiply), (3, np.maximum), (4, np.minimum)):
+    for reduction, function in (
+        (0, None),
+        (1, np.add),
+        (2, np.multiply),
+        (3, np.maximum),
+        (4, np.minimum),
+    ):
         if reduction and dtype is not np.float32:
             with pytest.raises(PlanFailed, match="TW_BAD_CONDITION"):
-                run_kernel(engine, "scatter_elements", updates=updates, indices=indices, y=data, reduction=reduction, **args)
+                run_kernel(
+                    engine,
+                    "scatter_elements",
+                    updates=updates,
+                    indices=indices,
+                    y=data,
+                    reduction=reduction,
+                    **args,
+                )
             continue
         want = data.copy()
         for at in np.ndindex(*index_shape):
             to = list(at)
             to[axis] = indices[at]
-            want[tuple(to)] = updates[at] if function is None else function(want[tuple(to)], updates[at])
-        got = run_kernel(engine, "scatter_elements", updates=updates, indices=indices, y=data, reduction=reduction, **args)
+            want[tuple(to)] = (
+                updates[at] if function is None else function(want[tuple(to)], updates[at])
+            )
+        got = run_kernel(
+            engine,
+            "scatter_elements",
+            updates=updates,
+            indices=indices,
+            y=data,
+            reduction=reduction,
+            **args,
+        )
         np.testing.assert_array_equal(got["y"], want)
 
 
-@pytest.mark.parametrize(("batch", "dims", "inner", "n"), [(1, (4, 5), 3, 6), (2, (3,), 1, 4), (3, (2, 2, 2), 5, 1)])
+@pytest.mark.parametrize(
+    ("batch", "dims", "inner", "n"), [(1, (4, 5), 3, 6), (2, (3,), 1, 4), (3, (2, 2, 2), 5, 1)]
+)
 def test_tuples(engine: Engine, batch: int, dims: tuple[int, ...], inner: int, n: int) -> None:
     data = RNG.standard_normal((batch, *dims, inner)).astype(np.float32)
     k = len(dims)
     indices = np.stack([signed_indices(d, (batch, n), np.int32) for d in dims], axis=-1)
-    args = dict(batch=batch, n=n, k=k, dims=list(dims) + [1] * (8 - k), slice=4 * inner, index_size=4)
+    args = {
+        "batch": batch,
+        "n": n,
+        "k": k,
+        "dims": list(dims) + [1] * (8 - k),
+        "slice": 4 * inner,
+        "index_size": 4,
+    }
     expected = np.stack([[data[(b, *indices[b, i])] for i in range(n)] for b in range(batch)])
-    y = run_kernel(engine, "gather_nd", data=data, indices=indices, y=np.zeros_like(expected), **args)["y"]
+    y = run_kernel(
+        engine, "gather_nd", data=data, indices=indices, y=np.zeros_like(expected), **args
+    )["y"]
     np.testing.assert_array_equal(y, expected)
     updates = RNG.standard_normal(expected.shape).astype(np.float32)
     for reduction in (0, 1, 3):
@@ -144,8 +205,21 @@ def test_tuples(engine: Engine, batch: int, dims: tuple[int, ...], inner: int, n
         for b in range(batch):
             for i in range(n):
                 at = (b, *indices[b, i])
-                want[at] = (updates[b, i], want[at] + updates[b, i], None, np.maximum(want[at], updates[b, i]))[reduction]
-        got = run_kernel(engine, "scatter_nd", updates=updates, indices=indices, y=data, reduction=reduction, **args)["y"]
+                want[at] = (
+                    updates[b, i],
+                    want[at] + updates[b, i],
+                    None,
+                    np.maximum(want[at], updates[b, i]),
+                )[reduction]
+        got = run_kernel(
+            engine,
+            "scatter_nd",
+            updates=updates,
+            indices=indices,
+            y=data,
+            reduction=reduction,
+            **args,
+        )["y"]
         np.testing.assert_array_equal(got, want)
 
 

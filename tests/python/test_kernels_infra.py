@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
-
 from tests.python.plan_builder import (
     DTYPES,
     NO_BUFFER,
@@ -21,6 +20,7 @@ from tests.python.plan_builder import (
     run_kernel,
     words_of,
 )
+
 from trainweb.engine import Engine, Kernel
 from trainweb.engine.description import Description
 from trainweb.engine.wasmtime import WasmtimeEngine
@@ -143,9 +143,17 @@ class Victim:
             return instruction(self.kernels[name], words_of(self.kernels[name], args, buffers))
 
         plan.code = [
-            call("copy", dict(src=2, dst=0), n=256),
-            call("softmax_f32", dict(x=0, y=1), outer=4, n=16, inner=1, log=0),
-            call("gather", dict(data=2, indices=2, y=3), outer=1, dim=256, n=2, inner=4, index_size=4),
+            call("copy", {"src": 2, "dst": 0}, n=256),
+            call("softmax_f32", {"x": 0, "y": 1}, outer=4, n=16, inner=1, log=0),
+            call(
+                "gather",
+                {"data": 2, "indices": 2, "y": 3},
+                outer=1,
+                dim=256,
+                n=2,
+                inner=4,
+                index_size=4,
+            ),
         ]
         return plan
 
@@ -247,7 +255,9 @@ BAD_PLANS: list[tuple[str, str, Callable[[RawPlan, Victim], None]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "status", "change"), BAD_PLANS, ids=[name for name, _, _ in BAD_PLANS])
+@pytest.mark.parametrize(
+    ("name", "status", "change"), BAD_PLANS, ids=[name for name, _, _ in BAD_PLANS]
+)
 def test_bad_plans_are_refused(
     victim: Victim, name: str, status: str, change: Callable[[RawPlan, Victim], None]
 ) -> None:
@@ -345,7 +355,13 @@ def test_mutated_plans_do_no_harm(victim: Victim) -> None:
         victim.reset_data()
         statuses.add(victim.run(words))
     victim.reset_data()
-    assert {"TW_OK", "TW_BAD_HEADER", "TW_BAD_SEGMENT", "TW_BAD_BUFFER", "TW_BAD_EXTENT"} <= statuses
+    assert {
+        "TW_OK",
+        "TW_BAD_HEADER",
+        "TW_BAD_SEGMENT",
+        "TW_BAD_BUFFER",
+        "TW_BAD_EXTENT",
+    } <= statuses
     assert victim.run(good) == "TW_OK"
 
 
@@ -370,7 +386,9 @@ def generated_plan(victim: Victim, slot: int, words: list[int]) -> RawPlan:
 
 def test_generated_functions(victim: Victim) -> None:
     functions = " ".join(ADD_ONE.format(k=k) for k in range(2))
-    slot = victim.engine.load_code(bytes(wasmtime.wat2wasm(EMPTY_MODULE.format(functions=functions))))
+    slot = victim.engine.load_code(
+        bytes(wasmtime.wat2wasm(EMPTY_MODULE.format(functions=functions)))
+    )
     good = [1, 60, 7, 1, 1, 0, 240, 1, 1000]
     assert victim.run(generated_plan(victim, slot, good)) == "TW_OK"
     result = np.frombuffer(victim.engine.read(victim.data, 256), np.int32)
@@ -421,7 +439,11 @@ class Call:
         self.args: dict[str, Any] = {}
         self.valid = False
         for _ in range(400):
-            self.args = {a.name: self.scalar(a.name, a.kind, a.count, rng) for a in kernel.args if not a.is_pointer}
+            self.args = {
+                a.name: self.scalar(a.name, a.kind, a.count, rng)
+                for a in kernel.args
+                if not a.is_pointer
+            }
             if self.acceptable():
                 self.valid = True
                 break
@@ -435,7 +457,9 @@ class Call:
                 if arg.type in ("f32", "f64"):
                     self.buffers[arg.name] = noise.standard_normal(n).astype(dtype)
                 else:
-                    self.buffers[arg.name] = noise.integers(0, 2, n).astype(dtype) * (rng.random() < 0.3)
+                    self.buffers[arg.name] = noise.integers(0, 2, n).astype(dtype) * (
+                        rng.random() < 0.3
+                    )
 
     @staticmethod
     def scalar(name: str, kind: str, count: int, rng: random.Random) -> Any:
@@ -542,10 +566,12 @@ def test_operands_at_the_end_of_memory(arena: Arena, name: str) -> None:
 
 def test_description_is_complete(engine: Engine) -> None:
     description = engine.description
-    assert sorted(k.opcode for k in description.kernels.values()) == list(range(1, len(description.kernels) + 1))
+    assert sorted(k.opcode for k in description.kernels.values()) == list(
+        range(1, len(description.kernels) + 1)
+    )
     gather = description.kernels["gather"]
     assert gather.n_words == 8
-    args = dict(outer=2, dim=3, n=4, inner=8, index_size=4)
+    args = {"outer": 2, "dim": 3, "n": 4, "inner": 8, "index_size": 4}
     assert [gather.extent(a, args) for a in gather.args[:3]] == [48, 16, 64]
     assert gather.holds(args)
     assert not gather.holds(args | {"index_size": 5})
@@ -559,7 +585,10 @@ def test_unreadable_descriptions(text: bytes) -> None:
         Description.parse(text)
 
 
-@pytest.mark.parametrize("expression", ["__import__('os')", "n.real", "[n]", "n if n else 1", "'a'", "lambda: n", "n ** 9"])
+@pytest.mark.parametrize(
+    "expression",
+    ["__import__('os')", "n.real", "[n]", "n if n else 1", "'a'", "lambda: n", "n ** 9"],
+)
 def test_descriptions_cannot_smuggle_code(expression: str) -> None:
     from trainweb.engine.description import Arg
 

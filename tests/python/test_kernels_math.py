@@ -7,8 +7,8 @@ from math import erf
 import numpy as np
 import pytest
 import wasmtime
-
 from tests.python.plan_builder import RawPlan, check_status, ulp_error
+
 from trainweb.engine.wasmtime import WasmtimeEngine
 
 NAMES = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "log1p", "expm1")
@@ -25,9 +25,9 @@ with np.errstate(all="ignore"):
         "log": np.log,
         "tanh": np.tanh,
         "erf": np.vectorize(erf, otypes=[np.float64]),
-        "sigmoid": lambda x: np.where(
-            x < 0, np.exp(np.minimum(x, 0)), 1.0
-        ) / (1 + np.exp(-np.abs(x))),
+        "sigmoid": lambda x: (
+            np.where(x < 0, np.exp(np.minimum(x, 0)), 1.0) / (1 + np.exp(-np.abs(x)))
+        ),
         "sin": np.sin,
         "cos": np.cos,
         "log1p": np.log1p,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.python.plan_builder import run_kernel
+
 from trainweb.engine import Engine
 
 EPSILON = 1e-5
@@ -15,7 +15,9 @@ EPSILON = 1e-5
 
 def close(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
-    assert np.abs(actual - expected).max(initial=0) <= tolerance * scale, np.abs(actual - expected).max() / scale
+    assert np.abs(actual - expected).max(initial=0) <= tolerance * scale, (
+        np.abs(actual - expected).max() / scale
+    )
 
 
 def draw(shape: tuple[int, ...], mean: float) -> list[np.ndarray]:
@@ -23,7 +25,9 @@ def draw(shape: tuple[int, ...], mean: float) -> list[np.ndarray]:
     return [(rng.standard_normal(shape) + m).astype(np.float32) for m in (mean, 0)]
 
 
-@pytest.mark.parametrize(("rows", "n"), [(1, 1), (3, 5), (64, 128), (7, 1023), (2000, 64), (0, 4), (33, 768)])
+@pytest.mark.parametrize(
+    ("rows", "n"), [(1, 1), (3, 5), (64, 128), (7, 1023), (2000, 64), (0, 4), (33, 768)]
+)
 @pytest.mark.parametrize("mean", [0.0, 1000.0])
 @pytest.mark.parametrize("rms", [0, 1])
 @pytest.mark.parametrize("affine", [True, False])
@@ -45,7 +49,11 @@ def test_layer_norm(engine: Engine, rows: int, n: int, mean: float, rms: int, af
     close(result["y"], y, tolerance)
     np.testing.assert_allclose(result["inv_std"], inv[:, 0], rtol=1e-5)
     d = g * (1 if scale is None else scale)
-    dx = inv * (d - (0 if rms else d.mean(axis=1, keepdims=True)) - xh * (d * xh).mean(axis=1, keepdims=True))
+    dx = inv * (
+        d
+        - (0 if rms else d.mean(axis=1, keepdims=True))
+        - xh * (d * xh).mean(axis=1, keepdims=True)
+    )
     gradients = run_kernel(
         engine, "layer_norm_grad_f32", dy=dy, x=x, scale=scale, mean=None if rms else result["mean"],
         inv_std=result["inv_std"], dx=zeros(x), dscale=np.zeros(n, np.float32), dbias=np.zeros(n, np.float32),
@@ -58,13 +66,16 @@ def test_layer_norm(engine: Engine, rows: int, n: int, mean: float, rms: int, af
 
 
 @pytest.mark.parametrize(
-    ("batch", "channels", "size"), [(1, 1, 1), (16, 3, 1), (4, 5, 2), (8, 16, 49), (2, 7, 1024), (64, 40, 16)]
+    ("batch", "channels", "size"),
+    [(1, 1, 1), (16, 3, 1), (4, 5, 2), (8, 16, 49), (2, 7, 1024), (64, 40, 16)],
 )
 @pytest.mark.parametrize("mean", [0.0, 300.0])
 def test_batch_norm(engine: Engine, batch: int, channels: int, size: int, mean: float) -> None:
     x, dy = draw((batch, channels, size), mean)
     rng = np.random.default_rng(2)
-    scale, bias, running_mean, running_var = (rng.random(channels).astype(np.float32) for _ in range(4))
+    scale, bias, running_mean, running_var = (
+        rng.random(channels).astype(np.float32) for _ in range(4)
+    )
     xd, g = x.astype(np.float64), dy.astype(np.float64)
 
     def per_channel(v: Any) -> np.ndarray:
@@ -73,7 +84,7 @@ def test_batch_norm(engine: Engine, batch: int, channels: int, size: int, mean: 
     m, var = xd.mean(axis=(0, 2)), xd.var(axis=(0, 2))
     inv = 1 / np.sqrt(var + EPSILON)
     xh = (xd - per_channel(m)) * per_channel(inv)
-    dims = dict(batch=batch, channels=channels, size=size)
+    dims = {"batch": batch, "channels": channels, "size": size}
     empty = np.zeros(channels, np.float32)
     result = run_kernel(
         engine, "batch_norm_train_f32", x=x, scale=scale, bias=bias, y=np.zeros_like(x), mean=empty, inv_std=empty,
@@ -82,8 +93,12 @@ def test_batch_norm(engine: Engine, batch: int, channels: int, size: int, mean: 
     alone = batch * size == 1
     tolerance = 1e-5 + 2.0**-23 * mean * (300 if alone else 1)
     close(result["y"], xh * per_channel(scale) + per_channel(bias), tolerance)
-    np.testing.assert_allclose(result["running_mean"], 0.9 * running_mean + 0.1 * m, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(result["running_var"], 0.9 * running_var + 0.1 * var, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        result["running_mean"], 0.9 * running_mean + 0.1 * m, rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        result["running_var"], 0.9 * running_var + 0.1 * var, rtol=1e-5, atol=1e-6
+    )
     dx = per_channel(scale * inv) * (
         g - per_channel(g.mean(axis=(0, 2))) - xh * per_channel((g * xh).mean(axis=(0, 2)))
     )

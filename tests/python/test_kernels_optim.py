@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.python.plan_builder import run_kernel
+
 from trainweb.engine import Engine
 
 
@@ -19,13 +19,26 @@ def state_words(*, rate: float = 1e-3, step: int = 0, initial: float = 0.0, warm
 
 
 def read(state: np.ndarray) -> dict[str, Any]:
-    names = ("lazy_reset", "rate", "step", "initial", "registered", "warmup", "total", "seed", "offset", "reserved")
+    names = (
+        "lazy_reset",
+        "rate",
+        "step",
+        "initial",
+        "registered",
+        "warmup",
+        "total",
+        "seed",
+        "offset",
+        "reserved",
+    )
     return dict(zip(names, struct.unpack("<IfqfIqqQQq", state.tobytes()), strict=True))
 
 
 def reference(w: Any, g: Any, m: Any, v: Any, t: int, *, rate: float, mode: int, correct: int, decay: float,
               epsilon: float) -> Any:  # fmt: skip
-    b1, b2, rate, decay, epsilon = (float(np.float32(c)) for c in (0.9, 0.999, rate, decay, epsilon))
+    b1, b2, rate, decay, epsilon = (
+        float(np.float32(c)) for c in (0.9, 0.999, rate, decay, epsilon)
+    )
     m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
     if mode == 1:
         s = rate * np.sqrt(1 - b2**t) / (1 - b1**t) if correct else rate
@@ -42,9 +55,13 @@ def reference(w: Any, g: Any, m: Any, v: Any, t: int, *, rate: float, mode: int,
 @pytest.mark.parametrize("start", [0, 100_000])
 def test_adamw(engine: Engine, n: int, mode: int, correct: int, start: int) -> None:
     rng = np.random.default_rng(n)
-    w, m, v = rng.standard_normal(n).astype(np.float32), np.zeros(n, np.float32), np.zeros(n, np.float32)
+    w, m, v = (
+        rng.standard_normal(n).astype(np.float32),
+        np.zeros(n, np.float32),
+        np.zeros(n, np.float32),
+    )
     exact = tuple(a.astype(np.float64) for a in (w, m, v))
-    options = dict(rate=0.01, mode=mode, correct=correct, decay=0.1, epsilon=1e-6)
+    options = {"rate": 0.01, "mode": mode, "correct": correct, "decay": 0.1, "epsilon": 1e-6}
     for t in range(start + 1, start + 6):
         g = rng.standard_normal(n).astype(np.float32)
         result = run_kernel(
@@ -71,7 +88,9 @@ def test_sgd_and_accumulation(engine: Engine, n: int) -> None:
     w, g = (rng.standard_normal(n).astype(np.float32) for _ in range(2))
     result = run_kernel(engine, "sgd_f32", w=w, g=g, state=state_words(rate=0.5), n=n)["w"]
     np.testing.assert_allclose(result, w - np.float32(0.5) * g, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(run_kernel(engine, "accumulate_f32", dst=w, src=g, n=n)["dst"], w + g)
+    np.testing.assert_array_equal(
+        run_kernel(engine, "accumulate_f32", dst=w, src=g, n=n)["dst"], w + g
+    )
 
 
 @pytest.mark.parametrize("n", [0, 1, 15, 1000, 50000])

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.python.plan_builder import PlanFailed, run_kernel
 from tests.python.test_kernels_optim import read, state_words
+
 from trainweb.engine import Engine
 
 
@@ -40,7 +40,10 @@ def test_uniform_numbers_are_philox(engine: Engine) -> None:
     y = random(engine, n, seed=seed, offset=offset, salt=salt)
     for i in range(n):
         block, j, lane = i // 16, i % 16 // 4, i % 4
-        words = philox([4 * block + lane, salt, offset & 0xFFFFFFFF, offset >> 32], [seed & 0xFFFFFFFF, seed >> 32])
+        words = philox(
+            [4 * block + lane, salt, offset & 0xFFFFFFFF, offset >> 32],
+            [seed & 0xFFFFFFFF, seed >> 32],
+        )
         assert y[i] == (words[j] >> 8) * 2.0**-24
 
 
@@ -51,7 +54,7 @@ def test_beginnings_agree(engine: Engine, n: int) -> None:
 
 def test_streams_differ(engine: Engine) -> None:
     base = random(engine, 1000)
-    for other in (dict(salt=4), dict(seed=1), dict(offset=1)):
+    for other in ({"salt": 4}, {"seed": 1}, {"offset": 1}):
         assert (random(engine, 1000, **other) != base).mean() > 0.99
 
 
@@ -73,7 +76,14 @@ def test_distributions(engine: Engine) -> None:
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9])
 def test_dropout(engine: Engine, n: int, ratio: float) -> None:
     x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
-    args: dict[str, Any] = dict(x=x, y=np.zeros_like(x), state=state_words(seed=9), n=n, ratio=ratio, salt=1)
+    args: dict[str, Any] = {
+        "x": x,
+        "y": np.zeros_like(x),
+        "state": state_words(seed=9),
+        "n": n,
+        "ratio": ratio,
+        "salt": 1,
+    }
     result = run_kernel(engine, "dropout_f32", mask=np.full(n, 7, np.uint8), **args)
     mask = result["mask"].astype(bool)
     scale = np.float32(1) / (np.float32(1) - np.float32(ratio))
@@ -83,7 +93,15 @@ def test_dropout(engine: Engine, n: int, ratio: float) -> None:
     if n > 1000:
         assert abs(mask.mean() - (1 - ratio)) <= 5 * np.sqrt(ratio * (1 - ratio) / n)
     dy = np.random.default_rng(1).standard_normal(n).astype(np.float32)
-    dx = run_kernel(engine, "dropout_grad_f32", dy=dy, mask=result["mask"], dx=np.zeros_like(dy), n=n, ratio=ratio)
+    dx = run_kernel(
+        engine,
+        "dropout_grad_f32",
+        dy=dy,
+        mask=result["mask"],
+        dx=np.zeros_like(dy),
+        n=n,
+        ratio=ratio,
+    )
     np.testing.assert_array_equal(dx["dx"], np.where(mask, dy * scale, 0))
 
 
@@ -96,4 +114,6 @@ def test_bad_ratio(engine: Engine, ratio: float) -> None:
 
 def test_advance(engine: Engine) -> None:
     state = state_words(offset=2**32 - 1, seed=5)
-    assert read(run_kernel(engine, "random_advance", state=state)["state"]) == read(state) | {"offset": 2**32}
+    assert read(run_kernel(engine, "random_advance", state=state)["state"]) == read(state) | {
+        "offset": 2**32
+    }

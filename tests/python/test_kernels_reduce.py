@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.python.plan_builder import PlanFailed, run_kernel
+
 from trainweb.engine import Engine
 
-OPS = ("sum", "mean", "max", "min", "prod", "sum_squares", "sum_abs", "log_sum_exp", "norm", "log_sum")
+OPS = (
+    "sum",
+    "mean",
+    "max",
+    "min",
+    "prod",
+    "sum_squares",
+    "sum_abs",
+    "log_sum_exp",
+    "norm",
+    "log_sum",
+)
 SHAPES = [(1, 1, 1), (3, 7, 1), (5, 257, 1), (2, 5000, 1), (1, 1000, 3), (2, 33, 5), (3, 100, 64), (1, 70, 131),
           (40, 3, 200), (2, 0, 3), (0, 3, 2), (700, 90, 1)]  # fmt: skip
 
@@ -24,7 +35,9 @@ def exact(x: np.ndarray, op: str) -> np.ndarray:
             return np.log(np.exp(x - shift).sum(axis=1)) + shift[:, 0]
         return {
             "sum": lambda: x.sum(axis=1),
-            "mean": lambda: x.sum(axis=1) / x.shape[1] if x.shape[1] else np.full_like(x.sum(axis=1), np.nan),
+            "mean": lambda: (
+                x.sum(axis=1) / x.shape[1] if x.shape[1] else np.full_like(x.sum(axis=1), np.nan)
+            ),
             "max": lambda: x.max(axis=1),
             "min": lambda: x.min(axis=1),
             "prod": lambda: x.prod(axis=1),
@@ -38,7 +51,9 @@ def exact(x: np.ndarray, op: str) -> np.ndarray:
 def reduce(engine: Engine, x: np.ndarray, op: str) -> np.ndarray:
     outer, n, inner = x.shape
     y = np.zeros((outer, inner), np.float32)
-    return run_kernel(engine, "reduce_f32", x=x, y=y, outer=outer, n=n, inner=inner, op=OPS.index(op))["y"]
+    return run_kernel(
+        engine, "reduce_f32", x=x, y=y, outer=outer, n=n, inner=inner, op=OPS.index(op)
+    )["y"]
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -80,7 +95,8 @@ def test_nan_and_infinity_get_through(engine: Engine) -> None:
         with np.errstate(invalid="ignore"):
             for op in ("sum", "max", "min"):
                 np.testing.assert_array_equal(
-                    np.isnan(reduce(engine, x.reshape(shape), op)), np.isnan(exact(x.reshape(shape), op))
+                    np.isnan(reduce(engine, x.reshape(shape), op)),
+                    np.isnan(exact(x.reshape(shape), op)),
                 )
     lse = reduce(engine, x[..., 2:4], "log_sum_exp")
     np.testing.assert_allclose(lse, [[np.inf, np.log(39)]], rtol=1e-6)
@@ -95,8 +111,12 @@ def test_column_sum(engine: Engine, rows: int, cols: int) -> None:
     x = rng.standard_normal((rows, cols)).astype(np.float32)
     y = rng.standard_normal(cols).astype(np.float32)
     for accumulate in (0, 1):
-        actual = run_kernel(engine, "column_sum_f32", x=x, y=y, rows=rows, cols=cols, accumulate=accumulate)["y"]
-        np.testing.assert_allclose(actual, x.astype(np.float64).sum(axis=0) + accumulate * y, atol=1e-5)
+        actual = run_kernel(
+            engine, "column_sum_f32", x=x, y=y, rows=rows, cols=cols, accumulate=accumulate
+        )["y"]
+        np.testing.assert_allclose(
+            actual, x.astype(np.float64).sum(axis=0) + accumulate * y, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -104,19 +124,25 @@ def test_column_sum(engine: Engine, rows: int, cols: int) -> None:
 def test_integer_reductions(engine: Engine, dtype: type, shape: tuple[int, int, int]) -> None:
     x = np.random.default_rng(5).integers(-9, 9, shape).astype(dtype)
     for op, function in ((0, np.sum), (2, np.max), (3, np.min), (4, np.prod)):
-        args = dict(x=x, y=np.zeros((shape[0], shape[2]), dtype), outer=shape[0], n=shape[1], inner=shape[2],
-                    size=x.itemsize, op=op)  # fmt: skip
+        args = {"x": x, "y": np.zeros((shape[0], shape[2]), dtype), "outer": shape[0], "n": shape[1], "inner": shape[2],
+                    "size": x.itemsize, "op": op}  # fmt: skip
         if shape[1] == 0 and op in (2, 3):
             with pytest.raises(PlanFailed, match="TW_BAD_CONDITION"):
                 run_kernel(engine, "reduce_int", **args)
         else:
-            np.testing.assert_array_equal(run_kernel(engine, "reduce_int", **args)["y"], function(x, axis=1, dtype=dtype) if op in (0, 4) else function(x, axis=1))
+            np.testing.assert_array_equal(
+                run_kernel(engine, "reduce_int", **args)["y"],
+                function(x, axis=1, dtype=dtype) if op in (0, 4) else function(x, axis=1),
+            )
 
 
 @pytest.mark.parametrize("shape", [(4, 9, 1), (2, 6, 5), (1, 1, 3)])
 def test_arg_reductions(engine: Engine, shape: tuple[int, int, int]) -> None:
     x = np.random.default_rng(6).integers(0, 4, shape).astype(np.float32)
-    for array in (x, np.where(np.random.default_rng(7).random(shape) < 0.2, np.nan, x).astype(np.float32)):
+    for array in (
+        x,
+        np.where(np.random.default_rng(7).random(shape) < 0.2, np.nan, x).astype(np.float32),
+    ):
         for select_max, function in ((1, np.argmax), (0, np.argmin)):
             for last in (0, 1):
                 expected = function(array, axis=1)
@@ -140,6 +166,14 @@ def test_cumsum(engine: Engine, exclusive: int, reverse: int) -> None:
     if reverse:
         y = y[:, ::-1]
     actual = run_kernel(
-        engine, "cumsum_f32", x=x, y=np.zeros_like(x), outer=3, n=50, inner=4, exclusive=exclusive, reverse=reverse
+        engine,
+        "cumsum_f32",
+        x=x,
+        y=np.zeros_like(x),
+        outer=3,
+        n=50,
+        inner=4,
+        exclusive=exclusive,
+        reverse=reverse,
     )["y"]
     np.testing.assert_allclose(actual, y, rtol=1e-6, atol=1e-6)

@@ -6,15 +6,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.python.plan_builder import PlanFailed, run_kernel
+
 from trainweb.engine import Engine
 
-SHAPES = [(3, 10, 1), (1, 1, 1), (40, 33, 1), (2, 5, 7), (3, 4, 4), (1, 50257, 1), (2, 700, 9), (600, 50, 1)]
+SHAPES = [
+    (3, 10, 1),
+    (1, 1, 1),
+    (40, 33, 1),
+    (2, 5, 7),
+    (3, 4, 4),
+    (1, 50257, 1),
+    (2, 700, 9),
+    (600, 50, 1),
+]
 
 
 def sizes(x: np.ndarray) -> dict[str, int]:
-    return dict(outer=x.shape[0], n=x.shape[1], inner=x.shape[2])
+    return {"outer": x.shape[0], "n": x.shape[1], "inner": x.shape[2]}
 
 
 def exact_log_softmax(x: np.ndarray) -> np.ndarray:
@@ -57,9 +66,17 @@ def test_softmax_gradient(engine: Engine, shape: tuple[int, int, int], log: int)
     else:
         expected = y * (d - (y * d).sum(axis=1, keepdims=True))
     actual = run_kernel(
-        engine, "softmax_grad_f32", dy=dy, y=y.astype(np.float32), dx=np.zeros_like(x), log=log, **sizes(x)
+        engine,
+        "softmax_grad_f32",
+        dy=dy,
+        y=y.astype(np.float32),
+        dx=np.zeros_like(x),
+        log=log,
+        **sizes(x),
     )["dx"]
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6 if log else 1e-6 * np.abs(y).max())
+    np.testing.assert_allclose(
+        actual, expected, rtol=1e-5, atol=1e-6 if log else 1e-6 * np.abs(y).max()
+    )
 
 
 class Loss:
@@ -77,8 +94,8 @@ class Loss:
         if ignore is not None:
             self.labels[rng.random((n, inner)) < 0.3] = ignore
         self.weights = rng.random(c).astype(np.float32) if weighted else None
-        self.numbers = dict(n=n, c=c, inner=inner, label_size=self.labels.itemsize, has_ignore=int(ignore is not None),
-                            ignore_index=ignore or 0, reduction=reduction, from_log=from_log)  # fmt: skip
+        self.numbers = {"n": n, "c": c, "inner": inner, "label_size": self.labels.itemsize, "has_ignore": int(ignore is not None),
+                            "ignore_index": ignore or 0, "reduction": reduction, "from_log": from_log}  # fmt: skip
         log_prob = self.scores.astype(np.float64) if from_log else exact_log_softmax(self.scores)
         kept = np.ones((n, inner), bool) if ignore is None else self.labels != ignore
         safe = np.where(kept, self.labels, 0).astype(np.int64)
@@ -103,13 +120,22 @@ class Loss:
                           **self.numbers)["dx"]  # fmt: skip
 
 
-@pytest.mark.parametrize(("n", "c", "inner"), [(5, 10, 1), (300, 7, 1), (3, 6, 5), (2, 3, 8), (40, 1000, 1)])
+@pytest.mark.parametrize(
+    ("n", "c", "inner"), [(5, 10, 1), (300, 7, 1), (3, 6, 5), (2, 3, 8), (40, 1000, 1)]
+)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignore", [None, -100, 2])
 @pytest.mark.parametrize("reduction", [0, 1, 2])
 @pytest.mark.parametrize("from_log", [0, 1])
 def test_cross_entropy(
-    engine: Engine, n: int, c: int, inner: int, weighted: bool, ignore: int | None, reduction: int, from_log: int
+    engine: Engine,
+    n: int,
+    c: int,
+    inner: int,
+    weighted: bool,
+    ignore: int | None,
+    reduction: int,
+    from_log: int,
 ) -> None:
     label_dtype = np.int32 if n % 2 else np.int64
     case = Loss(n, c, inner, weighted=weighted, ignore=ignore, reduction=reduction, label_dtype=label_dtype,
@@ -124,14 +150,22 @@ def test_cross_entropy(
 
 @pytest.mark.parametrize("label_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("bad", [-1, 10, -(2**31), 2**31 - 1])
-def test_bad_labels_are_reported_before_anything_is_written(engine: Engine, label_dtype: Any, bad: int) -> None:
-    case = Loss(6, 10, 1, weighted=True, ignore=None, reduction=1, label_dtype=label_dtype, from_log=0)
+def test_bad_labels_are_reported_before_anything_is_written(
+    engine: Engine, label_dtype: Any, bad: int
+) -> None:
+    case = Loss(
+        6, 10, 1, weighted=True, ignore=None, reduction=1, label_dtype=label_dtype, from_log=0
+    )
     case.labels[4] = bad
     for run in (case.run, case.run_gradient):
         with pytest.raises(PlanFailed) as failure:
             run(engine)
-        assert (failure.value.name, failure.value.value, failure.value.position) == ("TW_BAD_LABEL", bad, 4)
-    case.numbers |= dict(has_ignore=1, ignore_index=bad)
+        assert (failure.value.name, failure.value.value, failure.value.position) == (
+            "TW_BAD_LABEL",
+            bad,
+            4,
+        )
+    case.numbers |= {"has_ignore": 1, "ignore_index": bad}
     case.run(engine)
 
 

@@ -160,6 +160,10 @@ class GradientBuilder:
             return x
         return self._with_axes("ReduceSum", x, axes, input_since=13, keepdims=int(keepdims))
 
+    def reduce_mean(self, x: str, axes: Sequence[int], keepdims: bool) -> str:
+        """Mean over `axes`."""
+        return self._with_axes("ReduceMean", x, axes, input_since=18, keepdims=int(keepdims))
+
     def reduce_to(self, dy: str, like: str, of: str | tuple[Dim, ...]) -> str:
         """Sum `dy`, which has the shape of `of`, down to the shape of `like`, which broadcast to it.
 

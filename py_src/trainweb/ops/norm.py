@@ -281,14 +281,21 @@ class BatchNormalization(_BatchNorm):
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
-        if self.training_mode:
-            raise self.unsupported("the gradient in training mode outside of BatchNormInternal")
         x, scale, _, mean, var = ins
         dy, rank = douts[0] or "", g.rank(x)
+        axes = [0, *range(2, rank)]
         tail = g.constant("int64", (rank - 1,), (-1, *[1] * (rank - 2)))
         epsilon = g.constant("float32", (1,), (float(self.epsilon),))
+        if self.training_mode:
+            mean = g.reduce_mean(x, axes, False)
+            deviation = g.op("Sub", [x, g.op("Reshape", [mean, tail])])
+            var = g.reduce_mean(g.op("Mul", [deviation, deviation]), axes, False)
         inv = g.op("Reciprocal", [g.op("Sqrt", [g.op("Add", [var, epsilon])])])
-        axes = [0, *range(2, rank)]
+        if self.training_mode:
+            names = g.op(
+                "BatchNormalizationGrad", [dy, x, scale, mean, inv], domain=MS, n_outputs=3, epsilon=float(self.epsilon)
+            )
+            return [*(n if g.wants(name) else None for n, name in zip(names, ins[:3], strict=True)), None, None]
         dx = dscale = dbias = None
         if g.wants(x):
             dx = g.op("Mul", [dy, g.op("Reshape", [g.op("Mul", [scale, inv]), tail])])

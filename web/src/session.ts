@@ -48,7 +48,9 @@ export type OptimizerType = "AdamW" | "SGD";
 
 /** How to make training artifacts of a forward model. */
 export interface TrainingConfig {
-  readonly loss: LossType;
+  /** Null: the first output of the model is the loss already. */
+  readonly loss: LossType | null;
+  /** Without one the session cannot update parameters. */
   readonly optimizer?: OptimizerType | null;
   /** Names or regular expressions of the parameters to train; default: all but `frozenParams`. */
   readonly requiresGrad?: readonly string[];

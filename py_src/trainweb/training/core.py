@@ -315,19 +315,11 @@ class SessionCore:
             )
         wanted = self._fetches(kind, fetches)
         loaded = self.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()})
-        host = self.host
-        for name, slot in loaded.plan.inputs.items():
-            if slot.nbytes:
-                host.engine.write(host.address(slot, loaded), feeds[name].data)
-        host.run(loaded)
+        self.host.write_feeds(loaded, feeds)
+        self.host.run(loaded)
         if kind == "train":
-            host.write_state("I", 0, 0)
-        results = {}
-        for name in wanted:
-            slot = loaded.plan.outputs[name]
-            data = host.engine.read(host.address(slot, loaded), slot.nbytes) if slot.nbytes else b""
-            results[name] = Tensor(name, slot.dtype, slot.shape, data)
-        return results
+            self.host.write_state("I", 0, 0)
+        return self.host.read_outputs(loaded, wanted)
 
     def _fetches(self, kind: str, fetches: Sequence[str] | None) -> Sequence[str]:
         if fetches is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from trainweb.compiler.plan import (
     CODE_BASE_WORD, FAILED_WORD, HEADER_WORDS, PROFILE_WORD, SEGMENT_WORDS, STATE_WORD, STATUS_WORD, Plan, Slot,
 )  # fmt: skip
 from trainweb.errors import EngineError, FeedError, ReleasedError, TrainwebError
+from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
     from trainweb.engine.base import Engine
@@ -134,7 +136,22 @@ class PlanHost:
             f"{name} (status {status}) in instruction {failed} of {node}: value {value}, position {position}. {line}"
         )
 
-    def profile(self, loaded: LoadedPlan, runs: int = 1) -> list[float]:
+    def write_feeds(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor]) -> None:
+        """Write every feed of a plan; a run may reuse their memory."""
+        for name, slot in loaded.plan.inputs.items():
+            if slot.nbytes:
+                self.engine.write(self.address(slot, loaded), feeds[name].data)
+
+    def read_outputs(self, loaded: LoadedPlan, names: Iterable[str]) -> dict[str, Tensor]:
+        """Copies of outputs of the last run."""
+        results = {}
+        for name in names:
+            slot = loaded.plan.outputs[name]
+            data = self.engine.read(self.address(slot, loaded), slot.nbytes) if slot.nbytes else b""
+            results[name] = Tensor(name, slot.dtype, slot.shape, data)
+        return results
+
+    def profile(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor], runs: int) -> list[float]:
         """Milliseconds per instruction, the mean over `runs` runs."""
         n = len(loaded.plan.nodes)
         times = self._alloc(8 * max(n, 1))
@@ -142,6 +159,7 @@ class PlanHost:
         self.engine.write(loaded.ptr + 4 * PROFILE_WORD, struct.pack("<I", times))
         try:
             for _ in range(runs):
+                self.write_feeds(loaded, feeds)
                 self.run(loaded)
             return [t / runs for t in struct.unpack(f"<{n}d", self.engine.read(times, 8 * n))]
         finally:

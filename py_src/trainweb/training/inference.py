@@ -74,17 +74,9 @@ class InferenceCore:
             if name not in self.outputs:
                 raise FeedError(f"There is no output {name!r}; the outputs are {', '.join(self.outputs)}.")
         loaded = self.plan({n: TensorType(t.dtype, t.shape) for n, t in feeds.items()})
-        host = self.host
-        for name, slot in loaded.plan.inputs.items():
-            if slot.nbytes:
-                host.engine.write(host.address(slot, loaded), feeds[name].data)
-        host.run(loaded)
-        results = {}
-        for name in outputs or self.outputs:
-            slot = loaded.plan.outputs[name]
-            data = host.engine.read(host.address(slot, loaded), slot.nbytes) if slot.nbytes else b""
-            results[name] = Tensor(name, slot.dtype, slot.shape, data)
-        return results
+        self.host.write_feeds(loaded, feeds)
+        self.host.run(loaded)
+        return self.host.read_outputs(loaded, outputs or self.outputs)
 
 
 class InferenceSession:

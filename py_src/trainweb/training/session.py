@@ -243,9 +243,7 @@ class TrainingSession:
         core = self.core
         converted = {n: as_feed(n, v, core.inputs[kind][n].dtype) for n, v in feeds.items()}
         loaded = core.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in converted.items()})
-        for name, slot in loaded.plan.inputs.items():
-            core.engine.write(core.host.address(slot, loaded), converted[name].data)
-        return list(zip(loaded.plan.text, core.host.profile(loaded, runs), strict=True))
+        return list(zip(loaded.plan.text, core.host.profile(loaded, converted, runs), strict=True))
 
     def release(self) -> None:
         """Give kernel memory back; the state keeps its contents. Harmless when repeated."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -57,8 +58,9 @@ def _attempt(command: list[str]) -> str | None:
         return str(error)
     if done.returncode == 0:
         return None
-    tail = "\n      ".join(done.stdout.strip().splitlines()[-4:])
-    return f"exit status {done.returncode}\n      {tail}"
+    lines = done.stdout.strip().splitlines()
+    telling = [line.strip() for line in lines if re.search(r"^E:|[Ee]rror[: ]", line)] or lines[-4:]
+    return f"exit status {done.returncode}: " + "; ".join(dict.fromkeys(telling[:4]))
 
 
 def _install_with_apt() -> str | None:

@@ -1,6 +1,6 @@
 """Write docs/first.onnx, the model of the README's examples: two inputs, 16 units, two classes.
 
-    python scripts/make_first_model.py [OUTPUT.onnx]
+python scripts/make_first_model.py [OUTPUT.onnx]
 """
 
 from __future__ import annotations

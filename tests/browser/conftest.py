@@ -15,8 +15,8 @@ from .kernel import Kernel
 from .server import ROOT, Site
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from chromium import find_chromium  # noqa: E402
-from steps import BuildError  # noqa: E402
+from chromium import find_chromium
+from steps import BuildError
 
 CHROMIUM_FLAGS = [
     "--no-sandbox",  # the tests run as root in containers

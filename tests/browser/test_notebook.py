@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser
-
 from tests.conformance import replay
 
 from .conftest import open_kernel

@@ -120,12 +120,10 @@ def wait_until_ready(page: Page) -> float:
     """Wait for the first evaluation of the untrained network; returns the seconds it took."""
     start = time.monotonic()
     page.wait_for_function("window.demo !== undefined")
-    with tqdm(desc="loading", bar_format="{desc}: {elapsed}", leave=False) as bar:
-        while progress(page)["state"] == "loading":
-            if time.monotonic() - start > LOAD_TIMEOUT_S:
-                raise DemoError(f"the page was not ready after {LOAD_TIMEOUT_S} s")
-            time.sleep(POLL_S)
-            bar.refresh()
+    while progress(page)["state"] == "loading":
+        if time.monotonic() - start > LOAD_TIMEOUT_S:
+            raise DemoError(f"the page was not ready after {LOAD_TIMEOUT_S} s")
+        time.sleep(POLL_S)
     return time.monotonic() - start
 
 
@@ -252,6 +250,7 @@ def summary(page: Page, load_seconds: float, wall_seconds: float) -> float:
 def train_headless(url: str, screenshots: Path | None) -> float:
     """Drive the page to the end of the training; returns the test accuracy."""
     with opened_page(url) as page:
+        print("loading Python, deriving and compiling the training graph ...", flush=True)
         load_seconds = wait_until_ready(page)
         start = time.monotonic()
         if screenshots:

@@ -10,6 +10,7 @@ const LOGARITHMIC = 3;
 /** Makes 100 % a finite place on the stretched scale, a third of a decade above 99.5 %. */
 const HEADROOM = 0.0025;
 const LOSS_TICKS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10] as const;
+const MAX_LOSS_TICKS = 8;
 const ACCURACY_TICKS = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 1];
 
 /** Accuracy to height: equal distances are equal ratios of the error rate. */
@@ -114,7 +115,8 @@ export class Charts {
       scales: { ...common.scales, y: { distr: LOGARITHMIC, range: lossRange } },
       series: [
         {},
-        { stroke: fade(colour("loss")), width: 1, spanGaps: true, points: { show: false } },
+        // The raw losses jump about; the scale follows the smooth ones.
+        { stroke: fade(colour("loss")), width: 1, auto: false, points: { show: false } },
         { stroke: colour("loss"), width: 2, spanGaps: true, points: { show: false } },
         this.#testSeries(),
       ],
@@ -122,7 +124,7 @@ export class Charts {
         this.#axis({ size: 32 }),
         this.#axis({
           size: 48,
-          splits: (_plot, _axis, low, high) => LOSS_TICKS.filter((tick) => tick >= low && tick <= high),
+          splits: (_plot, _axis, low, high) => lossTicks(low, high),
           filter: (_plot, splits) => splits,
           values: (_plot, splits) => splits.map(String),
         }),
@@ -157,6 +159,13 @@ function lossRange(_plot: uPlot, low: number | null, high: number | null): [numb
   const below = LOSS_TICKS.filter((tick) => tick <= (low ?? 0.1)).at(-1);
   const above = LOSS_TICKS.find((tick) => tick >= (high ?? 2));
   return [below ?? LOSS_TICKS[0], above ?? 10];
+}
+
+/** Decades with their 2s and 5s; bare decades where that would crowd the axis. */
+function lossTicks(low: number, high: number): number[] {
+  const ticks = LOSS_TICKS.filter((tick) => tick >= low && tick <= high);
+  const decades = ticks.filter((tick) => String(tick).includes("1"));
+  return ticks.length > MAX_LOSS_TICKS ? decades : ticks;
 }
 
 function fade(hex: string): string {

@@ -272,7 +272,11 @@ function verdict(probabilities: Float32Array | undefined, truth: number | undefi
   const known = truth === undefined ? "" : ` The label says ${truth}.`;
   return probability < SURE
     ? `Not sure: perhaps a ${digit}.${known}`
-    : `It reads a ${digit}, ${percent(probability)} sure.${known}`;
+    : `It reads a ${digit}, ${certainty(probability)} sure.${known}`;
+}
+
+function certainty(probability: number): string {
+  return probability > 0.999 ? "over 99.9 %" : percent(probability);
 }
 
 function connectControls(trainer: Trainer): void {

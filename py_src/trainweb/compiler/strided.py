@@ -105,90 +105,122 @@ class Move:
 
 def absorb_copies(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
     """Let products use strided tensors directly; copies that nobody reads any more are dropped."""
-    slots: list[Instruction | None] = list(instructions)
-    kept = {b.storage for b in outputs}
-    _read_sources(slots)
-    _write_targets(slots, kept)
-    _drop_unread(slots, kept)
-    return [i for i in slots if i is not None]
+    return _Absorber(instructions, outputs).run()
 
 
-def _writers(slots: list[Instruction | None]) -> dict[Storage, list[int]]:
-    found: dict[Storage, list[int]] = {}
-    for k, i in enumerate(slots):
-        for b in i.writes if i is not None else ():
-            found.setdefault(b.storage, []).append(k)
-    return found
+class _Absorber:
+    def __init__(self, instructions: list[Instruction], outputs: list[Buf]) -> None:
+        self.slots: list[Instruction | None] = list(instructions)
+        self.kept = {b.storage for b in outputs}
+        self.readers: dict[Storage, set[int]] = {}
+        self.writers: dict[Storage, set[int]] = {}
+        for k in range(len(instructions)):
+            self._note(k)
 
+    def _note(self, k: int) -> None:
+        i = self.slots[k]
+        assert i is not None
+        for b in i.reads:
+            self.readers.setdefault(b.storage, set()).add(k)
+        for b in i.writes:
+            self.writers.setdefault(b.storage, set()).add(k)
 
-def _readers(slots: list[Instruction | None]) -> dict[Storage, list[int]]:
-    found: dict[Storage, list[int]] = {}
-    for k, i in enumerate(slots):
-        for b in i.reads if i is not None else ():
-            found.setdefault(b.storage, []).append(k)
-    return found
+    def _forget(self, k: int) -> None:
+        i = self.slots[k]
+        assert i is not None
+        for b in i.reads:
+            self.readers[b.storage].discard(k)
+        for b in i.writes:
+            self.writers[b.storage].discard(k)
 
+    def _store(self, k: int, call: KernelCall, operand: Operand, strides: list[int], place: Buf) -> None:
+        self._forget(k)
+        operand.store(call, strides, place)
+        self._note(k)
 
-def _is(i: Instruction | None, kernel: str) -> bool:
-    return isinstance(i, KernelCall) and i.kernel == kernel
+    def _remove(self, k: int) -> None:
+        self._forget(k)
+        self.slots[k] = None
 
+    def _is(self, k: int, kernel: str) -> bool:
+        i = self.slots[k]
+        return isinstance(i, KernelCall) and i.kernel == kernel
 
-def _read_sources(slots: list[Instruction | None]) -> None:
-    """Products read what a copy was made of, through any number of copies."""
-    writers = _writers(slots)
-    for k, call in enumerate(slots):
-        if not isinstance(call, KernelCall) or call.kernel != GEMM:
-            continue
-        for pointer in ("a", "b"):
-            while True:
-                b = call.args[pointer]
-                made = writers.get(b.storage, [])
-                if len(made) != 1 or made[0] >= k or not _is(slots[made[0]], COPY):
-                    break
-                copy: Any = slots[made[0]]
-                move = Move.of(copy, "dst", "src")
-                if move is None or any(made[0] < w < k for w in writers.get(move.sparse.storage, [])):
-                    break
-                operand = Operand.of(call, pointer)
-                strides = move.strides_of(operand.loops)
-                # Packing needs one direction in order.
-                if strides is None or (1 not in strides[2:] and min(size for size, _ in operand.loops[2:]) > 1):
-                    break
-                operand.store(call, strides, move.place(b))
+    def run(self) -> list[Instruction]:
+        """The instructions that are left."""
+        products = [k for k in range(len(self.slots)) if self._is(k, GEMM)]
+        for k in products:
+            for pointer in ("a", "b"):
+                while self._read_source(k, pointer):
+                    pass
+        for k in products:
+            while self._write_target(k):
+                pass
+        self._drop_unread()
+        return [i for i in self.slots if i is not None]
 
+    def _read_source(self, k: int, pointer: str) -> bool:
+        """Let product `k` read what the copy before it was made of; False where it cannot."""
+        call: Any = self.slots[k]
+        made = self.writers.get(call.args[pointer].storage, set())
+        if len(made) != 1 or min(made) >= k or not self._is(min(made), COPY):
+            return False
+        at = min(made)
+        copy: Any = self.slots[at]
+        move = Move.of(copy, "dst", "src")
+        if move is None or any(at < w < k for w in self.writers.get(move.sparse.storage, ())):
+            return False
+        operand = Operand.of(call, pointer)
+        strides = move.strides_of(operand.loops)
+        # Packing needs one direction in order.
+        if strides is None or (1 not in strides[2:] and min(size for size, _ in operand.loops[2:]) > 1):
+            return False
+        self._store(k, call, operand, strides, move.place(call.args[pointer]))
+        return True
 
-def _write_targets(slots: list[Instruction | None], kept: set[Storage]) -> None:
-    """A product whose result is only copied elsewhere is stored there."""
-    for k, call in enumerate(slots):
-        if not isinstance(call, KernelCall) or call.kernel != GEMM or call.args["accumulate"]:
-            continue
-        while True:
-            writers, readers = _writers(slots), _readers(slots)
-            c = call.args["c"]
-            after = [r for r in readers.get(c.storage, []) if r > k]
-            if (
-                c.storage in kept or c.storage.segment != ARENA or len(after) != 1
-                or writers[c.storage] != [k] or not _is(slots[after[0]], COPY)
-            ):  # fmt: skip
-                break
-            copy: Any = slots[after[0]]
-            move = Move.of(copy, "src", "dst")
-            if move is None or not move.dense.same_place(Buf(c.storage, "float32", (c.size,), None, c.shift)):
-                break
-            target = move.sparse.storage
-            early = [x for x in (*readers.get(target, []), *writers.get(target, [])) if x < after[0] and x != k]
-            operand = Operand.of(call, "c")
-            strides = move.strides_of(operand.loops)
-            unread = all(not any(r.storage is target for r in slots[x].reads) for x in early if slots[x])  # type: ignore[union-attr]
-            if strides is None or not unread or target.segment != ARENA:
-                break
-            if strides[3] != 1 and call.args["n"] > 1:
-                if strides[2] != 1:
-                    break
-                _transpose(call)
-                strides[2], strides[3] = strides[3], strides[2]
-            operand.store(call, strides, move.place(c))
-            slots[after[0]] = None
+    def _write_target(self, k: int) -> bool:
+        """Let product `k` store its result where the only reader, a copy, would move it; False where it cannot."""
+        call: Any = self.slots[k]
+        c = call.args["c"]
+        after = [r for r in self.readers.get(c.storage, ()) if r > k]
+        if (
+            call.args["accumulate"] or c.storage in self.kept or c.storage.segment != ARENA or len(after) != 1
+            or self.writers[c.storage] != {k} or not self._is(after[0], COPY)
+        ):  # fmt: skip
+            return False
+        copy: Any = self.slots[after[0]]
+        move = Move.of(copy, "src", "dst")
+        if move is None or not move.dense.same_place(Buf(c.storage, "float32", (c.size,), None, c.shift)):
+            return False
+        target = move.sparse.storage
+        operand = Operand.of(call, "c")
+        strides = move.strides_of(operand.loops)
+        if strides is None or target.segment != ARENA or self._read_before(target, after[0]):
+            return False
+        if strides[3] != 1 and call.args["n"] > 1:
+            if strides[2] != 1:
+                return False
+            _transpose(call)
+            strides[2], strides[3] = strides[3], strides[2]
+        self._store(k, call, operand, strides, move.place(c))
+        self._remove(after[0])
+        return True
+
+    def _read_before(self, target: Storage, k: int) -> bool:
+        # A product names its result among its reads, though it only writes it.
+        for r in self.readers.get(target, ()):
+            i = self.slots[r]
+            if r < k and not (isinstance(i, KernelCall) and i.kernel == GEMM and i.args["c"].storage is target):
+                return True
+        return False
+
+    def _drop_unread(self) -> None:
+        for k in range(len(self.slots) - 1, -1, -1):
+            i = self.slots[k]
+            if i is not None and self._is(k, COPY):
+                out = i.writes[0].storage
+                if out.segment == ARENA and out not in self.kept and not self.readers.get(out):
+                    self._remove(k)
 
 
 def _transpose(call: KernelCall) -> None:
@@ -199,17 +231,3 @@ def _transpose(call: KernelCall) -> None:
     a, b = (g["a_row"], g["a_col"]), (g["b_row"], g["b_col"])
     (g["a_col"], g["a_row"]), (g["b_col"], g["b_row"]) = b, a
     g["bias_row"], g["bias_col"] = g["bias_col"], g["bias_row"]
-
-
-def _drop_unread(slots: list[Instruction | None], kept: set[Storage]) -> None:
-    while True:
-        readers = _readers(slots)
-        dead = [
-            k for k, i in enumerate(slots)
-            if _is(i, COPY) and i is not None and i.writes[0].storage.segment == ARENA
-            and i.writes[0].storage not in kept and i.writes[0].storage not in readers
-        ]  # fmt: skip
-        if not dead:
-            return
-        for k in dead:
-            slots[k] = None

@@ -1,0 +1,41 @@
+/** trainweb: query.reproducible picks the build without fused multiply-add. */
+
+import { contenderOf } from "./sessions.mjs";
+
+/** Worker of the package, to ask it for the kernels' memory. */
+let worker = null;
+
+const NativeWorker = globalThis.Worker;
+globalThis.Worker = class extends NativeWorker {
+  constructor(...args) {
+    super(...args);
+    worker ??= this;
+  }
+};
+
+/** Bytes allocated in the kernels' memory and its size: the worker's own `memory` call, as comlink sends it. */
+function kernelMemory() {
+  return new Promise((resolve) => {
+    const id = "bench-memory";
+    const listen = ({ data }) => {
+      if (data?.id === id) {
+        worker.removeEventListener("message", listen);
+        resolve(data.value.ok);
+      }
+    };
+    worker.addEventListener("message", listen);
+    worker.postMessage({ id, type: "APPLY", path: ["memory"], argumentList: [] });
+  });
+}
+
+export async function create(env) {
+  const { TrainingSession, Tensor, env: settings } = await import("/dist/index.js");
+  settings.pyodide.indexURL = "/pyodide/";
+  settings.wasm.numThreads = env.threads;
+  settings.logLevel = "info";
+  const session = await TrainingSession.create(env.files, {
+    reproducible: env.query.reproducible === "1",
+  });
+  const contender = contenderOf(session, Tensor, env, { version: settings.versions.trainweb });
+  return { ...contender, session, memory: kernelMemory };
+}

@@ -1,0 +1,210 @@
+"""Milliseconds of a training step, of trainweb and its peers, interleaved in one Chromium.
+
+    python bench/run.py --quick
+    python bench/run.py [--models A,B,C,D,Dn,E,F] [--contenders trainweb,ort,...] [--rounds 7] [--block 0.7]
+
+A step is runTrainStep + runOptimizerStep + lazyResetGrad: it starts from the host's batch and ends when the loss is a
+number in JavaScript and the parameters are updated. Contenders take turns, in blocks of about `--block` seconds,
+in reverse order every other round. Tables go to the terminal and, with everything measured, to .build/bench/results.
+
+TRAINWEB_ORT_PYTHON and TRAINWEB_TORCH_PYTHON name interpreters with onnxruntime-training and PyTorch, for the native
+contenders; those without an interpreter are left out, with a word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import models
+from browser import BUILD, ContenderError, ContenderPage, build_peak, install_peers, machine, open_browser, open_site
+from contenders import DEFAULT, QUICK, REFERENCE, Contender, select
+from networks import MODELS
+from playwright.sync_api import Browser
+from playwright.sync_api import Error as PlaywrightError
+from tables import print_model
+
+from tests.browser.server import Site
+
+QUICK_MODELS = ("A", "C", "E")
+RESULTS = BUILD / "results"
+WARM_UP_STEPS = 8
+SLOW_STEP_MS, SLOW_ROUNDS = 400.0, 3
+"""Steps beyond that come one a block, in so many rounds."""
+PAUSE_S = 0.1
+PARTS_STEPS = 15
+PEAK = Contender("peak", "register peak", 1, {"contender": "peak"})
+
+Result = dict[str, Any]
+
+
+class Turn:
+    """One contender's page and its measurements of one model."""
+
+    def __init__(self, contender: Contender, page: ContenderPage) -> None:
+        self.contender, self.page = contender, page
+        self.times: list[float] = []
+        self.blocks: list[float] = []
+        self.steps, self.slow = 1, False
+        self.error: str | None = None
+
+    def warm_up(self, block_s: float) -> None:
+        """Reach the steady state and choose the length of a block."""
+        each = min(self._run(1 if self._slow_already() else WARM_UP_STEPS))
+        self.slow = each > SLOW_STEP_MS
+        self.steps = 1 if self.slow else max(3, min(2000, round(1e3 * block_s / max(each, 0.01))))
+        if not self.slow:
+            self._run(min(self.steps, 200))
+
+    def _slow_already(self) -> bool:
+        return self.page.evaluate("bench.marks.firstStep - bench.marks.created") > 4 * SLOW_STEP_MS
+
+    def _run(self, n: int) -> list[float]:
+        return self.page.run(n)
+
+    def block(self, number: int) -> None:
+        """Measure one block."""
+        if self.error is not None or (self.slow and number >= SLOW_ROUNDS):
+            return
+        time.sleep(PAUSE_S)
+        try:
+            times = self._run(self.steps)
+        except PlaywrightError as error:
+            self.error = error.message
+            return
+        self.times += times
+        self.blocks.append(sum(times) / len(times))
+
+    def result(self) -> Result:
+        """What was measured; losses are those of the first steps."""
+        found: Result = {"contender": self.contender.name, "label": self.contender.label, "threads": self.contender.threads}
+        if self.error is not None or not self.times:
+            return {**found, "error": self.error or "nothing measured"}
+        count = self.page.evaluate("bench.losses.length")
+        if count < WARM_UP_STEPS:
+            self._run(WARM_UP_STEPS - count)
+        parts = None if self.slow else self.page.evaluate(f"bench.parts({PARTS_STEPS})")
+        return {
+            **found, "min": min(self.times), "median": median(self.times), "blocks": self.blocks, "n": len(self.times),
+            "parts": parts, "losses": self.page.evaluate("bench.losses"), "memory": self.page.evaluate("bench.memory()"),
+            "info": self.page.evaluate("bench.info"), "marks": self.page.evaluate("bench.marks"),
+            "log": self.page.log[:5],
+        }  # fmt: skip
+
+
+def measure_pages(
+    browser: Browser, site: Site, model: str, contenders: list[Contender], rounds: int, block_s: float
+) -> tuple[list[Result], float]:
+    """All contenders that run in the page, and the peak GFLOP/s of one thread measured among them."""
+    turns: list[Turn] = []
+    failed: list[Result] = []
+    for contender in [PEAK, *contenders]:
+        context = browser.new_context()
+        try:
+            turns.append(Turn(contender, ContenderPage(context, site, model, contender.query)))
+        except (ContenderError, PlaywrightError) as error:
+            failed.append({
+                "contender": contender.name, "label": contender.label, "threads": contender.threads, "error": str(error),
+            })  # fmt: skip
+            context.close()
+    for turn in turns:
+        turn.warm_up(block_s if turn.contender is not PEAK else block_s / 4)
+    for number in range(rounds):
+        for turn in reversed(turns) if number % 2 else turns:
+            turn.block(number)
+    results = [turn.result() for turn in turns]
+    for turn in turns:
+        turn.page.close()
+    peak = next(r for r in results if r["contender"] == PEAK.name)
+    gflops = peak["info"]["flops"] / peak["min"] / 1e6
+    return [r for r in results if r is not peak] + failed, gflops
+
+
+def measure_native(contender: Contender, folder: Path, seconds: float) -> Result:
+    """One native contender, in a process of its own."""
+    found: Result = {"contender": contender.name, "label": contender.label, "threads": contender.threads}
+    python = contender.interpreter()
+    assert python is not None
+    command = [python, contender.program, str(folder), str(contender.threads), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {**found, "error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+    return {**found, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def runnable(contenders: list[Contender]) -> list[Contender]:
+    """Those with an interpreter; says which have none."""
+    kept = []
+    for c in contenders:
+        if c.program and c.interpreter() is None:
+            print(f"{c.name} is left out: {c.python} names no interpreter")
+        else:
+            kept.append(c)
+    return kept
+
+
+def measure_model(
+    browser: Browser, site: Site, name: str, contenders: list[Contender], rounds: int, block_s: float
+) -> Result:
+    """Every contender on one model."""
+    built = models.build(name)
+    chosen = [c for c in contenders if c.runs(name)]
+    load = machine()["load"]
+    results, peak = measure_pages(browser, site, name, [c for c in chosen if not c.program], rounds, block_s)
+    results += [measure_native(c, built.folder, rounds * block_s / 2) for c in chosen if c.program]
+    return {
+        "model": name, "flops": built.manifest["flops"], "n_params": built.manifest["n_params"],
+        "artifacts": built.made_by, "peak_gflops": peak, "load": load, "results": results,
+    }  # fmt: skip
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="A, C and E; trainweb and onnxruntime-web; under 3 minutes")
+    parser.add_argument("--models", help=f"of {','.join(MODELS)}")
+    parser.add_argument("--contenders", help=f"of {','.join(DEFAULT)}")
+    parser.add_argument("--rounds", type=int, help="blocks of each contender (7; 5 with --quick)")
+    parser.add_argument("--block", type=float, help="seconds of a block (0.7; 0.5 with --quick)")
+    parser.add_argument("--out", type=Path, help="JSON file; default: .build/bench/results/steps-DATE.json")
+    options = parser.parse_args()
+    options.models = options.models.split(",") if options.models else list(QUICK_MODELS if options.quick else MODELS)
+    unknown = [m for m in options.models if m not in MODELS]
+    if unknown:
+        parser.error(f"no model {', '.join(unknown)}; there are {', '.join(MODELS)}")
+    options.rounds = options.rounds or (5 if options.quick else 7)
+    options.block = options.block or (0.5 if options.quick else 0.7)
+    return options
+
+
+def main() -> int:
+    """Measure, print, save. Exit status 1 when trainweb failed or its losses are not its reference's."""
+    options = parse()
+    contenders = runnable(select(options.contenders, QUICK if options.quick else DEFAULT))
+    install_peers()
+    build_peak()
+    now = datetime.datetime.now(datetime.UTC)
+    report: Result = {"date": now.isoformat(timespec="seconds"), "machine": machine(), "models": []}
+    out = options.out or RESULTS / f"steps-{now:%Y%m%d-%H%M%S}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    good = True
+    with open_browser() as browser, open_site() as site:
+        report["machine"]["chromium"] = browser.version
+        for name in options.models:
+            found = measure_model(browser, site, name, contenders, options.rounds, options.block)
+            report["models"].append(found)
+            good &= print_model(found, REFERENCE)
+            out.write_text(json.dumps(report, indent=1))
+    print(f"\n{out}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

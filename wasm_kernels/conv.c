@@ -134,27 +134,40 @@ TW_INLINE void store_strip(float *y, int32_t step, int32_t lanes, f32x4 v, bool 
     store4(y, v);
 }
 
+/* One (channel, tap): its weights at constant offset u, its sources at byte offset `at`. */
+TW_INLINE void conv_step(const int32_t rows, const int32_t strips, const int32_t u, const float *const line[TILE_ROWS],
+                         const char *const source[2], int32_t at, f32x4 acc[TILE_ROWS][2]) {
+    f32x4 v[2];
+    UNROLL for (int32_t j = 0; j < strips; j++) v[j] = load4((const float *)(source[j] + at));
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        f32x4 weight = load_splat(line[i] + u);
+        UNROLL for (int32_t j = 0; j < strips; j++) {
+            acc[i][j] = madd(weight, v[j], acc[i][j]);
+            IN_ORDER(acc[i][j]);
+        }
+    }
+}
+
 /* rows output channels x strips of 4 columns; sources of strip j at base[j], its outputs at y[j] of channel 0. */
 TW_INLINE void conv_tile(const int32_t rows, const int32_t strips, int32_t k, const float *w, int32_t w_row,
                          const int32_t *offsets, const float *const *base, const strip_out *o, const int32_t *at,
                          const int32_t *lanes) {
-    f32x4 acc[rows][strips];
-    const float *line[rows];
-    const char *source[strips];
+    f32x4 acc[TILE_ROWS][2];
+    const float *line[TILE_ROWS];
+    const char *source[2];
     UNROLL for (int32_t i = 0; i < rows; i++) {
         f32x4 start = splat(o->bias ? o->bias[i] : 0);
         UNROLL for (int32_t j = 0; j < strips; j++) acc[i][j] = start;
         line[i] = w + i * w_row;
     }
     UNROLL for (int32_t j = 0; j < strips; j++) source[j] = (const char *)base[j];
-    for (int32_t p = 0; p < k; p++) {
-        f32x4 v[strips];
-        UNROLL for (int32_t j = 0; j < strips; j++) v[j] = load4((const float *)(source[j] + offsets[p]));
-        UNROLL for (int32_t i = 0; i < rows; i++) {
-            f32x4 weight = load_splat(line[i]);
-            UNROLL for (int32_t j = 0; j < strips; j++) acc[i][j] = madd(weight, v[j], acc[i][j]);
-            line[i]++;
-        }
+    for (; k >= 4; k -= 4, offsets += 4) {
+        UNROLL for (int32_t u = 0; u < 4; u++) conv_step(rows, strips, u, line, source, offsets[u], acc);
+        UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
+    }
+    for (; k; k--, offsets++) {
+        conv_step(rows, strips, 0, line, source, *offsets, acc);
+        UNROLL for (int32_t i = 0; i < rows; i++) line[i]++;
     }
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < strips; j++) {

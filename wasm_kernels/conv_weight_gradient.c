@@ -19,20 +19,23 @@ enum { TILE_M = 3, TILE_K = 3 };
 TW_INLINE void weight_tile(const int32_t rows, const int32_t taps, int32_t strips, const float *dy, int32_t dy_line,
                            const float *sources, const int32_t *offsets, const int32_t *positions, float *acc,
                            int32_t acc_line) {
-    f32x4 sum[rows][taps];
-    const char *source[taps];
-    const float *line[rows];
+    f32x4 sum[TILE_M][TILE_K];
+    const char *source[TILE_K];
+    const float *line[TILE_M];
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < taps; j++) sum[i][j] = load4(acc + i * acc_line + 4 * j);
         line[i] = dy + i * dy_line;
     }
     UNROLL for (int32_t j = 0; j < taps; j++) source[j] = (const char *)sources + offsets[j];
     for (int32_t s = 0; s < strips; s++) {
-        f32x4 v[taps];
+        f32x4 v[TILE_K];
         UNROLL for (int32_t j = 0; j < taps; j++) v[j] = load4((const float *)(source[j] + positions[s]));
         UNROLL for (int32_t i = 0; i < rows; i++) {
             f32x4 d = load4(line[i]);
-            UNROLL for (int32_t j = 0; j < taps; j++) sum[i][j] = madd(d, v[j], sum[i][j]);
+            UNROLL for (int32_t j = 0; j < taps; j++) {
+                sum[i][j] = madd(d, v[j], sum[i][j]);
+                IN_ORDER(sum[i][j]);
+            }
             line[i] += 4;
         }
     }

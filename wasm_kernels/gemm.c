@@ -50,6 +50,15 @@ TW_INLINE void pack_copy(const int32_t width, float *out, const float *src, int3
     }
 }
 
+/* The same for any width from 4 to 8: the second four overlap the first. */
+static void pack_copy_narrow(float *out, int32_t width, const float *src, int32_t step, int32_t k) {
+    for (int32_t p = 0; p < k; p++, out += width, src += step) {
+        f32x4 low = load4(src), high = load4(src + width - 4);
+        store4(out, low);
+        store4(out + width - 4, high);
+    }
+}
+
 /* Lines are contiguous along k: transpose. */
 TW_INLINE void pack_transposed(const int32_t width, float *out, const float *src, int32_t line, int32_t k) {
     int32_t p = 0;
@@ -69,6 +78,8 @@ static void pack_panel(float *out, int32_t width, const float *src, int32_t line
         pack_copy(8, out, src, step, k);
     } else if (lines == 4 && width == 4 && line == 1) {
         pack_copy(4, out, src, step, k);
+    } else if (lines >= 4 && lines == width && line == 1) {
+        pack_copy_narrow(out, width, src, step, k);
     } else if (lines == 8 && width == 8 && step == 1) {
         pack_transposed(8, out, src, line, k);
     } else if (lines == 4 && width == 4 && step == 1) {
@@ -145,10 +156,10 @@ static __attribute__((noinline)) void finish_tile(const float *t, int32_t ldt, i
     }
 }
 
-TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[rows][vecs], const tile_out *o, int32_t row,
+TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_out *o, int32_t row,
                             int32_t col, int32_t cols) {
     if (o->c_col != 1 || cols != 4 * vecs || (o->bias && (o->bias_row != 0 || o->bias_col != 1))) {
-        float t[8 * 4 * vecs];
+        float t[8 * TILE_COLS];
         UNROLL for (int32_t i = 0; i < rows; i++) {
             UNROLL for (int32_t j = 0; j < vecs; j++) store4(t + (i * vecs + j) * 4, acc[i][j]);
         }
@@ -184,24 +195,37 @@ TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[rows
     }
 }
 
+/* One step of the depth at constant offset u. */
+TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool in_place, const int32_t u,
+                         const float *const line[TILE_ROWS], const float *b, f32x4 acc[TILE_ROWS][2]) {
+    f32x4 bv[2];
+    UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * (u * vecs + j));
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        f32x4 av = load_splat(in_place ? line[i] + u : line[0] + u * rows + i);
+        UNROLL for (int32_t j = 0; j < vecs; j++) {
+            acc[i][j] = madd(av, bv[j], acc[i][j]);
+            IN_ORDER(acc[i][j]);
+        }
+    }
+}
+
 /* a(i, p) = a[i * row + p] if `in_place`, else a[i + p * rows]; b(p, j) = b[p * 4 * vecs + j]. */
 TW_INLINE void tile(const int32_t rows, const int32_t vecs, const bool in_place, int32_t k, const float *a, int32_t a_row,
-                      const float *b, const tile_out *o, int32_t row, int32_t col, int32_t cols) {
-    f32x4 acc[rows][vecs];
+                    const float *b, const tile_out *o, int32_t row, int32_t col, int32_t cols) {
+    f32x4 acc[TILE_ROWS][2];
+    const float *line[TILE_ROWS];
+    const int32_t lines = in_place ? rows : 1, step = in_place ? 1 : rows;
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
     }
-    const float *line[rows];
-    UNROLL for (int32_t i = 0; i < rows; i++) line[i] = a + i * (in_place ? a_row : 1);
-    for (int32_t p = 0; p < k; p++) {
-        f32x4 bv[vecs];
-        UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * j);
-        UNROLL for (int32_t i = 0; i < rows; i++) {
-            f32x4 av = load_splat(line[i]);
-            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = madd(av, bv[j], acc[i][j]);
-            line[i] += in_place ? 1 : rows;
-        }
-        b += 4 * vecs;
+    UNROLL for (int32_t i = 0; i < lines; i++) line[i] = a + i * a_row;
+    for (; k >= 4; k -= 4, b += 16 * vecs) {
+        UNROLL for (int32_t u = 0; u < 4; u++) tile_step(rows, vecs, in_place, u, line, b, acc);
+        UNROLL for (int32_t i = 0; i < lines; i++) line[i] += 4 * step;
+    }
+    for (; k; k--, b += 4 * vecs) {
+        tile_step(rows, vecs, in_place, 0, line, b, acc);
+        UNROLL for (int32_t i = 0; i < lines; i++) line[i] += step;
     }
     store_tile(rows, vecs, acc, o, row, col, cols);
 }

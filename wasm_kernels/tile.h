@@ -11,6 +11,9 @@ enum { TILE_ROWS = 4 };
 #endif
 enum { TILE_COLS = 8 };
 
+/* Keeps the compiler from gathering several steps of one accumulator, for which all their operands would have to live. */
+#define IN_ORDER(x) __asm__ volatile("" : "+r"(x))
+
 #define UNROLL _Pragma("clang loop unroll(full)")
 
 /* Splits `total` rows into blocks of at most TILE_ROWS of nearly equal height: short tiles leave the adders idle. */

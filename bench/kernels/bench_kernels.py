@@ -1,0 +1,189 @@
+"""GFLOP/s of the kernels in Chromium, and their share of what registers alone allow (peak.c, interleaved).
+
+    python bench/kernels/bench_kernels.py [--build kernels.relaxed] [--rounds 7] [pattern ...]
+
+A pattern selects the cases whose name contains it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+HERE = Path(__file__).resolve().parent
+ENGINE = HERE.parents[1] / "py_src" / "trainweb" / "engine"
+CHROMIUM = "/usr/bin/chromium"
+# The optimising compiler at once: on a busy machine its background threads may not get to run for seconds.
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--no-first-run", "--disable-sync",
+         "--disable-component-update", "--disable-gpu",
+         "--js-flags=--no-liftoff --no-wasm-dynamic-tiering"]  # fmt: skip
+GEMM_SHAPES = [
+    (64, 64, 32), (128, 128, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024),
+    (64, 256, 784), (64, 128, 256), (64, 10, 128), (128, 1024, 784), (128, 1024, 1024), (128, 10, 1024),
+    (512, 384, 128), (512, 512, 128), (512, 128, 512), (512, 128, 128),
+]  # fmt: skip
+# (batch, input channels, output channels, height = width, kernel, stride, groups)
+CONV_SHAPES = [
+    (32, 1, 32, 28, 3, 1, 1), (32, 32, 64, 14, 3, 1, 1),
+    (16, 3, 16, 32, 3, 1, 1), (16, 16, 16, 32, 3, 1, 1), (16, 16, 32, 32, 3, 2, 1), (16, 32, 32, 16, 3, 1, 1),
+    (16, 32, 64, 16, 3, 2, 1), (16, 64, 64, 8, 3, 1, 1), (16, 16, 32, 32, 1, 2, 1), (16, 64, 128, 14, 1, 1, 1),
+    (4, 32, 32, 28, 3, 1, 32), (1, 64, 64, 56, 3, 1, 1), (4, 3, 32, 64, 7, 2, 1),
+]  # fmt: skip
+
+
+def gemm_case(layout: str, m: int, n: int, k: int) -> dict[str, Any]:
+    """One product; the layout says which operand is stored transposed."""
+    ta, tb = layout[0] == "T", layout[1] == "T"
+    args = {"a": 4 * m * k, "b": 4 * n * k, "bias": None, "c": 4 * m * n, "packed": 4 * 384 * 1504, "m": m, "n": n,
+            "k": k, "a_row": 1 if ta else k, "a_col": m if ta else 1, "b_row": 1 if tb else n, "b_col": k if tb else 1,
+            "c_row": n, "bias_row": 0, "bias_col": 0, "batch": [1, 1], "a_batch": [0, 0], "b_batch": [0, 0],
+            "c_batch": [0, 0], "bias_batch": [0, 0], "alpha": 1, "beta": 1, "accumulate": 0, "activation": 0}  # fmt: skip
+    return {"name": f"gemm {layout} {m}x{n}x{k}", "flops": 2 * m * n * k, "kernel": "gemm_f32", "args": args}
+
+
+def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, groups: int) -> Iterator[dict[str, Any]]:
+    """Forward, data and weight gradient of one convolution."""
+    pad = kernel // 2
+    out = (size + 2 * pad - kernel) // stride + 1
+    x, y, w = 4 * n * c * size**2, 4 * n * m * out**2, 4 * m * c // groups * kernel**2
+    words = {"n": n, "c": c, "m": m, "groups": groups, "size": [1, size, size], "kernel": [1, kernel, kernel],
+             "out": [1, out, out], "stride": [1, stride, stride], "dilation": [1, 1, 1], "pad": [0, pad, pad],
+             "accumulate": 0, "activation": 0, "work": 1 << 24}  # fmt: skip
+    name = f"{n}x{c}x{size}x{size} -> {m} {kernel}x{kernel}" + f" s{stride}" * (stride > 1) + f" g{groups}" * (groups > 1)
+    flops = 2 * n * m * out**2 * c // groups * kernel**2
+    for kind, operands in {
+        "conv": {"kernel": "conv_f32", "args": {"x": x, "w": w, "bias": 4 * m, "y": y}},
+        "conv dx": {"kernel": "conv_data_gradient_f32", "args": {"dy": y, "w": w, "bias": None, "dx": x, "swapped": w}},
+        "conv dw": {"kernel": "conv_weight_gradient_f32", "args": {"x": x, "dy": y, "dw": w, "db": 4 * m}},
+    }.items():
+        operands["args"].update(words)
+        yield {"name": f"{kind} {name}", "flops": flops, **operands}
+
+
+def pool_cases(planes: int, size: int, kernel: int, stride: int, pad: int) -> Iterator[dict[str, Any]]:
+    """Counts one operation an element of the input, so that the rate is elements a nanosecond."""
+    out = (size + 2 * pad - kernel) // stride + 1
+    x, y = 4 * planes * size**2, 4 * planes * out**2
+    words = {"planes": planes, "size": [1, size, size], "kernel": [1, kernel, kernel], "out": [1, out, out],
+             "stride": [1, stride, stride], "dilation": [1, 1, 1], "pad": [0, pad, pad], "pad_end": [0, pad, pad],
+             "count_include_pad": 0}  # fmt: skip
+    name = f"{planes}x{size}x{size} {kernel}x{kernel} s{stride}"
+    for kind, kernel_name, operands in [
+        ("max", "max_pool_f32", {"x": x, "y": y, "indices": 2 * y}),
+        ("average", "average_pool_f32", {"x": x, "y": y}),
+        ("average dx", "average_pool_gradient_f32", {"dy": y, "dx": x}),
+    ]:
+        yield {"name": f"pool {kind} {name}", "flops": x // 4, "kernel": kernel_name, "args": {**operands, **words}}
+
+
+def all_cases() -> list[dict[str, Any]]:
+    cases = [gemm_case(layout, *shape) for shape in GEMM_SHAPES for layout in ("NN", "NT", "TN")]
+    cases += [gemm_case("NN", 1, 1024, 1024), gemm_case("NT", 1, 1024, 1024), gemm_case("NN", 1024, 1, 1024)]
+    for shape in CONV_SHAPES:
+        cases += conv_cases(*shape)
+    for pool in [(32 * 32, 28, 2, 2, 0), (32 * 64, 14, 2, 2, 0), (16 * 64, 32, 3, 2, 1), (16 * 64, 8, 8, 1, 0)]:
+        cases += pool_cases(*pool)
+    return cases
+
+
+def compile_peak(target: Path, relaxed: bool) -> None:
+    """peak.c with the flags of the kernels."""
+    flags = ["-mrelaxed-simd", "-DTW_RELAXED"] if relaxed else []
+    subprocess.run(
+        [sys.executable, "-m", "ziglang", "cc", "--target=wasm32-freestanding", "-O3", "-nostdlib", "-msimd128",
+         "-fno-sanitize=all", "-Wl,--no-entry", *flags, str(HERE / "peak.c"), "-o", str(target)],
+        check=True,
+    )  # fmt: skip
+
+
+def serve(folder: Path) -> tuple[http.server.ThreadingHTTPServer, str]:
+    """A quiet server on a free port."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
+
+        def end_headers(self) -> None:
+            # Isolated pages have a clock of 5 us.
+            self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+            self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+            super().end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("localhost", 0), functools.partial(Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server, f"http://localhost:{server.server_port}"
+
+
+def in_page(origin: str, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Measure in a fresh Chromium."""
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page()
+        page.goto(origin + "/index.html")
+        result = page.evaluate("async (o) => (await import('/kernels.mjs')).measure(o)", options)
+        browser.close()
+        return result
+
+
+def run(build: Path, cases: list[dict[str, Any]], rounds: int, milliseconds: float) -> list[dict[str, Any]]:
+    """The measurements of all cases."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        compile_peak(folder / "peak.wasm", "relaxed" in build.name)
+        (folder / "kernels.wasm").write_bytes(build.read_bytes())
+        (folder / "kernels.mjs").write_bytes((HERE / "kernels.mjs").read_bytes())
+        (folder / "index.html").write_text("<!doctype html>")
+        server, origin = serve(folder)
+        options = {"kernelsUrl": "/kernels.wasm", "peakUrl": "/peak.wasm", "cases": cases, "rounds": rounds,
+                   "milliseconds": milliseconds}  # fmt: skip
+        try:
+            return in_page(origin, options)
+        finally:
+            server.shutdown()
+
+
+def median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def report(results: list[dict[str, Any]], write: Callable[[str], None] = print) -> None:
+    """One line a case; the share is the median over rounds of the rate against the peak measured just before."""
+    peaks = [rate for r in results for rate in r["peaks"]]
+    write(f"peak: {max(peaks):.1f} GFLOP/s max, {median(peaks):.1f} median")
+    for r in results:
+        rates = [r["flops"] / t / 1e6 for t in r["times"]]
+        share = median([rate / peak for rate, peak in zip(rates, r["peaks"], strict=True)])
+        write(f"{r['name']:40} {min(r['times']):9.4f} ms {max(rates):6.1f} GFLOP/s max {median(rates):6.1f} median"
+              f" {100 * share:5.1f} % of peak")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("patterns", nargs="*", help="parts of names of cases")
+    parser.add_argument("--build", default=str(ENGINE / "kernels.relaxed.wasm"), help="path of a build of the kernels")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--milliseconds", type=float, default=4, help="length of one measurement")
+    parser.add_argument("--json", help="also write the measurements to this file")
+    options = parser.parse_args()
+    cases = [c for c in all_cases() if not options.patterns or any(p in c["name"] for p in options.patterns)]
+    results = run(Path(options.build), cases, options.rounds, options.milliseconds)
+    report(results)
+    if options.json:
+        Path(options.json).write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
-"""`Module`, `Optimizer`, `CheckpointState` and `LinearLRScheduler`, as onnxruntime.training.api has them.
+"""Module, Optimizer, CheckpointState, LinearLRScheduler, as onnxruntime.training.api has them.
 
-A script written for that module runs after its import line is changed. What is other here: arrays are NumPy
-arrays where that module has OrtValues (they have `.numpy()` all the same), data are copies, and the warm-up
-and total counts of `LinearLRScheduler` are not swapped.
+A script written for that module runs after its import line is changed. What is other here: arrays
+are NumPy arrays where that module has OrtValues (they have `.numpy()` all the same), data are
+copies, and the warm-up and total counts of `LinearLRScheduler` are not swapped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainweb.training import state as states
 from trainweb.training.session import TrainingSession
 
 RESET_WORD, RANDOM_WORDS = 0, 10
-"""State words that outlive a change of optimizer: the reset flag; the seed and the offset behind it."""
+"""State words that outlive a change of optimizer: the reset flag; the seed and its offset."""
 
 
 class Pairs:
@@ -60,7 +60,7 @@ class Pairs:
 
 
 class CheckpointState(states.CheckpointState):
-    """Parameters, optimizer state and properties; iterating over `parameters` or `properties` gives pairs."""
+    """A checkpoint's content; iterating over `parameters` or `properties` gives pairs."""
 
     @staticmethod
     def load_checkpoint(source: Any) -> CheckpointState:
@@ -133,6 +133,8 @@ class Module:
         ndarray, or tuple of ndarray
             The outputs; one output is returned bare.
         """
+        if not self.training and self._models[1] is None:
+            raise SessionError("This Module has no EvalModel loaded.")
         names = self.input_names()
         if len(names) != len(user_inputs):
             raise FeedError(
@@ -235,15 +237,13 @@ class Optimizer:
 
 
 class LinearLRScheduler:
-    """Raises the rate from 0 over `warmup_step_count` steps, then lowers it to 0 at `total_step_count`.
+    """Raises the rate from 0 over `warmup_step_count` steps, lowers it to 0 at `total_step_count`.
 
-    The rate of the current step is set at once, then at each `step`. (In onnxruntime 1.19 this class takes
-    its counts the wrong way round; here they mean what they are called.)
+    The rate of the current step is set at once, then at each `step`. (In onnxruntime 1.19 this
+    class takes its counts the wrong way round; here they mean what they are called.)
     """
 
-    def __init__(
-        self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
         self._optimizer = optimizer
         optimizer._session.register_linear_lr_scheduler(warmup_step_count, total_step_count, initial_lr)
         self.step()
@@ -258,4 +258,11 @@ def _array(value: Any) -> Any:
     return value.numpy() if not isinstance(value, np.ndarray) and hasattr(value, "numpy") else value
 
 
-__all__ = ["CheckpointState", "LinearLRScheduler", "Module", "Optimizer", "Pairs", "ParameterBuffer"]
+__all__ = [
+    "CheckpointState",
+    "LinearLRScheduler",
+    "Module",
+    "Optimizer",
+    "Pairs",
+    "ParameterBuffer",
+]

@@ -49,24 +49,28 @@ def mlp(*, opset: int = 17) -> onnx.ModelProto:
         {"x": ["batch", 5]},
         {"logits": ["batch", 3]},
         {
-            "fc1.weight": normal(4, 5), "fc1.bias": normal(4, seed=1), "fc2.weight": normal(3, 4, seed=2),
-            "fc2.bias": normal(3, seed=3),
+            "fc1.weight": normal(4, 5), "fc1.bias": normal(4, seed=1),
+            "fc2.weight": normal(3, 4, seed=2), "fc2.bias": normal(3, seed=3),
         },
         opset=opset,
     )  # fmt: skip
 
 
 def batch_norm_net(*, training_mode: bool = False, opset: int = 17) -> onnx.ModelProto:
-    """x[batch, 2, 4, 4] -> Conv(3) -> BatchNormalization -> GlobalAveragePool -> Flatten -> MatMul(2) = logits."""
+    """x[batch, 2, 4, 4] -> Conv(3) -> BatchNormalization -> pool -> MatMul(2) = logits."""
     attrs: dict[str, Any] = {"training_mode": 1} if training_mode and opset >= 14 else {}
-    outputs = ["n"]
+    outputs, normalizer = ["n"], ["bn.scale", "bn.bias", "bn.mean", "bn.var"]
     if training_mode:
         # Before opset 14 the saved statistics are outputs too, and their presence means training.
-        outputs += ["bn.mean_out", "bn.var_out", *(["saved_mean", "saved_var"] if opset < 14 else [])]
+        outputs += [
+            "bn.mean_out",
+            "bn.var_out",
+            *(["saved_mean", "saved_var"] if opset < 14 else []),
+        ]
     return make_model(
         [
             helper.make_node("Conv", ["x", "conv.weight"], ["c"], "conv", kernel_shape=[3, 3]),
-            helper.make_node("BatchNormalization", ["c", "bn.scale", "bn.bias", "bn.mean", "bn.var"], outputs, "bn", **attrs),
+            helper.make_node("BatchNormalization", ["c", *normalizer], outputs, "bn", **attrs),
             helper.make_node("GlobalAveragePool", ["n"], ["p"], "pool"),
             helper.make_node("Flatten", ["p"], ["f"], "flatten"),
             helper.make_node("MatMul", ["f", "head.weight"], ["logits"], "head"),
@@ -74,8 +78,9 @@ def batch_norm_net(*, training_mode: bool = False, opset: int = 17) -> onnx.Mode
         {"x": ["batch", 2, 4, 4]},
         {"logits": ["batch", 2]},
         {
-            "conv.weight": normal(3, 2, 3, 3), "bn.scale": np.ones(3, np.float32), "bn.bias": np.zeros(3, np.float32),
-            "bn.mean": normal(3, seed=1), "bn.var": np.ones(3, np.float32), "head.weight": normal(3, 2, seed=2),
+            "conv.weight": normal(3, 2, 3, 3), "bn.scale": np.ones(3, np.float32),
+            "bn.bias": np.zeros(3, np.float32), "bn.mean": normal(3, seed=1),
+            "bn.var": np.ones(3, np.float32), "head.weight": normal(3, 2, seed=2),
         },
         opset=opset,
     )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Run gradient graphs of ours in ONNX Runtime: `python ort_gradients.py FOLDER INPUTS.npz OUTPUT_FOLDER`.
+"""Run gradient graphs of ours in ONNX Runtime: `ort_gradients.py FOLDER INPUTS.npz OUT_FOLDER`.
 
-Run by an interpreter that has onnxruntime-training 1.19.2. For each NAME.onnx in the folder, feeds the arrays
-NAME/in/X and writes OUTPUT_FOLDER/NAME.npz with every output, or NAME.txt with the error.
+Run by an interpreter that has onnxruntime-training 1.19.2. For each NAME.onnx in the folder, feeds
+the arrays NAME/in/X and writes OUTPUT_FOLDER/NAME.npz with every output, or NAME.txt with the
+error.
 """
 
 from __future__ import annotations

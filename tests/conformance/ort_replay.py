@@ -1,8 +1,9 @@
 """Replay recorded traces on ONNX Runtime training itself, with artifacts of ours.
 
-Run by an interpreter that has onnxruntime-training 1.19.2: `python ort_replay.py GOLDEN_CASE ARTIFACTS ...`
-(pairs of folders); prints one JSON object per case: how many results were compared, and the worst deviation
-in units of the recorded tolerance, or what went wrong. It needs numpy and onnxruntime only.
+Run by an interpreter that has onnxruntime-training 1.19.2: `python ort_replay.py GOLDEN_CASE
+ARTIFACTS ...` (pairs of folders); prints one JSON object per case: how many results were compared,
+and the worst deviation in units of the recorded tolerance, or what went wrong. It needs numpy and
+onnxruntime only.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class OrtReplay:
         self.state = CheckpointState.load_checkpoint(str(checkpoint))
         model = {name: str(self.artifacts / f"{name}.onnx") for name in ("training_model", "eval_model")}
         self.module = Module(model["training_model"], self.state, model["eval_model"])
-        # ONNX Runtime crashes when an optimizer of a nominal state is asked for its rate: made at first use.
+        # Made at first use: ONNX Runtime crashes when one of a nominal state is asked for its rate.
         self.lazy_optimizer: Any = None
         self.scheduler: Any = None
 

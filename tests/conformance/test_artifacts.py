@@ -1,4 +1,4 @@
-"""Our artifacts against those ONNX Runtime wrote from the same models: same interface, same training."""
+"""Our artifacts against those of ONNX Runtime: same interface, same training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ needs_ort = pytest.mark.skipif(
     not ORT_PYTHON, reason="set TRAINWEB_ORT_PYTHON to a Python with onnxruntime-training 1.19.2"
 )
 UNCHECKABLE = {"MaxPoolGrad", "AveragePoolGrad"}
-"""Operators that ONNX Runtime put into the ai.onnx domain, where onnx.checker does not know them."""
+"""Operators of ONNX Runtime in the ai.onnx domain, where onnx.checker does not know them."""
 
 
 def interface(graph: Graph) -> tuple[list[Any], list[Any]]:
@@ -111,9 +111,7 @@ def ort_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @needs_ort
 @pytest.mark.parametrize("case", CASES)
-def test_onnx_runtime_trains_our_artifacts_to_the_recorded_trajectory(
-    case: str, ort_results: dict[str, Any]
-) -> None:
+def test_onnx_runtime_trains_our_artifacts_to_the_recorded_trajectory(case: str, ort_results: dict[str, Any]) -> None:
     result = ort_results[case]
     assert "error" not in result, result["error"]
     assert result["compared"] == sum(len(call.get("results", {})) for call in trace_of(case)["trace"])

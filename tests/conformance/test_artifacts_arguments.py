@@ -66,7 +66,10 @@ def test_without_requires_grad_the_rest_of_frozen_params_is_trained() -> None:
 
 def test_regular_expressions_match_whole_names_in_graph_order() -> None:
     artifacts = build_artifacts(
-        mlp(), requires_grad=[r"fc2\..*", "fc1.bias"], frozen_params=r".*1\.weight", loss=LossType.CrossEntropyLoss
+        mlp(),
+        requires_grad=[r"fc2\..*", "fc1.bias"],
+        frozen_params=r".*1\.weight",
+        loss=LossType.CrossEntropyLoss,
     )
     assert parameters(artifacts) == (ALL[1:], ALL[:1])
     with pytest.raises(ModelError, match="Node arg fc2 is not found"):
@@ -136,11 +139,14 @@ def test_a_parameter_the_loss_does_not_depend_on_is_unreachable() -> None:
 
 def test_without_a_loss_the_first_output_is_it() -> None:
     model = make_model(
-        [helper.make_node("Mul", ["x", "w"], ["y"]), helper.make_node("ReduceMean", ["y"], ["l"], keepdims=0)],
+        [
+            helper.make_node("Mul", ["x", "w"], ["y"]),
+            helper.make_node("ReduceMean", ["y"], ["l"], keepdims=0),
+        ],
         {"x": [2, 3]}, {"l": []}, {"w": normal(3)},
     )  # fmt: skip
     artifacts = build_artifacts(model, optimizer=OptimType.SGD)
-    assert [v.name for v in read_model(artifacts.training_model).outputs][0] == "l"
+    assert next(v.name for v in read_model(artifacts.training_model).outputs) == "l"
     with session(artifacts) as s:
         x = normal(2, 3, seed=1)
         s.train_step({"x": x})
@@ -148,7 +154,7 @@ def test_without_a_loss_the_first_output_is_it() -> None:
 
 
 def test_a_loss_that_is_no_scalar_is_refused() -> None:
-    with pytest.raises(ModelError, match="'logits' has shape .*must be a scalar"):
+    with pytest.raises(ModelError, match=r"'logits' has shape .*must be a scalar"):
         build_artifacts(mlp(), optimizer=OptimType.SGD)
     with pytest.raises(ModelError, match="Unknown loss provided"):
         build_artifacts(mlp(), loss="mse")  # type: ignore[arg-type]
@@ -261,11 +267,17 @@ def test_a_loss_on_one_of_several_outputs() -> None:
     with pytest.raises(ModelError, match="takes one input, but the model has the outputs logits, a"):
         build_artifacts(model, loss=LossType.CrossEntropyLoss)
     artifacts = build_artifacts(
-        model, loss=LossType.MSELoss, loss_input_names=["a"], additional_output_names=["logits", "h"]
+        model,
+        loss=LossType.MSELoss,
+        loss_input_names=["a"],
+        additional_output_names=["logits", "h"],
     )
     assert parameters(artifacts)[0] == ["fc1.weight", "fc1.bias"]
     outputs = read_model(artifacts.eval_model).outputs
-    assert [(v.name, v.shape) for v in outputs[1:]] == [("logits", ("batch", 3)), ("h", ("batch", 4))]
+    assert [(v.name, v.shape) for v in outputs[1:]] == [
+        ("logits", ("batch", 3)),
+        ("h", ("batch", 4)),
+    ]
     with pytest.raises(ModelError, match="zz is not a graph value info or a graph output"):
         build_artifacts(mlp(), loss=LossType.MSELoss, additional_output_names=["zz"])
     with pytest.raises(ModelError, match="additional_output_names must be a list"):
@@ -305,12 +317,14 @@ def test_batch_normalization_trains_whatever_form_it_has(training_mode: bool, op
             for b in range(3)
         )
         np.testing.assert_allclose(after, 0.9 * before + 0.1 * conv.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
-        assert np.isfinite(list(s.eval_step({"x": x, "target": normal(6, 2, seed=5)}).values())[0])
+        assert np.isfinite(next(iter(s.eval_step({"x": x, "target": normal(6, 2, seed=5)}).values())))
     evaluation = [n for n in read_model(artifacts.eval_model).nodes if n.op_type == "BatchNormalization"]
     assert len(evaluation[0].outputs) == 1 and not evaluation[0].attrs.get("training_mode")
 
 
-@pytest.mark.parametrize("arguments", [{"requires_grad": ["conv.weight", "head.weight"]}, {"batch_norm": "as_exported"}])
+@pytest.mark.parametrize(
+    "arguments", [{"requires_grad": ["conv.weight", "head.weight"]}, {"batch_norm": "as_exported"}]
+)
 def test_batch_normalization_in_inference_form_can_stay_so(arguments: dict[str, Any]) -> None:
     artifacts = build_artifacts(batch_norm_net(), loss=LossType.MSELoss, optimizer=OptimType.SGD, **arguments)
     assert "BatchNormInternal" not in op_types(artifacts.training_model)
@@ -324,7 +338,11 @@ def test_batch_normalization_in_inference_form_can_stay_so(arguments: dict[str, 
 def test_a_batch_normalization_exported_for_training_trains_as_exported() -> None:
     model = batch_norm_net(training_mode=True)
     artifacts = build_artifacts(
-        model, ["head.weight"], loss=LossType.MSELoss, optimizer=OptimType.SGD, batch_norm="as_exported"
+        model,
+        ["head.weight"],
+        loss=LossType.MSELoss,
+        optimizer=OptimType.SGD,
+        batch_norm="as_exported",
     )
     assert "BatchNormInternal" in op_types(artifacts.training_model)
     assert parameters(artifacts) == (["head.weight"], ["bn.mean", "bn.var"])
@@ -373,12 +391,14 @@ def test_generate_artifacts_writes_the_files_it_builds(tmp_path: Path) -> None:
         generate_artifacts(source, artifact_directory=tmp_path / "none", **arguments)
 
 
-def test_without_an_optimizer_there_is_no_optimizer_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_optimizer_there_is_no_optimizer_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     generate_artifacts(mlp(), loss=LossType.CrossEntropyLoss)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", "eval_model.onnx", "training_model.onnx"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "checkpoint",
+        "eval_model.onnx",
+        "training_model.onnx",
+    ]
     assert build_artifacts(mlp(), loss=LossType.CrossEntropyLoss).optimizer_model is None
 
 
@@ -391,7 +411,10 @@ def test_what_only_native_runtimes_can_do_is_refused() -> None:
 
 def test_an_unknown_operator_is_named() -> None:
     model = make_model(
-        [helper.make_node("Gemm", ["x", "w"], ["h"], "fc"), helper.make_node("Hardmax", ["h"], ["logits"], "hard")],
+        [
+            helper.make_node("Gemm", ["x", "w"], ["h"], "fc"),
+            helper.make_node("Hardmax", ["h"], ["logits"], "hard"),
+        ],
         {"x": ["batch", 5]}, {"logits": ["batch", 3]}, {"w": normal(5, 3)},
     )  # fmt: skip
     with pytest.raises((UnsupportedError, GradientError), match="Hardmax") as caught:

@@ -1,4 +1,4 @@
-"""Gradient graphs of single operators: run natively, and in ONNX Runtime, against recorded gradients."""
+"""Gradient graphs of single operators, natively and in ONNX Runtime, against recorded ones."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ NUMERIC = 5e-3
 """Against central differences of a float32 forward, as their recorder states."""
 
 UNSUPPORTED = {
-    "convtranspose", "instancenormalization", "topk", "negativeloglikelihoodloss", "einsum", "resize_linear",
-    "resize_nearest", "lstm_minimal_inputs", "lstm_all_inputs", "lstm_bias_no_state", "lstm_sequence_output_only",
-    "lstm_reverse", "lstm_bidirectional", "gru_minimal_inputs", "gru_all_inputs", "gru_linear_before_reset", "rnn",
+    "convtranspose", "instancenormalization", "topk", "negativeloglikelihoodloss", "einsum",
+    "resize_linear", "resize_nearest", "lstm_minimal_inputs", "lstm_all_inputs",
+    "lstm_bias_no_state", "lstm_sequence_output_only", "lstm_reverse", "lstm_bidirectional",
+    "gru_minimal_inputs", "gru_all_inputs", "gru_linear_before_reset", "rnn",
 }  # fmt: skip
 """Operators that trainweb does not know."""
 ZERO = {"sign", "floor"}
@@ -96,7 +97,7 @@ def test_gradients_run_natively(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def ort_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of every gradient graph in ONNX Runtime; the process is started again after a crash."""
+    """Results of every gradient graph in ONNX Runtime; started again after a crash."""
     models, results = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("results")
     for name in INDEX:
         if name not in UNSUPPORTED | ZERO:

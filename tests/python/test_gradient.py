@@ -16,7 +16,10 @@ from trainweb.model.writer import write_model
 
 
 def graph_of(
-    nodes: list[Node], inputs: dict[str, Any], initializers: list[Tensor] | None = None, opset: int = 17
+    nodes: list[Node],
+    inputs: dict[str, Any],
+    initializers: list[Tensor] | None = None,
+    opset: int = 17,
 ) -> Graph:
     """A graph with float inputs whose output is that of the last node."""
     return Graph(
@@ -67,7 +70,10 @@ def test_one_consumer_gets_the_plain_name_and_several_are_summed() -> None:
 
 
 def test_the_forward_graph_is_not_changed() -> None:
-    graph = graph_of([Node("Abs", ["x"], ["y"]), Node("ReduceSum", ["y"], ["loss"], {"keepdims": 0})], {"x": (3,)})
+    graph = graph_of(
+        [Node("Abs", ["x"], ["y"]), Node("ReduceSum", ["y"], ["loss"], {"keepdims": 0})],
+        {"x": (3,)},
+    )
     before = repr(graph)
     build_gradients(graph, "loss", ["x"])
     assert repr(graph) == before
@@ -75,7 +81,8 @@ def test_the_forward_graph_is_not_changed() -> None:
 
 def test_a_tensor_used_twice_by_one_node() -> None:
     graph = graph_of(
-        [Node("Mul", ["w", "w"], ["s"]), Node("ReduceSum", ["s"], ["loss"], {"keepdims": 0})], {"w": (4,)}
+        [Node("Mul", ["w", "w"], ["s"]), Node("ReduceSum", ["s"], ["loss"], {"keepdims": 0})],
+        {"w": (4,)},
     )
     w = normal(4)
     np.testing.assert_allclose(run(build_gradients(graph, "loss", ["w"]), {"w": w}, ["w_grad"])[0], 2 * w, rtol=1e-6)

@@ -12,7 +12,10 @@ from trainweb.model.shapes import infer_shapes
 
 
 def graph_of(
-    nodes: list[Node], inputs: dict[str, Any], constants: dict[str, list[int]] | None = None, **outputs: Any
+    nodes: list[Node],
+    inputs: dict[str, Any],
+    constants: dict[str, list[int]] | None = None,
+    **outputs: Any,
 ) -> Graph:
     tensors = {n: Tensor.of(n, "int64", (len(v),), v) for n, v in (constants or {}).items()}
     return Graph(
@@ -82,9 +85,7 @@ def test_unnamed_dimensions_have_no_symbol() -> None:
 
 
 def test_a_minimum_is_not_taken_for_a_constant() -> None:
-    graph = graph_of(
-        [Node("Slice", ["x", "start", "end"], ["y"])], {"x": ("n", 3)}, {"start": [0], "end": [40]}
-    )
+    graph = graph_of([Node("Slice", ["x", "start", "end"], ["y"])], {"x": ("n", 3)}, {"start": [0], "end": [40]})
     assert shapes(graph)["y"] == (None, 3)
 
 
@@ -121,7 +122,7 @@ def test_a_symbol_that_is_declared_of_a_computed_size_is_shared_with_labels() ->
 
 def test_what_cannot_fit_is_an_error_that_names_the_node() -> None:
     graph = graph_of([Node("MatMul", ["x", "w"], ["y"], name="bad")], {"x": ("n", 5), "w": (4, 3)})
-    with pytest.raises(ModelError, match="MatMul node 'bad'.*Symbolic dimensions were tried as n="):
+    with pytest.raises(ModelError, match=r"MatMul node 'bad'.*Symbolic dimensions were tried as n="):
         infer_shapes(graph)
     with pytest.raises(ModelError, match="Input 'x' has no declared shape"):
         infer_shapes(graph_of([Node("Abs", ["x"], ["y"])], {"x": None}))

@@ -14,7 +14,13 @@ from onnx import TensorProto, helper, numpy_helper
 import trainweb
 from trainweb import onnxblock
 from trainweb.checkpoint import read_checkpoint
-from trainweb.errors import CheckpointError, GradientError, ModelError, SessionError, UnsupportedError
+from trainweb.errors import (
+    CheckpointError,
+    GradientError,
+    ModelError,
+    SessionError,
+    UnsupportedError,
+)
 from trainweb.onnxblock import blocks
 
 
@@ -144,13 +150,13 @@ def test_nodes_of_any_operator_and_domain() -> None:
 
 
 def test_blocks_need_one_context_and_no_second() -> None:
-    with pytest.raises(SessionError, match="with onnxblock.base"):
+    with pytest.raises(SessionError, match=r"with onnxblock\.base"):
         blocks.Add()("x", "y")
     with pytest.raises(SessionError, match="Model cannot be None"), onnxblock.base(None):
         pass
-    with onnxblock.base(base_model()), pytest.raises(SessionError, match="multiple ModelAccessors"):
-        with onnxblock.base(base_model()):
-            pass
+    twice = pytest.raises(SessionError, match="multiple ModelAccessors")
+    with onnxblock.base(base_model()), twice, onnxblock.base(base_model()):
+        pass
     with onnxblock.base(base_model()) as accessor:  # the failed one left nothing behind
         assert [n.name for n in accessor.model.graph.node] == ["matmul"]
 
@@ -165,12 +171,17 @@ def test_the_base_model_is_not_changed() -> None:
 
 def test_an_empty_base_has_the_opset_asked_for() -> None:
     with onnxblock.empty_base(opset_version=14) as accessor:
-        assert {o.domain: o.version for o in accessor.model.opset_import} == {"": 14, "com.microsoft": 1}
-    with pytest.raises(UnsupportedError, match="ops.so"):
+        assert {o.domain: o.version for o in accessor.model.opset_import} == {
+            "": 14,
+            "com.microsoft": 1,
+        }
+    with pytest.raises(UnsupportedError, match=r"ops\.so"):
         onnxblock.custom_op_library("ops.so")
 
 
-def test_models_are_bytes_where_the_onnx_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_bytes_where_the_onnx_package_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = base_model().SerializeToString()
     monkeypatch.setitem(sys.modules, "onnx", None)
     block = TrainingNet()
@@ -250,7 +261,10 @@ def test_a_graph_input_may_require_a_gradient() -> None:
         block("y")
     training = block.to_model_proto()[0]
     assert "x_grad.accumulation.buffer" in [i.name for i in training.graph.input]
-    assert [o.name for o in training.graph.output][-2:] == ["x_grad.accumulation.out", "w_grad.accumulation.out"]
+    assert [o.name for o in training.graph.output][-2:] == [
+        "x_grad.accumulation.out",
+        "w_grad.accumulation.out",
+    ]
     assert [t.name for t in block.parameters()[0]] == ["w"]
 
 
@@ -265,14 +279,20 @@ def test_training_blocks_refuse_what_cannot_be_trained() -> None:
     with pytest.raises(SessionError, match="Please build the forward model first"):
         onnxblock.optim.SGD().to_model_proto()
     unused = TrainingNet("u")
-    with onnxblock.base(base_model(u=normal(2))), pytest.raises(GradientError, match="'u' as it's unreachable"):
+    with (
+        onnxblock.base(base_model(u=normal(2))),
+        pytest.raises(GradientError, match="'u' as it's unreachable"),
+    ):
         unused("y")
 
     class NoResult(TrainingNet):
         def build(self, output: str) -> Any:
             return None
 
-    with onnxblock.base(base_model()), pytest.raises(ModelError, match="must return the name of an output"):
+    with (
+        onnxblock.base(base_model()),
+        pytest.raises(ModelError, match="must return the name of an output"),
+    ):
         NoResult()("y")
 
 

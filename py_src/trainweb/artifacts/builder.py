@@ -48,7 +48,10 @@ _LOSSES: dict[LossType, Callable[[], Block]] = {
     LossType.BCEWithLogitsLoss: losses.BCEWithLogitsLoss,
     LossType.L1Loss: losses.L1Loss,
 }
-_OPTIMIZERS: dict[OptimType, Callable[[], Block]] = {OptimType.AdamW: optim.AdamW, OptimType.SGD: optim.SGD}
+_OPTIMIZERS: dict[OptimType, Callable[[], Block]] = {
+    OptimType.AdamW: optim.AdamW,
+    OptimType.SGD: optim.SGD,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Artifacts:
     nominal_checkpoint: bytes
 
     def write(self, directory: Any, prefix: str = "", *, nominal: bool = False) -> None:
-        """Write the files, named as sessions expect them after `prefix`, into a directory that exists."""
+        """Write the files under their usual names after `prefix` into a directory that exists."""
         folder = Path(directory)
         if not folder.is_dir():
             raise FileNotFoundError(f"The artifact directory {str(folder)!r} does not exist.")
@@ -112,15 +115,16 @@ def build_artifacts(
     model : bytes, path or onnx.ModelProto
         The forward model.
     requires_grad : names or regular expressions, optional
-        Parameters to train. None: every float32 initializer from which the loss is reached, except those in
-        `frozen_params`, running statistics, and scalars (shape ()), which are constants of formulas.
-        A regular expression must match a whole name.
+        Parameters to train. None: every float32 initializer from which the loss is reached, except
+        those in `frozen_params`, running statistics, and scalars (shape ()), which are constants of
+        formulas. A regular expression must match a whole name.
     frozen_params : names or regular expressions, optional
-        Parameters kept in the checkpoint without gradient. Running statistics of batch normalizations that
-        train are added. Initializers in neither list stay constants of the models.
+        Parameters kept in the checkpoint without gradient. Running statistics of batch
+        normalizations that train are added. Initializers in neither list stay constants of the
+        models.
     loss : LossType or Block, optional
-        Called with the names of the model's outputs, or with `loss_input_names`. None: the first output of
-        the model is the loss already.
+        Called with the names of the model's outputs, or with `loss_input_names`. None: the first
+        output of the model is the loss already.
     optimizer : OptimType or Block, optional
         None: there is no optimizer model.
     additional_output_names : list of str, optional
@@ -128,7 +132,8 @@ def build_artifacts(
     loss_input_names : list of str, optional
         What the loss is called with instead of all model outputs.
     batch_norm : {"train", "as_exported"}
-        Whether batch normalizations with a trainable scale or bias train, or keep the mode they have.
+        Whether batch normalizations with a trainable scale or bias train, or keep the mode they
+        have.
     external_data : mapping of str to bytes, optional
         External data by location, for models given as bytes.
     ort_format, custom_op_library

@@ -29,7 +29,8 @@ def select_parameters(
     initializers : dict of str to Tensor
         Those of the model as it was given, without those a loss added.
     constants : dict of str to Tensor
-        The same and the values of Constant nodes, which are parameters in models that have no others.
+        The same and the values of Constant nodes, which are parameters in models that have no
+        others.
     requires_grad, frozen_params
         Names or regular expressions; see `trainweb.artifacts.build_artifacts`.
     """
@@ -38,9 +39,7 @@ def select_parameters(
         trainable = _expand(requires_grad, constants, "requires_grad", required=True)
         both = [name for name in trainable if name in set(frozen)]
         if both:
-            raise ModelError(
-                f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}."
-            )
+            raise ModelError(f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}.")
         return trainable, frozen
     left_out = {*frozen, *all_statistics(graph)}
     if not any(_is_parameter(t) for t in initializers.values()):
@@ -65,7 +64,7 @@ def _expand(
         names = _matches(pattern, initializers)
         if not names and required:
             raise ModelError(
-                f"Node arg {pattern} is not found. It is neither the name of an initializer nor a regular "
+                f"Node arg {pattern} is not found. It is neither an initializer nor a regular "
                 f"expression for one; there are {_some(list(initializers))}."
             )
         if not names:

@@ -1,14 +1,14 @@
 """Reverse-mode differentiation, Graph -> Graph.
 
-The graph is walked once from the loss backwards. Each operator's `gradient` emits the nodes that turn the
-gradients of its outputs into those of its inputs, in the vocabulary and with the tensor names of ONNX
-Runtime training: the gradient of tensor `t` is `t_grad`.
+The graph is walked once from the loss backwards. Each operator's `gradient` emits the nodes that
+turn the gradients of its outputs into those of its inputs, in the vocabulary and with the tensor
+names of ONNX Runtime training: the gradient of tensor `t` is `t_grad`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 from trainweb.errors import GradientError, ModelError, UnsupportedError
 from trainweb.model.graph import Dim, Graph, Node, Tensor, Value
@@ -19,7 +19,7 @@ FLOATING = frozenset({"float32", "float64", "float16", "bfloat16"})
 """Only tensors of these dtypes carry gradients."""
 GRADIENT_SUFFIX = "_grad"
 VARIADIC = 64
-"""Operators with at least this many inputs are variadic: what flows through one input flows through all."""
+"""Operators with so many inputs are variadic: what flows through one flows through all."""
 
 
 def build_gradients(
@@ -39,7 +39,8 @@ def build_gradients(
     loss : str or None
         Tensor to differentiate; its own gradient is the initializer `<loss>_grad` of ones.
     wanted : sequence of str
-        Graph inputs, initializers or other tensors. The gradient of `x` becomes the tensor `<x>_grad`.
+        Graph inputs, initializers or other tensors. The gradient of `x` becomes the tensor
+        `<x>_grad`.
     types : mapping of str to Value, optional
         Types that are declared rather than inferred, for tensors that inference cannot know.
     seeds : sequence of str
@@ -87,7 +88,7 @@ class GradientBuilder:
         return len(self.shape(name))
 
     def dtype(self, name: str) -> str:
-        """dtype of a tensor."""
+        """Dtype of a tensor."""
         return self._walk.value(name, self.nodes).dtype
 
     def is_constant(self, name: str) -> Tensor | None:
@@ -100,6 +101,23 @@ class GradientBuilder:
 
     # Emission.
 
+    @overload
+    def op(
+        self, op_type: str, inputs: Sequence[str], *, domain: str = "", n_outputs: Literal[1] = 1, **attrs: Any
+    ) -> str: ...
+
+    @overload
+    def op(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        *,
+        domain: str = "",
+        n_outputs: int,
+        wanted: Sequence[bool] | None = None,
+        **attrs: Any,
+    ) -> list[str]: ...
+
     def op(
         self,
         op_type: str,
@@ -109,8 +127,8 @@ class GradientBuilder:
         n_outputs: int = 1,
         wanted: Sequence[bool] | None = None,
         **attrs: Any,
-    ) -> Any:
-        """Emit a node; the name of its output, or a list of them when `n_outputs` > 1 ("" where not `wanted`)."""
+    ) -> str | list[str]:
+        """Emit a node; its output's name, or several if `n_outputs` > 1 ("" if not `wanted`)."""
         name = f"{self._prefix}/{op_type}_{len(self.nodes)}"
         outputs = [self._walk.fresh(f"{name}_out" + (f"_{i}" if i else "")) for i in range(n_outputs)]
         if wanted is not None:
@@ -165,7 +183,7 @@ class GradientBuilder:
         return self._with_axes("ReduceMean", x, axes, input_since=18, keepdims=int(keepdims))
 
     def reduce_to(self, dy: str, like: str, of: str | tuple[Dim, ...]) -> str:
-        """Sum `dy`, which has the shape of `of`, down to the shape of `like`, which broadcast to it.
+        """Sum `dy`, of the shape of `of`, down to the shape of `like`, which broadcast to it.
 
         `of` is a tensor, or a shape where there is no such tensor.
         """
@@ -194,10 +212,13 @@ class GradientBuilder:
         return self.op("Reshape", [summed, shape])
 
     def _with_axes(self, op_type: str, x: str, axes: Sequence[int], input_since: int, **attrs: Any) -> str:
-        axes = list(axes)
+        inputs, axes = [x], list(axes)
         if self.opset >= input_since:
-            return self.op(op_type, [x, self.constant("int64", (len(axes),), axes)], **attrs)
-        return self.op(op_type, [x], axes=axes, **attrs)
+            inputs.append(self.constant("int64", (len(axes),), axes))
+        else:
+            attrs["axes"] = axes
+        result: str = self.op(op_type, inputs, **attrs)
+        return result
 
     # Names.
 
@@ -362,7 +383,8 @@ class _ReverseWalk:
     def _flows(self, op: Op) -> list[int]:
         """Inputs of a node through which a gradient flows."""
         indices: Iterable[int] = op.differentiable
-        if not indices and type(op).gradient is Op.gradient or indices and op.max_inputs >= VARIADIC:
+        unwritten = not indices and type(op).gradient is Op.gradient
+        if unwritten or (indices and op.max_inputs >= VARIADIC):
             # An operator whose gradient nobody wrote must be found out, not taken for a constant.
             indices = range(len(op.node.inputs))
         if not any(name and self._carries(name) for name in op.node.outputs):

@@ -27,7 +27,8 @@ class GradientGraphBuilder:
     x_node_arg_names : iterable of str
         Inputs or initializers to differentiate for; `<x>_grad` becomes an output for each.
     loss_node_arg_name : str, optional
-        The one of `y_node_arg_names` whose gradient is 1. The gradients of the others are new inputs `<y>_grad`.
+        The one of `y_node_arg_names` whose gradient is 1. The gradients of the others are new
+        inputs `<y>_grad`.
     options
         Accepted and ignored.
     """
@@ -66,7 +67,7 @@ class GradientGraphBuilder:
         self._built = result
 
     def get_model(self) -> bytes:
-        """The model with gradients: its outputs are the forward ones, then the gradients in the order of x.
+        """The model with gradients: the outputs of the forward model, then the gradients.
 
         Raises
         ------
@@ -83,7 +84,7 @@ class GradientGraphBuilder:
 
 
 def _ordered(names: Iterable[str], known: set[str]) -> list[str]:
-    """Names without repetition; those of a set in sorted order, so that results are reproducible."""
+    """Names without repetition; those of a set are sorted, so that results are reproducible."""
     given = [names] if isinstance(names, str) else list(names)
     ordered = sorted(given) if isinstance(names, (set, frozenset)) else list(dict.fromkeys(given))
     for name in ordered:

@@ -1,8 +1,9 @@
 """Shape inference over symbolic dimensions, by substitution.
 
-Operators know how to infer concrete shapes only. So every symbolic dimension gets a placeholder, the
-graph is inferred twice with other placeholders, and the two results are compared: a dimension that is
-equal in both is static, one that is a symbol's placeholder in both is that symbol, any other is unknown.
+Operators know how to infer concrete shapes only. So every symbolic dimension gets a placeholder,
+the graph is inferred twice with other placeholders, and the two results are compared: a dimension
+that is equal in both is static, one that is a symbol's placeholder in both is that symbol, any
+other is unknown.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ GRAIN = 64
 MAX_BAKED = 8
 """How many sizes found in the model's own constants are tried as the size it was exported for."""
 USUAL_SIZES = (
-    *range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 100, 112, 128, 160, 192, 224, 256, 299, 320, 384, 416, 448,
-    512, 640,
+    *range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 100, 112, 128, 160, 192, 224, 256, 299, 320,
+    384, 416, 448, 512, 640,
 )  # fmt: skip
-"""Sizes tried last: a constant of the model's own shape may demand one that no constant spells out."""
+"""Sizes tried last: the shape of a constant may demand one that no constant spells out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class ShapeInference:
         return name in self._runs[0]
 
     def value(self, name: str) -> Value:
-        """dtype and shape of a tensor."""
+        """Dtype and shape of a tensor."""
         types = [run[name] for run in self._runs]
         if len({t.rank for t in types}) > 1:
             return Value(name, types[0].dtype, None)
@@ -119,7 +120,7 @@ class ShapeInference:
             run[tensor.name] = initializer_type(tensor)
 
     def _dim(self, *sizes: int) -> Dim:
-        if len(set(sizes)) == 1 and len(sizes) > 1 or not self._keys:
+        if (len(set(sizes)) == 1 and len(sizes) > 1) or not self._keys:
             return sizes[0]
         if len(sizes) == 1:
             # Only one assignment fits: whatever equals it may be static or symbolic.
@@ -155,9 +156,7 @@ def _strategies(graph: Graph, keys: dict[Key, int]) -> Iterator[tuple[Substituti
     yield spread(lambda k: GRAIN * (k + 2)), spread(lambda k: GRAIN * (k + 2 + n))
 
     def by_axis(start: int, step: int) -> Substitution:
-        return Substitution(
-            {key: start if axis == 0 else step * (axis + 2) for key, axis in keys.items()}
-        )
+        return Substitution({key: start if axis == 0 else step * (axis + 2) for key, axis in keys.items()})
 
     # Dims of other names that must be equal all the same.
     yield by_axis(5, 8), by_axis(61, 32)
@@ -167,7 +166,7 @@ def _strategies(graph: Graph, keys: dict[Key, int]) -> Iterator[tuple[Substituti
 
 
 def _baked_sizes(graph: Graph) -> list[int]:
-    """Sizes the model may have been exported for: 1, what its shape constants contain, usual ones."""
+    """Sizes the model may have been exported for: 1, those in its constants, usual ones."""
     sizes = {1: 0}
     for tensor in graph.initializers.values():
         if tensor.dtype == "int64" and 0 < tensor.size <= MAX_BAKED:
@@ -189,7 +188,8 @@ class _Run:
         self.fixed: set[Key] = set()
         self.types = {name: initializer_type(t) for name, t in graph.initializers.items()}
         self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value)}
-        declared = [v for v in (*graph.value_info.values(), *graph.outputs) if v.shape]
+        values = (*graph.value_info.values(), *graph.outputs)
+        declared = [v for v in values if isinstance(v, Value) and v.shape]
         self.declared = {v.name: v for v in declared}
 
     def infer(self) -> None:
@@ -216,7 +216,7 @@ class _Run:
         return TensorType(value.dtype, tuple(shape))
 
     def _bind_symbols(self, declared: Value) -> None:
-        # A symbol may stand for a computed size; inputs that are read later share it: labels[tokens].
+        # A symbol may stand for a computed size, which later inputs share: labels[tokens].
         shape = self.types[declared.name].shape
         if len(shape) != len(declared.shape or ()):
             return
@@ -249,9 +249,7 @@ def _infer_node(node: Node, opsets: dict[str, int], types: dict[str, TensorType]
     value = evaluate_node(op, inputs, results)
     if value is not None:
         results[0] = TensorType(results[0].dtype, results[0].shape, value)
-    for name, result in zip(node.outputs, results, strict=False):
-        if name:
-            types[name] = result
+    types.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
 
 
 def _explain(error: ModelError, substitution: Substitution) -> ModelError:
@@ -259,7 +257,6 @@ def _explain(error: ModelError, substitution: Substitution) -> ModelError:
     if not substitution.sizes:
         return error
     sizes = ", ".join(
-        f"{key[0] if key[1] < 0 else f'{key[0]}[{key[1]}]'}={size}"
-        for key, size in substitution.sizes.items()
+        f"{key[0] if key[1] < 0 else f'{key[0]}[{key[1]}]'}={size}" for key, size in substitution.sizes.items()
     )
     return ModelError(f"{error} (Symbolic dimensions were tried as {sizes}.)")

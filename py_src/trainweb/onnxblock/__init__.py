@@ -1,4 +1,4 @@
-"""Blocks that compose losses, optimizers and training models, as onnxruntime.training.onnxblock has them."""
+"""Blocks that compose losses, optimizers and training models, as onnxruntime.training has them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Building blocks: each appends nodes to the model under construction and returns the names it made."""
+"""Building blocks: each appends nodes to the current model and returns the names it made."""
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Literal, overload
 
 from trainweb.errors import ModelError
 from trainweb.model.checks import DTYPE_CODES
@@ -32,9 +32,19 @@ class Block:
         context.current()
         return self.build(*args, **kwargs)
 
+    @overload
+    def add_node(
+        self, op_type: str, inputs: list[str], n_outputs: Literal[1] = 1, *, domain: str = "", **attrs: Any
+    ) -> str: ...
+
+    @overload
+    def add_node(
+        self, op_type: str, inputs: list[str], n_outputs: int, *, domain: str = "", **attrs: Any
+    ) -> list[str]: ...
+
     def add_node(
         self, op_type: str, inputs: list[str], n_outputs: int = 1, *, domain: str = "", **attrs: Any
-    ) -> Any:
+    ) -> str | list[str]:
         """Append one node; the name of its output, or a list of them when `n_outputs` > 1."""
         outputs = [generate_name(f"{op_type.lower()}_output") for _ in range(n_outputs)]
         add_node(op_type, list(inputs), outputs, domain=domain, **attrs)
@@ -177,7 +187,7 @@ class InputLike(Block):
 class LabelEncoder(Block):
     """Maps keys to values (ai.onnx.ml.LabelEncoder).
 
-    Give one of keys_float, keys_int64, keys_string and one of values_float, values_int64, values_string.
+    Give one of the keys_ and one of the values_ arguments.
     """
 
     def __init__(
@@ -193,11 +203,13 @@ class LabelEncoder(Block):
         values_string: list[str] | None = None,
     ) -> None:
         defaults = {
-            "default_float": float(default_float), "default_int64": default_int64, "default_string": default_string,
+            "default_float": float(default_float), "default_int64": default_int64,
+            "default_string": default_string,
         }  # fmt: skip
         tables = {
             "keys_floats": keys_float, "keys_int64s": keys_int64, "keys_strings": keys_string,
-            "values_floats": values_float, "values_int64s": values_int64, "values_strings": values_string,
+            "values_floats": values_float, "values_int64s": values_int64,
+            "values_strings": values_string,
         }  # fmt: skip
         self._attrs: dict[str, Any] = defaults | {k: list(v) for k, v in tables.items() if v is not None}
 
@@ -233,7 +245,12 @@ class Linear(Block):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, alpha: float = 1.0, beta: float = 1.0
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        alpha: float = 1.0,
+        beta: float = 1.0,
     ) -> None:
         self._shape = in_features, out_features
         self._bias, self._alpha, self._beta = bias, float(alpha), float(beta)
@@ -283,7 +300,7 @@ def _flatten(array: Any) -> tuple[list[float], tuple[int, ...]]:
 
 
 def add_input_like(like: str, name: str, dtype: str | None = None, drop_axis: int | None = None) -> str:
-    """Add graph input `name` with the type of `like`, or another dtype, or without one of its axes."""
+    """Add graph input `name` of the type of `like`, or of another dtype, or without an axis."""
     accessor = context.current()
     value = accessor.tensor_value(like)
     dims = list(value.shape or ())

@@ -33,9 +33,10 @@ class MSELoss(Block):
         self._sub, self._square = blocks.Sub(), blocks.Pow(2.0)
 
     def build(self, pred: str, target_name: str = "target") -> str:
-        """Name of the loss of `pred` against the input `target_name`, which is added if it is missing."""
+        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
         target = _target_like(pred, target_name)
-        return self._reduce(self._square(self._sub(pred, target)))
+        loss: str = self._reduce(self._square(self._sub(pred, target)))
+        return loss
 
 
 class L1Loss(Block):
@@ -46,16 +47,18 @@ class L1Loss(Block):
         self._sub, self._abs = blocks.Sub(), blocks.Abs()
 
     def build(self, pred: str, target_name: str = "target") -> str:
-        """Name of the loss of `pred` against the input `target_name`, which is added if it is missing."""
+        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
         target = _target_like(pred, target_name)
-        return self._reduce(self._abs(self._sub(pred, target)))
+        loss: str = self._reduce(self._abs(self._sub(pred, target)))
+        return loss
 
 
 class BCEWithLogitsLoss(Block):
     """Binary cross entropy of logits x against targets t in [0, 1].
 
-    softplus(x) - x t, or with pos_weight p: (1 - t) x + (1 + (p - 1) t) softplus(-x). Stable for any x, and
-    its gradient is sigmoid(x) - t everywhere, unlike that of forms with max(x, 0) and |x|.
+    softplus(x) - x t, or with pos_weight p: (1 - t) x + (1 + (p - 1) t) softplus(-x). Stable for
+    any x, and its gradient is sigmoid(x) - t everywhere, unlike that of forms with max(x, 0) and
+    |x|.
 
     Parameters
     ----------
@@ -74,24 +77,26 @@ class BCEWithLogitsLoss(Block):
         self._sub, self._add = blocks.Sub(), blocks.Add()
 
     def build(self, logits: str, target_name: str = "target") -> str:
-        """Name of the loss of `logits` against the input `target_name`, which is added if it is missing."""
+        """Name of the loss of `logits` against input `target_name`, which is added if missing."""
         pos_weight, weight = generate_name("bceloss.pos_weight"), generate_name("bceloss.weight")
         target = _target_like(logits, target_name)
         if self._pos_weight is None:
             # ONNX Runtime's formula makes 20 names here: the loss keeps the name it has there.
-            loss = self._sub(self._softplus(logits), self._mul(logits, target))
+            loss: str = self._sub(self._softplus(logits), self._mul(logits, target))
             skip_names(14)
         else:
             loss = self._weighted(logits, target, array_initializer(pos_weight, self._pos_weight))
         if self._weight is not None:
             loss = self._mul(loss, array_initializer(weight, self._weight))
-        return self._reduce(loss)
+        result: str = self._reduce(loss)
+        return result
 
     def _weighted(self, logits: str, target: str, pos_weight: str) -> str:
         one = blocks.Constant(1.0)()
         factor = self._add(one, self._mul(self._sub(pos_weight, one), target))
         positive = self._mul(factor, self._softplus(self._neg(logits)))
-        return self._add(self._mul(self._sub(one, target), logits), positive)
+        loss: str = self._add(self._mul(self._sub(one, target), logits), positive)
+        return loss
 
 
 class CrossEntropyLoss(Block):
@@ -106,19 +111,24 @@ class CrossEntropyLoss(Block):
     ignore_index : int, optional
         Rows with this label count nothing.
     class_axis : int
-        Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V); use 1
-        for (N, C, H, W).
+        Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V);
+        use 1 for (N, C, H, W).
     """
 
     def __init__(
-        self, weight: Any = None, reduction: str = "mean", ignore_index: int | None = None, *, class_axis: int = -1
+        self,
+        weight: Any = None,
+        reduction: str = "mean",
+        ignore_index: int | None = None,
+        *,
+        class_axis: int = -1,
     ) -> None:
         _reduction(reduction)
         self._weight, self._reduction, self._class_axis = weight, reduction, class_axis
         self._ignore_index = ignore_index
 
     def build(self, scores: str, labels_name: str = "labels") -> str:
-        """Name of the loss of `scores` against the int64 input `labels_name`, which is added if missing.
+        """Name of the loss of `scores` against input `labels_name`, which is added if missing.
 
         The labels have the shape of the scores without the class axis.
         """
@@ -127,7 +137,8 @@ class CrossEntropyLoss(Block):
         opset = accessor.graph.opsets.get("", 1)
         if opset < CROSS_ENTROPY_SINCE:
             raise UnsupportedError(
-                f"Cross entropy needs opset {CROSS_ENTROPY_SINCE} or newer; the model has opset {opset}.",
+                f"Cross entropy needs opset {CROSS_ENTROPY_SINCE} or newer; "
+                f"the model has opset {opset}.",
                 op="SoftmaxCrossEntropyLoss", domain="", opset=opset,
             )  # fmt: skip
         rank = len(accessor.tensor_value(scores).shape or ())

@@ -10,7 +10,11 @@ from trainweb.errors import ModelError
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.onnxblock.transforms import (
-    constants_to_initializers, for_evaluation, prune, running_statistics, train_batch_norms,
+    constants_to_initializers,
+    for_evaluation,
+    prune,
+    running_statistics,
+    train_batch_norms,
 )  # fmt: skip
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
@@ -30,14 +34,13 @@ class TrainingModels:
     frozen: list[Tensor]
 
 
-def with_outputs(
-    graph: Graph, names: Sequence[str], values: Mapping[str, Value | SequenceValue]
-) -> Graph:
+def with_outputs(graph: Graph, names: Sequence[str], values: Mapping[str, Value | SequenceValue]) -> Graph:
     """A copy with other outputs; the types of the former ones are kept as value_info."""
     result = graph.copy()
-    for value in graph.outputs:
-        result.value_info.setdefault(value.name, value)
-    outputs = []
+    for former in graph.outputs:
+        if isinstance(former, Value):
+            result.value_info.setdefault(former.name, former)
+    outputs: list[Value | SequenceValue] = []
     for name in dict.fromkeys(names):
         value = values[name]
         if not isinstance(value, Value):
@@ -60,8 +63,8 @@ def build_training_models(
     trainable : sequence of str
         Initializers (or graph inputs) to differentiate.
     frozen : sequence of str
-        Initializers that become inputs without gradient. Running statistics of batch normalizations that
-        train are added.
+        Initializers that become inputs without gradient. Running statistics of batch normalizations
+        that train are added.
     batch_norm : {"train", "as_exported"}
         Whether a BatchNormalization with a trainable scale or bias trains whatever form it has.
     """
@@ -94,9 +97,13 @@ def accumulate(graph: Graph, trainable: Sequence[str]) -> Graph:
         position, out = len(graph.outputs), name + ACCUMULATED_SUFFIX
         graph.nodes.append(
             Node(
-                "InPlaceAccumulatorV2", [name + BUFFER_SUFFIX, name + GRADIENT_SUFFIX, RESET], [out],
-                {}, "com.microsoft", f"GradientAccumulator{position}",
-            )  # fmt: skip
+                "InPlaceAccumulatorV2",
+                [name + BUFFER_SUFFIX, name + GRADIENT_SUFFIX, RESET],
+                [out],
+                {},
+                "com.microsoft",
+                f"GradientAccumulator{position}",
+            )
         )
         graph.outputs.append(Value(out, "bool", (1,)))
     graph.inputs.append(Value(RESET, "bool", (1,)))
@@ -104,12 +111,13 @@ def accumulate(graph: Graph, trainable: Sequence[str]) -> Graph:
     return graph
 
 
-def _check_loss(loss: Value) -> None:
-    if loss.dtype != TRAINED_DTYPE:
+def _check_loss(loss: Value | SequenceValue) -> None:
+    if not isinstance(loss, Value) or loss.dtype != TRAINED_DTYPE:
         raise ModelError(f"The loss {loss.name!r} is {loss.dtype}; it must be float32.")
     if loss.shape is None or any(dim != 1 for dim in loss.shape):
         raise ModelError(
-            f"The loss {loss.name!r} has shape {list(loss.shape or ())}; it must be a scalar. Reduce it to its mean or sum."
+            f"The loss {loss.name!r} has shape {list(loss.shape or ())}; it must be a scalar. "
+            "Reduce it to its mean or sum."
         )
 
 
@@ -117,9 +125,7 @@ def _check_parameters(graph: Graph, trainable: Sequence[str], frozen: Sequence[s
     inputs = {value.name: value for value in graph.inputs}
     both = sorted(set(trainable) & set(frozen))
     if both:
-        raise ModelError(
-            f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}."
-        )
+        raise ModelError(f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}.")
     for name in trainable:
         value = graph.initializers.get(name) or inputs.get(name)
         if value is None:

@@ -1,4 +1,4 @@
-"""Optimizer models: one multi-tensor operator over the sequences of parameters, gradients and moments."""
+"""Optimizer models: one operator over sequences of parameters, gradients and moments."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class AdamWOptimizer(Block):
     weight_decay : float
         Decoupled from the gradient.
     adam_mode : {1, 0}
-        1 is the form of Hugging Face's transformers, which ONNX Runtime builds; 0 that of torch.optim.AdamW,
-        which puts eps after the bias correction and decays before the update.
+        1 is the form of Hugging Face's transformers, which ONNX Runtime builds; 0 that of
+        torch.optim.AdamW, which puts eps after the bias correction and decays before the update.
     """
 
     def __init__(
@@ -56,11 +56,18 @@ class AdamWOptimizer(Block):
     ) -> None:
         self._attrs: dict[str, Any] = {
             "adam_mode": int(adam_mode), "alpha": float(betas[0]), "beta": float(betas[1]),
-            "correct_bias": int(bias_correction), "epsilon": float(eps), "weight_decay": float(weight_decay),
+            "correct_bias": int(bias_correction), "epsilon": float(eps),
+            "weight_decay": float(weight_decay),
         }  # fmt: skip
 
     def build(
-        self, learning_rate: str, step: str, params: str, gradients: str, first_moments: str, second_moments: str
+        self,
+        learning_rate: str,
+        step: str,
+        params: str,
+        gradients: str,
+        first_moments: str,
+        second_moments: str,
     ) -> str:
         """Name of the flag that says whether the parameters were updated."""
         output = generate_name("adamw.updated_flag")
@@ -89,7 +96,7 @@ class _Optimizer(ForwardBlock):
         self._clip_grad = clip_grad
 
     def build(self, parameters: Any = None, frozen: Any = None) -> str:
-        """Name of the flag the model returns; `parameters` is (trainable, frozen) as two arguments or a pair."""
+        """Name of the flag the model returns; called with (trainable, frozen), a pair or two."""
         accessor = context.current()
         accessor.add_input(Value("learning_rate", "float32", (1,)))
         accessor.add_input(Value("step", "int64", (1,)))
@@ -131,7 +138,8 @@ class AdamW(_Optimizer):
         self._adamw = AdamWOptimizer(bias_correction, betas, eps, weight_decay, adam_mode)
 
     def _update(self, gradients: str) -> str:
-        return self._adamw("learning_rate", "step", "params", gradients, *self.moments)
+        flag: str = self._adamw("learning_rate", "step", "params", gradients, *self.moments)
+        return flag
 
 
 class SGD(_Optimizer):
@@ -144,4 +152,5 @@ class SGD(_Optimizer):
         self._sgd = SGDOptimizer()
 
     def _update(self, gradients: str) -> str:
-        return self._sgd("learning_rate", "params", gradients)
+        flag: str = self._sgd("learning_rate", "params", gradients)
+        return flag

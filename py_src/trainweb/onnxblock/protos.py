@@ -33,9 +33,7 @@ def to_tensor_protos(tensors: Iterable[Tensor]) -> list[Any]:
     from trainweb.model.checks import DTYPE_CODES
 
     return [
-        onnx.TensorProto(
-            name=t.name, dims=t.shape, data_type=DTYPE_CODES[t.dtype], raw_data=bytes(t.data)
-        )
+        onnx.TensorProto(name=t.name, dims=t.shape, data_type=DTYPE_CODES[t.dtype], raw_data=bytes(t.data))
         for t in tensors
     ]
 

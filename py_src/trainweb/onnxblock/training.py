@@ -55,7 +55,7 @@ class ForwardBlock(Block):
 class TrainingBlock(Block):
     """A block whose first result is a loss; calling it makes the training and the eval model.
 
-    `requires_grad` says what to train before the call; `parameters` and `to_model_proto` return the results.
+    `requires_grad` says what to train; `parameters` and `to_model_proto` return the results.
     """
 
     def __init__(self) -> None:
@@ -63,11 +63,11 @@ class TrainingBlock(Block):
         self._models: TrainingModels | None = None
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
-        """Train a parameter (or a graph input), or keep it in the checkpoint as frozen when `value` is False."""
+        """Train a parameter (or a graph input), or keep it as frozen if `value` is False."""
         self._requires_grad[argument_name] = bool(value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Build the models from the current one, which has the loss and its inputs added afterwards."""
+        """Build the models from the current one, to which the loss and its inputs are added."""
         accessor = context.current()
         results = self.build(*args, **kwargs)
         names = _names(results)
@@ -101,7 +101,7 @@ class TrainingBlock(Block):
         return self._models
 
     def parameters(self) -> tuple[list[Any], list[Any]]:
-        """(trainable, frozen): lists of `onnx.TensorProto`, or of `Tensor` without the onnx package."""
+        """(trainable, frozen): lists of `onnx.TensorProto`; without the onnx package of `Tensor`."""
         models = self.models
         return to_tensor_protos(models.trainable), to_tensor_protos(models.frozen)
 

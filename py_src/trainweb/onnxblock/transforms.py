@@ -1,7 +1,7 @@
 """Rewrites of a forward graph before it is differentiated, and for evaluation.
 
-They are the ones without which a model would train wrongly or not at all; what is only faster is the
-compiler's business.
+They are the ones without which a model would train wrongly or not at all; what is only faster is
+the compiler's business.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from trainweb.model.graph import Graph, Node, Tensor
 
 TRAINING_MODE_SINCE = 14
-"""ai.onnx version from which BatchNormalization has training_mode; before, further outputs said it."""
+"""ai.onnx version that brought training_mode to BatchNormalization; outputs said it before."""
 STATISTICS = (3, 4)
 """Inputs of BatchNormalization that hold the running mean and variance."""
 AFFINE = (1, 2)
@@ -106,14 +106,14 @@ def all_statistics(graph: Graph) -> set[str]:
 
 
 def train_batch_norms(graph: Graph, trainable: Sequence[str], batch_norm: str) -> Graph:
-    """Batch normalizations that train become com.microsoft.BatchNormInternal, which updates the statistics."""
+    """Batch normalizations that train become BatchNormInternal, which updates the statistics."""
     result = graph.copy()
     used = set(result.names())
     opset = graph.opsets.get("", 1)
     for index, node in enumerate(_batch_norms(result)):
         if not _trains(node, opset, trainable, batch_norm):
             continue
-        y, *running = [name for name in node.outputs[:3]]
+        y, *running = list(node.outputs[:3])
         suffixes = ("running_mean", "running_var", "saved_mean", "saved_inv_std")
         names = [_unique(f"{y}_{suffix}", used) for suffix in suffixes]
         for k, name in enumerate(running):

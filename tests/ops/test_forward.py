@@ -93,9 +93,7 @@ def test_what_is_computed_in_python_is_what_the_reference_says(case: Case) -> No
 def test_constant_inputs_give_the_same(case: Case) -> None:
     arrays = inputs(case)
     everything = range(len(arrays))
-    graph = single_node(
-        case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1, constants=everything
-    )
+    graph = single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1, constants=everything)
     for k, actual in enumerate(run(graph, {}).values()):
         compare(case, actual, reference(bound(graph), arrays)[k])
 

@@ -79,7 +79,9 @@ def test_forward(entry: dict[str, Any]) -> None:
         assert_close(results[name], value, RTOL, ATOL)
 
 
-@pytest.mark.parametrize("entry", [e for e in KNOWN if recorded(e["name"], "numeric") or e["status"] == "ok"], ids=by_name)
+@pytest.mark.parametrize(
+    "entry", [e for e in KNOWN if recorded(e["name"], "numeric") or e["status"] == "ok"], ids=by_name
+)
 def test_our_gradient(entry: dict[str, Any]) -> None:
     if entry["op"] in STEPS:
         pytest.skip("piecewise constant")

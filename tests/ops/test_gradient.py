@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.ops.op_runner import (
-    Case, bound, cases, feeds_of, gradients, materialize, reference, single_node, with_loss,
+    Case,
+    bound,
+    cases,
+    feeds_of,
+    gradients,
+    materialize,
+    reference,
+    single_node,
+    with_loss,
 )  # fmt: skip
 
 from trainweb.ops.optim import SequenceOp
@@ -24,9 +32,7 @@ def wanted(case: Case) -> list[int]:
     return [k for k, x in enumerate(arrays) if k in allowed and x is not None and x.dtype == np.float32]
 
 
-CASES = [
-    c for c in cases() if c.cls.differentiable and not issubclass(c.cls, SequenceOp) and wanted(c)
-]
+CASES = [c for c in cases() if c.cls.differentiable and not issubclass(c.cls, SequenceOp) and wanted(c)]
 
 
 def checked_outputs(case: Case) -> int:

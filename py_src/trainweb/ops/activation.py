@@ -181,9 +181,7 @@ def fast_gelu_sigmoid(e: Emitter, x: Expr) -> Expr:
 def fast_gelu_slope(e: Emitter, x: Expr) -> Expr:
     """Derivative of the tanh approximation: s + x s (1 - s) 2u'."""
     s = fast_gelu_sigmoid(e, x)
-    inner = e.add(
-        e.like(x, 2 * SQRT_2_OVER_PI), e.mul(e.mul(x, x), e.like(x, 6 * SQRT_2_OVER_PI * CUBIC))
-    )
+    inner = e.add(e.like(x, 2 * SQRT_2_OVER_PI), e.mul(e.mul(x, x), e.like(x, 6 * SQRT_2_OVER_PI * CUBIC)))
     return e.add(s, e.mul(e.mul(x, inner), e.mul(s, e.sub(e.like(x, 1), s))))
 
 
@@ -276,9 +274,9 @@ class BiasActivation(Pointwise):
             raise self.error(f"the bias has shape {list(bias[0].shape)}, not {list(x.shape[-1:])}.")
         return super().infer(*inputs)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         biased = len(ins) > 1 and bool(ins[1])
-        inputs = [douts[0] or "", ins[0], *([ins[1]] if biased else [])]
+        inputs = [douts[0], ins[0], *([ins[1]] if biased else [])]
         dx = g.op(self.gradient_with_bias if biased else self.gradient_of_sum, inputs, domain=MS)
         spread = Var(g, dx, g.dtype(ins[0]))
         return reduced(g, ins, outs[0], lambda: spread, lambda: spread)
@@ -577,7 +575,7 @@ class ThresholdedRelu(Unary):
         return e.select(e.compare("gt", x, e.like(x, self.alpha)), x, e.like(x, 0))
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return (x > self.alpha).where(dy, 0.0)
+        return (x > float(self.alpha)).where(dy, 0.0)
 
     def reference(self, x: Any) -> Any:
         return np.where(x > self.alpha, x, 0)
@@ -595,14 +593,12 @@ class Shrink(Unary):
     )
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
-        above = e.select(
-            e.compare("gt", x, e.like(x, self.lambd)), e.sub(x, e.like(x, self.bias)), e.like(x, 0)
-        )
+        above = e.select(e.compare("gt", x, e.like(x, self.lambd)), e.sub(x, e.like(x, self.bias)), e.like(x, 0))
         below = e.compare("lt", x, e.like(x, -self.lambd))
         return e.select(below, e.add(x, e.like(x, self.bias)), above)
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return (x > self.lambd).or_(x < -self.lambd).where(dy, 0.0)
+        return (x > float(self.lambd)).or_(x < -float(self.lambd)).where(dy, 0.0)
 
     def reference(self, x: Any) -> Any:
         return np.where(x < -self.lambd, x + self.bias, np.where(x > self.lambd, x - self.bias, 0))
@@ -631,7 +627,7 @@ class PRelu(Pointwise):
     def compute(self, e: Emitter, x: Expr, slope: Expr) -> Expr:
         return e.select(e.compare("lt", x, e.like(x, 0)), e.mul(x, slope), x)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, slope, dy = Var.of(g, *ins, douts[0])
         negative = x < 0.0
         return reduced(

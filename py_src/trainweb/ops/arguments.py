@@ -42,7 +42,5 @@ def checked(op: Op, dtype: str, shape: Sequence[int]) -> TensorType:
     if any(dim < 0 for dim in shape):
         raise op.error(f"the result would have shape {list(shape)}.")
     if prod(shape) * ITEM_SIZE[dtype] > MAX_TENSOR_BYTES:
-        raise LimitError(
-            f"{op.node}: a {dtype} result of shape {list(shape)} is larger than {MAX_TENSOR_BYTES} bytes."
-        )
+        raise LimitError(f"{op.node}: a {dtype} result of shape {list(shape)} is larger than {MAX_TENSOR_BYTES} bytes.")
     return TensorType(dtype, tuple(shape))

@@ -64,15 +64,15 @@ class Constant(Op):
             return Tensor.of("", dtype, (len(value),), value)
         return Tensor.of("", dtype, (), [value])
 
-    def infer(self) -> TensorType:  # type: ignore[override]
+    def infer(self) -> TensorType:
         tensor = self.tensor()
         return TensorType(tensor.dtype, tensor.shape)
 
-    def evaluate(self) -> tuple[Any, ...] | None:  # type: ignore[override]
+    def evaluate(self) -> tuple[Any, ...] | None:
         tensor = self.tensor()
         return tensor.values() if tensor.dtype in STRUCT_FORMAT else None
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return []
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
@@ -109,14 +109,14 @@ class ConstantOfShape(Op):
             raise self.unsupported(f"dtype {self.value.dtype}")
         return self.value.dtype, self.value.values()[0]
 
-    def infer(self, shape: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, shape: TensorType) -> TensorType:
         return checked(self, self._fill()[0], integers(self, shape, "shape"))
 
-    def evaluate(self, shape: TensorType) -> tuple[Any, ...] | None:  # type: ignore[override]
+    def evaluate(self, shape: TensorType) -> tuple[Any, ...] | None:
         size = prod(shape.value or ())
         return (self._fill()[1],) * size if size <= MAX_EVALUATED else None
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None]
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
@@ -150,12 +150,12 @@ class Range(Op):
         if delta == 0:
             raise self.error("delta is 0.")
         if isinstance(delta, int):
-            return max(0, -((start - limit) // delta))
-        if not abs(limit - start) < float("inf"):
+            return max(0, -int((start - limit) // delta))
+        if not abs(float(limit - start)) < float("inf"):
             raise self.error("a bound is not finite.")
-        return max(0, ceil((limit - start) / delta))
+        return max(0, ceil(float(limit - start) / float(delta)))
 
-    def infer(self, start: TensorType, limit: TensorType, delta: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, start: TensorType, limit: TensorType, delta: TensorType) -> TensorType:
         if not start.dtype == limit.dtype == delta.dtype:
             raise self.error("start, limit and delta are not of one dtype.")
         bounds = [scalar(self, t, what) for t, what in ((start, "start"), (limit, "limit"), (delta, "delta"))]
@@ -168,7 +168,7 @@ class Range(Op):
         first, last, step = start.value[0], limit.value[0], delta.value[0]
         return tuple(first + k * step for k in range(self._count(first, last, step)))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None] * 3
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
@@ -188,7 +188,7 @@ class EyeLike(Op):
     samples = (Sample([(3, 4)]), Sample([(3, 3)], {"k": 1, "dtype": 7}), Sample([i64([[1], [2]])], {"k": -1}))
     bad = (Bad([(3,)]), Bad([(3, 3)], {"dtype": 8}, UnsupportedError))
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         if x.rank != 2:
             raise self.error(f"x of shape {list(x.shape)} is no matrix.")
         dtype = x.dtype if self.dtype is None else ONNX_DTYPES.get(self.dtype, "")
@@ -196,7 +196,7 @@ class EyeLike(Op):
             raise self.unsupported(f"dtype {dtype}")
         return TensorType(dtype, x.shape)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None]
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
@@ -209,4 +209,6 @@ class EyeLike(Op):
         b.elementwise([out], [column, row], lambda e, c, r: e.cast(e.compare("eq", c, r), out.dtype))
 
     def reference(self, x: Any) -> Any:
-        return np.eye(*x.shape, k=self.k, dtype=x.dtype if self.dtype is None else ONNX_DTYPES[self.dtype])
+        return np.eye(x.shape[0], x.shape[1], k=self.k).astype(
+            x.dtype if self.dtype is None else ONNX_DTYPES[self.dtype]
+        )

@@ -175,7 +175,7 @@ class Conv(_Convolution):
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {list(w.shape[:1])}.")
         return TensorType("float32", (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out))
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:
         if outs[0] is not None and outs[0].size:
             b.emit("conv_f32", x=x, w=w, bias=bias, y=outs[0], accumulate=0, activation=0, **self.arguments(x.shape, w.shape))
 
@@ -241,7 +241,7 @@ class ConvGrad(_Convolution):
             raise self.error(f"dY has shape {list(dy.shape)}; it must be {list(expected)}.")
         return TensorType("float32", x.shape), TensorType("float32", w.shape), TensorType("float32", w.shape[:1])
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, w: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, w: Buf) -> None:
         dx, dw, db = outs
         arguments = self.arguments(x.shape, w.shape)
         if dx is not None:

@@ -71,9 +71,7 @@ def transpose(b: Builder, out: Buf, x: Buf, perm: Sequence[int]) -> None:
     strided_copy(b, out, x, dims, contiguous_strides(dims), [steps[k] for k in perm])
 
 
-def copy_axis(
-    b: Builder, out: Buf, x: Buf, axis: int, size: int, *, out_start: int = 0, source_start: int = 0
-) -> None:
+def copy_axis(b: Builder, out: Buf, x: Buf, axis: int, size: int, *, out_start: int = 0, source_start: int = 0) -> None:
     """Copy `size` slices along `axis`, from position `source_start` of x to `out_start` of out."""
     inner = prod(x.shape[axis + 1 :])
     strided_copy(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import pi, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.model.checks import ONNX_DTYPES
@@ -43,9 +44,9 @@ class Binary(Pointwise):
     """An operator of two tensors of one dtype."""
 
     min_inputs = max_inputs = 2
-    dtypes = NUMBERS
-    samples = _SHAPES
-    bad = _MISFITS
+    dtypes: ClassVar[tuple[str, ...]] = NUMBERS
+    samples: ClassVar[Sequence[Sample]] = _SHAPES
+    bad: ClassVar[Sequence[Bad]] = _MISFITS
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         a, b = (t for t in inputs if t is not None)
@@ -69,7 +70,7 @@ class Add(Binary):
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
         return e.add(a, b)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         dy, *_ = Var.of(g, douts[0])
         return reduced(g, ins, outs[0], lambda: dy, lambda: dy)
 
@@ -87,7 +88,7 @@ class Sub(Binary):
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
         return e.sub(a, b)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         dy, *_ = Var.of(g, douts[0])
         return reduced(g, ins, outs[0], lambda: dy, lambda: -dy)
 
@@ -105,7 +106,7 @@ class Mul(Binary):
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
         return e.mul(a, b)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b, dy = Var.of(g, *ins, douts[0])
         return reduced(g, ins, outs[0], lambda: dy * b, lambda: dy * a)
 
@@ -127,7 +128,7 @@ class Div(Binary):
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
         return e.div(a, b)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b, dy = Var.of(g, *ins, douts[0])
         if not g.wants(ins[1]):
             return reduced(g, ins, outs[0], lambda: dy / b)
@@ -166,7 +167,7 @@ class DivGrad(Pointwise):
         from trainweb.ops.reduce import sum_to
 
         dy, x, y = (buf for buf in ins if buf is not None)
-        da, db = (outs + [None])[:2]
+        da, db = [*outs, None][:2]
         full = [o and (o if o.shape == dy.shape else b.temp("float32", dy.shape)) for o in (da, db)]
         if full[0]:
             b.elementwise([full[0]], [dy, y], lambda e, d, v: e.div(d, v))
@@ -175,8 +176,8 @@ class DivGrad(Pointwise):
                 [full[1]], [dy, x, y],
                 lambda e, d, u, v: e.neg(e.div(e.mul(d, u), e.mul(v, v))),
             )  # fmt: skip
-        for out, source in ((da, full[0]), (db, full[1])):
-            if out is not None and source is not out:
+        for out, source in zip((da, db), full, strict=True):
+            if out is not None and source is not None and source is not out:
                 sum_to(b, out, source)
 
     def reference(self, dy: Any, a: Any, b: Any) -> Any:
@@ -211,7 +212,7 @@ class Pow(Pointwise):
         # Exact as far as float32 is: integers up to 2^24.
         return e.cast(e.round(e.pow(e.cast(a, "float32"), e.cast(b, "float32"))), a.dtype)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, y, dy = Var.of(g, ins[0], outs[0], douts[0])
         constant = g.is_constant(ins[1])
         exponent = Var(g, ins[1], g.dtype(ins[1])).cast(x.dtype)
@@ -272,7 +273,7 @@ class Mod(Binary):
         rest = e.cast(rest, a.dtype)
         return e.select(e.compare("lt", a, e.like(a, 0)), e.neg(rest), rest)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b, y, dy = Var.of(g, *ins, outs[0], douts[0])
         return reduced(g, ins, outs[0], lambda: dy, lambda: dy * ((y - a) / b))
 
@@ -321,7 +322,7 @@ class Step(Unary):
 
     differentiable = ()
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None]
 
 
@@ -485,8 +486,8 @@ class Variadic(Pointwise):
 
     max_inputs = MANY
     differentiable = range(MANY)
-    dtypes = NUMBERS
-    samples = (
+    dtypes: ClassVar[tuple[str, ...]] = NUMBERS
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([(2, 3)]), Sample([(2, 3), (2, 3)]), Sample([(2, 3), (3,), (2, 1)]),
         Sample([(2, 3), (2, 3), (2, 3), (), (3,)]),
     )  # fmt: skip
@@ -511,7 +512,7 @@ class Sum(Variadic):
             total = e.add(total, x)
         return total
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         dy, *_ = Var.of(g, douts[0])
         return reduced(g, ins, outs[0], *[lambda: dy] * len(ins))
 
@@ -526,7 +527,7 @@ class Mean(Sum):
     def compute(self, e: Emitter, *xs: Expr) -> Expr:
         return e.mul(super().compute(e, *xs), e.like(xs[0], 1 / len(xs)))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         dy, *_ = Var.of(g, douts[0])
         share = dy * (1 / len(ins)) if any(map(g.wants, ins)) else dy
         return reduced(g, ins, outs[0], *[lambda: share] * len(ins))
@@ -541,7 +542,7 @@ class Extremum(Variadic):
     versions = (6, 8, 12, 13)
     samples = (*Variadic.samples, Sample([i64([3, 5]), i64([4, 2])]))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         if len(ins) == 1:
             return [douts[0]]
         y, dy = Var.of(g, outs[0], douts[0])
@@ -601,9 +602,8 @@ class Clip(Pointwise):
     )  # fmt: skip
     bad = (Bad([(3, 4), (3, 4)]), Bad([(3, 4), i64(1)]))
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        x = inputs[0]
-        for bound in inputs[1:]:
+    def infer(self, x: TensorType, *bounds: TensorType | None) -> TensorType:
+        for bound in bounds:
             if bound is not None and (bound.size != 1 or bound.rank > 1 or bound.dtype != x.dtype):
                 raise self.error(f"a bound has shape {list(bound.shape)} and dtype {bound.dtype}; "
                                  f"it must be a {x.dtype} scalar.")  # fmt: skip
@@ -624,7 +624,7 @@ class Clip(Pointwise):
         x, *bounds = (buf for buf in ins if buf is not None)
         b.elementwise(outs[:1], [x, *(bound.view(()) for bound in bounds)], self.compute)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, dy = Var.of(g, ins[0], douts[0])
         low = Var(g, ins[1], x.dtype) if self._has(1) else self.min
         high = Var(g, ins[2], x.dtype) if self._has(2) else self.max
@@ -673,7 +673,7 @@ class Cast(Pointwise):
     def compute(self, e: Emitter, x: Expr) -> Expr:
         return e.cast(x, ONNX_DTYPES[self.to])
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         if ONNX_DTYPES[self.to] not in FLOATS:
             return [None]
         (dy,) = Var.of(g, douts[0])
@@ -706,7 +706,7 @@ class CastLike(Pointwise):
         x, like = (buf for buf in ins if buf is not None)
         b.elementwise(outs[:1], [x], lambda e, v: e.cast(v, like.dtype))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         (dy,) = Var.of(g, douts[0])
         return names(dy.cast(g.dtype(ins[0])))
 
@@ -744,7 +744,7 @@ class Scale(Pointwise):
         x, scale = (buf for buf in ins if buf is not None)
         b.elementwise(outs[:1], [x, scale.view(())], self.compute)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("Scale", [douts[0], ins[1]], domain=MS, scale_down=self.scale_down), None]
 
     def reference(self, x: Any, scale: Any) -> Any:

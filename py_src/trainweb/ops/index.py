@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.model.graph import ITEM_SIZE
@@ -49,7 +50,7 @@ def check_feed(b: Builder, indices: Buf, dim: int) -> None:
 
 def zeros_like(g: GradientBuilder, name: str) -> str:
     """Zeros of the shape of a tensor."""
-    return g.op("ConstantOfShape", [g.op("Shape", [name])])  # type: ignore[no-any-return]
+    return g.op("ConstantOfShape", [g.op("Shape", [name])])
 
 
 @register
@@ -71,12 +72,12 @@ class Gather(Op):
         Bad([(5, 3), f32([1.0])]), Bad([(5, 3), i64([-(2**63)])]),
     )  # fmt: skip
 
-    def infer(self, data: TensorType, indices: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         axis = self.axis_of(self.axis, data.rank)
         check_range(self, indices, data.shape[axis])
         return checked(self, data.dtype, data.shape[:axis] + indices.shape + data.shape[axis + 1 :])
 
-    def evaluate(self, data: TensorType, indices: TensorType) -> tuple[Any, ...] | None:  # type: ignore[override]
+    def evaluate(self, data: TensorType, indices: TensorType) -> tuple[Any, ...] | None:
         axis = self.axis_of(self.axis, data.rank)
         dim, inner = data.shape[axis], prod(data.shape[axis + 1 :])
         value = data.value or ()
@@ -92,7 +93,7 @@ class Gather(Op):
             check_feed(b, indices, data.shape[axis])
             gather_axis(b, outs[0], data, indices, axis)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
         return [g.op("GatherGrad", [shape, ins[1], douts[0]], domain=MS, axis=self.axis), None]
 
@@ -109,15 +110,17 @@ class GatherGrad(Op):
     min_inputs = max_inputs = 3
     static_inputs = (0,)
     samples = (
-        Sample([i64([5, 3]), i64([0, 4, -1, 0]), (4, 3)]), Sample([i64([2, 5, 3]), i64([[0, 4], [1, 1]]), (2, 2, 2, 3)], {"axis": 1}),
+        Sample([i64([5, 3]), i64([0, 4, -1, 0]), (4, 3)]),
+        Sample([i64([2, 5, 3]), i64([[0, 4], [1, 1]]), (2, 2, 2, 3)], {"axis": 1}),
         Sample([i64([5, 3]), i64(2), (3,)]), Sample([i64([5, 3]), i32([1, 2]), (5, 2)], {"axis": -1}),
     )  # fmt: skip
     bad = (
-        Bad([i64([5, 3]), i64([5]), (1, 3)]), Bad([i64([5, 3]), i64([0]), (2, 3)]), Bad([i64([-5, 3]), i64([0]), (1, 3)]),
+        Bad([i64([5, 3]), i64([5]), (1, 3)]), Bad([i64([5, 3]), i64([0]), (2, 3)]),
+        Bad([i64([-5, 3]), i64([0]), (1, 3)]),
         Bad([i64([5]), i64([0]), i64([1])], error=UnsupportedError),
     )  # fmt: skip
 
-    def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
         if dy.dtype != "float32":
             raise self.unsupported(f"dtype {dy.dtype}")
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
@@ -205,7 +208,7 @@ class GatherElements(ElementsOp):
         Bad([(3, 4), i64([[0]])], {"axis": 2}), Bad([(3, 4), f32([[0.0]])]),
     )  # fmt: skip
 
-    def infer(self, data: TensorType, indices: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         self.check_elements(data, indices)
         return TensorType(data.dtype, indices.shape)
 
@@ -215,7 +218,7 @@ class GatherElements(ElementsOp):
             check_feed(b, indices, data.shape[self.axis % len(data.shape)])
             b.emit("gather_elements", data=data, y=outs[0], **self.arguments(b, data, indices))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
         return [g.op("GatherElementsGrad", [douts[0], shape, ins[1]], domain=MS, axis=self.axis), None]
 
@@ -250,9 +253,12 @@ class GatherElementsGrad(ElementsOp):
         Sample([(3, 2), i64([3, 4]), i64([[0, 3], [1, 1], [-1, 0]])], {"axis": 1}),
         Sample([(1, 4), i64([3, 4]), i64([[2, 0, -1, 1]])]),
     )  # fmt: skip
-    bad = (Bad([(3, 2), i64([3, 4]), i64([[0, 4], [0, 0], [0, 0]])], {"axis": 1}), Bad([(2, 2), i64([3, 4]), i64([[0, 1]])]))
+    bad = (
+        Bad([(3, 2), i64([3, 4]), i64([[0, 4], [0, 0], [0, 0]])], {"axis": 1}),
+        Bad([(2, 2), i64([3, 4]), i64([[0, 1]])]),
+    )
 
-    def infer(self, dy: TensorType, shape: TensorType, indices: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, dy: TensorType, shape: TensorType, indices: TensorType) -> TensorType:
         if dy.dtype != "float32":
             raise self.unsupported(f"dtype {dy.dtype}")
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
@@ -276,11 +282,11 @@ class GatherElementsGrad(ElementsOp):
 class ScatterElements(ElementsOp):
     """data with updates put in. https://onnx.ai/onnx/operators/onnx__ScatterElements.html"""
 
-    versions = (11, 13, 16, 18)
+    versions: ClassVar[tuple[int, ...]] = (11, 13, 16, 18)
     attrs = {"axis": Int(0), "reduction": Str("none")}
     min_inputs = max_inputs = 3
     differentiable = (0, 2)
-    samples = (
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}), Sample([(3, 4), i64([[2, 0, -1, 1]]), (1, 4)]),
         Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "add"}, opset=18),
         Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "mul"}, opset=18, grad=()),
@@ -288,14 +294,14 @@ class ScatterElements(ElementsOp):
         Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "min"}, opset=18, grad=()),
         Sample([i64([1, 2, 3]), i64([2]), i64([9])]), Sample([bools([True, True]), i32([1]), bools([False])]),
     )  # fmt: skip
-    bad = (
+    bad: ClassVar[Sequence[Bad]] = (
         Bad([(3, 4), i64([[4]]), (1, 1)], {"axis": 1}), Bad([(3, 4), i64([[0, 1]]), (1, 1)]),
         Bad([(3, 4), i64([[0]]), (1, 1)], {"reduction": "mean"}), Bad([(3, 4), i64([[0]]), i64([[1]])]),
         Bad([i64([1]), i64([0]), i64([1])], {"reduction": "add"}, UnsupportedError, opset=18),
         Bad([(3, 4), i64([0]), (1,)]),
     )  # fmt: skip
 
-    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         self.check_elements(data, indices)
         if updates.shape != indices.shape or updates.dtype != data.dtype:
             raise self.error(f"updates are {updates.dtype}{list(updates.shape)}; "
@@ -310,9 +316,9 @@ class ScatterElements(ElementsOp):
             b.copy(outs[0], data)
             self.scatter(b, outs[0], indices, updates, self.reduction)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         _, indices, updates = ins
-        dy = douts[0] or ""
+        dy = douts[0]
         data_grad: str | None = dy
         if self.reduction not in ("none", "add"):
             raise self.unsupported(f"the gradient of reduction {self.reduction!r}")
@@ -335,9 +341,9 @@ class Scatter(ScatterElements):
     samples = (Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}, opset=10, grad=(0,)),)
     bad = (Bad([(3, 4), i64([[4]]), (1, 1)], {"axis": 1}, opset=10),)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         _, indices, updates = ins
-        dy = douts[0] or ""
+        dy = douts[0]
         taken = None
         if g.wants(updates):
             if g.opset < 11:
@@ -420,10 +426,11 @@ class GatherND(TuplesOp):
     )  # fmt: skip
     bad = (
         Bad([(3, 4), i64([[0, 4]])]), Bad([(3, 4), i64([[0, 1, 0]])]), Bad([(3, 4), i64(0)]),
-        Bad([(2, 3), i64([[0]])], {"batch_dims": 1}), Bad([(3, 4), i64([[0]])], {"batch_dims": 2}), Bad([(3,), f32([[0.0]])]),
+        Bad([(2, 3), i64([[0]])], {"batch_dims": 1}), Bad([(3, 4), i64([[0]])], {"batch_dims": 2}),
+        Bad([(3,), f32([[0.0]])]),
     )  # fmt: skip
 
-    def infer(self, data: TensorType, indices: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         return checked(self, data.dtype, self.check_tuples(data, indices))
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
@@ -431,7 +438,7 @@ class GatherND(TuplesOp):
         if outs[0] is not None and data is not None and indices is not None:
             b.emit("gather_nd", data=data, y=outs[0], **self.arguments(b, data, indices))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
         inputs = [shape, ins[1], douts[0]]
         return [g.op("GatherNDGrad", inputs, domain=MS, batch_dims=self.batch_dims), None]
@@ -454,7 +461,7 @@ class GatherNDGrad(TuplesOp):
     )  # fmt: skip
     bad = (Bad([i64([3, 4]), i64([[0, 4]]), (1,)]), Bad([i64([3, 4]), i64([[0, 1]]), (2,)]))
 
-    def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
         if dy.dtype != "float32":
             raise self.unsupported(f"dtype {dy.dtype}")
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
@@ -491,11 +498,12 @@ class ScatterND(TuplesOp):
         Sample([i64([1, 2, 3]), i64([[2]]), i64([9])]),
     )  # fmt: skip
     bad = (
-        Bad([(3, 4), i64([[3]]), (1, 4)]), Bad([(3, 4), i64([[0]]), (1, 3)]), Bad([(3, 4), i64([[0]]), i64([[1] * 4])]),
+        Bad([(3, 4), i64([[3]]), (1, 4)]), Bad([(3, 4), i64([[0]]), (1, 3)]),
+        Bad([(3, 4), i64([[0]]), i64([[1] * 4])]),
         Bad([(3, 4), i64([[0]]), (1, 4)], {"reduction": "mean"}),
     )  # fmt: skip
 
-    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         expected = self.check_tuples(data, indices)
         if updates.shape != expected or updates.dtype != data.dtype:
             raise self.error(f"updates are {updates.dtype}{list(updates.shape)}; "
@@ -509,9 +517,9 @@ class ScatterND(TuplesOp):
             b.copy(outs[0], data)
             self.scatter(b, outs[0], indices, updates, self.reduction)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         _, indices, updates = ins
-        dy = douts[0] or ""
+        dy = douts[0]
         data_grad: str | None = dy
         if self.reduction not in ("none", "add"):
             raise self.unsupported(f"the gradient of reduction {self.reduction!r}")
@@ -539,13 +547,15 @@ class OneHot(Op):
     min_inputs = max_inputs = 3
     static_inputs = (1,)
     samples = (
-        Sample([i64([0, 2, -1, 5]), i64(3), f32([0.0, 1.0])]), Sample([i64([[0, 1], [2, 2]]), i64([3]), (2,)], {"axis": 1}),
-        Sample([f32([0.0, 2.0]), f32(3.0), i64([5, 9])]), Sample([i32([1, 0]), i64(2), bools([False, True])], {"axis": 0}),
+        Sample([i64([0, 2, -1, 5]), i64(3), f32([0.0, 1.0])]),
+        Sample([i64([[0, 1], [2, 2]]), i64([3]), (2,)], {"axis": 1}),
+        Sample([f32([0.0, 2.0]), f32(3.0), i64([5, 9])]),
+        Sample([i32([1, 0]), i64(2), bools([False, True])], {"axis": 0}),
     )  # fmt: skip
     bad = (Bad([i64([0]), i64(-1), (2,)]), Bad([i64([0]), i64(3), (3,)]), Bad([i64([0]), i64(3), (2,)], {"axis": 2}),
            Bad([i64([0]), i64([3, 4]), (2,)]))  # fmt: skip
 
-    def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
         if values.shape != (2,):
             raise self.error(f"values has shape {list(values.shape)}, not [2].")
         if indices.dtype not in ("int64", "int32", "float32"):
@@ -554,7 +564,7 @@ class OneHot(Op):
         size = int(scalar(self, depth, "depth"))
         return checked(self, values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None] * 3
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:

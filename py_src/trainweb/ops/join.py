@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ops.arguments import checked, integers
 from trainweb.ops.copies import copy_axis
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 class Concat(Op):
     """Inputs one after the other along an axis. https://onnx.ai/onnx/operators/onnx__Concat.html"""
 
-    versions = (4, 11, 13)
+    versions: ClassVar[tuple[int, ...]] = (4, 11, 13)
     attrs = {"axis": Int(required=True)}
     max_inputs = MANY
-    differentiable = range(MANY)  # type: ignore[assignment]
-    samples = (
+    differentiable = range(MANY)
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([(2, 3), (2, 1), (2, 2)], {"axis": 1}), Sample([(2, 3), (1, 3)], {"axis": 0}),
         Sample([(2, 3), (2, 3)], {"axis": -2}), Sample([(2, 3, 4), (2, 2, 4)], {"axis": 1}),
         Sample([i64([1]), i64([2, 3])], {"axis": 0}), Sample([(2, 3)], {"axis": 1}),
@@ -79,7 +80,7 @@ class Concat(Op):
                 copy_axis(b, out, x, axis, x.shape[axis], out_start=start)
                 start += x.shape[axis]
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         if len(ins) == 1:
             return [douts[0]]
         axis = self.axis % g.rank(ins[0])
@@ -89,9 +90,7 @@ class Concat(Op):
         else:
             at = g.constant("int64", (1,), [axis])
             lengths = g.op("Concat", [g.op("Gather", [g.op("Shape", [x]), at]) for x in ins], axis=0)
-        return g.op(  # type: ignore[no-any-return]
-            "SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=axis
-        )
+        return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=axis)]
 
     def reference(self, *xs: Any) -> Any:
         return np.concatenate(xs, self.axis)
@@ -118,13 +117,11 @@ class ConcatTraining(Concat):
             lengths = [x.shape[self.axis] for x in ins if x is not None]
             b.copy(outs[1], b.constant("int64", (len(lengths),), lengths))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         if len(ins) == 1:
             return [douts[0]]
         lengths = g.extra_output(1, "_lengths")
-        return g.op(  # type: ignore[no-any-return]
-            "SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=self.axis
-        )
+        return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=self.axis)]
 
     def reference(self, *xs: Any) -> Any:
         return super().reference(*xs), np.array([x.shape[self.axis] for x in xs], np.int64)
@@ -142,7 +139,7 @@ class Splitting(Op):
         """Sizes of the parts along the axis."""
         return list(integers(self, split, "split")) if split is not None else []
 
-    def infer(self, x: TensorType, split: TensorType | None = None) -> Any:  # type: ignore[override]
+    def infer(self, x: TensorType, split: TensorType | None = None) -> Any:
         axis = self.axis_of(self.axis, x.rank)
         sizes = self.lengths(x, split)
         if min(sizes, default=0) < 0 or sum(sizes) != x.shape[axis]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.ops.lazy_numpy import np
@@ -29,7 +30,7 @@ from trainweb.ops.elementwise import NUMBERS, Binary
 class Comparison(Binary):
     """A bool from two tensors."""
 
-    samples = (
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([f32([1, 2, 3]), f32([3, 2, 1])]), Sample([(2, 3, 4), (3, 1)]),
         Sample([i64([1, 2, 3]), i64(2)]), Sample([i32([1, 2, 3]), i32([2])]),
     )  # fmt: skip
@@ -170,9 +171,9 @@ class Not(Pointwise):
 class IsNaN(Pointwise):
     """Whether x is NaN. https://onnx.ai/onnx/operators/onnx__IsNaN.html"""
 
-    versions = (9, 13, 20)
+    versions: ClassVar[tuple[int, ...]] = (9, 13, 20)
     dtypes = FLOATS
-    samples = (Sample([f32([1.0, float("nan"), inf])]),)
+    samples: ClassVar[Sequence[Sample]] = (Sample([f32([1.0, float("nan"), inf])]),)
 
     def result(self, *dtypes: str) -> str:
         return "bool"
@@ -236,12 +237,10 @@ class Where(Pointwise):
     def compute(self, e: Emitter, condition: Expr, x: Expr, y: Expr) -> Expr:
         return e.select(condition, x, y)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         (dy,) = Var.of(g, douts[0])
         condition, zero = Var(g, ins[0], "bool"), dy.lift(0.0)
-        return reduced(
-            g, ins, outs[0], None, lambda: condition.where(dy, zero), lambda: condition.where(zero, dy)
-        )
+        return reduced(g, ins, outs[0], None, lambda: condition.where(dy, zero), lambda: condition.where(zero, dy))
 
     def reference(self, condition: Any, x: Any, y: Any) -> Any:
         return np.where(condition, x, y)

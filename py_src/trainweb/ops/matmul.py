@@ -92,7 +92,7 @@ class MatMul(Op):
         check_float(self, a, b)
         return TensorType(a.dtype, matmul_shape(self, a.shape, b.shape))
 
-    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:
         if outs[0] is not None:
             lower_matmul(b, outs[0], left, right)
 
@@ -198,7 +198,7 @@ class Gemm(Op):
                 raise self.error(f"C of shape {list(c.shape)} does not broadcast to {[m, n]}.")
         return TensorType(a.dtype, (m, n))
 
-    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf, bias: Buf | None) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf, bias: Buf | None) -> None:
         if outs[0] is None:
             return
         m, n = outs[0].shape
@@ -289,7 +289,7 @@ class FusedMatMul(Op):
             right = (*right[:-2], right[-1], right[-2])
         return TensorType(a.dtype, matmul_shape(self, left, right))
 
-    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:
         if outs[0] is not None:
             lower_matmul(
                 b, outs[0], left, right, alpha=self.alpha,

@@ -74,7 +74,7 @@ class LayerNormalization(_LayerNorm):
         self.check_parameters(x, scale, bias)
         return TensorType("float32", x.shape), self.statistics(x.shape), self.statistics(x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf | None) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf | None) -> None:
         b.emit(
             "layer_norm_f32", x=x, scale=scale, bias=bias, y=outs[0] or b.temp("float32", x.shape),
             mean=outs[1], inv_std=outs[2], epsilon=self.epsilon, rms=0, **self.sizes(x.shape),
@@ -124,7 +124,7 @@ class LayerNormalizationGrad(_LayerNorm):
             raise self.error("shapes of dY, X, mean and inv_std do not fit.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:
         b.emit(
             "layer_norm_grad_f32", dy=dy, x=x, scale=scale, mean=mean, inv_std=inv, dx=outs[0], dscale=outs[1],
             dbias=outs[2], rms=0, **self.sizes(x.shape),
@@ -153,7 +153,7 @@ class SimplifiedLayerNormalization(_LayerNorm):
         self.check_parameters(x, scale)
         return TensorType("float32", x.shape), self.statistics(x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf) -> None:
         b.emit(
             "layer_norm_f32", x=x, scale=scale, y=outs[0] or b.temp("float32", x.shape), inv_std=outs[1],
             epsilon=self.epsilon, rms=1, **self.sizes(x.shape),
@@ -191,7 +191,7 @@ class SimplifiedLayerNormalizationGrad(_LayerNorm):
             raise self.error("shapes of dY, X and inv_std do not fit.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, inv: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, inv: Buf) -> None:
         b.emit(
             "layer_norm_grad_f32", dy=dy, x=x, scale=scale, inv_std=inv, dx=outs[0], dscale=outs[1], rms=1,
             **self.sizes(x.shape),
@@ -268,7 +268,7 @@ class BatchNormalization(_BatchNorm):
         self.check_channels(x, scale, bias, mean, var)
         return TensorType("float32", x.shape), TensorType("float32", mean.shape), TensorType("float32", var.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf, mean: Buf, var: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf, mean: Buf, var: Buf) -> None:
         if self.training_mode:
             for out, old in zip(outs[1:3], (mean, var), strict=True):
                 if out is not None:
@@ -342,7 +342,7 @@ class BatchNormInternal(_BatchNorm):
         vector = TensorType("float32", mean.shape)
         return TensorType("float32", x.shape), vector, vector, vector, vector
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf, mean: Buf, var: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf, mean: Buf, var: Buf) -> None:
         stored = [None if t.storage.segment == CONSTANT_SEGMENT else t for t in (mean, var)]
         self.emit_training(
             b, outs[0], x, scale, bias, mean=outs[3], inv_std=outs[4], running_mean=stored[0], running_var=stored[1]
@@ -390,7 +390,7 @@ class BatchNormalizationGrad(_BatchNorm):
         vector = TensorType("float32", scale.shape)
         return TensorType("float32", x.shape), vector, vector
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:
         b.emit(
             "batch_norm_grad_f32", dy=dy, x=x, scale=scale, mean=mean, inv_std=inv, dx=outs[0], dscale=outs[1],
             dbias=outs[2], frozen=0, **self.sizes(x.shape),

@@ -6,7 +6,6 @@ implementation, samples to test it on and inputs it must refuse. An instance is 
 
 from __future__ import annotations
 
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,7 +145,7 @@ class Op:
     min_inputs: ClassVar[int] = 1
     max_inputs: ClassVar[int] = 1
     n_outputs: ClassVar[int] = 1
-    differentiable: ClassVar[tuple[int, ...]] = ()
+    differentiable: ClassVar[Sequence[int]] = ()
     is_view: ClassVar[bool] = False
     """Output 0 is input 0's bytes under another shape: nothing is computed."""
     state_inputs: ClassVar[tuple[int, ...]] = ()
@@ -166,6 +165,11 @@ class Op:
             raise ModelError(f"{node} has {n} inputs; {self.op_type()} takes {self._arity()}.")
         for name, attr in self.attrs.items():
             setattr(self, name, self._attribute(name, attr))
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The node's attributes, by the names in `attrs`."""
 
     def accepts_inputs(self, n: int) -> bool:
         """Whether another number of inputs than min_inputs..max_inputs is legal in this opset."""

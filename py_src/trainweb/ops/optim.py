@@ -9,7 +9,7 @@ from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Float, Int, Op, Sample, Str, TensorType, register
 
 if TYPE_CHECKING:
-    from trainweb.compiler.lower import Buf, Builder, BufSequence
+    from trainweb.compiler.lower import Buf, BufSequence, Builder
 
 
 class SequenceOp(Op):
@@ -52,7 +52,7 @@ class AdamWOptimizer(SequenceOp):
     adam_mode: int
 
     def lower(self, b: Builder, outs: list[Buf | None], lr: Buf, step: Buf, params: BufSequence,
-              grads: BufSequence, m: BufSequence, v: BufSequence, signal: Buf | None) -> None:  # type: ignore[override]  # fmt: skip
+              grads: BufSequence, m: BufSequence, v: BufSequence, signal: Buf | None) -> None:  # fmt: skip
         self.need_in_place(outs)
         if signal is not None:
             raise self.unsupported("an update signal")
@@ -97,7 +97,7 @@ class SGDOptimizerV2(SequenceOp):
     state_inputs = (1,)
 
     def lower(self, b: Builder, outs: list[Buf | None], lr: Buf, params: BufSequence, grads: BufSequence,
-              signal: Buf | None) -> None:  # type: ignore[override]  # fmt: skip
+              signal: Buf | None) -> None:  # fmt: skip
         self.need_in_place(outs)
         if signal is not None:
             raise self.unsupported("an update signal")
@@ -122,7 +122,7 @@ class InplaceClipGradNorm(SequenceOp):
     max_norm: float
     norm_type: str
 
-    def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
         if self.norm_type != "fro":
             raise self.unsupported(f"norm_type {self.norm_type!r}")
         if not grads.runs:
@@ -154,7 +154,7 @@ class InPlaceAccumulatorV2(Op):
             raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
         return TensorType("bool", (1,)), buffer
 
-    def lower(self, b: Builder, outs: list[Buf | None], buffer: Buf, value: Buf, flag: Buf | None) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], buffer: Buf, value: Buf, flag: Buf | None) -> None:
         overwrite = b.overwrite
         if flag is not None and flag.value is not None:
             overwrite = bool(flag.value[0])
@@ -181,7 +181,7 @@ class LinearLearningRate(Op):
     def infer(self, lr: TensorType) -> TensorType:
         return TensorType("bool", (1,))
 
-    def lower(self, b: Builder, outs: list[Buf | None], lr: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], lr: Buf) -> None:
         b.emit("linear_lr", state=b.state)
 
     def reference(self, step: Any, warmup: Any, total: Any, initial: Any) -> Any:

@@ -25,10 +25,7 @@ def spread(value: Sequence[Any], shape: tuple[int, ...], target: tuple[int, ...]
     steps = [0] * (len(target) - len(shape)) + [
         step if dim > 1 else 0 for dim, step in zip(shape, contiguous_strides(shape), strict=True)
     ]
-    return [
-        value[sum(i * s for i, s in zip(index, steps, strict=True))]
-        for index in product(*map(range, target))
-    ]
+    return [value[sum(i * s for i, s in zip(index, steps, strict=True))] for index in product(*map(range, target))]
 
 
 class Pointwise(Elementwise):
@@ -52,16 +49,14 @@ class Unary(Pointwise):
     """A differentiable function of one float tensor; `backward` is its gradient."""
 
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
-    differentiable: ClassVar[tuple[int, ...]] = (0,)
+    differentiable: ClassVar[Sequence[int]] = (0,)
     samples: ClassVar[Sequence[Sample]] = (Sample([(3, 4)]), Sample([(2, 3, 5)]), Sample([()]))
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         """Gradient of the input from the input, the output and the output's gradient."""
         raise self.unsupported("differentiation")
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names
-    ) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, y, dy = Var.of(g, ins[0], outs[0], douts[0])
         return names(self.backward(x, y, dy))
 
@@ -76,9 +71,7 @@ class GradientOp(Pointwise):
     samples: ClassVar[Sequence[Sample]] = (Sample([(3, 4), (3, 4)]), Sample([(2, 3, 5), (2, 3, 5)]))
 
 
-def reduced(
-    g: GradientBuilder, ins: list[str], out: str, *gradients: Callable[[], Var] | None
-) -> Names:
+def reduced(g: GradientBuilder, ins: list[str], out: str, *gradients: Callable[[], Var] | None) -> Names:
     """Per input: its gradient of the broadcast shape of `out`, made if wanted and summed to the input's shape."""
     return [
         g.reduce_to(make().name, name, out) if make and when(g, ins, k) else None

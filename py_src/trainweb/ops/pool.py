@@ -81,7 +81,7 @@ class MaxPool(_Pool):
         shape = self.pooled(x)
         return TensorType("float32", shape), TensorType("int64", shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         arguments = self.window_of(x.shape).arguments()
         if x.size:
             out = outs[0] or b.temp("float32", outs[1].shape if outs[1] else ())
@@ -122,7 +122,7 @@ class MaxPoolGrad(_Pool):
             raise self.error(f"dY {list(dy.shape)} and Indices {list(indices.shape)} do not fit X {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, indices: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, indices: Buf) -> None:
         if outs[0] is not None and outs[0].size:
             shape = outs[0].shape
             b.emit(
@@ -152,7 +152,7 @@ class AveragePool(_Pool):
             **w.arguments(),
         }  # fmt: skip
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         if outs[0] is not None and x.size:
             b.emit("average_pool_f32", x=x, y=outs[0], **self.pool_arguments(x.shape))
 
@@ -195,7 +195,7 @@ class AveragePoolGrad(AveragePool):
             raise self.error(f"dY {list(dy.shape)} does not fit X {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf) -> None:
         if outs[0] is not None and outs[0].size:
             b.emit("average_pool_gradient_f32", dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape))
 
@@ -218,7 +218,7 @@ class _GlobalPool(Op):
             raise self.error(f"X has shape {list(x.shape)}; it needs spatial dims.")
         return TensorType("float32", (*x.shape[:2], *[1] * (x.rank - 2)))
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         if outs[0] is not None and outs[0].size:
             b.emit("reduce_f32", x=x, y=outs[0], outer=prod(x.shape[:2]), n=prod(x.shape[2:]), inner=1, op=self.operation)
 

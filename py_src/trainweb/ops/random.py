@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 from zlib import crc32
 
 from trainweb.errors import LimitError, UnsupportedError
@@ -53,7 +54,8 @@ class Dropout(RandomOp):
         Sample([(3, 4), f32(0.0), bools(True)], opset=13, outputs=2), Sample([(3, 4), f32([0.3])], opset=13),
     )  # fmt: skip
     bad = (
-        Bad([(3, 4), f32(1.0)]), Bad([(3, 4), f32(-0.1)]), Bad([(3, 4), f32([0.1, 0.2])]), Bad([(3, 4), f32(float("nan"))]),
+        Bad([(3, 4), f32(1.0)]), Bad([(3, 4), f32(-0.1)]), Bad([(3, 4), f32([0.1, 0.2])]),
+        Bad([(3, 4), f32(float("nan"))]),
         Bad([i64([1])], error=UnsupportedError), Bad([(3, 4), f32(0.5), (1,)]),
     )  # fmt: skip
 
@@ -65,7 +67,7 @@ class Dropout(RandomOp):
             raise self.error(f"ratio is {value}; it must be in [0, 1).")
         return value
 
-    def infer(self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None) -> Any:  # type: ignore[override]
+    def infer(self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None) -> Any:
         if x.dtype != "float32":
             raise self.unsupported(f"dtype {x.dtype}")
         if ratio is not None:
@@ -80,8 +82,8 @@ class Dropout(RandomOp):
         if x is None:
             return
         share = self._ratio(ratio)
-        off = training is None or (training.value is not None and not training.value[0])
-        if off or share == 0:
+        off = training is not None and training.value is not None and not training.value[0]
+        if training is None or off or share == 0:
             if outs[0] is not None:
                 b.copy(outs[0], x)
             b.fill(outs[1], True)
@@ -97,7 +99,7 @@ class Dropout(RandomOp):
             if outs[1] is not None and mask is not None:
                 b.elementwise(outs[1:2], [switch, mask], lambda e, on, m: e.or_(e.not_(on), m))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         rest: list[str | None] = [None] * (len(ins) - 1)
         training = g.is_constant(ins[2]) if len(ins) > 2 and ins[2] else None
         if len(ins) < 3 or not ins[2] or (training is not None and not training.values()[0]):
@@ -174,7 +176,7 @@ class Noise(RandomOp):
             raise self.unsupported(f"dtype {name}")
         return name
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None] * len(ins)
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
@@ -199,11 +201,15 @@ class RandomNormal(Noise):
     attrs = _SHAPED | _NORMAL
     min_inputs = max_inputs = 0
     normal = 1
-    samples = (Sample([], {"shape": [200, 50]}), Sample([], {"shape": [100, 100], "mean": 3.0, "scale": 0.5, "seed": 2.0}))
-    bad = (Bad([]), Bad([], {"shape": [-2]}), Bad([], {"shape": [2], "dtype": 11}, UnsupportedError),
+    samples = (
+        Sample([], {"shape": [200, 50]}),
+        Sample([], {"shape": [100, 100], "mean": 3.0, "scale": 0.5, "seed": 2.0}),
+    )
+    bad: ClassVar[Sequence[Bad]] = (Bad([]), Bad([], {"shape": [-2]}),
+    Bad([], {"shape": [2], "dtype": 11}, UnsupportedError),
            Bad([], {"shape": [2**40]}, LimitError))  # fmt: skip
 
-    def infer(self) -> TensorType:  # type: ignore[override]
+    def infer(self) -> TensorType:
         return checked(self, self.check_dtype(self.dtype), self.shape)
 
     def parameters(self) -> tuple[float, float]:
@@ -222,9 +228,9 @@ class RandomUniform(Noise):
     min_inputs = max_inputs = 0
     normal = 0
     samples = (Sample([], {"shape": [200, 50]}), Sample([], {"shape": [100, 100], "low": -3.0, "high": -1.0}))
-    bad = (Bad([]), Bad([], {"shape": [-2]}), Bad([], {"shape": [2], "dtype": 99}))
+    bad: ClassVar[Sequence[Bad]] = (Bad([]), Bad([], {"shape": [-2]}), Bad([], {"shape": [2], "dtype": 99}))
 
-    def infer(self) -> TensorType:  # type: ignore[override]
+    def infer(self) -> TensorType:
         return checked(self, self.check_dtype(self.dtype), self.shape)
 
     def parameters(self) -> tuple[float, float]:
@@ -243,10 +249,10 @@ class RandomNormalLike(RandomNormal):
     samples = (Sample([(200, 50)]), Sample([(100, 100)], {"mean": -2.0}))
     bad = (Bad([(2,)], {"dtype": 11}, UnsupportedError),)
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         return TensorType(self.check_dtype(self.dtype), x.shape)
 
-    def reference(self, x: Any) -> Any:  # type: ignore[override]
+    def reference(self, x: Any) -> Any:
         return np.full(x.shape, self.mean)
 
 
@@ -259,10 +265,10 @@ class RandomUniformLike(RandomUniform):
     samples = (Sample([(200, 50)]), Sample([(100, 100)], {"low": 2.0, "high": 4.0}))
     bad = (Bad([(2,)], {"dtype": 11}, UnsupportedError),)
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         return TensorType(self.check_dtype(self.dtype), x.shape)
 
-    def reference(self, x: Any) -> Any:  # type: ignore[override]
+    def reference(self, x: Any) -> Any:
         return np.full(x.shape, (self.low + self.high) / 2)
 
 
@@ -275,7 +281,7 @@ class Bernoulli(RandomOp):
     samples = (Sample([f32([[0.25] * 100] * 100)]), Sample([f32([[0.75] * 100] * 100)], {"dtype": 7}))
     bad = (Bad([i64([1])], error=UnsupportedError), Bad([(2,)], {"dtype": 8}, UnsupportedError))
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         if x.dtype != "float32":
             raise self.unsupported(f"dtype {x.dtype}")
         dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype)
@@ -283,7 +289,7 @@ class Bernoulli(RandomOp):
             raise self.unsupported(f"dtype {dtype}")
         return TensorType(dtype, x.shape)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None]
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce as fold
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.model.graph import ITEM_SIZE
@@ -57,7 +57,7 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
         outer, n, inner = prod(sizes[:k]), sizes[k], prod(sizes[k + 1 :])
         sizes[k] = 1
         target = out if k == todo[0] else b.temp(x.dtype, (outer * inner,))
-        step = SUM if op == SUM_SQUARES and k != todo[-1] or op == LOG_SUM and k != todo[0] else op
+        step = SUM if (op == SUM_SQUARES and k != todo[-1]) or (op == LOG_SUM and k != todo[0]) else op
         b.emit(kernel, x=x, y=target, outer=outer, n=n, inner=inner, op=step, **extra)
         x = target
 
@@ -75,7 +75,7 @@ def sum_to(b: Builder, out: Buf, source: Buf) -> None:
 class Reduction(Op):
     """A reduction over axes given as attribute or, since opset `axes_since`, as input."""
 
-    versions = (1, 11, 13, 18)
+    versions: ClassVar[tuple[int, ...]] = (1, 11, 13, 18)
     axes_since = 18
     attrs = {"axes": Ints(), "keepdims": Int(1), "noop_with_empty_axes": Int(0)}
     max_inputs = 2
@@ -83,14 +83,15 @@ class Reduction(Op):
     static_inputs = (1,)
     dtypes: tuple[str, ...] = ("float32",)
     kernel: int
-    samples = (
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([(2, 3, 4)], {"axes": [1]}, opset=11), Sample([(2, 3, 4)], {"axes": [-1], "keepdims": 0}, opset=11),
         Sample([(2, 3, 4), i64([0, 2])], {"keepdims": 0}, opset=18), Sample([(2, 3, 4)], {"keepdims": 0}, opset=18),
         Sample([(2, 3), i64([])], {"noop_with_empty_axes": 1}, opset=18), Sample([(5, 70), i64([0])], opset=18),
         Sample([(2, 300), i64([1])], opset=18), Sample([(2, 3, 4, 5), i64([0, 2])], opset=18),
     )  # fmt: skip
-    bad = (
-        Bad([(2, 3), i64([2])], opset=18), Bad([(2, 3), i64([0, -2])], opset=18), Bad([(2, 3)], {"axes": [-3]}, opset=11),
+    bad: ClassVar[Sequence[Bad]] = (
+        Bad([(2, 3), i64([2])], opset=18), Bad([(2, 3), i64([0, -2])], opset=18),
+        Bad([(2, 3)], {"axes": [-3]}, opset=11),
         Bad([(2, 3), f32([0.0])], opset=18), Bad([(2, 3), i64([-(2**63)])], opset=18),
     )  # fmt: skip
 
@@ -103,7 +104,7 @@ class Reduction(Op):
             raise self.error(f"axes {list(given)} name a dimension twice.")
         return sorted(found)
 
-    def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         if x.dtype not in self.dtypes:
             raise self.unsupported(f"dtype {x.dtype}")
         gone = self._axes(axes, x.rank)
@@ -124,7 +125,7 @@ class Reduction(Op):
         """dX from X and from Y and dY with dims of 1 where X was reduced; `over` reduces along the same axes."""
         raise self.unsupported("differentiation")
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, y, dy = Var.of(g, ins[0], outs[0], douts[0])
         axes, given = self._constant_axes(g, ins)
 
@@ -180,7 +181,7 @@ class NumberReduction(Reduction):
 
     dtypes = ("float32", "int32", "int64")
 
-    def evaluate(self, x: TensorType, axes: TensorType | None = None) -> tuple[Any, ...] | None:  # type: ignore[override]
+    def evaluate(self, x: TensorType, axes: TensorType | None = None) -> tuple[Any, ...] | None:
         if self.kernel not in _FOLDS or x.size == 0:
             return None
         gone = self._axes(axes, x.rank)
@@ -199,10 +200,10 @@ class NumberReduction(Reduction):
 class ReduceSum(NumberReduction):
     """Sum. https://onnx.ai/onnx/operators/onnx__ReduceSum.html"""
 
-    versions = (1, 11, 13)
+    versions: ClassVar[tuple[int, ...]] = (1, 11, 13)
     axes_since = 13
     kernel = SUM
-    samples = (*Reduction.samples, Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18))
+    samples: ClassVar[Sequence[Sample]] = (*Reduction.samples, Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18))
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return spread_like(g, dy, x)
@@ -406,9 +407,14 @@ class ArgReduction(Op):
         Sample([f32([[1, 5, 5, 0, 0]])], {"axis": 1}),
         Sample([f32([[1, 5, 5, 0, 0]])], {"axis": 1, "select_last_index": 1}),
     )  # fmt: skip
-    bad = (Bad([(3, 4)], {"axis": 2}), Bad([i64([1])], error=UnsupportedError), Bad([()]), Bad([f32([[], []])], {"axis": 1}))
+    bad = (
+        Bad([(3, 4)], {"axis": 2}),
+        Bad([i64([1])], error=UnsupportedError),
+        Bad([()]),
+        Bad([f32([[], []])], {"axis": 1}),
+    )
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         if x.dtype != "float32":
             raise self.unsupported(f"dtype {x.dtype}")
         axis = self.axis_of(self.axis, x.rank)
@@ -460,14 +466,15 @@ class TopK(Op):
     samples = (
         Sample([(3, 5), i64([2])], outputs=2), Sample([(3, 5), i64([3])], {"axis": 0, "largest": 0}, outputs=2),
         Sample([(2, 7, 3), i64([4])], {"axis": 1}, outputs=2), Sample([(3, 5)], {"k": 2}, opset=9, outputs=2),
-        Sample([f32([[2, 5, 5, 1, 5]]), i64([2])], outputs=2, grad=()), Sample([(3, 5), i64([0])], outputs=2, grad=()),
+        Sample([f32([[2, 5, 5, 1, 5]]), i64([2])], outputs=2, grad=()),
+        Sample([(3, 5), i64([0])], outputs=2, grad=()),
     )  # fmt: skip
     bad = (
         Bad([(3, 5), i64([6])]), Bad([(3, 5), i64([-1])]), Bad([(3, 5), i64([1])], {"axis": 2}), Bad([(3, 5)]),
         Bad([i64([1, 2]), i64([1])], error=UnsupportedError), Bad([(3, 5), i64([1, 2])]),
     )  # fmt: skip
 
-    def infer(self, x: TensorType, k: TensorType | None = None) -> Any:  # type: ignore[override]
+    def infer(self, x: TensorType, k: TensorType | None = None) -> Any:
         if x.dtype != "float32":
             raise self.unsupported(f"dtype {x.dtype}")
         axis = self.axis_of(self.axis, x.rank)
@@ -487,7 +494,7 @@ class TopK(Op):
             inner=prod(x.shape[axis + 1 :]), k=given.shape[axis], largest=int(bool(self.largest)),
         )  # fmt: skip
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         inputs = [douts[0], g.op("Shape", [ins[0]]), g.extra_output(1, "_indices")]
         dx = g.op("GatherElementsGrad", inputs, domain=MS, axis=self.axis)
         return [dx, *[None] * (len(ins) - 1)]
@@ -509,12 +516,13 @@ class CumSum(Op):
     differentiable = (0,)
     static_inputs = (1,)
     samples = (
-        Sample([(3, 4), i64(0)]), Sample([(3, 4), i64(1)], {"exclusive": 1}), Sample([(3, 4), i64(-1)], {"reverse": 1}),
+        Sample([(3, 4), i64(0)]), Sample([(3, 4), i64(1)], {"exclusive": 1}),
+        Sample([(3, 4), i64(-1)], {"reverse": 1}),
         Sample([(2, 3, 4), i64(1)], {"exclusive": 1, "reverse": 1}), Sample([(3, 4), i32([1])]),
     )  # fmt: skip
     bad = (Bad([(3, 4), i64(2)]), Bad([(3, 4), i64([0, 1])]), Bad([i64([1]), i64(0)], error=UnsupportedError))
 
-    def infer(self, x: TensorType, axis: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         if x.dtype != "float32":
             raise self.unsupported(f"dtype {x.dtype}")
         self.axis_of(scalar(self, axis, "axis"), x.rank)
@@ -530,7 +538,7 @@ class CumSum(Op):
             exclusive=int(bool(self.exclusive)), reverse=int(bool(self.reverse)),
         )  # fmt: skip
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("CumSum", [douts[0], ins[1]], exclusive=self.exclusive, reverse=1 - self.reverse), None]
 
     def reference(self, x: Any, axis: Any) -> Any:
@@ -565,11 +573,10 @@ class BroadcastGradientArgs(Op):
         full = [[1] * (rank - len(s)) + list(s) for s in (a, b)]
         # A dim that was not there at all is always summed over, a dim of 1 where the other is larger.
         return [
-            [k for k in reversed(range(rank)) if mine[k] == 1 and other[k] != 1]
-            for mine, other in (full, full[::-1])
+            [k for k in reversed(range(rank)) if mine[k] == 1 and other[k] != 1] for mine, other in (full, full[::-1])
         ]
 
-    def infer(self, a: TensorType, b: TensorType) -> Any:  # type: ignore[override]
+    def infer(self, a: TensorType, b: TensorType) -> Any:
         found = self._axes(integers(self, a, "a_shape"), integers(self, b, "b_shape"))
         return tuple(TensorType("int64", (len(axes),), tuple(axes)) for axes in found)
 

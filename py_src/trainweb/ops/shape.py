@@ -48,13 +48,13 @@ class Transpose(Op):
     def _perm(self, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))[::-1] if self.perm is None else self.perm
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         perm = self._perm(x.rank)
         if sorted(perm) != list(range(x.rank)):
             raise self.error(f"perm {list(perm)} is no permutation of the {x.rank} dimensions.")
         return TensorType(x.dtype, tuple(x.shape[k] for k in perm))
 
-    def evaluate(self, x: TensorType) -> tuple[Any, ...]:  # type: ignore[override]
+    def evaluate(self, x: TensorType) -> tuple[Any, ...]:
         steps = contiguous_strides(x.shape)
         perm = self._perm(x.rank)
         index = [0]
@@ -62,7 +62,7 @@ class Transpose(Op):
             index = [i + j * steps[k] for i in index for j in range(x.shape[k])]
         return tuple(x.value[i] for i in index) if x.value else ()
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         perm = self._perm(g.rank(ins[0]))
         return [g.op("Transpose", [douts[0]], perm=[perm.index(k) for k in range(len(perm))])]
 
@@ -89,7 +89,7 @@ class Expand(Op):
     bad = (Bad([(3, 4), i64([2, 5])]), Bad([(3, 1), i64([3, -1])]),
            Bad([(1,), i64([2**40, 2**40])], error=LimitError))  # fmt: skip
 
-    def infer(self, x: TensorType, shape: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType, shape: TensorType) -> TensorType:
         target = tuple(integers(self, shape, "shape"))
         if min(target, default=0) < 0:
             raise self.error(f"shape {list(target)} has a negative dimension.")
@@ -98,12 +98,12 @@ class Expand(Op):
         except ValueError:
             raise self.error(f"shape {list(x.shape)} does not broadcast with {list(target)}.") from None
 
-    def evaluate(self, x: TensorType, shape: TensorType) -> tuple[Any, ...]:  # type: ignore[override]
+    def evaluate(self, x: TensorType, shape: TensorType) -> tuple[Any, ...]:
         target = self.infer(x, shape).shape
         return tuple(spread(x.value or (), x.shape, target))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
-        return [g.reduce_to(douts[0] or "", ins[0], outs[0]), None]
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        return [g.reduce_to(douts[0], ins[0], outs[0]), None]
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         if ins[0] is not None:
@@ -128,13 +128,13 @@ class Tile(Op):
     bad = (Bad([(2, 3), i64([2])]), Bad([(2, 3), i64([2, -1])]),
            Bad([(2, 3), i64([2**40, 2**40])], error=LimitError))  # fmt: skip
 
-    def infer(self, x: TensorType, repeats: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType, repeats: TensorType) -> TensorType:
         times = integers(self, repeats, "repeats")
         if len(times) != x.rank or min(times, default=0) < 0:
             raise self.error(f"repeats {list(times)} are not one count for each of {x.rank} dimensions.")
         return checked(self, x.dtype, [d * r for d, r in zip(x.shape, times, strict=True)])
 
-    def evaluate(self, x: TensorType, repeats: TensorType) -> tuple[Any, ...]:  # type: ignore[override]
+    def evaluate(self, x: TensorType, repeats: TensorType) -> tuple[Any, ...]:
         return tuple(spread(x.value or (), *self._interleaved(x.shape, repeats.value or ())))
 
     def _interleaved(self, shape: Any, times: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -148,7 +148,7 @@ class Tile(Op):
             source, target = self._interleaved(x.shape, repeats.value)
             b.elementwise([outs[0].view(target)], [x.view(source)], lambda e, v: v)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         rank = g.rank(ins[0])
         axis = g.constant("int64", (1,), [1])
         columns = [g.op("Unsqueeze", [name, axis]) if g.opset >= 13 else g.op("Unsqueeze", [name], axes=[1])
@@ -172,12 +172,13 @@ class TriangleBase(Op):
     max_inputs = 2
     differentiable = (0,)
     samples = (
-        Sample([(3, 4)]), Sample([(3, 4)], {"upper": 0}), Sample([(2, 4, 3), i64(1)]), Sample([(4, 4), i64(-1)], {"upper": 0}),
+        Sample([(3, 4)]), Sample([(3, 4)], {"upper": 0}), Sample([(2, 4, 3), i64(1)]),
+        Sample([(4, 4), i64(-1)], {"upper": 0}),
         Sample([i64([[1, 2], [3, 4]])]), Sample([(3, 3), i64([9])]),
     )  # fmt: skip
     bad = (Bad([(3,)]), Bad([(3, 3), i64([1, 2])]), Bad([(3, 3), f32(1.0)]))
 
-    def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:
         if x.rank < 2:
             raise self.error(f"x of shape {list(x.shape)} is no matrix.")
         if k is not None and (k.dtype != "int64" or k.size != 1):
@@ -194,12 +195,10 @@ class TriangleBase(Op):
         diagonal = k.view(()) if k is not None else b.constant("int64", (), (0,))
         how = "ge" if self.upper else "le"
         mask = b.temp("bool", (n, m))
-        b.elementwise(
-            [mask], [column, row, diagonal], lambda e, c, r, d: e.compare(how, e.sub(c, r), d)
-        )
+        b.elementwise([mask], [column, row, diagonal], lambda e, c, r, d: e.compare(how, e.sub(c, r), d))
         b.elementwise(outs[:1], [mask, x], lambda e, inside, v: e.select(inside, v, e.like(v, 0)))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("Trilu", [douts[0], *ins[1:]], domain=MS, upper=self.upper), *[None] * (len(ins) - 1)]
 
     def reference(self, x: Any, k: Any = None) -> Any:
@@ -255,10 +254,11 @@ class DepthToSpace(Blocks):
         Sample([(1, 8, 2, 3)], {"blocksize": 2}), Sample([(2, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
         Sample([(1, 4, 2, 2)], {"blocksize": 1}),
     )  # fmt: skip
-    bad = (Bad([(1, 6, 2, 2)], {"blocksize": 2}), Bad([(8, 2, 2)], {"blocksize": 2}), Bad([(1, 8, 2, 2)], {"blocksize": 0}),
+    bad = (Bad([(1, 6, 2, 2)], {"blocksize": 2}), Bad([(8, 2, 2)], {"blocksize": 2}),
+           Bad([(1, 8, 2, 2)], {"blocksize": 0}),
            Bad([(1, 8, 2, 2)], {"blocksize": 2, "mode": "RCD"}))  # fmt: skip
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         n, c, h, w = self.check(x)
         size = self.blocksize
         if self.mode not in ("DCR", "CRD"):
@@ -272,7 +272,7 @@ class DepthToSpace(Blocks):
             view, perm = blocks_of_depth(ins[0].shape, self.blocksize, self.mode)
             transpose(b, outs[0], ins[0].view(view), perm)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         if self.mode == "DCR":
             return [g.op("SpaceToDepth", [douts[0]], blocksize=self.blocksize)]
         n, c, h, w = g.shape(ins[0])
@@ -298,9 +298,13 @@ class SpaceToDepth(Blocks):
     versions = (1, 13)
     attrs = {"blocksize": Int(required=True)}
     samples = (Sample([(1, 2, 4, 6)], {"blocksize": 2}), Sample([(2, 1, 3, 6)], {"blocksize": 3}))
-    bad = (Bad([(1, 2, 3, 4)], {"blocksize": 2}), Bad([(2, 4, 4)], {"blocksize": 2}), Bad([(1, 2, 4, 4)], {"blocksize": -2}))
+    bad = (
+        Bad([(1, 2, 3, 4)], {"blocksize": 2}),
+        Bad([(2, 4, 4)], {"blocksize": 2}),
+        Bad([(1, 2, 4, 4)], {"blocksize": -2}),
+    )
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         n, c, h, w = self.check(x)
         size = self.blocksize
         if h % size or w % size:
@@ -315,7 +319,7 @@ class SpaceToDepth(Blocks):
         if outs[0] is not None and ins[0] is not None:
             transpose(b, outs[0], ins[0].view(self._view(ins[0].shape)), (0, 3, 5, 1, 2, 4))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("DepthToSpace", [douts[0]], blocksize=self.blocksize)]
 
     def reference(self, x: Any) -> Any:

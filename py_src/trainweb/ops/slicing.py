@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import LimitError
 from trainweb.ops.arguments import checked, integers
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def slice_bounds(
-    op: Op, shape: tuple[int, ...], starts: Any, ends: Any, axes: Any, steps: Any
+    op: Op, shape: tuple[int, ...], starts: Any, ends: Any, axes: Any = None, steps: Any = None
 ) -> list[tuple[int, int, int]]:
     """(start, count, step) per dimension; bounds are clamped as ONNX says."""
     axes = range(len(starts)) if axes is None else axes
@@ -57,12 +58,12 @@ def slice_bounds(
 class Slice(Op):
     """Every step-th element from start to before end, along some axes. https://onnx.ai/onnx/operators/onnx__Slice.html"""
 
-    versions = (1, 10, 11, 13)
+    versions: ClassVar[tuple[int, ...]] = (1, 10, 11, 13)
     attrs = {"starts": Ints(), "ends": Ints(), "axes": Ints()}
     max_inputs = 5
-    differentiable = (0,)
-    static_inputs = (1, 2, 3, 4)
-    samples = (
+    differentiable: ClassVar[Sequence[int]] = (0,)
+    static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([(4, 6), i64([1, 0]), i64([3, 5]), i64([0, 1]), i64([1, 2])]),
         Sample([(4, 6), i64([1]), i64([2**63 - 1]), i64([-1])]), Sample([(4, 6), i64([1, 2]), i64([3, -1])]),
         Sample([(4, 6), i64([-1, 4]), i64([-(2**63), 0]), i64([0, 1]), i64([-1, -2])]),
@@ -70,7 +71,7 @@ class Slice(Op):
         Sample([(2, 3, 4, 5), i64([1, 1]), i64([3, 4]), i64([1, 3])]), Sample([(4, 6), i64([3]), i64([1])]),
         Sample([i64([1, 2, 3, 4]), i64([0]), i64([4]), i64([0]), i64([2])]),
     )  # fmt: skip
-    bad = (
+    bad: ClassVar[Sequence[Bad]] = (
         Bad([(4, 6), i64([0]), i64([3]), i64([0]), i64([0])]), Bad([(4, 6), i64([0]), i64([3]), i64([2])]),
         Bad([(4, 6), i64([0, 0]), i64([3])]), Bad([(4, 6), i64([0, 0]), i64([3, 3]), i64([0, -2])]),
         Bad([(4, 6), f32([0.0]), i64([3])]), Bad([(4, 6)]), Bad([(4, 6), i64([0]), i64([3]), i64([-(2**63)])]),
@@ -87,46 +88,42 @@ class Slice(Op):
         values += [None] * (4 - len(values))
         if values[0] is None or values[1] is None:
             raise self.error("starts or ends are missing.")
-        return slice_bounds(self, x.shape, *values)
+        starts, ends, axes, steps = values[:4]
+        return slice_bounds(self, x.shape, starts, ends, axes, steps)
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        x, *given = inputs
+    def infer(self, x: TensorType, *given: TensorType | None) -> TensorType:
         return TensorType(x.dtype, tuple(n for _, n, _ in self.bounds(x, *given)))
 
-    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...]:
-        x, *given = inputs
+    def evaluate(self, x: TensorType, *given: TensorType | None) -> tuple[Any, ...] | None:
         index = [0]
-        for stride, (start, count, step) in zip(
-            contiguous_strides(x.shape), self.bounds(x, *given), strict=True
-        ):
+        for stride, (start, count, step) in zip(contiguous_strides(x.shape), self.bounds(x, *given), strict=True):
             index = [i + (start + k * step) * stride for i in index for k in range(count)]
-        return tuple(x.value[i] for i in index)
+        return tuple(x.value[i] for i in index) if x.value is not None else None
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         out, x = outs[0], ins[0]
         if out is None or x is None:
             return
-        types = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in ins]
-        parts, strides = self.bounds(*types), contiguous_strides(x.shape)
+        given = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in ins[1:]]
+        parts = self.bounds(TensorType(x.dtype, x.shape), *given)
+        strides = contiguous_strides(x.shape)
         strided_copy(
             b, out, x, out.shape, contiguous_strides(out.shape),
             [step * s for (_, _, step), s in zip(parts, strides, strict=True)],
             source_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
         )  # fmt: skip
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
         if len(ins) == 1:
             values = [self.starts, self.ends, self.axes or range(len(self.starts))]
             given = [g.constant("int64", (len(v),), list(v)) for v in values]
         else:
             given = ins[1:]
-        dy, given = self._forwards(g, ins[0], douts[0] or "", given)
+        dy, given = self._forwards(g, ins[0], douts[0], given)
         return [g.op("SliceGrad", [dy, shape, *given], domain=MS)]
 
-    def _forwards(
-        self, g: GradientBuilder, x: str, dy: str, given: list[str]
-    ) -> tuple[str, list[str]]:
+    def _forwards(self, g: GradientBuilder, x: str, dy: str, given: list[str]) -> tuple[str, list[str]]:
         """The same slice with positive steps, and dY turned round: ONNX Runtime has no backward SliceGrad."""
         constants = [g.is_constant(name) if name else None for name in given]
         steps = constants[3].values() if len(given) > 3 and constants[3] else ()
@@ -149,9 +146,7 @@ class Slice(Op):
             dy, ints(-1 for _ in turned), ints(-(2**63) for _ in turned), ints(turned), ints(-1 for _ in turned),
         ])  # fmt: skip
         firsts = [p[0] if p[2] > 0 else p[0] + max(p[1] - 1, 0) * p[2] for p in parts]
-        lasts = [
-            f + (p[1] - 1) * abs(p[2]) + 1 if p[1] else f for f, p in zip(firsts, parts, strict=True)
-        ]
+        lasts = [f + (p[1] - 1) * abs(p[2]) + 1 if p[1] else f for f, p in zip(firsts, parts, strict=True)]
         return dy, [ints(firsts), ints(lasts), ints(axes), ints(abs(p[2]) for p in parts)]
 
     def reference(self, x: Any, *given: Any) -> Any:
@@ -179,18 +174,17 @@ class SliceGrad(Slice):
     )  # fmt: skip
     bad = (Bad([(2, 3), i64([4, 6]), i64([0]), i64([4])]), Bad([(2, 3), i64([4, -6]), i64([0]), i64([2])]))
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        dy, shape, *given = inputs
+    def infer(self, dy: TensorType, shape: TensorType, *given: TensorType | None) -> TensorType:
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         counts = tuple(n for _, n, _ in self.bounds(result, *given))
         if counts != dy.shape:
             raise self.error(f"dY has shape {list(dy.shape)}; the slice has {list(counts)}.")
         return result
 
-    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:  # type: ignore[override]
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
         return None
 
-    gradient = Op.gradient
+    gradient = Op.gradient  # type: ignore[assignment]
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         out, dy = outs[0], ins[0]
@@ -230,15 +224,19 @@ class Pad(Op):
     samples = (
         Sample([(2, 3), i64([1, 0, 0, 2])]), Sample([(3, 4), i64([-1, 1, 0, -2])]),
         Sample([(2, 3), i64([1, 1, 1, 1]), f32(2.5)]), Sample([(2, 3), i64([1, 2]), None, i64([1])], opset=18),
-        Sample([(3, 4), i64([2, 1, 1, 3])], {"mode": "reflect"}), Sample([(3, 4), i64([2, 1, 1, 5])], {"mode": "edge"}),
+        Sample([(3, 4), i64([2, 1, 1, 3])], {"mode": "reflect"}),
+        Sample([(3, 4), i64([2, 1, 1, 5])], {"mode": "edge"}),
         Sample([(3, 4), i64([2, 1, 1, 3])], {"mode": "wrap"}, opset=19),
         Sample([(2, 3)], {"pads": [0, 1, 1, 0], "value": 1.5}, opset=10),
         Sample([i64([1, 2]), i64([1, 1]), i64(9)]), Sample([(2, 2, 3, 3), i64([0, 0, 1, 1, 0, 0, 1, 1])]),
     )  # fmt: skip
     bad = (
-        Bad([(2, 3), i64([1, 0, 0])]), Bad([(2, 3), i64([-3, 0, 0, 0])]), Bad([(2, 3), i64([0, 0, 0, 0])], {"mode": "sky"}),
-        Bad([(2, 3), i64([2, 0, 0, 0])], {"mode": "reflect"}), Bad([(2, 3)]), Bad([(2, 3), i64([0, 0, 0, 0]), i64(1)]),
-        Bad([(2, 3), i64([2**40, 0, 0, 2**40])], error=LimitError), Bad([(2, 3), i64([1, 1]), None, i64([2])], opset=18),
+        Bad([(2, 3), i64([1, 0, 0])]), Bad([(2, 3), i64([-3, 0, 0, 0])]),
+        Bad([(2, 3), i64([0, 0, 0, 0])], {"mode": "sky"}),
+        Bad([(2, 3), i64([2, 0, 0, 0])], {"mode": "reflect"}), Bad([(2, 3)]),
+        Bad([(2, 3), i64([0, 0, 0, 0]), i64(1)]),
+        Bad([(2, 3), i64([2**40, 0, 0, 2**40])], error=LimitError),
+        Bad([(2, 3), i64([1, 1]), None, i64([2])], opset=18),
     )  # fmt: skip
 
     def margins(self, rank: int, pads: TensorType | None, axes: TensorType | None) -> list[tuple[int, int]]:
@@ -254,8 +252,9 @@ class Pad(Op):
             margins[self.axis_of(axis, rank)] = (given[k], given[k + len(where)])
         return margins
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        x, pads, value, axes = inputs
+    def infer(
+        self, x: TensorType, pads: TensorType | None, value: TensorType | None, axes: TensorType | None
+    ) -> TensorType:
         if self.mode not in ("constant", "reflect", "edge", "wrap"):
             raise self.error(f"there is no mode {self.mode!r}.")
         if value is not None and (value.size != 1 or value.dtype != x.dtype):
@@ -287,9 +286,7 @@ class Pad(Op):
         if not changed:
             b.copy(outs[0], x)
 
-    def _constant(
-        self, b: Builder, out: Buf, x: Buf, value: Buf | None, margins: list[tuple[int, int]]
-    ) -> None:
+    def _constant(self, b: Builder, out: Buf, x: Buf, value: Buf | None, margins: list[tuple[int, int]]) -> None:
         if value is not None:
             b.elementwise([out], [value.view(())], lambda e, v: v)
         else:
@@ -314,9 +311,9 @@ class Pad(Op):
             return [k % dim for k in positions]
         return [dim - 1 - abs(dim - 1 - abs(k)) for k in positions]
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         rest: list[str | None] = [None] * (len(ins) - 1)
-        dy = douts[0] or ""
+        dy = douts[0]
         if self.mode != "constant":
             return [self._scatter(g, ins, dy), *rest]
         if len(ins) == 1:

@@ -66,7 +66,7 @@ class _Forward(_AlongAxis):
 
     log = 0
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         if outs[0] is not None:
             b.emit("softmax_f32", x=x, y=outs[0], log=self.log, **self.sizes(x.shape))
 
@@ -117,7 +117,7 @@ class _Backward(_AlongAxis):
     differentiable = ()
     log = 0
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, y: Buf) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, y: Buf) -> None:
         if outs[0] is not None:
             b.emit("softmax_grad_f32", dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape))
 
@@ -233,7 +233,7 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
         loss = labels.shape if self.reduction == "none" else ()
         return TensorType("float32", loss), TensorType("float32", scores.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None) -> None:  # type: ignore[override]
+    def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None) -> None:
         loss = outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ())
         b.check_labels(labels, scores.shape[1], self.ignore_index)
         b.emit(
@@ -292,7 +292,7 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
         return TensorType("float32", log_prob.shape)
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None,
-              bias: Buf | None) -> None:  # type: ignore[override]  # fmt: skip
+              bias: Buf | None) -> None:  # fmt: skip
         if outs[0] is not None:
             b.check_labels(labels, log_prob.shape[1], self.ignore_index)
             b.emit(

@@ -96,9 +96,11 @@ class Var:
         mask = self.cast(a.dtype)
         return a * mask + a.lift(b) * (1 - mask)
 
+
 def names(*variables: Var | None) -> list[str | None]:
     """Gradient names as `Op.gradient` returns them."""
     return [v.name if v is not None else None for v in variables]
+
 
 def when(g: GradientBuilder, ins: Sequence[str], index: int) -> bool:
     """Whether input `index` is present and its gradient wanted."""

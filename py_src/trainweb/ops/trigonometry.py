@@ -123,9 +123,7 @@ class Acos(Unary):
         # Near 1 the difference pi/2 - asin(x) would cancel: 2 asin(sqrt((1 - x) / 2)) does not.
         half = e.like(x, 0.5)
         near = arcsine(e, e.sqrt(e.mul(half, e.sub(e.like(x, 1), x))))
-        return e.select(
-            e.compare("gt", x, half), e.add(near, near), e.sub(e.like(x, pi / 2), arcsine(e, x))
-        )
+        return e.select(e.compare("gt", x, half), e.add(near, near), e.sub(e.like(x, pi / 2), arcsine(e, x)))
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return -(dy / (1 - x * x).op("Sqrt"))
@@ -205,9 +203,7 @@ class Asinh(Unary):
         # log(a + sqrt(a^2 + 1)), without cancellation near 0.
         a, one = e.abs(x), e.like(x, 1)
         square = e.mul(a, a)
-        return with_sign(
-            e, e.math("log1p", e.add(a, e.div(square, e.add(one, e.sqrt(e.add(square, one)))))), x
-        )
+        return with_sign(e, e.math("log1p", e.add(a, e.div(square, e.add(one, e.sqrt(e.add(square, one)))))), x)
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy / (x * x + 1.0).op("Sqrt")
@@ -243,9 +239,7 @@ class Atanh(Unary):
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
         a, one = e.abs(x), e.like(x, 1)
-        return with_sign(
-            e, e.mul(e.like(x, 0.5), e.math("log1p", e.div(e.add(a, a), e.sub(one, a)))), x
-        )
+        return with_sign(e, e.mul(e.like(x, 0.5), e.math("log1p", e.div(e.add(a, a), e.sub(one, a)))), x)
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy / (1 - x * x)

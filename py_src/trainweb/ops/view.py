@@ -29,8 +29,8 @@ class View(Op):
         if ins[0] is not None:
             b.alias(outs[0], ins[0])
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
-        return [g.reshape_like(douts[0] or "", ins[0])]
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        return [g.reshape_like(douts[0], ins[0])]
 
 
 @register
@@ -40,10 +40,10 @@ class Identity(View):
     versions = (1, 13, 14, 16, 19, 21, 23, 24, 25)
     samples = (Sample([(3, 4)]), Sample([i64([1, 2])]), Sample([bools([True])]), Sample([()]))
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         return x
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [douts[0]]
 
     def reference(self, x: Any) -> Any:
@@ -69,7 +69,7 @@ class Reshape(View):
         Bad([(2, 6), f32([12.0])]), Bad([(2, 6), i64([2**62, 4])]), Bad([(2, 6), i64([-(2**63)])]),
     )  # fmt: skip
 
-    def infer(self, x: TensorType, shape: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType, shape: TensorType) -> TensorType:
         dims = list(integers(self, shape, "shape"))
         for axis, dim in enumerate(dims):
             if dim == 0 and not self.allowzero:
@@ -104,7 +104,7 @@ class Flatten(View):
     )  # fmt: skip
     bad = (Bad([(2, 3)], {"axis": 3}), Bad([(2, 3)], {"axis": -3}))
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         if not -x.rank <= self.axis <= x.rank:
             raise self.error(f"axis {self.axis} is outside [{-x.rank}, {x.rank}].")
         axis = self.axis + x.rank if self.axis < 0 else self.axis
@@ -150,7 +150,7 @@ class Squeeze(AxesView):
     bad = (Bad([(2, 1, 3), i64([0])]), Bad([(2, 1, 3), i64([3])]), Bad([(2, 1, 1), i64([1, -2])]),
            Bad([(2, 1), i64([-(2**63)])]))  # fmt: skip
 
-    def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         gone = self._axes(axes, x.rank)
         if gone is None:
             gone = [k for k, dim in enumerate(x.shape) if dim == 1]
@@ -159,11 +159,11 @@ class Squeeze(AxesView):
                 raise self.error(f"dimension {axis} of shape {list(x.shape)} is not 1.")
         return TensorType(x.dtype, tuple(dim for k, dim in enumerate(x.shape) if k not in gone))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         axes = self._constant_axes(g, ins)
         if axes is None:
             return super().gradient(g, ins, outs, douts)
-        return [g.unsqueeze(douts[0] or "", axes)]
+        return [g.unsqueeze(douts[0], axes)]
 
     def reference(self, x: Any, axes: Any = None) -> Any:
         axes = self.axes if axes is None else [int(a) for a in axes]
@@ -181,21 +181,19 @@ class Unsqueeze(AxesView):
     )  # fmt: skip
     bad = (Bad([(2, 3), i64([4])]), Bad([(2, 3), i64([1, -3])]), Bad([(2, 3)]), Bad([(2, 3)], opset=11))
 
-    def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         count = len(self.axes or ()) if axes is None else axes.size
         new = self._axes(axes, x.rank + count)
         if new is None:
             raise self.error("axes are missing.")
         rest = iter(x.shape)
-        return TensorType(
-            x.dtype, tuple(1 if k in new else next(rest) for k in range(x.rank + count))
-        )
+        return TensorType(x.dtype, tuple(1 if k in new else next(rest) for k in range(x.rank + count)))
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         axes = self._constant_axes(g, ins)
         if axes is None:
             return super().gradient(g, ins, outs, douts)
-        return [g.squeeze(douts[0] or "", axes)]
+        return [g.squeeze(douts[0], axes)]
 
     def reference(self, x: Any, axes: Any = None) -> Any:
         return np.expand_dims(x, tuple(int(a) for a in (self.axes if axes is None else axes)))
@@ -208,7 +206,7 @@ class Inquiry(Op):
         out = outs[0]
         if out is not None:
             t = self.infer(*(TensorType(x.dtype, x.shape) for x in ins if x is not None))
-            b.copy(out, b.constant(t.dtype, t.shape, t.value or ()))  # type: ignore[union-attr]
+            b.copy(out, b.constant(t.dtype, t.shape, t.value or ()))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         raise NotImplementedError
@@ -225,7 +223,7 @@ class Shape(Inquiry):
         Sample([(3, 4, 5)], {"start": -9, "end": 9}), Sample([(3, 4, 5)], {"start": 2, "end": 1}),
     )  # fmt: skip
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         dims = x.shape[self.start : self.end]
         return TensorType("int64", (len(dims),), dims)
 
@@ -240,7 +238,7 @@ class Size(Inquiry):
     versions = (1, 13, 19, 21, 23, 24, 25)
     samples = (Sample([(3, 4)]), Sample([()]))
 
-    def infer(self, x: TensorType) -> TensorType:  # type: ignore[override]
+    def infer(self, x: TensorType) -> TensorType:
         return TensorType("int64", (), (x.size,))
 
     def reference(self, x: Any) -> Any:

@@ -1,0 +1,143 @@
+"""Where compilation spends its time: runs as it stands natively and in Pyodide; needs trainweb alone.
+
+`measure(model, feeds)` takes a forward model from its bytes to a session that is ready for its first step, twice: once cold
+(modules and caches are filled on the way), then `repeat` times. Stages are the functions below, each without the time of
+those inside it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+STAGES: dict[str, str] = {
+    "trainweb.artifacts.builder:read_model": "read",
+    "trainweb.artifacts.builder:build_artifacts": "artifacts",
+    "trainweb.artifacts.builder:build_training_models": "differentiate",
+    "trainweb.artifacts.builder:write_model": "write",
+    "trainweb.training.core:compile_model": "passes",
+    "trainweb.compiler.compile:_Compilation.infer": "infer",
+    "trainweb.compiler.compile:_Compilation.lower": "lower",
+    "trainweb.compiler.compile:fuse_elementwise": "fuse",
+    "trainweb.compiler.compile:place": "place",
+    "trainweb.compiler.compile:encode": "encode",
+    "trainweb.training.host:PlanHost.load": "load",
+}
+"""Functions, where they are called from, and the stage their own time counts for."""
+ORDER = [
+    "read", "artifacts", "differentiate", "write", "reread", "session", "infer", "lower", "fuse", "passes", "place", "encode",
+    "load",
+]  # fmt: skip
+
+
+class Stopwatch:
+    """Time by stage; a stage pauses while another runs inside it."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+        self._running: list[str] = []
+        self._since = 0.0
+
+    def switch(self, stage: str | None) -> None:
+        """Enter a stage (None: leave the innermost)."""
+        now = time.perf_counter()
+        if self._running:
+            name = self._running[-1]
+            self.ms[name] = self.ms.get(name, 0.0) + 1e3 * (now - self._since)
+        if stage is None:
+            self._running.pop()
+        else:
+            self._running.append(stage)
+        self._since = time.perf_counter()
+
+    def timed(self, stage: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """`fn`, counted for a stage."""
+
+        @wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.switch(stage)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                self.switch(None)
+
+        return call
+
+
+def instrument(watch: Stopwatch) -> tuple[list[Callable[[], None]], list[str]]:
+    """Time the functions of STAGES; returns what undoes that, and those that are not there any more."""
+    undo: list[Callable[[], None]] = []
+    gone = []
+    for where, stage in STAGES.items():
+        module_name, path = where.split(":")
+        owner: Any = importlib.import_module(module_name)
+        *parents, name = path.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent, None)
+        original = getattr(owner, name, None)
+        if original is None:
+            gone.append(where)
+            continue
+        setattr(owner, name, watch.timed(stage, original))
+        undo.append(lambda owner=owner, name=name, original=original: setattr(owner, name, original))
+    return undo, gone
+
+
+def open_session(watch: Stopwatch, model: bytes, feeds: Mapping[str, tuple[str, tuple[int, ...]]]) -> Any:
+    """The way from a forward model to the plans of a step; returns the session's core."""
+    from trainweb.artifacts import LossType, OptimType, builder
+    from trainweb.model.reader import read_model
+    from trainweb.ops.op import TensorType
+    from trainweb.training.core import SessionCore
+    from trainweb.training.state import CheckpointState
+
+    built = builder.build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+    graphs = watch.timed("reread", lambda: [read_model(m) for m in (built.training_model, built.eval_model, built.optimizer_model)])()
+    create = watch.timed("session", lambda: SessionCore(CheckpointState.load_checkpoint(built.checkpoint), *graphs))
+    core = create()
+    types = {name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in feeds.items()}
+    missing = {n: TensorType(v.dtype, tuple(v.shape)) for n, v in core.inputs["train"].items() if n not in types}
+    watch.timed("session", core.plan)("train", {**types, **missing})
+    watch.timed("session", core.optimizer_plan)()
+    return core
+
+
+def once(model: bytes, feeds: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Any]:
+    """One compilation: total, stages, and counts of nodes."""
+    from trainweb.model.reader import read_model
+
+    watch = Stopwatch()
+    undo, gone = instrument(watch)
+    begin = time.perf_counter()
+    try:
+        core = open_session(watch, model, feeds)
+    finally:
+        for restore in undo:
+            restore()
+    total = 1e3 * (time.perf_counter() - begin)
+    nodes = len(read_model(model).nodes)
+    training = core.graphs["train"]
+    assert training is not None
+    instructions = sum(len(p.plan.nodes) for p in core._plans.values())
+    core.release()
+    return {
+        "total": total, "stages": watch.ms, "nodes": nodes, "training_nodes": len(training.nodes),
+        "instructions": instructions, "gone": gone,
+    }  # fmt: skip
+
+
+def measure(model: bytes, feeds: Mapping[str, tuple[str, tuple[int, ...]]], repeat: int = 3) -> dict[str, Any]:
+    """Cold and (fastest of `repeat`) warm compilation."""
+    begin = time.perf_counter()
+    for module in ("trainweb", "trainweb.training.bridge", "trainweb.artifacts", "trainweb.engine"):
+        importlib.import_module(module)
+    importing = 1e3 * (time.perf_counter() - begin)
+    begin = time.perf_counter()
+    importlib.import_module("trainweb.engine").get_engine()
+    engine = 1e3 * (time.perf_counter() - begin)
+    cold = once(model, feeds)
+    warm = min((once(model, feeds) for _ in range(repeat)), key=lambda r: r["total"])
+    return {"import": importing, "engine": engine, "cold": cold, "warm": warm}

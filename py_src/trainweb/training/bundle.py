@@ -86,8 +86,7 @@ def make_bundle(core: SessionCore, signatures: Iterable[Feeds], models: Mapping[
         ],
         "size": core.size, "trainableSize": core.trainable_size,
         "segments": [
-            {"bytes": size, "data": None if k < PARAMETERS or not size else blobs.add(core.host.read_segment(k, 0, size))}
-            for k, size in enumerate(core.host.sizes)
+            {"bytes": size, "data": _contents(blobs, core, k)} for k, size in enumerate(core.host.sizes)
         ],
         "models": {name: blobs.add(data) for name, data in (models or {}).items()},
         "plans": plans,
@@ -95,6 +94,15 @@ def make_bundle(core: SessionCore, signatures: Iterable[Feeds], models: Mapping[
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 16) % ALIGNMENT)
     return MAGIC + struct.pack("<II", VERSION, len(text)) + text + bytes(blobs.data)
+
+
+def _contents(blobs: _Blobs, core: SessionCore, segment: int) -> list[int] | None:
+    """What a segment of the session starts from; None for zeros."""
+    size = core.host.sizes[segment]
+    if segment < PARAMETERS or not size:
+        return None
+    data = core.host.read_segment(segment, 0, size)
+    return blobs.add(data) if data.strip(b"\0") else None
 
 
 def signature_json(core: SessionCore, kind: str, feeds: Feeds) -> list[dict[str, Any]]:

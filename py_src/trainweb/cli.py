@@ -1,0 +1,217 @@
+"""The command line: `trainweb artifacts | inspect | train | export | compile`, each with --help."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainweb._version import __version__
+from trainweb.errors import FeedError, TrainwebError
+
+ARTIFACT_FILES = {
+    "train_model": "training_model.onnx", "eval_model": "eval_model.onnx", "optimizer_model": "optimizer_model.onnx",
+}  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        args.run(args)
+    except (TrainwebError, OSError, ValueError) as e:
+        print(f"trainweb {args.command}: {type(e).__name__}: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trainweb", description="Train ONNX models on WebAssembly kernels.")
+    parser.add_argument("--version", action="version", version=f"trainweb {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    p = commands.add_parser("artifacts", help="make training artifacts from a forward model")
+    p.add_argument("model", type=Path, help="the forward model, .onnx")
+    p.add_argument("-o", "--output", type=Path, default=Path(), help="existing folder to write to")
+    p.add_argument("--loss", default="CrossEntropyLoss", help="MSELoss, CrossEntropyLoss, BCEWithLogitsLoss or L1Loss")
+    p.add_argument("--optimizer", default="AdamW", help="AdamW or SGD")
+    p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="name or regular expression of parameters not to train")
+    p.add_argument("--output-name", action="append", default=[], metavar="NAME", help="tensor that the steps output besides the loss")
+    p.set_defaults(run=_artifacts)
+
+    p = commands.add_parser("inspect", help="show the inputs, outputs and operators of a model, or what a checkpoint holds")
+    p.add_argument("file", type=Path, help="a .onnx model or a checkpoint")
+    p.set_defaults(run=_inspect)
+
+    p = commands.add_parser("train", help="train artifacts on arrays")
+    _add_artifacts(p)
+    p.add_argument("data", type=Path, help=".npz with one array per training input; rows are samples")
+    p.add_argument("-o", "--output", type=Path, required=True, help="checkpoint to write, with optimizer state")
+    p.add_argument("--epochs", type=int, default=1)
+    p.add_argument("--batch-size", type=int, default=32)
+    p.add_argument("--learning-rate", type=float, default=1e-3)
+    p.add_argument("--seed", type=int, default=0, help="of the order of samples and of random operators")
+    p.set_defaults(run=_train)
+
+    p = commands.add_parser("export", help="cut the eval model to an inference model with a checkpoint's parameters")
+    _add_artifacts(p)
+    p.add_argument("outputs", nargs="+", help="names of the outputs")
+    p.add_argument("-o", "--output", type=Path, required=True, help=".onnx to write")
+    p.set_defaults(run=_export)
+
+    p = commands.add_parser("compile", help="make a bundle that a page trains from without starting Python")
+    _add_artifacts(p)
+    p.add_argument("--feed", action="append", required=True, metavar="NAME=DTYPE[D,D,...]",
+                   help="dtype and shape of a training input, e.g. x=float32[64,784]; once per input")  # fmt: skip
+    p.add_argument("-o", "--output", type=Path, required=True, help="bundle to write")
+    p.set_defaults(run=_compile)
+    return parser
+
+
+def _add_artifacts(p: argparse.ArgumentParser) -> None:
+    p.add_argument("artifacts", type=Path, help="folder with training_model.onnx, eval_model.onnx, optimizer_model.onnx, checkpoint")
+    p.add_argument("--checkpoint", type=Path, help="another checkpoint than the folder's")
+
+
+def _open(args: argparse.Namespace, *, optimizer: bool = True):  # type: ignore[no-untyped-def]
+    from trainweb.training.session import TrainingSession
+    from trainweb.training.state import CheckpointState
+
+    models = {k: args.artifacts / f for k, f in ARTIFACT_FILES.items()}
+    if not models["train_model"].exists():
+        raise OSError(f"{models['train_model']} does not exist; `trainweb artifacts` makes it.")
+    present = {k: p if p.exists() else None for k, p in models.items()}
+    state = CheckpointState.load_checkpoint(args.checkpoint or args.artifacts / "checkpoint")
+    session = TrainingSession(
+        state, present["train_model"], present["eval_model"], present["optimizer_model"] if optimizer else None
+    )
+    return state, session, {k: p.read_bytes() for k, p in present.items() if p is not None}
+
+
+def _artifacts(args: argparse.Namespace) -> None:
+    from trainweb.artifacts import LossType, OptimType, generate_artifacts
+
+    kinds = {}
+    for name, given, enum in (("loss", args.loss, LossType), ("optimizer", args.optimizer, OptimType)):
+        if given not in enum.__members__:
+            raise ValueError(f"--{name} {given!r} is none of {', '.join(enum.__members__)}.")
+        kinds[name] = enum[given]
+    generate_artifacts(
+        args.model, frozen_params=args.freeze or None, artifact_directory=args.output,
+        additional_output_names=args.output_name or None, **kinds,
+    )  # fmt: skip
+    print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    data = args.file.read_bytes()
+    if data[4:8] == b"ODTC":
+        _inspect_checkpoint(data)
+    else:
+        _inspect_model(data)
+
+
+def _inspect_checkpoint(data: bytes) -> None:
+    from trainweb.checkpoint import read_checkpoint
+
+    c = read_checkpoint(data)
+    print(f"checkpoint{' (nominal)' if c.is_nominal else ''}")
+    for tensors, kind in ((c.requires_grad, "trainable"), (c.frozen, "frozen")):
+        for t in tensors:
+            print(f"  {kind:9} {t.name}  {t.dtype}{list(t.shape)}")
+    for g in c.groups:
+        print(f"  optimizer {g.name}: step {g.step}, initial rate {g.initial_lr:g}, state of {len(g.states)} parameters")
+    for name, value in c.properties.items():
+        print(f"  property  {name} = {value!r}")
+
+
+def _inspect_model(data: bytes) -> None:
+    from trainweb.model import read_model
+    from trainweb.model.graph import Value
+    from trainweb.ops.op import find
+
+    graph = read_model(data)
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opsets.items())
+    print(f"model {graph.name!r}, opsets {opsets}")
+    for kind, values in (("input", graph.inputs), ("output", graph.outputs)):
+        for v in values:
+            print(f"  {kind:6} {v.name}  {v.dtype}{list(v.shape or ()) if isinstance(v, Value) else ' sequence'}")
+    print(f"  {len(graph.initializers)} initializers, {sum(t.size for t in graph.initializers.values())} elements")
+    counts: dict[tuple[str, str], int] = {}
+    for node in graph.nodes:
+        counts[node.domain, node.op_type] = counts.get((node.domain, node.op_type), 0) + 1
+    for (domain, op_type), n in sorted(counts.items()):
+        mark = "" if find(domain, op_type) else "   (not supported)"
+        print(f"  {n:5} {domain + '.' if domain else ''}{op_type}{mark}")
+
+
+def _train(args: argparse.Namespace) -> None:
+    import numpy as np
+
+    from trainweb.training.core import set_seed
+    from trainweb.training.state import CheckpointState
+
+    set_seed(args.seed)
+    state, session, _ = _open(args)
+    with session, np.load(args.data) as data:
+        names = session.input_names()
+        missing = [n for n in names if n not in data.files]
+        if missing:
+            raise FeedError(f"{args.data} has no array {', '.join(missing)}; the training inputs are {', '.join(names)}.")
+        arrays = {n: data[n] for n in names}
+        sizes = {n: len(a) for n, a in arrays.items()}
+        if len(set(sizes.values())) != 1:
+            raise FeedError(f"The arrays have different numbers of samples: {sizes}.")
+        n, rng = sizes[names[0]], np.random.default_rng(args.seed)
+        session.set_learning_rate(args.learning_rate)
+        loss_name = session.output_names()[0]
+        for epoch in range(args.epochs):
+            order, losses = rng.permutation(n), []
+            for start in range(0, n - n % args.batch_size or n, args.batch_size):
+                rows = order[start : start + args.batch_size]
+                losses.append(float(session.train_step({k: a[rows] for k, a in arrays.items()}, [loss_name])[loss_name]))
+                session.optimizer_step()
+                session.lazy_reset_grad()
+            print(f"epoch {epoch + 1}/{args.epochs}  loss {np.mean(losses):.5f}")
+        CheckpointState.save_checkpoint(state, args.output, include_optimizer_state=True)
+    print(f"Wrote {args.output}.")
+
+
+def _export(args: argparse.Namespace) -> None:
+    _, session, _ = _open(args, optimizer=False)
+    with session:
+        session.export_model_for_inferencing(args.output, args.outputs)
+    print(f"Wrote {args.output}.")
+
+
+def _compile(args: argparse.Namespace) -> None:
+    from trainweb.checkpoint import write_file_atomically
+    from trainweb.training.bundle import make_bundle
+
+    _, session, models = _open(args)
+    with session:
+        feeds = dict(parse_feed(text) for text in args.feed)
+        bundle = make_bundle(session.core, [feeds], models)
+    write_file_atomically(args.output, bundle)
+    print(f"Wrote {args.output}, {len(bundle)} bytes.")
+
+
+def parse_feed(text: str):  # type: ignore[no-untyped-def]
+    """("x", TensorType) of "x=float32[64,784]"."""
+    from trainweb.model.graph import ITEM_SIZE
+    from trainweb.ops.op import TensorType
+
+    name, _, rest = text.partition("=")
+    dtype, bracket, dims = rest.partition("[")
+    try:
+        shape = tuple(int(d) for d in dims.rstrip("]").split(",") if d.strip())
+    except ValueError:
+        shape = (-1,)
+    if not name or dtype not in ITEM_SIZE or not bracket or not dims.endswith("]") or any(d < 0 for d in shape):
+        raise ValueError(f"--feed {text!r} is not of the form NAME=DTYPE[D,D,...].")
+    return name, TensorType(dtype, shape)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The command line, from a forward model to a trained, exported and compiled one."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import trainweb
+from trainweb.cli import main, parse_feed
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "mlp"
+
+
+@pytest.fixture
+def artifacts(tmp_path: Path) -> Path:
+    assert main(["artifacts", str(GOLDEN / "base.onnx"), "-o", str(tmp_path), "--output-name", "logits"]) == 0
+    return tmp_path
+
+
+def test_training_from_the_command_line_lowers_the_loss(
+    artifacts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 256)
+    x = rng.normal(size=(256, 10)).astype(np.float32) + labels[:, None]
+    np.savez(artifacts / "data.npz", x=x, labels=labels)
+    trained = artifacts / "trained"
+    arguments = ["train", str(artifacts), str(artifacts / "data.npz"), "-o", str(trained), "--epochs", "6",
+                 "--learning-rate", "0.01"]  # fmt: skip
+    assert main(arguments) == 0
+    losses = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert len(losses) == 6 and losses[-1] < 0.7 * losses[0]
+
+    model = artifacts / "inference.onnx"
+    assert main(["export", str(artifacts), "logits", "--checkpoint", str(trained), "-o", str(model)]) == 0
+    (logits,) = trainweb.InferenceSession(model).run(None, {"x": x})
+    assert (logits.argmax(axis=1) == labels).mean() > 0.6
+
+    assert main(["inspect", str(trained)]) == 0
+    shown = capsys.readouterr().out
+    assert "trainable fc1.weight" in shown and "step 48" in shown
+
+
+def test_inspect_shows_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(GOLDEN / "training_model.onnx")]) == 0
+    shown = capsys.readouterr().out
+    assert "8 Gemm" in shown and "com.microsoft.InPlaceAccumulatorV2" in shown
+
+
+def test_a_bundle_has_every_plan_and_no_zeros(artifacts: Path) -> None:
+    out = artifacts / "mlp.bundle"
+    feeds = ["--feed", "x=float32[8,10]", "--feed", "labels=int64[8]"]
+    assert main(["compile", str(artifacts), *feeds, "-o", str(out)]) == 0
+    data = out.read_bytes()
+    version, length = struct.unpack_from("<II", data, 8)
+    assert (data[:8], version) == (b"TWBUNDLE", 1)
+    header = json.loads(data[16 : 16 + length])
+    kinds = [(p["kind"], p["overwrite"]) for p in header["plans"]]
+    assert kinds == [("train", True), ("train", False), ("eval", True), ("optimizer", True), ("scheduler", True)]
+    assert header["segments"][3]["data"] is None
+    offset, size = header["segments"][2]["data"]
+    blobs = data[16 + length :]
+    parameters = np.frombuffer(blobs[offset : offset + size], np.float32)
+    with np.load(GOLDEN / "expected.npz") as expected:
+        recorded = next(expected[k] for k in expected.files if k.endswith("params_all"))
+    np.testing.assert_array_equal(parameters, recorded)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["artifacts", "missing.onnx"], "missing.onnx"),
+        (["artifacts", str(GOLDEN / "base.onnx"), "--loss", "Nope"], "'Nope' is none of"),
+        (["inspect", str(GOLDEN / "trace.json")], "ModelError"),
+        (["export", ".", "x", "-o", "y"], "does not exist"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["x", "x=float32", "x=float33[1]", "=int64[1]", "x=float32[a]", "x=float32[1"])
+def test_malformed_feeds_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not of the form"):
+        parse_feed(text)

@@ -20,9 +20,10 @@ int32_t kernel_copy(const copy_args *a) {
 
 int32_t kernel_fill_f32(const fill_f32_args *a) {
     f32x4 value = splat(a->value);
-    int32_t i = 0;
-    for (; i + 4 <= a->n; i += 4) store4(a->dst + i, value);
-    for (; i < a->n; i++) a->dst[i] = a->value;
+    float *dst = a->dst;
+    int32_t i = 0, n = a->n;
+    for (; i + 4 <= n; i += 4) store4(dst + i, value);
+    if (i < n) store_part(dst + i, value, n - i);
     return TW_OK;
 }
 

@@ -14,10 +14,14 @@ TW_INLINE f32x4 power_of_two(v128_t n) {
     return wasm_i32x4_shl(wasm_i32x4_add(n, wasm_i32x4_splat(127)), 23);
 }
 
-/* Reduce x to r = x - n ln 2, |r| <= ln 2 / 2. ln 2 is split so that n * high part is exact. */
+/* Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits: cheaper than nearest and trunc_sat. */
+#define ROUNDING 12582912.0f
+
+/* Reduce |x| < 2^20 to r = x - n ln 2, |r| <= ln 2 / 2. ln 2 is split so that n * high part is exact. */
 TW_INLINE f32x4 reduce_exp(f32x4 x, v128_t *n) {
-    f32x4 k = wasm_f32x4_nearest(mul4(x, splat(1.44269504f)));
-    *n = wasm_i32x4_trunc_sat_f32x4(k);
+    f32x4 shifted = madd(x, splat(1.44269504f), splat(ROUNDING));
+    f32x4 k = sub4(shifted, splat(ROUNDING));
+    *n = wasm_i32x4_sub(shifted, splat(ROUNDING));
     return nmadd(k, splat(-2.12194440e-4f), nmadd(k, splat(0.693359375f), x));
 }
 
@@ -35,7 +39,7 @@ TW_INLINE f32x4 expm1_reduced(f32x4 r) {
 /* The two halves of n keep each power of two in range, so that results may be subnormal or infinite. */
 TW_INLINE f32x4 exp4(f32x4 x) {
     v128_t n;
-    f32x4 clamped = wasm_f32x4_min(wasm_f32x4_max(x, splat(-104.0f)), splat(89.0f));
+    f32x4 clamped = clamp4(x, -104.0f, 89.0f);
     f32x4 e = add4(expm1_reduced(reduce_exp(clamped, &n)), splat(1.0f));
     v128_t half = wasm_i32x4_shr(n, 1);
     return mul4(mul4(e, power_of_two(half)), power_of_two(wasm_i32x4_sub(n, half)));
@@ -44,7 +48,7 @@ TW_INLINE f32x4 exp4(f32x4 x) {
 /* e^x - 1 = 2^n (e^r - 1) + (2^n - 1); halved so that n = 128 does not overflow too early. */
 TW_INLINE f32x4 expm14(f32x4 x) {
     v128_t n;
-    f32x4 clamped = wasm_f32x4_min(wasm_f32x4_max(x, splat(-20.0f)), splat(89.0f));
+    f32x4 clamped = clamp4(x, -20.0f, 89.0f);
     f32x4 p = expm1_reduced(reduce_exp(clamped, &n));
     f32x4 scale = power_of_two(wasm_i32x4_sub(n, wasm_i32x4_splat(1)));
     f32x4 y = madd(p, scale, sub4(scale, splat(0.5f)));
@@ -121,7 +125,7 @@ TW_INLINE f32x4 tanh4(f32x4 x) {
 
 /* Small |x|: x + x P(x^2); else 1 - e^Q(|x|). Polynomials of N. Juffa (stackoverflow.com/a/35148199). */
 TW_INLINE f32x4 erf4(f32x4 x) {
-    f32x4 t = wasm_f32x4_min(wasm_f32x4_abs(x), splat(5.0f)), s = mul4(t, t);
+    f32x4 t = wasm_f32x4_pmin(wasm_f32x4_abs(x), splat(5.0f)), s = mul4(t, t);
     f32x4 q = madd(splat(-1.72853470e-5f), t, splat(3.83197126e-4f));
     f32x4 u = madd(splat(-3.88396438e-3f), t, splat(2.42546219e-2f));
     q = madd(q, s, u);

@@ -219,28 +219,97 @@ static void channel_apply(const float *x, float *y, int32_t batch, int64_t step,
     }
 }
 
+/* Four channels of x [batch, channels] side by side, `lanes` of them at the end of a row. */
+TW_INLINE f32x4 load_some(const float *p, int32_t lanes) { return lanes == 4 ? load4(p) : load_part(p, lanes); }
+TW_INLINE void store_some(float *p, f32x4 x, int32_t lanes) {
+    if (lanes == 4) store4(p, x);
+    else store_part(p, x, lanes);
+}
+
+/* Four sums in double of blocks in float. */
+typedef struct {
+    v128_t low, high;
+} wide;
+
+TW_INLINE void widen(wide *total, f32x4 s) {
+    total->low = wasm_f64x2_add(total->low, wasm_f64x2_promote_low_f32x4(s));
+    total->high = wasm_f64x2_add(total->high, wasm_f64x2_promote_low_f32x4(wasm_i64x2_shuffle(s, s, 1, 1)));
+}
+
+TW_INLINE f32x4 narrow(const wide *total, double divisor) {
+    v128_t d = wasm_f64x2_splat(divisor);
+    return wasm_i64x2_shuffle(wasm_f32x4_demote_f64x2_zero(wasm_f64x2_div(total->low, d)),
+                              wasm_f32x4_demote_f64x2_zero(wasm_f64x2_div(total->high, d)), 0, 2);
+}
+
+enum { ROWS = 16 };
+
+/* Mean over the rows of x, or of (x - mean)^2, or of dy (x - mean). */
+TW_INLINE f32x4 column_mean(const float *x, const float *dy, f32x4 mean, int32_t square, int32_t batch, int64_t step,
+                            int32_t lanes) {
+    wide total = {wasm_f64x2_splat(0), wasm_f64x2_splat(0)};
+    for (int32_t start = 0; start < batch; start += ROWS) {
+        f32x4 s = splat(0);
+        for (int64_t b = start; b < min_i32(start + ROWS, batch); b++) {
+            f32x4 d = sub4(load_some(x + b * step, lanes), mean);
+            s = square ? madd(d, d, s) : dy ? madd(load_some(dy + b * step, lanes), d, s) : add4(s, d);
+        }
+        widen(&total, s);
+    }
+    return narrow(&total, batch);
+}
+
+static void batch_norm_train_columns(const batch_norm_train_f32_args *a, int64_t c, int32_t lanes) {
+    const float *x = a->x + c;
+    f32x4 mean = column_mean(x, NULL, splat(0), 0, a->batch, a->channels, lanes);
+    f32x4 variance = column_mean(x, NULL, mean, 1, a->batch, a->channels, lanes);
+    f32x4 inv = div4(splat(1.0f), wasm_f32x4_sqrt(add4(variance, splat(a->epsilon))));
+    f32x4 factor = mul4(inv, load_some(a->scale + c, lanes)), bias = load_some(a->bias + c, lanes);
+    for (int64_t b = 0; b < a->batch; b++)
+        store_some(a->y + c + b * a->channels,
+                   madd(sub4(load_some(x + b * a->channels, lanes), mean), factor, bias), lanes);
+    if (a->mean) store_some(a->mean + c, mean, lanes);
+    if (a->inv_std) store_some(a->inv_std + c, inv, lanes);
+    f32x4 keep = splat(a->momentum), rest = splat(1.0f - a->momentum);
+    if (a->running_mean)
+        store_some(a->running_mean + c, madd(keep, load_some(a->running_mean + c, lanes), mul4(rest, mean)), lanes);
+    if (a->running_var)
+        store_some(a->running_var + c, madd(keep, load_some(a->running_var + c, lanes), mul4(rest, variance)), lanes);
+}
+
+static void batch_norm_train_channel(const batch_norm_train_f32_args *a, int64_t c) {
+    int64_t step = (int64_t)a->channels * a->size;
+    double count = (double)a->batch * a->size;
+    const float *x = a->x + c * a->size;
+    float mean = (float)(channel_sum(x, a->batch, step, a->size) / count);
+    double variance = channel_squares(x, a->batch, step, a->size, mean) / count;
+    float inv = inverse_root(variance, a->epsilon), keep = a->momentum;
+    channel_apply(x, a->y + c * a->size, a->batch, step, a->size, mean, inv * a->scale[c], a->bias[c]);
+    if (a->mean) a->mean[c] = mean;
+    if (a->inv_std) a->inv_std[c] = inv;
+    if (a->running_mean) a->running_mean[c] = keep * a->running_mean[c] + (1.0f - keep) * mean;
+    if (a->running_var) a->running_var[c] = keep * a->running_var[c] + (1.0f - keep) * (float)variance;
+}
+
+/* Channels of a chunk: whole tiles of four where a row holds one value of each channel. */
+static int32_t channels_per_chunk(int32_t batch, int32_t size) {
+    int32_t units = units_per_chunk(2 * (int64_t)batch * size);
+    return size == 1 ? (units + 3) / 4 * 4 : units;
+}
+
 static void batch_norm_train_chunk(const void *args, int32_t chunk) {
     const row_task *task = args;
     const batch_norm_train_f32_args *a = task->a;
-    int64_t step = (int64_t)a->channels * a->size, lo = (int64_t)chunk * task->grain;
-    double count = (double)a->batch * a->size;
-    for (int64_t c = lo; c < min_i64(lo + task->grain, a->channels); c++) {
-        const float *x = a->x + c * a->size;
-        float mean = (float)(channel_sum(x, a->batch, step, a->size) / count);
-        double variance = channel_squares(x, a->batch, step, a->size, mean) / count;
-        float inv = inverse_root(variance, a->epsilon);
-        channel_apply(x, a->y + c * a->size, a->batch, step, a->size, mean, inv * a->scale[c], a->bias[c]);
-        if (a->mean) a->mean[c] = mean;
-        if (a->inv_std) a->inv_std[c] = inv;
-        float keep = a->momentum;
-        if (a->running_mean) a->running_mean[c] = keep * a->running_mean[c] + (1.0f - keep) * mean;
-        if (a->running_var) a->running_var[c] = keep * a->running_var[c] + (1.0f - keep) * (float)variance;
-    }
+    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, a->channels);
+    if (a->size == 1)
+        for (int64_t c = lo; c < hi; c += 4) batch_norm_train_columns(a, c, (int32_t)min_i64(4, hi - c));
+    else
+        for (int64_t c = lo; c < hi; c++) batch_norm_train_channel(a, c);
 }
 
 int32_t kernel_batch_norm_train_f32(const batch_norm_train_f32_args *a) {
     if (!a->batch || !a->size) return TW_OK;
-    row_task task = {a, units_per_chunk(2 * (int64_t)a->batch * a->size)};
+    row_task task = {a, channels_per_chunk(a->batch, a->size)};
     parallel_for(batch_norm_train_chunk, &task, chunk_count(a->channels, task.grain));
     return TW_OK;
 }
@@ -277,24 +346,49 @@ static void channel_dx(const batch_norm_grad_f32_args *a, int64_t c, float dy_me
     }
 }
 
-static void batch_norm_grad_chunk(const void *args, int32_t chunk) {
-    const row_task *task = args;
-    const batch_norm_grad_f32_args *a = task->a;
-    int64_t step = (int64_t)a->channels * a->size, lo = (int64_t)chunk * task->grain;
-    double count = (double)a->batch * a->size;
-    for (int64_t c = lo; c < min_i64(lo + task->grain, a->channels); c++) {
-        float inv = a->inv_std[c];
-        sums s = channel_moments(a->dy + c * a->size, a->x + c * a->size, a->batch, step, a->size, a->mean[c]);
-        if (a->dscale) a->dscale[c] = (float)(s.weighted * inv);
-        if (a->dbias) a->dbias[c] = (float)s.plain;
-        if (!a->dx) continue;
-        if (a->frozen) channel_dx(a, c, 0.0f, 0.0f);
-        else channel_dx(a, c, (float)(s.plain / count), (float)(s.weighted / count * inv * inv));
+/* The same for four channels of x [batch, channels]; dscale and dbias are `batch` times the means. */
+static void batch_norm_grad_columns(const batch_norm_grad_f32_args *a, int64_t c, int32_t lanes) {
+    const float *x = a->x + c, *dy = a->dy + c;
+    f32x4 mean = load_some(a->mean + c, lanes), inv = load_some(a->inv_std + c, lanes);
+    f32x4 count = splat((float)a->batch), factor = mul4(inv, load_some(a->scale + c, lanes));
+    f32x4 dy_mean = column_mean(dy, NULL, splat(0), 0, a->batch, a->channels, lanes);
+    f32x4 slope = mul4(column_mean(x, dy, mean, 0, a->batch, a->channels, lanes), inv);
+    if (a->dscale) store_some(a->dscale + c, mul4(slope, count), lanes);
+    if (a->dbias) store_some(a->dbias + c, mul4(dy_mean, count), lanes);
+    if (!a->dx) return;
+    slope = a->frozen ? splat(0) : mul4(slope, inv);
+    dy_mean = a->frozen ? splat(0) : dy_mean;
+    for (int64_t b = 0; b < a->batch; b++) {
+        f32x4 d = sub4(load_some(dy + b * a->channels, lanes), dy_mean);
+        f32x4 centered = sub4(load_some(x + b * a->channels, lanes), mean);
+        store_some(a->dx + c + b * a->channels, mul4(nmadd(centered, slope, d), factor), lanes);
     }
 }
 
+static void batch_norm_grad_channel(const batch_norm_grad_f32_args *a, int64_t c) {
+    int64_t step = (int64_t)a->channels * a->size;
+    double count = (double)a->batch * a->size;
+    float inv = a->inv_std[c];
+    sums s = channel_moments(a->dy + c * a->size, a->x + c * a->size, a->batch, step, a->size, a->mean[c]);
+    if (a->dscale) a->dscale[c] = (float)(s.weighted * inv);
+    if (a->dbias) a->dbias[c] = (float)s.plain;
+    if (!a->dx) return;
+    if (a->frozen) channel_dx(a, c, 0.0f, 0.0f);
+    else channel_dx(a, c, (float)(s.plain / count), (float)(s.weighted / count * inv * inv));
+}
+
+static void batch_norm_grad_chunk(const void *args, int32_t chunk) {
+    const row_task *task = args;
+    const batch_norm_grad_f32_args *a = task->a;
+    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, a->channels);
+    if (a->size == 1 && a->batch)
+        for (int64_t c = lo; c < hi; c += 4) batch_norm_grad_columns(a, c, (int32_t)min_i64(4, hi - c));
+    else
+        for (int64_t c = lo; c < hi; c++) batch_norm_grad_channel(a, c);
+}
+
 int32_t kernel_batch_norm_grad_f32(const batch_norm_grad_f32_args *a) {
-    row_task task = {a, units_per_chunk(2 * (int64_t)a->batch * a->size)};
+    row_task task = {a, channels_per_chunk(a->batch, a->size)};
     parallel_for(batch_norm_grad_chunk, &task, chunk_count(a->channels, task.grain));
     return TW_OK;
 }

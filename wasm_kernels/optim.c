@@ -20,29 +20,43 @@ typedef struct {
     float decay_after;  /* and this after it */
 } adamw_task;
 
+/* Vectors that stay in registers through the loop. */
+typedef struct {
+    f32x4 b1, c1, b2, c2, step_size, root_factor, epsilon, before, after;
+} adamw_factors;
+
 /* m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= s m / (r sqrt(v) + epsilon), between two decays. */
-TW_INLINE void adamw4(const adamw_task *t, float *w, const float *g_at, float *m_at, float *v_at) {
-    const adamw_f32_args *a = t->a;
-    f32x4 g = load4(g_at);
-    f32x4 m = madd(splat(1.0f - a->alpha), g, mul4(splat(a->alpha), load4(m_at)));
-    f32x4 v = madd(mul4(splat(1.0f - a->beta), g), g, mul4(splat(a->beta), load4(v_at)));
-    store4(m_at, m);
-    store4(v_at, v);
-    f32x4 denominator = madd(wasm_f32x4_sqrt(v), splat(t->root_factor), splat(a->epsilon));
-    f32x4 p = mul4(load4(w), splat(t->decay_before));
-    p = sub4(p, div4(mul4(splat(t->step_size), m), denominator));
-    store4(w, mul4(p, splat(t->decay_after)));
+TW_INLINE f32x4 adamw4(const adamw_factors *f, f32x4 w, f32x4 g, f32x4 *m, f32x4 *v) {
+    *m = madd(f->c1, g, mul4(f->b1, *m));
+    *v = madd(mul4(f->c2, g), g, mul4(f->b2, *v));
+    f32x4 denominator = madd(wasm_f32x4_sqrt(*v), f->root_factor, f->epsilon);
+    w = mul4(w, f->before);
+    return mul4(sub4(w, div4(mul4(f->step_size, *m), denominator)), f->after);
 }
 
 static void adamw_chunk(const void *args, int32_t chunk) {
     const adamw_task *t = args;
     const adamw_f32_args *a = t->a;
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
-    for (; i + 4 <= end; i += 4) adamw4(t, a->w + i, a->g + i, a->m + i, a->v + i);
-    for (; i < end; i++) {
-        float w[4] = {a->w[i]}, g[4] = {a->g[i]}, m[4] = {a->m[i]}, v[4] = {a->v[i]};
-        adamw4(t, w, g, m, v);
-        a->w[i] = w[0], a->m[i] = m[0], a->v[i] = v[0];
+    const adamw_factors f = {splat(a->alpha), splat(1.0f - a->alpha), splat(a->beta), splat(1.0f - a->beta),
+                             splat(t->step_size), splat(t->root_factor), splat(a->epsilon), splat(t->decay_before),
+                             splat(t->decay_after)};
+    int32_t lo = chunk * GRAIN, n = min_i32(GRAIN, a->n - lo), i = 0;
+    float *w_at = a->w + lo, *m_at = a->m + lo, *v_at = a->v + lo;
+    const float *g_at = a->g + lo;
+    for (; i + 4 <= n; i += 4) {
+        f32x4 m = load4(m_at + i), v = load4(v_at + i);
+        f32x4 w = adamw4(&f, load4(w_at + i), load4(g_at + i), &m, &v);
+        store4(w_at + i, w);
+        store4(m_at + i, m);
+        store4(v_at + i, v);
+    }
+    if (i < n) {
+        int32_t rest = n - i;
+        f32x4 m = load_part(m_at + i, rest), v = load_part(v_at + i, rest);
+        f32x4 w = adamw4(&f, load_part(w_at + i, rest), load_part(g_at + i, rest), &m, &v);
+        store_part(w_at + i, w, rest);
+        store_part(m_at + i, m, rest);
+        store_part(v_at + i, v, rest);
     }
 }
 

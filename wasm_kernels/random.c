@@ -1,8 +1,8 @@
 /* Random numbers by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a function of
    (element index, salt of the node, offset of the step) under the key `seed`, so any thread can make any element.
 
-   Four counters go through the rounds side by side; block b of 16 elements uses counters 4b .. 4b+3, and element 4j + i
-   of a block is word j of counter i. */
+   Four counters go through the rounds side by side; block b uses counters 4b .. 4b+3 and has 16 words, word 4j + i being
+   word j of counter i. Fills take a word an element; dropout half a word, low half first. */
 #include "math.h"
 #include "parallel.h"
 #include "state.h"
@@ -50,7 +50,8 @@ TW_INLINE f32x4 uniform(v128_t bits) {
     return mul4(wasm_f32x4_convert_i32x4(wasm_u32x4_shr(bits, 8)), splat(0x1p-24f));
 }
 
-enum { BLOCK = 16 };
+/* Elements per block. */
+enum { BLOCK = 16, DROPOUT_BLOCK = 32 };
 
 /* ---- dropout ---- */
 
@@ -58,43 +59,49 @@ typedef struct {
     const dropout_f32_args *a;
     stream stream;
     float scale;
+    v128_t threshold; /* eight numbers of 16 bits: keep where the random one is not below */
 } dropout_task;
 
-/* Four elements: zero where the uniform number is below the ratio. */
-TW_INLINE v128_t dropout4(const dropout_task *t, const float *x, float *y, v128_t bits) {
-    v128_t keep = wasm_f32x4_ge(uniform(bits), splat(t->a->ratio));
-    store4(y, wasm_v128_and(keep, mul4(load4(x), splat(t->scale))));
+/* Eight elements; returns the mask as 16-bit lanes. */
+TW_INLINE v128_t dropout8(const dropout_task *t, const float *x, float *y, v128_t bits) {
+    v128_t keep = wasm_u16x8_ge(bits, t->threshold);
+    f32x4 scale = splat(t->scale);
+    store4(y, wasm_v128_and(wasm_i32x4_extend_low_i16x8(keep), mul4(load4(x), scale)));
+    store4(y + 4, wasm_v128_and(wasm_i32x4_extend_high_i16x8(keep), mul4(load4(x + 4), scale)));
     return keep;
 }
 
 static void dropout_block(const dropout_task *t, uint32_t block, const float *x, float *y, uint8_t *mask) {
-    v128_t bits[4];
+    v128_t bits[4], one = wasm_i8x16_splat(1);
     philox(&t->stream, block, bits);
-    v128_t k0 = dropout4(t, x, y, bits[0]), k1 = dropout4(t, x + 4, y + 4, bits[1]);
-    v128_t k2 = dropout4(t, x + 8, y + 8, bits[2]), k3 = dropout4(t, x + 12, y + 12, bits[3]);
-    v128_t bytes = wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4(k0, k1), wasm_i16x8_narrow_i32x4(k2, k3));
-    wasm_v128_store(mask, wasm_v128_and(bytes, wasm_i8x16_splat(1)));
+    v128_t k0 = dropout8(t, x, y, bits[0]), k1 = dropout8(t, x + 8, y + 8, bits[1]);
+    wasm_v128_store(mask, wasm_v128_and(wasm_i8x16_narrow_i16x8(k0, k1), one));
+    v128_t k2 = dropout8(t, x + 16, y + 16, bits[2]), k3 = dropout8(t, x + 24, y + 24, bits[3]);
+    wasm_v128_store(mask + 16, wasm_v128_and(wasm_i8x16_narrow_i16x8(k2, k3), one));
 }
 
 static void dropout_chunk(const void *args, int32_t chunk) {
     const dropout_task *t = args;
     const dropout_f32_args *a = t->a;
     int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
-    uint8_t unused[BLOCK];
-    for (; i + BLOCK <= end; i += BLOCK)
-        dropout_block(t, (uint32_t)i / BLOCK, a->x + i, a->y + i, a->mask ? a->mask + i : unused);
+    uint8_t unused[DROPOUT_BLOCK];
+    for (; i + DROPOUT_BLOCK <= end; i += DROPOUT_BLOCK)
+        dropout_block(t, (uint32_t)i / DROPOUT_BLOCK, a->x + i, a->y + i, a->mask ? a->mask + i : unused);
     if (i < end) {
-        float x[BLOCK] = {0}, y[BLOCK];
+        float x[DROPOUT_BLOCK] = {0}, y[DROPOUT_BLOCK];
         for (int32_t k = i; k < end; k++) x[k - i] = a->x[k];
-        dropout_block(t, (uint32_t)i / BLOCK, x, y, unused);
+        dropout_block(t, (uint32_t)i / DROPOUT_BLOCK, x, y, unused);
         for (int32_t k = i; k < end; k++) a->y[k] = y[k - i];
         for (int32_t k = i; k < end && a->mask; k++) a->mask[k] = unused[k - i];
     }
 }
 
+/* The ratio is rounded to a multiple of 2^-16, the scale is not: the mean of the output is off by at most 2^-17. */
 int32_t kernel_dropout_f32(const dropout_f32_args *a) {
     if (!(a->ratio >= 0.0f && a->ratio < 1.0f)) return tw_fail(TW_BAD_VALUE, (int64_t)(100 * a->ratio), 0);
-    dropout_task task = {a, make_stream(a->state, a->salt), 1.0f / (1.0f - a->ratio)};
+    int32_t threshold = min_i32(65535, (int32_t)(a->ratio * 65536.0f + 0.5f));
+    dropout_task task = {a, make_stream(a->state, a->salt), 1.0f / (1.0f - a->ratio),
+                         wasm_i16x8_splat((int16_t)threshold)};
     parallel_for(dropout_chunk, &task, chunk_count(a->n, GRAIN));
     return TW_OK;
 }

@@ -38,6 +38,14 @@ TW_INLINE f32x4 nmadd(f32x4 a, f32x4 b, f32x4 c) {
 /* mask ? a : b, lane by lane; the mask is all ones or all zeros. */
 TW_INLINE f32x4 select4(v128_t mask, f32x4 a, f32x4 b) { return wasm_v128_bitselect(a, b, mask); }
 
+/* x clamped to [low, high]; NaN stays. One instruction each, unlike f32x4.min and max, which order zeros and NaN. */
+TW_INLINE f32x4 clamp4(f32x4 x, float low, float high) {
+    return wasm_f32x4_pmin(wasm_f32x4_pmax(x, splat(low)), splat(high));
+}
+
+/* All ones in the first n (0..3) lanes. */
+TW_INLINE v128_t first_lanes(int32_t n) { return wasm_i32x4_gt(wasm_i32x4_splat(n), wasm_i32x4_const(0, 1, 2, 3)); }
+
 /* The first n (1..3) floats at p and zeros; never reads beyond them. */
 TW_INLINE f32x4 load_part(const float *p, int32_t n) {
     f32x4 x = wasm_v128_load32_zero(p);

@@ -13,7 +13,6 @@ enum { SUM_BLOCK = 512 };
 /* Stores e^(x - shift) where y is not null; returns the sum, added up in blocks. */
 static float exp_row(const float *x, float *y, int32_t n, float shift) {
     f32x4 m = splat(shift), total = splat(0);
-    float tail = 0;
     int32_t i = 0;
     while (i + 4 <= n) {
         int32_t end = min_i32(i + SUM_BLOCK, n);
@@ -27,16 +26,17 @@ static float exp_row(const float *x, float *y, int32_t n, float shift) {
     }
     if (i < n) {
         f32x4 e = exp4(sub4(load_part(x + i, n - i), m));
-        for (int32_t k = i; k < n; k++) tail += exp1(x[k] - shift);
         if (y) store_part(y + i, e, n - i);
+        total = add4(total, wasm_v128_and(e, first_lanes(n - i)));
     }
-    return hsum(total) + tail;
+    return hsum(total);
 }
 
-static void shift_row(const float *x, float *y, int32_t n, float shift) {
+/* y = x - top - rest */
+static void shift_row(const float *x, float *y, int32_t n, float top, float rest) {
     int32_t i = 0;
-    for (; i + 4 <= n; i += 4) store4(y + i, sub4(load4(x + i), splat(shift)));
-    for (; i < n; i++) y[i] = x[i] - shift;
+    for (; i + 4 <= n; i += 4) store4(y + i, sub4(sub4(load4(x + i), splat(top)), splat(rest)));
+    for (; i < n; i++) y[i] = x[i] - top - rest;
 }
 
 static void scale_row(float *y, int32_t n, float factor) {
@@ -48,10 +48,7 @@ static void scale_row(float *y, int32_t n, float factor) {
 static void softmax_row(const float *x, float *y, int32_t n, int32_t log) {
     float top = max_row(x, n);
     if (log) {
-        float sum = exp_row(x, NULL, n, top), rest = log1(sum);
-        int32_t i = 0;
-        for (; i + 4 <= n; i += 4) store4(y + i, sub4(sub4(load4(x + i), splat(top)), splat(rest)));
-        for (; i < n; i++) y[i] = x[i] - top - rest;
+        shift_row(x, y, n, top, log1(exp_row(x, NULL, n, top)));
     } else {
         scale_row(y, n, 1.0f / exp_row(x, y, n, top));
     }
@@ -94,7 +91,7 @@ TW_INLINE void store_some(float *p, f32x4 x, int32_t lanes) {
 /* Maximum and sum of e^(x - maximum), the latter in blocks. */
 static f32x4 exp_columns(const float *x, int32_t n, int64_t stride, int32_t lanes, f32x4 *top) {
     f32x4 m = load_some(x, lanes), total = splat(0);
-    for (int32_t k = 1; k < n; k++) m = wasm_f32x4_max(m, load_some(x + k * stride, lanes));
+    for (int32_t k = 1; k < n; k++) m = wasm_f32x4_pmax(m, load_some(x + k * stride, lanes));
     for (int32_t start = 0; start < n; start += SUM_BLOCK) {
         f32x4 s = splat(0);
         for (int32_t k = start; k < min_i32(n, start + SUM_BLOCK); k++)
@@ -222,11 +219,7 @@ static void cross_entropy_rows(const cross_entropy_f32_args *a, const label_set 
         top = max_row(x, a->c);
         rest = log1(exp_row(x, NULL, a->c, top));
     }
-    if (a->log_prob) {
-        float *y = a->log_prob + sample * a->c;
-        shift_row(x, y, a->c, top);
-        shift_row(y, y, a->c, rest);
-    }
+    if (a->log_prob) shift_row(x, a->log_prob + sample * a->c, a->c, top, rest);
     losses[sample] = weight == 0.0f ? 0.0f : -weight * (x[label] - top - rest);
 }
 
@@ -298,6 +291,10 @@ static void cross_entropy_grad_row(const float *lp, float *dx, int32_t c, int64_
     int32_t k = 0;
     if (stride == 1)
         for (; k + 4 <= c; k += 4) store4(dx + k, mul4(exp4(load4(lp + k)), splat(scale)));
+    if (stride == 1 && k < c) {
+        store_part(dx + k, mul4(exp4(load_part(lp + k, c - k)), splat(scale)), c - k);
+        k = c;
+    }
     for (; k < c; k++) dx[k * stride] = exp1(lp[k * stride]) * scale;
     dx[label * stride] = (exp1(lp[label * stride]) - 1.0f) * scale;
 }

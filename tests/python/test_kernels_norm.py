@@ -67,7 +67,7 @@ def test_layer_norm(engine: Engine, rows: int, n: int, mean: float, rms: int, af
 
 @pytest.mark.parametrize(
     ("batch", "channels", "size"),
-    [(1, 1, 1), (16, 3, 1), (4, 5, 2), (8, 16, 49), (2, 7, 1024), (64, 40, 16)],
+    [(1, 1, 1), (16, 3, 1), (70, 130, 1), (4, 5, 2), (8, 16, 49), (2, 7, 1024), (64, 40, 16)],
 )
 @pytest.mark.parametrize("mean", [0.0, 300.0])
 def test_batch_norm(engine: Engine, batch: int, channels: int, size: int, mean: float) -> None:

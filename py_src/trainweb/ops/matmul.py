@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.compiler.lower import Buf, Builder
 
+GEMM_WITHOUT_C_SINCE = 11
+
 
 def matmul_shape(op: Op, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of `a @ b` by NumPy's rules."""
@@ -108,16 +110,16 @@ class MatMul(Op):
         da = db = None
         if ranks == (2, 2):
             if g.wants(a):
-                da = g.op("Gemm", [dy, b], transB=1, beta=0.0)
+                da = _product(g, [dy, b], (0, 1))
             if g.wants(b):
-                db = g.op("Gemm", [a, dy], transA=1, beta=0.0)
+                db = _product(g, [a, dy], (1, 0))
             return [da, db]
         if g.wants(a):
             da = g.op("FusedMatMul", [dy, b], domain=MS, transB=1)
             da = g.reduce_to(da, a, of=da)
         if g.wants(b) and ranks[1] == 2:
             flat = [g.op("Reshape", [x, self._flat(g, g.shape(x)[-1], x)]) for x in (a, dy)]
-            db = g.op("Gemm", flat, transA=1, beta=0.0)
+            db = _product(g, flat, (1, 0))
         elif g.wants(b):
             db = g.op("FusedMatMul", [a, dy], domain=MS, transA=1)
             db = g.reduce_to(db, b, of=db)
@@ -225,10 +227,10 @@ class Gemm(Op):
         result: list[str | None] = [None] * len(ins)
         if g.wants(a):
             pair, trans = (([b, dy], (tb, 1)) if ta else ([dy, b], (0, 1 - tb)))
-            result[0] = self._gemm(g, pair, trans, alpha)
+            result[0] = _product(g, pair, trans, alpha)
         if g.wants(b):
             pair, trans = (([dy, a], (1, ta)) if tb else ([a, dy], (1 - ta, 0)))
-            result[1] = self._gemm(g, pair, trans, alpha)
+            result[1] = _product(g, pair, trans, alpha)
         if c and g.wants(c):
             dc = g.reduce_to(dy, c, of=outs[0])
             if self.beta != 1.0:
@@ -237,17 +239,6 @@ class Gemm(Op):
                 dc = g.op("Reshape", [dc, g.constant("int64", (0,), ())]) if g.rank(c) == 0 else dc
             result[2] = dc if dc != dy else g.op("Identity", [dc])
         return result
-
-    def _gemm(self, g: GradientBuilder, pair: list[str], trans: tuple[int, int], alpha: float) -> str:
-        attrs: dict[str, Any] = {"beta": 0.0}
-        if alpha != 1.0:
-            attrs["alpha"] = alpha
-        for name, value in zip(("transA", "transB"), trans, strict=True):
-            if value:
-                attrs[name] = 1
-        name = g.op("Gemm", pair, **attrs)
-        assert isinstance(name, str)
-        return name
 
     def reference(self, a: Any, b: Any, c: Any = None) -> np.ndarray:
         y = self.alpha * ((a.T if self.transA else a) @ (b.T if self.transB else b))

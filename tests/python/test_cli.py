@@ -26,7 +26,7 @@ def test_training_from_the_command_line_lowers_the_loss(
 ) -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 256)
-    x = rng.normal(size=(256, 10)).astype(np.float32) + labels[:, None]
+    x = (rng.normal(size=(256, 10)) + labels[:, None]).astype(np.float32)
     np.savez(artifacts / "data.npz", x=x, labels=labels)
     trained = artifacts / "trained"
     arguments = ["train", str(artifacts), str(artifacts / "data.npz"), "-o", str(trained), "--epochs", "6",

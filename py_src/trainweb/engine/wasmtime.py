@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import time
+import weakref
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -20,11 +22,24 @@ if TYPE_CHECKING:
 BUILDS = ("kernels", "kernels.relaxed")
 
 
+def _close_at_exit(managed: Any) -> None:
+    # wasmtime's own finalizers fail, with noise, once the interpreter has torn down its modules.
+    reference = weakref.ref(managed)
+
+    def close() -> None:
+        if (alive := reference()) is not None:
+            alive.close()
+
+    atexit.register(close)
+
+
 @cache
 def _wasmtime_engine() -> wt.Engine:
     config = wt.Config()
     config.wasm_relaxed_simd = True
-    return wt.Engine(config)
+    engine = wt.Engine(config)
+    _close_at_exit(engine)
+    return engine
 
 
 @cache
@@ -32,7 +47,9 @@ def _module(build: str) -> wt.Module:
     """The compiled kernels; once a process."""
     path = resources.files("trainweb.engine") / f"{build}.wasm"
     try:
-        return wt.Module(_wasmtime_engine(), path.read_bytes())
+        module = wt.Module(_wasmtime_engine(), path.read_bytes())
+        _close_at_exit(module)
+        return module
     except FileNotFoundError:
         raise EngineError(
             f"{build}.wasm is missing from trainweb.engine; run `python wasm_kernels/build.py`"
@@ -55,6 +72,7 @@ class WasmtimeEngine(Engine):
             )
         self.build = build
         self._store = wt.Store(_wasmtime_engine())
+        _close_at_exit(self._store)
         module = _module(build)
         static_pages = next(
             i.type.limits.min for i in module.imports if isinstance(i.type, wt.MemoryType)

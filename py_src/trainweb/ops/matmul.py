@@ -82,6 +82,17 @@ def _batch_strides(shape: tuple[int, ...], batch: tuple[int, ...], size: int) ->
     return tuple(reversed(strides))
 
 
+def _product(g: GradientBuilder, pair: list[str], trans: tuple[int, int], alpha: float = 1.0) -> str:
+    """alpha * A' B' of two matrices: a Gemm without C, which is legal from opset 11 on."""
+    attrs: dict[str, Any] = {} if alpha == 1.0 else {"alpha": alpha}
+    attrs |= {name: 1 for name, value in zip(("transA", "transB"), trans, strict=True) if value}
+    if g.opset >= GEMM_WITHOUT_C_SINCE:
+        name: str = g.op("Gemm", pair, beta=0.0, **attrs)
+    else:
+        name = g.op("FusedMatMul", pair, domain=MS, **attrs)
+    return name
+
+
 @register
 class MatMul(Op):
     """Matrix product with batch broadcasting. https://onnx.ai/onnx/operators/onnx__MatMul.html"""

@@ -37,7 +37,9 @@ def test_training_from_the_command_line_lowers_the_loss(
 
     model = artifacts / "inference.onnx"
     assert main(["export", str(artifacts), "logits", "--checkpoint", str(trained), "-o", str(model)]) == 0
-    (logits,) = trainweb.InferenceSession(model).run(None, {"x": x})
+    inference = trainweb.InferenceSession(model)
+    (logits,) = inference.run(None, {"x": x})
+    inference.release()
     assert (logits.argmax(axis=1) == labels).mean() > 0.6
 
     assert main(["inspect", str(trained)]) == 0

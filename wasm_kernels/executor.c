@@ -48,6 +48,9 @@ int32_t tw_fail(int32_t status, int64_t value, int64_t position) {
     return status;
 }
 
+/* Called from every verifier: once in the module, not once a kernel. */
+#define TW_SHARED static __attribute__((noinline, unused))
+
 /* ---- what the generated verifiers call; expressions are in double, which cannot overflow ---- */
 
 TW_INLINE double tw_max(double a, double b) { return a > b ? a : b; }
@@ -55,34 +58,34 @@ TW_INLINE double tw_min(double a, double b) { return a < b ? a : b; }
 TW_INLINE double tw_div(double a, double b) { return __builtin_floor(a / b); }
 TW_INLINE double tw_ceil4(double a) { return __builtin_ceil(a / 4) * 4; }
 
-TW_INLINE double tw_prod(const int32_t *dims, int32_t n) {
+TW_SHARED double tw_prod(const int32_t *dims, int32_t n) {
     double product = 1;
     for (int32_t i = 0; i < n; i++) product *= dims[i];
     return product;
 }
 
 /* How far above its start a strided view reaches. */
-TW_INLINE double tw_reach_up(const int32_t *dims, const int32_t *strides, int32_t n) {
+TW_SHARED double tw_reach_up(const int32_t *dims, const int32_t *strides, int32_t n) {
     double reach = 0;
     for (int32_t i = 0; i < n; i++) reach += (dims[i] - 1.0) * tw_max(strides[i], 0);
     return reach;
 }
 
 /* How far below its start it reaches, as a number >= 0. */
-TW_INLINE double tw_reach_down(const int32_t *dims, const int32_t *strides, int32_t n) {
+TW_SHARED double tw_reach_down(const int32_t *dims, const int32_t *strides, int32_t n) {
     double reach = 0;
     for (int32_t i = 0; i < n; i++) reach -= (dims[i] - 1.0) * tw_min(strides[i], 0);
     return reach;
 }
 
-TW_INLINE int32_t tw_check_sign(const uint32_t *words, int32_t n) {
+TW_SHARED int32_t tw_check_sign(const uint32_t *words, int32_t n) {
     for (int32_t i = 0; i < n; i++)
         if ((int32_t)words[i] < 0) return tw_fail(TW_BAD_ARGUMENT, (int32_t)words[i], i);
     return TW_OK;
 }
 
 /* Replace buffer index `index` by its address if the buffer holds `extent` elements of `size` bytes. */
-static int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent, int32_t size, int32_t flags,
+TW_SHARED int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent, int32_t size, int32_t flags,
                        uint32_t *address) {
     if (index == NO_BUFFER && (flags & TW_NULLABLE)) {
         *address = 0;
@@ -110,7 +113,6 @@ static int32_t check_generated(const tw_binder *binder, const uint32_t *header, 
     if ((int32_t)words[1] < 0 || (int32_t)words[2] <= 0) return tw_fail(TW_BAD_ARGUMENT, (int32_t)words[2], 2);
     if ((uint64_t)GENERATED_WORDS + 3ull * n_ptrs + n_words != n_args) return tw_fail(TW_BAD_ARGUMENT, n_args, 3);
     relocated[0] = header[CODE_BASE] + fn;
-    for (uint32_t i = 1; i < GENERATED_WORDS; i++) relocated[i] = words[i];
     const uint32_t *pointer = words + GENERATED_WORDS;
     uint32_t *out = relocated + GENERATED_WORDS;
     for (uint32_t i = 0; i < n_ptrs; i++, pointer += 3) {
@@ -160,7 +162,7 @@ static int32_t check_code(uint32_t *header, const tw_binder *binder, const uint3
         header[FAILED] = count;
         if (n_args >= n_code - at) return tw_fail(TW_BAD_ARGUMENT, n_args, at);
         if (opcode >= TW_N_OPCODES) return tw_fail(TW_BAD_OPCODE, opcode, at);
-        relocated[at] = code[at];
+        tw_copy(relocated + at, code + at, 4 * (size_t)(n_args + 1));
         int32_t status;
         if (opcode == 0) {
             status = check_generated(binder, header, code + at + 1, n_args, relocated + at + 1);

@@ -246,42 +246,46 @@ def emit_struct(kernel: Kernel) -> str:
 
 
 def emit_check(kernel: Kernel) -> str:
-    """The verifier of one instruction: signs, conditions, then every buffer."""
+    """The verifier of one instruction: signs, conditions, then every buffer.
+
+    `relocated` holds a copy of the words already; buffers are replaced by addresses.
+    """
     lines = [
         f"static int32_t check_{kernel.name}(const tw_binder *binder, const uint32_t *words, uint32_t *relocated) {{",
         f"    const {kernel.name}_args *a = (const {kernel.name}_args *)words;",
         "    int32_t status = TW_OK;",
     ]
-    word = 0
-    for arg in kernel.args:
-        if arg.kind == "i32":
-            lines.append(
-                f"    if ((status = tw_check_sign(words + {word}, {arg.words}))) return status;"
-            )
-        word += arg.words
+    for start, count in sign_runs(kernel):
+        lines.append(f"    if ((status = tw_check_sign(words + {start}, {count}))) return status;")
     if kernel.where:
         lines.append(f"    if (!({to_c(kernel, kernel.where)})) return TW_BAD_CONDITION;")
     lines.append("    (void)a;")
     word = 0
     for arg in kernel.args:
         if arg.kind in POINTER_KINDS:
-            flags = "|".join(
-                flag
-                for flag, on in (
-                    ("TW_WRITES", arg.kind != "in"),
-                    ("TW_NULLABLE", arg.optional),
-                    ("0", True),
-                )
-                if on
-            )
+            flags = "TW_WRITES" if arg.kind != "in" else "0"
+            if arg.optional:
+                flags += " | TW_NULLABLE"
             lines.append(
                 f"    if ((status = tw_bind(binder, words[{word}], {to_c(kernel, arg.extent)}, "
                 f"{POINTER_TYPES[arg.type][1]}, {flags}, relocated + {word}))) return status;"
             )
-        else:
-            lines += [f"    relocated[{i}] = words[{i}];" for i in range(word, word + arg.words)]
         word += arg.words
     return "\n".join([*lines, "    return TW_OK;", "}\n"])
+
+
+def sign_runs(kernel: Kernel) -> list[tuple[int, int]]:
+    """First word and length of each run of arguments that must not be negative."""
+    runs: list[tuple[int, int]] = []
+    word = 0
+    for arg in kernel.args:
+        if arg.kind == "i32":
+            if runs and sum(runs[-1]) == word:
+                runs[-1] = (runs[-1][0], runs[-1][1] + arg.words)
+            else:
+                runs.append((word, arg.words))
+        word += arg.words
+    return runs
 
 
 def fingerprint(kernels: list[Kernel]) -> int:
@@ -289,29 +293,33 @@ def fingerprint(kernels: list[Kernel]) -> int:
     return int.from_bytes(hashlib.sha256(repr(kernels).encode()).digest()[:4], "little")
 
 
+def describe_arg(arg: Arg) -> dict[str, object]:
+    """An argument, without the fields that do not concern it."""
+    described: dict[str, object] = {"name": arg.name, "kind": arg.kind, "count": arg.words}
+    if arg.type:
+        described |= {"type": arg.type, "extent": arg.extent}
+    if arg.optional:
+        described["optional"] = True
+    return described
+
+
 def describe(kernels: list[Kernel]) -> str:
-    """The JSON that the module exports."""
-    return json.dumps(
-        {
-            "fingerprint": fingerprint(kernels),
-            "thread_scratch_bytes": THREAD_SCRATCH_BYTES,
-            "status": STATUS,
-            "kernels": [
-                {
-                    "name": kernel.name,
-                    "opcode": opcode,
-                    "where": kernel.where,
-                    "args": [
-                        {"name": a.name, "kind": a.kind, "type": a.type, "extent": a.extent, "optional": a.optional,
-                         "count": a.words}
-                        for a in kernel.args
-                    ],
-                }
-                for opcode, kernel in enumerate(kernels, 1)
-            ],
-        },
-        separators=(",", ":"),
-    )  # fmt: skip
+    """JSON that the module exports."""
+    described = {
+        "fingerprint": fingerprint(kernels),
+        "thread_scratch_bytes": THREAD_SCRATCH_BYTES,
+        "status": STATUS,
+        "kernels": [
+            {
+                "name": k.name,
+                "opcode": opcode,
+                "where": k.where,
+                "args": [describe_arg(arg) for arg in k.args],
+            }
+            for opcode, k in enumerate(kernels, 1)
+        ],
+    }
+    return json.dumps(described, separators=(",", ":"))
 
 
 def emit_header(kernels: list[Kernel]) -> str:

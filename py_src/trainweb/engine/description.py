@@ -126,15 +126,7 @@ class Description:
         try:
             raw = json.loads(text)
             kernels = [
-                Kernel(
-                    k["name"],
-                    k["opcode"],
-                    tuple(
-                        Arg(a["name"], a["kind"], a["type"], a["extent"], a["optional"], a["count"])
-                        for a in k["args"]
-                    ),
-                    k["where"],
-                )
+                Kernel(k["name"], k["opcode"], tuple(Arg(**a) for a in k["args"]), k["where"])
                 for k in raw["kernels"]
             ]
             return Description(

@@ -452,7 +452,7 @@ class Selu(Unary):
 class Celu(Unary):
     """max(0, x) + min(0, alpha (exp(x / alpha) - 1)). https://onnx.ai/onnx/operators/onnx__Celu.html"""
 
-    versions = (12,)
+    versions = (12, 28)
     attrs = {"alpha": Float(1.0)}
     samples = (*Unary.samples[:1], Sample([(3, 4)], {"alpha": 2.0}))
     bad = (Bad([(3, 4)], {"alpha": 0.0}),)

@@ -165,7 +165,7 @@ class _Convolution(Op):
 class Conv(_Convolution):
     """Convolution (N, C, ...) with weights (M, C/group, ...). https://onnx.ai/onnx/operators/onnx__Conv.html"""
 
-    versions = (1, 11)
+    versions = (1, 11, 22)
     min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
 

@@ -236,28 +236,28 @@ class Pow(Pointwise):
 
 @register
 class Mod(Binary):
-    """Remainder with the sign of the divisor, or of the dividend (fmod). https://onnx.ai/onnx/operators/onnx__Mod.html"""
+    """Remainder with the sign of the divisor, or of the dividend (fmod = 1). https://onnx.ai/onnx/operators/onnx__Mod.html"""
 
-    versions = (10, 13)
+    versions = (10, 13, 28)
     attrs = {"fmod": Int(0)}
     differentiable = (0, 1)
     samples = (
         Sample([i64([7, -7, 7, -7]), i64([3, 3, -3, -3])]), Sample([i32([7, -7, 6]), i32(3)]),
         Sample([i32([7, -7, 6]), i32([3, 3, -4])], {"fmod": 1}),
         Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], {"fmod": 1}),
+        Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], opset=28),
+        Sample([f32([-6.0, 6.0]), f32([3.0, 3.0])], opset=28, grad=()),
     )  # fmt: skip
     bad = (*_MISFITS, Bad([(3,), (3,)]))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         result = super().infer(*inputs)
-        if result.dtype in FLOATS and not self.fmod:
-            raise self.error("floats need fmod = 1.")
+        if result.dtype in FLOATS and not self.fmod and self.opset < 28:
+            raise self.error("floats need fmod = 1 before opset 28.")
         return result
 
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        if a.dtype in FLOATS:
-            return self._float(e, a, b)
-        rest = e.sub(a, e.mul(e.div(a, b), b))
+        rest = self._float(e, a, b) if a.dtype in FLOATS else e.sub(a, e.mul(e.div(a, b), b))
         if self.fmod:
             return rest
         zero = e.like(a, 0)
@@ -648,7 +648,7 @@ class Clip(Pointwise):
 class Cast(Pointwise):
     """Conversion to another dtype. https://onnx.ai/onnx/operators/onnx__Cast.html"""
 
-    versions = (6, 9, 13, 19, 21, 23, 24, 25)
+    versions = (6, 9, 13, 19, 21, 23, 24, 25, 28)
     attrs = {"to": Int(required=True), "saturate": Int(1), "round_mode": Str("up")}
     differentiable = (0,)
     samples = (

@@ -542,7 +542,7 @@ class ScatterND(TuplesOp):
 class OneHot(Op):
     """values[1] at each index along a new axis, values[0] elsewhere. https://onnx.ai/onnx/operators/onnx__OneHot.html"""
 
-    versions = (9, 11)
+    versions = (9, 11, 28)
     attrs = {"axis": Int(-1)}
     min_inputs = max_inputs = 3
     static_inputs = (1,)

@@ -69,7 +69,7 @@ class _Pool(Op):
 class MaxPool(_Pool):
     """Largest value of each window. https://onnx.ai/onnx/operators/onnx__MaxPool.html"""
 
-    versions = (1, 8, 10, 11, 12)
+    versions = (1, 8, 10, 11, 12, 22)
     attrs = {**_Pool.attrs, "storage_order": Int(0)}
     n_outputs = 2
     differentiable = (0,)
@@ -208,6 +208,7 @@ class AveragePoolGrad(AveragePool):
 class _GlobalPool(Op):
     """A reduction over all spatial dims, which stay as dims of size 1."""
 
+    versions = (1, 22)
     differentiable = (0,)
     operation = 0
 

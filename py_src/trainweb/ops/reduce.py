@@ -341,7 +341,7 @@ class ReduceSumSquare(Reduction):
 class ReduceLogSum(Reduction):
     """Logarithm of the sum. https://onnx.ai/onnx/operators/onnx__ReduceLogSum.html"""
 
-    versions = (1, 11, 13, 18)
+    versions = (1, 11, 13, 18, 28)
     kernel = LOG_SUM
     samples = tuple(Sample(s.inputs, s.attrs, s.opset, positive=True) for s in Reduction.samples)
 
@@ -356,6 +356,7 @@ class ReduceLogSum(Reduction):
 class ReduceLogSumExp(Reduction):
     """Logarithm of the sum of exponentials. https://onnx.ai/onnx/operators/onnx__ReduceLogSumExp.html"""
 
+    versions = (1, 11, 13, 18, 28)
     kernel = LOG_SUM_EXP
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:

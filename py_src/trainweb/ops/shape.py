@@ -222,108 +222,105 @@ class MicrosoftTrilu(TriangleBase):
 
 
 class Blocks(Op):
-    """Channels into blocks of pixels or back, by a transposition of the 6-D view."""
+    """Channels into blocks of pixels or back, by a transposition of the 6-D view; DCR and CRD are the orders of channels."""
 
+    attrs = {"blocksize": Int(required=True), "mode": Str("DCR")}
     differentiable = (0,)
-    blocksize: int
+    inverse: str
 
-    def check(self, x: TensorType) -> tuple[int, int, int, int]:
-        """The four dims of x."""
+    def result(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the output."""
+        raise NotImplementedError
+
+    def blocks(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The 6-D view of the input, and the order of its dims in the output."""
+        raise NotImplementedError
+
+    def infer(self, x: TensorType) -> TensorType:
         if x.rank != 4:
             raise self.error(f"x of shape {list(x.shape)} is not (N, C, H, W).")
         if self.blocksize < 1:
             raise self.error(f"blocksize is {self.blocksize}.")
-        return x.shape  # type: ignore[return-value]
+        if self.mode not in ("DCR", "CRD"):
+            raise self.error(f"there is no mode {self.mode!r}.")
+        return checked(self, x.dtype, self.result(x.shape))
 
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if outs[0] is not None and ins[0] is not None:
+            view, perm = self.blocks(ins[0].shape)
+            transpose(b, outs[0], ins[0].view(view), perm)
 
-def blocks_of_depth(shape: Sequence[int], size: int, mode: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The 6-D view of DepthToSpace's input, and the order of its dims in the output."""
-    n, c, h, w = shape
-    if mode == "DCR":
-        return (n, size, size, c // (size * size), h, w), (0, 3, 4, 1, 5, 2)
-    return (n, c // (size * size), size, size, h, w), (0, 1, 4, 2, 5, 3)
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        if self.mode == "DCR":
+            return [g.op(self.inverse, douts[:1], blocksize=self.blocksize)]
+        sizes = [dim if isinstance(dim, int) else 0 for dim in g.shape(ins[0])]
+        if 0 in sizes[1:]:
+            raise self.unsupported("the gradient of mode CRD with symbolic channels or image size")
+        view, perm = self.blocks(sizes)
+        moved = g.constant("int64", (6,), [-1, *(view[k] for k in perm[1:])])
+        parts = g.op("Reshape", [douts[0], moved])
+        back = g.op("Transpose", [parts], perm=[perm.index(k) for k in range(6)])
+        return [g.reshape_like(back, ins[0])]
+
+    def reference(self, x: Any) -> Any:
+        view, perm = self.blocks(x.shape)
+        return x.reshape(view).transpose(perm).reshape(self.result(x.shape))
 
 
 @register
 class DepthToSpace(Blocks):
     """Channels become blocks of pixels. https://onnx.ai/onnx/operators/onnx__DepthToSpace.html"""
 
-    versions = (1, 11, 13)
-    attrs = {"blocksize": Int(required=True), "mode": Str("DCR")}
+    versions = (1, 11, 13, 28)
+    inverse = "SpaceToDepth"
     samples = (
         Sample([(1, 8, 2, 3)], {"blocksize": 2}), Sample([(2, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
         Sample([(1, 4, 2, 2)], {"blocksize": 1}),
     )  # fmt: skip
-    bad = (Bad([(1, 6, 2, 2)], {"blocksize": 2}), Bad([(8, 2, 2)], {"blocksize": 2}),
-           Bad([(1, 8, 2, 2)], {"blocksize": 0}),
-           Bad([(1, 8, 2, 2)], {"blocksize": 2, "mode": "RCD"}))  # fmt: skip
+    bad = (
+        Bad([(1, 6, 2, 2)], {"blocksize": 2}), Bad([(8, 2, 2)], {"blocksize": 2}), Bad([(1, 8, 2, 2)], {"blocksize": 0}),
+        Bad([(1, 8, 2, 2)], {"blocksize": 2, "mode": "RCD"}),
+    )  # fmt: skip
 
-    def infer(self, x: TensorType) -> TensorType:
-        n, c, h, w = self.check(x)
+    def result(self, shape: Sequence[int]) -> tuple[int, ...]:
+        n, c, h, w = shape
         size = self.blocksize
-        if self.mode not in ("DCR", "CRD"):
-            raise self.error(f"there is no mode {self.mode!r}.")
         if c % (size * size):
             raise self.error(f"{c} channels are no multiple of {size * size}.")
-        return checked(self, x.dtype, (n, c // (size * size), h * size, w * size))
+        return (n, c // (size * size), h * size, w * size)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is not None and ins[0] is not None:
-            view, perm = blocks_of_depth(ins[0].shape, self.blocksize, self.mode)
-            transpose(b, outs[0], ins[0].view(view), perm)
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        if self.mode == "DCR":
-            return [g.op("SpaceToDepth", [douts[0]], blocksize=self.blocksize)]
-        n, c, h, w = g.shape(ins[0])
-        view, perm = blocks_of_depth([d if isinstance(d, int) else 0 for d in (n, c, h, w)], self.blocksize, "CRD")
-        if not all(isinstance(d, int) for d in (c, h, w)):
-            raise self.unsupported("the gradient of mode CRD with symbolic channels or image size")
-        spread = [-1, *(view[k] for k in perm[1:])]
-        parts = g.op("Reshape", [douts[0], g.constant("int64", (6,), spread)])
-        back = g.op("Transpose", [parts], perm=[perm.index(k) for k in range(6)])
-        return [g.reshape_like(back, ins[0])]
-
-    def reference(self, x: Any) -> Any:
-        n, c, h, w = x.shape
-        view, perm = blocks_of_depth(x.shape, self.blocksize, self.mode)
+    def blocks(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        n, c, h, w = shape
         size = self.blocksize
-        return x.reshape(view).transpose(perm).reshape(n, c // (size * size), h * size, w * size)
+        if self.mode == "DCR":
+            return (n, size, size, c // (size * size), h, w), (0, 3, 4, 1, 5, 2)
+        return (n, c // (size * size), size, size, h, w), (0, 1, 4, 2, 5, 3)
 
 
 @register
 class SpaceToDepth(Blocks):
     """Blocks of pixels become channels. https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html"""
 
-    versions = (1, 13)
-    attrs = {"blocksize": Int(required=True)}
-    samples = (Sample([(1, 2, 4, 6)], {"blocksize": 2}), Sample([(2, 1, 3, 6)], {"blocksize": 3}))
+    versions = (1, 13, 28)
+    inverse = "DepthToSpace"
+    samples = (
+        Sample([(1, 2, 4, 6)], {"blocksize": 2}), Sample([(2, 1, 3, 6)], {"blocksize": 3}),
+        Sample([(2, 2, 4, 6)], {"blocksize": 2, "mode": "CRD"}, opset=28),
+    )  # fmt: skip
     bad = (
-        Bad([(1, 2, 3, 4)], {"blocksize": 2}),
-        Bad([(2, 4, 4)], {"blocksize": 2}),
-        Bad([(1, 2, 4, 4)], {"blocksize": -2}),
-    )
+        Bad([(1, 2, 3, 4)], {"blocksize": 2}), Bad([(2, 4, 4)], {"blocksize": 2}),
+        Bad([(1, 2, 4, 4)], {"blocksize": -2}), Bad([(1, 2, 4, 4)], {"blocksize": 2, "mode": "RCD"}),
+    )  # fmt: skip
 
-    def infer(self, x: TensorType) -> TensorType:
-        n, c, h, w = self.check(x)
+    def result(self, shape: Sequence[int]) -> tuple[int, ...]:
+        n, c, h, w = shape
         size = self.blocksize
         if h % size or w % size:
             raise self.error(f"an image of {h} by {w} has no whole blocks of {size}.")
-        return TensorType(x.dtype, (n, c * size * size, h // size, w // size))
+        return (n, c * size * size, h // size, w // size)
 
-    def _view(self, shape: Sequence[int]) -> tuple[int, ...]:
+    def blocks(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         n, c, h, w = shape
-        return (n, c, h // self.blocksize, self.blocksize, w // self.blocksize, self.blocksize)
-
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is not None and ins[0] is not None:
-            transpose(b, outs[0], ins[0].view(self._view(ins[0].shape)), (0, 3, 5, 1, 2, 4))
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        return [g.op("DepthToSpace", [douts[0]], blocksize=self.blocksize)]
-
-    def reference(self, x: Any) -> Any:
-        n, c, h, w = x.shape
         size = self.blocksize
-        parts = x.reshape(self._view(x.shape)).transpose(0, 3, 5, 1, 2, 4)
-        return parts.reshape(n, c * size * size, h // size, w // size)
+        view = (n, c, h // size, size, w // size, size)
+        return view, (0, 3, 5, 1, 2, 4) if self.mode == "DCR" else (0, 1, 3, 5, 2, 4)

@@ -135,7 +135,8 @@ class Slice(Op):
         if not all(isinstance(dims[a], int) for a in axes):
             return dy, given
         static = tuple(d if isinstance(d, int) else 1 for d in dims)
-        parts = [slice_bounds(self, static, *values, steps)[a] for a in axes]
+        bounds = slice_bounds(self, static, values[0], values[1], values[2], steps)
+        parts = [bounds[a] for a in axes]
         turned = [a for a, (_, _, step) in zip(axes, parts, strict=True) if step < 0]
 
         def ints(items: Any) -> str:

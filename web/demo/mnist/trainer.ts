@@ -10,11 +10,15 @@ import {
 
 import { type DigitSet, type Digits, toUnit } from "./data.js";
 import { History } from "./history.js";
-import { shuffledIndices } from "./random.mjs";
+import { mulberry32, shuffledIndices } from "./random.mjs";
 
 export const CLASSES = 10;
 const EVAL_BATCH = 250;
 const EVALUATIONS_PER_EPOCH = 2;
+/** Pixels by which a training image may be moved each way. */
+const REACH = 2;
+/** Keeps the steps of one seed apart from those of the next. */
+const SEED_STRIDE = 1_000_003;
 const WARMUP_STEPS = 50;
 /** Steps over which the speed is averaged. */
 const SPEED_WINDOW = 40;
@@ -273,13 +277,13 @@ export class Trainer {
 
   async #trainStep(): Promise<void> {
     const { batchSize } = this.settings;
-    const { pixels, labels } = this.#digits.train.batch(this.#nextIndices());
-    const { side } = this.#digits.train;
+    const { train } = this.#digits;
+    const { pixels, labels } = train.movedBatch(this.#nextIndices(), REACH, this.#stepRandom());
     const start = performance.now();
     const results = await this.#exclusively(async (session) => {
       // Calls run in the order they are made; there is no need to wait for one before the next.
       const [outputs] = await Promise.all([
-        session.runTrainStep(feeds(session.trainingInputNames, pixels, labels, side)),
+        session.runTrainStep(feeds(session.trainingInputNames, pixels, labels, train.side)),
         session.schedulerStep(),
         session.runOptimizerStep(),
         session.lazyResetGrad(),
@@ -301,6 +305,11 @@ export class Trainer {
       accuracy: correct / batchSize,
       seconds,
     });
+  }
+
+  /** Randomness that seed and step determine, so that a resumed run sees the same images. */
+  #stepRandom(): () => number {
+    return mulberry32(this.settings.seed * SEED_STRIDE + this.step);
   }
 
   #tick(seconds: number): void {

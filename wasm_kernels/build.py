@@ -29,20 +29,49 @@ STACK_BYTES = 256 << 10
 MAX_MEMORY = 1 << 32
 
 CFLAGS = [
-    "--target=wasm32-freestanding", "-std=c11", "-O3", "-ffreestanding", "-nostdlib", "-fno-builtin",
-    "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off", "-fno-sanitize=all", "-fno-stack-protector", "-fvisibility=hidden",
+    "--target=wasm32-freestanding",
+    "-std=c11",
+    "-O3",
+    "-ffreestanding",
+    "-nostdlib",
+    "-fno-builtin",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-ffp-contract=off",
+    "-fno-sanitize=all",
+    "-fno-stack-protector",
+    "-fvisibility=hidden",
     # Register tiles are written in the order that keeps the fewest vectors alive; other schedulers undo that. Loop
     # strength reduction turns constant offsets, which a load has for free, into additions.
-    "-mllvm", "-pre-RA-sched=source", "-mllvm", "-disable-lsr",
-    "-msimd128", "-mbulk-memory", "-mmutable-globals", "-mnontrapping-fptoint", "-msign-ext",
-    "-Wall", "-Wextra", "-Werror", "-Wno-unused-command-line-argument",
-]  # fmt: skip
+    "-mllvm",
+    "-pre-RA-sched=source",
+    "-mllvm",
+    "-disable-lsr",
+    "-msimd128",
+    "-mbulk-memory",
+    "-mmutable-globals",
+    "-mnontrapping-fptoint",
+    "-msign-ext",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unused-command-line-argument",
+]
 THREAD_CFLAGS = ["-matomics", "-DTW_THREADS"]
 RELAXED_CFLAGS = ["-mrelaxed-simd", "-DTW_RELAXED"]
 LDFLAGS = [
-    "--no-entry", "--import-memory", "--export-table", "--growable-table", "--export=__stack_pointer",
-    "--export=__heap_base", "--strip-all", "--gc-sections", "-z", f"stack-size={STACK_BYTES}", "--stack-first",
-]  # fmt: skip
+    "--no-entry",
+    "--import-memory",
+    "--export-table",
+    "--growable-table",
+    "--export=__stack_pointer",
+    "--export=__heap_base",
+    "--strip-all",
+    "--gc-sections",
+    "-z",
+    f"stack-size={STACK_BYTES}",
+    "--stack-first",
+]
 THREAD_LDFLAGS = ["--shared-memory", f"--max-memory={MAX_MEMORY}"]
 
 BUILDS = {
@@ -126,9 +155,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--force", action="store_true", help="rebuild everything")
     parser.add_argument("--only", choices=BUILDS, help="make one build only")
     options = parser.parse_args()

@@ -2,7 +2,8 @@
 
 The grammar is in docs/architecture.md, section 3. An entry starts in the first column; indented lines continue it.
 Expressions may use integer arguments (`n`, `dims[2]`), numbers, `+ - * /` (`/` rounds down), parentheses, comparisons
-(1 or 0), `&&` (in `where`), and the functions `max min ceil4 prod(dims) reach_up(dims, strides) reach_down(dims, strides)`.
+(1 or 0), `&&` (in `where`), and the functions
+`max min ceil4 prod(dims) reach_up(dims, strides) reach_down(dims, strides)`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-POINTER_TYPES = {"f32": ("float", 4), "f64": ("double", 8), "i32": ("int32_t", 4), "i64": ("int64_t", 8),
-                 "u8": ("uint8_t", 1)}  # fmt: skip
+POINTER_TYPES = {
+    "f32": ("float", 4),
+    "f64": ("double", 8),
+    "i32": ("int32_t", 4),
+    "i64": ("int64_t", 8),
+    "u8": ("uint8_t", 1),
+}
 SCALAR_TYPES = {"i32": "int32_t", "s32": "int32_t", "f32": "float"}
 POINTER_KINDS = ("in", "out", "inout", "scratch")
 SCALAR_FUNCTIONS = {"max": 2, "min": 2, "ceil4": 1}
@@ -127,7 +133,7 @@ def parse_arg(text: str) -> Arg:
 
 def to_python(expression: str) -> str:
     """The expression as Python reads it; this form goes into the description."""
-    return re.sub(r"\s*/+\s*", " // ", expression.replace("&&", " and "))
+    return re.sub(r"\s*/+\s*", " // ", re.sub(r"\s*&&\s*", " and ", expression))
 
 
 def parse_kernel(entry: str) -> Kernel:
@@ -181,9 +187,7 @@ def to_c(kernel: Kernel, expression: str) -> str:
         if name in ARRAY_FUNCTIONS and len(node.args) == ARRAY_FUNCTIONS[name]:
             arrays = [array(x) for x in node.args]
             if len({words for _, words in arrays}) != 1:
-                raise DefinitionError(
-                    f"{kernel.name}: arrays of different lengths in {expression!r}"
-                )
+                raise DefinitionError(f"{kernel.name}: arrays of different lengths in {expression!r}")
             return f"tw_{name}({', '.join(text for text, _ in arrays)}, {arrays[0][1]})"
         raise DefinitionError(f"{kernel.name}: unknown function in {expression!r}")
 
@@ -198,9 +202,7 @@ def to_c(kernel: Kernel, expression: str) -> str:
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             text, words = array(node.value)
             if not 0 <= node.slice.value < words:
-                raise DefinitionError(
-                    f"{kernel.name}: {text}[{node.slice.value}] is outside the array"
-                )
+                raise DefinitionError(f"{kernel.name}: {text}[{node.slice.value}] is outside the array")
             return f"(double){text}[{node.slice.value}]"
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
             return f"tw_div({visit(node.left)}, {visit(node.right)})"
@@ -215,9 +217,7 @@ def to_c(kernel: Kernel, expression: str) -> str:
             return "(double)(" + " && ".join(f"({visit(v)} != 0)" for v in node.values) + ")"
         if isinstance(node, ast.Call):
             return call(node)
-        raise DefinitionError(
-            f"{kernel.name}: {ast.unparse(node)!r} is not allowed in an expression"
-        )
+        raise DefinitionError(f"{kernel.name}: {ast.unparse(node)!r} is not allowed in an expression")
 
     try:
         return visit(ast.parse(expression, mode="eval").body)
@@ -233,14 +233,10 @@ def emit_struct(kernel: Kernel) -> str:
             const = "const " if arg.kind == "in" else ""
             lines.append(f"    {const}{POINTER_TYPES[arg.type][0]} *{arg.name};")
         else:
-            lines.append(
-                f"    {SCALAR_TYPES[arg.kind]} {arg.name}{f'[{arg.words}]' if arg.words > 1 else ''};"
-            )
+            lines.append(f"    {SCALAR_TYPES[arg.kind]} {arg.name}{f'[{arg.words}]' if arg.words > 1 else ''};")
     words = sum(arg.words for arg in kernel.args)
     lines.append(f"}} {kernel.name}_args;")
-    lines.append(
-        f'_Static_assert(sizeof({kernel.name}_args) == {4 * words}, "{kernel.name}: one word per field");'
-    )
+    lines.append(f'_Static_assert(sizeof({kernel.name}_args) == {4 * words}, "{kernel.name}: one word per field");')
     lines.append(f"int32_t kernel_{kernel.name}(const {kernel.name}_args *a);\n")
     return "\n".join(lines)
 
@@ -324,12 +320,19 @@ def describe(kernels: list[Kernel]) -> str:
 
 def emit_header(kernels: list[Kernel]) -> str:
     """What kernel sources see: statuses, structs and prototypes."""
-    lines = ["/* Generated from kernels.def by generate.py. */", "#ifndef KERNELS_GEN_H", "#define KERNELS_GEN_H",
-             "#include <stdint.h>", "",
-             f"#define TW_FINGERPRINT {fingerprint(kernels)}u",
-             f"#define THREAD_SCRATCH_BYTES {THREAD_SCRATCH_BYTES}",
-             f"#define TW_N_OPCODES {len(kernels) + 1}", "",
-             "enum {" + ", ".join(f"{name} = {code}" for name, code in STATUS.items()) + "};", ""]  # fmt: skip
+    lines = [
+        "/* Generated from kernels.def by generate.py. */",
+        "#ifndef KERNELS_GEN_H",
+        "#define KERNELS_GEN_H",
+        "#include <stdint.h>",
+        "",
+        f"#define TW_FINGERPRINT {fingerprint(kernels)}u",
+        f"#define THREAD_SCRATCH_BYTES {THREAD_SCRATCH_BYTES}",
+        f"#define TW_N_OPCODES {len(kernels) + 1}",
+        "",
+        "enum {" + ", ".join(f"{name} = {code}" for name, code in STATUS.items()) + "};",
+        "",
+    ]
     lines += [emit_struct(kernel) for kernel in kernels]
     return "\n".join([*lines, "#endif", ""])
 

@@ -59,8 +59,19 @@ class RawPlan:
             functools.reduce(operator.iadd, self.buffers, []),
         )
         total = HEADER_WORDS + len(segments) + len(buffers) + 2 * len(code)
-        header = [MAGIC, VERSION, total, self.fingerprint, 0, len(self.segments), len(self.buffers), len(code),
-                  len(self.code), self.code_base, self.n_functions] + [0] * 9  # fmt: skip
+        header = [
+            MAGIC,
+            VERSION,
+            total,
+            self.fingerprint,
+            0,
+            len(self.segments),
+            len(self.buffers),
+            len(code),
+            len(self.code),
+            self.code_base,
+            self.n_functions,
+        ] + [0] * 9
         words = header + segments + buffers + code + [0] * len(code)
         return np.array([w & 0xFFFFFFFF for w in words], np.uint32)
 
@@ -97,9 +108,7 @@ def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[
         if not arg.is_pointer:
             continue
         if arg.kind == "scratch":
-            array = np.full(
-                kernel.extent(arg, numbers), np.nan if arg.type[0] == "f" else 77, DTYPES[arg.type]
-            )
+            array = np.full(kernel.extent(arg, numbers), np.nan if arg.type[0] == "f" else 77, DTYPES[arg.type])
         elif args.get(arg.name) is None:
             continue
         else:
@@ -123,17 +132,11 @@ def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[
             if arg.name in blocks:
                 block, array, nbytes = blocks[arg.name]
                 data = engine.read(block, nbytes + 128)
-                assert set(data[:64] + data[64 + nbytes :]) == {GUARD}, (
-                    f"{name} wrote beyond {arg.name}"
-                )
+                assert set(data[:64] + data[64 + nbytes :]) == {GUARD}, f"{name} wrote beyond {arg.name}"
                 if arg.kind in ("out", "inout"):
-                    results[arg.name] = np.frombuffer(data[64 : 64 + nbytes], array.dtype).reshape(
-                        array.shape
-                    )
+                    results[arg.name] = np.frombuffer(data[64 : 64 + nbytes], array.dtype).reshape(array.shape)
                 elif arg.kind == "in":
-                    assert data[64 : 64 + nbytes] == array.tobytes(), (
-                        f"{name} changed its input {arg.name}"
-                    )
+                    assert data[64 : 64 + nbytes] == array.tobytes(), f"{name} changed its input {arg.name}"
     finally:
         engine.free(address)
         for block, _, _ in blocks.values():
@@ -145,9 +148,7 @@ def ulp_error(actual: np.ndarray, exact: np.ndarray) -> float:
     """Largest error of float32 results in units of the last place of the exact (float64) ones."""
     exact = np.asarray(exact, np.float64)
     finite = np.isfinite(exact) & (np.abs(exact) <= np.finfo(np.float32).max)
-    spacing = np.spacing(
-        np.maximum(np.abs(exact[finite]), np.finfo(np.float32).tiny).astype(np.float32)
-    )
+    spacing = np.spacing(np.maximum(np.abs(exact[finite]), np.finfo(np.float32).tiny).astype(np.float32))
     if not finite.any():
         return 0.0
     return float(np.max(np.abs(actual[finite].astype(np.float64) - exact[finite]) / spacing))

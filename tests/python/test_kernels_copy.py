@@ -29,15 +29,20 @@ def offset_in(base: np.ndarray, view: np.ndarray) -> int:
     return address // base.itemsize
 
 
-def strided_copy(
-    engine: Engine, src: np.ndarray, view: np.ndarray, dst: np.ndarray, target: np.ndarray
-) -> Any:
+def strided_copy(engine: Engine, src: np.ndarray, view: np.ndarray, dst: np.ndarray, target: np.ndarray) -> Any:
     """The kernel's version of target[...] = view, where they are views of src and dst; returns dst."""
     return run_kernel(
-        engine, "strided_copy", src=src, dst=dst, size=src.itemsize, dims=padded(view.shape, 1),
-        src_offset=offset_in(src, view), src_strides=element_strides(view),
-        dst_offset=offset_in(dst, target), dst_strides=element_strides(target),
-    )["dst"]  # fmt: skip
+        engine,
+        "strided_copy",
+        src=src,
+        dst=dst,
+        size=src.itemsize,
+        dims=padded(view.shape, 1),
+        src_offset=offset_in(src, view),
+        src_strides=element_strides(view),
+        dst_offset=offset_in(dst, target),
+        dst_strides=element_strides(target),
+    )["dst"]
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 63, 64, 1000, (1 << 20) + 13])
@@ -53,13 +58,20 @@ def test_copy_and_fills(engine: Engine, n: int) -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.int64])
 @pytest.mark.parametrize(
     ("shape", "perm"),
-    [((5,), (0,)), ((4, 8), (1, 0)), ((37, 53), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((3, 17, 2, 19), (0, 2, 1, 3)),
-     ((2, 33, 18), (0, 2, 1)), ((1, 5, 1, 7), (3, 1, 0, 2)), ((2, 3, 1, 2, 3, 2, 1, 2), (7, 5, 3, 1, 0, 2, 4, 6)),
-     ((130, 300), (1, 0)), ((0, 3), (1, 0))],
-)  # fmt: skip
-def test_transposes(
-    engine: Engine, dtype: Any, shape: tuple[int, ...], perm: tuple[int, ...]
-) -> None:
+    [
+        ((5,), (0,)),
+        ((4, 8), (1, 0)),
+        ((37, 53), (1, 0)),
+        ((2, 3, 4), (2, 0, 1)),
+        ((3, 17, 2, 19), (0, 2, 1, 3)),
+        ((2, 33, 18), (0, 2, 1)),
+        ((1, 5, 1, 7), (3, 1, 0, 2)),
+        ((2, 3, 1, 2, 3, 2, 1, 2), (7, 5, 3, 1, 0, 2, 4, 6)),
+        ((130, 300), (1, 0)),
+        ((0, 3), (1, 0)),
+    ],
+)
+def test_transposes(engine: Engine, dtype: Any, shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
     x = RNG.integers(0, 250, shape).astype(dtype)
     y = np.zeros([shape[p] for p in perm], dtype)
     actual = strided_copy(engine, x, x.transpose(perm), y, y)
@@ -92,8 +104,14 @@ def test_broadcasts(engine: Engine) -> None:
 
 def test_views_outside_the_buffers_are_refused(engine: Engine) -> None:
     x, y = np.zeros(10, np.float32), np.zeros(10, np.float32)
-    good: dict[str, Any] = {"size": 4, "dims": padded([5], 1), "src_offset": 0, "src_strides": padded([2], 0), "dst_offset": 0,
-                                "dst_strides": padded([1], 0)}  # fmt: skip
+    good: dict[str, Any] = {
+        "size": 4,
+        "dims": padded([5], 1),
+        "src_offset": 0,
+        "src_strides": padded([2], 0),
+        "dst_offset": 0,
+        "dst_strides": padded([1], 0),
+    }
     run_kernel(engine, "strided_copy", src=x, dst=y, **good)
     for bad, name in (
         ({"src_offset": 2}, "TW_BAD_EXTENT"),
@@ -117,15 +135,28 @@ def test_strided_add(engine: Engine) -> None:
         expected[target_key] += x
         target = y[target_key]
         actual = run_kernel(
-            engine, "strided_add_f32", src=x, dst=y, dims=padded(x.shape, 1), src_offset=0,
-            src_strides=element_strides(x), dst_offset=offset_in(y, target), dst_strides=element_strides(target),
-        )["dst"]  # fmt: skip
+            engine,
+            "strided_add_f32",
+            src=x,
+            dst=y,
+            dims=padded(x.shape, 1),
+            src_offset=0,
+            src_strides=element_strides(x),
+            dst_offset=offset_in(y, target),
+            dst_strides=element_strides(target),
+        )["dst"]
         np.testing.assert_array_equal(actual, expected)
     total = run_kernel(
-        engine, "strided_add_f32", src=np.ones((3, 4), np.float32), dst=np.zeros(4, np.float32),
-        dims=padded((3, 4), 1), src_offset=0, src_strides=padded((4, 1), 0), dst_offset=0,
+        engine,
+        "strided_add_f32",
+        src=np.ones((3, 4), np.float32),
+        dst=np.zeros(4, np.float32),
+        dims=padded((3, 4), 1),
+        src_offset=0,
+        src_strides=padded((4, 1), 0),
+        dst_offset=0,
         dst_strides=padded((0, 1), 0),
-    )["dst"]  # fmt: skip
+    )["dst"]
     np.testing.assert_array_equal(total, [3, 3, 3, 3])
 
 
@@ -136,8 +167,9 @@ DTYPES = [np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_]
 @pytest.mark.parametrize("dst_type", range(6))
 def test_casts(engine: Engine, src_type: int, dst_type: int) -> None:
     src, dst = np.dtype(DTYPES[src_type]), np.dtype(DTYPES[dst_type])
-    values = np.concatenate([np.arange(-20, 21) if dst_type != 4 or src_type > 1 else np.arange(41),
-                             [0, 1, 100, 127, 200, 255]])  # fmt: skip
+    values = np.concatenate(
+        [np.arange(-20, 21) if dst_type != 4 or src_type > 1 else np.arange(41), [0, 1, 100, 127, 200, 255]]
+    )
     x = values.astype(np.float64)
     if src_type <= 1:
         x = x + 0.75
@@ -158,9 +190,7 @@ def test_casts(engine: Engine, src_type: int, dst_type: int) -> None:
 def test_floats_saturate_to_integers(engine: Engine) -> None:
     x = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 300.5, -1.5], np.float32)
     results = {
-        t: run_kernel(
-            engine, "cast", src=x, dst=np.zeros(x.size, DTYPES[t]), n=x.size, src_type=0, dst_type=t
-        )["dst"]
+        t: run_kernel(engine, "cast", src=x, dst=np.zeros(x.size, DTYPES[t]), n=x.size, src_type=0, dst_type=t)["dst"]
         for t in (2, 3, 4, 5)
     }
     i32, i64 = np.iinfo(np.int32), np.iinfo(np.int64)

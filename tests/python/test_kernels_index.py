@@ -20,24 +20,26 @@ def signed_indices(dim: int, shape: Any, dtype: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
-@pytest.mark.parametrize(
-    ("outer", "dim", "n", "inner"), [(1, 5, 7, 1), (3, 4, 2, 6), (2, 9, 300, 80), (1, 3, 0, 4)]
-)
-def test_gather(
-    engine: Engine, index_dtype: Any, dtype: Any, outer: int, dim: int, n: int, inner: int
-) -> None:
+@pytest.mark.parametrize(("outer", "dim", "n", "inner"), [(1, 5, 7, 1), (3, 4, 2, 6), (2, 9, 300, 80), (1, 3, 0, 4)])
+def test_gather(engine: Engine, index_dtype: Any, dtype: Any, outer: int, dim: int, n: int, inner: int) -> None:
     data = RNG.integers(0, 200, (outer, dim, inner)).astype(dtype)
     indices = signed_indices(dim, n, index_dtype)
     y = run_kernel(
-        engine, "gather", data=data, indices=indices, y=np.zeros((outer, n, inner), dtype), outer=outer, dim=dim,
-        n=n, inner=inner * data.itemsize, index_size=indices.itemsize,
-    )["y"]  # fmt: skip
+        engine,
+        "gather",
+        data=data,
+        indices=indices,
+        y=np.zeros((outer, n, inner), dtype),
+        outer=outer,
+        dim=dim,
+        n=n,
+        inner=inner * data.itemsize,
+        index_size=indices.itemsize,
+    )["y"]
     np.testing.assert_array_equal(y, data[:, indices])
 
 
-@pytest.mark.parametrize(
-    ("outer", "dim", "n", "inner"), [(1, 5, 7, 1), (3, 4, 2, 6), (1, 9, 700, 130), (2, 3, 0, 4)]
-)
+@pytest.mark.parametrize(("outer", "dim", "n", "inner"), [(1, 5, 7, 1), (3, 4, 2, 6), (1, 9, 700, 130), (2, 3, 0, 4)])
 def test_gather_gradient(engine: Engine, outer: int, dim: int, n: int, inner: int) -> None:
     indices = signed_indices(dim, n, np.int64)
     dy = RNG.standard_normal((outer, n, inner)).astype(np.float32)
@@ -45,9 +47,17 @@ def test_gather_gradient(engine: Engine, outer: int, dim: int, n: int, inner: in
     for i, index in enumerate(indices):
         expected[:, index] += dy[:, i]
     dx = run_kernel(
-        engine, "gather_grad_f32", indices=indices, dy=dy, dx=np.full_like(expected, np.nan), outer=outer, dim=dim,
-        n=n, inner=inner, index_size=8,
-    )["dx"]  # fmt: skip
+        engine,
+        "gather_grad_f32",
+        indices=indices,
+        dy=dy,
+        dx=np.full_like(expected, np.nan),
+        outer=outer,
+        dim=dim,
+        n=n,
+        inner=inner,
+        index_size=8,
+    )["dx"]
     np.testing.assert_array_equal(dx, expected)
 
 
@@ -64,15 +74,53 @@ def test_bad_indices(engine: Engine, dtype: Any, bad: int) -> None:
     calls: list[tuple[str, dict[str, Any]]] = [
         ("gather", {"data": data, "indices": indices, "y": rows, "outer": 1, "dim": 4, "n": 4, "inner": 8}),
         ("gather_grad_f32", {"indices": indices, "dy": rows, "dx": data, "outer": 1, "dim": 4, "n": 4, "inner": 2}),
-        ("gather_elements", {"data": data, "indices": indices, "y": np.zeros(4, np.float32), "dims": dims, "strides": strides,
-                                 "axis_dim": 4, "axis_stride": 1, "size": 4}),
-        ("scatter_elements", {"updates": np.zeros(4, np.float32), "indices": indices, "y": data, "dims": dims,
-                                  "strides": strides, "axis_dim": 4, "axis_stride": 1, "size": 4, "reduction": 0}),
-        ("gather_nd", {"data": data, "indices": indices, "y": rows, "batch": 1, "n": 4, "k": 1, "dims": nd_dims, "slice": 8}),
-        ("scatter_nd", {"updates": rows, "indices": indices, "y": data, "batch": 1, "n": 4, "k": 1, "dims": nd_dims, "slice": 8,
-                            "reduction": 1}),
+        (
+            "gather_elements",
+            {
+                "data": data,
+                "indices": indices,
+                "y": np.zeros(4, np.float32),
+                "dims": dims,
+                "strides": strides,
+                "axis_dim": 4,
+                "axis_stride": 1,
+                "size": 4,
+            },
+        ),
+        (
+            "scatter_elements",
+            {
+                "updates": np.zeros(4, np.float32),
+                "indices": indices,
+                "y": data,
+                "dims": dims,
+                "strides": strides,
+                "axis_dim": 4,
+                "axis_stride": 1,
+                "size": 4,
+                "reduction": 0,
+            },
+        ),
+        (
+            "gather_nd",
+            {"data": data, "indices": indices, "y": rows, "batch": 1, "n": 4, "k": 1, "dims": nd_dims, "slice": 8},
+        ),
+        (
+            "scatter_nd",
+            {
+                "updates": rows,
+                "indices": indices,
+                "y": data,
+                "batch": 1,
+                "n": 4,
+                "k": 1,
+                "dims": nd_dims,
+                "slice": 8,
+                "reduction": 1,
+            },
+        ),
         ("check_indices", {"indices": indices, "n": 4, "lo": -4, "hi": 4, "has_ignore": 0, "ignore": 0, "label": 0}),
-    ]  # fmt: skip
+    ]
     for name, args in calls:
         with pytest.raises(PlanFailed) as failure:
             run_kernel(engine, name, index_size=size, **args)
@@ -115,8 +163,14 @@ def element_args(data: np.ndarray, indices: np.ndarray, axis: int) -> dict[str, 
     strides = [s // data.itemsize for s in data.strides]
     axis_stride = strides[axis]
     strides[axis] = 0
-    return {"dims": eight(indices.shape, 1), "strides": eight(strides, 0), "axis_dim": data.shape[axis],
-                "axis_stride": axis_stride, "size": data.itemsize, "index_size": indices.itemsize}  # fmt: skip
+    return {
+        "dims": eight(indices.shape, 1),
+        "strides": eight(strides, 0),
+        "axis_dim": data.shape[axis],
+        "axis_stride": axis_stride,
+        "size": data.itemsize,
+        "index_size": indices.itemsize,
+    }
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.float64])
@@ -136,9 +190,7 @@ def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis
     part = data[tuple(slice(None) if k == axis else slice(d) for k, d in enumerate(index_shape))]
     expected = np.take_along_axis(part, indices, axis)
     args = element_args(data, indices, axis)
-    y = run_kernel(
-        engine, "gather_elements", data=data, indices=indices, y=np.zeros_like(expected), **args
-    )["y"]
+    y = run_kernel(engine, "gather_elements", data=data, indices=indices, y=np.zeros_like(expected), **args)["y"]
     np.testing.assert_array_equal(y, expected)
     updates = RNG.integers(0, 100, index_shape).astype(dtype)
     for reduction, function in (
@@ -164,9 +216,7 @@ def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis
         for at in np.ndindex(*index_shape):
             to = list(at)
             to[axis] = indices[at]
-            want[tuple(to)] = (
-                updates[at] if function is None else function(want[tuple(to)], updates[at])
-            )
+            want[tuple(to)] = updates[at] if function is None else function(want[tuple(to)], updates[at])
         got = run_kernel(
             engine,
             "scatter_elements",
@@ -179,9 +229,7 @@ def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis
         np.testing.assert_array_equal(got["y"], want)
 
 
-@pytest.mark.parametrize(
-    ("batch", "dims", "inner", "n"), [(1, (4, 5), 3, 6), (2, (3,), 1, 4), (3, (2, 2, 2), 5, 1)]
-)
+@pytest.mark.parametrize(("batch", "dims", "inner", "n"), [(1, (4, 5), 3, 6), (2, (3,), 1, 4), (3, (2, 2, 2), 5, 1)])
 def test_tuples(engine: Engine, batch: int, dims: tuple[int, ...], inner: int, n: int) -> None:
     data = RNG.standard_normal((batch, *dims, inner)).astype(np.float32)
     k = len(dims)
@@ -195,9 +243,7 @@ def test_tuples(engine: Engine, batch: int, dims: tuple[int, ...], inner: int, n
         "index_size": 4,
     }
     expected = np.stack([[data[(b, *indices[b, i])] for i in range(n)] for b in range(batch)])
-    y = run_kernel(
-        engine, "gather_nd", data=data, indices=indices, y=np.zeros_like(expected), **args
-    )["y"]
+    y = run_kernel(engine, "gather_nd", data=data, indices=indices, y=np.zeros_like(expected), **args)["y"]
     np.testing.assert_array_equal(y, expected)
     updates = RNG.standard_normal(expected.shape).astype(np.float32)
     for reduction in (0, 1, 3):
@@ -227,8 +273,18 @@ def test_tuples(engine: Engine, batch: int, dims: tuple[int, ...], inner: int, n
 def test_one_hot(engine: Engine, dtype: Any) -> None:
     indices = np.array([[0, 4], [-1, 5], [-5, -6]], np.int64)
     values = np.array([3, 8], dtype)
-    y = run_kernel(engine, "one_hot", indices=indices, values=values, y=np.zeros((3, 5, 2), dtype), outer=3, depth=5,
-                   inner=2, size=values.itemsize, index_size=8)["y"]  # fmt: skip
+    y = run_kernel(
+        engine,
+        "one_hot",
+        indices=indices,
+        values=values,
+        y=np.zeros((3, 5, 2), dtype),
+        outer=3,
+        depth=5,
+        inner=2,
+        size=values.itemsize,
+        index_size=8,
+    )["y"]
     resolved = np.where(indices < 0, indices + 5, indices)
     expected = np.where(np.arange(5)[None, :, None] == resolved[:, None], values[1], values[0])
     np.testing.assert_array_equal(y, expected)

@@ -252,12 +252,10 @@ BAD_PLANS: list[tuple[str, str, Callable[[RawPlan, Victim], None]]] = [
     ("no code loaded", "TW_BAD_FUNCTION", lambda plan, _: setattr(plan, "n_functions", 1)),
     ("function number", "TW_BAD_FUNCTION", generated(0, 4, 4, 0, 0)),
     ("short generated", "TW_BAD_ARGUMENT", generated(0, 4, 4, 0)),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "status", "change"), BAD_PLANS, ids=[name for name, _, _ in BAD_PLANS]
-)
+@pytest.mark.parametrize(("name", "status", "change"), BAD_PLANS, ids=[name for name, _, _ in BAD_PLANS])
 def test_bad_plans_are_refused(
     victim: Victim, name: str, status: str, change: Callable[[RawPlan, Victim], None]
 ) -> None:
@@ -271,10 +269,19 @@ def test_bad_plans_are_refused(
 
 @pytest.mark.parametrize(
     ("word", "value", "status"),
-    [(0, 0, "TW_BAD_PLAN"), (1, 2, "TW_BAD_PLAN"), (2, 5000, "TW_BAD_HEADER"), (5, 0x55555556, "TW_BAD_HEADER"),
-     (6, 0xFFFFFFFF, "TW_BAD_HEADER"), (7, 0x80000000, "TW_BAD_HEADER"), (8, 2, "TW_BAD_HEADER"),
-     (8, 4, "TW_BAD_HEADER"), (17, 64, "TW_BAD_HEADER"), (17, 4, "TW_BAD_HEADER")],
-)  # fmt: skip
+    [
+        (0, 0, "TW_BAD_PLAN"),
+        (1, 2, "TW_BAD_PLAN"),
+        (2, 5000, "TW_BAD_HEADER"),
+        (5, 0x55555556, "TW_BAD_HEADER"),
+        (6, 0xFFFFFFFF, "TW_BAD_HEADER"),
+        (7, 0x80000000, "TW_BAD_HEADER"),
+        (8, 2, "TW_BAD_HEADER"),
+        (8, 4, "TW_BAD_HEADER"),
+        (17, 64, "TW_BAD_HEADER"),
+        (17, 4, "TW_BAD_HEADER"),
+    ],
+)
 def test_bad_headers_are_refused(victim: Victim, word: int, value: int, status: str) -> None:
     words = victim.plan().encode()
     words[word] = value
@@ -343,10 +350,23 @@ def test_mutated_plans_do_no_harm(victim: Victim) -> None:
         for _ in range(rng.choice([1, 1, 1, 2, 5])):
             at = rng.randrange(len(words))
             words[at] = rng.choice(
-                [0, 1, 2, 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFFC, victim.address, victim.data,
-                 int(words[at]) ^ 1 << rng.randrange(32), (int(words[at]) + rng.choice([-1, 1, 4])) & 0xFFFFFFFF,
-                 rng.getrandbits(32), int(words[rng.randrange(len(words))])]
-            )  # fmt: skip
+                [
+                    0,
+                    1,
+                    2,
+                    3,
+                    0x7FFFFFFF,
+                    0x80000000,
+                    0xFFFFFFFF,
+                    0xFFFFFFFC,
+                    victim.address,
+                    victim.data,
+                    int(words[at]) ^ 1 << rng.randrange(32),
+                    (int(words[at]) + rng.choice([-1, 1, 4])) & 0xFFFFFFFF,
+                    rng.getrandbits(32),
+                    int(words[rng.randrange(len(words))]),
+                ]
+            )
         words[4] = 0  # the contract of whoever writes a plan over another
         # A segment over a canary would be the host's own doing.
         for at, row in zip((20, 23), victim.plan().segments, strict=True):
@@ -386,9 +406,7 @@ def generated_plan(victim: Victim, slot: int, words: list[int]) -> RawPlan:
 
 def test_generated_functions(victim: Victim) -> None:
     functions = " ".join(ADD_ONE.format(k=k) for k in range(2))
-    slot = victim.engine.load_code(
-        bytes(wasmtime.wat2wasm(EMPTY_MODULE.format(functions=functions)))
-    )
+    slot = victim.engine.load_code(bytes(wasmtime.wat2wasm(EMPTY_MODULE.format(functions=functions))))
     good = [1, 60, 7, 1, 1, 0, 240, 1, 1000]
     assert victim.run(generated_plan(victim, slot, good)) == "TW_OK"
     result = np.frombuffer(victim.engine.read(victim.data, 256), np.int32)
@@ -439,11 +457,7 @@ class Call:
         self.args: dict[str, Any] = {}
         self.valid = False
         for _ in range(400):
-            self.args = {
-                a.name: self.scalar(a.name, a.kind, a.count, rng)
-                for a in kernel.args
-                if not a.is_pointer
-            }
+            self.args = {a.name: self.scalar(a.name, a.kind, a.count, rng) for a in kernel.args if not a.is_pointer}
             if self.acceptable():
                 self.valid = True
                 break
@@ -457,9 +471,7 @@ class Call:
                 if arg.type in ("f32", "f64"):
                     self.buffers[arg.name] = noise.standard_normal(n).astype(dtype)
                 else:
-                    self.buffers[arg.name] = noise.integers(0, 2, n).astype(dtype) * (
-                        rng.random() < 0.3
-                    )
+                    self.buffers[arg.name] = noise.integers(0, 2, n).astype(dtype) * (rng.random() < 0.3)
 
     @staticmethod
     def scalar(name: str, kind: str, count: int, rng: random.Random) -> Any:
@@ -566,9 +578,7 @@ def test_operands_at_the_end_of_memory(arena: Arena, name: str) -> None:
 
 def test_description_is_complete(engine: Engine) -> None:
     description = engine.description
-    assert sorted(k.opcode for k in description.kernels.values()) == list(
-        range(1, len(description.kernels) + 1)
-    )
+    assert sorted(k.opcode for k in description.kernels.values()) == list(range(1, len(description.kernels) + 1))
     gather = description.kernels["gather"]
     assert gather.n_words == 8
     args = {"outer": 2, "dim": 3, "n": 4, "inner": 8, "index_size": 4}

@@ -15,9 +15,7 @@ EPSILON = 1e-5
 
 def close(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
-    assert np.abs(actual - expected).max(initial=0) <= tolerance * scale, (
-        np.abs(actual - expected).max() / scale
-    )
+    assert np.abs(actual - expected).max(initial=0) <= tolerance * scale, np.abs(actual - expected).max() / scale
 
 
 def draw(shape: tuple[int, ...], mean: float) -> list[np.ndarray]:
@@ -25,9 +23,7 @@ def draw(shape: tuple[int, ...], mean: float) -> list[np.ndarray]:
     return [(rng.standard_normal(shape) + m).astype(np.float32) for m in (mean, 0)]
 
 
-@pytest.mark.parametrize(
-    ("rows", "n"), [(1, 1), (3, 5), (64, 128), (7, 1023), (2000, 64), (0, 4), (33, 768)]
-)
+@pytest.mark.parametrize(("rows", "n"), [(1, 1), (3, 5), (64, 128), (7, 1023), (2000, 64), (0, 4), (33, 768)])
 @pytest.mark.parametrize("mean", [0.0, 1000.0])
 @pytest.mark.parametrize("rms", [0, 1])
 @pytest.mark.parametrize("affine", [True, False])
@@ -42,23 +38,39 @@ def test_layer_norm(engine: Engine, rows: int, n: int, mean: float, rms: int, af
     y = xh * (1 if scale is None else scale) + (0 if bias is None else bias)
     zeros = np.zeros_like
     result = run_kernel(
-        engine, "layer_norm_f32", x=x, scale=scale, bias=bias, y=zeros(x), mean=np.zeros(rows, np.float32),
-        inv_std=np.zeros(rows, np.float32), rows=rows, n=n, epsilon=EPSILON, rms=rms,
-    )  # fmt: skip
+        engine,
+        "layer_norm_f32",
+        x=x,
+        scale=scale,
+        bias=bias,
+        y=zeros(x),
+        mean=np.zeros(rows, np.float32),
+        inv_std=np.zeros(rows, np.float32),
+        rows=rows,
+        n=n,
+        epsilon=EPSILON,
+        rms=rms,
+    )
     tolerance = 1e-5 + (2.0**-24 * mean if not rms else 0) * (300 if n == 1 else 1)
     close(result["y"], y, tolerance)
     np.testing.assert_allclose(result["inv_std"], inv[:, 0], rtol=1e-5)
     d = g * (1 if scale is None else scale)
-    dx = inv * (
-        d
-        - (0 if rms else d.mean(axis=1, keepdims=True))
-        - xh * (d * xh).mean(axis=1, keepdims=True)
-    )
+    dx = inv * (d - (0 if rms else d.mean(axis=1, keepdims=True)) - xh * (d * xh).mean(axis=1, keepdims=True))
     gradients = run_kernel(
-        engine, "layer_norm_grad_f32", dy=dy, x=x, scale=scale, mean=None if rms else result["mean"],
-        inv_std=result["inv_std"], dx=zeros(x), dscale=np.zeros(n, np.float32), dbias=np.zeros(n, np.float32),
-        rows=rows, n=n, rms=rms,
-    )  # fmt: skip
+        engine,
+        "layer_norm_grad_f32",
+        dy=dy,
+        x=x,
+        scale=scale,
+        mean=None if rms else result["mean"],
+        inv_std=result["inv_std"],
+        dx=zeros(x),
+        dscale=np.zeros(n, np.float32),
+        dbias=np.zeros(n, np.float32),
+        rows=rows,
+        n=n,
+        rms=rms,
+    )
     if n > 1:
         close(gradients["dx"], dx, 3e-5 + 2.0**-22 * mean)
     close(gradients["dscale"], (g * xh).sum(axis=0), 3e-5 + 2.0**-22 * mean)
@@ -73,9 +85,7 @@ def test_layer_norm(engine: Engine, rows: int, n: int, mean: float, rms: int, af
 def test_batch_norm(engine: Engine, batch: int, channels: int, size: int, mean: float) -> None:
     x, dy = draw((batch, channels, size), mean)
     rng = np.random.default_rng(2)
-    scale, bias, running_mean, running_var = (
-        rng.random(channels).astype(np.float32) for _ in range(4)
-    )
+    scale, bias, running_mean, running_var = (rng.random(channels).astype(np.float32) for _ in range(4))
     xd, g = x.astype(np.float64), dy.astype(np.float64)
 
     def per_channel(v: Any) -> np.ndarray:
@@ -87,23 +97,41 @@ def test_batch_norm(engine: Engine, batch: int, channels: int, size: int, mean: 
     dims = {"batch": batch, "channels": channels, "size": size}
     empty = np.zeros(channels, np.float32)
     result = run_kernel(
-        engine, "batch_norm_train_f32", x=x, scale=scale, bias=bias, y=np.zeros_like(x), mean=empty, inv_std=empty,
-        running_mean=running_mean, running_var=running_var, epsilon=EPSILON, momentum=0.9, **dims,
-    )  # fmt: skip
+        engine,
+        "batch_norm_train_f32",
+        x=x,
+        scale=scale,
+        bias=bias,
+        y=np.zeros_like(x),
+        mean=empty,
+        inv_std=empty,
+        running_mean=running_mean,
+        running_var=running_var,
+        epsilon=EPSILON,
+        momentum=0.9,
+        **dims,
+    )
     alone = batch * size == 1
     tolerance = 1e-5 + 2.0**-23 * mean * (300 if alone else 1)
     close(result["y"], xh * per_channel(scale) + per_channel(bias), tolerance)
-    np.testing.assert_allclose(
-        result["running_mean"], 0.9 * running_mean + 0.1 * m, rtol=1e-5, atol=1e-6
-    )
-    np.testing.assert_allclose(
-        result["running_var"], 0.9 * running_var + 0.1 * var, rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(result["running_mean"], 0.9 * running_mean + 0.1 * m, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result["running_var"], 0.9 * running_var + 0.1 * var, rtol=1e-5, atol=1e-6)
     dx = per_channel(scale * inv) * (
         g - per_channel(g.mean(axis=(0, 2))) - xh * per_channel((g * xh).mean(axis=(0, 2)))
     )
-    common = dict(engine=engine, name="batch_norm_grad_f32", dy=dy, x=x, scale=scale, mean=result["mean"],
-                  inv_std=result["inv_std"], dx=np.zeros_like(x), dscale=empty, dbias=empty, **dims)  # fmt: skip
+    common = dict(
+        engine=engine,
+        name="batch_norm_grad_f32",
+        dy=dy,
+        x=x,
+        scale=scale,
+        mean=result["mean"],
+        inv_std=result["inv_std"],
+        dx=np.zeros_like(x),
+        dscale=empty,
+        dbias=empty,
+        **dims,
+    )
     gradients = run_kernel(frozen=0, **common)
     if not alone:
         close(gradients["dx"], dx, 3e-5 + 2.0**-22 * mean)
@@ -111,7 +139,17 @@ def test_batch_norm(engine: Engine, batch: int, channels: int, size: int, mean: 
     close(gradients["dbias"], g.sum(axis=(0, 2)), 3e-5)
     frozen = run_kernel(frozen=1, **common)["dx"]
     np.testing.assert_allclose(frozen, per_channel(scale) * per_channel(inv) * g, rtol=1e-5)
-    y = run_kernel(engine, "batch_norm_f32", x=x, scale=scale, bias=bias, mean=running_mean, var=running_var,
-                   y=np.zeros_like(x), epsilon=EPSILON, **dims)["y"]  # fmt: skip
+    y = run_kernel(
+        engine,
+        "batch_norm_f32",
+        x=x,
+        scale=scale,
+        bias=bias,
+        mean=running_mean,
+        var=running_var,
+        y=np.zeros_like(x),
+        epsilon=EPSILON,
+        **dims,
+    )["y"]
     expected = (xd - per_channel(running_mean)) / np.sqrt(per_channel(running_var) + EPSILON)
     close(y, expected * per_channel(scale) + per_channel(bias), 1e-6)

@@ -12,8 +12,16 @@ from tests.python.plan_builder import run_kernel
 from trainweb.engine import Engine
 
 
-def state_words(*, rate: float = 1e-3, step: int = 0, initial: float = 0.0, warmup: int = 0, total: int = 0,
-                seed: int = 0, offset: int = 0) -> np.ndarray:  # fmt: skip
+def state_words(
+    *,
+    rate: float = 1e-3,
+    step: int = 0,
+    initial: float = 0.0,
+    warmup: int = 0,
+    total: int = 0,
+    seed: int = 0,
+    offset: int = 0,
+) -> np.ndarray:
     packed = struct.pack("<IfqfIqqQQq", 1, rate, step, initial, 0, warmup, total, seed, offset, 0)
     return np.frombuffer(packed, np.int32)
 
@@ -34,11 +42,10 @@ def read(state: np.ndarray) -> dict[str, Any]:
     return dict(zip(names, struct.unpack("<IfqfIqqQQq", state.tobytes()), strict=True))
 
 
-def reference(w: Any, g: Any, m: Any, v: Any, t: int, *, rate: float, mode: int, correct: int, decay: float,
-              epsilon: float) -> Any:  # fmt: skip
-    b1, b2, rate, decay, epsilon = (
-        float(np.float32(c)) for c in (0.9, 0.999, rate, decay, epsilon)
-    )
+def reference(
+    w: Any, g: Any, m: Any, v: Any, t: int, *, rate: float, mode: int, correct: int, decay: float, epsilon: float
+) -> Any:
+    b1, b2, rate, decay, epsilon = (float(np.float32(c)) for c in (0.9, 0.999, rate, decay, epsilon))
     m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
     if mode == 1:
         s = rate * np.sqrt(1 - b2**t) / (1 - b1**t) if correct else rate
@@ -65,9 +72,21 @@ def test_adamw(engine: Engine, n: int, mode: int, correct: int, start: int) -> N
     for t in range(start + 1, start + 6):
         g = rng.standard_normal(n).astype(np.float32)
         result = run_kernel(
-            engine, "adamw_f32", w=w, g=g, m=m, v=v, state=state_words(rate=0.01, step=t - 1), n=n, alpha=0.9,
-            beta=0.999, epsilon=1e-6, weight_decay=0.1, correct_bias=correct, adam_mode=mode,
-        )  # fmt: skip
+            engine,
+            "adamw_f32",
+            w=w,
+            g=g,
+            m=m,
+            v=v,
+            state=state_words(rate=0.01, step=t - 1),
+            n=n,
+            alpha=0.9,
+            beta=0.999,
+            epsilon=1e-6,
+            weight_decay=0.1,
+            correct_bias=correct,
+            adam_mode=mode,
+        )
         w, m, v = result["w"], result["m"], result["v"]
         exact = reference(*exact[:1], g.astype(np.float64), *exact[1:], t, **options)
     for actual, expected in zip((w, m, v), exact, strict=True):
@@ -77,8 +96,22 @@ def test_adamw(engine: Engine, n: int, mode: int, correct: int, start: int) -> N
 def test_adamw_leaves_parameters_without_gradient_alone(engine: Engine) -> None:
     w = np.array([1.0, -2.0, 3e-20], np.float32)
     zeros = np.zeros(3, np.float32)
-    result = run_kernel(engine, "adamw_f32", w=w, g=zeros, m=zeros, v=zeros, state=state_words(), n=3, alpha=0.9,
-                        beta=0.999, epsilon=1e-6, weight_decay=0.0, correct_bias=1, adam_mode=1)  # fmt: skip
+    result = run_kernel(
+        engine,
+        "adamw_f32",
+        w=w,
+        g=zeros,
+        m=zeros,
+        v=zeros,
+        state=state_words(),
+        n=3,
+        alpha=0.9,
+        beta=0.999,
+        epsilon=1e-6,
+        weight_decay=0.0,
+        correct_bias=1,
+        adam_mode=1,
+    )
     np.testing.assert_array_equal(result["w"], w)
 
 
@@ -88,9 +121,7 @@ def test_sgd_and_accumulation(engine: Engine, n: int) -> None:
     w, g = (rng.standard_normal(n).astype(np.float32) for _ in range(2))
     result = run_kernel(engine, "sgd_f32", w=w, g=g, state=state_words(rate=0.5), n=n)["w"]
     np.testing.assert_allclose(result, w - np.float32(0.5) * g, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(
-        run_kernel(engine, "accumulate_f32", dst=w, src=g, n=n)["dst"], w + g
-    )
+    np.testing.assert_array_equal(run_kernel(engine, "accumulate_f32", dst=w, src=g, n=n)["dst"], w + g)
 
 
 @pytest.mark.parametrize("n", [0, 1, 15, 1000, 50000])
@@ -112,10 +143,7 @@ def test_step_counter(engine: Engine) -> None:
 @pytest.mark.parametrize(("warmup", "total"), [(2, 6), (0, 5), (0, 0), (5, 5), (10, 4), (1, 1000)])
 def test_linear_schedule(engine: Engine, warmup: int, total: int) -> None:
     for step in (0, 1, 2, 3, 5, 6, 20, 999):
-        if step < warmup:
-            factor = step / max(1, warmup)
-        else:
-            factor = max(0, (total - step) / max(1, total - warmup))
+        factor = step / max(1, warmup) if step < warmup else max(0, (total - step) / max(1, total - warmup))
         state = state_words(initial=0.1, warmup=warmup, total=total, step=step)
         after = read(run_kernel(engine, "linear_lr", state=state)["state"])
         assert after["rate"] == pytest.approx(0.1 * factor, rel=1e-6)

@@ -28,11 +28,21 @@ def test_reference_generator_gives_the_published_numbers() -> None:
     assert philox([ones] * 4, [ones] * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
 
 
-def random(engine: Engine, n: int, *, salt: int = 3, normal: int = 0, a: float = 0.0, b: float = 1.0,
-           seed: int = 2**40 + 7, offset: int = 2**33 + 5) -> np.ndarray:  # fmt: skip
+def random(
+    engine: Engine,
+    n: int,
+    *,
+    salt: int = 3,
+    normal: int = 0,
+    a: float = 0.0,
+    b: float = 1.0,
+    seed: int = 2**40 + 7,
+    offset: int = 2**33 + 5,
+) -> np.ndarray:
     state = state_words(seed=seed, offset=offset)
-    return run_kernel(engine, "random_f32", y=np.zeros(n, np.float32), state=state, n=n, salt=salt, normal=normal,
-                      a=a, b=b)["y"]  # fmt: skip
+    return run_kernel(
+        engine, "random_f32", y=np.zeros(n, np.float32), state=state, n=n, salt=salt, normal=normal, a=a, b=b
+    )["y"]
 
 
 def test_uniform_numbers_are_philox(engine: Engine) -> None:
@@ -114,6 +124,4 @@ def test_bad_ratio(engine: Engine, ratio: float) -> None:
 
 def test_advance(engine: Engine) -> None:
     state = state_words(offset=2**32 - 1, seed=5)
-    assert read(run_kernel(engine, "random_advance", state=state)["state"]) == read(state) | {
-        "offset": 2**32
-    }
+    assert read(run_kernel(engine, "random_advance", state=state)["state"]) == read(state) | {"offset": 2**32}

@@ -20,8 +20,20 @@ OPS = (
     "norm",
     "log_sum",
 )
-SHAPES = [(1, 1, 1), (3, 7, 1), (5, 257, 1), (2, 5000, 1), (1, 1000, 3), (2, 33, 5), (3, 100, 64), (1, 70, 131),
-          (40, 3, 200), (2, 0, 3), (0, 3, 2), (700, 90, 1)]  # fmt: skip
+SHAPES = [
+    (1, 1, 1),
+    (3, 7, 1),
+    (5, 257, 1),
+    (2, 5000, 1),
+    (1, 1000, 3),
+    (2, 33, 5),
+    (3, 100, 64),
+    (1, 70, 131),
+    (40, 3, 200),
+    (2, 0, 3),
+    (0, 3, 2),
+    (700, 90, 1),
+]
 
 
 def exact(x: np.ndarray, op: str) -> np.ndarray:
@@ -35,9 +47,7 @@ def exact(x: np.ndarray, op: str) -> np.ndarray:
             return np.log(np.exp(x - shift).sum(axis=1)) + shift[:, 0]
         return {
             "sum": lambda: x.sum(axis=1),
-            "mean": lambda: (
-                x.sum(axis=1) / x.shape[1] if x.shape[1] else np.full_like(x.sum(axis=1), np.nan)
-            ),
+            "mean": lambda: x.sum(axis=1) / x.shape[1] if x.shape[1] else np.full_like(x.sum(axis=1), np.nan),
             "max": lambda: x.max(axis=1),
             "min": lambda: x.min(axis=1),
             "prod": lambda: x.prod(axis=1),
@@ -51,9 +61,7 @@ def exact(x: np.ndarray, op: str) -> np.ndarray:
 def reduce(engine: Engine, x: np.ndarray, op: str) -> np.ndarray:
     outer, n, inner = x.shape
     y = np.zeros((outer, inner), np.float32)
-    return run_kernel(
-        engine, "reduce_f32", x=x, y=y, outer=outer, n=n, inner=inner, op=OPS.index(op)
-    )["y"]
+    return run_kernel(engine, "reduce_f32", x=x, y=y, outer=outer, n=n, inner=inner, op=OPS.index(op))["y"]
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -111,12 +119,8 @@ def test_column_sum(engine: Engine, rows: int, cols: int) -> None:
     x = rng.standard_normal((rows, cols)).astype(np.float32)
     y = rng.standard_normal(cols).astype(np.float32)
     for accumulate in (0, 1):
-        actual = run_kernel(
-            engine, "column_sum_f32", x=x, y=y, rows=rows, cols=cols, accumulate=accumulate
-        )["y"]
-        np.testing.assert_allclose(
-            actual, x.astype(np.float64).sum(axis=0) + accumulate * y, atol=1e-5
-        )
+        actual = run_kernel(engine, "column_sum_f32", x=x, y=y, rows=rows, cols=cols, accumulate=accumulate)["y"]
+        np.testing.assert_allclose(actual, x.astype(np.float64).sum(axis=0) + accumulate * y, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -124,8 +128,15 @@ def test_column_sum(engine: Engine, rows: int, cols: int) -> None:
 def test_integer_reductions(engine: Engine, dtype: type, shape: tuple[int, int, int]) -> None:
     x = np.random.default_rng(5).integers(-9, 9, shape).astype(dtype)
     for op, function in ((0, np.sum), (2, np.max), (3, np.min), (4, np.prod)):
-        args = {"x": x, "y": np.zeros((shape[0], shape[2]), dtype), "outer": shape[0], "n": shape[1], "inner": shape[2],
-                    "size": x.itemsize, "op": op}  # fmt: skip
+        args = {
+            "x": x,
+            "y": np.zeros((shape[0], shape[2]), dtype),
+            "outer": shape[0],
+            "n": shape[1],
+            "inner": shape[2],
+            "size": x.itemsize,
+            "op": op,
+        }
         if shape[1] == 0 and op in (2, 3):
             with pytest.raises(PlanFailed, match="TW_BAD_CONDITION"):
                 run_kernel(engine, "reduce_int", **args)
@@ -149,9 +160,16 @@ def test_arg_reductions(engine: Engine, shape: tuple[int, int, int]) -> None:
                 if last:
                     expected = shape[1] - 1 - function(array[:, ::-1], axis=1)
                 actual = run_kernel(
-                    engine, "arg_reduce_f32", x=array, y=np.zeros((shape[0], shape[2]), np.int64), outer=shape[0],
-                    n=shape[1], inner=shape[2], select_max=select_max, last_index=last,
-                )["y"]  # fmt: skip
+                    engine,
+                    "arg_reduce_f32",
+                    x=array,
+                    y=np.zeros((shape[0], shape[2]), np.int64),
+                    outer=shape[0],
+                    n=shape[1],
+                    inner=shape[2],
+                    select_max=select_max,
+                    last_index=last,
+                )["y"]
                 np.testing.assert_array_equal(actual, expected)
 
 

@@ -61,10 +61,7 @@ def test_softmax_gradient(engine: Engine, shape: tuple[int, int, int], log: int)
     log_y = exact_log_softmax(x)
     y = log_y if log else np.exp(log_y)
     d = dy.astype(np.float64)
-    if log:
-        expected = d - np.exp(log_y) * d.sum(axis=1, keepdims=True)
-    else:
-        expected = y * (d - (y * d).sum(axis=1, keepdims=True))
+    expected = d - np.exp(log_y) * d.sum(axis=1, keepdims=True) if log else y * (d - (y * d).sum(axis=1, keepdims=True))
     actual = run_kernel(
         engine,
         "softmax_grad_f32",
@@ -74,18 +71,24 @@ def test_softmax_gradient(engine: Engine, shape: tuple[int, int, int], log: int)
         log=log,
         **sizes(x),
     )["dx"]
-    np.testing.assert_allclose(
-        actual, expected, rtol=1e-5, atol=1e-6 if log else 1e-6 * np.abs(y).max()
-    )
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6 if log else 1e-6 * np.abs(y).max())
 
 
 class Loss:
     """A cross entropy problem and its solution in float64."""
 
     def __init__(
-        self, n: int, c: int, inner: int, *, weighted: bool, ignore: int | None, reduction: int, label_dtype: Any,
+        self,
+        n: int,
+        c: int,
+        inner: int,
+        *,
+        weighted: bool,
+        ignore: int | None,
+        reduction: int,
+        label_dtype: Any,
         from_log: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         rng = np.random.default_rng(c)
         self.scores = (3 * rng.standard_normal((n, c, inner))).astype(np.float32)
         if from_log:
@@ -94,8 +97,16 @@ class Loss:
         if ignore is not None:
             self.labels[rng.random((n, inner)) < 0.3] = ignore
         self.weights = rng.random(c).astype(np.float32) if weighted else None
-        self.numbers = {"n": n, "c": c, "inner": inner, "label_size": self.labels.itemsize, "has_ignore": int(ignore is not None),
-                            "ignore_index": ignore or 0, "reduction": reduction, "from_log": from_log}  # fmt: skip
+        self.numbers = {
+            "n": n,
+            "c": c,
+            "inner": inner,
+            "label_size": self.labels.itemsize,
+            "has_ignore": int(ignore is not None),
+            "ignore_index": ignore or 0,
+            "reduction": reduction,
+            "from_log": from_log,
+        }
         log_prob = self.scores.astype(np.float64) if from_log else exact_log_softmax(self.scores)
         kept = np.ones((n, inner), bool) if ignore is None else self.labels != ignore
         safe = np.where(kept, self.labels, 0).astype(np.int64)
@@ -111,18 +122,31 @@ class Loss:
 
     def run(self, engine: Engine, with_log_prob: bool = True) -> dict[str, np.ndarray]:
         log_prob = np.zeros_like(self.scores) if with_log_prob else None
-        return run_kernel(engine, "cross_entropy_f32", scores=self.scores, labels=self.labels, weights=self.weights,
-                          loss=np.zeros(self.loss.shape, np.float32), log_prob=log_prob, **self.numbers)  # fmt: skip
+        return run_kernel(
+            engine,
+            "cross_entropy_f32",
+            scores=self.scores,
+            labels=self.labels,
+            weights=self.weights,
+            loss=np.zeros(self.loss.shape, np.float32),
+            log_prob=log_prob,
+            **self.numbers,
+        )
 
     def run_gradient(self, engine: Engine) -> np.ndarray:
-        return run_kernel(engine, "cross_entropy_grad_f32", dy=self.dy, log_prob=self.log_prob.astype(np.float32),
-                          labels=self.labels, weights=self.weights, dx=np.full_like(self.scores, np.nan),
-                          **self.numbers)["dx"]  # fmt: skip
+        return run_kernel(
+            engine,
+            "cross_entropy_grad_f32",
+            dy=self.dy,
+            log_prob=self.log_prob.astype(np.float32),
+            labels=self.labels,
+            weights=self.weights,
+            dx=np.full_like(self.scores, np.nan),
+            **self.numbers,
+        )["dx"]
 
 
-@pytest.mark.parametrize(
-    ("n", "c", "inner"), [(5, 10, 1), (300, 7, 1), (3, 6, 5), (2, 3, 8), (40, 1000, 1)]
-)
+@pytest.mark.parametrize(("n", "c", "inner"), [(5, 10, 1), (300, 7, 1), (3, 6, 5), (2, 3, 8), (40, 1000, 1)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignore", [None, -100, 2])
 @pytest.mark.parametrize("reduction", [0, 1, 2])
@@ -138,8 +162,9 @@ def test_cross_entropy(
     from_log: int,
 ) -> None:
     label_dtype = np.int32 if n % 2 else np.int64
-    case = Loss(n, c, inner, weighted=weighted, ignore=ignore, reduction=reduction, label_dtype=label_dtype,
-                from_log=from_log)  # fmt: skip
+    case = Loss(
+        n, c, inner, weighted=weighted, ignore=ignore, reduction=reduction, label_dtype=label_dtype, from_log=from_log
+    )
     for with_log_prob in (True, False):
         result = case.run(engine, with_log_prob)
         np.testing.assert_allclose(result["loss"], case.loss, rtol=2e-6, atol=2e-5)
@@ -150,12 +175,8 @@ def test_cross_entropy(
 
 @pytest.mark.parametrize("label_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("bad", [-1, 10, -(2**31), 2**31 - 1])
-def test_bad_labels_are_reported_before_anything_is_written(
-    engine: Engine, label_dtype: Any, bad: int
-) -> None:
-    case = Loss(
-        6, 10, 1, weighted=True, ignore=None, reduction=1, label_dtype=label_dtype, from_log=0
-    )
+def test_bad_labels_are_reported_before_anything_is_written(engine: Engine, label_dtype: Any, bad: int) -> None:
+    case = Loss(6, 10, 1, weighted=True, ignore=None, reduction=1, label_dtype=label_dtype, from_log=0)
     case.labels[4] = bad
     for run in (case.run, case.run_gradient):
         with pytest.raises(PlanFailed) as failure:

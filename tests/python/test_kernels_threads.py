@@ -53,9 +53,7 @@ class Job:
             if arg.kind == "scratch":
                 args[arg.name] = np.zeros(kernel.extent(arg, args), np.float32)
         buffers = {
-            a.name: self.buffer(args[a.name])
-            if isinstance(args[a.name], np.ndarray)
-            else args[a.name]
+            a.name: self.buffer(args[a.name]) if isinstance(args[a.name], np.ndarray) else args[a.name]
             for a in kernel.args
             if a.is_pointer and args.get(a.name) is not None
         }
@@ -118,24 +116,78 @@ def big_kernels(job: Job) -> None:
     state[10] = 77
     flat = {"n": rows * n}
     job.call("softmax_f32", x=x, y=np.zeros_like(x), outer=rows, n=n, inner=1, log=0)
-    job.call("layer_norm_grad_f32", dy=dy, x=x, scale=draw(n), mean=draw(rows), inv_std=np.abs(draw(rows)),
-             dx=np.zeros_like(x), dscale=np.zeros(n, np.float32), dbias=np.zeros(n, np.float32), rows=rows, n=n,
-             rms=0)  # fmt: skip
+    job.call(
+        "layer_norm_grad_f32",
+        dy=dy,
+        x=x,
+        scale=draw(n),
+        mean=draw(rows),
+        inv_std=np.abs(draw(rows)),
+        dx=np.zeros_like(x),
+        dscale=np.zeros(n, np.float32),
+        dbias=np.zeros(n, np.float32),
+        rows=rows,
+        n=n,
+        rms=0,
+    )
     job.call("column_sum_f32", x=x, y=np.zeros(n, np.float32), rows=rows, cols=n, accumulate=0)
     job.call("reduce_f32", x=x, y=np.zeros(rows, np.float32), outer=rows, n=n, inner=1, op=7)
-    job.call("adamw_f32", w=draw(rows, n), g=dy, m=np.zeros_like(x), v=np.zeros_like(x), state=state, alpha=0.9,
-             beta=0.999, epsilon=1e-6, weight_decay=0.01, correct_bias=1, adam_mode=1, **flat)  # fmt: skip
+    job.call(
+        "adamw_f32",
+        w=draw(rows, n),
+        g=dy,
+        m=np.zeros_like(x),
+        v=np.zeros_like(x),
+        state=state,
+        alpha=0.9,
+        beta=0.999,
+        epsilon=1e-6,
+        weight_decay=0.01,
+        correct_bias=1,
+        adam_mode=1,
+        **flat,
+    )
     job.call("clip_grad_norm_f32", g=draw(rows, n), max_norm=1.0, **flat)
-    job.call("dropout_f32", x=x, y=np.zeros_like(x), mask=np.zeros(x.size, np.uint8), state=state, ratio=0.4, salt=3,
-             **flat)  # fmt: skip
-    job.call("strided_copy", src=x, dst=np.zeros_like(x), size=4, dims=[1] * 6 + [n, rows], src_offset=0,
-             src_strides=[0] * 6 + [1, n], dst_offset=0, dst_strides=[0] * 6 + [rows, 1])  # fmt: skip
+    job.call(
+        "dropout_f32", x=x, y=np.zeros_like(x), mask=np.zeros(x.size, np.uint8), state=state, ratio=0.4, salt=3, **flat
+    )
+    job.call(
+        "strided_copy",
+        src=x,
+        dst=np.zeros_like(x),
+        size=4,
+        dims=[1] * 6 + [n, rows],
+        src_offset=0,
+        src_strides=[0] * 6 + [1, n],
+        dst_offset=0,
+        dst_strides=[0] * 6 + [rows, 1],
+    )
     indices = np.random.default_rng(0).integers(0, 50, rows)
-    job.call("gather_grad_f32", indices=indices, dy=dy, dx=np.zeros((50, n), np.float32), outer=1, dim=50, n=rows,
-             inner=n, index_size=8)  # fmt: skip
-    job.call("batch_norm_train_f32", x=draw(16, 12, 400), scale=draw(12), bias=draw(12),
-             y=np.zeros((16, 12, 400), np.float32), mean=np.zeros(12, np.float32), inv_std=np.zeros(12, np.float32),
-             batch=16, channels=12, size=400, epsilon=1e-5, momentum=0.9)  # fmt: skip
+    job.call(
+        "gather_grad_f32",
+        indices=indices,
+        dy=dy,
+        dx=np.zeros((50, n), np.float32),
+        outer=1,
+        dim=50,
+        n=rows,
+        inner=n,
+        index_size=8,
+    )
+    job.call(
+        "batch_norm_train_f32",
+        x=draw(16, 12, 400),
+        scale=draw(12),
+        bias=draw(12),
+        y=np.zeros((16, 12, 400), np.float32),
+        mean=np.zeros(12, np.float32),
+        inv_std=np.zeros(12, np.float32),
+        batch=16,
+        channels=12,
+        size=400,
+        epsilon=1e-5,
+        momentum=0.9,
+    )
 
 
 def test_same_bytes_for_any_number_of_threads(job: Job) -> None:

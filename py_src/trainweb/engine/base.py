@@ -117,9 +117,7 @@ class Engine(ABC):
     def plan_status(self, plan: int) -> PlanStatus:
         """Outcome of the last `run` of a plan."""
         code, instruction, value, position = struct.unpack("<IIqq", self.read(plan + 44, 24))
-        return PlanStatus(
-            code, None if instruction == NO_INSTRUCTION else instruction, value, position
-        )
+        return PlanStatus(code, None if instruction == NO_INSTRUCTION else instruction, value, position)
 
     def trap_error(self, plan: int, what: str) -> EngineError:
         """What `run` raises when kernels trap."""

@@ -64,11 +64,7 @@ class Kernel:
 
     def numbers(self, args: Numbers) -> dict[str, Any]:
         """The integer arguments among `args`, which extents are made of."""
-        return {
-            arg.name: args[arg.name]
-            for arg in self.args
-            if arg.kind in ("i32", "s32") and arg.name in args
-        }
+        return {arg.name: args[arg.name] for arg in self.args if arg.kind in ("i32", "s32") and arg.name in args}
 
     def extent(self, arg: Arg, numbers: Numbers) -> int:
         """Number of elements that pointer `arg` must have for these integer arguments."""
@@ -102,17 +98,13 @@ class Description:
 
     def status_name(self, code: int) -> str:
         """`TW_BAD_INDEX` and alike."""
-        return next(
-            (name for name, value in self.status.items() if value == code), f"status {code}"
-        )
+        return next((name for name, value in self.status.items() if value == code), f"status {code}")
 
     def opcode_name(self, opcode: int) -> str:
         """Name of the kernel with this opcode."""
         if opcode == 0:
             return "generated"
-        return next(
-            (k.name for k in self.kernels.values() if k.opcode == opcode), f"opcode {opcode}"
-        )
+        return next((k.name for k in self.kernels.values() if k.opcode == opcode), f"opcode {opcode}")
 
     @staticmethod
     def parse(text: str | bytes) -> Description:
@@ -126,8 +118,7 @@ class Description:
         try:
             raw = json.loads(text)
             kernels = [
-                Kernel(k["name"], k["opcode"], tuple(Arg(**a) for a in k["args"]), k["where"])
-                for k in raw["kernels"]
+                Kernel(k["name"], k["opcode"], tuple(Arg(**a) for a in k["args"]), k["where"]) for k in raw["kernels"]
             ]
             return Description(
                 raw["fingerprint"],
@@ -195,11 +186,7 @@ def _compile(node: ast.expr) -> Expression:
     if isinstance(node, ast.Name):
         name = node.id
         return lambda numbers: numbers[name]
-    if (
-        isinstance(node, ast.Subscript)
-        and isinstance(node.value, ast.Name)
-        and isinstance(node.slice, ast.Constant)
-    ):
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant):
         array, index = node.value.id, node.slice.value
         return lambda numbers: numbers[array][index]
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
@@ -218,13 +205,7 @@ def _compile(node: ast.expr) -> Expression:
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
         parts = [_compile(value) for value in node.values]
         return lambda numbers: all(part(numbers) for part in parts)
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in _FUNCTIONS
-    ):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
         function, args = _FUNCTIONS[node.func.id], [_compile(arg) for arg in node.args]
         return lambda numbers: function(*(arg(numbers) for arg in args))
-    raise EngineError(
-        f"The kernels' description has an expression that cannot be read: {ast.unparse(node)!r}"
-    )
+    raise EngineError(f"The kernels' description has an expression that cannot be read: {ast.unparse(node)!r}")

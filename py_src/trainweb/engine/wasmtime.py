@@ -51,9 +51,7 @@ def _module(build: str) -> wt.Module:
         _close_at_exit(module)
         return module
     except FileNotFoundError:
-        raise EngineError(
-            f"{build}.wasm is missing from trainweb.engine; run `python wasm_kernels/build.py`"
-        ) from None
+        raise EngineError(f"{build}.wasm is missing from trainweb.engine; run `python wasm_kernels/build.py`") from None
 
 
 class WasmtimeEngine(Engine):
@@ -67,37 +65,25 @@ class WasmtimeEngine(Engine):
 
     def __init__(self, build: str = "kernels") -> None:
         if build not in BUILDS:
-            raise EngineError(
-                f"The native engine has the builds {', '.join(BUILDS)}, not {build!r}."
-            )
+            raise EngineError(f"The native engine has the builds {', '.join(BUILDS)}, not {build!r}.")
         self.build = build
         self._store = wt.Store(_wasmtime_engine())
         _close_at_exit(self._store)
         module = _module(build)
-        static_pages = next(
-            i.type.limits.min for i in module.imports if isinstance(i.type, wt.MemoryType)
-        )
+        static_pages = next(i.type.limits.min for i in module.imports if isinstance(i.type, wt.MemoryType))
         self._memory = wt.Memory(self._store, wt.MemoryType(wt.Limits(static_pages, None)))
-        now = wt.Func(
-            self._store, wt.FuncType([], [wt.ValType.f64()]), lambda: time.perf_counter() * 1e3
-        )
-        self._instance = self._instantiate(
-            module, {("env", "memory"): self._memory, ("env", "now"): now}
-        )
+        now = wt.Func(self._store, wt.FuncType([], [wt.ValType.f64()]), lambda: time.perf_counter() * 1e3)
+        self._instance = self._instantiate(module, {("env", "memory"): self._memory, ("env", "now"): now})
         self._exports = self._instance.exports(self._store)
         self._table: wt.Table = self._exports["__indirect_function_table"]  # type: ignore[assignment]
-        self.description = Description.parse(
-            self.read(self._call("tw_description"), self._call("tw_description_size"))
-        )
+        self.description = Description.parse(self.read(self._call("tw_description"), self._call("tw_description_size")))
         self._run = self._exports["tw_run"]
 
     def _instantiate(self, module: wt.Module, imports: dict[tuple[str, str], Any]) -> wt.Instance:
         try:
             wanted = [imports[i.module, i.name or ""] for i in module.imports]
         except KeyError as e:
-            raise EngineError(
-                f"The module imports {'.'.join(e.args[0])}, which the kernels do not have."
-            ) from e
+            raise EngineError(f"The module imports {'.'.join(e.args[0])}, which the kernels do not have.") from e
         return wt.Instance(self._store, module, wanted)
 
     def _call(self, name: str, *args: int) -> int:
@@ -109,17 +95,13 @@ class WasmtimeEngine(Engine):
         """Host address of [ptr, ptr + nbytes)."""
         size = self._memory.data_len(self._store)
         if not 0 <= ptr <= size or not 0 <= nbytes <= size - ptr:
-            raise EngineError(
-                f"[{ptr:#x}, +{nbytes}) is outside the kernels' memory of {size} bytes."
-            )
+            raise EngineError(f"[{ptr:#x}, +{nbytes}) is outside the kernels' memory of {size} bytes.")
         return ctypes.addressof(self._memory.data_ptr(self._store).contents) + ptr
 
     def alloc(self, nbytes: int) -> int:
         ptr = self._call("tw_alloc", _signed(nbytes)) if 0 <= nbytes < 1 << 32 else 0
         if not ptr:
-            raise EngineError(
-                f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use)."
-            )
+            raise EngineError(f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use).")
         return ptr
 
     def free(self, ptr: int) -> None:
@@ -153,11 +135,7 @@ class WasmtimeEngine(Engine):
         except wt.WasmtimeError as e:
             raise EngineError(f"The generated code is invalid: {e}") from e
         imports: dict[tuple[str, str], Any] = {("env", "memory"): self._memory}
-        imports |= {
-            ("kernels", name): self._exports[name]
-            for name in self._exports
-            if name.startswith("v_")
-        }
+        imports |= {("kernels", name): self._exports[name] for name in self._exports if name.startswith("v_")}
         exports = self._instantiate(module, imports).exports(self._store)
         count = sum(1 for _ in exports)
         slot = self._table.grow(self._store, count, None)

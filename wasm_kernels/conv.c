@@ -5,6 +5,7 @@
 
 #include "parallel.h"
 #include "tile.h"
+#include "winograd.h"
 
 /* ---- the workspace ---- */
 
@@ -322,6 +323,23 @@ static void conv_plane(const void *args, int32_t plane) {
     }
 }
 
+/* Outputs that no tap reaches: strides longer than the kernel. */
+static void unreached_plane(const void *args, int32_t plane) {
+    const conv_pass *p = args;
+    const conv_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
+    float bias = p->bias ? p->bias[plane % (p->groups * p->out_channels)] : 0;
+    for (int32_t z = 0; z < az->count; z++) {
+        for (int32_t y = 0; y < ay->count; y++) {
+            int32_t row = (az->out_first + z * az->out_step) * ay->out + ay->out_first + y * ay->out_step;
+            float *out = p->y + plane * volume(p, true) + row * ax->out + ax->out_first;
+            for (int32_t x = 0; x < ax->count; x++, out += ax->out_step) {
+                float value = p->accumulate ? *out + bias : bias;
+                *out = p->relu && value < 0 ? 0 : value;
+            }
+        }
+    }
+}
+
 /* ---- passes ---- */
 
 /* Floats: sources should stay in the second-level cache, and must fit with the offsets into thread_scratch. */
@@ -363,7 +381,11 @@ static void run_pass(conv_pass *p) {
     for (int32_t i = 0; i < 3; i++)
         if (p->axis[i].count == 0) return;
     p->total_taps = p->axis[0].taps * p->axis[1].taps * p->axis[2].taps;
-    if (p->in_channels && p->total_taps && choose_boxes(p)) {
+    bool reached = p->in_channels && p->total_taps;
+    if (!reached && p->accumulate && !p->bias && !p->relu) return;
+    if (!reached) {
+        parallel_for(unreached_plane, p, p->n * p->groups * p->out_channels);
+    } else if (choose_boxes(p)) {
         parallel_for(conv_chunk, p, p->n * p->groups * p->axis[0].count * p->row_blocks * p->col_blocks * p->m_blocks);
     } else {
         parallel_for(conv_plane, p, p->n * p->groups * p->out_channels);
@@ -383,7 +405,21 @@ static void merge_pointwise_axes(conv_axis axis[3]) {
     axis[0].count = axis[0].source = axis[0].out = axis[1].count = axis[1].source = axis[1].out = 1;
 }
 
+/* 3x3 of stride 1, one group, two dimensions. kernels.def sizes `transformed` by the same conditions: no stricter ones. */
+#define IS_PLAIN_3X3(a)                                                                                                \
+    ((a)->groups == 1 && (a)->kernel[0] == 1 && (a)->kernel[1] == 3 && (a)->kernel[2] == 3 && (a)->size[0] == 1 &&    \
+     (a)->out[0] == 1 && (a)->pad[0] == 0 && all_ones((a)->stride) && all_ones((a)->dilation))
+
+static bool all_ones(const int32_t x[3]) { return x[0] == 1 && x[1] == 1 && x[2] == 1; }
+
 int32_t kernel_conv_f32(const conv_f32_args *a) {
+    if (IS_PLAIN_3X3(a) && winograd_suits(a->c, a->m, a->out[1], a->out[2])) {
+        winograd_conv conv = {a->n, a->c, a->m, a->size[1], a->size[2], a->out[1], a->out[2], a->pad[1], a->pad[2],
+                              a->x, a->w, a->bias, 9 * a->c, 9, false, a->accumulate != 0, a->activation == 1,
+                              a->y, a->transformed};
+        winograd_convolve(&conv);
+        return TW_OK;
+    }
     conv_pass p = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y, .n = a->n, .groups = a->groups,
                    .in_channels = a->c / a->groups, .out_channels = a->m / a->groups, .accumulate = a->accumulate != 0,
                    .relu = a->activation == 1};
@@ -437,10 +473,17 @@ static void swap_weights(const void *args, int32_t channel) {
 }
 
 int32_t kernel_conv_data_gradient_f32(const conv_data_gradient_f32_args *a) {
-    conv_pass p = {.x = a->dy, .w = a->swapped, .bias = a->bias, .y = a->dx, .n = a->n, .groups = a->groups,
+    if (IS_PLAIN_3X3(a) && winograd_suits(a->c, a->m, a->size[1], a->size[2])) {
+        winograd_conv conv = {a->n, a->m, a->c, a->out[1], a->out[2], a->size[1], a->size[2], 2 - a->pad[1],
+                              2 - a->pad[2], a->dy, a->w, a->bias, 9, 9 * a->c, true, a->accumulate != 0,
+                              a->activation == 1, a->dx, a->transformed};
+        winograd_convolve(&conv);
+        return TW_OK;
+    }
+    conv_pass p = {.x = a->dy, .w = a->transformed, .bias = a->bias, .y = a->dx, .n = a->n, .groups = a->groups,
                    .in_channels = a->m / a->groups, .out_channels = a->c / a->groups,
                    .accumulate = a->accumulate != 0, .relu = a->activation == 1};
-    weight_swap swap = {a, p.axis, a->swapped};
+    weight_swap swap = {a, p.axis, a->transformed};
     int32_t first[3];
     for (first[0] = 0; first[0] < min_i32(a->stride[0], a->size[0]); first[0]++) {
         for (first[1] = 0; first[1] < min_i32(a->stride[1], a->size[1]); first[1]++) {

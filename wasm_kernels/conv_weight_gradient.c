@@ -4,6 +4,7 @@
 #include "conv.h"
 #include "parallel.h"
 #include "tile.h"
+#include "winograd.h"
 
 typedef struct {
     const conv_weight_gradient_f32_args *a;
@@ -270,7 +271,21 @@ static bool choose_blocks(weight_pass *p) {
     return true;
 }
 
+/* 3x3 of stride 1, one group, two dimensions. kernels.def sizes `partial` by the same conditions: no stricter ones. */
+static bool is_plain_3x3(const conv_weight_gradient_f32_args *a) {
+    for (int32_t i = 0; i < 3; i++)
+        if (a->kernel[i] != (i ? 3 : 1) || a->stride[i] != 1 || a->dilation[i] != 1) return false;
+    return a->groups == 1 && a->size[0] == 1 && a->out[0] == 1 && a->pad[0] == 0;
+}
+
 int32_t kernel_conv_weight_gradient_f32(const conv_weight_gradient_f32_args *a) {
+    if (a->db) parallel_for(bias_chunk, a, a->m);
+    if (a->n && is_plain_3x3(a) && winograd_suits(a->c, a->m, a->out[1], a->out[2])) {
+        winograd_gradient gradient = {a->n, a->c, a->m, a->size[1], a->size[2], a->out[1], a->out[2], a->pad[1],
+                                      a->pad[2], a->x, a->dy, a->accumulate != 0, a->dw, a->partial};
+        winograd_weight_gradient(&gradient);
+        return TW_OK;
+    }
     weight_pass p = {.a = a, .cg = a->c / a->groups, .mg = a->m / a->groups,
                      .taps = a->kernel[0] * a->kernel[1] * a->kernel[2]};
     for (int32_t i = 0; i < 3; i++) {
@@ -281,6 +296,5 @@ int32_t kernel_conv_weight_gradient_f32(const conv_weight_gradient_f32_args *a) 
         if (choose_blocks(&p)) parallel_for(weight_chunk, &p, a->groups * p.c_blocks * p.m_blocks);
         else parallel_for(weight_pair, &p, a->m * p.cg);
     }
-    if (a->db) parallel_for(bias_chunk, a, a->m);
     return TW_OK;
 }

@@ -59,12 +59,12 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
     x, y, w = 4 * n * c * size**2, 4 * n * m * out**2, 4 * m * c // groups * kernel**2
     words = {"n": n, "c": c, "m": m, "groups": groups, "size": [1, size, size], "kernel": [1, kernel, kernel],
              "out": [1, out, out], "stride": [1, stride, stride], "dilation": [1, 1, 1], "pad": [0, pad, pad],
-             "accumulate": 0, "activation": 0, "work": 1 << 24}  # fmt: skip
+             "accumulate": 0, "activation": 0, "transformed": 1 << 24, "partial": 1 << 24}  # fmt: skip
     name = f"{n}x{c}x{size}x{size} -> {m} {kernel}x{kernel}" + f" s{stride}" * (stride > 1) + f" g{groups}" * (groups > 1)
     flops = 2 * n * m * out**2 * c // groups * kernel**2
     for kind, operands in {
         "conv": {"kernel": "conv_f32", "args": {"x": x, "w": w, "bias": 4 * m, "y": y}},
-        "conv dx": {"kernel": "conv_data_gradient_f32", "args": {"dy": y, "w": w, "bias": None, "dx": x, "swapped": w}},
+        "conv dx": {"kernel": "conv_data_gradient_f32", "args": {"dy": y, "w": w, "bias": None, "dx": x}},
         "conv dw": {"kernel": "conv_weight_gradient_f32", "args": {"x": x, "dy": y, "dw": w, "db": 4 * m}},
     }.items():
         operands["args"].update(words)

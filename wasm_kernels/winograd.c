@@ -1,0 +1,515 @@
+/* F(4x4, 3x3) of A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016): an output tile of 4x4
+   costs 36 products a pair of channels instead of 144. The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity,
+   whose transforms hold no large numbers: the error is about twice that of a direct sum. Vectors hold 4 channels. */
+#include "winograd.h"
+
+#include "parallel.h"
+#include "tile.h"
+
+enum { POINTS = WINOGRAD_POINTS, TILE = 4, PATCH = 6 };
+#define ROOT 1.41421356237309505f
+
+TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
+TW_INLINE int32_t ceil4(int32_t n) { return (n + 3) & ~3; }
+TW_INLINE f32x4 scaled(float a, f32x4 x) { return mul4(splat(a), x); }
+TW_INLINE f32x4 scaled_add(float a, f32x4 x, f32x4 y) { return madd(splat(a), x, y); }
+
+/* ---- the transforms in one dimension ---- */
+
+/* Patch of the source: B'd. */
+TW_INLINE void patch_transform(const f32x4 d[PATCH], f32x4 v[PATCH]) {
+    f32x4 even = scaled_add(-2, d[2], d[4]), odd = scaled_add(-ROOT, d[1], scaled(ROOT / 2, d[3]));
+    f32x4 even2 = scaled_add(-0.5f, d[2], d[4]), odd2 = scaled_add(-ROOT / 2, d[1], scaled(ROOT, d[3]));
+    v[0] = scaled_add(-2.5f, d[2], add4(d[0], d[4]));
+    v[1] = add4(even, odd);
+    v[2] = sub4(even, odd);
+    v[3] = add4(even2, odd2);
+    v[4] = sub4(even2, odd2);
+    v[5] = scaled_add(-2.5f, d[3], add4(d[1], d[5]));
+}
+
+/* Weights: Gg. */
+TW_INLINE void weight_transform(const f32x4 g[3], f32x4 u[PATCH]) {
+    f32x4 even = scaled_add(-1.0f / 3, g[2], scaled(-2.0f / 3, g[0])), odd = scaled(ROOT / 3, g[1]);
+    f32x4 even2 = scaled_add(1.0f / 3, g[2], scaled(1.0f / 6, g[0])), odd2 = scaled(ROOT / 6, g[1]);
+    u[0] = g[0];
+    u[1] = sub4(even, odd);
+    u[2] = add4(even, odd);
+    u[3] = add4(even2, odd2);
+    u[4] = sub4(even2, odd2);
+    u[5] = g[2];
+}
+
+/* Products to outputs: A'm. */
+TW_INLINE void output_transform(const f32x4 m[PATCH], f32x4 y[TILE]) {
+    f32x4 sum = add4(m[1], m[2]), difference = sub4(m[1], m[2]);
+    f32x4 sum2 = add4(m[3], m[4]), difference2 = sub4(m[3], m[4]);
+    y[0] = add4(add4(m[0], sum), sum2);
+    y[1] = scaled_add(ROOT / 2, difference, scaled(ROOT, difference2));
+    y[2] = scaled_add(0.5f, sum, scaled(2, sum2));
+    y[3] = scaled_add(ROOT / 4, difference, scaled_add(2 * ROOT, difference2, m[5]));
+}
+
+/* Its transpose, for the gradient of the outputs: A dy. */
+TW_INLINE void output_gradient_transform(const f32x4 y[TILE], f32x4 m[PATCH]) {
+    f32x4 even = scaled_add(0.5f, y[2], y[0]), odd = scaled_add(ROOT / 4, y[3], scaled(ROOT / 2, y[1]));
+    f32x4 even2 = scaled_add(2, y[2], y[0]), odd2 = scaled_add(2 * ROOT, y[3], scaled(ROOT, y[1]));
+    m[0] = y[0];
+    m[1] = add4(even, odd);
+    m[2] = sub4(even, odd);
+    m[3] = add4(even2, odd2);
+    m[4] = sub4(even2, odd2);
+    m[5] = y[3];
+}
+
+/* The transpose of the transform of the weights: G'u. */
+TW_INLINE void weight_gradient_transform(const f32x4 u[PATCH], f32x4 g[3]) {
+    f32x4 sum = add4(u[1], u[2]), sum2 = add4(u[3], u[4]);
+    g[0] = scaled_add(1.0f / 6, sum2, scaled_add(-2.0f / 3, sum, u[0]));
+    g[1] = scaled_add(ROOT / 6, sub4(u[3], u[4]), scaled(ROOT / 3, sub4(u[2], u[1])));
+    g[2] = scaled_add(1.0f / 3, sub4(sum2, sum), u[5]);
+}
+
+#define ROLLED _Pragma("clang loop unroll(disable)")
+
+/* ---- tiles of a block ---- */
+
+/* The planes of one side of a block, 4 channels interleaved: [line][column][4]. */
+typedef struct {
+    int32_t line, lines; /* columns; lines in all */
+    float *data;
+} interleaved;
+
+/* Rows of tiles [row0, row0 + rows) of all images times columns of tiles [col0, col0 + cols). */
+typedef struct {
+    int32_t tiles_y, tiles_x; /* of an image */
+    int32_t row0, rows, col0, cols;
+} tile_block;
+
+/* Copies the sources of 4 channels; `tall` lines a row of tiles, the first at TILE * ty - pad. What lies outside the plane
+   is never written: it was zeroed once. */
+static void interleave(const interleaved *z, const tile_block *b, const float *x, int32_t channels, int32_t total,
+                       int32_t h, int32_t w, int32_t tall, int32_t pad_y, int32_t pad_x) {
+    int32_t from = b->col0 * TILE - pad_x, lo = max_i32(0, -from), hi = min_i32(z->line, w - from);
+    for (int32_t r = 0; r < b->rows; r++) {
+        int32_t n = (b->row0 + r) / b->tiles_y, top = (b->row0 + r) % b->tiles_y * TILE - pad_y;
+        const float *plane = x + n * total * h * w;
+        for (int32_t i = max_i32(0, -top); i < tall && top + i < h; i++) {
+            const float *src = plane + (top + i) * w + from;
+            float *out = z->data + (r * tall + i) * z->line * 4;
+            int32_t col = lo;
+            if (channels == 4) {
+                for (; col + 4 <= hi; col += 4) {
+                    f32x4 c0 = load4(src + col), c1 = load4(src + h * w + col);
+                    f32x4 c2 = load4(src + 2 * h * w + col), c3 = load4(src + 3 * h * w + col);
+                    transpose4(&c0, &c1, &c2, &c3);
+                    store4(out + 4 * col, c0);
+                    store4(out + 4 * col + 4, c1);
+                    store4(out + 4 * col + 8, c2);
+                    store4(out + 4 * col + 12, c3);
+                }
+            }
+            for (; col < hi; col++) {
+                for (int32_t c = 0; c < 4; c++) out[4 * col + c] = c < channels ? src[c * h * w + col] : 0;
+            }
+        }
+    }
+}
+
+static void zero_floats(float *p, int32_t n) { tw_zero(p, 4 * (size_t)n); }
+
+/* v[point][tile][channel] of 4 channels from the interleaved sources. */
+static void transform_patches(const interleaved *z, const tile_block *b, float *v, int32_t point_stride,
+                              int32_t tile_stride) {
+    for (int32_t r = 0; r < b->rows; r++) {
+        for (int32_t x = 0; x < b->cols; x++, v += tile_stride) {
+            const float *patch = z->data + (r * PATCH * z->line + x * TILE) * 4;
+            f32x4 t[PATCH][PATCH];
+            ROLLED for (int32_t j = 0; j < PATCH; j++, patch += 4) {
+                f32x4 d[PATCH], out[PATCH];
+                UNROLL for (int32_t i = 0; i < PATCH; i++) d[i] = load4(patch + i * z->line * 4);
+                patch_transform(d, out);
+                UNROLL for (int32_t i = 0; i < PATCH; i++) t[i][j] = out[i];
+            }
+            float *point = v;
+            ROLLED for (int32_t i = 0; i < PATCH; i++) {
+                f32x4 out[PATCH];
+                patch_transform(t[i], out);
+                UNROLL for (int32_t j = 0; j < PATCH; j++, point += point_stride) store4(point, out[j]);
+            }
+        }
+    }
+}
+
+/* The same for the gradient of the outputs. */
+static void transform_output_gradients(const interleaved *z, const tile_block *b, float *v, int32_t point_stride,
+                                       int32_t tile_stride) {
+    for (int32_t r = 0; r < b->rows; r++) {
+        for (int32_t x = 0; x < b->cols; x++, v += tile_stride) {
+            const float *tile = z->data + (r * TILE * z->line + x * TILE) * 4;
+            f32x4 t[PATCH][TILE];
+            ROLLED for (int32_t j = 0; j < TILE; j++, tile += 4) {
+                f32x4 d[TILE], out[PATCH];
+                UNROLL for (int32_t i = 0; i < TILE; i++) d[i] = load4(tile + i * z->line * 4);
+                output_gradient_transform(d, out);
+                UNROLL for (int32_t i = 0; i < PATCH; i++) t[i][j] = out[i];
+            }
+            float *point = v;
+            ROLLED for (int32_t i = 0; i < PATCH; i++) {
+                f32x4 out[PATCH];
+                output_gradient_transform(t[i], out);
+                UNROLL for (int32_t j = 0; j < PATCH; j++, point += point_stride) store4(point, out[j]);
+            }
+        }
+    }
+}
+
+/* ---- products ---- */
+
+/* c[rows][4 * vecs] (+)= sum over p of a(i, p) b(p, j): a(i, p) = a[i * a_row + p] if `in_place`, else a[i + p * a_row];
+   b(p, j) = b[p * b_row + j]. */
+TW_INLINE void product_tile(const int32_t rows, const int32_t vecs, const bool in_place, int32_t k, const float *a,
+                            int32_t a_row, const float *b, const int32_t b_row, float *c, int32_t c_row, bool add) {
+    f32x4 acc[TILE_ROWS][2];
+    const float *line[TILE_ROWS];
+    const int32_t lines = in_place ? rows : 1;
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
+    }
+    if (add) {
+        UNROLL for (int32_t i = 0; i < rows; i++) {
+            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = load4(c + i * c_row + 4 * j);
+        }
+    }
+    UNROLL for (int32_t i = 0; i < lines; i++) line[i] = a + i * a_row;
+    /* k is a multiple of 4 where a is read in place. */
+    for (const int32_t unroll = in_place ? 4 : 1; k > 0; k -= unroll) {
+        UNROLL for (int32_t u = 0; u < unroll; u++) {
+            f32x4 bv[2];
+            UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * j);
+            UNROLL for (int32_t i = 0; i < rows; i++) {
+                f32x4 av = load_splat(in_place ? line[i] + u : line[0] + i);
+                UNROLL for (int32_t j = 0; j < vecs; j++) {
+                    acc[i][j] = madd(av, bv[j], acc[i][j]);
+                    IN_ORDER(acc[i][j]);
+                }
+            }
+            b += b_row;
+        }
+        UNROLL for (int32_t i = 0; i < lines; i++) line[i] += in_place ? 4 : a_row;
+    }
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        UNROLL for (int32_t j = 0; j < vecs; j++) store4(c + i * c_row + 4 * j, acc[i][j]);
+    }
+}
+
+#define TILE_PARAMS                                                                                                    \
+    int32_t k, const float *a, int32_t a_row, const float *b, int32_t b_row, float *c, int32_t c_row, bool add
+#define ROWS_TILE(rows)                                                                                                \
+    static void forward_##rows##x8(TILE_PARAMS) {                                                                      \
+        (void)b_row;                                                                                                   \
+        product_tile(rows, 2, true, k, a, a_row, b, 8, c, c_row, add);                                                 \
+    }                                                                                                                  \
+    static void forward_##rows##x4(TILE_PARAMS) {                                                                      \
+        (void)b_row;                                                                                                   \
+        product_tile(rows, 1, true, k, a, a_row, b, 4, c, c_row, add);                                                 \
+    }                                                                                                                  \
+    static void gradient_##rows##x8(TILE_PARAMS) { product_tile(rows, 2, false, k, a, a_row, b, b_row, c, c_row, add); } \
+    static void gradient_##rows##x4(TILE_PARAMS) { product_tile(rows, 1, false, k, a, a_row, b, b_row, c, c_row, add); }
+#define ROWS_ENTRY(rows) {{forward_##rows##x8, forward_##rows##x4}, {gradient_##rows##x8, gradient_##rows##x4}}
+
+ROWS_TILE(1)
+ROWS_TILE(2)
+ROWS_TILE(3)
+ROWS_TILE(4)
+#ifdef TW_RELAXED
+ROWS_TILE(5)
+ROWS_TILE(6)
+#endif
+
+typedef void (*tile_fn)(TILE_PARAMS);
+static const tile_fn tiles[TILE_ROWS][2][2] = {
+    ROWS_ENTRY(1), ROWS_ENTRY(2), ROWS_ENTRY(3), ROWS_ENTRY(4),
+#ifdef TW_RELAXED
+    ROWS_ENTRY(5), ROWS_ENTRY(6),
+#endif
+};
+
+/* ---- blocks ---- */
+
+/* Transformed sources of a block stay in the second-level cache. */
+enum { BLOCK_FLOATS = 64 << 10, MAX_TILES = 60, MIN_TILES = 8, POINT_PADDING = 16, M_BLOCK = 16 };
+/* Blocks that keep all threads busy, unless they would hold too few tiles for what they read of the weights. */
+enum { ENOUGH_BLOCKS = 8, FEW_TILES = 16 };
+
+typedef struct {
+    int32_t rows, cols, row_blocks, col_blocks;
+} tile_split;
+
+/* Blocks of at most `tiles` tiles: whole rows of tiles, or parts of one row. */
+static tile_split split_tiles(int32_t n, int32_t tiles_y, int32_t tiles_x, int32_t tiles) {
+    tile_split s = {1, tiles_x, 0, 1};
+    int32_t rows = n * tiles_y;
+    if (tiles_x > tiles) {
+        s.col_blocks = ceil_div(tiles_x, tiles);
+        s.cols = ceil_div(tiles_x, s.col_blocks);
+        s.row_blocks = rows;
+        return s;
+    }
+    int32_t busy = min_i32(ENOUGH_BLOCKS, rows * tiles_x / FEW_TILES);
+    s.rows = ceil_div(rows, max_i32(1, max_i32(busy, ceil_div(rows, tiles / tiles_x))));
+    s.row_blocks = ceil_div(rows, s.rows);
+    return s;
+}
+
+static tile_block block_at(const tile_split *s, int32_t n, int32_t tiles_y, int32_t tiles_x, int32_t index) {
+    tile_block b = {tiles_y, tiles_x, index / s->col_blocks * s->rows, 0, index % s->col_blocks * s->cols, 0};
+    b.rows = min_i32(s->rows, n * tiles_y - b.row0);
+    b.cols = min_i32(s->cols, tiles_x - b.col0);
+    return b;
+}
+
+static int32_t tiles_per_block(int32_t channels) {
+    return max_i32(MIN_TILES, min_i32(MAX_TILES, BLOCK_FLOATS / (POINTS * ceil4(channels))));
+}
+
+/* ---- convolution ---- */
+
+typedef struct {
+    const winograd_conv *conv;
+    int32_t tiles_y, tiles_x;
+    tile_split split;
+} conv_pass;
+
+/* Weights u[point][panel of 8 channels m][c][8]; a last panel of 4 or fewer has [c][4]. */
+static void transform_weights(const void *args, int32_t chunk) {
+    const winograd_conv *conv = args;
+    int32_t c4 = ceil4(conv->c), m0 = 4 * chunk, point_stride = c4 * ceil4(conv->m);
+    int32_t width = ceil4(conv->m) - (m0 & ~7) >= 8 ? 8 : 4;
+    for (int32_t c = 0; c < c4; c++) {
+        float lanes[9][4] = {{0}};
+        for (int32_t i = 0; c < conv->c && i < 4 && m0 + i < conv->m; i++) {
+            const float *g = conv->g + (m0 + i) * conv->g_m + c * conv->g_c;
+            for (int32_t t = 0; t < 9; t++) lanes[t][i] = g[conv->flipped ? 8 - t : t];
+        }
+        f32x4 t[PATCH][3];
+        UNROLL for (int32_t j = 0; j < 3; j++) {
+            f32x4 g[3] = {load4(lanes[j]), load4(lanes[3 + j]), load4(lanes[6 + j])}, u[PATCH];
+            weight_transform(g, u);
+            UNROLL for (int32_t i = 0; i < PATCH; i++) t[i][j] = u[i];
+        }
+        float *out = conv->u + (m0 & ~7) * c4 + c * width + (m0 & 7);
+        UNROLL for (int32_t i = 0; i < PATCH; i++) {
+            f32x4 u[PATCH];
+            weight_transform(t[i], u);
+            UNROLL for (int32_t j = 0; j < PATCH; j++) store4(out + (i * PATCH + j) * point_stride, u[j]);
+        }
+    }
+}
+
+static void store_columns(float *y, f32x4 v, int32_t cols, bool accumulate) {
+    if (cols >= 4) {
+        store4(y, accumulate ? add4(v, load4(y)) : v);
+        return;
+    }
+    store_part(y, accumulate ? add4(v, load_part(y, cols)) : v, cols);
+}
+
+/* One tile of 4 channels: 36 products to 4x4 outputs. */
+static void finish_tile(const winograd_conv *conv, const float *products, int32_t point_stride, int32_t m, float *y,
+                        int32_t rows, int32_t cols) {
+    f32x4 t[TILE][PATCH];
+    ROLLED for (int32_t j = 0; j < PATCH; j++, products += point_stride) {
+        f32x4 in[PATCH], out[TILE];
+        UNROLL for (int32_t i = 0; i < PATCH; i++) in[i] = load4(products + i * PATCH * point_stride);
+        output_transform(in, out);
+        UNROLL for (int32_t i = 0; i < TILE; i++) t[i][j] = out[i];
+    }
+    int32_t channels = min_i32(4, conv->m - m), plane = conv->out_h * conv->out_w;
+    f32x4 bias = splat(0);
+    if (conv->bias) bias = channels == 4 ? load4(conv->bias + m) : load_part(conv->bias + m, channels);
+    for (int32_t i = 0; i < rows; i++, y += conv->out_w) {
+        f32x4 out[TILE];
+        output_transform(t[i], out);
+        UNROLL for (int32_t j = 0; j < TILE; j++) out[j] = add4(out[j], bias);
+        transpose4(&out[0], &out[1], &out[2], &out[3]);
+        for (int32_t c = 0; c < channels; c++) {
+            f32x4 v = out[c];
+            if (conv->relu && !conv->accumulate) v = wasm_f32x4_pmax(v, splat(0));
+            store_columns(y + c * plane, v, cols, conv->accumulate);
+        }
+    }
+}
+
+static void finish_block(const conv_pass *p, const tile_block *b, const float *products, int32_t point_stride,
+                         int32_t tile_stride, int32_t m0, int32_t m_count) {
+    const winograd_conv *conv = p->conv;
+    for (int32_t r = 0; r < b->rows; r++) {
+        int32_t n = (b->row0 + r) / b->tiles_y, top = (b->row0 + r) % b->tiles_y * TILE;
+        int32_t rows = min_i32(TILE, conv->out_h - top);
+        for (int32_t x = 0; x < b->cols; x++, products += tile_stride) {
+            int32_t left = (b->col0 + x) * TILE, cols = min_i32(TILE, conv->out_w - left);
+            for (int32_t m = 0; m < m_count; m += 4) {
+                float *y = conv->y + ((n * conv->m + m0 + m) * conv->out_h + top) * conv->out_w + left;
+                finish_tile(conv, products + m, point_stride, m0 + m, y, rows, cols);
+            }
+        }
+    }
+}
+
+static void convolve_block(const void *args, int32_t index) {
+    const conv_pass *p = args;
+    const winograd_conv *conv = p->conv;
+    tile_block b = block_at(&p->split, conv->n, p->tiles_y, p->tiles_x, index);
+    int32_t n_tiles = b.rows * b.cols, c4 = ceil4(conv->c), m4 = ceil4(conv->m);
+    int32_t v_stride = n_tiles * c4 + POINT_PADDING, out_stride = n_tiles * M_BLOCK + POINT_PADDING;
+    float *v = thread_scratch(), *products = v + POINTS * v_stride;
+    interleaved z = {b.cols * TILE + 2, b.rows * PATCH, products};
+    zero_floats(z.data, z.line * z.lines * 4);
+    for (int32_t c = 0; c < conv->c; c += 4) {
+        interleave(&z, &b, conv->x + c * conv->h * conv->w, min_i32(4, conv->c - c), conv->c, conv->h, conv->w, PATCH,
+                   conv->pad_y, conv->pad_x);
+        transform_patches(&z, &b, v + c, v_stride, c4);
+    }
+    int32_t blocks = row_blocks(n_tiles);
+    for (int32_t m = 0; m < m4; m += M_BLOCK) {
+        int32_t count = min_i32(M_BLOCK, m4 - m);
+        for (int32_t point = 0; point < POINTS; point++) {
+            const float *u = conv->u + point * c4 * m4 + m * c4, *source = v + point * v_stride;
+            float *out = products + point * out_stride;
+            for (int32_t j = 0; j < count; j += 8) {
+                for (int32_t i = 0; i < blocks; i++) {
+                    int32_t row = row_block_start(n_tiles, i), rows = row_block_start(n_tiles, i + 1) - row;
+                    tiles[rows - 1][0][count - j < 8](c4, source + row * c4, c4, u + j * c4, 0, out + row * M_BLOCK + j,
+                                                      M_BLOCK, false);
+                }
+            }
+        }
+        finish_block(p, &b, products, out_stride, M_BLOCK, m, min_i32(count, conv->m - m));
+    }
+}
+
+static void relu_plane(const void *args, int32_t plane) {
+    const winograd_conv *conv = args;
+    int32_t n = conv->out_h * conv->out_w, i = 0;
+    float *y = conv->y + plane * n;
+    for (; i + 4 <= n; i += 4) store4(y + i, wasm_f32x4_pmax(load4(y + i), splat(0)));
+    for (; i < n; i++) y[i] = y[i] < 0 ? 0 : y[i];
+}
+
+void winograd_convolve(const winograd_conv *conv) {
+    conv_pass p = {.conv = conv, .tiles_y = ceil_div(conv->out_h, TILE), .tiles_x = ceil_div(conv->out_w, TILE)};
+    p.split = split_tiles(conv->n, p.tiles_y, p.tiles_x, tiles_per_block(conv->c));
+    parallel_for(transform_weights, conv, ceil_div(conv->m, 4));
+    parallel_for(convolve_block, &p, p.split.row_blocks * p.split.col_blocks);
+    if (conv->relu && conv->accumulate) parallel_for(relu_plane, conv, conv->n * conv->m);
+}
+
+bool winograd_suits(int32_t c, int32_t m, int32_t out_h, int32_t out_w) {
+    if (c < WINOGRAD_MIN_CHANNELS || m < WINOGRAD_MIN_CHANNELS) return false;
+    if (c > WINOGRAD_MAX_CHANNELS || m > WINOGRAD_MAX_CHANNELS) return false;
+    double covered = 16.0 * ceil_div(out_h, TILE) * ceil_div(out_w, TILE);
+    return 2.0 * out_h * out_w >= covered;
+}
+
+/* ---- gradient by the weights ---- */
+
+typedef struct {
+    const winograd_gradient *gradient;
+    int32_t tiles_y, tiles_x, groups, m_blocks, m_block;
+    tile_split split;
+} gradient_pass;
+
+/* partial[group][point][m][c] (+)= sum over the tiles of a block. */
+static void add_block(const gradient_pass *p, const tile_block *b, int32_t m0, int32_t m_count, float *partial, bool add) {
+    const winograd_gradient *g = p->gradient;
+    int32_t n_tiles = b->rows * b->cols, c4 = ceil4(g->c), m4 = ceil4(m_count);
+    int32_t v_stride = n_tiles * c4 + POINT_PADDING, w_stride = n_tiles * m4 + POINT_PADDING;
+    float *v = thread_scratch(), *w = v + POINTS * v_stride;
+    interleaved z = {b->cols * TILE + 2, b->rows * PATCH, w + POINTS * w_stride};
+    zero_floats(z.data, z.line * z.lines * 4);
+    for (int32_t c = 0; c < g->c; c += 4) {
+        interleave(&z, b, g->x + c * g->h * g->w, min_i32(4, g->c - c), g->c, g->h, g->w, PATCH, g->pad_y, g->pad_x);
+        transform_patches(&z, b, v + c, v_stride, c4);
+    }
+    z.line = b->cols * TILE;
+    z.lines = b->rows * TILE;
+    zero_floats(z.data, z.line * z.lines * 4);
+    for (int32_t m = 0; m < m_count; m += 4) {
+        interleave(&z, b, g->dy + (m0 + m) * g->out_h * g->out_w, min_i32(4, m_count - m), g->m, g->out_h, g->out_w, TILE,
+                   0, 0);
+        transform_output_gradients(&z, b, w + m, w_stride, m4);
+    }
+    int32_t blocks = row_blocks(m_count);
+    for (int32_t point = 0; point < POINTS; point++) {
+        float *out = partial + (point * g->m + m0) * c4;
+        for (int32_t j = 0; j < c4; j += 8) {
+            for (int32_t i = 0; i < blocks; i++) {
+                int32_t row = row_block_start(m_count, i), rows = row_block_start(m_count, i + 1) - row;
+                tiles[rows - 1][1][c4 - j < 8](n_tiles, w + point * w_stride + row, m4, v + point * v_stride + j, c4,
+                                               out + row * c4 + j, c4, add);
+            }
+        }
+    }
+}
+
+static void gradient_chunk(const void *args, int32_t chunk) {
+    const gradient_pass *p = args;
+    const winograd_gradient *g = p->gradient;
+    int32_t group = chunk / p->m_blocks, m0 = chunk % p->m_blocks * p->m_block;
+    int32_t m_count = min_i32(p->m_block, g->m - m0), n_blocks = p->split.row_blocks * p->split.col_blocks;
+    int32_t first = (int32_t)((int64_t)group * n_blocks / p->groups);
+    int32_t end = (int32_t)((int64_t)(group + 1) * n_blocks / p->groups);
+    float *partial = g->partial + group * POINTS * g->m * ceil4(g->c);
+    for (int32_t i = first; i < end; i++) {
+        tile_block b = block_at(&p->split, g->n, p->tiles_y, p->tiles_x, i);
+        add_block(p, &b, m0, m_count, partial, i > first);
+    }
+}
+
+/* Sums the groups in order and transforms back: all weights of one channel m. */
+static void finish_gradient(const void *args, int32_t m) {
+    const gradient_pass *p = args;
+    const winograd_gradient *g = p->gradient;
+    int32_t c4 = ceil4(g->c), point_stride = g->m * c4;
+    for (int32_t c = 0; c < g->c; c += 4) {
+        f32x4 t[3][PATCH];
+        ROLLED for (int32_t j = 0; j < PATCH; j++) {
+            f32x4 u[PATCH], out[3];
+            UNROLL for (int32_t i = 0; i < PATCH; i++) {
+                const float *at = g->partial + (i * PATCH + j) * point_stride + m * c4 + c;
+                u[i] = load4(at);
+                for (int32_t group = 1; group < p->groups; group++) u[i] = add4(u[i], load4(at += POINTS * point_stride));
+            }
+            weight_gradient_transform(u, out);
+            UNROLL for (int32_t i = 0; i < 3; i++) t[i][j] = out[i];
+        }
+        float *dw = g->dw + (m * g->c + c) * 9;
+        int32_t channels = min_i32(4, g->c - c);
+        for (int32_t i = 0; i < 3; i++) {
+            f32x4 out[3];
+            float lanes[4];
+            weight_gradient_transform(t[i], out);
+            UNROLL for (int32_t j = 0; j < 3; j++) {
+                store4(lanes, out[j]);
+                for (int32_t k = 0; k < channels; k++) {
+                    float *at = dw + k * 9 + i * 3 + j;
+                    *at = g->accumulate ? *at + lanes[k] : lanes[k];
+                }
+            }
+        }
+    }
+}
+
+void winograd_weight_gradient(const winograd_gradient *g) {
+    gradient_pass p = {.gradient = g, .tiles_y = ceil_div(g->out_h, TILE), .tiles_x = ceil_div(g->out_w, TILE)};
+    int32_t floats = POINTS * g->m * ceil4(g->c);
+    p.groups = max_i32(1, min_i32(WINOGRAD_GROUPS, WINOGRAD_PARTIAL_FLOATS / floats));
+    p.m_block = ceil4(ceil_div(g->m, ceil_div(WINOGRAD_GROUPS, p.groups)));
+    if (p.m_block < 32) p.m_block = min_i32(32, ceil4(g->m));
+    p.m_blocks = ceil_div(g->m, p.m_block);
+    p.split = split_tiles(g->n, p.tiles_y, p.tiles_x, tiles_per_block(ceil4(g->c) + p.m_block));
+    p.groups = min_i32(p.groups, p.split.row_blocks * p.split.col_blocks);
+    parallel_for(gradient_chunk, &p, p.groups * p.m_blocks);
+    parallel_for(finish_gradient, &p, g->m);
+}

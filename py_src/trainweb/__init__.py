@@ -12,6 +12,7 @@ from trainweb._version import __version__
 
 if TYPE_CHECKING:
     from trainweb import api, artifacts, compat, errors, onnxblock
+    from trainweb.compat.gradient_graph import GradientGraphBuilder
     from trainweb.training.core import set_seed
     from trainweb.training.inference import InferenceSession
     from trainweb.training.session import TrainingSession
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "CheckpointState": "trainweb.training.state",
+    "GradientGraphBuilder": "trainweb.compat.gradient_graph",
     "InferenceSession": "trainweb.training.inference",
     "TrainingSession": "trainweb.training.session",
     "set_seed": "trainweb.training.core",
@@ -26,8 +28,8 @@ _HOMES = {
 _MODULES = ("api", "artifacts", "compat", "errors", "onnxblock")
 
 __all__ = [
-    "CheckpointState", "InferenceSession", "TrainingSession", "__version__", "api", "artifacts", "compat", "errors",
-    "onnxblock", "set_seed",
+    "CheckpointState", "GradientGraphBuilder", "InferenceSession", "TrainingSession", "__version__", "api", "artifacts",
+    "compat", "errors", "onnxblock", "set_seed",
 ]  # fmt: skip
 
 

@@ -1,1 +1,12 @@
-"""Older names of the onnxruntime Python package."""
+"""Older names of the onnxruntime Python package: `trainweb.compat.onnxruntime`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name == "onnxruntime":
+        return import_module("trainweb.compat.onnxruntime")
+    raise AttributeError(f"module 'trainweb.compat' has no attribute {name!r}")

@@ -1,0 +1,197 @@
+"""The Python interface before onnxblock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.conformance.models import make_model, mlp, normal
+
+from trainweb.compat.onnxruntime import TrainingParameters, TrainingSession
+from trainweb.errors import CheckpointError, FeedError, ModelError, UnsupportedError
+
+X, T = normal(4, 5, seed=5), normal(4, 3, seed=6)
+
+
+def model() -> onnx.ModelProto:
+    """The MLP with its mean squared error as an output beside the logits."""
+    m = mlp()
+    m.graph.input.append(helper.make_tensor_value_info("target", onnx.TensorProto.FLOAT, ["batch", 3]))
+    m.graph.node.extend(
+        [
+            helper.make_node("Sub", ["logits", "target"], ["difference"], "difference"),
+            helper.make_node("Mul", ["difference", "difference"], ["square"], "square"),
+            helper.make_node("ReduceMean", ["square"], ["loss"], "mean", keepdims=0),
+        ]
+    )
+    m.graph.output.append(helper.make_tensor_value_info("loss", onnx.TensorProto.FLOAT, []))
+    return m
+
+
+def parameters(**attributes: Any) -> TrainingParameters:
+    p = TrainingParameters(loss_output_name="loss", training_optimizer_name="AdamOptimizer")
+    for name, value in attributes.items():
+        setattr(p, name, value)
+    return p
+
+
+def weights() -> dict[str, np.ndarray]:
+    return {
+        "fc1.weight": normal(4, 5), "fc1.bias": normal(4, seed=1), "fc2.weight": normal(3, 4, seed=2),
+        "fc2.bias": normal(3, seed=3),
+    }  # fmt: skip
+
+
+def loss_and_gradients(w: dict[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+    """In float64."""
+    w = {n: a.astype(np.float64) for n, a in w.items()}
+    h = X @ w["fc1.weight"].T + w["fc1.bias"]
+    a = np.maximum(h, 0)
+    d = a @ w["fc2.weight"].T + w["fc2.bias"] - T
+    dy = 2 * d / d.size
+    dh = (dy @ w["fc2.weight"]) * (h > 0)
+    gradients = {"fc1.weight": dh.T @ X, "fc1.bias": dh.sum(0), "fc2.weight": dy.T @ a, "fc2.bias": dy.sum(0)}
+    return float((d**2).mean()), gradients
+
+
+def feeds(rate: float | None = 0.1) -> dict[str, Any]:
+    return {"x": X, "target": T} | ({} if rate is None else {"Learning_Rate": np.array([rate], np.float32)})
+
+
+@pytest.fixture
+def opened() -> Any:
+    sessions: list[TrainingSession] = []
+
+    def open_session(p: TrainingParameters, m: Any = None) -> TrainingSession:
+        sessions.append(TrainingSession((m or model()).SerializeToString(), p))
+        return sessions[-1]
+
+    yield open_session
+    for s in sessions:
+        s.release()
+
+
+def test_sgd_steps(opened: Any) -> None:
+    session = opened(parameters(training_optimizer_name="SGDOptimizer"))
+    w = weights()
+    for _ in range(3):
+        loss, gradients = loss_and_gradients(w)
+        np.testing.assert_allclose(session.run(["loss"], feeds())[0], loss, rtol=1e-5)
+        w = {n: a - 0.1 * gradients[n] for n, a in w.items()}
+    for name, array in session.get_model_state()["full_precision"].items():
+        np.testing.assert_allclose(array, w[name], rtol=1e-4, atol=1e-5)
+    assert session.get_optimizer_state() == {}
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_adam_steps(opened: Any, clip: bool) -> None:
+    attributes = {"alpha": 0.8, "beta": 0.95, "lambda": 0.1, "epsilon": 1e-6, "max_norm_clip": 0.05}
+    session = opened(
+        parameters(optimizer_attributes_map=dict.fromkeys(weights(), attributes), enable_grad_norm_clip=clip)
+    )
+    w = weights()
+    m, v = ({n: np.zeros_like(a, np.float64) for n, a in w.items()} for _ in range(2))
+    for t in range(1, 4):
+        session.run(None, feeds())
+        _, g = loss_and_gradients(w)
+        norm = np.sqrt(sum((a**2).sum() for a in g.values()))
+        factor = min(1.0, 0.05 / (norm + 1e-6)) if clip else 1.0
+        for n in w:
+            m[n] = 0.8 * m[n] + 0.2 * factor * g[n]
+            v[n] = 0.95 * v[n] + 0.05 * (factor * g[n]) ** 2
+            step = m[n] / (1 - 0.8**t) / (np.sqrt(v[n] / (1 - 0.95**t)) + 1e-6)
+            w[n] = w[n] * (1 - 0.1 * 0.1) - 0.1 * step
+    state = session.get_state()
+    for n in w:
+        np.testing.assert_allclose(state[n], w[n], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(state[f"Moment_1_{n}"], m[n], rtol=1e-3, atol=1e-5)
+        assert state[f"Update_Count_{n}"] == 3
+
+
+def test_without_an_optimizer_gradients_are_outputs(opened: Any) -> None:
+    session = opened(
+        parameters(
+            training_optimizer_name="", set_gradients_as_graph_outputs=True, weights_to_train={"fc2.bias", "fc1.bias"}
+        )
+    )
+    assert [o.name for o in session.get_outputs()] == ["logits", "loss", "fc1.bias_grad", "fc2.bias_grad"]
+    assert [i.name for i in session.get_inputs()] == ["x", "target"]
+    _, gradients = loss_and_gradients(weights())
+    for _ in range(2):  # nothing accumulates between steps
+        got = session.run(["fc2.bias_grad", "loss", "fc1.bias_grad"], feeds(None))
+        np.testing.assert_allclose(got[0], gradients["fc2.bias"], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(got[2], gradients["fc1.bias"], rtol=1e-4, atol=1e-6)
+
+
+def test_micro_batches_are_summed_before_an_update(opened: Any) -> None:
+    session = opened(parameters(training_optimizer_name="SGDOptimizer", gradient_accumulation_steps=2))
+    before = session.get_state()
+    session.run(["loss"], feeds())
+    assert all(np.array_equal(a, session.get_state()[n]) for n, a in before.items())
+    session.run(["loss"], feeds())
+    _, gradients = loss_and_gradients(weights())
+    after = session.get_state()
+    for name, array in before.items():
+        np.testing.assert_allclose(after[name], array - 0.1 * 2 * gradients[name], rtol=1e-4, atol=1e-5)
+
+
+def test_state_travels_to_another_session(opened: Any) -> None:
+    first, second = opened(parameters()), opened(parameters())
+    for _ in range(2):
+        first.run(["loss"], feeds())
+    state = first.get_state()
+    second.load_state(state, strict=True)
+    for session in (first, second):
+        session.run(["loss"], feeds())
+    for name, array in first.get_state().items():
+        np.testing.assert_array_equal(second.get_state()[name], array)
+    with pytest.raises(CheckpointError, match="has no zz"):
+        second.load_state({"zz": np.zeros(1)}, strict=True)
+    initial = parameters()
+    initial.set_optimizer_initial_state(first.get_optimizer_state())
+    third = opened(initial)
+    np.testing.assert_array_equal(third.get_state()["Moment_1_fc1.bias"], first.get_state()["Moment_1_fc1.bias"])
+
+
+def test_weights_that_are_not_trained(opened: Any) -> None:
+    session = opened(parameters(weights_not_to_train={"fc1.weight"}, immutable_weights={"Gemm": {2: 0.0}}))
+    assert list(session.get_model_state()["full_precision"]) == ["fc2.weight"]
+    assert session.is_output_fp32_node("loss") and not session.is_output_fp32_node("zz")
+    assert session.get_partition_info_map() == {} and session.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_what_cannot_be_done_is_refused() -> None:
+    data = model().SerializeToString()
+    for wrong, error, text in (
+        ({"loss_output_name": "zz"}, ModelError, "'zz' is no output of the model; there are logits, loss"),
+        ({"training_optimizer_name": "LambOptimizer"}, UnsupportedError, "'LambOptimizer' is not supported"),
+        ({"use_mixed_precision": True}, UnsupportedError, "use_mixed_precision is True; only False"),
+        ({"world_size": 2}, UnsupportedError, "world_size is 2; only 1"),
+        ({"gradient_accumulation_steps": 0}, ModelError, "at least 1"),
+        ({"optimizer_attributes_map": {"fc1.bias": {"alpha": 0.8}, "fc2.bias": {}}}, UnsupportedError, "differ"),
+        ({"optimizer_int_attributes_map": {"fc1.bias": {"weight_decay_mode": 1}}}, UnsupportedError, "mode 1"),
+    ):
+        with pytest.raises(error, match=text):
+            TrainingSession(data, parameters(**wrong))
+    session = TrainingSession(data, parameters())
+    with pytest.raises(FeedError, match="'Learning_Rate' is missing"):
+        session.run(["loss"], feeds(None))
+    session.release()
+
+
+def test_models_with_shared_inputs() -> None:
+    shared = make_model(
+        [
+            helper.make_node("Mul", ["x", "w"], ["y"]),
+            helper.make_node("Mul", ["y", "w"], ["z"]),
+            helper.make_node("ReduceSum", ["z"], ["loss"], keepdims=0),
+        ],
+        {"x": [3]}, {"loss": []}, {"w": normal(3)},
+    )  # fmt: skip
+    session = TrainingSession(shared, parameters(training_optimizer_name="", set_gradients_as_graph_outputs=True))
+    x = normal(3, seed=1)
+    np.testing.assert_allclose(session.run(["w_grad"], {"x": x})[0], 2 * normal(3) * x, rtol=1e-5)
+    session.release()

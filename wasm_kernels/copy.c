@@ -4,6 +4,18 @@
 
 enum { MAX_RANK = 8, COPY_CHUNK_BYTES = 256 << 10 };
 
+/* Copy a row; a call of memory.copy costs more than a short loop. */
+void copy_row(uint8_t *dst, const uint8_t *src, size_t nbytes) {
+    if (nbytes > 256) {
+        tw_copy(dst, src, nbytes);
+        return;
+    }
+    size_t i = 0;
+    for (; i + 16 <= nbytes; i += 16) wasm_v128_store(dst + i, wasm_v128_load(src + i));
+    for (; i + 4 <= nbytes; i += 4) *(uint32_t *)(dst + i) = *(const uint32_t *)(src + i);
+    for (; i < nbytes; i++) dst[i] = src[i];
+}
+
 static void copy_chunk(const void *args, int32_t chunk) {
     const copy_args *a = args;
     int32_t lo = chunk * COPY_CHUNK_BYTES;
@@ -95,7 +107,7 @@ static void copy_rows(const void *args, int32_t chunk) {
     for (int32_t at = lo; at < hi; at++) {
         int64_t src, dst;
         locate(v, at, &src, &dst);
-        tw_copy(v->dst + dst * v->size, v->src + src * v->size, nbytes);
+        copy_row(v->dst + dst * v->size, v->src + src * v->size, nbytes);
     }
 }
 

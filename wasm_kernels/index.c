@@ -19,7 +19,7 @@ TW_INLINE void copy_element(uint8_t *dst, const uint8_t *src, int64_t size) {
     if (size == 4) *(uint32_t *)dst = *(const uint32_t *)src;
     else if (size == 8) *(uint64_t *)dst = *(const uint64_t *)src;
     else if (size == 1) *dst = *src;
-    else tw_copy(dst, src, (size_t)size);
+    else copy_row(dst, src, (size_t)size);
 }
 
 /* ---- rows ---- */

@@ -46,6 +46,9 @@ TW_INLINE f32x4 clamp4(f32x4 x, float low, float high) {
 /* All ones in the first n (0..3) lanes. */
 TW_INLINE v128_t first_lanes(int32_t n) { return wasm_i32x4_gt(wasm_i32x4_splat(n), wasm_i32x4_const(0, 1, 2, 3)); }
 
+/* Copy a row (copy.c). */
+void copy_row(uint8_t *dst, const uint8_t *src, size_t nbytes);
+
 /* The first n (1..3) floats at p and zeros; never reads beyond them. */
 TW_INLINE f32x4 load_part(const float *p, int32_t n) {
     f32x4 x = wasm_v128_load32_zero(p);

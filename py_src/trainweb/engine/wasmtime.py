@@ -78,6 +78,8 @@ class WasmtimeEngine(Engine):
         self._table: wt.Table = self._exports["__indirect_function_table"]  # type: ignore[assignment]
         self.description = Description.parse(self.read(self._call("tw_description"), self._call("tw_description_size")))
         self._run = self._exports["tw_run"]
+        stack: Any = self._exports["__stack_pointer"]
+        self._stack, self._stack_top = stack, stack.value(self._store)
 
     def _instantiate(self, module: wt.Module, imports: dict[tuple[str, str], Any]) -> wt.Instance:
         try:
@@ -149,6 +151,7 @@ class WasmtimeEngine(Engine):
         try:
             return int(self._run(self._store, _signed(plan)))  # type: ignore[operator]
         except wt.Trap as e:
+            self._stack.set_value(self._store, self._stack_top)
             raise self.trap_error(plan, e.message.splitlines()[-1]) from e
 
     def bytes_in_use(self) -> int:

@@ -237,7 +237,7 @@ def summary(page: Page, load_seconds: float, wall_seconds: float) -> float:
         "trained for": f"{report['epoch']:.3g} epochs, {report['step']} steps",
         "training time": f"{report['trainSeconds']:.1f} s, with evaluation {wall_seconds:.1f} s",
         "speed": f"{report['step'] / report['trainSeconds']:.1f} steps/s",
-        "last loss": f"{report['loss']:.4f}",
+        "training loss": f"{report['loss']:.4f}",
         "test loss": f"{report['testLoss']:.4f}",
         "test accuracy": f"{accuracy:.2%} (target {TARGET_ACCURACY:.0%}: {verdict})",
     }

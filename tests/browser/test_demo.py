@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,12 @@ def test_phone_shows_all_without_sideways_scrolling(loaded: Page, scheme: str) -
         loaded.emulate_media(color_scheme=None)
         if size:
             loaded.set_viewport_size(size)
+
+
+def test_page_is_typed_against_the_package() -> None:
+    command = ["npx", "--no-install", "tsc", "-p", "web/demo/tsconfig.json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_every_control_has_a_name(loaded: Page) -> None:

@@ -169,5 +169,5 @@ function lossTicks(low: number, high: number): number[] {
 }
 
 function fade(hex: string): string {
-  return `${hex}55`;
+  return `${hex}40`;
 }

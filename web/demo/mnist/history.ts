@@ -26,6 +26,11 @@ export class History {
     return this.test.at(-1);
   }
 
+  /** The smoothed training loss of the moment. */
+  get loss(): number | undefined {
+    return this.smoothed().loss.at(-1);
+  }
+
   /** Exponential moving averages of loss and accuracy over the training steps, bias-corrected. */
   smoothed(): { loss: number[]; accuracy: number[] } {
     const result: { loss: number[]; accuracy: number[] } = { loss: [], accuracy: [] };

@@ -8,7 +8,7 @@ import { confusionTable } from "./confusion.js";
 import { type Digits, loadDigits } from "./data.js";
 import { Gallery } from "./gallery.js";
 import { Pad } from "./pad.js";
-import { paintDigit } from "./theme.js";
+import { onThemeChange, paintDigit } from "./theme.js";
 import { argmax, type Evaluation, type Settings, Trainer, type TrainerState } from "./trainer.js";
 
 const MAX_THREADS = 4;
@@ -149,7 +149,7 @@ function dashboard(trainer: Trainer, charts: Charts): { state(): void; numbers()
     const { epochs } = trainer.settings;
     texts.accuracy.textContent = lastTest ? percent(lastTest.accuracy) : "–";
     texts.epoch.textContent = `${Math.min(trainer.epoch, epochs).toFixed(1)} / ${epochs}`;
-    texts.loss.textContent = Number.isNaN(trainer.lastLoss) ? "–" : trainer.lastLoss.toFixed(3);
+    texts.loss.textContent = trainer.history.loss?.toFixed(3) ?? "–";
     texts.speed.textContent = trainer.stepsPerSecond > 0 ? trainer.stepsPerSecond.toFixed(1) : "–";
     texts.time.textContent = clock(trainer.trainSeconds);
     ui.progress.max = trainer.totalSteps;
@@ -239,11 +239,13 @@ function drawing(trainer: Trainer, digits: Digits): { pad: Pad; refresh(): void 
     } while (again);
     busy = false;
   };
+  const paintSeen = (): void => paintDigit(seen, pad.image(), digits.test.side);
   const changed = (): void => {
     hint.hidden = !pad.empty;
-    paintDigit(seen, pad.image(), digits.test.side);
+    paintSeen();
     predict().catch(showError);
   };
+  onThemeChange(paintSeen);
   const pad = new Pad(element("pad"), () => {
     truth = undefined;
     changed();
@@ -325,8 +327,6 @@ function connectControls(trainer: Trainer): void {
 }
 
 function progressOf(trainer: Trainer | undefined, failure: unknown): Progress {
-  const finite = (value: number | undefined): number | null =>
-    value === undefined || Number.isNaN(value) ? null : value;
   const error = trainer?.error ?? failure;
   return {
     state: failure ? "failed" : (trainer?.state ?? "loading"),
@@ -335,9 +335,9 @@ function progressOf(trainer: Trainer | undefined, failure: unknown): Progress {
     totalSteps: trainer?.totalSteps ?? 0,
     epoch: trainer?.epoch ?? 0,
     epochs: settings.epochs,
-    loss: finite(trainer?.lastLoss),
-    testAccuracy: finite(trainer?.history.lastTest?.accuracy),
-    testLoss: finite(trainer?.history.lastTest?.loss),
+    loss: trainer?.history.loss ?? null,
+    testAccuracy: trainer?.history.lastTest?.accuracy ?? null,
+    testLoss: trainer?.history.lastTest?.loss ?? null,
     stepsPerSecond: trainer?.stepsPerSecond ?? 0,
     trainSeconds: trainer?.trainSeconds ?? 0,
   };

@@ -68,7 +68,6 @@ export class Trainer {
   error: Error | undefined;
   /** Optimizer steps taken. */
   step = 0;
-  lastLoss = Number.NaN;
   /** Seconds spent in training steps. */
   trainSeconds = 0;
 
@@ -145,7 +144,6 @@ export class Trainer {
     await this.#guarded(async () => {
       await this.#replaceSession(this.#built().checkpointState);
       this.step = 0;
-      this.lastLoss = Number.NaN;
       this.history = new History();
       await this.#schedule();
       await this.#evaluate();
@@ -228,7 +226,6 @@ export class Trainer {
     }
     this.step = Number(await this.#property("step", 0));
     this.history = History.fromText(String(await this.#property("history", "")));
-    this.lastLoss = this.history.train.at(-1)?.loss ?? Number.NaN;
     this.trainSeconds = this.history.train.reduce((sum, { seconds }) => sum + seconds, 0);
   }
 
@@ -298,10 +295,9 @@ export class Trainer {
       correct += Number(argmax(rowOf(logits, row)) === Number(labels[row]));
     }
     this.step += 1;
-    this.lastLoss = lossOf(results);
     this.history.train.push({
       step: this.step,
-      loss: this.lastLoss,
+      loss: lossOf(results),
       accuracy: correct / batchSize,
       seconds,
     });

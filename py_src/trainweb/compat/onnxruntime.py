@@ -211,8 +211,13 @@ class TrainingSession:
         )
 
     def _open(self) -> None:
-        models = [None if g is None else write_model(g) for g in self._graphs]
-        self._session = Session(self._state, *models)
+        training, evaluation, optimizer = self._graphs
+        self._session = Session(
+            self._state,
+            write_model(training),
+            write_model(evaluation),
+            None if optimizer is None else write_model(optimizer),
+        )
 
     # Steps.
 

@@ -85,7 +85,10 @@ def layer_norm(outputs: int, bias: bool) -> Case:
     inputs = ["x", "scale", *(["bias"] if bias else [])]
     weights = {"scale": 1 + 0.1 * normal(5), "bias": normal(5, seed=1), "w": normal(5, 3, seed=2)}
     model = make_model(
-        [helper.make_node("LayerNormalization", inputs, names, "ln"), helper.make_node("MatMul", ["y", "w"], ["z"], "m")],
+        [
+            helper.make_node("LayerNormalization", inputs, names, "ln"),
+            helper.make_node("MatMul", ["y", "w"], ["z"], "m"),
+        ],
         {"x": ["batch", 5]}, {"z": ["batch", 3]}, {n: a for n, a in weights.items() if bias or n != "bias"},
     )  # fmt: skip
     return model, {"loss": LossType.MSELoss}, {"x": normal(4, 5, seed=5), "target": normal(4, 3, seed=6)}

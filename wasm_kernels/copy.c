@@ -88,14 +88,32 @@ static int32_t find_unit(const view_copy *v, int32_t of_dst) {
     return -1;
 }
 
-/* Element offsets of outer position `at`. */
-static void locate(const view_copy *v, int32_t at, int64_t *src, int64_t *dst) {
-    *src = *dst = 0;
+/* A position in the outer axes and its element offsets. */
+typedef struct {
+    int32_t at[MAX_RANK];
+    int64_t src, dst;
+} cursor;
+
+static cursor locate(const view_copy *v, int32_t position) {
+    cursor c = {{0}, 0, 0};
     for (int32_t k = v->rank - v->n_inner - 1; k >= 0; k--) {
-        int32_t i = at % v->axes[k].size;
-        at /= v->axes[k].size;
-        *src += (int64_t)i * v->axes[k].src;
-        *dst += (int64_t)i * v->axes[k].dst;
+        int32_t i = c.at[k] = position % v->axes[k].size;
+        position /= v->axes[k].size;
+        c.src += (int64_t)i * v->axes[k].src;
+        c.dst += (int64_t)i * v->axes[k].dst;
+    }
+    return c;
+}
+
+TW_INLINE void advance(const view_copy *v, cursor *c) {
+    for (int32_t k = v->rank - v->n_inner - 1; k >= 0; k--) {
+        const axis *x = v->axes + k;
+        c->src += x->src;
+        c->dst += x->dst;
+        if (++c->at[k] < x->size) return;
+        c->at[k] = 0;
+        c->src -= (int64_t)x->src * x->size;
+        c->dst -= (int64_t)x->dst * x->size;
     }
 }
 
@@ -104,11 +122,9 @@ static void copy_rows(const void *args, int32_t chunk) {
     const view_copy *v = args;
     int32_t lo = chunk * v->grain, hi = (int32_t)min_i64((int64_t)lo + v->grain, v->n_outer);
     size_t nbytes = (size_t)v->axes[v->rank - 1].size * (size_t)v->size;
-    for (int32_t at = lo; at < hi; at++) {
-        int64_t src, dst;
-        locate(v, at, &src, &dst);
-        copy_row(v->dst + dst * v->size, v->src + src * v->size, nbytes);
-    }
+    cursor c = locate(v, lo);
+    for (int32_t at = lo; at < hi; at++, advance(v, &c))
+        copy_row(v->dst + c.dst * v->size, v->src + c.src * v->size, nbytes);
 }
 
 /* The source is contiguous along the last axis but one, the destination along the last: 4 x 4 blocks through
@@ -144,25 +160,23 @@ static void copy_transposed(const void *args, int32_t chunk) {
     int32_t n_strips = (cols->size + STRIP - 1) / STRIP;
     int64_t hi = min_i64(((int64_t)chunk + 1) * v->grain, (int64_t)v->n_outer * n_strips);
     for (int64_t unit = (int64_t)chunk * v->grain; unit < hi; unit++) {
-        int64_t src, dst;
-        locate(v, (int32_t)(unit / n_strips), &src, &dst);
+        cursor c = locate(v, (int32_t)(unit / n_strips));
         int32_t first = (int32_t)(unit % n_strips) * STRIP;
-        transpose_strip((const float *)v->src + src + first, (float *)v->dst + dst + (int64_t)first * cols->dst,
+        transpose_strip((const float *)v->src + c.src + first, (float *)v->dst + c.dst + (int64_t)first * cols->dst,
                         min_i32(STRIP, cols->size - first), rows->size, rows->src, cols->dst);
     }
 }
 
 #define COPY_ELEMENTS(type)                                                       \
     for (int32_t i = 0; i < last->size; i++)                                      \
-        ((type *)v->dst)[dst + (int64_t)i * last->dst] = ((const type *)v->src)[src + (int64_t)i * last->src]
+        ((type *)v->dst)[c.dst + (int64_t)i * last->dst] = ((const type *)v->src)[c.src + (int64_t)i * last->src]
 
 static void copy_elements(const void *args, int32_t chunk) {
     const view_copy *v = args;
     const axis *last = v->axes + v->rank - 1;
     int32_t lo = chunk * v->grain, hi = (int32_t)min_i64((int64_t)lo + v->grain, v->n_outer);
-    for (int32_t at = lo; at < hi; at++) {
-        int64_t src, dst;
-        locate(v, at, &src, &dst);
+    cursor c = locate(v, lo);
+    for (int32_t at = lo; at < hi; at++, advance(v, &c)) {
         switch (v->size) {
         case 1: COPY_ELEMENTS(uint8_t); break;
         case 2: COPY_ELEMENTS(uint16_t); break;
@@ -213,11 +227,10 @@ int32_t kernel_strided_add_f32(const strided_add_f32_args *a) {
     if (!v.rank) v.axes[v.rank++] = (axis){1, 1, 1};
     const axis *last = v.axes + v.rank - 1;
     int32_t n_outer = (int32_t)(count / last->size);
-    for (int32_t at = 0; at < n_outer; at++) {
-        int64_t src_at, dst_at;
-        locate(&v, at, &src_at, &dst_at);
-        const float *src = a->src + a->src_offset + src_at;
-        float *dst = a->dst + a->dst_offset + dst_at;
+    cursor c = locate(&v, 0);
+    for (int32_t at = 0; at < n_outer; at++, advance(&v, &c)) {
+        const float *src = a->src + a->src_offset + c.src;
+        float *dst = a->dst + a->dst_offset + c.dst;
         int32_t i = 0;
         if (last->src == 1 && last->dst == 1)
             for (; i + 4 <= last->size; i += 4) store4(dst + i, add4(load4(dst + i), load4(src + i)));

@@ -123,11 +123,11 @@ def reference(op: Op, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
 
 
 def with_loss(graph: Graph, outputs: Sequence[tuple[str, np.ndarray]]) -> Graph:
-    """`graph` with `loss`: the sum of the outputs weighted by fixed arrays."""
+    """`graph` with `loss`: the sum of the outputs weighted by arrays that are fed as `w0`, `w1`, ..."""
     graph = graph.copy()
     terms = []
     for k, (name, weights) in enumerate(outputs):
-        graph.initializers[f"w{k}"] = from_numpy(f"w{k}", weights.astype(np.float32))
+        graph.inputs.append(Value(f"w{k}", "float32", weights.shape))
         graph.nodes.append(Node("Mul", [name, f"w{k}"], [f"p{k}"], {}, "", f"M{k}"))
         graph.nodes.append(Node("ReduceSum", [f"p{k}"], [f"s{k}"], {"keepdims": 0}, "", f"S{k}"))
         terms.append(f"s{k}")

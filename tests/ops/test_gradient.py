@@ -16,6 +16,7 @@ from tests.ops.op_runner import (
     with_loss,
 )  # fmt: skip
 
+from trainweb.model.graph import Graph
 from trainweb.ops.optim import SequenceOp
 
 STEP = 1e-5
@@ -41,18 +42,26 @@ def checked_outputs(case: Case) -> int:
     return asked if asked > case.cls.n_outputs else 1
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_gradient(case: Case) -> None:
+def loss_graph(case: Case) -> tuple[Graph, dict[str, np.ndarray], list[np.ndarray]]:
+    """The sample's graph with a loss, what to feed it, and the weights of its outputs."""
     sample, inputs = case.sample, wanted(case)
     arrays = materialize(sample.inputs, str(case), sample)
     constants = [k for k, x in enumerate(arrays) if x is not None and k not in inputs]
     graph = single_node(case.cls, arrays, sample.attrs, case.opset, sample.outputs or 1, constants=constants)
-    op = bound(graph)
     rng = np.random.default_rng(7)
-    outputs = reference(op, arrays)[: checked_outputs(case)]
+    outputs = reference(bound(graph), arrays)[: checked_outputs(case)]
     weights = [rng.standard_normal(y.shape).astype(np.float32) for y in outputs]
-    graph = with_loss(graph, [(f"y{k}", w) for k, w in enumerate(weights)])
-    found = gradients(graph, [f"x{k}" for k in inputs], feeds_of(graph, arrays))
+    feeds = feeds_of(graph, arrays) | {f"w{k}": w for k, w in enumerate(weights)}
+    return with_loss(graph, [(f"y{k}", w) for k, w in enumerate(weights)]), feeds, weights
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradient(case: Case) -> None:
+    sample, inputs = case.sample, wanted(case)
+    arrays = materialize(sample.inputs, str(case), sample)
+    graph, feeds, weights = loss_graph(case)
+    op, rng = bound(graph), np.random.default_rng(11)
+    found = gradients(graph, [f"x{k}" for k in inputs], feeds)
     for k in inputs:
         assert found[f"x{k}"].shape == arrays[k].shape  # type: ignore[union-attr]
     for _ in range(3):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trainweb.errors import ModelError, UnsupportedError
+from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.model.graph import Dim, Graph, Node, Tensor, Value
 from trainweb.ops.op import TensorType, bind
 
@@ -71,7 +71,7 @@ class ShapeInference:
     def __init__(self, graph: Graph) -> None:
         self._opsets = graph.opsets
         self._keys = dict(_symbolic_dims(graph))
-        first_error: ModelError | None = None
+        first_error: LimitError | ModelError | None = None
         for pair in _strategies(graph, self._keys):
             runs = [_Run(graph, s) for s in pair]
             try:
@@ -80,7 +80,7 @@ class ShapeInference:
                 break
             except UnsupportedError:
                 raise
-            except ModelError as error:
+            except (LimitError, ModelError) as error:
                 first_error = first_error or _explain(error, pair[0])
         else:
             raise first_error or ModelError("The graph's shapes cannot be inferred.")
@@ -252,7 +252,7 @@ def _infer_node(node: Node, opsets: dict[str, int], types: dict[str, TensorType]
     types.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
 
 
-def _explain(error: ModelError, substitution: Substitution) -> ModelError:
+def _explain(error: LimitError | ModelError, substitution: Substitution) -> LimitError | ModelError:
     """The error with the sizes it happened at."""
     if not substitution.sizes:
         return error

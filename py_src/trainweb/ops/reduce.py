@@ -51,6 +51,9 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
     groups = [(kind, prod(d for _, d in run)) for kind, run in groupby(flags, lambda flag: flag[0])]
     sizes = [size for _, size in groups] or [1]
     todo = [k for k, (reduced, _) in enumerate(groups) if reduced]
+    if not todo and op in (SUM, MEAN, MAX, MIN, PROD):
+        b.elementwise([out.view(x.shape)], [x], lambda e, v: v)
+        return
     if not todo:
         sizes, todo = [1, *sizes], [0]
     for k in reversed(todo):
@@ -66,10 +69,7 @@ def sum_to(b: Builder, out: Buf, source: Buf) -> None:
     """Sum `source` over the axes along which the shape of `out` was broadcast."""
     shape = (1,) * (len(source.shape) - len(out.shape)) + out.shape
     axes = [k for k, (s, t) in enumerate(zip(source.shape, shape, strict=True)) if s != t]
-    if axes:
-        reduce(b, out, source, axes, SUM)
-    else:
-        b.copy(out, source)
+    reduce(b, out, source, axes, SUM)
 
 
 class Reduction(Op):

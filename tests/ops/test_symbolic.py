@@ -1,0 +1,57 @@
+"""Gradient graphs of models with symbolic dimensions give the same numbers as with static ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.ops.op_runner import Case, gradients
+from tests.ops.test_gradient import CASES, loss_graph, wanted
+
+from trainweb.errors import GradientError, ModelError
+from trainweb.model.graph import Graph, Value
+from trainweb.model.shapes import ShapeInference
+
+STATIC_ONLY = {
+    "Conv-7", "Conv-8", "GlobalAveragePool-0", "GlobalAveragePool-1", "MatMul-1", "Pad-4", "Pad-5", "Pad-6",
+}  # fmt: skip
+"""Gradients that need sizes: auto_pad, margins that repeat, the width of a weight matrix, an image to average."""
+MOST = 340
+"""Other samples have constants (shapes, indices) that fit their own sizes only."""
+
+
+def symbolic(graph: Graph) -> Graph:
+    """The same graph where every size of an input but 1 is a symbol, equal sizes the same one."""
+    graph = graph.copy()
+    graph.inputs = [
+        Value(v.name, v.dtype, tuple(f"size_{dim}" if dim != 1 else 1 for dim in v.shape or ())) for v in graph.inputs
+    ]
+    return graph
+
+
+def holds_for_other_sizes(case: Case) -> bool:
+    try:
+        ShapeInference(symbolic(loss_graph(case)[0]))
+    except ModelError:
+        return False
+    return True
+
+
+SYMBOLIC = [case for case in CASES if holds_for_other_sizes(case)]
+
+
+def test_most_samples_hold_for_other_sizes() -> None:
+    assert len(SYMBOLIC) > MOST
+
+
+@pytest.mark.parametrize("case", SYMBOLIC, ids=str)
+def test_symbolic_gradient(case: Case) -> None:
+    graph, feeds, _ = loss_graph(case)
+    names = [f"x{k}" for k in wanted(case)]
+    if str(case) in STATIC_ONLY:
+        with pytest.raises(GradientError, match="symbolic"):
+            gradients(symbolic(graph), names, feeds)
+        return
+    found, expected = gradients(symbolic(graph), names, feeds), gradients(graph, names, feeds)
+    for name in names:
+        scale = float(np.abs(expected[name]).max(initial=1.0))
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-6 * scale)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import chromium
+import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
 from steps import (
@@ -305,9 +306,10 @@ def command_test(arguments: list[str]) -> None:
     with build_lock():
         if pyodide_lockfile.find_python():
             build_pyodide_distribution()
+        ort_python = onnxruntime_training.setup()
     browser = setup_chromium()
     run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
-    _exec(PYTHON, "-m", "pytest", *arguments, TRAINWEB_CHROMIUM=browser)
+    _exec(PYTHON, "-m", "pytest", *arguments, TRAINWEB_CHROMIUM=browser, TRAINWEB_ORT_PYTHON=ort_python)
 
 
 def command_demo(arguments: list[str]) -> None:

@@ -22,7 +22,6 @@ BUILD = ROOT / ".build" / "bench"
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from chromium import find_chromium  # noqa: E402
-
 from tests.browser.server import MOUNTS, Site  # noqa: E402
 
 FLAGS = [
@@ -144,7 +143,9 @@ def machine() -> dict[str, Any]:
         (line.split(":")[1].strip() for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")),
         "unknown",
     )
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),

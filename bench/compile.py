@@ -19,35 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import compile_stages
-from browser import BUILD, HERE, machine, open_browser, open_site
+import pyodide_page
 from networks import MODELS, Network, chain
 
-DEFAULT_MODELS = ("E", "chain800")
-WHEELS = ("trainweb", "protobuf", "flatbuffers")
-PYODIDE_TIMEOUT_MS = 180_000
-PROFILED_FUNCTIONS = 30
+from browser import BUILD, machine
 
-PAGE = """
-async ({ indexURL, wheels, source, model, feeds, repeat }) => {
-  const started = performance.now();
-  const { loadPyodide } = await import(`${indexURL}pyodide.mjs`);
-  const pyodide = await loadPyodide({ indexURL });
-  for (const url of wheels) {
-    pyodide.unpackArchive(await (await fetch(url)).arrayBuffer(), "wheel");
-  }
-  const boot = performance.now() - started;
-  const bytes = new Uint8Array(await (await fetch(model)).arrayBuffer());
-  pyodide.globals.set("model", bytes);
-  pyodide.globals.set("feeds", feeds);
-  pyodide.FS.writeFile("/home/pyodide/compile_stages.py", source);
-  const result = pyodide.runPython(`
-import json
-import compile_stages
-json.dumps(compile_stages.measure(model.to_bytes(), json.loads(feeds), ${repeat}))
-`);
-  return { boot, ...JSON.parse(result) };
-}
-"""
+DEFAULT_MODELS = ("E", "chain800")
+PROFILED_FUNCTIONS = 30
 
 
 def network(name: str) -> Network:
@@ -66,28 +44,18 @@ def feeds_of(net: Network) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {"x": (dtype, tuple(net.description["xshape"]))}
 
 
-def in_pyodide(name: str, net: Network, repeat: int) -> dict[str, Any]:
+def in_pyodide(net: Network, repeat: int) -> dict[str, Any]:
     """Measure in a fresh page, on its main thread."""
-    with open_browser() as browser, open_site() as site:
-        url = site.add(f"/compile/{name}.onnx", net.model().SerializeToString())
-        page = browser.new_page()
-        page.set_default_timeout(PYODIDE_TIMEOUT_MS)
-        page.goto(site.add("/compile/", "<!doctype html>", "text/html"))
-        return page.evaluate(
-            PAGE,
-            {
-                "indexURL": site.url("/pyodide/"),
-                "wheels": [site.url(f"/dist/python/{wheel}.whl") for wheel in WHEELS],
-                "source": (HERE / "compile_stages.py").read_text(),
-                "model": url, "feeds": json.dumps(feeds_of(net)), "repeat": repeat,
-            },
-        )  # fmt: skip
+    model = net.model().SerializeToString()
+    found, boot = pyodide_page.call("compile_stages", "measure", {"model": model}, [feeds_of(net), repeat])
+    return {**found, "boot": boot}
 
 
 def natively(net: Network, repeat: int) -> dict[str, Any]:
     """Measure in a fresh process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(compile_stages.measure, (net.model().SerializeToString(), feeds_of(net), repeat))
+        files = {"model": net.model().SerializeToString()}
+        return pool.apply(compile_stages.measure, (files, feeds_of(net), repeat))
 
 
 def report(where: str, name: str, found: dict[str, Any]) -> None:
@@ -143,7 +111,7 @@ def main() -> int:
         report("native", name, found)
         results[name] = {"native": found}
         if not options.native:
-            found = in_pyodide(name, net, options.repeat)
+            found = in_pyodide(net, options.repeat)
             report("Chromium", name, found)
             results[name]["chromium"] = found
     if not options.profile:

@@ -1,8 +1,8 @@
 """Where compilation spends its time: runs as it stands natively and in Pyodide; needs trainweb alone.
 
-`measure(model, feeds)` takes a forward model from its bytes to a session that is ready for its first step, twice: once cold
-(modules and caches are filled on the way), then `repeat` times. Stages are the functions below, each without the time of
-those inside it.
+`measure` takes a forward model from its bytes to a session that is ready for its first step: once cold (modules and
+caches are filled on the way), then `repeat` times. Stages are the functions below, each without the time of those
+inside it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ STAGES: dict[str, str] = {
 }
 """Functions, where they are called from, and the stage their own time counts for."""
 ORDER = [
-    "read", "artifacts", "differentiate", "write", "reread", "session", "infer", "lower", "fuse", "passes", "place", "encode",
-    "load",
+    "read", "artifacts", "differentiate", "write", "reread", "session", "infer", "lower", "fuse", "passes", "place",
+    "encode", "load",
 ]  # fmt: skip
+
+
+Feeds = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
 class Stopwatch:
@@ -86,7 +89,7 @@ def instrument(watch: Stopwatch) -> tuple[list[Callable[[], None]], list[str]]:
     return undo, gone
 
 
-def open_session(watch: Stopwatch, model: bytes, feeds: Mapping[str, tuple[str, tuple[int, ...]]]) -> Any:
+def open_session(watch: Stopwatch, model: bytes, feeds: Feeds) -> Any:
     """The way from a forward model to the plans of a step; returns the session's core."""
     from trainweb.artifacts import LossType, OptimType, builder
     from trainweb.model.reader import read_model
@@ -95,7 +98,9 @@ def open_session(watch: Stopwatch, model: bytes, feeds: Mapping[str, tuple[str, 
     from trainweb.training.state import CheckpointState
 
     built = builder.build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
-    graphs = watch.timed("reread", lambda: [read_model(m) for m in (built.training_model, built.eval_model, built.optimizer_model)])()
+    graphs = watch.timed(
+        "reread", lambda: [read_model(m) for m in (built.training_model, built.eval_model, built.optimizer_model)]
+    )()
     create = watch.timed("session", lambda: SessionCore(CheckpointState.load_checkpoint(built.checkpoint), *graphs))
     core = create()
     types = {name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in feeds.items()}
@@ -105,7 +110,7 @@ def open_session(watch: Stopwatch, model: bytes, feeds: Mapping[str, tuple[str, 
     return core
 
 
-def once(model: bytes, feeds: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Any]:
+def once(model: bytes, feeds: Feeds) -> dict[str, Any]:
     """One compilation: total, stages, and counts of nodes."""
     from trainweb.model.reader import read_model
 
@@ -129,8 +134,9 @@ def once(model: bytes, feeds: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict
     }  # fmt: skip
 
 
-def measure(model: bytes, feeds: Mapping[str, tuple[str, tuple[int, ...]]], repeat: int = 3) -> dict[str, Any]:
-    """Cold and (fastest of `repeat`) warm compilation."""
+def measure(files: Mapping[str, bytes], feeds: Feeds, repeat: int = 3) -> dict[str, Any]:
+    """Cold and (fastest of `repeat`) warm compilation of files["model"]."""
+    model = files["model"]
     begin = time.perf_counter()
     for module in ("trainweb", "trainweb.training.bridge", "trainweb.artifacts", "trainweb.engine"):
         importlib.import_module(module)

@@ -1,6 +1,6 @@
 """Where a training step spends its time: every instruction of the plans, profiled in Chromium on one thread.
 
-    python bench/hotspots.py [--native] [--models A,E] [--runs 20] [--top 15]
+python bench/hotspots.py [--native] [--models A,E] [--runs 20] [--top 15]
 """
 
 from __future__ import annotations
@@ -13,58 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import models
+import pyodide_page
 import step_profile
-from browser import BUILD, HERE, machine, open_browser, open_site
 from networks import MODELS
 
-WHEELS = ("trainweb", "protobuf", "flatbuffers")
+from browser import BUILD, machine
+
 FILES = {"training_model": "training_model.onnx", "optimizer_model": "optimizer_model.onnx",
          "checkpoint": "checkpoint", "data": "data.bin"}  # fmt: skip
-TIMEOUT_MS = 180_000
-
-PAGE = """
-async ({ indexURL, wheels, source, files, manifest, runs }) => {
-  const { loadPyodide } = await import(`${indexURL}pyodide.mjs`);
-  const pyodide = await loadPyodide({ indexURL });
-  for (const url of wheels) {
-    pyodide.unpackArchive(await (await fetch(url)).arrayBuffer(), "wheel");
-  }
-  const bytes = {};
-  for (const [name, url] of Object.entries(files)) {
-    bytes[name] = new Uint8Array(await (await fetch(url)).arrayBuffer());
-  }
-  pyodide.globals.set("files", bytes);
-  pyodide.globals.set("manifest", manifest);
-  pyodide.FS.writeFile("/home/pyodide/step_profile.py", source);
-  return JSON.parse(pyodide.runPython(`
-import json
-import step_profile
-contents = {name: getattr(files, name).to_bytes() for name in ${JSON.stringify(Object.keys(files))}}
-json.dumps(step_profile.measure(contents, json.loads(manifest), ${runs}))
-`));
-}
-"""
 
 
-def in_pyodide(built: models.Built, runs: int) -> dict[str, Any]:
-    """Profile in a fresh page; isolated, because the clock is finer there."""
-    with open_browser() as browser, open_site() as site:
-        page = browser.new_page()
-        page.set_default_timeout(TIMEOUT_MS)
-        page.goto(site.add("/hotspots/", "<!doctype html>", "text/html"))
-        return page.evaluate(PAGE, {
-            "indexURL": site.url("/pyodide/"),
-            "wheels": [site.url(f"/dist/python/{wheel}.whl") for wheel in WHEELS],
-            "source": (HERE / "step_profile.py").read_text(),
-            "files": {n: site.url(f"/models/{built.name}/{f}") for n, f in FILES.items()},
-            "manifest": json.dumps(built.manifest), "runs": runs,
-        })  # fmt: skip
-
-
-def natively(built: models.Built, runs: int) -> dict[str, Any]:
-    """Profile in this process."""
+def profile(built: models.Built, runs: int, native: bool) -> dict[str, Any]:
+    """Profile in this process or in a fresh page."""
     files = {n: (built.folder / f).read_bytes() for n, f in FILES.items()}
-    return step_profile.measure(files, built.manifest, runs)
+    if native:
+        return step_profile.measure(files, built.manifest, runs)
+    return pyodide_page.call("step_profile", "measure", files, [built.manifest, runs])[0]
 
 
 def report(built: models.Built, found: dict[str, Any], top: int) -> None:
@@ -97,7 +61,7 @@ def main() -> int:
     results: dict[str, Any] = {"machine": machine()}
     for name in options.models.split(","):
         built = models.build(name)
-        found = natively(built, options.runs) if options.native else in_pyodide(built, options.runs)
+        found = profile(built, options.runs, options.native)
         results[name] = found
         report(built, found, options.top)
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Benchmark models on disk: base.onnx, training artifacts, initial weights, data and a manifest, in .build/bench/models.
+"""Benchmark models on disk, in .build/bench/models: base.onnx, artifacts, initial weights, data and a manifest.
 
     python bench/models.py [--models A,B,...] [--force]
 
@@ -111,7 +111,9 @@ def make_artifacts(folder: Path, described: dict[str, Any]) -> str:
 def _fingerprint(name: str) -> str:
     digest = hashlib.sha256(name.encode())
     sources = [HERE / "networks.py", HERE / "models.py"]
-    sources += [p for f in ("artifacts", "autodiff", "onnxblock") for p in (ROOT / "py_src" / "trainweb" / f).glob("*.py")]
+    sources += [
+        p for f in ("artifacts", "autodiff", "onnxblock") for p in (ROOT / "py_src" / "trainweb" / f).glob("*.py")
+    ]
     for path in sorted(sources):
         digest.update(path.read_bytes())
     return digest.hexdigest()

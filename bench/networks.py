@@ -122,9 +122,7 @@ class Network:
             inputs.append(self.parameter(f"{name}.bias", self.rng.uniform(-bound, bound, (n_out,)), trainable))
         self.count(out_pixels * n_in * n_out * kernel**2, trainable=trainable, needs_dx=needs_dx)
         pad = kernel // 2
-        return self.op(
-            "Conv", inputs, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4
-        )
+        return self.op("Conv", inputs, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4)
 
     def count(self, multiply_adds: float, *, trainable: bool, needs_dx: bool) -> None:
         """Add the FLOPs of a product: forward, and in backward one for each gradient wanted."""
@@ -136,9 +134,7 @@ class Network:
         """The forward model, checked."""
         initializers = self.constants + [numpy_helper.from_array(p.value, p.name) for p in self.parameters]
         graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, initializers)
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
-        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
         onnx.checker.check_model(model)
         return model
 

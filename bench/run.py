@@ -24,14 +24,14 @@ from statistics import median
 from typing import Any
 
 import models
-from browser import BUILD, ContenderError, ContenderPage, build_peak, install_peers, machine, open_browser, open_site
 from contenders import DEFAULT, QUICK, REFERENCE, Contender, select
 from networks import MODELS
 from playwright.sync_api import Browser
 from playwright.sync_api import Error as PlaywrightError
 from tables import print_model
-
 from tests.browser.server import Site
+
+from browser import BUILD, ContenderError, ContenderPage, build_peak, install_peers, machine, open_browser, open_site
 
 QUICK_MODELS = ("A", "C", "E")
 RESULTS = BUILD / "results"
@@ -84,7 +84,11 @@ class Turn:
 
     def result(self) -> Result:
         """What was measured; losses are those of the first steps."""
-        found: Result = {"contender": self.contender.name, "label": self.contender.label, "threads": self.contender.threads}
+        found: Result = {
+            "contender": self.contender.name,
+            "label": self.contender.label,
+            "threads": self.contender.threads,
+        }
         if self.error is not None or not self.times:
             return {**found, "error": self.error or "nothing measured"}
         count = self.page.evaluate("bench.losses.length")
@@ -93,7 +97,8 @@ class Turn:
         parts = None if self.slow else self.page.evaluate(f"bench.parts({PARTS_STEPS})")
         return {
             **found, "min": min(self.times), "median": median(self.times), "blocks": self.blocks, "n": len(self.times),
-            "parts": parts, "losses": self.page.evaluate("bench.losses"), "memory": self.page.evaluate("bench.memory()"),
+            "parts": parts, "losses": self.page.evaluate("bench.losses"),
+            "memory": self.page.evaluate("bench.memory()"),
             "info": self.page.evaluate("bench.info"), "marks": self.page.evaluate("bench.marks"),
             "log": self.page.log[:5],
         }  # fmt: skip
@@ -111,7 +116,8 @@ def measure_pages(
             turns.append(Turn(contender, ContenderPage(context, site, model, contender.query)))
         except (ContenderError, PlaywrightError) as error:
             failed.append({
-                "contender": contender.name, "label": contender.label, "threads": contender.threads, "error": str(error),
+                "contender": contender.name, "label": contender.label, "threads": contender.threads,
+                "error": str(error),
             })  # fmt: skip
             context.close()
     for turn in turns:
@@ -168,7 +174,9 @@ def measure_model(
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="A, C and E; trainweb and onnxruntime-web; under 3 minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="A, C and E; trainweb and onnxruntime-web; under 3 minutes"
+    )
     parser.add_argument("--models", help=f"of {','.join(MODELS)}")
     parser.add_argument("--contenders", help=f"of {','.join(DEFAULT)}")
     parser.add_argument("--rounds", type=int, help="blocks of each contender (7; 5 with --quick)")

@@ -17,7 +17,8 @@ def measure(files: dict[str, bytes], manifest: dict[str, Any], runs: int) -> dic
     Returns
     -------
     dict
-        "train" and "optimizer": lists of (disassembly, node, ms); "in_use": bytes of kernel memory; "total": wall ms of a step.
+        "train" and "optimizer": lists of (disassembly, node, ms); "in_use": bytes of kernel memory; "total": wall ms
+        of a step; "build" of the kernels.
     """
     import time
 

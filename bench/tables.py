@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 LOSS_TOLERANCE = 2e-3
-"""Two optimizers that round differently are so far apart after 8 steps of Adam, whose first steps are signs of gradients.
-An epsilon before or after the bias correction makes 1.5e-3."""
+"""Relative. Trainings that round differently drift apart over 8 steps of Adam, whose first steps are signs of the
+gradients; an epsilon before or after the bias correction makes 1.5e-3."""
 OURS = "trainweb"
 
 Result = dict[str, Any]

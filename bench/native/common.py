@@ -29,7 +29,7 @@ def load(folder: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, dict[str
 
 
 def measure(step: Callable[[int], float], seconds: float) -> dict[str, Any]:
-    """Losses of the first steps, then the fastest and the median step in ms, timed for `seconds` after as long a warm-up."""
+    """Losses of the first steps, then the fastest and the median step in ms, timed for `seconds` after a warm-up."""
     losses = [step(k) for k in range(N_LOSSES)]
     k = N_LOSSES
     times: list[float] = []

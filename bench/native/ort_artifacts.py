@@ -20,9 +20,7 @@ def main() -> int:
         requires_grad=[p["name"] for p in described["params"] if p["trainable"]],
         frozen_params=[p["name"] for p in described["params"] if not p["trainable"]],
         loss=artifacts.LossType.CrossEntropyLoss,
-        optimizer=onnxblock.optim.AdamW(
-            eps=described["adamw"]["eps"], weight_decay=described["adamw"]["wd"]
-        ),
+        optimizer=onnxblock.optim.AdamW(eps=described["adamw"]["eps"], weight_decay=described["adamw"]["wd"]),
         artifact_directory=out,
     )
     return 0

@@ -1,4 +1,4 @@
-"""onnxruntime-training on the machine itself: ort_native.py FOLDER THREADS SECONDS [ARTIFACTS]; prints one line of JSON."""
+"""onnxruntime-training on the machine itself: ort_native.py FOLDER THREADS SECONDS [ARTIFACTS]; prints JSON."""
 
 from __future__ import annotations
 

@@ -1,0 +1,166 @@
+"""How cost grows: step and compile time against batch, width, depth and nodes; memory; 10,000 steps in the same memory.
+
+    python bench/scaling.py [--native] [--only steps,memory,flat] [--models A,B,...] [--steps 10000]
+
+Step times are those of the plans alone (one thread, no messages between page and worker). The charts go to
+docs/images/scaling.svg with `--plot`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import models
+import pyodide_page
+import scale_steps
+from contenders import CONTENDERS
+from networks import MODELS, Network, chain, mlp
+from plot import charts
+
+from browser import BUILD, ROOT, ContenderPage, install_peers, machine, open_browser, open_site
+
+PARTS = ("steps", "memory", "flat")
+BATCHES = (1, 4, 16, 64, 256, 1024)
+WIDTHS = (16, 64, 128, 256, 512, 1024)
+DEPTHS = (2, 4, 8, 16, 32, 64)
+NODES = (50, 100, 200, 400, 800, 1600)
+DEEP_WIDTH = 64
+BYTES_PER_MIB = 2**20
+FLAT_SAMPLES = 10
+
+SWEEPS: dict[str, tuple[tuple[int, ...], Any]] = {
+    "batch": (BATCHES, lambda n: mlp(f"batch{n}", [784, 256, 128, 10], n, 1)),
+    "width": (WIDTHS, lambda n: mlp(f"width{n}", [n, n, n, 10], 64, 1)),
+    "depth": (DEPTHS, lambda n: mlp(f"depth{n}", [DEEP_WIDTH] * n + [10], 64, 1)),
+    "nodes": (NODES, lambda n: chain(f"nodes{n}", n, 7)),
+}
+
+
+def sweep(name: str, native: bool) -> list[dict[str, Any]]:
+    """Measure one sweep."""
+    sizes, make = SWEEPS[name]
+    nets: list[Network] = [make(n) for n in sizes]
+    files = {net.name: net.model().SerializeToString() for net in nets}
+    points = [{"name": net.name, "feeds": {"x": ("float32", net.description["xshape"])}} for net in nets]
+    if native:
+        found = scale_steps.measure(files, points)
+    else:
+        found = pyodide_page.call("scale_steps", "measure", files, [points])[0]
+    return [{"size": n, "flops": net.flops, **f} for n, net, f in zip(sizes, nets, found, strict=True)]
+
+
+def report_sweep(name: str, rows: list[dict[str, Any]]) -> None:
+    """Print one sweep."""
+    print(f"\n### {name}\n")
+    print(f"| {name} | MFLOP | train ms | optimizer ms | GFLOP/s | instructions | us an instruction | compile ms "
+          "| compile ms a node | arena MiB |")  # fmt: skip
+    print("|---|" + "---|" * 9)
+    for r in rows:
+        print(
+            f"| {r['size']} | {r['flops'] / 1e6:.2f} | {r['train']:.4f} | {r['optimizer']:.4f} "
+            f"| {r['flops'] / r['train'] / 1e6:.1f} | {r['instructions']} "
+            f"| {1e3 * (r['train'] + r['optimizer']) / r['instructions']:.2f} | {r['compile']:.0f} "
+            f"| {r['compile'] / r['nodes']:.2f} | {r['arena'] / BYTES_PER_MIB:.2f} |"
+        )
+
+
+def draw(found: dict[str, list[dict[str, Any]]]) -> str:
+    """The charts of docs/performance.md."""
+
+    def series(name: str, key: str) -> list[tuple[float, float]]:
+        return [(r["size"], r[key]) for r in found[name]]
+
+    return charts([
+        ("Batch (784-256-128-10)", "rows", "ms", {"train step": series("batch", "train")}),
+        ("Width (three layers, batch 64)", "units", "ms",
+         {"train step": series("width", "train"), "optimizer": series("width", "optimizer")}),
+        (f"Depth (layers of {DEEP_WIDTH}, batch 64)", "layers", "ms",
+         {"train step": series("depth", "train"), "compile": series("depth", "compile")}),
+        ("Nodes (tiny ones)", "nodes of the forward model", "ms",
+         {"train step": series("nodes", "train"), "compile": series("nodes", "compile")}),
+    ])  # fmt: skip
+
+
+def memory(names: list[str]) -> dict[str, dict[str, float]]:
+    """MiB after a few steps: allocated by trainweb's kernels, size of their memory, size of onnxruntime-web's."""
+    result = {}
+    print(
+        "\n### Memory\n\n"
+        "| model | trainweb in use MiB | trainweb memory MiB | onnxruntime-web memory MiB |\n|---|---|---|---|"
+    )
+    with open_browser() as browser, open_site() as site:
+        for name in names:
+            models.build(name)
+            sizes = {}
+            for who in ("trainweb", "ort"):
+                page = ContenderPage(browser.new_context(), site, name, CONTENDERS[who].query)
+                page.run(5)
+                sizes[who] = page.evaluate("bench.memory()")
+                page.close()
+            row = {
+                "in_use": sizes["trainweb"]["inUse"] / BYTES_PER_MIB,
+                "memory": sizes["trainweb"]["total"] / BYTES_PER_MIB,
+                "ort": sizes["ort"]["total"] / BYTES_PER_MIB,
+            }
+            result[name] = row
+            print(f"| {name} | {row['in_use']:.1f} | {row['memory']:.1f} | {row['ort']:.1f} |", flush=True)
+    return result
+
+
+def flat(steps: int) -> tuple[list[dict[str, float]], bool]:
+    """Memory along a training of model A, and whether it stayed what it was after the first tenth."""
+    rows = []
+    models.build("A")
+    with open_browser() as browser, open_site() as site:
+        page = ContenderPage(browser.new_context(), site, "A", CONTENDERS["trainweb"].query)
+        for _ in range(FLAT_SAMPLES):
+            page.run(steps // FLAT_SAMPLES)
+            heap = page.evaluate("performance.memory.usedJSHeapSize")
+            rows.append({**page.evaluate("bench.memory()"), "heap": heap})
+        page.close()
+    print(
+        f"\n### {steps} steps of A\n\n"
+        "| steps | kernels in use | kernels' memory | heap of the page |\n|---|---|---|---|"
+    )
+    for k, row in enumerate(rows):
+        print(f"| {(k + 1) * steps // FLAT_SAMPLES} | {row['inUse']} | {row['total']} | {row['heap']} |")
+    same = all(row[key] == rows[0][key] for row in rows for key in ("inUse", "total"))
+    print("\nflat" if same else "\nNOT FLAT")
+    return rows, same
+
+
+def main() -> int:
+    """Measure, print, save. Exit status 1 when memory grows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of {','.join(PARTS)}")
+    parser.add_argument("--native", action="store_true", help="sweeps in wasmtime, not in Chromium")
+    parser.add_argument("--models", default=",".join(MODELS), help="whose memory is measured")
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--plot", action="store_true", help="write docs/images/scaling.svg")
+    parser.add_argument("--out", type=Path, default=BUILD / "results" / "scaling.json")
+    options = parser.parse_args()
+    wanted = options.only.split(",")
+    results: dict[str, Any] = {"machine": machine()}
+    same = True
+    if "steps" in wanted:
+        results["steps"] = {name: sweep(name, options.native) for name in SWEEPS}
+        for name, rows in results["steps"].items():
+            report_sweep(name, rows)
+        if options.plot:
+            (ROOT / "docs" / "images" / "scaling.svg").write_text(draw(results["steps"]))
+    if "memory" in wanted:
+        install_peers()
+        results["memory"] = memory(options.models.split(","))
+    if "flat" in wanted:
+        results["flat"], same = flat(options.steps)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=1))
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Time from the start of a page to its first completed step, cold and warm, and bytes over the wire.
+
+    python bench/startup.py [--models A,E] [--contenders trainweb,ort,...] [--samples 5]
+
+Cold: a fresh browser with an empty profile. Warm: the page again, in the same browser, with what the first visit left
+behind (HTTP cache, compiled code, storage). Contenders take turns. The step is that of bench/run.py; the time counts
+from the start of the navigation and includes fetching the model, weights and data from a server on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import models
+from contenders import CONTENDERS, Contender, select
+from networks import MODELS
+from playwright.sync_api import BrowserType, sync_playwright
+from tests.browser.server import Site
+
+from browser import BUILD, FLAGS, ContenderError, ContenderPage, find_chromium, install_peers, machine, open_site
+
+DEFAULT = ("trainweb", "trainweb-t2", "ort", "ort-t2", "tfjs", "jax")
+DEFAULT_MODELS = ("A", "E")
+SETTLE_S = 1.5
+"""A page left alone so long has stored what it wants to keep."""
+WEIGHTS = ("/init.bin", "/data.bin", "/checkpoint")
+"""Files of a model that carry its weights and data rather than anybody's code."""
+
+Result = dict[str, Any]
+
+
+def visit(context: Any, site: Site, contender: Contender, model: str) -> Result:
+    """One visit of the page: marks in ms, and what went over the wire."""
+    site.clear_log()
+    page = ContenderPage(context, site, model, contender.query)
+    found = {
+        "ms": page.evaluate("bench.marks.firstStep"),
+        "created_ms": page.evaluate("bench.marks.created"),
+        "files": {r.path: r.n_bytes for r in site.log if r.status == 200},
+    }
+    time.sleep(SETTLE_S)
+    page.page.close()
+    return found
+
+
+def sample(chromium: BrowserType, site: Site, contender: Contender, model: str) -> dict[str, Result]:
+    """A cold and a warm visit in a fresh profile."""
+    with tempfile.TemporaryDirectory() as profile:
+        context = chromium.launch_persistent_context(
+            profile, executable_path=find_chromium(install=False), args=FLAGS, headless=True
+        )
+        try:
+            return {kind: visit(context, site, contender, model) for kind in ("cold", "warm")}
+        finally:
+            context.close()
+
+
+def compressed(site: Site, files: dict[str, int]) -> int:
+    """Bytes of the files as a server that compresses would send them (gzip -9)."""
+    return sum(len(gzip.compress(site._find(path).body, 9)) for path in files)
+
+
+def summarise(site: Site, samples: list[Result], kind: str) -> Result:
+    """Times of all samples and bytes of the last."""
+    times = [s[kind]["ms"] for s in samples]
+    files = samples[-1][kind]["files"]
+    code = {path: n for path, n in files.items() if not path.endswith(WEIGHTS)}
+    return {
+        "min": min(times), "median": median(times), "created": min(s[kind]["created_ms"] for s in samples),
+        "bytes": sum(files.values()), "code_bytes": sum(code.values()), "code_gzip": compressed(site, code),
+        "files": files,
+    }  # fmt: skip
+
+
+def report(model: str, contenders: list[Contender], results: dict[str, Result]) -> None:
+    """Print one model's table."""
+    print(f"\n### {model}\n")
+    print("| contender | cold ms (min / median) | warm ms (min / median) | cold MB without weights and data "
+          "| the same gzipped | warm MB |")  # fmt: skip
+    print("|---|---|---|---|---|---|")
+    for contender in contenders:
+        r = results[contender.name]
+        if "error" in r:
+            print(f"| {contender.label} | fails: {r['error'][:150]} |")
+            continue
+        cold, warm = r["cold"], r["warm"]
+        print(
+            f"| {contender.label} | {cold['min']:.0f} / {cold['median']:.0f} "
+            f"| {warm['min']:.0f} / {warm['median']:.0f} | {cold['code_bytes'] / 1e6:.2f} "
+            f"| {cold['code_gzip'] / 1e6:.2f} | {warm['code_bytes'] / 1e6:.2f} |"
+        )
+
+
+def measure(
+    chromium: BrowserType, site: Site, model: str, contenders: list[Contender], samples: int
+) -> dict[str, Result]:
+    """All contenders on one model, in turn."""
+    taken: dict[str, list[Result]] = defaultdict(list)
+    errors: dict[str, str] = {}
+    for _ in range(samples):
+        for contender in contenders:
+            if contender.name in errors:
+                continue
+            try:
+                taken[contender.name].append(sample(chromium, site, contender, model))
+            except ContenderError as error:
+                errors[contender.name] = str(error)
+    results: dict[str, Result] = {name: {"error": e} for name, e in errors.items()}
+    for name, found in taken.items():
+        if name not in errors:
+            results[name] = {kind: summarise(site, found, kind) for kind in ("cold", "warm")}
+    return results
+
+
+def main() -> int:
+    """Measure, print, save."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(DEFAULT_MODELS), help=f"of {','.join(MODELS)}")
+    parser.add_argument("--contenders", help=f"of {','.join(n for n, c in CONTENDERS.items() if not c.program)}")
+    parser.add_argument("--samples", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=BUILD / "results" / "startup.json")
+    options = parser.parse_args()
+    contenders = [c for c in select(options.contenders, DEFAULT) if not c.program]
+    install_peers()
+    all_results: dict[str, Any] = {"machine": machine()}
+    with sync_playwright() as playwright, open_site(cacheable=True) as site:
+        for model in options.models.split(","):
+            models.build(model)
+            results = measure(playwright.chromium, site, model, contenders, options.samples)
+            report(model, contenders, results)
+            all_results[model] = results
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(all_results, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

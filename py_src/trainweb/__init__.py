@@ -13,6 +13,7 @@ from trainweb._version import __version__
 if TYPE_CHECKING:
     from trainweb import api, artifacts, compat, errors, onnxblock
     from trainweb.compat.gradient_graph import GradientGraphBuilder
+    from trainweb.training.check import check
     from trainweb.training.core import set_seed
     from trainweb.training.inference import InferenceSession
     from trainweb.training.session import TrainingSession
@@ -23,13 +24,14 @@ _HOMES = {
     "GradientGraphBuilder": "trainweb.compat.gradient_graph",
     "InferenceSession": "trainweb.training.inference",
     "TrainingSession": "trainweb.training.session",
+    "check": "trainweb.training.check",
     "set_seed": "trainweb.training.core",
 }
 _MODULES = ("api", "artifacts", "compat", "errors", "onnxblock")
 
 __all__ = [
     "CheckpointState", "GradientGraphBuilder", "InferenceSession", "TrainingSession", "__version__", "api", "artifacts",
-    "compat", "errors", "onnxblock", "set_seed",
+    "check", "compat", "errors", "onnxblock", "set_seed",
 ]  # fmt: skip
 
 

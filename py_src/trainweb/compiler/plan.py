@@ -57,6 +57,8 @@ class Plan:
     nodes: list[str] = field(default_factory=list)
     """Per instruction, the node it came from."""
     text: list[str] = field(default_factory=list)
+    flops: int = 0
+    """Operations of products and convolutions, two for each multiplication."""
 
     def disassemble(self) -> str:
         """One line per instruction: number, kernel, operands as segment+offset, node."""
@@ -104,7 +106,18 @@ def encode(
         {b.name: _slot(b) for b in outputs},
         [i.node for i in instructions],
         encoder.text,
+        sum(flops_of(i) for i in instructions if isinstance(i, KernelCall)),
     )
+
+
+def flops_of(call: KernelCall) -> int:
+    """Operations of a product or convolution, 0 of anything else."""
+    g = call.args
+    if call.kernel == "gemm_f32":
+        return 2 * g["m"] * g["n"] * g["k"] * prod(g["batch"])
+    if call.kernel.startswith("conv_"):
+        return 2 * g["n"] * g["m"] * (g["c"] // g["groups"]) * prod(g["kernel"]) * prod(g["out"])
+    return 0
 
 
 def _slot(b: Buf) -> Slot:

@@ -1,0 +1,155 @@
+"""The pre-flight report: what of a model can be trained, and what a step will cost, before anything is downloaded or run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from trainweb.compiler.lower import PARAMETERS
+from trainweb.engine import get_engine
+from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
+from trainweb.model.graph import Graph, Value
+from trainweb.model.reader import read_model
+from trainweb.ops.op import TensorType, bind
+
+DEFAULT_DIM = 1
+"""Size of a symbolic dimension that the caller gives no size for."""
+
+
+@dataclass(slots=True)
+class Problem:
+    """Why a model cannot be trained, and where."""
+
+    op: str
+    domain: str
+    nodes: list[str]
+    message: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What `trainweb.check` found.
+
+    Attributes
+    ----------
+    trainable, frozen : dict of str to tuple of int
+        Parameters that a training session would have, with their shapes.
+    unsupported : list of Problem
+        Operators that cannot be executed, each with the nodes that use it.
+    missing_gradients : list of Problem
+        Operators on the way from the loss to a parameter that cannot be differentiated.
+    error : str or None
+        What else is wrong with the model or the arguments.
+    peak_bytes : int
+        Kernel memory of a session for these shapes: workspace, parameters, gradients, moments and constants.
+    flops : int
+        Floating-point operations of products and convolutions in one train step.
+    """
+
+    trainable: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    frozen: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    unsupported: list[Problem] = field(default_factory=list)
+    missing_gradients: list[Problem] = field(default_factory=list)
+    error: str | None = None
+    peak_bytes: int = 0
+    flops: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model can be trained as asked."""
+        return not self.unsupported and not self.missing_gradients and self.error is None
+
+    def __str__(self) -> str:
+        lines = ["can be trained" if self.ok else "cannot be trained"]
+        for kind, problems in (("not supported", self.unsupported), ("no gradient", self.missing_gradients)):
+            lines += [f"{kind}: {p.op} at {', '.join(p.nodes)}: {p.message}" for p in problems]
+        if self.error:
+            lines.append(self.error)
+        if self.ok:
+            n = sum(prod(s) for s in self.trainable.values())
+            lines.append(f"{len(self.trainable)} trainable parameters with {n} elements, {len(self.frozen)} frozen ones")
+            lines.append(f"{self.peak_bytes / 2**20:.1f} MiB of kernel memory, {self.flops / 1e6:.1f} MFLOP a step")
+        return "\n".join(lines)
+
+
+def check(
+    model: Any,
+    requires_grad: Any = None,
+    frozen_params: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+    *,
+    dims: Mapping[str, int] | None = None,
+    **arguments: Any,
+) -> Report:
+    """Report whether and at what cost a forward model can be trained.
+
+    Parameters
+    ----------
+    model, requires_grad, frozen_params, loss, optimizer, **arguments
+        As for `trainweb.artifacts.build_artifacts`.
+    dims
+        Sizes of symbolic dimensions, e.g. ``{"batch": 32}``; 1 where none is given.
+
+    Returns
+    -------
+    Report
+        Never raises for what is wrong with the model: the report says it.
+    """
+    report = Report()
+    try:
+        graph = read_model(model, external_data=arguments.get("external_data"))
+        _find_unsupported(graph, report)
+        if not report.unsupported:
+            _try(model, (requires_grad, frozen_params, loss, optimizer), arguments, dims or {}, report)
+    except GradientError as e:
+        report.missing_gradients.append(Problem(e.op or "", "", [e.node or ""], str(e)))
+    except UnsupportedError as e:
+        report.unsupported.append(Problem(e.op or "", e.domain or "", [e.node or ""], str(e)))
+    except TrainwebError as e:
+        report.error = f"{type(e).__name__}: {e}"
+    return report
+
+
+def _find_unsupported(graph: Graph, report: Report) -> None:
+    """Every operator that is not there, not only the first."""
+    found: dict[tuple[str, str], Problem] = {}
+    for node in graph.nodes:
+        try:
+            bind(node, graph.opsets)
+        except UnsupportedError as e:
+            problem = found.setdefault((node.domain, node.op_type), Problem(node.op_type, node.domain, [], str(e)))
+            problem.nodes.append(node.name or node.outputs[0])
+    report.unsupported = list(found.values())
+
+
+def _try(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], dims: Mapping[str, int], report: Report) -> None:
+    from trainweb.artifacts import build_artifacts
+    from trainweb.training.core import SessionCore
+    from trainweb.training.state import CheckpointState
+
+    built = build_artifacts(model, *choices, **arguments)
+    state = CheckpointState.load_checkpoint(built.checkpoint)
+    graphs = [None if m is None else read_model(m) for m in (built.training_model, built.eval_model, built.optimizer_model)]
+    assert graphs[0] is not None
+    core = SessionCore(state, *graphs, engine=get_engine())
+    try:
+        for slot in core.slots.values():
+            (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
+        feeds = {name: TensorType(v.dtype, static_shape(v, dims)) for name, v in core.inputs["train"].items()}
+        plan = core.compile_step("train", feeds, True)
+        fixed = sum(size for k, size in enumerate(core.host.sizes) if k >= PARAMETERS)
+        report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
+        report.flops = plan.flops
+    finally:
+        core.release()
+
+
+def static_shape(value: Value, dims: Mapping[str, int]) -> tuple[int, ...]:
+    """Shape of an input with sizes for its symbols."""
+    if value.shape is None:
+        raise ModelError(f"Input {value.name!r} has no shape.")
+    return tuple(d if isinstance(d, int) else dims.get(d or "", DEFAULT_DIM) for d in value.shape)
+

@@ -1,0 +1,60 @@
+"""The pre-flight report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+import trainweb
+from trainweb.artifacts import LossType, OptimType
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def model(*nodes: tuple[str, list[str], list[str]], opset: int = 17) -> bytes:
+    w = numpy_helper.from_array(np.ones((4, 3), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node(op, i, o, name=f"{op}_{k}") for k, (op, i, o) in enumerate(nodes)], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])], [w],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]).SerializeToString()
+
+
+def test_a_model_that_trains_is_reported_with_its_cost() -> None:
+    case = GOLDEN / "mlp"
+    report = trainweb.check(
+        case / "base.onnx", loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, dims={"batch": 8}
+    )
+    assert report.ok, str(report)
+    assert report.trainable["fc1.weight"] == (16, 10) and not report.frozen
+    # Forward, weight and data gradients of three products, the first without a data gradient.
+    assert report.flops == 2 * 8 * (2 * 16 * 10 + 3 * 12 * 16 + 3 * 4 * 12)
+    # Parameters, gradients and two moments are 432 elements each.
+    assert 4 * 4 * 432 < report.peak_bytes < 1 << 20
+    assert "can be trained" in str(report) and "432 elements" in str(report)
+
+
+def test_every_unsupported_operator_is_listed_with_its_nodes() -> None:
+    report = trainweb.check(
+        model(("MatMul", ["x", "w"], ["a"]), ("Det", ["a"], ["b"]), ("Bogus", ["b"], ["c"]), ("Bogus", ["c"], ["y"]))
+    )
+    assert not report.ok
+    assert {p.op: p.nodes for p in report.unsupported} == {"Det": ["Det_1"], "Bogus": ["Bogus_2", "Bogus_3"]}
+    assert "Bogus_3" in str(report)
+
+
+def test_a_missing_gradient_is_named() -> None:
+    report = trainweb.check(
+        model(("MatMul", ["x", "w"], ["a"]), ("Hardmax", ["a"], ["y"])),
+        loss=LossType.MSELoss,
+    )
+    assert not report.ok
+    assert [p.op for p in report.unsupported + report.missing_gradients] == ["Hardmax"]
+
+
+def test_a_broken_model_is_reported_not_raised() -> None:
+    report = trainweb.check(b"not a model")
+    assert not report.ok and report.error is not None and report.error.startswith("ModelError")

@@ -388,6 +388,8 @@ class TuplesOp(Op):
         batch, k = self.batch_dims, indices.shape[-1]
         if k > 8:
             raise self.unsupported("an index tuple of more than 8 numbers")
+        if k == 1:
+            check_feed(b, indices, data.shape[batch])
         return {
             "indices": indices, "batch": prod(data.shape[:batch]), "n": prod(indices.shape[batch:-1]), "k": k,
             "dims": list(data.shape[batch : batch + k]) + [1] * (8 - k),

@@ -222,7 +222,7 @@ class MicrosoftTrilu(TriangleBase):
 
 
 class Blocks(Op):
-    """Channels into blocks of pixels or back, by a transposition of the 6-D view; DCR and CRD are the orders of channels."""
+    """Channels into blocks of pixels or back, by transposing the 6-D view; `mode` is the order of channels."""
 
     attrs = {"blocksize": Int(required=True), "mode": Str("DCR")}
     differentiable = (0,)
@@ -278,7 +278,8 @@ class DepthToSpace(Blocks):
         Sample([(1, 4, 2, 2)], {"blocksize": 1}),
     )  # fmt: skip
     bad = (
-        Bad([(1, 6, 2, 2)], {"blocksize": 2}), Bad([(8, 2, 2)], {"blocksize": 2}), Bad([(1, 8, 2, 2)], {"blocksize": 0}),
+        Bad([(1, 6, 2, 2)], {"blocksize": 2}), Bad([(8, 2, 2)], {"blocksize": 2}),
+        Bad([(1, 8, 2, 2)], {"blocksize": 0}),
         Bad([(1, 8, 2, 2)], {"blocksize": 2, "mode": "RCD"}),
     )  # fmt: skip
 

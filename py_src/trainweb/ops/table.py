@@ -14,9 +14,9 @@ DOMAINS = {
 HEADER = """# Operators
 
 Printed from the registry by `python -m trainweb.ops.table`; do not edit. *Since* is the oldest opset that is
-accepted (models from opset 7 on), *changed* the opsets in which the definition changed since. *Gradient* tells through which inputs
-it flows: `-` where the operator ends it. *Constant* inputs must be known when the model is compiled, which
-includes what follows from shapes. Inputs count from 0.
+accepted (models from opset 7 on), *changed* the opsets in which the definition changed since. *Gradient* tells
+through which inputs it flows: `-` where the operator ends it. *Constant* inputs must be known when the model
+is compiled, which includes what follows from shapes. Inputs count from 0.
 """
 
 

@@ -1,0 +1,87 @@
+"""Quantization as seen in training: values on the grid of integers, gradients straight through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i64
+from trainweb.ops.op import MS, Bad, Int, Op, Sample, TensorType, register
+from trainweb.ops.pointwise import Names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.expr import Emitter, Expr
+    from trainweb.compiler.lower import Buf, Builder
+
+
+@register
+class FakeQuant(Op):
+    """x rounded to multiples of scale within [quant_min, quant_max], and a mask of what was not clipped."""
+
+    domain = MS
+    attrs = {"quant_min": Int(0), "quant_max": Int(255)}
+    min_inputs = max_inputs = 3
+    n_outputs = 2
+    differentiable = (0,)
+    samples = (
+        Sample([f32([-3.0, -0.11, 0.0, 0.26, 90.0]), f32(0.1), f32(10.0)], outputs=2, grad=()),
+        Sample([(3, 4), f32(0.05), f32(0.0)], {"quant_min": -8, "quant_max": 7}, outputs=2, grad=()),
+        Sample([f32([-1e9, 1e9]), f32(1.0), f32(0.0)], outputs=2),
+    )
+    bad = (
+        Bad([(3,), (2,), f32(0.0)]), Bad([(3,), f32(0.1), i64(0)]),
+        Bad([i64([1]), f32(1.0), f32(0.0)], error=UnsupportedError),
+        Bad([(3,), f32(0.1), f32(0.0)], {"quant_min": 5, "quant_max": 4}),
+    )  # fmt: skip
+
+    def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType) -> tuple[TensorType, TensorType]:
+        if x.dtype != "float32":
+            raise self.unsupported(f"dtype {x.dtype}")
+        for t, what in ((scale, "scale"), (zero_point, "zero_point")):
+            if t.dtype != "float32" or t.size != 1:
+                raise self.error(f"{what} is {t.dtype}{list(t.shape)}; it must be one float32.")
+        if self.quant_min > self.quant_max:
+            raise self.error(f"quant_min {self.quant_min} is above quant_max {self.quant_max}.")
+        return TensorType("float32", x.shape), TensorType("bool", x.shape)
+
+    def compute(self, e: Emitter, x: Expr, scale: Expr, zero: Expr) -> tuple[Expr, Expr]:
+        """The rounded value, and whether it was within the range."""
+        low, high = e.like(x, self.quant_min), e.like(x, self.quant_max)
+        steps = e.round(e.add(e.div(x, scale), zero))
+        inside = e.and_(e.compare("ge", steps, low), e.compare("le", steps, high))
+        return e.mul(e.sub(e.min(e.max(steps, low), high), zero), scale), inside
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, zero_point: Buf) -> None:
+        b.elementwise(outs[:2], [x, scale.view(()), zero_point.view(())], self.compute)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        mask = g.extra_output(1, "_mask")
+        return [g.op("FakeQuantGrad", [douts[0], mask], domain=MS), None, None]
+
+    def reference(self, x: Any, scale: Any, zero_point: Any) -> Any:
+        steps = np.rint(x / scale + zero_point)
+        kept = np.clip(steps, self.quant_min, self.quant_max)
+        return (kept - zero_point) * scale, steps == kept
+
+
+@register
+class FakeQuantGrad(Op):
+    """dY where the mask holds, else 0."""
+
+    domain = MS
+    min_inputs = max_inputs = 2
+    samples = (Sample([(4,), bools([True, False, True, True])]),)
+    bad = (Bad([(4,), (4,)]), Bad([(4,), bools([True])]))
+
+    def infer(self, dy: TensorType, mask: TensorType) -> TensorType:
+        if mask.dtype != "bool" or mask.shape != dy.shape:
+            raise self.error("the mask must be a bool for each element of dY.")
+        return TensorType(dy.dtype, dy.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, mask: Buf) -> None:
+        b.elementwise(outs[:1], [dy, mask], lambda e, d, m: e.select(m, d, e.like(d, 0)))
+
+    def reference(self, dy: Any, mask: Any) -> Any:
+        return np.where(mask, dy, 0)

@@ -18,20 +18,29 @@ static int32_t gcd(int32_t a, int32_t b) {
     return a;
 }
 
-conv_layout layout_box(const conv_axis axis[3], int32_t rows, int32_t cols) {
-    const conv_axis *y = &axis[1], *x = &axis[2];
-    conv_layout l;
-    l.rows = (rows - 1) * y->step + axis_span(y) + 1;
-    l.row_min = axis_min(y);
-    l.col_min = axis_min(x);
-    /* Taps fall on multiples of the gcd, modulo the step. */
-    l.slot_step = x->taps > 1 ? gcd(x->step, x->shift_step < 0 ? -x->shift_step : x->shift_step) : x->step;
-    l.slots = x->step / l.slot_step;
-    l.line = ((cols + 3) & ~3) + axis_span(x) / x->step;
+conv_reach reach_of(const conv_axis *a) {
+    int32_t width = a->taps > 1 ? (a->taps - 1) * a->shift_step : 0, step = a->shift_step < 0 ? -a->shift_step : a->shift_step;
+    conv_reach r = {a->shift_first + min_i32(width, 0), width < 0 ? -width : width, a->step, a->step, a->source};
+    if (a->taps > 1) r.grid = gcd(a->step, step);
+    return r;
+}
+
+conv_layout layout_box(const conv_reach reach[3], int32_t rows, int32_t cols) {
+    conv_layout l = {.reach = {reach[0], reach[1], reach[2]}};
+    l.slices = reach[0].span + 1;
+    l.rows = (rows - 1) * reach[1].step + reach[1].span + 1;
+    l.slots = reach[2].step / reach[2].grid;
+    l.line = ((cols + 3) & ~3) + reach[2].span / reach[2].step;
     l.row_stride = l.slots * l.line;
     l.slice_stride = l.rows * l.row_stride;
-    l.channel_stride = axis[0].taps * l.slice_stride;
+    l.channel_stride = l.slices * l.slice_stride;
     return l;
+}
+
+double box_floats(const conv_reach reach[3], int32_t channels, int32_t rows, int32_t cols) {
+    double lines = (rows - 1.0) * reach[1].step + reach[1].span + 1;
+    double line = (cols + 3.0 + reach[2].span / reach[2].step) * (reach[2].step / reach[2].grid);
+    return channels * lines * line * (reach[0].span + 1.0);
 }
 
 /* out[i] = line[first + i * step] for i < n, zero outside [0, size). */
@@ -56,22 +65,20 @@ static void zero_floats(float *out, int32_t n) {
     for (int32_t i = 0; i < n; i++) out[i] = 0;
 }
 
-void gather_box(const conv_axis axis[3], const conv_layout *l, const conv_box *box, const float *x, float *out) {
-    const conv_axis *z = &axis[0], *y = &axis[1], *w = &axis[2];
-    int32_t row_first = box->row0 * y->step + l->row_min, col_first = box->col0 * w->step + l->col_min;
+void gather_box(const conv_layout *l, const conv_box *box, const float *x, float *out) {
+    const conv_reach *z = &l->reach[0], *y = &l->reach[1], *w = &l->reach[2];
+    int32_t depth0 = box->depth * z->step + z->min, row0 = box->row0 * y->step + y->min;
+    int32_t col0 = box->col0 * w->step + w->min;
     for (int32_t c = box->channel0; c < box->channel0 + box->channels; c++) {
-        for (int32_t t = 0; t < z->taps; t++) {
-            int32_t depth = box->depth * z->step + z->shift_first + t * z->shift_step;
+        for (int32_t depth = depth0; depth < depth0 + l->slices; depth++) {
             const float *slice = x + (c * z->source + depth) * y->source * w->source;
-            for (int32_t r = 0; r < l->rows; r++, out += l->row_stride) {
-                int32_t row = row_first + r;
-                if (depth < 0 || depth >= z->source || row < 0 || row >= y->source) {
+            for (int32_t r = row0; r < row0 + l->rows; r++, out += l->row_stride) {
+                if (depth < 0 || depth >= z->source || r < 0 || r >= y->source) {
                     zero_floats(out, l->row_stride);
                     continue;
                 }
                 for (int32_t s = 0; s < l->slots; s++) {
-                    gather_line(slice + row * w->source, w->source, col_first + s * l->slot_step, w->step,
-                                out + s * l->line, l->line);
+                    gather_line(slice + r * w->source, w->source, col0 + s * w->grid, w->step, out + s * l->line, l->line);
                 }
             }
         }
@@ -81,12 +88,13 @@ void gather_box(const conv_axis axis[3], const conv_layout *l, const conv_box *b
 void tap_offsets(const conv_axis axis[3], const conv_layout *l, int32_t channels, int32_t *offsets) {
     for (int32_t c = 0; c < channels; c++) {
         for (int32_t tz = 0; tz < axis[0].taps; tz++) {
+            int32_t slice = axis[0].shift_first + tz * axis[0].shift_step - l->reach[0].min;
             for (int32_t ty = 0; ty < axis[1].taps; ty++) {
-                int32_t row = axis[1].shift_first + ty * axis[1].shift_step - l->row_min;
-                int32_t base = c * l->channel_stride + tz * l->slice_stride + row * l->row_stride;
+                int32_t row = axis[1].shift_first + ty * axis[1].shift_step - l->reach[1].min;
+                int32_t base = c * l->channel_stride + slice * l->slice_stride + row * l->row_stride;
                 for (int32_t tx = 0; tx < axis[2].taps; tx++) {
-                    int32_t col = axis[2].shift_first + tx * axis[2].shift_step - l->col_min;
-                    int32_t slot = col % axis[2].step / l->slot_step;
+                    int32_t col = axis[2].shift_first + tx * axis[2].shift_step - l->reach[2].min;
+                    int32_t slot = col % axis[2].step / l->reach[2].grid;
                     *offsets++ = 4 * (base + slot * l->line + col / axis[2].step);
                 }
             }
@@ -96,16 +104,18 @@ void tap_offsets(const conv_axis axis[3], const conv_layout *l, int32_t channels
 
 /* ---- register tiles ---- */
 
-/* One pass computes every output that its axes reach: a whole forward convolution, or one residue class of the
-   data gradient's strides. */
+/* Residue classes of the outputs by the stride: a forward convolution has one, the data gradient one for each residue
+   on each axis; their outputs interleave. */
 typedef struct {
     const float *x, *w, *bias;
     float *y;
     int32_t n, groups, in_channels, out_channels; /* per group */
-    int32_t w_row;                                /* floats between the weights of two output channels */
-    conv_axis axis[3];
-    bool accumulate, relu;
-    int32_t rows, row_blocks, cols, col_blocks, channels, m_blocks, total_taps;
+    int32_t classes[3];                           /* numbers of residues */
+    int32_t kernel[3], stride[3], dilation[3], pad[3];
+    bool gradient, accumulate, relu;
+    conv_axis axis[3]; /* of the first class, which has the most outputs */
+    conv_reach reach[3];
+    int32_t rows, row_blocks, cols, col_blocks, channels, m_blocks, max_taps;
 } conv_pass;
 
 /* Where the outputs of a tile go. */
@@ -126,13 +136,18 @@ static void store_lanes(float *y, int32_t step, int32_t lanes, f32x4 v, bool add
 }
 
 TW_INLINE void store_strip(float *y, int32_t step, int32_t lanes, f32x4 v, bool add, bool relu) {
-    if (lanes < 4 || step != 1) {
+    if (lanes < 4 || (step != 1 && (add || relu))) {
         store_lanes(y, step, lanes, v, add, relu);
-        return;
+    } else if (step != 1) {
+        wasm_v128_store32_lane(y, v, 0);
+        wasm_v128_store32_lane(y + step, v, 1);
+        wasm_v128_store32_lane(y + 2 * step, v, 2);
+        wasm_v128_store32_lane(y + 3 * step, v, 3);
+    } else {
+        if (add) v = add4(v, load4(y));
+        if (relu) v = wasm_f32x4_pmax(v, splat(0));
+        store4(y, v);
     }
-    if (add) v = add4(v, load4(y));
-    if (relu) v = wasm_f32x4_pmax(v, splat(0));
-    store4(y, v);
 }
 
 /* One (channel, tap): its weights at constant offset u, its sources at byte offset `at`. */
@@ -202,34 +217,82 @@ static const tile_fn tiles[TILE_ROWS][2] = {
 #endif
 };
 
-/* ---- a chunk: one box of outputs and a range of its channels ---- */
+/* ---- residue classes ---- */
 
-static int32_t out_position(const conv_pass *p, const conv_box *box, int32_t row, int32_t col) {
-    const conv_axis *y = &p->axis[1], *x = &p->axis[2];
-    return (y->out_first + (box->row0 + row) * y->out_step) * x->out + x->out_first + (box->col0 + col) * x->out_step;
+/* Outputs i = first + q * stride of the data gradient meet the taps k with i + pad - k * dilation divisible by the
+   stride: every (stride / gcd(stride, dilation))-th one. */
+static conv_axis gradient_axis(int32_t first, int32_t size, int32_t out, int32_t kernel, int32_t stride,
+                               int32_t dilation, int32_t pad) {
+    conv_axis a = {.count = first < size ? ceil_div(size - first, stride) : 0, .step = 1, .out_first = first,
+                   .out_step = stride, .source = out, .out = size, .w_step = stride / gcd(stride, dilation)};
+    while (a.w_first < a.w_step && (first + pad - (int64_t)a.w_first * dilation) % stride) a.w_first++;
+    if (a.w_first < a.w_step && a.w_first < kernel) a.taps = ceil_div(kernel - a.w_first, a.w_step);
+    a.shift_first = (int32_t)((first + pad - (int64_t)a.w_first * dilation) / stride);
+    a.shift_step = (int32_t)(-(int64_t)a.w_step * dilation / stride);
+    return a;
 }
 
+static void class_axes(const conv_pass *p, int32_t index, conv_axis axis[3]) {
+    for (int32_t i = 2; i >= 0; i--) {
+        axis[i] = p->axis[i];
+        if (p->gradient) {
+            axis[i] = gradient_axis(index % p->classes[i], axis[i].out, axis[i].source, p->kernel[i], p->stride[i],
+                                    p->dilation[i], p->pad[i]);
+        }
+        index /= p->classes[i];
+    }
+}
+
+TW_INLINE int32_t n_taps(const conv_axis axis[3]) { return axis[0].taps * axis[1].taps * axis[2].taps; }
+TW_INLINE int32_t n_classes(const conv_pass *p) { return p->classes[0] * p->classes[1] * p->classes[2]; }
+
+/* Sources that any class reaches. */
+static void join_classes(conv_pass *p) {
+    int32_t taps[3];
+    for (int32_t i = 0; i < 3; i++) {
+        conv_reach *r = &p->reach[i];
+        *r = reach_of(&p->axis[i]);
+        taps[i] = p->axis[i].taps;
+        int32_t end = r->min + r->span;
+        for (int32_t first = 1; first < p->classes[i]; first++) {
+            conv_axis axis = gradient_axis(first, p->axis[i].out, p->axis[i].source, p->kernel[i], p->stride[i],
+                                           p->dilation[i], p->pad[i]);
+            if (!axis.taps) continue;
+            conv_reach other = reach_of(&axis);
+            r->min = taps[i] ? min_i32(r->min, other.min) : other.min;
+            end = taps[i] ? max_i32(end, other.min + other.span) : other.min + other.span;
+            taps[i] = max_i32(taps[i], axis.taps);
+        }
+        r->span = end - r->min;
+    }
+    p->max_taps = taps[0] * taps[1] * taps[2];
+}
+
+/* ---- a chunk: one box of outputs and a range of its channels ---- */
+
 /* All strips of the box for output channels [m, m + rows). */
-static void run_strips(const conv_pass *p, const conv_box *box, const conv_layout *l, const int32_t *offsets,
-                       const float *sources, int32_t k, const float *w, int32_t rows, const strip_out *o) {
+static void run_strips(const conv_axis axis[3], const conv_box *box, const conv_layout *l, const int32_t *offsets,
+                       const float *sources, int32_t k, const float *w, int32_t w_row, int32_t rows, const strip_out *o) {
     const float *base[2];
-    int32_t at[2], lanes[2], held = 0;
-    for (int32_t r = 0; r < box->rows; r++) {
-        for (int32_t col = 0; col < box->cols; col += 4) {
-            base[held] = sources + r * p->axis[1].step * l->row_stride + col;
-            at[held] = out_position(p, box, r, col);
-            lanes[held] = min_i32(4, box->cols - col);
+    int32_t at[2], lanes[2], held = 0, first_row = axis[1].out_first + box->row0 * axis[1].out_step;
+    int32_t cols = min_i32(box->cols, axis[2].count - box->col0), n_rows = min_i32(box->rows, axis[1].count - box->row0);
+    for (int32_t r = 0; r < n_rows; r++) {
+        int32_t row_at = (first_row + r * axis[1].out_step) * axis[2].out + axis[2].out_first + box->col0 * axis[2].out_step;
+        for (int32_t col = 0; col < cols; col += 4) {
+            base[held] = sources + r * axis[1].step * l->row_stride + col;
+            at[held] = row_at + col * axis[2].out_step;
+            lanes[held] = min_i32(4, cols - col);
             if (++held == 2) {
-                tiles[rows - 1][1](k, w, p->w_row, offsets, base, o, at, lanes);
+                tiles[rows - 1][1](k, w, w_row, offsets, base, o, at, lanes);
                 held = 0;
             }
         }
     }
-    if (held) tiles[rows - 1][0](k, w, p->w_row, offsets, base, o, at, lanes);
+    if (held) tiles[rows - 1][0](k, w, w_row, offsets, base, o, at, lanes);
 }
 
 static conv_box chunk_box(const conv_pass *p, int32_t chunk, int32_t *m_block) {
-    conv_box box;
+    conv_box box = {0};
     *m_block = chunk % p->m_blocks;
     chunk /= p->m_blocks;
     box.col0 = chunk % p->col_blocks * p->cols;
@@ -251,40 +314,51 @@ static int32_t volume(const conv_pass *p, bool out) {
     return v;
 }
 
+/* The outputs of one class in the box; `w` holds the weights of the class for all output channels of all groups. */
+static void run_class(const conv_pass *p, const conv_axis axis[3], const conv_box *box, const conv_layout *l,
+                      const int32_t *offsets, const float *sources, const float *w, int32_t m_block) {
+    bool last = box->channel0 + box->channels == p->in_channels;
+    int32_t taps = n_taps(axis), blocks = row_blocks(p->out_channels);
+    int32_t first = m_block * blocks / p->m_blocks, end = (m_block + 1) * blocks / p->m_blocks;
+    int32_t depth = (axis[0].out_first + box->depth * axis[0].out_step) * axis[1].out * axis[2].out;
+    strip_out o = {0, volume(p, true), axis[2].out_step, 0, p->accumulate || box->channel0 > 0, p->relu && last};
+    for (int32_t i = first; i < end; i++) {
+        int32_t m = row_block_start(p->out_channels, i), rows = row_block_start(p->out_channels, i + 1) - m;
+        int32_t channel = box->group * p->out_channels + m;
+        o.y = p->y + (box->n * p->groups * p->out_channels + channel) * o.channel_stride + depth;
+        o.bias = p->bias && last ? p->bias + channel : 0;
+        const float *lines = w + (channel * p->in_channels + box->channel0) * taps;
+        run_strips(axis, box, l, offsets, sources, box->channels * taps, lines, p->in_channels * taps, rows, &o);
+    }
+}
+
 static void conv_chunk(const void *args, int32_t chunk) {
     const conv_pass *p = args;
     int32_t m_block;
     conv_box box = chunk_box(p, chunk, &m_block);
-    conv_layout l = layout_box(p->axis, box.rows, box.cols);
+    conv_layout l = layout_box(p->reach, box.rows, box.cols);
     int32_t *offsets = (int32_t *)thread_scratch();
-    float *sources = thread_scratch() + p->channels * p->total_taps;
-    tap_offsets(p->axis, &l, min_i32(p->channels, p->in_channels), offsets);
+    float *sources = thread_scratch() + p->channels * p->max_taps;
     const float *x = p->x + (box.n * p->groups + box.group) * p->in_channels * volume(p, false);
-    int32_t blocks = row_blocks(p->out_channels);
-    int32_t first = m_block * blocks / p->m_blocks, end = (m_block + 1) * blocks / p->m_blocks;
-    int32_t depth_out = (p->axis[0].out_first + box.depth * p->axis[0].out_step) * p->axis[1].out * p->axis[2].out;
-    strip_out o = {0, volume(p, true), p->axis[2].out_step, 0, false, false};
-    for (box.channel0 = 0; box.channel0 < p->in_channels; box.channel0 += p->channels) {
+    do {
         box.channels = min_i32(p->channels, p->in_channels - box.channel0);
-        bool last = box.channel0 + box.channels == p->in_channels;
-        gather_box(p->axis, &l, &box, x, sources);
-        o.add = p->accumulate || box.channel0 > 0;
-        o.relu = p->relu && last;
-        for (int32_t i = first; i < end; i++) {
-            int32_t m = row_block_start(p->out_channels, i), rows = row_block_start(p->out_channels, i + 1) - m;
-            int32_t channel = box.group * p->out_channels + m;
-            o.y = p->y + (box.n * p->groups * p->out_channels + channel) * o.channel_stride + depth_out;
-            o.bias = p->bias && last ? p->bias + channel : 0;
-            const float *w = p->w + channel * p->w_row + box.channel0 * p->total_taps;
-            run_strips(p, &box, &l, offsets, sources, box.channels * p->total_taps, w, rows, &o);
+        gather_box(&l, &box, x, sources);
+        const float *w = p->w;
+        for (int32_t i = 0; i < n_classes(p); i++) {
+            conv_axis axis[3];
+            class_axes(p, i, axis);
+            tap_offsets(axis, &l, box.channels, offsets);
+            if (box.depth < axis[0].count) run_class(p, axis, &box, &l, offsets, sources, w, m_block);
+            w += p->groups * p->out_channels * p->in_channels * n_taps(axis);
         }
-    }
+        box.channel0 += box.channels;
+    } while (box.channel0 < p->in_channels);
 }
 
 /* ---- outputs one at a time, for windows that no workspace holds ---- */
 
-static float conv_at(const conv_pass *p, const float *x, const float *w, const int32_t o[3]) {
-    const conv_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
+static float conv_at(const conv_pass *p, const conv_axis axis[3], const float *x, const float *w, const int32_t o[3]) {
+    const conv_axis *az = &axis[0], *ay = &axis[1], *ax = &axis[2];
     double sum = 0;
     for (int32_t c = 0; c < p->in_channels; c++) {
         for (int32_t tz = 0; tz < az->taps; tz++) {
@@ -307,50 +381,37 @@ static void conv_plane(const void *args, int32_t plane) {
     const conv_pass *p = args;
     int32_t channel = plane % (p->groups * p->out_channels), group = channel / p->out_channels;
     int32_t image = plane / (p->groups * p->out_channels);
-    const float *x = p->x + (image * p->groups + group) * p->in_channels * volume(p, false);
+    const float *x = p->x + (image * p->groups + group) * p->in_channels * volume(p, false), *w = p->w;
     float *y = p->y + plane * volume(p, true);
-    int32_t o[3], at[3];
-    for (o[0] = 0; o[0] < p->axis[0].count; o[0]++) {
-        for (o[1] = 0; o[1] < p->axis[1].count; o[1]++) {
-            for (o[2] = 0; o[2] < p->axis[2].count; o[2]++) {
-                for (int32_t i = 0; i < 3; i++) at[i] = p->axis[i].out_first + o[i] * p->axis[i].out_step;
-                float *out = y + (at[0] * p->axis[1].out + at[1]) * p->axis[2].out + at[2];
-                float value = conv_at(p, x, p->w + channel * p->w_row, o) + (p->bias ? p->bias[channel] : 0);
-                if (p->accumulate) value += *out;
-                *out = p->relu && value < 0 ? 0 : value;
+    for (int32_t class = 0; class < n_classes(p); class++) {
+        conv_axis axis[3];
+        int32_t o[3], at[3];
+        class_axes(p, class, axis);
+        const float *lines = w + channel * p->in_channels * n_taps(axis);
+        for (o[0] = 0; o[0] < axis[0].count; o[0]++) {
+            for (o[1] = 0; o[1] < axis[1].count; o[1]++) {
+                for (o[2] = 0; o[2] < axis[2].count; o[2]++) {
+                    for (int32_t i = 0; i < 3; i++) at[i] = axis[i].out_first + o[i] * axis[i].out_step;
+                    float *out = y + (at[0] * axis[1].out + at[1]) * axis[2].out + at[2];
+                    float value = conv_at(p, axis, x, lines, o) + (p->bias ? p->bias[channel] : 0);
+                    if (p->accumulate) value += *out;
+                    *out = p->relu && value < 0 ? 0 : value;
+                }
             }
         }
+        w += p->groups * p->out_channels * p->in_channels * n_taps(axis);
     }
 }
 
-/* Outputs that no tap reaches: strides longer than the kernel. */
-static void unreached_plane(const void *args, int32_t plane) {
-    const conv_pass *p = args;
-    const conv_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
-    float bias = p->bias ? p->bias[plane % (p->groups * p->out_channels)] : 0;
-    for (int32_t z = 0; z < az->count; z++) {
-        for (int32_t y = 0; y < ay->count; y++) {
-            int32_t row = (az->out_first + z * az->out_step) * ay->out + ay->out_first + y * ay->out_step;
-            float *out = p->y + plane * volume(p, true) + row * ax->out + ax->out_first;
-            for (int32_t x = 0; x < ax->count; x++, out += ax->out_step) {
-                float value = p->accumulate ? *out + bias : bias;
-                *out = p->relu && value < 0 ? 0 : value;
-            }
-        }
-    }
-}
-
-/* ---- passes ---- */
+/* ---- blocking ---- */
 
 /* Floats: sources should stay in the second-level cache, and must fit with the offsets into thread_scratch. */
 enum { PREFERRED_FLOATS = 96 << 10, LIMIT_FLOATS = THREAD_SCRATCH_BYTES / 4, MAX_COLS = 1024, MIN_COLS = 32 };
 /* Multiply-adds that a chunk should hold at least, and how many chunks keep all threads busy. */
 enum { CHUNK_WORK = 1 << 19, CHUNKS = 16 };
 
-static double box_floats(const conv_pass *p, int32_t channels, int32_t rows, int32_t cols) {
-    const conv_axis *y = &p->axis[1], *x = &p->axis[2];
-    double lines = (rows - 1.0) * y->step + axis_span(y) + 1, line = (cols + 3.0 + axis_span(x) / x->step) * x->step;
-    return channels * (lines * line * p->axis[0].taps + p->total_taps);
+static double chunk_floats(const conv_pass *p) {
+    return (double)p->channels * p->max_taps + box_floats(p->reach, p->channels, p->rows, p->cols);
 }
 
 /* Chooses the boxes from shapes alone; false if even the smallest does not fit. */
@@ -358,14 +419,12 @@ static bool choose_boxes(conv_pass *p) {
     p->channels = p->in_channels;
     p->rows = p->axis[1].count;
     p->cols = min_i32(p->axis[2].count, MAX_COLS);
-    while (p->rows > 1 && box_floats(p, p->channels, p->rows, p->cols) > PREFERRED_FLOATS) p->rows = (p->rows + 1) / 2;
-    while (p->channels > 1 && box_floats(p, p->channels, p->rows, p->cols) > LIMIT_FLOATS)
-        p->channels = (p->channels + 1) / 2;
-    while (p->cols > MIN_COLS && box_floats(p, p->channels, p->rows, p->cols) > LIMIT_FLOATS)
-        p->cols = (p->cols / 2 + 3) & ~3;
-    if (box_floats(p, p->channels, p->rows, p->cols) > LIMIT_FLOATS) return false;
+    while (p->rows > 1 && chunk_floats(p) > PREFERRED_FLOATS) p->rows = (p->rows + 1) / 2;
+    while (p->channels > 1 && chunk_floats(p) > LIMIT_FLOATS) p->channels = (p->channels + 1) / 2;
+    while (p->cols > MIN_COLS && chunk_floats(p) > LIMIT_FLOATS) p->cols = (p->cols / 2 + 3) & ~3;
+    if (chunk_floats(p) > LIMIT_FLOATS) return false;
     double boxes = (double)p->n * p->groups * p->axis[0].count * ceil_div(p->axis[2].count, p->cols);
-    double work = (double)p->n * p->groups * p->in_channels * p->out_channels * p->total_taps * p->axis[0].count *
+    double work = (double)p->n * p->groups * p->in_channels * p->out_channels * p->max_taps * p->axis[0].count *
                   p->axis[1].count * p->axis[2].count;
     double want = work / CHUNK_WORK < CHUNKS ? work / CHUNK_WORK : CHUNKS;
     while (p->rows > 4 && boxes * ceil_div(p->axis[1].count, p->rows) < want) p->rows = (p->rows + 1) / 2;
@@ -378,32 +437,27 @@ static bool choose_boxes(conv_pass *p) {
 
 static void run_pass(conv_pass *p) {
     if (p->n == 0 || p->groups * p->out_channels == 0) return;
-    for (int32_t i = 0; i < 3; i++)
-        if (p->axis[i].count == 0) return;
-    p->total_taps = p->axis[0].taps * p->axis[1].taps * p->axis[2].taps;
-    bool reached = p->in_channels && p->total_taps;
-    if (!reached && p->accumulate && !p->bias && !p->relu) return;
-    if (!reached) {
-        parallel_for(unreached_plane, p, p->n * p->groups * p->out_channels);
-    } else if (choose_boxes(p)) {
+    join_classes(p);
+    if (choose_boxes(p)) {
         parallel_for(conv_chunk, p, p->n * p->groups * p->axis[0].count * p->row_blocks * p->col_blocks * p->m_blocks);
     } else {
         parallel_for(conv_plane, p, p->n * p->groups * p->out_channels);
     }
 }
 
-/* Neighbouring axes that only enumerate positions become one: no strip is then cut at the end of a row. */
+/* Axes that only enumerate positions become one: no strip is then cut at the end of a row. */
 static void merge_pointwise_axes(conv_axis axis[3]) {
     for (int32_t i = 0; i < 3; i++) {
         conv_axis *a = &axis[i];
-        if (a->taps != 1 || a->step != 1 || a->shift_first || a->out_step != 1 || a->out_first || a->w_first ||
-            a->count != a->source || a->count != a->out)
+        if (a->taps != 1 || a->step != 1 || a->shift_first || a->out_step != 1 || a->count != a->source || a->count != a->out)
             return;
     }
     int32_t total = axis[0].count * axis[1].count * axis[2].count;
     axis[2].count = axis[2].source = axis[2].out = total;
     axis[0].count = axis[0].source = axis[0].out = axis[1].count = axis[1].source = axis[1].out = 1;
 }
+
+/* ---- kernels ---- */
 
 /* 3x3 of stride 1, one group, two dimensions. kernels.def sizes `transformed` by the same conditions: no stricter ones. */
 #define IS_PLAIN_3X3(a)                                                                                                \
@@ -421,54 +475,43 @@ int32_t kernel_conv_f32(const conv_f32_args *a) {
         return TW_OK;
     }
     conv_pass p = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y, .n = a->n, .groups = a->groups,
-                   .in_channels = a->c / a->groups, .out_channels = a->m / a->groups, .accumulate = a->accumulate != 0,
-                   .relu = a->activation == 1};
+                   .in_channels = a->c / a->groups, .out_channels = a->m / a->groups, .classes = {1, 1, 1},
+                   .accumulate = a->accumulate != 0, .relu = a->activation == 1};
     for (int32_t i = 0; i < 3; i++) {
         p.axis[i] = (conv_axis){a->out[i], a->stride[i], a->kernel[i], 0, 1, -a->pad[i], a->dilation[i], 0, 1,
                                 a->size[i], a->out[i]};
     }
-    p.w_row = p.in_channels * a->kernel[0] * a->kernel[1] * a->kernel[2];
     merge_pointwise_axes(p.axis);
     run_pass(&p);
     return TW_OK;
 }
 
-/* ---- gradient by the data ---- */
-
-/* The inputs i = first + q * stride of one residue class meet the taps k with i + pad - k * dilation divisible by the
-   stride: every (stride / gcd(stride, dilation))-th one. */
-static conv_axis gradient_axis(int32_t first, int32_t size, int32_t out, int32_t kernel, int32_t stride,
-                               int32_t dilation, int32_t pad) {
-    conv_axis a = {.count = ceil_div(size - first, stride), .step = 1, .out_first = first, .out_step = stride,
-                   .source = out, .out = size, .w_step = stride / gcd(stride, dilation)};
-    while (a.w_first < a.w_step && (first + pad - (int64_t)a.w_first * dilation) % stride) a.w_first++;
-    if (a.w_first < a.w_step && a.w_first < kernel) a.taps = ceil_div(kernel - a.w_first, a.w_step);
-    a.shift_first = (int32_t)((first + pad - (int64_t)a.w_first * dilation) / stride);
-    a.shift_step = (int32_t)(-(int64_t)a.w_step * dilation / stride);
-    return a;
-}
-
 typedef struct {
-    const conv_data_gradient_f32_args *a;
-    const conv_axis *axis;
+    const conv_pass *pass;
+    const float *w;
     float *out;
-} weight_swap;
+} weight_order;
 
-/* Weights [group][c][m][taps of this residue class] for one input channel of all. */
-static void swap_weights(const void *args, int32_t channel) {
-    const weight_swap *s = args;
-    int32_t cg = s->a->c / s->a->groups, mg = s->a->m / s->a->groups;
-    const int32_t *kernel = s->a->kernel;
-    const conv_axis *az = &s->axis[0], *ay = &s->axis[1], *ax = &s->axis[2];
-    float *out = s->out + channel * mg * az->taps * ay->taps * ax->taps;
-    for (int32_t m = channel / cg * mg, end = m + mg; m < end; m++) {
-        const float *w = s->a->w + (m * cg + channel % cg) * kernel[0] * kernel[1] * kernel[2];
-        for (int32_t z = 0; z < az->taps; z++) {
-            for (int32_t y = 0; y < ay->taps; y++) {
-                const float *line = w + ((az->w_first + z * az->w_step) * kernel[1] + ay->w_first + y * ay->w_step) * kernel[2];
-                for (int32_t x = 0; x < ax->taps; x++) *out++ = line[ax->w_first + x * ax->w_step];
+/* Weights [class][group][c][m][taps of the class] for one input channel of all. */
+static void order_weights(const void *args, int32_t channel) {
+    const weight_order *order = args;
+    const conv_pass *p = order->pass;
+    int32_t cg = p->out_channels, mg = p->in_channels;
+    float *class_out = order->out;
+    for (int32_t i = 0; i < n_classes(p); i++) {
+        conv_axis axis[3];
+        class_axes(p, i, axis);
+        const conv_axis *az = &axis[0], *ay = &axis[1], *ax = &axis[2];
+        float *out = class_out + channel * mg * n_taps(axis);
+        for (int32_t m = channel / cg * mg, end = m + mg; m < end; m++) {
+            const float *w = order->w + (m * cg + channel % cg) * p->kernel[0] * p->kernel[1] * p->kernel[2];
+            for (int32_t t = 0; t < n_taps(axis); t++) {
+                int32_t z = t / (ay->taps * ax->taps), y = t / ax->taps % ay->taps, x = t % ax->taps;
+                int32_t line = (az->w_first + z * az->w_step) * p->kernel[1] + ay->w_first + y * ay->w_step;
+                *out++ = w[line * p->kernel[2] + ax->w_first + x * ax->w_step];
             }
         }
+        class_out += p->groups * cg * mg * n_taps(axis);
     }
 }
 
@@ -481,23 +524,22 @@ int32_t kernel_conv_data_gradient_f32(const conv_data_gradient_f32_args *a) {
         return TW_OK;
     }
     conv_pass p = {.x = a->dy, .w = a->transformed, .bias = a->bias, .y = a->dx, .n = a->n, .groups = a->groups,
-                   .in_channels = a->m / a->groups, .out_channels = a->c / a->groups,
+                   .in_channels = a->m / a->groups, .out_channels = a->c / a->groups, .gradient = true,
                    .accumulate = a->accumulate != 0, .relu = a->activation == 1};
-    weight_swap swap = {a, p.axis, a->transformed};
-    int32_t first[3];
-    for (first[0] = 0; first[0] < min_i32(a->stride[0], a->size[0]); first[0]++) {
-        for (first[1] = 0; first[1] < min_i32(a->stride[1], a->size[1]); first[1]++) {
-            for (first[2] = 0; first[2] < min_i32(a->stride[2], a->size[2]); first[2]++) {
-                for (int32_t i = 0; i < 3; i++) {
-                    p.axis[i] = gradient_axis(first[i], a->size[i], a->out[i], a->kernel[i], a->stride[i],
-                                              a->dilation[i], a->pad[i]);
-                }
-                p.w_row = p.in_channels * p.axis[0].taps * p.axis[1].taps * p.axis[2].taps;
-                parallel_for(swap_weights, &swap, a->c);
-                merge_pointwise_axes(p.axis);
-                run_pass(&p);
-            }
-        }
+    for (int32_t i = 0; i < 3; i++) {
+        p.kernel[i] = a->kernel[i];
+        p.stride[i] = a->stride[i];
+        p.dilation[i] = a->dilation[i];
+        p.pad[i] = a->pad[i];
+        p.classes[i] = min_i32(a->stride[i], a->size[i]);
+        p.axis[i] = gradient_axis(0, a->size[i], a->out[i], a->kernel[i], a->stride[i], a->dilation[i], a->pad[i]);
     }
+    weight_order order = {&p, a->w, a->transformed};
+    parallel_for(order_weights, &order, a->c);
+    if (n_classes(&p) == 1) {
+        p.gradient = false;
+        merge_pointwise_axes(p.axis);
+    }
+    run_pass(&p);
     return TW_OK;
 }

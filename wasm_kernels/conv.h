@@ -11,30 +11,34 @@ typedef struct {
     int32_t count, step, taps, w_first, w_step, shift_first, shift_step, out_first, out_step, source, out;
 } conv_axis;
 
+/* Sources that output coordinate o reaches: o * step + min ... + span, on multiples of `grid`. */
+typedef struct {
+    int32_t min, span, step, grid, source;
+} conv_reach;
+
 /* A box of output coordinates and of source channels whose padded sources lie in the workspace. */
 typedef struct {
     int32_t n, group, depth, row0, rows, col0, cols, channel0, channels;
 } conv_box;
 
-/* How the workspace holds a box: [channel][tap of the depth axis][row][slot][line]; a slot holds every step-th column. */
+/* How the workspace holds a box: [channel][slice][row][slot][line]; a slot holds every step-th column. */
 typedef struct {
-    int32_t rows, row_min, slots, slot_step, line, col_min;
+    conv_reach reach[3];
+    int32_t slices, rows, slots, line;
     int32_t row_stride, slice_stride, channel_stride; /* floats */
 } conv_layout;
 
 TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
-TW_INLINE int32_t axis_min(const conv_axis *a) {
-    return a->shift_first + (a->shift_step < 0 ? (a->taps - 1) * a->shift_step : 0);
-}
-TW_INLINE int32_t axis_span(const conv_axis *a) {
-    int32_t span = (a->taps - 1) * a->shift_step;
-    return span < 0 ? -span : span;
-}
 
-conv_layout layout_box(const conv_axis axis[3], int32_t rows, int32_t cols);
+conv_reach reach_of(const conv_axis *axis);
+
+conv_layout layout_box(const conv_reach reach[3], int32_t rows, int32_t cols);
+
+/* Floats that a box needs, without overflow. */
+double box_floats(const conv_reach reach[3], int32_t channels, int32_t rows, int32_t cols);
 
 /* `x` is the first plane of the box's image and group. */
-void gather_box(const conv_axis axis[3], const conv_layout *layout, const conv_box *box, const float *x, float *out);
+void gather_box(const conv_layout *layout, const conv_box *box, const float *x, float *out);
 
 /* Byte offsets from an output position's place in the workspace to the source of each (channel, tap). */
 void tap_offsets(const conv_axis axis[3], const conv_layout *layout, int32_t channels, int32_t *offsets);

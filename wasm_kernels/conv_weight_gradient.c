@@ -9,6 +9,7 @@
 typedef struct {
     const conv_weight_gradient_f32_args *a;
     conv_axis axis[3];
+    conv_reach reach[3];
     int32_t cg, mg, taps; /* channels per group */
     int32_t channels, c_blocks, rows_m, m_blocks;
     int32_t rows, cols, images;
@@ -100,7 +101,7 @@ static void add_products(const weight_pass *p, const weight_space *space, int32_
 
 static void add_box(const weight_pass *p, conv_box *box, int32_t m, int32_t rows_m, int32_t images, weight_space *space) {
     const conv_weight_gradient_f32_args *a = p->a;
-    conv_layout l = layout_box(p->axis, box->rows, box->cols);
+    conv_layout l = layout_box(p->reach, box->rows, box->cols);
     int32_t k = box->channels * p->taps, per_row = ceil_div(box->cols, 4);
     space->source_stride = box->channels * l.channel_stride;
     space->strips = box->rows * per_row;
@@ -109,7 +110,7 @@ static void add_box(const weight_pass *p, conv_box *box, int32_t m, int32_t rows
     for (int32_t image = 0; image < images; image++) {
         int32_t n = (box->n + image) * a->groups + box->group;
         const float *x = a->x + n * p->cg * a->size[0] * a->size[1] * a->size[2];
-        gather_box(p->axis, &l, box, x, space->sources + image * space->source_stride);
+        gather_box(&l, box, x, space->sources + image * space->source_stride);
         gather_dy(p, box, a->dy + n * p->mg * a->out[0] * a->out[1] * a->out[2], m, rows_m, image, space);
         for (int32_t r = 0; r < box->rows; r++) {
             int32_t row = image * space->source_stride + r * p->axis[1].step * l.row_stride;
@@ -227,12 +228,9 @@ enum { LIMIT_FLOATS = THREAD_SCRATCH_BYTES / 4, ACC_FLOATS = 64 << 10, PREFERRED
 enum { MAX_COLS = 1024, MIN_COLS = 32, ENOUGH_STRIPS = 96, CHUNK_WORK = 1 << 20, CHUNKS = 8 };
 
 static double space_floats(const weight_pass *p) {
-    const conv_axis *y = &p->axis[1], *x = &p->axis[2];
     double k = (double)p->channels * p->taps, strips = (double)p->images * p->rows * ceil_div(p->cols, 4);
-    double lines = (p->rows - 1.0) * y->step + axis_span(y) + 1;
-    double line = (p->cols + 3.0 + axis_span(x) / x->step) * x->step;
     return 4.0 * p->rows_m * k + 4.0 * p->rows_m * strips + k + strips +
-           p->images * p->channels * lines * line * p->axis[0].taps;
+           p->images * box_floats(p->reach, p->channels, p->rows, p->cols);
 }
 
 /* Chooses blocks of dw and boxes of positions from shapes alone; false if even the smallest do not fit. */
@@ -249,8 +247,8 @@ static bool choose_blocks(weight_pass *p) {
         if (fits && (double)a->groups * p->c_blocks * p->m_blocks >= want) break;
         if (p->channels > 1 && ((double)p->channels * p->taps >= p->rows_m || p->rows_m == 1)) {
             p->channels = (p->channels + 1) / 2;
-        } else if (p->rows_m > TILE_M || (!fits && p->rows_m > 1)) {
-            p->rows_m = (p->rows_m + 1) / 2;
+        } else if (p->rows_m > TILE_M) {
+            p->rows_m = ceil_div((p->rows_m + 1) / 2, TILE_M) * TILE_M;
         } else {
             break;
         }
@@ -291,6 +289,7 @@ int32_t kernel_conv_weight_gradient_f32(const conv_weight_gradient_f32_args *a) 
     for (int32_t i = 0; i < 3; i++) {
         p.axis[i] = (conv_axis){a->out[i], a->stride[i], a->kernel[i], 0, 1, -a->pad[i], a->dilation[i], 0, 1,
                                 a->size[i], a->out[i]};
+        p.reach[i] = reach_of(&p.axis[i]);
     }
     if (p.cg && p.mg) {
         if (choose_blocks(&p)) parallel_for(weight_chunk, &p, a->groups * p.c_blocks * p.m_blocks);

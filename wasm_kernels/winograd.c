@@ -166,6 +166,20 @@ static void transform_output_gradients(const interleaved *z, const tile_block *b
 
 /* ---- products ---- */
 
+/* One step of the depth; a is at constant offset u. */
+TW_INLINE void product_step(const int32_t rows, const int32_t vecs, const bool in_place, const int32_t u,
+                            const float *const line[TILE_ROWS], const float *b, f32x4 acc[TILE_ROWS][2]) {
+    f32x4 bv[2];
+    UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * j);
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        f32x4 av = load_splat(in_place ? line[i] + u : line[0] + i);
+        UNROLL for (int32_t j = 0; j < vecs; j++) {
+            acc[i][j] = madd(av, bv[j], acc[i][j]);
+            IN_ORDER(acc[i][j]);
+        }
+    }
+}
+
 /* c[rows][4 * vecs] (+)= sum over p of a(i, p) b(p, j): a(i, p) = a[i * a_row + p] if `in_place`, else a[i + p * a_row];
    b(p, j) = b[p * b_row + j]. */
 TW_INLINE void product_tile(const int32_t rows, const int32_t vecs, const bool in_place, int32_t k, const float *a,
@@ -182,22 +196,15 @@ TW_INLINE void product_tile(const int32_t rows, const int32_t vecs, const bool i
         }
     }
     UNROLL for (int32_t i = 0; i < lines; i++) line[i] = a + i * a_row;
-    /* k is a multiple of 4 where a is read in place. */
-    for (const int32_t unroll = in_place ? 4 : 1; k > 0; k -= unroll) {
-        UNROLL for (int32_t u = 0; u < unroll; u++) {
-            f32x4 bv[2];
-            UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * j);
-            UNROLL for (int32_t i = 0; i < rows; i++) {
-                f32x4 av = load_splat(in_place ? line[i] + u : line[0] + i);
-                UNROLL for (int32_t j = 0; j < vecs; j++) {
-                    acc[i][j] = madd(av, bv[j], acc[i][j]);
-                    IN_ORDER(acc[i][j]);
-                }
-            }
-            b += b_row;
+    for (; k >= 4; k -= 4) {
+        UNROLL for (int32_t u = 0; u < 4; u++, b += b_row) {
+            product_step(rows, vecs, in_place, in_place ? u : 0, line, b, acc);
+            if (!in_place) line[0] += a_row;
         }
-        UNROLL for (int32_t i = 0; i < lines; i++) line[i] += in_place ? 4 : a_row;
+        UNROLL for (int32_t i = 0; i < lines; i++) line[i] += in_place ? 4 : 0;
     }
+    /* Where a is read in place, k is a multiple of 4. */
+    for (; !in_place && k; k--, b += b_row, line[0] += a_row) product_step(rows, vecs, false, 0, line, b, acc);
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < vecs; j++) store4(c + i * c_row + 4 * j, acc[i][j]);
     }
@@ -237,8 +244,8 @@ static const tile_fn tiles[TILE_ROWS][2][2] = {
 
 /* ---- blocks ---- */
 
-/* Transformed sources of a block stay in the second-level cache. */
-enum { BLOCK_FLOATS = 64 << 10, MAX_TILES = 60, MIN_TILES = 8, POINT_PADDING = 16, M_BLOCK = 16 };
+/* Transformed sources of a block stay in the second-level cache. The gradient sums over tiles: it wants many at a time. */
+enum { BLOCK_FLOATS = 64 << 10, GRADIENT_FLOATS = 144 << 10, MAX_TILES = 60, MIN_TILES = 8, POINT_PADDING = 16, M_BLOCK = 16 };
 /* Blocks that keep all threads busy, unless they would hold too few tiles for what they read of the weights. */
 enum { ENOUGH_BLOCKS = 8, FEW_TILES = 16 };
 
@@ -269,8 +276,8 @@ static tile_block block_at(const tile_split *s, int32_t n, int32_t tiles_y, int3
     return b;
 }
 
-static int32_t tiles_per_block(int32_t channels) {
-    return max_i32(MIN_TILES, min_i32(MAX_TILES, BLOCK_FLOATS / (POINTS * ceil4(channels))));
+static int32_t tiles_per_block(int32_t channels, int32_t floats) {
+    return max_i32(MIN_TILES, min_i32(MAX_TILES, floats / (POINTS * ceil4(channels))));
 }
 
 /* ---- convolution ---- */
@@ -399,7 +406,7 @@ static void relu_plane(const void *args, int32_t plane) {
 
 void winograd_convolve(const winograd_conv *conv) {
     conv_pass p = {.conv = conv, .tiles_y = ceil_div(conv->out_h, TILE), .tiles_x = ceil_div(conv->out_w, TILE)};
-    p.split = split_tiles(conv->n, p.tiles_y, p.tiles_x, tiles_per_block(conv->c));
+    p.split = split_tiles(conv->n, p.tiles_y, p.tiles_x, tiles_per_block(conv->c, BLOCK_FLOATS));
     parallel_for(transform_weights, conv, ceil_div(conv->m, 4));
     parallel_for(convolve_block, &p, p.split.row_blocks * p.split.col_blocks);
     if (conv->relu && conv->accumulate) parallel_for(relu_plane, conv, conv->n * conv->m);
@@ -508,7 +515,7 @@ void winograd_weight_gradient(const winograd_gradient *g) {
     p.m_block = ceil4(ceil_div(g->m, ceil_div(WINOGRAD_GROUPS, p.groups)));
     if (p.m_block < 32) p.m_block = min_i32(32, ceil4(g->m));
     p.m_blocks = ceil_div(g->m, p.m_block);
-    p.split = split_tiles(g->n, p.tiles_y, p.tiles_x, tiles_per_block(ceil4(g->c) + p.m_block));
+    p.split = split_tiles(g->n, p.tiles_y, p.tiles_x, tiles_per_block(ceil4(g->c) + p.m_block, GRADIENT_FLOATS));
     p.groups = min_i32(p.groups, p.split.row_blocks * p.split.col_blocks);
     parallel_for(gradient_chunk, &p, p.groups * p.m_blocks);
     parallel_for(finish_gradient, &p, g->m);

@@ -20,9 +20,8 @@ from typing import Any
 
 import compile_stages
 import pyodide_page
+from chrome import BUILD, machine
 from networks import MODELS, Network, chain
-
-from browser import BUILD, machine
 
 DEFAULT_MODELS = ("E", "chain800")
 PROFILED_FUNCTIONS = 30

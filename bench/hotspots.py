@@ -15,9 +15,8 @@ from typing import Any
 import models
 import pyodide_page
 import step_profile
+from chrome import BUILD, machine
 from networks import MODELS
-
-from browser import BUILD, machine
 
 FILES = {"training_model": "training_model.onnx", "optimizer_model": "optimizer_model.onnx",
          "checkpoint": "checkpoint", "data": "data.bin"}  # fmt: skip

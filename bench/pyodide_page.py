@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from browser import HERE, ROOT, open_browser, open_site
+from chrome import HERE, ROOT, open_browser, open_site
 
 TIMEOUT_MS = 600_000
 PACKAGES = ("trainweb", "protobuf", "flatbuffers")

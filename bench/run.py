@@ -24,14 +24,22 @@ from statistics import median
 from typing import Any
 
 import models
+from chrome import (
+    BUILD,
+    ContenderError,
+    ContenderPage,
+    Site,
+    build_peak,
+    install_peers,
+    machine,
+    open_browser,
+    open_site,
+)
 from contenders import DEFAULT, QUICK, REFERENCE, Contender, select
 from networks import MODELS
 from playwright.sync_api import Browser
 from playwright.sync_api import Error as PlaywrightError
 from tables import print_model
-from tests.browser.server import Site
-
-from browser import BUILD, ContenderError, ContenderPage, build_peak, install_peers, machine, open_browser, open_site
 
 QUICK_MODELS = ("A", "C", "E")
 RESULTS = BUILD / "results"

@@ -17,11 +17,10 @@ from typing import Any
 import models
 import pyodide_page
 import scale_steps
+from chrome import BUILD, ROOT, ContenderPage, install_peers, machine, open_browser, open_site
 from contenders import CONTENDERS
 from networks import MODELS, Network, chain, mlp
 from plot import charts
-
-from browser import BUILD, ROOT, ContenderPage, install_peers, machine, open_browser, open_site
 
 PARTS = ("steps", "memory", "flat")
 BATCHES = (1, 4, 16, 64, 256, 1024)

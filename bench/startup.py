@@ -21,12 +21,10 @@ from statistics import median
 from typing import Any
 
 import models
+from chrome import BUILD, FLAGS, ContenderError, ContenderPage, Site, find_chromium, install_peers, machine, open_site
 from contenders import CONTENDERS, Contender, select
 from networks import MODELS
 from playwright.sync_api import BrowserType, sync_playwright
-from tests.browser.server import Site
-
-from browser import BUILD, FLAGS, ContenderError, ContenderPage, find_chromium, install_peers, machine, open_site
 
 DEFAULT = ("trainweb", "trainweb-t2", "ort", "ort-t2", "tfjs", "jax")
 DEFAULT_MODELS = ("A", "E")

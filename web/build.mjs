@@ -6,15 +6,18 @@
  *
  * dist/npm holds index.js (all in one, for a <script type="module">), module.js (the same with its
  * dependencies as imports, for bundlers and Node), the two worker scripts, engine.js, declarations,
- * the kernels, and the Python packages that the worker unpacks.
+ * the kernels, and the Python packages of the worker: as wheels, compiled in one zip, and imported in a
+ * snapshot of Pyodide.
  */
 
 import { execFileSync } from "node:child_process";
-import { copyFile, mkdir, readdir, readFile } from "node:fs/promises";
+import { copyFile, mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 import { build } from "esbuild";
+
+import { compilePackages, makeSnapshot } from "./snapshot.mjs";
 
 const ROOT = dirname(dirname(fileURLToPath(import.meta.url)));
 const SOURCES = join(ROOT, "web", "src");
@@ -24,6 +27,9 @@ const OUT = join(ROOT, "dist", "npm");
 /** Where wheels are found; of the trainweb wheels there must be exactly one. */
 const WHEEL_FOLDERS = [join(ROOT, "dist"), join(ROOT, ".build", "wheels")];
 const WHEELS = ["trainweb", "protobuf", "flatbuffers"];
+
+/** What compiles the packages and makes the snapshot. */
+const PYODIDE = join(ROOT, ".build", "pyodide");
 
 const { version } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
 
@@ -97,19 +103,46 @@ async function findWheel(project) {
   throw new Error(`no wheel of ${project} in ${WHEEL_FOLDERS.join(" or ")}; run ./build.sh`);
 }
 
-/** Names without versions, so that the worker can name them literally. */
+/** Names without versions. */
 async function copyWheels() {
   await mkdir(join(OUT, "python"), { recursive: true });
-  for (const project of WHEELS) {
-    await copyFile(await findWheel(project), join(OUT, "python", `${project}.whl`));
-  }
+  return Promise.all(
+    WHEELS.map(async (project) => {
+      const target = join(OUT, "python", `${project}.whl`);
+      await copyFile(await findWheel(project), target);
+      return target;
+    }),
+  );
 }
 
-await buildEngineScript();
-if (!process.argv.includes("--engine")) {
+async function pyodideVersion() {
+  const source = await readFile(join(SOURCES, "version.ts"), "utf8");
+  return /PYODIDE_VERSION = "([^"]+)"/.exec(source)[1];
+}
+
+async function buildPython() {
+  const version = await pyodideVersion();
+  const packages = await compilePackages(PYODIDE, version, await copyWheels());
+  await writeFile(join(OUT, "python", "packages.zip"), packages.zip);
+  await makeSnapshot(PYODIDE, version, packages, join(OUT, "python", "snapshot.bin"));
+}
+
+async function buildAll() {
+  await buildEngineScript();
+  if (process.argv.includes("--engine")) {
+    return;
+  }
   await mkdir(OUT, { recursive: true });
   await buildModules();
   buildDeclarations();
   await copyKernels();
-  await copyWheels();
+  await buildPython();
+}
+
+try {
+  await buildAll();
+} catch (error) {
+  // The message alone: Node would print the line of Pyodide that threw, a megabyte long.
+  console.error(`web/build.mjs: ${error.message}`);
+  process.exitCode = 1;
 }

@@ -15,7 +15,7 @@ from .server import ROOT, Site
 
 NEEDED = (
     ROOT / "dist" / "npm" / "index.js",
-    ROOT / "dist" / "npm" / "python" / "trainweb.whl",
+    ROOT / "dist" / "npm" / "python" / "snapshot.bin",
     ROOT / ".build" / "pyodide" / "pyodide.mjs",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import subprocess
@@ -134,8 +135,9 @@ def test_package_lists_what_it_needs() -> None:
     targets = re.findall(r': "\./([^"]+)"', json.dumps(package["exports"]))
     assert len(targets) > 8
     assert set(targets) <= files
-    for name in ("worker.js", "pool-worker.js", "python/trainweb.whl", "python/protobuf.whl"):
+    for name in ("worker.js", "pool-worker.js", "python/packages.zip", "python/snapshot.bin"):
         assert f"dist/npm/{name}" in files
+    assert not any(path.endswith(".whl") for path in files)
     assert not any(path.startswith(("py_src/", "tests/", "web/", ".")) for path in files)
 
 
@@ -149,7 +151,7 @@ def test_workers_and_assets_are_named_literally() -> None:
     assert re.search(r'new Worker\(new URL\("\./worker\.js", import\.meta\.url\)', module)
     worker = (NPM / "worker.js").read_text()
     names = [f"kernels{kind}.wasm" for kind in ("", ".relaxed", ".threads", ".relaxed.threads")]
-    for name in ("pool-worker.js", *names, "python/trainweb.whl"):
+    for name in ("pool-worker.js", *names, "python/packages.zip", "python/snapshot.bin"):
         assert f'new URL("./{name}",import.meta.url)' in worker, name
 
 
@@ -179,16 +181,55 @@ def test_loaded_from_another_origin(
     assert ("/dist/pool-worker.js" in cdn.requests()) == isolated
 
 
-def test_nothing_else_is_fetched(browser: Browser, make_site: Callable[..., Site]) -> None:
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_nothing_else_is_fetched(
+    browser: Browser, make_site: Callable[..., Site], snapshot: bool
+) -> None:
     """Neither numpy nor a package index: what a first visit costs is listed here in full."""
     site = make_site()
     with open_js_page(browser, site) as js:
-        js.run(TRAIN)
-    assert sorted(set(site.requests())) == sorted([
+        js.run(f"env.pyodide.snapshot = {json.dumps(snapshot)};" + TRAIN)
+    assert sorted(site.requests()) == sorted([
         "/tests/session.html", "/tests/session.mjs", "/dist/index.js", "/dist/worker.js",
-        "/dist/kernels.relaxed.wasm", "/dist/python/trainweb.whl", "/dist/python/protobuf.whl",
-        "/dist/python/flatbuffers.whl", "/pyodide/pyodide.mjs", "/pyodide/pyodide.asm.mjs",
-        "/pyodide/pyodide.asm.wasm", "/pyodide/python_stdlib.zip", "/pyodide/pyodide-lock.json",
+        "/dist/kernels.relaxed.wasm", f"/dist/python/{'snapshot.bin' if snapshot else 'packages.zip'}",
+        "/pyodide/pyodide.mjs", "/pyodide/pyodide.asm.mjs", "/pyodide/pyodide.asm.wasm",
+        "/pyodide/python_stdlib.zip", "/pyodide/pyodide-lock.json",
         "/golden/mlp/training_model.onnx", "/golden/mlp/eval_model.onnx",
         "/golden/mlp/optimizer_model.onnx", "/golden/mlp/checkpoint",
     ])
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "plain"])
+@pytest.mark.page_errors("404")
+def test_a_snapshot_that_does_not_fit_is_no_harm(
+    browser: Browser, make_site: Callable[..., Site], damage: str
+) -> None:
+    """Python starts plainly then; bytes that a server has unpacked already are fine, too."""
+    site = make_site()
+    data = (NPM / "python" / "snapshot.bin").read_bytes()
+    path = "/dist/python/snapshot.bin"
+    if damage == "missing":
+        site.add(path, b"", status=404)
+    elif damage == "garbage":
+        site.add(path, b"<!doctype html>")
+    elif damage == "truncated":
+        site.add(path, data[: len(data) // 2])
+    else:
+        site.add(path, gzip.decompress(data))
+    with open_js_page(browser, site, ("404",)) as js:
+        losses = js.run(TRAIN)
+    assert losses[2] < losses[0]
+    assert ("/dist/python/packages.zip" in site.requests()) == (damage != "plain")
+
+
+def test_another_pyodide_starts_plainly(browser: Browser, make_site: Callable[..., Site]) -> None:
+    """The snapshot belongs to one version; it is not even fetched for another."""
+    site = make_site()
+    loader = (ROOT / ".build" / "pyodide" / "pyodide.mjs").read_text()
+    version = re.search(r'"(314\.\d+\.\d+)"', loader)
+    assert version is not None
+    site.add("/pyodide/pyodide.mjs", loader.replace(version[1], "314.0.99"))
+    with open_js_page(browser, site, ("version", "lock")) as js:
+        error = js.failure(TRAIN)
+    assert "snapshot" not in error["message"]
+    assert "/dist/python/snapshot.bin" not in site.requests()

@@ -19,11 +19,12 @@ export function kernelUrl(build: KernelBuild, prefix: string | null): URL {
   }
 }
 
-/** URLs of the Python packages that the worker unpacks. */
-export function wheelUrls(): URL[] {
-  return [
-    new URL("./python/trainweb.whl", import.meta.url),
-    new URL("./python/protobuf.whl", import.meta.url),
-    new URL("./python/flatbuffers.whl", import.meta.url),
-  ];
+/** URL of the Python packages, compiled for Pyodide's Python, in one zip. */
+export function packagesUrl(): URL {
+  return new URL("./python/packages.zip", import.meta.url);
+}
+
+/** URL of the memory snapshot of a Python with these packages imported. */
+export function snapshotUrl(): URL {
+  return new URL("./python/snapshot.bin", import.meta.url);
 }

@@ -1,13 +1,11 @@
 /** Settings of the page: as onnxruntime's `env`, restricted to what trainweb has. */
 
-import { VERSION } from "./version.js";
+import type { SnapshotChoice } from "./boot.js";
+import { PYODIDE_VERSION, VERSION } from "./version.js";
 
 export type LogLevel = "verbose" | "info" | "warning" | "error" | "fatal";
 
 const LOG_LEVELS: readonly string[] = ["verbose", "info", "warning", "error", "fatal"];
-
-/** Any 314.x serves; this is the one the package was tested with. */
-export const PYODIDE_VERSION = "314.0.4";
 
 const MAX_DEFAULT_THREADS = 4;
 
@@ -26,6 +24,12 @@ export interface WasmFlags {
 export interface PyodideFlags {
   /** URL prefix of the Pyodide distribution, with a trailing slash. */
   indexURL: string;
+  /**
+   * Start Python from a memory snapshot: several MB more to fetch, but many times as fast to start. "auto" does
+   * so unless the browser tells of a slow or metered network. Where it does not fit Pyodide's version,
+   * Python starts plainly.
+   */
+  snapshot: SnapshotChoice;
 }
 
 class Env {
@@ -35,6 +39,7 @@ class Env {
 
   readonly pyodide: PyodideFlags = {
     indexURL: `https://cdn.jsdelivr.net/pyodide/v${PYODIDE_VERSION}/full/`,
+    snapshot: "auto",
   };
 
   /** Seed of random operators (Dropout) for sessions created from now on; undefined: a fixed one. */

@@ -55,6 +55,7 @@ export function resolveOptions(options: unknown): ResolvedOptions {
   return {
     settings: {
       indexURL: absolutePrefix(env.pyodide.indexURL, "env.pyodide.indexURL"),
+      snapshot: env.pyodide.snapshot,
       wasmPrefix:
         env.wasm.wasmPaths === undefined
           ? null

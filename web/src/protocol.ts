@@ -1,5 +1,6 @@
 /** What crosses between the page and its worker. Nothing else may. */
 
+import type { SnapshotChoice } from "./boot.js";
 import type { WireError } from "./errors.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
@@ -46,6 +47,8 @@ export interface Fetch {
 export interface WorkerSettings {
   /** Prefix of the Pyodide distribution, absolute. */
   readonly indexURL: string;
+  /** Whether Python starts from the snapshot. */
+  readonly snapshot: SnapshotChoice;
   /** Prefix of the kernels, absolute; null: beside the worker script. */
   readonly wasmPrefix: string | null;
   readonly threads: number;

@@ -2,3 +2,6 @@
 declare const TRAINWEB_VERSION: string;
 
 export const VERSION: string = TRAINWEB_VERSION;
+
+/** The Pyodide that the snapshot was made with and the package was tested with; any 314.x serves. */
+export const PYODIDE_VERSION = "314.0.4";

@@ -49,9 +49,9 @@ class SessionWorker implements WorkerApi {
   }
 
   async start(settings: WorkerSettings): Promise<Result<WorkerInfo>> {
-    const { indexURL, wasmPrefix, threads, reproducible } = settings;
+    const { indexURL, snapshot, wasmPrefix, threads, reproducible } = settings;
     try {
-      const python = bootPython(indexURL);
+      const python = bootPython(indexURL, snapshot);
       // Taken up below; a failure of the engine's must not leave it unhandled.
       python.catch(() => {});
       const engine = await Engine.create({

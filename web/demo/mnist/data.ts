@@ -27,14 +27,7 @@ export class DigitSet {
 
   /** The images at `indices` as a (N, 1, side, side) array in [0, 1], with labels (N). */
   batch(indices: Uint32Array): Batch {
-    const size = this.side * this.side;
-    const pixels = new Float32Array(indices.length * size);
-    const labels = new BigInt64Array(indices.length);
-    indices.forEach((index, row) => {
-      pixels.set(toUnit(this.image(index)), row * size);
-      labels[row] = BigInt(this.label(index));
-    });
-    return { pixels, labels };
+    return this.movedBatch(indices, 0, () => 0);
   }
 
   /**
@@ -42,12 +35,15 @@ export class DigitSet {
    * in many places reads new ones better.
    */
   movedBatch(indices: Uint32Array, reach: number, random: () => number): Batch {
-    const { pixels, labels } = this.batch(indices);
     const size = this.side * this.side;
+    const pixels = new Float32Array(indices.length * size);
+    const labels = new BigInt64Array(indices.length);
     const step = (): number => Math.floor(random() * (2 * reach + 1)) - reach;
-    for (let at = 0; at < pixels.length; at += size) {
-      pixels.set(moved(pixels.slice(at, at + size), this.side, step(), step()), at);
-    }
+    indices.forEach((index, row) => {
+      const target = pixels.subarray(row * size, (row + 1) * size);
+      writeMoved(target, this.image(index), this.side, step(), step());
+      labels[row] = BigInt(this.label(index));
+    });
     return { pixels, labels };
   }
 }
@@ -57,11 +53,22 @@ export interface Batch {
   readonly labels: BigInt64Array;
 }
 
-function moved(image: Float32Array, side: number, right: number, down: number): Float32Array {
-  return image.map((_, i) => {
-    const [x, y] = [(i % side) - right, Math.floor(i / side) - down];
-    return x >= 0 && x < side && y >= 0 && y < side ? (image[y * side + x] ?? 0) : 0;
-  });
+/** Write an image in [0, 1], moved; what leaves the frame is lost, what enters is background. */
+function writeMoved(
+  target: Float32Array,
+  image: Uint8Array,
+  side: number,
+  right: number,
+  down: number,
+): void {
+  const [firstX, lastX] = [Math.max(0, right), Math.min(side, side + right)];
+  const [firstY, lastY] = [Math.max(0, down), Math.min(side, side + down)];
+  const offset = down * side + right;
+  for (let y = firstY; y < lastY; y++) {
+    for (let at = y * side + firstX; at < y * side + lastX; at++) {
+      target[at] = (image[at - offset] ?? 0) / 255;
+    }
+  }
 }
 
 /** Bytes 0..255 to numbers in [0, 1]. */

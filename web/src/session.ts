@@ -244,7 +244,8 @@ export class TrainingSession {
   async lazyResetGrad(): Promise<void> {
     this.#channel.check();
     const { handle } = this.#info;
-    await this.#channel.post(null, () => (api) => api.lazyResetGrad(handle));
+    // It sets a flag before any later call: there is nothing to wait for, and a lost worker fails the next call.
+    this.#channel.post(null, () => (api) => api.lazyResetGrad(handle)).catch(() => {});
   }
 
   /** Number of elements of the (trainable) parameters. */

@@ -156,8 +156,49 @@ static __attribute__((noinline)) void finish_tile(const float *t, int32_t ldt, i
     }
 }
 
+/* A whole tile of c' (the operands were exchanged): 4 to 6 neighbouring floats for each of the tile's columns. */
+TW_INLINE void store_transposed(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_out *o,
+                                int32_t row, int32_t col) {
+    f32x4 alpha = splat(o->alpha), zero = splat(0);
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = mul4(acc[i][j], alpha);
+    }
+    if (o->bias) {
+        UNROLL for (int32_t i = 0; i < rows; i++) {
+            f32x4 bias = splat(o->beta * o->bias[(row + i) * o->bias_row]);
+            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = add4(acc[i][j], bias);
+        }
+    }
+    UNROLL for (int32_t j = 0; j < vecs; j++) {
+        float *c = o->c + row + (col + 4 * j) * o->c_col;
+        f32x4 head[4] = {acc[0][j], acc[1][j], acc[2][j], acc[3][j]}, tail[4];
+        transpose4(&head[0], &head[1], &head[2], &head[3]);
+        if (rows > 4) {
+            f32x4 x = acc[rows > 4 ? 4 : 0][j], y = acc[rows - 1][j];
+            tail[0] = wasm_i32x4_shuffle(x, y, 0, 4, 1, 5);
+            tail[1] = wasm_i32x4_shuffle(x, y, 1, 5, 0, 4);
+            tail[2] = wasm_i32x4_shuffle(x, y, 2, 6, 3, 7);
+            tail[3] = wasm_i32x4_shuffle(x, y, 3, 7, 2, 6);
+        }
+        UNROLL for (int32_t i = 0; i < 4; i++, c += o->c_col) {
+            if (o->add) head[i] = add4(head[i], load4(c));
+            if (o->relu) head[i] = wasm_f32x4_pmax(head[i], zero);
+            store4(c, head[i]);
+            if (rows <= 4) continue;
+            if (o->add) tail[i] = add4(tail[i], rows > 5 ? wasm_v128_load64_zero(c + 4) : wasm_v128_load32_zero(c + 4));
+            if (o->relu) tail[i] = wasm_f32x4_pmax(tail[i], zero);
+            if (rows > 5) wasm_v128_store64_lane(c + 4, tail[i], 0);
+            else wasm_v128_store32_lane(c + 4, tail[i], 0);
+        }
+    }
+}
+
 TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_out *o, int32_t row,
                             int32_t col, int32_t cols) {
+    if (rows >= 4 && o->c_row == 1 && o->c_col != 1 && cols == 4 * vecs && (!o->bias || o->bias_col == 0)) {
+        store_transposed(rows, vecs, acc, o, row, col);
+        return;
+    }
     if (o->c_col != 1 || cols != 4 * vecs || (o->bias && (o->bias_row != 0 || o->bias_col != 1))) {
         float t[8 * TILE_COLS];
         UNROLL for (int32_t i = 0; i < rows; i++) {
@@ -357,7 +398,7 @@ static void gemm_blocked(const gemm_problem *problem, float *packed, int32_t nc_
 }
 
 /* Blocks that fit thread_scratch. */
-enum { SERIAL_NC = 256, SERIAL_MC = 240 };
+enum { SERIAL_NC = 256, SERIAL_MC = 192 };
 _Static_assert(GEMM_KC * (SERIAL_NC + SERIAL_MC) * 4 <= THREAD_SCRATCH_BYTES, "blocks of gemm_serial");
 
 void gemm_serial(const gemm_problem *problem) {

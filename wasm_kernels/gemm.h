@@ -8,7 +8,7 @@
 enum { ACTIVATION_NONE = 0, ACTIVATION_RELU = 1 };
 
 /* The widths of the blocks that are packed at a time; kernels.def sizes its scratch by the first two. */
-enum { GEMM_KC = 384, GEMM_NC = 1024, GEMM_MC = 480 };
+enum { GEMM_KC = 512, GEMM_NC = 1024, GEMM_MC = 480 };
 
 /* c(m,n) = activation(alpha * sum_k a(m,k) b(k,n) + beta * bias(m,n) + (accumulate ? c(m,n) : 0)); strides in floats. */
 typedef struct {

@@ -28,10 +28,11 @@ CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--no-first-run", "--disable-sync",
          "--disable-component-update", "--disable-gpu",
          "--js-flags=--no-liftoff --no-wasm-dynamic-tiering"]  # fmt: skip
-GEMM_SHAPES = [
-    (64, 64, 32), (128, 128, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024),
-    (64, 256, 784), (64, 128, 256), (64, 10, 128), (128, 1024, 784), (128, 1024, 1024), (128, 10, 1024),
-    (512, 384, 128), (512, 512, 128), (512, 128, 512), (512, 128, 128),
+SQUARES = [(64, 64, 32), (128, 128, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024)]
+# Layers (rows, inputs, outputs) of the model benchmarks: forward NT, gradient by the data NN, by the weights TN.
+LAYERS = [
+    (64, 784, 256), (64, 256, 128), (64, 128, 10), (128, 784, 1024), (128, 1024, 1024), (128, 1024, 10),
+    (512, 128, 384), (512, 128, 128), (512, 128, 512), (512, 512, 128),
 ]  # fmt: skip
 # (batch, input channels, output channels, height = width, kernel, stride, groups)
 CONV_SHAPES = [
@@ -45,7 +46,7 @@ CONV_SHAPES = [
 def gemm_case(layout: str, m: int, n: int, k: int) -> dict[str, Any]:
     """One product; the layout says which operand is stored transposed."""
     ta, tb = layout[0] == "T", layout[1] == "T"
-    args = {"a": 4 * m * k, "b": 4 * n * k, "bias": None, "c": 4 * m * n, "packed": 4 * 384 * 1504, "m": m, "n": n,
+    args = {"a": 4 * m * k, "b": 4 * n * k, "bias": None, "c": 4 * m * n, "packed": 4 * 512 * 1504, "m": m, "n": n,
             "k": k, "a_row": 1 if ta else k, "a_col": m if ta else 1, "b_row": 1 if tb else n, "b_col": k if tb else 1,
             "c_row": n, "bias_row": 0, "bias_col": 0, "batch": [1, 1], "a_batch": [0, 0], "b_batch": [0, 0],
             "c_batch": [0, 0], "bias_batch": [0, 0], "alpha": 1, "beta": 1, "accumulate": 0, "activation": 0}  # fmt: skip
@@ -88,7 +89,11 @@ def pool_cases(planes: int, size: int, kernel: int, stride: int, pad: int) -> It
 
 
 def all_cases() -> list[dict[str, Any]]:
-    cases = [gemm_case(layout, *shape) for shape in GEMM_SHAPES for layout in ("NN", "NT", "TN")]
+    cases = [gemm_case(layout, *shape) for shape in SQUARES for layout in ("NN", "NT", "TN")]
+    for rows, inputs, outputs in LAYERS:
+        cases.append(gemm_case("NT", rows, outputs, inputs))
+        cases.append(gemm_case("NN", rows, inputs, outputs))
+        cases.append(gemm_case("TN", outputs, inputs, rows))
     cases += [gemm_case("NN", 1, 1024, 1024), gemm_case("NT", 1, 1024, 1024), gemm_case("NN", 1024, 1, 1024)]
     for shape in CONV_SHAPES:
         cases += conv_cases(*shape)

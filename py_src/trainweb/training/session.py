@@ -13,9 +13,11 @@ from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import FeedError, ReleasedError, SessionError, UnsupportedError
 from trainweb.model.checks import Limits
 from trainweb.model.reader import read_model
+from trainweb.ops.op import TensorType
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore
 from trainweb.training.export import export_graph
+from trainweb.training.profile import Profile
 from trainweb.training.state import CheckpointState
 
 if TYPE_CHECKING:
@@ -231,19 +233,17 @@ class TrainingSession:
         write_file_atomically(Path(path), data)
         return None
 
-    def profile(self, feeds: Mapping[str, Any], runs: int = 10, training: bool = True) -> list[tuple[str, float]]:
-        """Milliseconds per instruction of a step, the mean over `runs`: (disassembly, ms), in order.
+    def profile(self, feeds: Mapping[str, Any], runs: int = 10, training: bool = True) -> Profile:
+        """Time every instruction of a step, the mean over `runs` runs.
 
         A training profile leaves gradients and running statistics as `runs` steps would.
         """
-        from trainweb.ops.op import TensorType
-
         kind = "train" if training else "eval"
         self._step(kind, feeds, None)
         core = self.core
         converted = {n: as_feed(n, v, core.inputs[kind][n].dtype) for n, v in feeds.items()}
         loaded = core.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in converted.items()})
-        return list(zip(loaded.plan.text, core.host.profile(loaded, converted, runs), strict=True))
+        return Profile(loaded.plan.text, loaded.plan.nodes, core.host.profile(loaded, converted, runs))
 
     def release(self) -> None:
         """Give kernel memory back; the state keeps its contents. Harmless when repeated."""

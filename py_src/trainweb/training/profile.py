@@ -1,0 +1,72 @@
+"""Where the time of a step goes: per instruction, kernel and node, as a table or a Chrome trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One instruction: its kernel ("generated" for fused elementwise groups), node, disassembly, and mean milliseconds."""
+
+    kernel: str
+    node: str
+    text: str
+    milliseconds: float
+
+
+class Profile:
+    """Times of the instructions of a step, in order.
+
+    Iterating gives (disassembly, milliseconds) pairs; `str` a table by kernel.
+    """
+
+    def __init__(self, text: Sequence[str], nodes: Sequence[str], milliseconds: Sequence[float]) -> None:
+        self.entries = [
+            Entry(line.split("(")[0].split(" ")[0], node, line, ms)
+            for line, node, ms in zip(text, nodes, milliseconds, strict=True)
+        ]
+
+    @property
+    def total(self) -> float:
+        """Milliseconds of all instructions."""
+        return sum(e.milliseconds for e in self.entries)
+
+    def __iter__(self) -> Iterator[tuple[str, float]]:
+        return ((e.text, e.milliseconds) for e in self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def by_kernel(self) -> dict[str, float]:
+        """Milliseconds by kernel, largest first."""
+        return self._sums([e.kernel for e in self.entries])
+
+    def by_node(self) -> dict[str, float]:
+        """Milliseconds by node of the model (a fused group counts for its last node), largest first."""
+        return self._sums([e.node for e in self.entries])
+
+    def _sums(self, keys: Sequence[str]) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        for key, e in zip(keys, self.entries, strict=True):
+            sums[key] = sums.get(key, 0.0) + e.milliseconds
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+    def chrome_trace(self) -> str:
+        """JSON for chrome://tracing or Perfetto: the instructions one after the other."""
+        events, at = [], 0.0
+        for k, e in enumerate(self.entries):
+            events.append({
+                "name": e.kernel, "cat": "step", "ph": "X", "pid": 1, "tid": 1, "ts": 1e3 * at, "dur": 1e3 * e.milliseconds,
+                "args": {"node": e.node, "instruction": k, "text": e.text},
+            })  # fmt: skip
+            at += e.milliseconds
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+    def __str__(self) -> str:
+        total = self.total or 1.0
+        lines = [f"{'kernel':28} {'ms':>9} {'share':>6}"]
+        lines += [f"{name:28} {ms:9.3f} {100 * ms / total:5.1f}%" for name, ms in self.by_kernel().items()]
+        return "\n".join([*lines, f"{'all':28} {self.total:9.3f}"])

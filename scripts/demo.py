@@ -289,6 +289,15 @@ def wait_for_interrupt(address: str) -> None:
         print()
 
 
+def open_site(*, isolated: bool, port: int) -> Site:
+    """Serve on this port, or on any free one where somebody else has it."""
+    try:
+        return serve(isolated=isolated, port=port)
+    except OSError as error:
+        print(f"demo: port {port}: {error.strerror}; taking another", file=sys.stderr)
+        return serve(isolated=isolated)
+
+
 def main() -> int:
     """Run; exit status 1 when the demo fails or ends below the target accuracy."""
     options = arguments()
@@ -296,8 +305,8 @@ def main() -> int:
     query = urlencode({name: value for name, value in given.items() if value is not None})
     try:
         build_page()
-        port = 0 if options.headless else options.port
-        site = serve(isolated=not options.no_isolation, port=port)
+        site = open_site(isolated=not options.no_isolation,
+                         port=0 if options.headless else options.port)
     except (BuildError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -311,6 +320,8 @@ def main() -> int:
     except (BuildError, DemoError, PlaywrightError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     finally:
         site.close()
 

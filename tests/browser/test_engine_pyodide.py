@@ -61,9 +61,11 @@ out = bytearray(16)
 engine.read_into(ptr, out)
 half = memoryview(bytearray(20))[2:10]
 engine.read_into(ptr + 8, half)
+floats = __import__("array").array("f", [0.0] * 4)
+engine.read_into(ptr, floats)
 same = engine.read(ptr, 16) == bytes(memoryview(data).cast("B")) == bytes(out)
 engine.free(ptr)
-same and bytes(half) == bytes(out[8:])
+same and bytes(half) == bytes(out[8:]) and floats.tobytes() == bytes(out)
 """
     )
     assert result is True

@@ -62,7 +62,7 @@ class PyodideEngine(Engine):
             raise EngineError("Only C-contiguous buffers can be written.")
         if view.nbytes:
             # One copy, out of Python's heap; lending the buffer to the script as a proxy costs more.
-            self._call("view", ptr, view.nbytes).assign(data)
+            self._call("view", ptr, view.nbytes).assign(view.cast("B"))
 
     def read(self, ptr: int, nbytes: int) -> bytes:
         return bytes(self._call("view", ptr, nbytes).to_bytes())
@@ -72,7 +72,7 @@ class PyodideEngine(Engine):
         if not view.c_contiguous or view.readonly:
             raise EngineError("The output buffer must be C-contiguous and writable.")
         if view.nbytes:
-            self._call("view", ptr, view.nbytes).assign_to(out)
+            self._call("view", ptr, view.nbytes).assign_to(view.cast("B"))
 
     def load_code(self, wasm: bytes) -> int:
         return int(self._call("loadCode", wasm))

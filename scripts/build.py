@@ -51,8 +51,10 @@ whatever is done already."""
 
 EPILOG = """\
 environment:
-  TRAINWEB_PYTHON    the Python (>= 3.11, with venv) to create .venv with
-  TRAINWEB_CHROMIUM  the Chromium that tests and demo drive
+  TRAINWEB_PYTHON      the Python (>= 3.11, with venv) to create .venv with
+  TRAINWEB_CHROMIUM    the Chromium that tests and demo drive
+  TRAINWEB_ORT_PYTHON  a Python with onnxruntime-training 1.19.2 for the tests against it;
+                       none: skip these tests
 
 examples:
   ./build.sh                           wheel, npm tarball and kernels in dist/

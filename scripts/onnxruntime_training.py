@@ -51,9 +51,10 @@ sys.meta_path.append(WithoutTorch())
 
 def find_python() -> str | None:
     """A Python 3.11, the newest that the package has wheels for."""
-    candidates = [sys.executable, shutil.which("python3.11"), *map(str, Path.home().glob(".pyenv/versions/3.11*/bin/python"))]
-    for candidate in filter(None, candidates):
-        done = subprocess.run([candidate, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True)
+    of_pyenv = map(str, Path.home().glob(".pyenv/versions/3.11*/bin/python"))
+    command = ["-c", "import sys; print(sys.version_info[:2])"]
+    for candidate in filter(None, [sys.executable, shutil.which("python3.11"), *of_pyenv]):
+        done = subprocess.run([candidate, *command], capture_output=True, text=True)
         if done.stdout.strip() == "(3, 11)":
             return candidate
     return None
@@ -77,7 +78,12 @@ def setup() -> str:
         say("onnxruntime-training: tests with it are skipped; its wheels are for Python 3.11 on Linux x86_64")
         return ""
     try:
-        run_step(Step("onnxruntime-training", lambda: _install(python), inputs=[*REQUIREMENTS, WITHOUT_TORCH], outputs=[INTERPRETER]))
+        run_step(Step(
+            "onnxruntime-training",
+            lambda: _install(python),
+            inputs=[*REQUIREMENTS, WITHOUT_TORCH],
+            outputs=[INTERPRETER],
+        ))
     except BuildError as e:
         say(f"onnxruntime-training: tests with it are skipped; it cannot be installed: {e}")
         return ""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyodide.code import run_js
-from pyodide.ffi import JsException
+from pyodide.code import run_js  # type: ignore[import-not-found]
+from pyodide.ffi import JsException  # type: ignore[import-not-found]
 
 from trainweb.engine.base import Engine
 from trainweb.engine.description import Description

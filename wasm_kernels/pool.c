@@ -21,10 +21,14 @@ typedef struct {
     int32_t lo, hi, start; /* start: position of tap 0 */
 } tap_range;
 
+TW_INLINE int64_t ceil_taps(int64_t distance, int32_t dilation) {
+    return dilation == 1 ? distance : (distance + dilation - 1) / dilation;
+}
+
 TW_INLINE tap_range taps_inside(const pool_axis *a, int32_t o, int32_t first, int64_t end) {
     tap_range r = {0, 0, o * a->stride - a->pad};
-    if (r.start < first) r.lo = (int32_t)(((int64_t)first - r.start + a->dilation - 1) / a->dilation);
-    if (r.start < end) r.hi = (int32_t)min_i64(a->kernel, (end - r.start + a->dilation - 1) / a->dilation);
+    if (r.start < first) r.lo = (int32_t)ceil_taps((int64_t)first - r.start, a->dilation);
+    if (r.start < end) r.hi = (int32_t)min_i64(a->kernel, ceil_taps(end - r.start, a->dilation));
     if (r.lo > r.hi) r.lo = r.hi;
     return r;
 }
@@ -35,13 +39,36 @@ TW_INLINE void load_axes(pool_axis axis[3], const int32_t *size, const int32_t *
         axis[i] = (pool_axis){size[i], kernel[i], out[i], stride[i], dilation[i], pad[i]};
 }
 
+/* Outputs [lo, hi) of an axis whose whole window lies inside the input. */
+typedef struct {
+    int32_t lo, hi;
+} output_range;
+
+static output_range whole_windows(const pool_axis *a) {
+    int64_t last = (int64_t)a->size - 1 - (int64_t)(a->kernel - 1) * a->dilation + a->pad;
+    output_range r = {(a->pad + a->stride - 1) / a->stride, 0};
+    if (last >= 0) r.hi = (int32_t)min_i64(a->out, last / a->stride + 1);
+    if (r.lo > r.hi) r.lo = r.hi;
+    return r;
+}
+
+/* x[0], x[stride], x[2 * stride], x[3 * stride]; reads nothing beyond the last. */
+TW_INLINE f32x4 load_strided(const float *x, const int32_t stride) {
+    if (stride == 1) return load4(x);
+    if (stride == 2) return wasm_i32x4_shuffle(load4(x), load4(x + 3), 0, 2, 5, 7);
+    f32x4 v = wasm_v128_load32_zero(x);
+    v = wasm_v128_load32_lane(x + stride, v, 1);
+    v = wasm_v128_load32_lane(x + 2 * stride, v, 2);
+    return wasm_v128_load32_lane(x + 3 * stride, v, 3);
+}
+
 /* ---- maximum ---- */
 
 typedef struct {
     const max_pool_f32_args *a;
     pool_axis axis[3];
+    output_range whole; /* columns */
     int32_t size, out, per_chunk;
-    bool two_by_two;
 } max_pass;
 
 static void max_window(const max_pass *p, const float *x, tap_range z, tap_range y, int32_t column, float *best,
@@ -66,35 +93,63 @@ static void max_window(const max_pass *p, const float *x, tap_range z, tap_range
     }
 }
 
-static void store_indices(int64_t *out, v128_t at, int64_t base) {
-    v128_t bases = wasm_i64x2_splat(base);
-    wasm_v128_store(out, wasm_i64x2_add(bases, wasm_u64x2_extend_low_u32x4(at)));
-    wasm_v128_store(out + 2, wasm_i64x2_add(bases, wasm_u64x2_extend_high_u32x4(at)));
-}
-
 /* Replaces best where v is greater, or is the first NaN. */
 TW_INLINE void max_step(f32x4 *best, v128_t *where, f32x4 v, v128_t at) {
-    v128_t take = wasm_v128_andnot(wasm_v128_or(wasm_f32x4_gt(v, *best), wasm_f32x4_ne(v, v)), wasm_f32x4_ne(*best, *best));
+    v128_t take = wasm_v128_andnot(wasm_f32x4_eq(*best, *best), wasm_f32x4_le(v, *best));
     *best = select4(take, v, *best);
     *where = select4(take, at, *where);
 }
 
-/* Columns [0, n) of a row of 2x2 windows, n a multiple of 4; returns n. */
-static int32_t max_two_by_two(const float *x, int32_t width, int32_t offset, int32_t cols, float *y, int64_t *indices,
-                              int64_t base) {
-    int32_t n = cols & ~3;
-    v128_t at = wasm_i32x4_add(wasm_i32x4_splat(offset), wasm_i32x4_make(0, 2, 4, 6));
-    for (int32_t o = 0; o < n; o += 4, x += 8, at = wasm_i32x4_add(at, wasm_i32x4_splat(8))) {
-        f32x4 a = load4(x), b = load4(x + 4), c = load4(x + width), d = load4(x + width + 4);
-        f32x4 best = wasm_i32x4_shuffle(a, b, 0, 2, 4, 6);
-        v128_t where = at;
-        max_step(&best, &where, wasm_i32x4_shuffle(a, b, 1, 3, 5, 7), wasm_i32x4_add(at, wasm_i32x4_splat(1)));
-        max_step(&best, &where, wasm_i32x4_shuffle(c, d, 0, 2, 4, 6), wasm_i32x4_add(at, wasm_i32x4_splat(width)));
-        max_step(&best, &where, wasm_i32x4_shuffle(c, d, 1, 3, 5, 7), wasm_i32x4_add(at, wasm_i32x4_splat(width + 1)));
-        store4(y + o, best);
-        if (indices) store_indices(indices + o, where, base);
+/* Four neighbouring outputs whose windows are whole along the row. */
+TW_INLINE void max_vector(const max_pass *p, const int32_t kernel_y, const int32_t kernel_x, const int32_t stride,
+                          const float *x, tap_range z, tap_range y, int32_t column, float *out, int64_t *indices,
+                          int64_t base) {
+    const pool_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
+    v128_t lanes = wasm_i32x4_mul(wasm_i32x4_make(0, 1, 2, 3), wasm_i32x4_splat(stride)), where = wasm_i32x4_splat(-1);
+    f32x4 best = splat(-__builtin_inff());
+    int32_t start = column * stride - ax->pad;
+    bool first = true;
+    for (int32_t tz = z.lo; tz < z.hi; tz++) {
+        for (int32_t ty = y.lo; ty < y.lo + kernel_y; ty++) {
+            int32_t at = ((z.start + tz * az->dilation) * ay->size + y.start + ty * ay->dilation) * ax->size + start;
+            for (int32_t tx = 0; tx < kernel_x; tx++, at += ax->dilation) {
+                f32x4 v = load_strided(x + at, stride);
+                v128_t position = wasm_i32x4_add(lanes, wasm_i32x4_splat(at));
+                if (first) best = v, where = position;
+                else max_step(&best, &where, v, position);
+                first = false;
+            }
+        }
     }
-    return n;
+    store4(out + column, best);
+    if (!indices) return;
+    v128_t empty = wasm_i64x2_splat(first ? 0 : base);
+    wasm_v128_store(indices + column, wasm_i64x2_add(empty, wasm_i64x2_extend_low_i32x4(where)));
+    wasm_v128_store(indices + column + 2, wasm_i64x2_add(empty, wasm_i64x2_extend_high_i32x4(where)));
+}
+
+/* One row of outputs. */
+static void max_row(const max_pass *p, const float *x, tap_range z, tap_range r, float *y, int64_t *indices, int64_t base) {
+    const pool_axis *ax = &p->axis[2];
+    int32_t lo = p->whole.lo, hi = p->whole.hi, taps = r.hi - r.lo;
+    bool two_by_two = taps == 2 && ax->kernel == 2 && ax->stride == 2 && p->axis[0].kernel == 1 && z.hi == 1;
+    if (hi - lo < 4) lo = hi = 0;
+    for (int32_t i = lo; i < hi; i += 4) {
+        /* The last vector overlaps the one before. */
+        int32_t column = min_i32(i, hi - 4);
+        if (two_by_two) max_vector(p, 2, 2, 2, x, (tap_range){0, 1, z.start}, r, column, y, indices, base);
+        else if (ax->stride == 2) max_vector(p, taps, ax->kernel, 2, x, z, r, column, y, indices, base);
+        else max_vector(p, taps, ax->kernel, ax->stride, x, z, r, column, y, indices, base);
+    }
+    for (int32_t column = 0; column < ax->out; column++) {
+        if (column == lo) column = hi;
+        if (column >= ax->out) break;
+        float best;
+        int32_t where;
+        max_window(p, x, z, r, column, &best, &where);
+        y[column] = best;
+        if (indices) indices[column] = where < 0 ? -1 : base + where;
+    }
 }
 
 static void max_plane(const max_pass *p, int32_t plane) {
@@ -105,19 +160,7 @@ static void max_plane(const max_pass *p, int32_t plane) {
     for (int32_t oz = 0; oz < az->out; oz++) {
         tap_range z = taps_inside(az, oz, 0, az->size);
         for (int32_t oy = 0; oy < ay->out; oy++) {
-            tap_range r = taps_inside(ay, oy, 0, ay->size);
-            int32_t ox = 0;
-            if (p->two_by_two) {
-                int32_t offset = 2 * oy * ax->size;
-                ox = max_two_by_two(x + offset, ax->size, offset, ax->out, y, indices, base);
-            }
-            for (; ox < ax->out; ox++) {
-                float best;
-                int32_t where;
-                max_window(p, x, z, r, ox, &best, &where);
-                y[ox] = best;
-                if (indices) indices[ox] = where < 0 ? -1 : base + where;
-            }
+            max_row(p, x, z, taps_inside(ay, oy, 0, ay->size), y, indices, base);
             y += ax->out;
             if (indices) indices += ax->out;
         }
@@ -130,21 +173,10 @@ static void max_chunk(const void *args, int32_t chunk) {
     for (int32_t plane = chunk * p->per_chunk; plane < end; plane++) max_plane(p, plane);
 }
 
-/* Windows of 2x2 side by side that lie inside the input. */
-static bool is_two_by_two(const pool_axis axis[3]) {
-    const pool_axis *z = &axis[0];
-    if (z->size != 1 || z->kernel != 1 || z->out != 1 || z->pad) return false;
-    for (int32_t i = 1; i < 3; i++) {
-        const pool_axis *a = &axis[i];
-        if (a->kernel != 2 || a->stride != 2 || a->dilation != 1 || a->pad || 2 * (int64_t)a->out > a->size) return false;
-    }
-    return true;
-}
-
 int32_t kernel_max_pool_f32(const max_pool_f32_args *a) {
     max_pass p = {.a = a};
     load_axes(p.axis, a->size, a->kernel, a->out, a->stride, a->dilation, a->pad);
-    p.two_by_two = is_two_by_two(p.axis);
+    p.whole = whole_windows(&p.axis[2]);
     p.size = a->size[0] * a->size[1] * a->size[2];
     p.out = a->out[0] * a->out[1] * a->out[2];
     p.per_chunk = planes_per_chunk(p.size);
@@ -193,6 +225,7 @@ int32_t kernel_max_pool_gradient_f32(const max_pool_gradient_f32_args *a) {
 
 typedef struct {
     pool_axis axis[3];
+    output_range whole; /* columns */
     const int32_t *pad_end;
     int32_t size, out, planes, per_chunk;
     bool include_pad;
@@ -219,41 +252,104 @@ static float plane_sum(const float *x, int32_t n) {
     return total;
 }
 
-/* The taps of one output: sums them (gradient false) or adds `share` to each. */
-TW_INLINE float visit_window(const average_pass *p, const bool gradient, const float *x, float *dx, tap_range z,
-                             tap_range y, tap_range w, float share) {
+static float window_sum(const average_pass *p, const float *x, tap_range z, tap_range y, tap_range w) {
     const pool_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
     float sum = 0;
     for (int32_t tz = z.lo; tz < z.hi; tz++) {
         for (int32_t ty = y.lo; ty < y.hi; ty++) {
             int32_t line = ((z.start + tz * az->dilation) * ay->size + y.start + ty * ay->dilation) * ax->size + w.start;
-            for (int32_t tx = w.lo; tx < w.hi; tx++) {
-                if (gradient) dx[line + tx * ax->dilation] += share;
-                else sum += x[line + tx * ax->dilation];
-            }
+            for (int32_t tx = w.lo; tx < w.hi; tx++) sum += x[line + tx * ax->dilation];
         }
     }
     return sum;
 }
 
-/* Walks over the outputs of one plane; `out` is y, or dy when it computes the gradient. */
-TW_INLINE void average_windows(const average_pass *p, const bool gradient, const float *x, float *y, const float *dy,
-                               float *dx) {
+/* Sums of four neighbouring windows that are whole along the row. */
+TW_INLINE f32x4 window_sums(const average_pass *p, const int32_t stride, const float *x, tap_range z, tap_range y,
+                            int32_t column) {
     const pool_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
-    int32_t i = 0;
+    f32x4 sum = splat(0);
+    for (int32_t tz = z.lo; tz < z.hi; tz++) {
+        for (int32_t ty = y.lo; ty < y.hi; ty++) {
+            int32_t at = ((z.start + tz * az->dilation) * ay->size + y.start + ty * ay->dilation) * ax->size +
+                         column * stride - ax->pad;
+            for (int32_t tx = 0; tx < ax->kernel; tx++, at += ax->dilation) sum = add4(sum, load_strided(x + at, stride));
+        }
+    }
+    return sum;
+}
+
+TW_INLINE float at_least_one(float count) { return count < 1 ? 1 : count; }
+
+/* One row of means; `count` positions count along the other axes. */
+static void average_row(const average_pass *p, const float *x, tap_range z, tap_range r, float count, float *y) {
+    const pool_axis *ax = &p->axis[2];
+    int32_t lo = p->whole.lo, hi = p->whole.hi;
+    f32x4 divisor = splat(at_least_one(count * (float)ax->kernel));
+    if (hi - lo < 4) lo = hi = 0;
+    for (int32_t i = lo; i < hi; i += 4) {
+        int32_t column = min_i32(i, hi - 4);
+        f32x4 sum;
+        if (ax->stride == 1) sum = window_sums(p, 1, x, z, r, column);
+        else if (ax->stride == 2) sum = window_sums(p, 2, x, z, r, column);
+        else sum = window_sums(p, ax->stride, x, z, r, column);
+        store4(y + column, div4(sum, divisor));
+    }
+    for (int32_t column = 0; column < ax->out; column++) {
+        if (column == lo) column = hi;
+        if (column >= ax->out) break;
+        tap_range w = taps_inside(ax, column, 0, ax->size);
+        y[column] = window_sum(p, x, z, r, w) / at_least_one(count * (float)counted(p, 2, column, w));
+    }
+}
+
+enum { SHARES = 256 };
+
+/* line[(column0 + i) * stride - pad + tap * dilation] += shares[i] for i < n, where that lies inside. */
+static void spread_tap(const pool_axis *a, int32_t column0, int32_t n, int32_t tap, const float *shares, float *line) {
+    int32_t start = column0 * a->stride - a->pad + tap * a->dilation;
+    int32_t i = start < 0 ? (-start + a->stride - 1) / a->stride : 0;
+    int32_t end = start < a->size ? min_i32(n, (a->size - start + a->stride - 1) / a->stride) : 0;
+    line += start;
+    if (a->stride == 1)
+        for (; i + 4 <= end; i += 4) store4(line + i, add4(load4(line + i), load4(shares + i)));
+    for (; i < end; i++) line[i * a->stride] += shares[i];
+}
+
+/* Adds the shares of one row of outputs to the inputs of their windows. */
+static void spread_row(const average_pass *p, const float *dy, tap_range z, tap_range r, float count, float *dx) {
+    const pool_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
+    float shares[SHARES], whole = at_least_one(count * (float)ax->kernel);
+    for (int32_t column0 = 0; column0 < ax->out; column0 += SHARES) {
+        int32_t n = min_i32(SHARES, ax->out - column0);
+        for (int32_t i = 0; i < n; i++) {
+            int32_t column = column0 + i;
+            bool is_whole = column >= p->whole.lo && column < p->whole.hi;
+            float divisor = whole;
+            if (!is_whole) divisor = at_least_one(count * (float)counted(p, 2, column, taps_inside(ax, column, 0, ax->size)));
+            shares[i] = dy[column] / divisor;
+        }
+        for (int32_t tz = z.lo; tz < z.hi; tz++) {
+            for (int32_t ty = r.lo; ty < r.hi; ty++) {
+                int32_t row = (z.start + tz * az->dilation) * ay->size + r.start + ty * ay->dilation;
+                for (int32_t tx = 0; tx < ax->kernel; tx++) spread_tap(ax, column0, n, tx, shares, dx + row * ax->size);
+            }
+        }
+    }
+}
+
+/* All rows of one plane: means of x into y, or shares of dy into dx. */
+static void average_plane(const average_pass *p, const float *in, float *result, bool gradient) {
+    const pool_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
+    int32_t row = 0;
     for (int32_t oz = 0; oz < az->out; oz++) {
         tap_range z = taps_inside(az, oz, 0, az->size);
         float count_z = (float)counted(p, 0, oz, z);
-        for (int32_t oy = 0; oy < ay->out; oy++) {
+        for (int32_t oy = 0; oy < ay->out; oy++, row += ax->out) {
             tap_range r = taps_inside(ay, oy, 0, ay->size);
-            float count_y = count_z * (float)counted(p, 1, oy, r);
-            for (int32_t ox = 0; ox < ax->out; ox++, i++) {
-                tap_range w = taps_inside(ax, ox, 0, ax->size);
-                float count = count_y * (float)counted(p, 2, ox, w);
-                if (count < 1) count = 1;
-                if (gradient) visit_window(p, true, 0, dx, z, r, w, dy[i] / count);
-                else y[i] = visit_window(p, false, x, 0, z, r, w, 0) / count;
-            }
+            float count = count_z * (float)counted(p, 1, oy, r);
+            if (gradient) spread_row(p, in + row, z, r, count, result);
+            else average_row(p, in, z, r, count, result + row);
         }
     }
 }
@@ -274,7 +370,7 @@ static void average_chunk(const void *args, int32_t chunk) {
         const float *x = p->in + plane * p->size;
         float *y = p->result + plane * p->out;
         if (global) *y = plane_sum(x, p->size) / (float)p->size;
-        else average_windows(p, false, x, y, 0, 0);
+        else average_plane(p, x, y, false);
     }
 }
 
@@ -292,7 +388,7 @@ static void average_gradient_chunk(const void *args, int32_t chunk) {
             for (; i < p->size; i++) dx[i] = share;
         } else {
             tw_zero(dx, 4 * (size_t)p->size);
-            average_windows(p, true, 0, 0, dy, dx);
+            average_plane(p, dy, dx, true);
         }
     }
 }
@@ -311,6 +407,7 @@ static void average_gradient_chunk(const void *args, int32_t chunk) {
 int32_t kernel_average_pool_f32(const average_pool_f32_args *a) {
     average_pass p = AVERAGE_PASS(a, .in = a->x, .result = a->y);
     load_axes(p.axis, a->size, a->kernel, a->out, a->stride, a->dilation, a->pad);
+    p.whole = whole_windows(&p.axis[2]);
     parallel_for(average_chunk, &p, chunk_count(a->planes, p.per_chunk));
     return TW_OK;
 }
@@ -318,6 +415,7 @@ int32_t kernel_average_pool_f32(const average_pool_f32_args *a) {
 int32_t kernel_average_pool_gradient_f32(const average_pool_gradient_f32_args *a) {
     average_pass p = AVERAGE_PASS(a, .in = a->dy, .result = a->dx);
     load_axes(p.axis, a->size, a->kernel, a->out, a->stride, a->dilation, a->pad);
+    p.whole = whole_windows(&p.axis[2]);
     parallel_for(average_gradient_chunk, &p, chunk_count(a->planes, p.per_chunk));
     return TW_OK;
 }

@@ -35,8 +35,14 @@ TW_INLINE f32x4 nmadd(f32x4 a, f32x4 b, f32x4 c) {
 #endif
 }
 
-/* mask ? a : b, lane by lane; the mask is all ones or all zeros. */
-TW_INLINE f32x4 select4(v128_t mask, f32x4 a, f32x4 b) { return wasm_v128_bitselect(a, b, mask); }
+/* mask ? a : b, lane by lane; the mask is all ones or all zeros, for which the relaxed blend is exact. */
+TW_INLINE f32x4 select4(v128_t mask, f32x4 a, f32x4 b) {
+#ifdef TW_RELAXED
+    return wasm_i32x4_relaxed_laneselect(a, b, mask);
+#else
+    return wasm_v128_bitselect(a, b, mask);
+#endif
+}
 
 /* x clamped to [low, high]; NaN stays. One instruction each, unlike f32x4.min and max, which order zeros and NaN. */
 TW_INLINE f32x4 clamp4(f32x4 x, float low, float high) {

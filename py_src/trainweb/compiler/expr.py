@@ -17,21 +17,18 @@ BINARY_MATH = ("pow",)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Expr:
-    """One operation; `imm` is the input number of an "input", the value of a "const"."""
+    """One operation; `imm` is the input number of an "input", the value of a "const".
+
+    An emitter makes equal expressions once, so identity is equality: comparing by structure would take
+    exponential time where results are shared.
+    """
 
     op: str
     dtype: str
     args: tuple[Expr, ...] = ()
     imm: float | int | None = None
-    key: tuple[object, ...] = ()
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Expr) and self.key == other.key)
 
 
 class Emitter:
@@ -46,7 +43,7 @@ class Emitter:
         bits = struct.pack("<d", imm) if isinstance(imm, float) else imm
         key = (op, dtype, tuple(id(a) for a in args), bits)
         if key not in self._made:
-            self._made[key] = Expr(op, dtype, args, imm, (op, dtype, tuple(a.key for a in args), bits))
+            self._made[key] = Expr(op, dtype, args, imm)
         return self._made[key]
 
     def input(self, index: int, dtype: str) -> Expr:

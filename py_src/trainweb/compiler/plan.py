@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.compiler.expr import Expr
 from trainweb.compiler.lower import Buf, ElementwiseCall, Instruction, KernelCall
 from trainweb.compiler.wasm_emit import ITEM, Signature, emit_module
 from trainweb.ops.op import broadcast_shapes, contiguous_strides
@@ -199,17 +200,33 @@ class _Encoder:
         self.text.append(f"generated f{number} {'x'.join(map(str, dims))} {operands}: {show(call.roots)}  ; {call.node}")
 
 
-def show(roots: Sequence[Any]) -> str:
-    """Expressions as text."""
+def show(roots: Sequence[Expr]) -> str:
+    """Expressions as text; what is used more than once gets a name."""
+    uses: dict[Expr, int] = {}
+    stack = list(roots)
+    while stack:
+        x = stack.pop()
+        uses[x] = uses.get(x, 0) + 1
+        if uses[x] == 1:
+            stack.extend(x.args)
+    names: dict[Expr, str] = {}
+    lines: list[str] = []
 
-    def walk(x: Any) -> str:
+    def walk(x: Expr) -> str:
         if x.op == "input":
             return f"x{x.imm}"
         if x.op == "const":
             return f"{x.imm:g}"
-        return f"{x.op}({', '.join(map(walk, x.args))})"
+        if x not in names:
+            text = f"{x.op}({', '.join(map(walk, x.args))})"
+            if uses[x] == 1:
+                return text
+            names[x] = f"t{len(names)}"
+            lines.append(f"{names[x]} = {text}")
+        return names[x]
 
-    return "; ".join(walk(r) for r in roots)
+    results = [walk(r) for r in roots]
+    return "; ".join(lines + results)
 
 
 def collapse(

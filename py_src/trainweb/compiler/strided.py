@@ -197,6 +197,8 @@ class _Absorber:
         strides = move.strides_of(operand.loops)
         if strides is None or target.segment != ARENA or self._read_before(target, after[0]):
             return False
+        if self._overwritten(target, k, after[0]):
+            return False
         if strides[3] != 1 and call.args["n"] > 1:
             if strides[2] != 1:
                 return False
@@ -213,6 +215,11 @@ class _Absorber:
             if r < k and not (isinstance(i, KernelCall) and i.kernel == GEMM and i.args["c"].storage is target):
                 return True
         return False
+
+    def _overwritten(self, target: Storage, k: int, at: int) -> bool:
+        # Parts that other copies and products put beside this one are disjoint; a fill of the whole is not.
+        between = [w for w in self.writers.get(target, ()) if k < w < at]
+        return not all(any(self._is(w, part) for part in (GEMM, COPY, "copy")) for w in between)
 
     def _drop_unread(self) -> None:
         for k in range(len(self.slots) - 1, -1, -1):

@@ -222,7 +222,7 @@ def build_web() -> None:
         "js-package",
         lambda: run("node", "web/build.mjs"),
         inputs=[*WEB_INPUTS, *(ENGINE / name for name in KERNELS), wheel_path(),
-                pyodide_dist.WHEELS],
+                pyodide_dist.WHEELS, pyodide_dist.OUT / "pyodide-lock.json"],
         outputs=[DIST / "npm" / "index.js"],
     ))
 

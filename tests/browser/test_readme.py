@@ -22,6 +22,7 @@ PYODIDE_CDN = re.compile(r"https://cdn\.jsdelivr\.net/pyodide/v[\d.]+/full/([\w.
 STEPS = [50, 100, 150, 200, 250, 300]
 LOSS_AT_CHANCE = 0.693  # ln 2: two classes, nothing learned
 LEARNED_LOSS = 0.25
+CODE_FLAGS = re.DOTALL | re.MULTILINE
 PATIENCE_S = 120
 PAGE_LINES = 40  # a first page is short, or nobody reads it
 
@@ -127,7 +128,8 @@ def test_first_model_is_what_its_script_writes() -> None:
 def test_links_and_pictures_of_the_documents_exist() -> None:
     documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
     for document in [*documents, *sorted((ROOT / "docs").glob("*.md"))]:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+        prose = re.sub(r"```.*?```|`[^`\n]*`|^    .*?$", "", document.read_text(), flags=CODE_FLAGS)
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
             if not target.startswith(("http://", "https://")):
                 assert (document.parent / target).exists(), f"{document.name} links to {target}"
 

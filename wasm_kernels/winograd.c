@@ -74,95 +74,86 @@ TW_INLINE void weight_gradient_transform(const f32x4 u[PATCH], f32x4 g[3]) {
 
 /* ---- tiles of a block ---- */
 
-/* The planes of one side of a block, 4 channels interleaved: [line][column][4]. */
-typedef struct {
-    int32_t line, lines; /* columns; lines in all */
-    float *data;
-} interleaved;
-
 /* Rows of tiles [row0, row0 + rows) of all images times columns of tiles [col0, col0 + cols). */
 typedef struct {
     int32_t tiles_y, tiles_x; /* of an image */
     int32_t row0, rows, col0, cols;
 } tile_block;
 
-/* Copies the sources of 4 channels; `tall` lines a row of tiles, the first at TILE * ty - pad. What lies outside the plane
-   is never written: it was zeroed once. */
-static void interleave(const interleaved *z, const tile_block *b, const float *x, int32_t channels, int32_t total,
-                       int32_t h, int32_t w, int32_t tall, int32_t pad_y, int32_t pad_x) {
-    int32_t from = b->col0 * TILE - pad_x, lo = max_i32(0, -from), hi = min_i32(z->line, w - from);
-    for (int32_t r = 0; r < b->rows; r++) {
-        int32_t n = (b->row0 + r) / b->tiles_y, top = (b->row0 + r) % b->tiles_y * TILE - pad_y;
-        const float *plane = x + n * total * h * w;
-        for (int32_t i = max_i32(0, -top); i < tall && top + i < h; i++) {
-            const float *src = plane + (top + i) * w + from;
-            float *out = z->data + (r * tall + i) * z->line * 4;
-            int32_t col = lo;
-            if (channels == 4) {
-                for (; col + 4 <= hi; col += 4) {
-                    f32x4 c0 = load4(src + col), c1 = load4(src + h * w + col);
-                    f32x4 c2 = load4(src + 2 * h * w + col), c3 = load4(src + 3 * h * w + col);
-                    transpose4(&c0, &c1, &c2, &c3);
-                    store4(out + 4 * col, c0);
-                    store4(out + 4 * col + 4, c1);
-                    store4(out + 4 * col + 8, c2);
-                    store4(out + 4 * col + 12, c3);
-                }
+/* One side of the products: its planes, and where its transformed tiles go, [point][tile][channel]. */
+typedef struct {
+    const float *x;
+    int32_t channel0, channels, total; /* of the images' `total` channels */
+    int32_t h, w, pad_y, pad_x;
+    float *out;
+    int32_t point_stride, tile_stride;
+} tile_source;
+
+/* Copies the lines of 4 channels that a row of tiles reaches: `tall` of them, z[line][column][4]. What lies outside the
+   plane is not written: it was zeroed for all channels. */
+static void interleave(const tile_source *s, const tile_block *b, int32_t row, int32_t c, int32_t tall, int32_t width,
+                       float *z) {
+    int32_t from = b->col0 * TILE - s->pad_x, lo = max_i32(0, -from), hi = min_i32(width, s->w - from);
+    int32_t top = row % b->tiles_y * TILE - s->pad_y, channels = min_i32(4, s->channels - c), plane = s->h * s->w;
+    const float *x = s->x + (row / b->tiles_y * s->total + s->channel0 + c) * plane;
+    for (int32_t i = max_i32(0, -top); i < tall && top + i < s->h; i++) {
+        const float *src = x + (top + i) * s->w + from;
+        float *out = z + i * width * 4;
+        int32_t col = lo;
+        if (channels == 4) {
+            for (; col + 4 <= hi; col += 4) {
+                f32x4 c0 = load4(src + col), c1 = load4(src + plane + col);
+                f32x4 c2 = load4(src + 2 * plane + col), c3 = load4(src + 3 * plane + col);
+                transpose4(&c0, &c1, &c2, &c3);
+                store4(out + 4 * col, c0);
+                store4(out + 4 * col + 4, c1);
+                store4(out + 4 * col + 8, c2);
+                store4(out + 4 * col + 12, c3);
             }
-            for (; col < hi; col++) {
-                for (int32_t c = 0; c < 4; c++) out[4 * col + c] = c < channels ? src[c * h * w + col] : 0;
+        }
+        for (; col < hi; col++) {
+            for (int32_t k = 0; k < 4; k++) out[4 * col + k] = k < channels ? src[k * plane + col] : 0;
+        }
+    }
+}
+
+/* The transformed patch of 6x6 at z, or the transformed gradient of the 4x4 outputs at z. */
+TW_INLINE void transform_tile(const bool gradient, const float *z, int32_t line, float *out, int32_t point_stride) {
+    const int32_t size = gradient ? TILE : PATCH;
+    f32x4 t[PATCH][PATCH];
+    ROLLED for (int32_t j = 0; j < size; j++, z += 4) {
+        f32x4 d[PATCH], v[PATCH];
+        UNROLL for (int32_t i = 0; i < size; i++) d[i] = load4(z + i * line);
+        if (gradient) output_gradient_transform(d, v);
+        else patch_transform(d, v);
+        UNROLL for (int32_t i = 0; i < PATCH; i++) t[i][j] = v[i];
+    }
+    ROLLED for (int32_t i = 0; i < PATCH; i++) {
+        f32x4 v[PATCH];
+        if (gradient) output_gradient_transform(t[i], v);
+        else patch_transform(t[i], v);
+        UNROLL for (int32_t j = 0; j < PATCH; j++, out += point_stride) store4(out, v[j]);
+    }
+}
+
+/* All tiles and channels of a block, a row of tiles at a time: its lines and results then stay in the first cache. */
+TW_INLINE void transform_block(const bool gradient, const tile_source *s, const tile_block *b, float *z) {
+    const int32_t tall = gradient ? TILE : PATCH;
+    int32_t width = b->cols * TILE + tall - TILE;
+    for (int32_t r = 0; r < b->rows; r++) {
+        tw_zero(z, 4 * (size_t)(tall * width * 4));
+        for (int32_t c = 0; c < s->channels; c += 4) {
+            interleave(s, b, b->row0 + r, c, tall, width, z);
+            float *out = s->out + r * b->cols * s->tile_stride + c;
+            for (int32_t x = 0; x < b->cols; x++, out += s->tile_stride) {
+                transform_tile(gradient, z + x * TILE * 4, width * 4, out, s->point_stride);
             }
         }
     }
 }
 
-static void zero_floats(float *p, int32_t n) { tw_zero(p, 4 * (size_t)n); }
-
-/* v[point][tile][channel] of 4 channels from the interleaved sources. */
-static void transform_patches(const interleaved *z, const tile_block *b, float *v, int32_t point_stride,
-                              int32_t tile_stride) {
-    for (int32_t r = 0; r < b->rows; r++) {
-        for (int32_t x = 0; x < b->cols; x++, v += tile_stride) {
-            const float *patch = z->data + (r * PATCH * z->line + x * TILE) * 4;
-            f32x4 t[PATCH][PATCH];
-            ROLLED for (int32_t j = 0; j < PATCH; j++, patch += 4) {
-                f32x4 d[PATCH], out[PATCH];
-                UNROLL for (int32_t i = 0; i < PATCH; i++) d[i] = load4(patch + i * z->line * 4);
-                patch_transform(d, out);
-                UNROLL for (int32_t i = 0; i < PATCH; i++) t[i][j] = out[i];
-            }
-            float *point = v;
-            ROLLED for (int32_t i = 0; i < PATCH; i++) {
-                f32x4 out[PATCH];
-                patch_transform(t[i], out);
-                UNROLL for (int32_t j = 0; j < PATCH; j++, point += point_stride) store4(point, out[j]);
-            }
-        }
-    }
-}
-
-/* The same for the gradient of the outputs. */
-static void transform_output_gradients(const interleaved *z, const tile_block *b, float *v, int32_t point_stride,
-                                       int32_t tile_stride) {
-    for (int32_t r = 0; r < b->rows; r++) {
-        for (int32_t x = 0; x < b->cols; x++, v += tile_stride) {
-            const float *tile = z->data + (r * TILE * z->line + x * TILE) * 4;
-            f32x4 t[PATCH][TILE];
-            ROLLED for (int32_t j = 0; j < TILE; j++, tile += 4) {
-                f32x4 d[TILE], out[PATCH];
-                UNROLL for (int32_t i = 0; i < TILE; i++) d[i] = load4(tile + i * z->line * 4);
-                output_gradient_transform(d, out);
-                UNROLL for (int32_t i = 0; i < PATCH; i++) t[i][j] = out[i];
-            }
-            float *point = v;
-            ROLLED for (int32_t i = 0; i < PATCH; i++) {
-                f32x4 out[PATCH];
-                output_gradient_transform(t[i], out);
-                UNROLL for (int32_t j = 0; j < PATCH; j++, point += point_stride) store4(point, out[j]);
-            }
-        }
-    }
-}
+static void transform_sources(const tile_source *s, const tile_block *b, float *z) { transform_block(false, s, b, z); }
+static void transform_gradients(const tile_source *s, const tile_block *b, float *z) { transform_block(true, s, b, z); }
 
 /* ---- products ---- */
 
@@ -181,48 +172,57 @@ TW_INLINE void product_step(const int32_t rows, const int32_t vecs, const bool i
 }
 
 /* c[rows][4 * vecs] (+)= sum over p of a(i, p) b(p, j): a(i, p) = a[i * a_row + p] if `in_place`, else a[i + p * a_row];
-   b(p, j) = b[p * b_row + j]. */
-TW_INLINE void product_tile(const int32_t rows, const int32_t vecs, const bool in_place, int32_t k, const float *a,
-                            int32_t a_row, const float *b, const int32_t b_row, float *c, int32_t c_row, bool add) {
-    f32x4 acc[TILE_ROWS][2];
-    const float *line[TILE_ROWS];
+   b(p, j) = b[p * b_row + j]; for `blocks` blocks of rows below each other. */
+TW_INLINE void product_tiles(const int32_t rows, const int32_t vecs, const bool in_place, int32_t blocks, int32_t k,
+                             const float *a, int32_t a_row, const float *b, const int32_t b_row, float *c, int32_t c_row,
+                             bool add) {
     const int32_t lines = in_place ? rows : 1;
-    UNROLL for (int32_t i = 0; i < rows; i++) {
-        UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
-    }
-    if (add) {
+    for (; blocks; blocks--, a += in_place ? rows * a_row : rows, c += rows * c_row) {
+        f32x4 acc[TILE_ROWS][2];
+        const float *line[TILE_ROWS], *panel = b;
+        int32_t p = k;
         UNROLL for (int32_t i = 0; i < rows; i++) {
-            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = load4(c + i * c_row + 4 * j);
+            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
         }
-    }
-    UNROLL for (int32_t i = 0; i < lines; i++) line[i] = a + i * a_row;
-    for (; k >= 4; k -= 4) {
-        UNROLL for (int32_t u = 0; u < 4; u++, b += b_row) {
-            product_step(rows, vecs, in_place, in_place ? u : 0, line, b, acc);
-            if (!in_place) line[0] += a_row;
+        if (add) {
+            UNROLL for (int32_t i = 0; i < rows; i++) {
+                UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = load4(c + i * c_row + 4 * j);
+            }
         }
-        UNROLL for (int32_t i = 0; i < lines; i++) line[i] += in_place ? 4 : 0;
-    }
-    /* Where a is read in place, k is a multiple of 4. */
-    for (; !in_place && k; k--, b += b_row, line[0] += a_row) product_step(rows, vecs, false, 0, line, b, acc);
-    UNROLL for (int32_t i = 0; i < rows; i++) {
-        UNROLL for (int32_t j = 0; j < vecs; j++) store4(c + i * c_row + 4 * j, acc[i][j]);
+        UNROLL for (int32_t i = 0; i < lines; i++) line[i] = a + i * a_row;
+        for (; p >= 4; p -= 4) {
+            UNROLL for (int32_t u = 0; u < 4; u++, panel += b_row) {
+                product_step(rows, vecs, in_place, in_place ? u : 0, line, panel, acc);
+                if (!in_place) line[0] += a_row;
+            }
+            UNROLL for (int32_t i = 0; i < lines; i++) line[i] += in_place ? 4 : 0;
+        }
+        /* Where a is read in place, k is a multiple of 4. */
+        for (; !in_place && p; p--, panel += b_row, line[0] += a_row) product_step(rows, vecs, false, 0, line, panel, acc);
+        UNROLL for (int32_t i = 0; i < rows; i++) {
+            UNROLL for (int32_t j = 0; j < vecs; j++) store4(c + i * c_row + 4 * j, acc[i][j]);
+        }
     }
 }
 
 #define TILE_PARAMS                                                                                                    \
-    int32_t k, const float *a, int32_t a_row, const float *b, int32_t b_row, float *c, int32_t c_row, bool add
+    int32_t blocks, int32_t k, const float *a, int32_t a_row, const float *b, int32_t b_row, float *c, int32_t c_row,  \
+        bool add
 #define ROWS_TILE(rows)                                                                                                \
     static void forward_##rows##x8(TILE_PARAMS) {                                                                      \
-        (void)b_row;                                                                                                   \
-        product_tile(rows, 2, true, k, a, a_row, b, 8, c, c_row, add);                                                 \
+        (void)b_row, (void)add;                                                                                        \
+        product_tiles(rows, 2, true, blocks, k, a, a_row, b, 8, c, c_row, false);                                      \
     }                                                                                                                  \
     static void forward_##rows##x4(TILE_PARAMS) {                                                                      \
-        (void)b_row;                                                                                                   \
-        product_tile(rows, 1, true, k, a, a_row, b, 4, c, c_row, add);                                                 \
+        (void)b_row, (void)add;                                                                                        \
+        product_tiles(rows, 1, true, blocks, k, a, a_row, b, 4, c, c_row, false);                                      \
     }                                                                                                                  \
-    static void gradient_##rows##x8(TILE_PARAMS) { product_tile(rows, 2, false, k, a, a_row, b, b_row, c, c_row, add); } \
-    static void gradient_##rows##x4(TILE_PARAMS) { product_tile(rows, 1, false, k, a, a_row, b, b_row, c, c_row, add); }
+    static void gradient_##rows##x8(TILE_PARAMS) {                                                                     \
+        product_tiles(rows, 2, false, blocks, k, a, a_row, b, b_row, c, c_row, add);                                   \
+    }                                                                                                                  \
+    static void gradient_##rows##x4(TILE_PARAMS) {                                                                     \
+        product_tiles(rows, 1, false, blocks, k, a, a_row, b, b_row, c, c_row, add);                                   \
+    }
 #define ROWS_ENTRY(rows) {{forward_##rows##x8, forward_##rows##x4}, {gradient_##rows##x8, gradient_##rows##x4}}
 
 ROWS_TILE(1)
@@ -241,6 +241,15 @@ static const tile_fn tiles[TILE_ROWS][2][2] = {
     ROWS_ENTRY(5), ROWS_ENTRY(6),
 #endif
 };
+
+/* c[m][4 or 8] (+)= a b, by blocks of rows of two heights. */
+static void product(bool gradient, bool narrow, int32_t m, int32_t k, const float *a, int32_t a_row, const float *b,
+                    int32_t b_row, float *c, int32_t c_row, bool add) {
+    int32_t blocks = row_blocks(m), rows = m / blocks, longer = m % blocks, split = longer * (rows + 1);
+    if (longer) tiles[rows][gradient][narrow](longer, k, a, a_row, b, b_row, c, c_row, add);
+    a += gradient ? split : split * a_row;
+    tiles[rows - 1][gradient][narrow](blocks - longer, k, a, a_row, b, b_row, c + split * c_row, c_row, add);
+}
 
 /* ---- blocks ---- */
 
@@ -371,25 +380,15 @@ static void convolve_block(const void *args, int32_t index) {
     int32_t n_tiles = b.rows * b.cols, c4 = ceil4(conv->c), m4 = ceil4(conv->m);
     int32_t v_stride = n_tiles * c4 + POINT_PADDING, out_stride = n_tiles * M_BLOCK + POINT_PADDING;
     float *v = thread_scratch(), *products = v + POINTS * v_stride;
-    interleaved z = {b.cols * TILE + 2, b.rows * PATCH, products};
-    zero_floats(z.data, z.line * z.lines * 4);
-    for (int32_t c = 0; c < conv->c; c += 4) {
-        interleave(&z, &b, conv->x + c * conv->h * conv->w, min_i32(4, conv->c - c), conv->c, conv->h, conv->w, PATCH,
-                   conv->pad_y, conv->pad_x);
-        transform_patches(&z, &b, v + c, v_stride, c4);
-    }
-    int32_t blocks = row_blocks(n_tiles);
+    tile_source source = {conv->x, 0, conv->c, conv->c, conv->h, conv->w, conv->pad_y, conv->pad_x, v, v_stride, c4};
+    transform_sources(&source, &b, products);
     for (int32_t m = 0; m < m4; m += M_BLOCK) {
         int32_t count = min_i32(M_BLOCK, m4 - m);
         for (int32_t point = 0; point < POINTS; point++) {
-            const float *u = conv->u + point * c4 * m4 + m * c4, *source = v + point * v_stride;
+            const float *u = conv->u + point * c4 * m4 + m * c4, *patches = v + point * v_stride;
             float *out = products + point * out_stride;
             for (int32_t j = 0; j < count; j += 8) {
-                for (int32_t i = 0; i < blocks; i++) {
-                    int32_t row = row_block_start(n_tiles, i), rows = row_block_start(n_tiles, i + 1) - row;
-                    tiles[rows - 1][0][count - j < 8](c4, source + row * c4, c4, u + j * c4, 0, out + row * M_BLOCK + j,
-                                                      M_BLOCK, false);
-                }
+                product(false, count - j < 8, n_tiles, c4, patches, c4, u + j * c4, 0, out + j, M_BLOCK, false);
             }
         }
         finish_block(p, &b, products, out_stride, M_BLOCK, m, min_i32(count, conv->m - m));
@@ -433,29 +432,15 @@ static void add_block(const gradient_pass *p, const tile_block *b, int32_t m0, i
     int32_t n_tiles = b->rows * b->cols, c4 = ceil4(g->c), m4 = ceil4(m_count);
     int32_t v_stride = n_tiles * c4 + POINT_PADDING, w_stride = n_tiles * m4 + POINT_PADDING;
     float *v = thread_scratch(), *w = v + POINTS * v_stride;
-    interleaved z = {b->cols * TILE + 2, b->rows * PATCH, w + POINTS * w_stride};
-    zero_floats(z.data, z.line * z.lines * 4);
-    for (int32_t c = 0; c < g->c; c += 4) {
-        interleave(&z, b, g->x + c * g->h * g->w, min_i32(4, g->c - c), g->c, g->h, g->w, PATCH, g->pad_y, g->pad_x);
-        transform_patches(&z, b, v + c, v_stride, c4);
-    }
-    z.line = b->cols * TILE;
-    z.lines = b->rows * TILE;
-    zero_floats(z.data, z.line * z.lines * 4);
-    for (int32_t m = 0; m < m_count; m += 4) {
-        interleave(&z, b, g->dy + (m0 + m) * g->out_h * g->out_w, min_i32(4, m_count - m), g->m, g->out_h, g->out_w, TILE,
-                   0, 0);
-        transform_output_gradients(&z, b, w + m, w_stride, m4);
-    }
-    int32_t blocks = row_blocks(m_count);
+    float *z = w + POINTS * w_stride;
+    tile_source x = {g->x, 0, g->c, g->c, g->h, g->w, g->pad_y, g->pad_x, v, v_stride, c4};
+    tile_source dy = {g->dy, m0, m_count, g->m, g->out_h, g->out_w, 0, 0, w, w_stride, m4};
+    transform_sources(&x, b, z);
+    transform_gradients(&dy, b, z);
     for (int32_t point = 0; point < POINTS; point++) {
         float *out = partial + (point * g->m + m0) * c4;
         for (int32_t j = 0; j < c4; j += 8) {
-            for (int32_t i = 0; i < blocks; i++) {
-                int32_t row = row_block_start(m_count, i), rows = row_block_start(m_count, i + 1) - row;
-                tiles[rows - 1][1][c4 - j < 8](n_tiles, w + point * w_stride + row, m4, v + point * v_stride + j, c4,
-                                               out + row * c4 + j, c4, add);
-            }
+            product(true, c4 - j < 8, m_count, n_tiles, w + point * w_stride, m4, v + point * v_stride + j, c4, out + j, c4, add);
         }
     }
 }

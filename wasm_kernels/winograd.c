@@ -256,14 +256,14 @@ static void product(bool gradient, bool narrow, int32_t m, int32_t k, const floa
 /* Transformed sources of a block stay in the second-level cache. The gradient sums over tiles: it wants many at a time. */
 enum { BLOCK_FLOATS = 64 << 10, GRADIENT_FLOATS = 144 << 10, MAX_TILES = 60, MIN_TILES = 8, POINT_PADDING = 16, M_BLOCK = 16 };
 /* Blocks that keep all threads busy, unless they would hold too few tiles for what they read of the weights. */
-enum { ENOUGH_BLOCKS = 8, FEW_TILES = 16 };
+enum { ENOUGH_BLOCKS = 8, FEW_TILES = 16, GRADIENT_FEW_TILES = 32 };
 
 typedef struct {
     int32_t rows, cols, row_blocks, col_blocks;
 } tile_split;
 
 /* Blocks of at most `tiles` tiles: whole rows of tiles, or parts of one row. */
-static tile_split split_tiles(int32_t n, int32_t tiles_y, int32_t tiles_x, int32_t tiles) {
+static tile_split split_tiles(int32_t n, int32_t tiles_y, int32_t tiles_x, int32_t tiles, int32_t few) {
     tile_split s = {1, tiles_x, 0, 1};
     int32_t rows = n * tiles_y;
     if (tiles_x > tiles) {
@@ -272,7 +272,7 @@ static tile_split split_tiles(int32_t n, int32_t tiles_y, int32_t tiles_x, int32
         s.row_blocks = rows;
         return s;
     }
-    int32_t busy = min_i32(ENOUGH_BLOCKS, rows * tiles_x / FEW_TILES);
+    int32_t busy = min_i32(ENOUGH_BLOCKS, rows * tiles_x / few);
     s.rows = ceil_div(rows, max_i32(1, max_i32(busy, ceil_div(rows, tiles / tiles_x))));
     s.row_blocks = ceil_div(rows, s.rows);
     return s;
@@ -405,7 +405,7 @@ static void relu_plane(const void *args, int32_t plane) {
 
 void winograd_convolve(const winograd_conv *conv) {
     conv_pass p = {.conv = conv, .tiles_y = ceil_div(conv->out_h, TILE), .tiles_x = ceil_div(conv->out_w, TILE)};
-    p.split = split_tiles(conv->n, p.tiles_y, p.tiles_x, tiles_per_block(conv->c, BLOCK_FLOATS));
+    p.split = split_tiles(conv->n, p.tiles_y, p.tiles_x, tiles_per_block(conv->c, BLOCK_FLOATS), FEW_TILES);
     parallel_for(transform_weights, conv, ceil_div(conv->m, 4));
     parallel_for(convolve_block, &p, p.split.row_blocks * p.split.col_blocks);
     if (conv->relu && conv->accumulate) parallel_for(relu_plane, conv, conv->n * conv->m);
@@ -500,7 +500,8 @@ void winograd_weight_gradient(const winograd_gradient *g) {
     p.m_block = ceil4(ceil_div(g->m, ceil_div(WINOGRAD_GROUPS, p.groups)));
     if (p.m_block < 32) p.m_block = min_i32(32, ceil4(g->m));
     p.m_blocks = ceil_div(g->m, p.m_block);
-    p.split = split_tiles(g->n, p.tiles_y, p.tiles_x, tiles_per_block(ceil4(g->c) + p.m_block, GRADIENT_FLOATS));
+    p.split = split_tiles(g->n, p.tiles_y, p.tiles_x, tiles_per_block(ceil4(g->c) + p.m_block, GRADIENT_FLOATS),
+                          GRADIENT_FEW_TILES);
     p.groups = min_i32(p.groups, p.split.row_blocks * p.split.col_blocks);
     parallel_for(gradient_chunk, &p, p.groups * p.m_blocks);
     parallel_for(finish_gradient, &p, g->m);

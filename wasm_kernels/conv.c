@@ -151,10 +151,16 @@ TW_INLINE void store_strip(float *y, int32_t step, int32_t lanes, f32x4 v, bool 
 }
 
 /* One (channel, tap): its weights at constant offset u, its sources at byte offset `at`. */
-TW_INLINE void conv_step(const int32_t rows, const int32_t strips, const int32_t u, const float *const line[TILE_ROWS],
-                         const char *const source[2], int32_t at, f32x4 acc[TILE_ROWS][2]) {
+TW_INLINE void conv_step(const int32_t rows, const int32_t strips, const bool adjacent, const int32_t u,
+                         const float *const line[TILE_ROWS], const char *const source[2], int32_t at,
+                         f32x4 acc[TILE_ROWS][2]) {
     f32x4 v[2];
-    UNROLL for (int32_t j = 0; j < strips; j++) v[j] = load4((const float *)(source[j] + at));
+    if (adjacent) {
+        const float *both = (const float *)(source[0] + at);
+        v[0] = load4(both), v[1] = load4(both + 4);
+    } else {
+        UNROLL for (int32_t j = 0; j < strips; j++) v[j] = load4((const float *)(source[j] + at));
+    }
     UNROLL for (int32_t i = 0; i < rows; i++) {
         f32x4 weight = load_splat(line[i] + u);
         UNROLL for (int32_t j = 0; j < strips; j++) {
@@ -164,30 +170,64 @@ TW_INLINE void conv_step(const int32_t rows, const int32_t strips, const int32_t
     }
 }
 
-/* rows output channels x strips of 4 columns; sources of strip j at base[j], its outputs at y[j] of channel 0. */
+/* rows output channels x strips of 4 columns, over all (channel, tap). */
+TW_INLINE void conv_sum(const int32_t rows, const int32_t strips, const bool adjacent, int32_t k, const float *w,
+                        int32_t w_row, const int32_t *offsets, const char *const source[2], const float *bias,
+                        f32x4 acc[TILE_ROWS][2]) {
+    const float *line[TILE_ROWS];
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        f32x4 start = bias ? load_splat(bias + i) : splat(0);
+        UNROLL for (int32_t j = 0; j < strips; j++) acc[i][j] = start;
+        line[i] = w + i * w_row;
+    }
+    for (; k >= 4; k -= 4, offsets += 4) {
+        UNROLL for (int32_t u = 0; u < 4; u++) conv_step(rows, strips, adjacent, u, line, source, offsets[u], acc);
+        UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
+    }
+    for (; k; k--, offsets++) {
+        conv_step(rows, strips, adjacent, 0, line, source, *offsets, acc);
+        UNROLL for (int32_t i = 0; i < rows; i++) line[i]++;
+    }
+}
+
+/* Strips anywhere; sources of strip j at base[j], its outputs at at[j] of channel 0. */
 TW_INLINE void conv_tile(const int32_t rows, const int32_t strips, int32_t k, const float *w, int32_t w_row,
                          const int32_t *offsets, const float *const *base, const strip_out *o, const int32_t *at,
                          const int32_t *lanes) {
     f32x4 acc[TILE_ROWS][2];
-    const float *line[TILE_ROWS];
     const char *source[2];
-    UNROLL for (int32_t i = 0; i < rows; i++) {
-        f32x4 start = splat(o->bias ? o->bias[i] : 0);
-        UNROLL for (int32_t j = 0; j < strips; j++) acc[i][j] = start;
-        line[i] = w + i * w_row;
-    }
     UNROLL for (int32_t j = 0; j < strips; j++) source[j] = (const char *)base[j];
-    for (; k >= 4; k -= 4, offsets += 4) {
-        UNROLL for (int32_t u = 0; u < 4; u++) conv_step(rows, strips, u, line, source, offsets[u], acc);
-        UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
-    }
-    for (; k; k--, offsets++) {
-        conv_step(rows, strips, 0, line, source, *offsets, acc);
-        UNROLL for (int32_t i = 0; i < rows; i++) line[i]++;
-    }
+    conv_sum(rows, strips, false, k, w, w_row, offsets, source, o->bias, acc);
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < strips; j++) {
             store_strip(o->y + i * o->channel_stride + at[j], o->step, lanes[j], acc[i][j], o->add, o->relu);
+        }
+    }
+}
+
+/* A run of `pairs` pairs of whole strips side by side in one row of outputs. */
+TW_INLINE void conv_run(const int32_t rows, int32_t pairs, int32_t k, const float *w, int32_t w_row,
+                        const int32_t *offsets, const float *base, const strip_out *o, float *y) {
+    int32_t channel_stride = o->channel_stride;
+    for (; pairs; pairs--, base += 8, y += 8) {
+        f32x4 acc[TILE_ROWS][2];
+        const char *source[2] = {(const char *)base, 0};
+        conv_sum(rows, 2, true, k, w, w_row, offsets, source, o->bias, acc);
+        if (o->add) {
+            UNROLL for (int32_t i = 0; i < rows; i++) {
+                UNROLL for (int32_t j = 0; j < 2; j++) {
+                    acc[i][j] = add4(acc[i][j], load4(y + i * channel_stride + 4 * j));
+                }
+            }
+        }
+        if (o->relu) {
+            f32x4 zero = splat(0);
+            UNROLL for (int32_t i = 0; i < rows; i++) {
+                UNROLL for (int32_t j = 0; j < 2; j++) acc[i][j] = wasm_f32x4_pmax(acc[i][j], zero);
+            }
+        }
+        UNROLL for (int32_t i = 0; i < rows; i++) {
+            UNROLL for (int32_t j = 0; j < 2; j++) store4(y + i * channel_stride + 4 * j, acc[i][j]);
         }
     }
 }
@@ -196,9 +236,14 @@ TW_INLINE void conv_tile(const int32_t rows, const int32_t strips, int32_t k, co
     int32_t k, const float *w, int32_t w_row, const int32_t *offsets, const float *const *base, const strip_out *o,    \
         const int32_t *at, const int32_t *lanes
 #define TILE_ARGS k, w, w_row, offsets, base, o, at, lanes
+#define RUN_PARAMS                                                                                                     \
+    int32_t pairs, int32_t k, const float *w, int32_t w_row, const int32_t *offsets, const float *base,                \
+        const strip_out *o, float *y
+#define RUN_ARGS pairs, k, w, w_row, offsets, base, o, y
 #define TILE(rows)                                                                                                     \
     static void tile_##rows##x1(TILE_PARAMS) { conv_tile(rows, 1, TILE_ARGS); }                                        \
-    static void tile_##rows##x2(TILE_PARAMS) { conv_tile(rows, 2, TILE_ARGS); }
+    static void tile_##rows##x2(TILE_PARAMS) { conv_tile(rows, 2, TILE_ARGS); }                                        \
+    static void run_##rows(RUN_PARAMS) { conv_run(rows, RUN_ARGS); }
 
 TILE(1)
 TILE(2)
@@ -208,6 +253,14 @@ TILE(4)
 TILE(5)
 TILE(6)
 #endif
+
+typedef void (*run_fn)(RUN_PARAMS);
+static const run_fn runs[TILE_ROWS] = {
+    run_1, run_2, run_3, run_4,
+#ifdef TW_RELAXED
+    run_5, run_6,
+#endif
+};
 
 typedef void (*tile_fn)(TILE_PARAMS);
 static const tile_fn tiles[TILE_ROWS][2] = {
@@ -278,8 +331,11 @@ static void run_strips(const conv_axis axis[3], const conv_box *box, const conv_
     int32_t cols = min_i32(box->cols, axis[2].count - box->col0), n_rows = min_i32(box->rows, axis[1].count - box->row0);
     for (int32_t r = 0; r < n_rows; r++) {
         int32_t row_at = (first_row + r * axis[1].out_step) * axis[2].out + axis[2].out_first + box->col0 * axis[2].out_step;
-        for (int32_t col = 0; col < cols; col += 4) {
-            base[held] = sources + r * axis[1].step * l->row_stride + col;
+        const float *line = sources + r * axis[1].step * l->row_stride;
+        int32_t pairs = o->step == 1 ? cols / 8 : 0;
+        if (pairs) runs[rows - 1](pairs, k, w, w_row, offsets, line, o, o->y + row_at);
+        for (int32_t col = 8 * pairs; col < cols; col += 4) {
+            base[held] = line + col;
             at[held] = row_at + col * axis[2].out_step;
             lanes[held] = min_i32(4, cols - col);
             if (++held == 2) {
@@ -445,8 +501,7 @@ static void run_pass(conv_pass *p) {
     }
 }
 
-/* Axes that only enumerate positions become one: no strip is then cut at the end of a row. */
-static void merge_pointwise_axes(conv_axis axis[3]) {
+void merge_pointwise_axes(conv_axis axis[3]) {
     for (int32_t i = 0; i < 3; i++) {
         conv_axis *a = &axis[i];
         if (a->taps != 1 || a->step != 1 || a->shift_first || a->out_step != 1 || a->count != a->source || a->count != a->out)

@@ -30,6 +30,9 @@ typedef struct {
 
 TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
+/* Axes that only enumerate positions become one: no strip is then cut at the end of a row. */
+void merge_pointwise_axes(conv_axis axis[3]);
+
 conv_reach reach_of(const conv_axis *axis);
 
 conv_layout layout_box(const conv_reach reach[3], int32_t rows, int32_t cols);

@@ -13,7 +13,10 @@ typedef struct {
     int32_t cg, mg, taps; /* channels per group */
     int32_t channels, c_blocks, rows_m, m_blocks;
     int32_t rows, cols, images;
+    bool in_place; /* dy needs no copy: its rows are whole strips and lie one after the other */
 } weight_pass;
+
+TW_INLINE int32_t volume_of(const int32_t size[3]) { return size[0] * size[1] * size[2]; }
 
 enum { TILE_M = 3, TILE_K = 3 };
 
@@ -70,15 +73,20 @@ typedef struct {
     int32_t source_stride, strips; /* per image */
 } weight_space;
 
+/* Where the box begins in the planes of dy of one image and group. */
+static int32_t plane_at(const weight_pass *p, int32_t m, const conv_box *box) {
+    const conv_axis *a = p->axis;
+    return ((m * a[0].out + box->depth) * a[1].out + box->row0) * a[2].out + box->col0;
+}
+
 /* Rows of dy, each filled up with zeros to whole strips: out[m][image][row][col]. */
 static void gather_dy(const weight_pass *p, const conv_box *box, const float *dy, int32_t m, int32_t rows_m,
                       int32_t image, const weight_space *space) {
-    const int32_t *size = p->a->out;
     int32_t width = (box->cols + 3) & ~3;
     for (int32_t i = 0; i < rows_m; i++) {
-        const float *plane = dy + (((m + i) * size[0] + box->depth) * size[1] + box->row0) * size[2] + box->col0;
+        const float *plane = dy + plane_at(p, m + i, box);
         float *out = space->dy + (i * p->images + image) * 4 * space->strips;
-        for (int32_t r = 0; r < box->rows; r++, plane += size[2], out += width) {
+        for (int32_t r = 0; r < box->rows; r++, plane += p->axis[2].out, out += width) {
             int32_t col = 0;
             for (; col + 4 <= box->cols; col += 4) store4(out + col, load4(plane + col));
             for (; col < box->cols; col++) out[col] = plane[col];
@@ -87,12 +95,13 @@ static void gather_dy(const weight_pass *p, const conv_box *box, const float *dy
     }
 }
 
-static void add_products(const weight_pass *p, const weight_space *space, int32_t rows_m, int32_t k, int32_t images) {
-    int32_t dy_line = p->images * 4 * space->strips, blocks = ceil_div(rows_m, TILE_M);
+static void add_products(const weight_space *space, const float *dy, int32_t dy_line, int32_t rows_m, int32_t k,
+                         int32_t images) {
+    int32_t blocks = ceil_div(rows_m, TILE_M);
     for (int32_t j = 0; j < k; j += TILE_K) {
         for (int32_t b = 0; b < blocks; b++) {
             int32_t i = b * rows_m / blocks, rows = (b + 1) * rows_m / blocks - i;
-            tiles[rows - 1][min_i32(TILE_K, k - j) - 1](images * space->strips, space->dy + i * dy_line, dy_line,
+            tiles[rows - 1][min_i32(TILE_K, k - j) - 1](images * space->strips, dy + i * dy_line, dy_line,
                                                        space->sources, space->offsets + j, space->positions,
                                                        space->acc + (i * k + j) * 4, 4 * k);
         }
@@ -109,15 +118,20 @@ static void add_box(const weight_pass *p, conv_box *box, int32_t m, int32_t rows
     int32_t *position = space->positions;
     for (int32_t image = 0; image < images; image++) {
         int32_t n = (box->n + image) * a->groups + box->group;
-        const float *x = a->x + n * p->cg * a->size[0] * a->size[1] * a->size[2];
+        const float *x = a->x + n * p->cg * volume_of(a->size);
         gather_box(&l, box, x, space->sources + image * space->source_stride);
-        gather_dy(p, box, a->dy + n * p->mg * a->out[0] * a->out[1] * a->out[2], m, rows_m, image, space);
+        if (!p->in_place) gather_dy(p, box, a->dy + n * p->mg * volume_of(a->out), m, rows_m, image, space);
         for (int32_t r = 0; r < box->rows; r++) {
             int32_t row = image * space->source_stride + r * p->axis[1].step * l.row_stride;
             for (int32_t s = 0; s < per_row; s++) *position++ = 4 * (row + 4 * s);
         }
     }
-    add_products(p, space, rows_m, k, images);
+    if (p->in_place) {
+        const float *dy = a->dy + (box->n * a->groups + box->group) * p->mg * volume_of(a->out) + plane_at(p, m, box);
+        add_products(space, dy, volume_of(a->out), rows_m, k, 1);
+    } else {
+        add_products(space, space->dy, p->images * 4 * space->strips, rows_m, k, images);
+    }
 }
 
 static weight_space divide_scratch(const weight_pass *p) {
@@ -143,11 +157,11 @@ static void weight_chunk(const void *args, int32_t chunk) {
     for (int32_t i = 0; i < 4 * rows_m * k; i++) space.acc[i] = 0;
     for (box.n = 0; box.n < a->n; box.n += p->images) {
         int32_t images = min_i32(p->images, a->n - box.n);
-        for (box.depth = 0; box.depth < a->out[0]; box.depth++) {
-            for (box.row0 = 0; box.row0 < a->out[1]; box.row0 += p->rows) {
-                box.rows = min_i32(p->rows, a->out[1] - box.row0);
-                for (box.col0 = 0; box.col0 < a->out[2]; box.col0 += p->cols) {
-                    box.cols = min_i32(p->cols, a->out[2] - box.col0);
+        for (box.depth = 0; box.depth < p->axis[0].out; box.depth++) {
+            for (box.row0 = 0; box.row0 < p->axis[1].out; box.row0 += p->rows) {
+                box.rows = min_i32(p->rows, p->axis[1].out - box.row0);
+                for (box.col0 = 0; box.col0 < p->axis[2].out; box.col0 += p->cols) {
+                    box.cols = min_i32(p->cols, p->axis[2].out - box.col0);
                     add_box(p, &box, m, rows_m, images, &space);
                 }
             }
@@ -166,12 +180,12 @@ static void weight_chunk(const void *args, int32_t chunk) {
 
 static double weight_at(const weight_pass *p, int32_t m, int32_t c, const int32_t tap[3]) {
     const conv_weight_gradient_f32_args *a = p->a;
-    int32_t group = m / p->mg, volume = a->size[0] * a->size[1] * a->size[2], first[3];
+    int32_t group = m / p->mg, first[3];
     double sum = 0;
     for (int32_t i = 0; i < 3; i++) first[i] = tap[i] * a->dilation[i] - a->pad[i];
     for (int32_t n = 0; n < a->n; n++) {
-        const float *x = a->x + ((n * a->groups + group) * p->cg + c) * volume;
-        const float *dy = a->dy + (n * a->m + m) * a->out[0] * a->out[1] * a->out[2];
+        const float *x = a->x + ((n * a->groups + group) * p->cg + c) * volume_of(a->size);
+        const float *dy = a->dy + (n * a->m + m) * volume_of(a->out);
         for (int32_t oz = 0; oz < a->out[0]; oz++) {
             int32_t z = oz * a->stride[0] + first[0];
             for (int32_t oy = 0; oy < a->out[1]; oy++) {
@@ -206,7 +220,7 @@ static void weight_pair(const void *args, int32_t pair) {
 
 static void bias_chunk(const void *args, int32_t m) {
     const conv_weight_gradient_f32_args *a = args;
-    int32_t volume = a->out[0] * a->out[1] * a->out[2];
+    int32_t volume = volume_of(a->out);
     float sum = 0;
     for (int32_t n = 0; n < a->n; n++) {
         const float *dy = a->dy + (n * a->m + m) * volume;
@@ -253,13 +267,15 @@ static bool choose_blocks(weight_pass *p) {
             break;
         }
     }
+    const conv_axis *y = &p->axis[1], *x = &p->axis[2];
     p->images = 1;
-    p->rows = a->out[1];
-    p->cols = min_i32(a->out[2], MAX_COLS);
+    p->rows = y->out;
+    p->cols = min_i32(x->out, MAX_COLS);
     while (p->rows > 1 && space_floats(p) > PREFERRED_FLOATS) p->rows = (p->rows + 1) / 2;
     while (p->cols > MIN_COLS && space_floats(p) > LIMIT_FLOATS) p->cols = (p->cols / 2 + 3) & ~3;
     if (space_floats(p) > LIMIT_FLOATS) return false;
-    if (p->rows < a->out[1]) return true;
+    p->in_place = x->out % 4 == 0 && (p->cols == x->out || p->rows == 1) && p->rows * p->cols >= 4 * ENOUGH_STRIPS / 2;
+    if (p->in_place || p->rows < y->out || p->cols < x->out) return true;
     while (p->images < a->n && p->images * p->rows * ceil_div(p->cols, 4) < ENOUGH_STRIPS) {
         p->images++;
         if (space_floats(p) <= PREFERRED_FLOATS) continue;
@@ -289,8 +305,9 @@ int32_t kernel_conv_weight_gradient_f32(const conv_weight_gradient_f32_args *a) 
     for (int32_t i = 0; i < 3; i++) {
         p.axis[i] = (conv_axis){a->out[i], a->stride[i], a->kernel[i], 0, 1, -a->pad[i], a->dilation[i], 0, 1,
                                 a->size[i], a->out[i]};
-        p.reach[i] = reach_of(&p.axis[i]);
     }
+    merge_pointwise_axes(p.axis);
+    for (int32_t i = 0; i < 3; i++) p.reach[i] = reach_of(&p.axis[i]);
     if (p.cg && p.mg) {
         if (choose_blocks(&p)) parallel_for(weight_chunk, &p, a->groups * p.c_blocks * p.m_blocks);
         else parallel_for(weight_pair, &p, a->m * p.cg);

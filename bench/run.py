@@ -18,12 +18,12 @@ import datetime
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import models
+import quiet
 from chrome import (
     BUILD,
     ContenderError,
@@ -46,7 +46,6 @@ RESULTS = BUILD / "results"
 WARM_UP_STEPS = 8
 SLOW_STEP_MS, SLOW_ROUNDS = 400.0, 3
 """Steps beyond that come one a block, in so many rounds."""
-PAUSE_S = 0.1
 PARTS_STEPS = 15
 PEAK = Contender("peak", "register peak", 1, {"contender": "peak"})
 
@@ -60,7 +59,7 @@ class Turn:
         self.contender, self.page = contender, page
         self.times: list[float] = []
         self.blocks: list[float] = []
-        self.steps, self.slow = 1, False
+        self.steps, self.slow, self.quiet = 1, False, 0
         self.error: str | None = None
 
     def warm_up(self, block_s: float) -> None:
@@ -77,11 +76,11 @@ class Turn:
     def _run(self, n: int) -> list[float]:
         return self.page.run(n)
 
-    def block(self, number: int) -> None:
+    def block(self, number: int, patience_s: float) -> None:
         """Measure one block."""
         if self.error is not None or (self.slow and number >= SLOW_ROUNDS):
             return
-        time.sleep(PAUSE_S)
+        self.quiet += quiet.wait(patience_s)
         try:
             times = self._run(self.steps)
         except PlaywrightError as error:
@@ -104,7 +103,8 @@ class Turn:
             self._run(WARM_UP_STEPS - count)
         parts = None if self.slow else self.page.evaluate(f"bench.parts({PARTS_STEPS})")
         return {
-            **found, "min": min(self.times), "median": median(self.times), "blocks": self.blocks, "n": len(self.times),
+            **found, "min": min(self.times), "median": median(self.times), "blocks": self.blocks,
+            "quiet": self.quiet, "n": len(self.times),
             "parts": parts, "losses": self.page.evaluate("bench.losses"),
             "memory": self.page.evaluate("bench.memory()"),
             "info": self.page.evaluate("bench.info"), "marks": self.page.evaluate("bench.marks"),
@@ -113,7 +113,13 @@ class Turn:
 
 
 def measure_pages(
-    browser: Browser, site: Site, model: str, contenders: list[Contender], rounds: int, block_s: float
+    browser: Browser,
+    site: Site,
+    model: str,
+    contenders: list[Contender],
+    rounds: int,
+    block_s: float,
+    patience_s: float,
 ) -> tuple[list[Result], float]:
     """All contenders that run in the page, and the peak GFLOP/s of one thread measured among them."""
     turns: list[Turn] = []
@@ -132,7 +138,7 @@ def measure_pages(
         turn.warm_up(block_s if turn.contender is not PEAK else block_s / 4)
     for number in range(rounds):
         for turn in reversed(turns) if number % 2 else turns:
-            turn.block(number)
+            turn.block(number, patience_s)
     results = [turn.result() for turn in turns]
     for turn in turns:
         turn.page.close()
@@ -165,13 +171,15 @@ def runnable(contenders: list[Contender]) -> list[Contender]:
 
 
 def measure_model(
-    browser: Browser, site: Site, name: str, contenders: list[Contender], rounds: int, block_s: float
+    browser: Browser, site: Site, name: str, contenders: list[Contender], rounds: int, block_s: float, patience_s: float
 ) -> Result:
     """Every contender on one model."""
     built = models.build(name)
     chosen = [c for c in contenders if c.runs(name)]
     load = machine()["load"]
-    results, peak = measure_pages(browser, site, name, [c for c in chosen if not c.program], rounds, block_s)
+    results, peak = measure_pages(
+        browser, site, name, [c for c in chosen if not c.program], rounds, block_s, patience_s
+    )
     results += [measure_native(c, built.folder, rounds * block_s / 2) for c in chosen if c.program]
     return {
         "model": name, "flops": built.manifest["flops"], "n_params": built.manifest["n_params"],
@@ -189,6 +197,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--contenders", help=f"of {','.join(DEFAULT)}")
     parser.add_argument("--rounds", type=int, help="blocks of each contender (7; 5 with --quick)")
     parser.add_argument("--block", type=float, help="seconds of a block (0.7; 0.5 with --quick)")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        help="seconds to wait before a block for other processes to rest (3; 0.5 with --quick)",
+    )
     parser.add_argument("--out", type=Path, help="JSON file; default: .build/bench/results/steps-DATE.json")
     options = parser.parse_args()
     options.models = options.models.split(",") if options.models else list(QUICK_MODELS if options.quick else MODELS)
@@ -197,6 +210,8 @@ def parse() -> argparse.Namespace:
         parser.error(f"no model {', '.join(unknown)}; there are {', '.join(MODELS)}")
     options.rounds = options.rounds or (5 if options.quick else 7)
     options.block = options.block or (0.5 if options.quick else 0.7)
+    if options.patience is None:
+        options.patience = 0.5 if options.quick else 3.0
     return options
 
 
@@ -214,7 +229,7 @@ def main() -> int:
     with open_browser() as browser, open_site() as site:
         report["machine"]["chromium"] = browser.version
         for name in options.models:
-            found = measure_model(browser, site, name, contenders, options.rounds, options.block)
+            found = measure_model(browser, site, name, contenders, options.rounds, options.block, options.patience)
             report["models"].append(found)
             good &= print_model(found, REFERENCE)
             out.write_text(json.dumps(report, indent=1))

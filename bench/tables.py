@@ -44,6 +44,7 @@ def row(r: Result, found: Result, references: dict[int, Result], losses: list[fl
     cells = [
         r["label"], f"{r['min']:.2f}", f"{r['median']:.2f}", *faster, f"{rate:.1f}", f"{100 * share:.0f} %", parts,
         f"{first:.0e}", f"{worst:.0e}" + ("" if same else " LOSSES DIFFER"), f"{mib:.0f}" if mib else "",
+        f"{r['quiet']}/{len(r['blocks'])}" if "quiet" in r else "",
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |", same or not ours
 
@@ -58,8 +59,8 @@ def print_model(found: Result, names: dict[int, str]) -> bool:
         f"peak {found['peak_gflops']:.1f} GFLOP/s a core, load {found['load'][0]:.1f}\n"
     )
     print("| contender | min ms | median ms | faster (min) | faster (median) | GFLOP/s | of peak "
-          "| train / optimizer / reset ms | loss 1 off | losses off | MiB |")  # fmt: skip
-    print("|---|" + "---|" * 10)
+          "| train / optimizer / reset ms | loss 1 off | losses off | MiB | quiet |")  # fmt: skip
+    print("|---|" + "---|" * 11)
     good = True
     for r in sorted(results, key=lambda r: (r["threads"], r.get("min", float("inf")))):
         line, right = row(r, found, references, losses)

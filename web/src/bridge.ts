@@ -32,7 +32,11 @@ const CONVERSIONS: Readonly<Record<string, string>> = {
 export class Bridge {
   readonly #module: PyProxy;
 
+  /** Version of Pyodide. */
+  readonly version: string;
+
   constructor(pyodide: Pyodide, engine: Engine) {
+    this.version = pyodide.version;
     this.#module = pyodide.pyimport("trainweb.training.bridge");
     this.call("start", engine);
   }
@@ -46,7 +50,8 @@ export class Bridge {
     const [text, data] = this.#callRaw(name, args);
     const answer = parseJson(text) as AnswerJson;
     if ("error" in answer) {
-      throw fromWire(withJavaScriptAdvice(answer.error));
+      const { error } = answer;
+      throw fromWire({ ...error, message: withJavaScriptAdvice(error.message) });
     }
     return { value: answer.ok, data };
   }
@@ -84,11 +89,11 @@ function parseJson(text: string): unknown {
   }
 }
 
-function withJavaScriptAdvice(error: WireError): WireError {
-  const message = error.message.replace(ASTYPE, (_, dtype: string) => {
+/** Python's advice, if a message has any, for those who write JavaScript. */
+export function withJavaScriptAdvice(message: string): string {
+  return message.replace(ASTYPE, (_, dtype: string) => {
     const array = `${dtype[0]?.toUpperCase()}${dtype.slice(1)}Array`;
     const data = CONVERSIONS[dtype] ?? `${array}.from(values)`;
     return `Make the tensor with new Tensor('${dtype}', ${data}, dims).`;
   });
-  return { ...error, message };
 }

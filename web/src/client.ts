@@ -4,7 +4,7 @@ import { wrap, type Remote } from "comlink";
 
 import { log } from "./env.js";
 import { EngineError, fromWire } from "./errors.js";
-import type { Result, WorkerApi, WorkerInfo, WorkerSettings } from "./protocol.js";
+import type { PythonInfo, Result, WorkerApi, WorkerInfo, WorkerSettings } from "./protocol.js";
 import { startWorker } from "./start-worker.js";
 
 const clients = new Map<string, WorkerClient>();
@@ -16,7 +16,11 @@ export function connect(settings: WorkerSettings): WorkerClient {
   if (known !== undefined) {
     return known;
   }
-  const client = new WorkerClient(settings, () => clients.delete(key));
+  const client: WorkerClient = new WorkerClient(settings, () => {
+    if (clients.get(key) === client) {
+      clients.delete(key);
+    }
+  });
   clients.set(key, client);
   return client;
 }
@@ -27,9 +31,11 @@ export class WorkerClient {
   readonly #pending = new Set<(error: Error) => void>();
   readonly #watch = new AbortController();
   readonly #onEnd: () => void;
+  readonly #watched: Promise<void>;
   #failure: string | null = null;
+  #python: Promise<PythonInfo> | null = null;
 
-  /** Settles when Python and the kernels run. */
+  /** Settles when the kernels run. */
   readonly ready: Promise<WorkerInfo>;
 
   constructor(settings: WorkerSettings, onEnd: () => void) {
@@ -43,6 +49,7 @@ export class WorkerClient {
     });
     this.#worker.addEventListener("messageerror", () => this.#fail("a message was unreadable"));
     this.#api = wrap<WorkerApi>(this.#worker);
+    this.#watched = this.#watchLock();
     this.ready = this.#start(settings);
     // Whoever creates a session awaits it; nobody else needs to.
     this.ready.catch(() => {});
@@ -57,15 +64,38 @@ export class WorkerClient {
     return this.#track(() => send(this.#api)).then((result) => this.#unwrap(result));
   }
 
+  /** Start Python, too, if nobody has yet; settles when it and the kernels run. */
+  startPython(): Promise<PythonInfo> {
+    if (this.#python === null) {
+      this.#python = this.#startPython();
+      this.#python.catch(() => {});
+    }
+    return this.#python;
+  }
+
   async #start(settings: WorkerSettings): Promise<WorkerInfo> {
     try {
-      await this.#watchLock();
+      await this.#watched;
       const info = await this.request((api) => api.start(settings));
-      log("info", `${info.build}, ${info.threads} threads, Python of Pyodide ${info.python}`);
+      log("info", `${info.build}, ${info.threads} threads`);
       return info;
     } catch (error) {
       // A worker that could not start is of no use; the next session tries anew.
       this.#fail(error instanceof Error ? error.message : String(error));
+      throw error;
+    }
+  }
+
+  async #startPython(): Promise<PythonInfo> {
+    try {
+      // Behind `start`, which is sent when the worker is being watched.
+      await this.#watched;
+      const info = await this.request((api) => api.startPython());
+      log("info", `Python of Pyodide ${info.python}`);
+      return info;
+    } catch (error) {
+      // Sessions that need no Python go on; the next one that does gets another worker.
+      this.#onEnd();
       throw error;
     }
   }

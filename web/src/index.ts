@@ -37,6 +37,7 @@ export type {
   PropertyValue,
   SaveCheckpointOptions,
   TrainingConfig,
+  TrainingSessionBundle,
   TrainingSessionCreateOptions,
 } from "./session.js";
 export type { Source } from "./sources.js";

@@ -61,8 +61,10 @@ export class InferenceSession {
     const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
     const client = connect(resolved.settings);
+    const python = client.startPython();
     const bytes = await loadSource("model", source);
     await client.ready;
+    await python;
     const info = await client.request((api) =>
       api.createInference(transfer(bytes, [bytes.buffer]), resolved.json),
     );

@@ -59,6 +59,10 @@ export interface WorkerSettings {
 export interface WorkerInfo {
   readonly build: string;
   readonly threads: number;
+}
+
+export interface PythonInfo {
+  /** Version of Pyodide. */
   readonly python: string;
 }
 
@@ -70,7 +74,7 @@ export interface SessionLimits {
   readonly fileBytes?: number;
 }
 
-/** A training session as Python describes it. */
+/** A training session as Python or a bundle describes it. */
 export interface SessionInfo {
   readonly handle: number;
   readonly trainingInputNames: readonly string[];
@@ -108,24 +112,33 @@ export interface CallAnswer {
   readonly data: Uint8Array | null;
 }
 
-/** The calls a worker answers. All but `start` run to their end in the order in which they arrive. */
+export type MaybePromise<T> = T | Promise<T>;
+
+/**
+ * The calls a worker answers. Those on a session run to their end in the order in which they arrive, whatever
+ * one of them has to wait for.
+ */
 export interface WorkerApi {
   /** Take the lock that shows the page whether this worker lives; false where there are no locks. */
   holdLock(name: string): Promise<boolean>;
+  /** Start the kernels. */
   start(settings: WorkerSettings): Promise<Result<WorkerInfo>>;
-  createTraining(artifacts: ArtifactBytes, optionsJson: string): Result<SessionInfo>;
-  createFromModel(model: Uint8Array, configJson: string, optionsJson: string): Result<SessionInfo>;
+  /** Start Python as well; after the call of `start`, not necessarily its end. */
+  startPython(): Promise<Result<PythonInfo>>;
+  createTraining(artifacts: ArtifactBytes, optionsJson: string): Promise<Result<SessionInfo>>;
+  createFromModel(model: Uint8Array, configJson: string, optionsJson: string): Promise<Result<SessionInfo>>;
+  createFromBundle(bytes: Uint8Array, optionsJson: string): Result<SessionInfo>;
   step(handle: number, kind: StepKind, feeds: readonly NamedTensor[], fetches: readonly Fetch[]):
-    Result<NamedTensor[]>;
-  lazyResetGrad(handle: number): Result<null>;
-  getLearningRate(handle: number): Result<number>;
-  setLearningRate(handle: number, rate: number): Result<null>;
+    MaybePromise<Result<NamedTensor[]>>;
+  lazyResetGrad(handle: number): MaybePromise<Result<null>>;
+  getLearningRate(handle: number): MaybePromise<Result<number>>;
+  setLearningRate(handle: number, rate: number): MaybePromise<Result<null>>;
   call(handle: number, method: string, args: ArgumentsJson, data: Uint8Array | null):
-    Result<CallAnswer>;
-  release(handle: number): Result<null>;
-  createInference(model: Uint8Array, optionsJson: string): Result<InferenceInfo>;
+    MaybePromise<Result<CallAnswer>>;
+  release(handle: number): MaybePromise<Result<null>>;
+  createInference(model: Uint8Array, optionsJson: string): Promise<Result<InferenceInfo>>;
   runInference(handle: number, feeds: readonly NamedTensor[], fetches: readonly Fetch[]):
-    Result<NamedTensor[]>;
+    MaybePromise<Result<NamedTensor[]>>;
   releaseInference(handle: number): Result<null>;
   /** Bytes allocated in the kernels' memory, and its size. */
   memory(): Result<{ readonly inUse: number; readonly total: number }>;

@@ -16,7 +16,7 @@ import { Channel } from "./channel.js";
 import { connect, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
 import { BufferSizeError, FeedError, SessionError } from "./errors.js";
-import { resolveOptions, type SessionOptions } from "./options.js";
+import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import type { CallAnswer, NamedTensor, SessionInfo, StepKind, WireDtype } from "./protocol.js";
 import { isSource, loadSource, type Source } from "./sources.js";
 import {
@@ -36,6 +36,11 @@ export interface TrainingSessionCreateOptions {
   readonly checkpointState: Source;
   readonly evalModel?: Source | null;
   readonly optimizerModel?: Source | null;
+}
+
+/** A session that `trainweb compile` compiled ahead: it trains without Python. */
+export interface TrainingSessionBundle {
+  readonly bundle: Source;
 }
 
 export type LossType =
@@ -108,20 +113,25 @@ export class TrainingSession {
   }
 
   /**
-   * Make a session of training artifacts.
+   * Make a session of training artifacts, or of a bundle. A bundle needs no Python for the shapes that it
+   * was compiled for; for anything else Python starts when it is needed.
    *
    * @throws TypeError when a required file is not given; ModelError, CheckpointError, UnsupportedError
    *   or LimitError when trainweb cannot use a file; EngineError when the worker does not start
    */
   static async create(
-    trainingOptions: TrainingSessionCreateOptions,
+    trainingOptions: TrainingSessionCreateOptions | TrainingSessionBundle,
     sessionOptions?: SessionOptions,
   ): Promise<TrainingSession> {
     checkTrainingOptions(trainingOptions);
-    const { trainModel, checkpointState, evalModel, optimizerModel } = trainingOptions;
     const options = resolveOptions(sessionOptions);
     // The worker starts while the files are on their way.
     const client = connect(options.settings);
+    if ("bundle" in trainingOptions) {
+      return createFromBundle(client, trainingOptions.bundle, options);
+    }
+    const python = client.startPython();
+    const { trainModel, checkpointState, evalModel, optimizerModel } = trainingOptions;
     const [train, checkpoint, evaluate, optimizer] = await Promise.all([
       loadSource("trainModel", trainModel),
       loadSource("checkpointState", checkpointState),
@@ -129,6 +139,7 @@ export class TrainingSession {
       optimizerModel ? loadSource("optimizerModel", optimizerModel) : null,
     ]);
     await client.ready;
+    await python;
     const artifacts = {
       trainModel: train,
       checkpoint,
@@ -162,8 +173,10 @@ export class TrainingSession {
     }
     const options = resolveOptions(sessionOptions);
     const client = connect(options.settings);
+    const python = client.startPython();
     const bytes = await loadSource("model", model);
     await client.ready;
+    await python;
     const configJson = JSON.stringify(config);
     const info = await client.request((api) =>
       api.createFromModel(transfer(bytes, [bytes.buffer]), configJson, options.json),
@@ -484,9 +497,26 @@ export function packFeeds(
   return finish(packed as PackedTensor[]);
 }
 
+async function createFromBundle(
+  client: WorkerClient,
+  bundle: Source,
+  options: ResolvedOptions,
+): Promise<TrainingSession> {
+  const bytes = await loadSource("bundle", bundle);
+  await client.ready;
+  const info = await client.request((api) =>
+    api.createFromBundle(transfer(bytes, [bytes.buffer]), options.json),
+  );
+  return TrainingSession.open(client, info);
+}
+
 function checkTrainingOptions(options: unknown): void {
   if (typeof options !== "object" || options === null) {
     throw new TypeError("'trainingOptions' must be an object with 'trainModel' and 'checkpointState'.");
+  }
+  if ("bundle" in options) {
+    checkBundleOptions(options);
+    return;
   }
   for (const name of ["trainModel", "checkpointState", "evalModel", "optimizerModel"] as const) {
     const source = (options as Partial<TrainingSessionCreateOptions>)[name];
@@ -502,6 +532,18 @@ function checkTrainingOptions(options: unknown): void {
         `'trainingOptions.${name}' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(source)}.`,
       );
     }
+  }
+}
+
+function checkBundleOptions(options: { readonly bundle: unknown }): void {
+  const others = Object.keys(options).filter((name) => name !== "bundle");
+  if (others.length > 0) {
+    throw new TypeError(`'trainingOptions.bundle' has the whole session; '${others[0]}' cannot be given besides.`);
+  }
+  if (!options.bundle || !isSource(options.bundle)) {
+    throw new TypeError(
+      `'trainingOptions.bundle' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(options.bundle)}.`,
+    );
   }
 }
 

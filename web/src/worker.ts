@@ -1,24 +1,24 @@
-/** The worker: Python, the kernels, and all sessions of a page. */
+/** The worker: the kernels, all sessions of a page, and Python once somebody needs it. */
 
 import { expose, transfer } from "comlink";
 
 import { kernelUrl } from "./assets.js";
 import { bootPython } from "./boot.js";
 import { Bridge } from "./bridge.js";
-import {
-  CompiledSession,
-  PlanRunner,
-  type LoadedPlan,
-  type PlanSource,
-} from "./compiled-session.js";
+import { parseBundle } from "./bundle.js";
+import { BundleSession, NeedsPython, type Kernels } from "./bundle-session.js";
+import { CompiledSession, PlanRunner } from "./compiled-session.js";
 import { Engine } from "./engine.js";
-import { EngineError, ReleasedError, toWire } from "./errors.js";
+import { EngineError, ReleasedError, SessionError, toWire } from "./errors.js";
+import { PythonPlans, PythonSession, type SessionHost } from "./host.js";
 import type {
   ArtifactBytes,
   CallAnswer,
   Fetch,
   InferenceInfo,
+  MaybePromise,
   NamedTensor,
+  PythonInfo,
   Result,
   SessionInfo,
   StepKind,
@@ -30,11 +30,32 @@ import type {
 /** Calls after which addresses of plans may be void. */
 const INVALIDATING: ReadonlySet<string> = new Set(["load_parameters_buffer"]);
 
+/** A training session. */
+interface Session {
+  readonly host: SessionHost;
+  readonly compiled: CompiledSession;
+  /** Options of the session as Python takes them. */
+  readonly optionsJson: string;
+  /** Calls that wait: one for Python, the others behind it. */
+  waiting: number;
+  /** Settles when the last of them is done. */
+  turn: Promise<unknown>;
+}
+
+interface InferenceSession {
+  readonly source: PythonPlans;
+  readonly runner: PlanRunner;
+}
+
 class SessionWorker implements WorkerApi {
-  #engine: Engine | null = null;
-  #bridge: Bridge | null = null;
-  readonly #sessions = new Map<number, CompiledSession>();
-  readonly #inference = new Map<number, PlanRunner>();
+  #settings: WorkerSettings | null = null;
+  #engine: Promise<Engine> | null = null;
+  #kernels: Engine | null = null;
+  #description: Kernels | null = null;
+  #python: Promise<Bridge> | null = null;
+  #nextHandle = 1;
+  readonly #sessions = new Map<number, Session>();
+  readonly #inference = new Map<number, InferenceSession>();
 
   async holdLock(name: string): Promise<boolean> {
     const locks = globalThis.navigator?.locks;
@@ -49,31 +70,36 @@ class SessionWorker implements WorkerApi {
   }
 
   async start(settings: WorkerSettings): Promise<Result<WorkerInfo>> {
-    const { indexURL, snapshot, wasmPrefix, threads, reproducible } = settings;
-    try {
-      const python = bootPython(indexURL, snapshot);
-      // Taken up below; a failure of the engine's must not leave it unhandled.
-      python.catch(() => {});
-      const engine = await Engine.create({
+    const { wasmPrefix, threads, reproducible } = settings;
+    this.#settings = settings;
+    return attemptAsync(async () => {
+      this.#engine = Engine.create({
         wasm: (build) => kernelUrl(build, wasmPrefix),
         threads,
         reproducible,
       });
-      const pyodide = await python;
-      this.#engine = engine;
-      this.#bridge = new Bridge(pyodide, engine);
-      return {
-        ok: { build: engine.build, threads: engine.threads, python: pyodide.version },
-      };
-    } catch (error) {
-      return { error: toWire(error) };
-    }
+      const engine = await this.#engine;
+      this.#kernels = engine;
+      return { build: engine.build, threads: engine.threads };
+    });
   }
 
-  createTraining(artifacts: ArtifactBytes, optionsJson: string): Result<SessionInfo> {
+  async startPython(): Promise<Result<PythonInfo>> {
+    const result = await attemptAsync(async () => ({ python: (await this.#bootPython()).version }));
+    if ("ok" in result) {
+      return result;
+    }
+    // The page hears of kernels that do not start before it hears of this.
+    await this.#engine?.catch(() => {});
+    // A module that failed to load stays so for the life of a worker: another one may try again.
+    const isIdle = this.#sessions.size === 0 && this.#inference.size === 0;
+    return { error: { ...result.error, fatal: isIdle } };
+  }
+
+  createTraining(artifacts: ArtifactBytes, optionsJson: string): Promise<Result<SessionInfo>> {
     const { trainModel, checkpoint, evalModel, optimizerModel } = artifacts;
-    return attempt(() =>
-      this.#addSession("create", trainModel, checkpoint, evalModel, optimizerModel, optionsJson),
+    return attemptAsync(() =>
+      this.#create("create", [trainModel, checkpoint, evalModel, optimizerModel], optionsJson),
     );
   }
 
@@ -81,8 +107,17 @@ class SessionWorker implements WorkerApi {
     model: Uint8Array,
     configJson: string,
     optionsJson: string,
-  ): Result<SessionInfo> {
-    return attempt(() => this.#addSession("create_from_model", model, configJson, optionsJson));
+  ): Promise<Result<SessionInfo>> {
+    return attemptAsync(() => this.#create("create_from_model", [model, configJson], optionsJson));
+  }
+
+  createFromBundle(bytes: Uint8Array, optionsJson: string): Result<SessionInfo> {
+    return attempt(() => {
+      const kernels = this.#describeKernels();
+      const bundle = parseBundle(bytes, kernels.fingerprint);
+      const host = new BundleSession(this.#running, kernels, bundle);
+      return this.#add(host, optionsJson, host.info);
+    });
   }
 
   step(
@@ -90,24 +125,27 @@ class SessionWorker implements WorkerApi {
     kind: StepKind,
     feeds: readonly NamedTensor[],
     fetches: readonly Fetch[],
-  ): Result<NamedTensor[]> {
-    return withBuffers(attempt(() => this.#session(handle).step(kind, feeds, fetches)));
+  ): MaybePromise<Result<NamedTensor[]>> {
+    return withBuffers(
+      this.#perform(handle, ({ compiled }) => compiled.step(kind, feeds, fetches)),
+      (results) => results.map(({ data }) => data),
+    );
   }
 
-  lazyResetGrad(handle: number): Result<null> {
-    return attempt(() => {
-      this.#session(handle).lazyResetGrad();
+  lazyResetGrad(handle: number): MaybePromise<Result<null>> {
+    return this.#perform(handle, ({ compiled }) => {
+      compiled.lazyResetGrad();
       return null;
     });
   }
 
-  getLearningRate(handle: number): Result<number> {
-    return attempt(() => this.#session(handle).learningRate);
+  getLearningRate(handle: number): MaybePromise<Result<number>> {
+    return this.#perform(handle, ({ compiled }) => compiled.learningRate);
   }
 
-  setLearningRate(handle: number, rate: number): Result<null> {
-    return attempt(() => {
-      this.#session(handle).learningRate = rate;
+  setLearningRate(handle: number, rate: number): MaybePromise<Result<null>> {
+    return this.#perform(handle, ({ compiled }) => {
+      compiled.learningRate = rate;
       return null;
     });
   }
@@ -117,35 +155,38 @@ class SessionWorker implements WorkerApi {
     method: string,
     args: string,
     data: Uint8Array | null,
-  ): Result<CallAnswer> {
-    const result = attempt<CallAnswer>(() => {
-      const session = this.#session(handle);
+  ): MaybePromise<Result<CallAnswer>> {
+    const call = ({ host, compiled }: Session): CallAnswer => {
       try {
-        return this.#python.call("call", handle, method, args, data);
+        return host.call(method, args, data);
       } finally {
         if (INVALIDATING.has(method)) {
-          session.clearPlans();
+          compiled.clearPlans();
         }
       }
-    });
-    const bytes = "ok" in result ? result.ok.data : null;
-    return bytes === null ? result : transfer(result, [bytes.buffer as ArrayBuffer]);
+    };
+    return withBuffers(this.#perform(handle, call), (answer) =>
+      answer.data === null ? [] : [answer.data],
+    );
   }
 
-  release(handle: number): Result<null> {
-    return attempt(() => {
-      if (this.#sessions.delete(handle)) {
-        this.#python.call("release", handle);
-      }
+  release(handle: number): MaybePromise<Result<null>> {
+    if (!this.#sessions.has(handle)) {
+      return { ok: null };
+    }
+    return this.#perform(handle, ({ host }) => {
+      this.#sessions.delete(handle);
+      host.release();
       return null;
     });
   }
 
-  createInference(model: Uint8Array, optionsJson: string): Result<InferenceInfo> {
-    return attempt(() => {
-      const info = this.#python.call("inference_create", model, optionsJson).value as InferenceInfo;
-      const { handle } = info;
-      this.#inference.set(handle, new PlanRunner(this.#kernels, this.#planSource(handle)));
+  createInference(model: Uint8Array, optionsJson: string): Promise<Result<InferenceInfo>> {
+    return attemptAsync(async () => {
+      const bridge = await this.#bootPython();
+      const info = bridge.call("inference_create", model, optionsJson).value as InferenceInfo;
+      const source = new PythonPlans(bridge, info.handle);
+      this.#inference.set(info.handle, { source, runner: new PlanRunner(this.#running, source) });
       return info;
     });
   }
@@ -154,75 +195,138 @@ class SessionWorker implements WorkerApi {
     handle: number,
     feeds: readonly NamedTensor[],
     fetches: readonly Fetch[],
-  ): Result<NamedTensor[]> {
+  ): MaybePromise<Result<NamedTensor[]>> {
     const run = (): NamedTensor[] => {
-      const runner = this.#inference.get(handle);
-      if (runner === undefined) {
+      const session = this.#inference.get(handle);
+      if (session === undefined) {
         throw new ReleasedError("the inference session was released.");
       }
-      return runner.run("inference", 0, feeds, fetches);
+      return session.runner.run("inference", 0, feeds, fetches);
     };
-    return withBuffers(attempt(run));
+    return withBuffers(attempt(run), (results) => results.map(({ data }) => data));
   }
 
   releaseInference(handle: number): Result<null> {
     return attempt(() => {
-      if (this.#inference.delete(handle)) {
-        this.#python.call("release", handle);
-      }
+      const session = this.#inference.get(handle);
+      this.#inference.delete(handle);
+      session?.source.release();
       return null;
     });
   }
 
   memory(): Result<{ readonly inUse: number; readonly total: number }> {
     return attempt(() => {
-      return { inUse: this.#kernels.bytesInUse, total: this.#kernels.memoryBytes };
+      return { inUse: this.#running.bytesInUse, total: this.#running.memoryBytes };
     });
   }
 
-  get #kernels(): Engine {
-    if (this.#engine === null) {
+  get #running(): Engine {
+    if (this.#kernels === null) {
       throw new EngineError("the worker has not started.");
     }
-    return this.#engine;
+    return this.#kernels;
   }
 
-  get #python(): Bridge {
-    if (this.#bridge === null) {
-      throw new EngineError("the worker has not started.");
+  #describeKernels(): Kernels {
+    this.#description ??= JSON.parse(this.#running.description()) as Kernels;
+    return this.#description;
+  }
+
+  /** Python, started at the first call; after a failure the next call tries again. */
+  #bootPython(): Promise<Bridge> {
+    const { settings, engine } = { settings: this.#settings, engine: this.#engine };
+    if (settings === null || engine === null) {
+      return Promise.reject(new EngineError("the worker has not started."));
     }
-    return this.#bridge;
+    this.#python ??= (async () => {
+      try {
+        const python = bootPython(settings.indexURL, settings.snapshot);
+        // Taken up below; a failure of the engine's must not leave it unhandled.
+        python.catch(() => {});
+        const kernels = await engine;
+        return new Bridge(await python, kernels);
+      } catch (error) {
+        this.#python = null;
+        throw error;
+      }
+    })();
+    return this.#python;
   }
 
-  #session(handle: number): CompiledSession {
+  async #create(
+    name: string,
+    sources: readonly (Uint8Array | string | null)[],
+    optionsJson: string,
+  ): Promise<SessionInfo> {
+    const bridge = await this.#bootPython();
+    const info = bridge.call(name, ...sources, optionsJson).value as SessionInfo;
+    return this.#add(new PythonSession(bridge, info.handle, info.statePtr), optionsJson, info);
+  }
+
+  #add(host: SessionHost, optionsJson: string, info: Omit<SessionInfo, "handle">): SessionInfo {
+    const handle = this.#nextHandle++;
+    const compiled = new CompiledSession(this.#running, host, host.statePtr);
+    this.#sessions.set(handle, { host, compiled, optionsJson, waiting: 0, turn: Promise.resolve() });
+    return { ...info, handle };
+  }
+
+  /**
+   * Do something with a session: at once, or in turn where an earlier call waits for Python. What needs
+   * Python is done again once it runs.
+   */
+  #perform<T>(handle: number, action: (session: Session) => T): MaybePromise<Result<T>> {
     const session = this.#sessions.get(handle);
     if (session === undefined) {
-      throw new ReleasedError("the session was released.");
+      return { error: toWire(new ReleasedError("the session was released.")) };
     }
-    return session;
-  }
-
-  #addSession(name: string, ...args: readonly (Uint8Array | string | null)[]): SessionInfo {
-    const info = this.#python.call(name, ...args).value as SessionInfo;
-    const { handle, statePtr } = info;
-    const source = this.#planSource(handle);
-    this.#sessions.set(handle, new CompiledSession(this.#kernels, source, statePtr));
-    return info;
-  }
-
-  #planSource(handle: number): PlanSource {
-    return {
-      plan: (kind, signature) =>
-        this.#python.call("plan", handle, kind, JSON.stringify(signature)).value as LoadedPlan,
-      explain: (ptr, status) => {
-        try {
-          this.#python.call("explain", handle, ptr, status);
-        } catch (error) {
-          return error as Error;
+    if (session.waiting === 0) {
+      try {
+        return { ok: action(session) };
+      } catch (error) {
+        if (!(error instanceof NeedsPython)) {
+          return { error: toWire(error) };
         }
-        return new EngineError(`the plan failed with status ${status}.`);
-      },
-    };
+      }
+    }
+    session.waiting++;
+    const result = session.turn.then(() => this.#inTurn(session, action));
+    session.turn = result;
+    return result;
+  }
+
+  async #inTurn<T>(session: Session, action: (session: Session) => T): Promise<Result<T>> {
+    const result = await attemptAsync(async () => {
+      try {
+        return action(session);
+      } catch (error) {
+        if (!(error instanceof NeedsPython) || !(session.host instanceof BundleSession)) {
+          throw error;
+        }
+        await this.#adopt(session.host, session.optionsJson, error.what);
+        return action(session);
+      }
+    });
+    session.waiting--;
+    return result;
+  }
+
+  /** Start Python and let it take over the memory of a session. */
+  async #adopt(host: BundleSession, optionsJson: string, what: string): Promise<void> {
+    const { models } = host;
+    if (models === null) {
+      throw new SessionError(
+        `${what} is not among what the bundle was compiled for, and it carries no models to do it with.`,
+      );
+    }
+    const bridge = await this.#bootPython();
+    const { trainModel, checkpoint, evalModel, optimizerModel } = models;
+    const memory = JSON.stringify(host.memory);
+    const answer = bridge.call(
+      "adopt", trainModel, checkpoint, evalModel, optimizerModel, memory, optionsJson,
+    );
+    const { handle, statePtr } = answer.value as SessionInfo;
+    host.handOver(new PythonSession(bridge, handle, statePtr));
   }
 }
 
@@ -234,14 +338,28 @@ function attempt<T>(action: () => T): Result<T> {
   }
 }
 
+async function attemptAsync<T>(action: () => Promise<T>): Promise<Result<T>> {
+  try {
+    return { ok: await action() };
+  } catch (error) {
+    return { error: toWire(error) };
+  }
+}
+
 /** Hand the results' buffers over instead of copying them. */
-function withBuffers(result: Result<NamedTensor[]>): Result<NamedTensor[]> {
+function withBuffers<T extends object>(
+  result: MaybePromise<Result<T>>,
+  bytesOf: (value: T) => readonly Uint8Array[],
+): MaybePromise<Result<T>> {
+  if (result instanceof Promise) {
+    return result.then((settled) => withBuffers(settled, bytesOf));
+  }
   if ("error" in result) {
     return result;
   }
   return transfer(
     result,
-    result.ok.map(({ data }) => data.buffer as ArrayBuffer),
+    bytesOf(result.ok).map(({ buffer }) => buffer as ArrayBuffer),
   );
 }
 

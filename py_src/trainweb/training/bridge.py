@@ -18,7 +18,7 @@ from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
 from trainweb.training import core as sessions
-from trainweb.training.core import SessionCore
+from trainweb.training.core import ParameterSlot, Segments, SessionCore
 from trainweb.training.export import export_graph
 from trainweb.training.host import LoadedPlan
 from trainweb.training.inference import InferenceCore
@@ -109,6 +109,10 @@ def _create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, limits
     state = CheckpointState.load_checkpoint(checkpoint)
     assert graphs[0] is not None
     core = SessionCore(state, *graphs, engine=_engine[0] if _engine else None, limits=limits)
+    return _info(core, artifacts)
+
+
+def _info(core: SessionCore, artifacts: Any) -> dict[str, Any]:
     return {
         "handle": _open(Session(core, artifacts)),
         "trainingInputNames": list(core.inputs["train"]),
@@ -116,9 +120,9 @@ def _create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, limits
         "evalInputNames": list(core.inputs["eval"]),
         "evalOutputNames": core.outputs["eval"],
         "statePtr": core.host.bases[sessions.STATE],
-        "hasEval": graphs[1] is not None,
-        "hasOptimizer": graphs[2] is not None,
-        "nominal": state.is_nominal,
+        "hasEval": core.graphs["eval"] is not None,
+        "hasOptimizer": core.graphs["optimizer"] is not None,
+        "nominal": core.state.is_nominal,
     }
 
 
@@ -127,6 +131,33 @@ def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options
     """A session from artifacts."""
     parts = [as_bytes(x) for x in (train, checkpoint, evaluation, optimizer)]
     return _create(*parts, _limits(options_json), None)
+
+
+@answered
+def adopt(
+    train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, memory_json: str, options_json: str
+) -> dict[str, Any]:
+    """A session that trained without Python so far, on the memory where it left everything.
+
+    `checkpoint` is that of a bundle; `memory_json` has the parameters and, by segment, "bases" and "sizes".
+    The memory belongs to the session from now on, unless this fails.
+    """
+    limits, memory = _limits(options_json), json.loads(memory_json)
+    graphs = [None if m is None else read_model(as_bytes(m), limits=limits) for m in (train, evaluation, optimizer)]
+    state = CheckpointState.load_checkpoint(as_bytes(checkpoint))
+    state.is_nominal = memory["nominal"]
+    slots = [
+        ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"]) for p in memory["parameters"]
+    ]
+    for slot in slots:
+        state.tensors[slot.name] = Tensor(slot.name, "float32", slot.shape, b"")
+        state.trainable[slot.name] = slot.trainable_offset >= 0
+    assert graphs[0] is not None
+    core = SessionCore(
+        state, *graphs, engine=_engine[0] if _engine else None, limits=limits,
+        segments=Segments(memory["bases"], memory["sizes"], slots),
+    )  # fmt: skip
+    return _info(core, None)
 
 
 CONFIG = {

@@ -6,22 +6,24 @@
     then        the header, UTF-8 JSON, padded with spaces to a multiple of 64
     then        blobs, each 64-byte aligned; the header gives their offsets from the first
 
-The header has what `SessionCore` knows: names, parameters, segment sizes and contents, and per plan its signature,
-words, constants, generated code, inputs, outputs and node names.
+The header has what `SessionCore` knows: names, declared inputs, parameters, segment sizes and contents, and per plan
+its signature, words, constants, generated code, inputs, outputs and node names. `web/src/bundle.ts` reads it.
 A bundle is code: load it from where you load scripts from.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainweb.compiler.lower import PARAMETERS
+from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
+from trainweb.compiler.lower import PARAMETERS, STATE
 from trainweb.compiler.plan import Plan, Slot
 from trainweb.ops.op import TensorType
+from trainweb.training.state import GROUP
 
 if TYPE_CHECKING:
     from trainweb.training.core import SessionCore
@@ -46,49 +48,95 @@ class _Blobs:
         return list(self.places[data])
 
 
-def make_bundle(core: SessionCore, signatures: Iterable[Feeds], models: Mapping[str, bytes] | None = None) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a session starts from: taken before its first step, it outlives training.
+
+    Attributes
+    ----------
+    contents
+        By segment; those that are all zeros are left out.
+    checkpoint
+        A checkpoint file of what the segments do not hold: properties, parameters that the model does not use.
+    nominal
+        The parameters are yet to be loaded.
+    """
+
+    contents: dict[int, bytes]
+    checkpoint: bytes
+    nominal: bool
+
+    @staticmethod
+    def of(core: SessionCore) -> Start:
+        """The session as it is now."""
+        contents = {}
+        for segment in range(PARAMETERS, STATE + 1):
+            data = core.host.read_segment(segment, 0, core.host.sizes[segment])
+            if data.strip(b"\0"):
+                contents[segment] = data
+        return Start(contents, _remainder(core), core.state.is_nominal)
+
+
+def _remainder(core: SessionCore) -> bytes:
+    state, optimizer = core.state, core.state.optimizer
+    rest = [t for name, t in state.tensors.items() if name not in core.slots]
+    groups = []
+    if core.graphs["optimizer"] is None and (state.has_optimizer_state or optimizer.step):
+        groups = [OptimizerGroup(GROUP, optimizer.step, optimizer.initial_lr, optimizer.moments)]
+    return write_checkpoint(
+        Checkpoint(
+            [t for t in rest if state.trainable[t.name]], [t for t in rest if not state.trainable[t.name]],
+            state.is_nominal, groups, dict(state.property_values),
+        )
+    )  # fmt: skip
+
+
+def make_bundle(
+    core: SessionCore,
+    signatures: Iterable[Feeds],
+    models: Mapping[str, bytes] | None = None,
+    start: Start | None = None,
+) -> bytes:
     """Bytes of a bundle of `core` for feeds of these types.
 
     Parameters
     ----------
     core
-        The session; its parameters, moments and learning rate are those the page starts from.
+        The session.
     signatures
         Feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit and
         there is an eval model, eval steps.
     models
         Artifacts to carry along ("train_model", "eval_model", "optimizer_model"): with them the page can start
         Python later for what the plans cannot do (other shapes, checkpoints, export).
+    start
+        What the page starts from: parameters, moments, learning rate, seed. None: the session as it is now.
     """
+    start = start or Start.of(core)
     blobs = _Blobs()
     plans = []
     for feeds in signatures:
         for kind in ("train", "eval"):
-            if core.graphs[kind] is None or set(feeds) != set(core.inputs[kind]):
-                continue
-            core.signature(kind, feeds)
-            for overwrite in (True, False) if kind == "train" else (True,):
-                entry = {"kind": kind, "overwrite": overwrite, "signature": signature_json(core, kind, feeds)}
-                plans.append({**entry, **_plan(blobs, core, kind, feeds, overwrite)})
+            if core.graphs[kind] is not None and set(feeds) == set(core.inputs[kind]):
+                plans += _step_plans(blobs, core, kind, feeds)
     if core.graphs["optimizer"] is not None:
-        plan = core.optimizer_plan().plan
-        plans.append({"kind": "optimizer", "overwrite": True, "signature": [], **_encode(blobs, plan)})
-        plan = core.compile_scheduler()
-        plans.append({"kind": "scheduler", "overwrite": True, "signature": [], **_encode(blobs, plan)})
+        for kind, compiled in (("optimizer", core.compile_optimizer), ("scheduler", core.compile_scheduler)):
+            plan = core.known_plan(kind) or compiled()
+            plans.append({"kind": kind, "overwrite": True, "signature": [], **_encode(blobs, plan)})
+    places = {k: blobs.add(data) for k, data in start.contents.items()}
+    carried = {**models, "checkpoint": start.checkpoint} if models else {}
     header = {
         "fingerprint": core.engine.description.fingerprint,
-        "trainingInputNames": list(core.inputs["train"]), "trainingOutputNames": core.outputs["train"],
-        "evalInputNames": list(core.inputs["eval"]), "evalOutputNames": core.outputs["eval"],
+        "inputs": {kind: _inputs_json(core, kind) for kind in ("train", "eval")},
+        "outputs": core.outputs,
         "hasEval": core.graphs["eval"] is not None, "hasOptimizer": core.graphs["optimizer"] is not None,
-        "parameters": [
-            {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}
-            for s in core.slots.values()
-        ],
+        "nominal": start.nominal,
+        "parameters": slots_json(core),
         "size": core.size, "trainableSize": core.trainable_size,
         "segments": [
-            {"bytes": size, "data": _contents(blobs, core, k)} for k, size in enumerate(core.host.sizes)
+            {"bytes": size if k >= PARAMETERS else 0, "data": places.get(k)} for k, size in enumerate(core.host.sizes)
         ],
-        "models": {name: blobs.add(data) for name, data in (models or {}).items()},
+        "models": {name: blobs.add(data) for name, data in carried.items()},
         "plans": plans,
     }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -96,13 +144,20 @@ def make_bundle(core: SessionCore, signatures: Iterable[Feeds], models: Mapping[
     return MAGIC + struct.pack("<II", VERSION, len(text)) + text + bytes(blobs.data)
 
 
-def _contents(blobs: _Blobs, core: SessionCore, segment: int) -> list[int] | None:
-    """What a segment of the session starts from; None for zeros."""
-    size = core.host.sizes[segment]
-    if segment < PARAMETERS or not size:
-        return None
-    data = core.host.read_segment(segment, 0, size)
-    return blobs.add(data) if data.strip(b"\0") else None
+def slots_json(core: SessionCore) -> list[dict[str, Any]]:
+    """The parameters and their places."""
+    return [
+        {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}
+        for s in core.slots.values()
+    ]
+
+
+def _inputs_json(core: SessionCore, kind: str) -> list[dict[str, Any]]:
+    """Inputs as the model declares them: a dim is a number, a symbol or null; no dims at all is null."""
+    return [
+        {"name": v.name, "dtype": v.dtype, "dims": None if v.shape is None else list(v.shape)}
+        for v in core.inputs[kind].values()
+    ]
 
 
 def signature_json(core: SessionCore, kind: str, feeds: Feeds) -> list[dict[str, Any]]:
@@ -110,8 +165,14 @@ def signature_json(core: SessionCore, kind: str, feeds: Feeds) -> list[dict[str,
     return [{"name": n, "dtype": feeds[n].dtype, "dims": list(feeds[n].shape)} for n in core.inputs[kind]]
 
 
-def _plan(blobs: _Blobs, core: SessionCore, kind: str, feeds: Feeds, overwrite: bool) -> dict[str, Any]:
-    return _encode(blobs, core.compile_step(kind, feeds, overwrite))
+def _step_plans(blobs: _Blobs, core: SessionCore, kind: str, feeds: Feeds) -> list[dict[str, Any]]:
+    key = core.signature(kind, feeds)
+    plans = []
+    for overwrite in (True, False) if kind == "train" else (True,):
+        plan = core.known_plan((*key, overwrite)) or core.compile_step(kind, feeds, overwrite)
+        entry = {"kind": kind, "overwrite": overwrite, "signature": signature_json(core, kind, feeds)}
+        plans.append({**entry, **_encode(blobs, plan)})
+    return plans
 
 
 def _encode(blobs: _Blobs, plan: Plan) -> dict[str, Any]:
@@ -127,12 +188,3 @@ def _encode(blobs: _Blobs, plan: Plan) -> dict[str, Any]:
         "arenaBytes": plan.arena_bytes, "inputs": slots(plan.inputs),
         "outputs": slots(plan.outputs), "nodes": plan.nodes,
     }  # fmt: skip
-
-
-def bundle_key(models: Iterable[bytes | None], fingerprint: int) -> str:
-    """Name under which a page caches a bundle: a hash of the artifacts and of the kernels."""
-    digest = hashlib.sha256(struct.pack("<II", VERSION, fingerprint))
-    for model in models:
-        digest.update(struct.pack("<Q", len(model or b"")))
-        digest.update(model or b"")
-    return digest.hexdigest()

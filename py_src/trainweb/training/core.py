@@ -53,6 +53,15 @@ class ParameterSlot:
         return prod(self.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Kernel memory of a session that ran without Python: addresses by segment, and what lies in it."""
+
+    bases: list[int]
+    sizes: list[int]
+    slots: list[ParameterSlot]
+
+
 class SessionCore:
     """Training on bytes; see `trainweb.TrainingSession` for the meaning of the calls."""
 
@@ -66,6 +75,7 @@ class SessionCore:
         engine: Engine | None = None,
         limits: Limits | None = None,
         reproducible: bool = False,
+        segments: Segments | None = None,
     ) -> None:
         if state.core is not None:
             raise in_use()
@@ -89,13 +99,20 @@ class SessionCore:
         sizes[GRADIENTS] = 4 * self.trainable_size
         for name in self.moments:
             sizes[MOMENT_SEGMENTS[name]] = 4 * self.trainable_size
-        self.host = PlanHost(self.engine, sizes)
         self._plans: dict[object, LoadedPlan] = {}
-        try:
-            self._attach()
-        except BaseException:
-            self.host.release()
-            raise
+        if segments is not None:
+            own = slice(PARAMETERS, STATE)
+            if segments.slots != list(self.slots.values()) or segments.sizes[own] != sizes[own]:
+                raise ModelError("The models have other parameters than the plans that were compiled from them.")
+            self.host = PlanHost(self.engine, sizes, segments.bases)
+            self.read_back()
+        else:
+            self.host = PlanHost(self.engine, sizes)
+            try:
+                self._attach()
+            except BaseException:
+                self.host.release()
+                raise
         state.core = self
         _live.add(self)
 
@@ -268,23 +285,32 @@ class SessionCore:
         if self.state.is_nominal:
             raise CheckpointError("The optimizer state cannot be constructed. Please load the model parameters first.")
         if "optimizer" not in self._plans:
-            segments = {
-                "params": PARAMETERS, "gradients": GRADIENTS,
-                "first_order_moments": MOMENTUM0, "second_order_moments": MOMENTUM1,
-            }  # fmt: skip
-            names = [v.name for v in graph.inputs if isinstance(v, SequenceValue)]
-            self._plans["optimizer"] = self.host.load(
-                compile_model(
-                    graph, {}, [], self.engine.description,
-                    bindings={
-                        "learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,)),
-                        "step": Binding(STATE, 4 * STEP_WORD, "int64", (1,)),
-                    },
-                    sequences={n: BufSequence(self._runs(segments[n])) for n in names},
-                    segment_bytes=self.host.sizes,
-                )
-            )  # fmt: skip
+            self._plans["optimizer"] = self.host.load(self.compile_optimizer())
         return self._plans["optimizer"]
+
+    def compile_optimizer(self) -> Plan:
+        """Compile an optimizer step."""
+        graph = self.graphs["optimizer"]
+        assert graph is not None
+        segments = {
+            "params": PARAMETERS, "gradients": GRADIENTS,
+            "first_order_moments": MOMENTUM0, "second_order_moments": MOMENTUM1,
+        }  # fmt: skip
+        names = [v.name for v in graph.inputs if isinstance(v, SequenceValue)]
+        return compile_model(
+            graph, {}, [], self.engine.description,
+            bindings={
+                "learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,)),
+                "step": Binding(STATE, 4 * STEP_WORD, "int64", (1,)),
+            },
+            sequences={n: BufSequence(self._runs(segments[n])) for n in names},
+            segment_bytes=self.host.sizes,
+        )  # fmt: skip
+
+    def known_plan(self, key: object) -> Plan | None:
+        """The plan of a step that was compiled before, by its signature and reset flag, or by name."""
+        loaded = self._plans.get(key)
+        return loaded.plan if loaded else None
 
     def _runs(self, segment: int) -> list[Buf]:
         """The trainable parameters' flat runs in a segment, cut alike in every segment."""

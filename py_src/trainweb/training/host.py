@@ -39,9 +39,11 @@ class PlanHost:
         Where kernels run.
     segment_bytes
         Sizes of the segments; the arena grows as plans need it.
+    bases
+        Addresses of segments that are filled already, and become this host's; None: new ones, of zeros.
     """
 
-    def __init__(self, engine: Engine, segment_bytes: list[int]) -> None:
+    def __init__(self, engine: Engine, segment_bytes: list[int], bases: list[int] | None = None) -> None:
         self.engine = engine
         self.generation = 0
         self.released = False
@@ -51,6 +53,9 @@ class PlanHost:
         self._constants: dict[bytes, int] = {}
         self._code: dict[bytes, int] = {}
         self.sizes[STATE] = 4 * STATE_WORDS
+        if bases is not None:
+            self.bases[CONSTANTS + 1 :] = bases[CONSTANTS + 1 :]
+            return
         for k, size in enumerate(self.sizes):
             if size and k not in (ARENA, CONSTANTS):
                 self.bases[k] = self._alloc(size)

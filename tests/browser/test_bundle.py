@@ -1,0 +1,586 @@
+"""Sessions from bundles: training without Python, Python once it is needed, bundles that are damaged."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser
+
+from trainweb.engine import get_engine
+from trainweb.model.graph import Tensor
+from trainweb.model.reader import read_model
+from trainweb.ops.op import TensorType
+from trainweb.training.bundle import make_bundle
+from trainweb.training.core import SessionCore
+from trainweb.training.state import CheckpointState
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+from .test_js_golden import GOLDEN, Replay
+
+MODELS = {
+    "train_model": "training_model.onnx", "eval_model": "eval_model.onnx", "optimizer_model": "optimizer_model.onnx",
+}  # fmt: skip
+PYTHON_CALLS = ("save_checkpoint", "export", "set_property", "get_properties")
+PREFIX_BYTES = 16
+
+Signature = dict[str, TensorType]
+MLP: Signature = {"x": TensorType("float32", (8, 10)), "labels": TensorType("int64", (8,))}
+
+
+def open_core(case: str, checkpoint: str = "checkpoint", *, reproducible: bool = False) -> SessionCore:
+    """A native session of a golden case."""
+    graphs = [read_model((GOLDEN / case / name).read_bytes()) for name in MODELS.values()]
+    state = CheckpointState.load_checkpoint((GOLDEN / case / checkpoint).read_bytes())
+    return SessionCore(state, *graphs, engine=get_engine(reproducible=reproducible))
+
+
+def compile_bundle(
+    case: str, signatures: Iterable[Signature], checkpoint: str = "checkpoint", *, models: bool = True
+) -> bytes:
+    """What `trainweb compile` writes, for several signatures at once."""
+    core = open_core(case, checkpoint)
+    carried = {key: (GOLDEN / case / name).read_bytes() for key, name in MODELS.items()} if models else None
+    try:
+        return make_bundle(core, signatures, carried)
+    finally:
+        core.release()
+
+
+@cache
+def mlp_bundle(models: bool = True) -> bytes:
+    """The mlp, for a batch of 8."""
+    return compile_bundle("mlp", [MLP], models=models)
+
+
+def header_of(bundle: bytes) -> dict[str, Any]:
+    (length,) = struct.unpack_from("<I", bundle, 12)
+    header: dict[str, Any] = json.loads(bundle[PREFIX_BYTES : PREFIX_BYTES + length])
+    return header
+
+
+def with_header(bundle: bytes, header: Any) -> bytes:
+    """The same blobs under another header."""
+    (length,) = struct.unpack_from("<I", bundle, 12)
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + PREFIX_BYTES) % 64)
+    return bundle[:12] + struct.pack("<I", len(text)) + text + bundle[PREFIX_BYTES + length :]
+
+
+def python_requests(site: Site) -> list[str]:
+    return site.requests("/pyodide/") + site.requests("/dist/python/")
+
+
+@contextmanager
+def open_page(browser: Browser, site: Site, expected: tuple[str, ...] = ()) -> Iterator[JsPage]:
+    """A page, with the log of the site starting anew."""
+    site.clear_log()
+    with open_js_page(browser, site, expected) as js:
+        yield js
+
+
+class BundleReplay(Replay):
+    """A recorded trace on a session from a bundle."""
+
+    def __init__(self, js: JsPage, case: str) -> None:
+        super().__init__(js, case)
+        signatures = []
+        for call in self.trace["trace"]:
+            if call["op"] in ("train", "eval"):
+                feeds = {n: TensorType(v["type"], tuple(v["dims"])) for n, v in self.feeds(call["feed"]).items()}
+                if feeds not in signatures:
+                    signatures.append(feeds)
+        self.bundle = compile_bundle(case, signatures, self.trace["start_checkpoint"])
+        js.site.add(f"/bundles/{case}", self.bundle)
+
+    def open(self, checkpoint: str) -> None:
+        if checkpoint != self.trace["start_checkpoint"]:
+            super().open(checkpoint)
+            return
+        names = self.js.run(
+            """const s = await TrainingSession.create({ bundle: `/bundles/${name}` });
+            window.session = s;
+            return [s.trainingInputNames, s.trainingOutputNames, s.evalInputNames, s.evalOutputNames,
+                    await s.getParametersSize(), await s.getParametersSize(false)];""",
+            name=self.case,
+        )
+        t, size = self.trace, self.trace["parameters_size"]
+        kinds = ("training_input", "training_output", "eval_input", "eval_output")
+        assert names == [*(t[f"{kind}_names"] for kind in kinds), size["trainable"], size["all"]]
+
+    def run_without_python(self) -> int:
+        """Replay up to the first call that needs Python."""
+        ops = [call["op"] for call in self.trace["trace"]]
+        end = next((k for k, op in enumerate(ops) if op in PYTHON_CALLS), len(ops))
+        self.trace["trace"] = self.trace["trace"][:end]
+        return self.run()
+
+
+@pytest.mark.parametrize("case", ["mlp", "cnn", "transformer", "nominal"])
+def test_trains_to_the_recorded_trajectory_without_python(
+    browser: Browser, plain_site: Site, case: str
+) -> None:
+    with open_page(browser, plain_site) as js:
+        assert BundleReplay(js, case).run_without_python() > 5
+        assert python_requests(plain_site) == []
+        kernels = [path for path in plain_site.requests("/dist/") if path.endswith(".wasm")]
+        assert len(kernels) == 1
+
+
+@pytest.mark.parametrize("case", ["mlp", "scheduler_accumulation", "nominal"])
+def test_a_whole_trace_with_python_joining_in(browser: Browser, plain_site: Site, case: str) -> None:
+    """Checkpoints, export and properties on the way: the results stay those that were recorded."""
+    with open_page(browser, plain_site) as js:
+        assert BundleReplay(js, case).run() > 10
+        assert plain_site.requests("/pyodide/")
+
+
+def test_two_threads(browser: Browser, isolated_site: Site) -> None:
+    with open_page(browser, isolated_site) as js:
+        js.run("env.wasm.numThreads = 2;")
+        assert BundleReplay(js, "cnn").run_without_python() > 5
+        assert python_requests(isolated_site) == []
+        assert [p for p in isolated_site.requests("/dist/") if p.endswith(".threads.wasm")]
+
+
+SESSION = """
+    const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const text = (data) => btoa(String.fromCharCode(
+      ...new Uint8Array(data.buffer, data.byteOffset, data.byteLength)));
+    const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math.sin(i)), [8, 10]);
+    const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
+    const feeds = { x, labels };
+    const small = { x: new Tensor("float32", x.data.slice(0, 30), [3, 10]),
+                    labels: new Tensor("int64", labels.data.slice(0, 3), [3]) };
+    const options = { reproducible: true };
+    const fromBundle = (url = "/bundles/mlp") => TrainingSession.create({ bundle: url }, options);
+    const fromModels = () => TrainingSession.create(golden("mlp"), options);
+    const step = async (s, given = feeds) => {
+      const result = await s.runTrainStep(given);
+      await s.runOptimizerStep();
+      await s.lazyResetGrad();
+      return text(Object.values(result)[0].data);
+    };
+    const parameters = async (s) => text((await s.getContiguousParameters()).data);
+"""
+
+TRAIN = """
+    const train = async (s) => {
+      const seen = [];
+      await s.setLearningRate(0.01);
+      for (let k = 0; k < 5; k++) seen.push(await step(s));
+      await s.runTrainStep(feeds);
+      seen.push(text(Object.values(await s.runTrainStep(feeds))[0].data));  // accumulates
+      await s.runOptimizerStep();
+      seen.push(await parameters(s), text((await s.runEvalStep(feeds))[s.evalOutputNames[0]].data));
+      await s.registerLinearLRScheduler(2, 10, 0.02);
+      await s.schedulerStep();
+      seen.push(await s.getLearningRate());
+      return seen;
+    };
+"""
+
+
+@pytest.fixture
+def mlp_site(plain_site: Site) -> Site:
+    """A site with the bundle of the mlp, with and without models."""
+    plain_site.add("/bundles/mlp", mlp_bundle())
+    plain_site.add("/bundles/bare", mlp_bundle(models=False))
+    return plain_site
+
+
+def natively() -> list[Any]:
+    """The same calls as TRAIN, in this process."""
+    core = open_core("mlp", reproducible=True)
+    x = np.sin(np.arange(80)).astype(np.float32)
+    feeds = {
+        "x": Tensor("x", "float32", (8, 10), x.tobytes()),
+        "labels": Tensor("labels", "int64", (8,), (np.arange(8, dtype=np.int64) % 3).tobytes()),
+    }
+
+    def text(tensor: Tensor) -> str:
+        return base64.b64encode(tensor.data).decode()
+
+    def train() -> str:
+        return text(core.step("train", feeds)[core.outputs["train"][0]])
+
+    seen: list[Any] = []
+    core.set_learning_rate(0.01)
+    for _ in range(5):
+        seen.append(train())
+        core.optimizer_step()
+        core.lazy_reset_grad()
+    train()
+    seen.append(train())
+    core.optimizer_step()
+    seen.append(text(core.get_contiguous_parameters()))
+    seen.append(text(core.step("eval", feeds)[core.outputs["eval"][0]]))
+    core.register_linear_lr_scheduler(2, 10, 0.02)
+    core.scheduler_step()
+    seen.append(core.get_learning_rate())
+    core.release()
+    return seen
+
+
+def test_results_are_the_bytes_of_a_python_session(browser: Browser, mlp_site: Site) -> None:
+    """In the page and natively: who compiles, and where, makes no difference."""
+    with open_page(browser, mlp_site) as js:
+        found = js.run(f"{SESSION}{TRAIN} return train(await fromBundle());")
+        assert python_requests(mlp_site) == []
+        assert found == js.run(f"{SESSION}{TRAIN} return train(await fromModels());")
+        assert found == natively()
+
+
+def test_python_takes_over_in_the_middle_of_training(browser: Browser, mlp_site: Site) -> None:
+    """New shapes, checkpoints and export give the same bytes as if Python had been there from the start."""
+    body = """
+        const run = async (s) => {
+          const seen = await train(s);
+          await s.lazyResetGrad();
+          // None of these is awaited: the order must hold while Python starts.
+          const calls = [step(s), s.runTrainStep(small).then((r) => text(Object.values(r)[0].data)),
+                         s.saveCheckpoint({ includeOptimizerState: true }).then(text),
+                         s.runOptimizerStep(), s.lazyResetGrad(), step(s), parameters(s)];
+          seen.push(...await Promise.all(calls));
+          seen.push(await step(s, small), await step(s), await s.getLearningRate());
+          await s.schedulerStep();
+          await s.addProperty("epoch", 3);
+          seen.push(await s.getLearningRate(), await s.getProperty("epoch"), text(await s.saveCheckpoint()));
+          seen.push(text(await s.exportModelForInferencing(names)), await parameters(s));
+          await s.release();
+          return seen;
+        };
+    """
+    names = json.loads((GOLDEN / "mlp" / "trace.json").read_text())["trace"]
+    outputs = next(call["outputs"] for call in names if call["op"] == "export")
+    with open_page(browser, mlp_site) as js:
+        found = js.run(f"{SESSION}{TRAIN}{body} return run(await fromBundle());", names=outputs)
+        assert found == js.run(f"{SESSION}{TRAIN}{body} return run(await fromModels());", names=outputs)
+
+
+def test_a_checkpoint_right_after_loading_is_the_file_itself(browser: Browser, mlp_site: Site) -> None:
+    with open_page(browser, mlp_site) as js:
+        body = "const s = await %s; return text(await s.saveCheckpoint({ includeOptimizerState: true }));"
+        from_bundle = js.run(SESSION + body % "fromBundle()")
+        assert from_bundle == js.run(SESSION + body % "fromModels()")
+
+
+def test_parameters_are_read_and_written_without_python(browser: Browser, mlp_site: Site) -> None:
+    with open_page(browser, mlp_site) as js:
+        outcome = js.run(
+            f"""{SESSION}
+            const s = await fromBundle();
+            const all = (await s.getContiguousParameters(false)).data;
+            const doubled = all.map((v) => 2 * v);
+            await s.loadParametersBuffer(doubled, false);
+            const bias = await s.getParameter("fc1.bias");
+            const {{ type, dims }} = await s.getParameterTypeAndShape("fc1.bias");
+            await s.updateParameter("fc1.bias", new Tensor("float32", bias.data.map(() => 7), bias.dims));
+            const after = (await s.getContiguousParameters(false)).data;
+            const errors = [
+              await failure(() => s.loadParametersBuffer(new Uint8Array(8))),
+              await failure(() => s.getParameter("nope")),
+              await failure(() => s.updateParameter("fc1.bias", new Tensor("float32", [1], [1]))),
+              await failure(() => s.updateParameter("fc1.bias", new Tensor("int64", [1n], [1]))),
+              await failure(() => s.schedulerStep()),
+              await failure(() => s.getArtifacts()),
+            ].map(({{ name, message }}) => [name, message]);
+            return {{ changed: after.filter((v, i) => v !== doubled[i]).length, type, dims, size: bias.size,
+                      equal: bias.data.every((v, i) => doubled.includes(v)), errors }};"""
+        )
+        assert python_requests(mlp_site) == []
+        same = js.run(
+            f"""{SESSION}
+            const s = await fromModels();
+            return Promise.all([
+              failure(() => s.loadParametersBuffer(new Uint8Array(8))),
+              failure(() => s.getParameter("nope")),
+              failure(() => s.updateParameter("fc1.bias", new Tensor("float32", [1], [1]))),
+              failure(() => s.updateParameter("fc1.bias", new Tensor("int64", [1n], [1]))),
+              failure(() => s.schedulerStep()),
+              failure(() => s.getArtifacts()),
+            ].map(async (error) => {{ const {{ name, message }} = await error; return [name, message]; }}));"""
+        )
+    assert (outcome["type"], outcome["dims"], outcome["size"]) == ("float32", [16], 16)
+    assert outcome["equal"] and outcome["changed"] == 16
+    assert outcome["errors"] == same
+    assert [name for name, _ in same] == [
+        "BufferSizeError", "CheckpointError", "CheckpointError", "CheckpointError", "SessionError", "SessionError",
+    ]
+
+
+BAD_FEEDS = [
+    "{ x: labels, labels }",
+    "{ x, labels: new Tensor('int64', labels.data, [2, 4]) }",
+    "{ x: new Tensor('float32', x.data.slice(0, 8), [8, 1]), labels }",
+    "{ x, labels: small.labels }",
+    "{ x: new Tensor('float32', [], [0, 10]), labels: new Tensor('int64', [], [0]) }",
+    "{ x }",
+    "{ x, labels: new Tensor('int64', labels.data.with(5, 99n), [8]) }",
+    "{ x, labels: new Tensor('int64', labels.data.with(2, -3n), [8]) }",
+]
+
+
+def test_bad_feeds_are_the_errors_of_a_python_session(browser: Browser, mlp_site: Site) -> None:
+    body = """
+        const s = await open();
+        const before = await parameters(s);
+        const errors = [];
+        for (const feeds of [%s]) {
+          const { name, message } = await failure(() => s.runTrainStep(feeds));
+          errors.push([name, message]);
+        }
+        errors.push(before === await parameters(s), await step(s));
+        return errors;
+    """ % ", ".join(BAD_FEEDS)
+    with open_page(browser, mlp_site) as js:
+        found = js.run(f"{SESSION} const open = fromBundle; {body}")
+        assert python_requests(mlp_site) == []
+        assert found == js.run(f"{SESSION} const open = fromModels; {body}")
+    assert {name for name, _ in found[: len(BAD_FEEDS)]} == {"FeedError"}
+    assert "label 99 at position 5" in found[6][1]
+
+
+def test_without_models_what_is_missing_is_named(browser: Browser, mlp_site: Site) -> None:
+    with open_page(browser, mlp_site) as js:
+        errors = js.run(
+            f"""{SESSION}
+            const s = await fromBundle("/bundles/bare");
+            const before = await step(s);
+            const errors = [await failure(() => s.runTrainStep(small)), await failure(() => s.saveCheckpoint())];
+            await step(s);
+            return errors;"""
+        )
+        assert python_requests(mlp_site) == []
+    assert [error["name"] for error in errors] == ["SessionError", "SessionError"]
+    assert "float32[3, 10]" in errors[0]["message"] and "models" in errors[0]["message"]
+
+
+@pytest.mark.parametrize("how", ["Uint8Array", "ArrayBuffer", "Blob"])
+def test_bundles_come_as_bytes(browser: Browser, mlp_site: Site, how: str) -> None:
+    make = {
+        "Uint8Array": "new Uint8Array(data)", "ArrayBuffer": "data", "Blob": "new Blob([data])",
+    }[how]  # fmt: skip
+    with open_page(browser, mlp_site) as js:
+        assert js.run(
+            f"""{SESSION}
+            const data = await (await fetch("/bundles/mlp")).arrayBuffer();
+            const s = await TrainingSession.create({{ bundle: {make} }}, options);
+            const t = await fromBundle();
+            return [data.byteLength > 0, await step(s) === await step(t)];"""
+        ) == [True, True]
+
+
+def test_arguments_are_checked(browser: Browser, mlp_site: Site) -> None:
+    with open_page(browser, mlp_site, ("404",)) as js:
+        both = js.failure("await TrainingSession.create({ bundle: '/bundles/mlp', trainModel: 'x' });")
+        none = js.failure("await TrainingSession.create({ bundle: null });")
+        missing = js.failure("await TrainingSession.create({ bundle: '/bundles/none' });")
+    assert both["name"] == none["name"] == "TypeError"
+    assert missing["name"] == "ModelError" and "/bundles/none" in missing["message"]
+
+
+def test_python_that_does_not_start_leaves_the_session_alone(browser: Browser, mlp_site: Site) -> None:
+    with open_page(browser, mlp_site, ("404",)) as js:
+        errors = js.run(
+            f"""{SESSION}
+            env.pyodide.indexURL = "/nowhere/";
+            const s = await fromBundle();
+            const first = await failure(() => s.saveCheckpoint());
+            const value = await step(s);
+            const second = await failure(() => TrainingSession.create(golden("mlp"), options));
+            const third = await step(s);
+            return [first, second, value.length === third.length];"""
+        )
+    for error in errors[:2]:
+        assert error["name"] == "EngineError" and "/nowhere/pyodide.mjs" in error["message"]
+    assert errors[2] is True
+
+
+def test_memory_comes_back(browser: Browser, mlp_site: Site) -> None:
+    """Of sessions with and without Python."""
+    with open_page(browser, mlp_site) as js:
+        outcome = js.run(
+            f"""{SESSION}
+            const Native = Worker;
+            const workers = [];
+            window.Worker = class extends Native {{
+              constructor(...args) {{ super(...args); workers.push(this); }}
+            }};
+            const memory = () => new Promise((resolve) => {{
+              const id = `memory ${{Math.random()}}`;
+              const listen = ({{ data }}) => {{ if (data.id === id) resolve(data.value.ok); }};
+              workers[0].addEventListener("message", listen);
+              workers[0].postMessage({{ id, type: "APPLY", path: ["memory"], argumentList: [] }});
+            }});
+            const cycle = async (adopt) => {{
+              const s = await fromBundle();
+              await step(s);
+              await s.runEvalStep(feeds);
+              if (adopt) {{
+                await s.saveCheckpoint();
+                await step(s);
+                await step(s, small);
+              }}
+              await s.release();
+              await failure(() => TrainingSession.create({{ bundle: new Uint8Array(9) }}, options));
+            }};
+            await cycle(true);
+            const start = await memory();
+            for (let k = 0; k < 6; k++) await cycle(k % 2 === 0);
+            return [start, await memory()];"""
+        )
+        assert outcome[0] == outcome[1]
+
+
+# --- damaged bundles ---------------------------------------------------------------------------------
+
+
+def edited(change: Callable[[dict[str, Any]], None]) -> bytes:
+    header = header_of(mlp_bundle())
+    change(header)
+    return with_header(mlp_bundle(), header)
+
+
+def _set(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
+    def change(header: dict[str, Any]) -> None:
+        at: Any = header
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = to
+
+    return change
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
+    "other kernels": _set("fingerprint", to=1),
+    "fingerprint is text": _set("fingerprint", to="1"),
+    "no inputs": _set("inputs", to=None),
+    "input of no dtype": _set("inputs", "train", 0, "dtype", to="complex64"),
+    "input dim": _set("inputs", "train", 0, "dims", to=[-1]),
+    "outputs are numbers": _set("outputs", "train", to=[1]),
+    "output unknown": _set("outputs", "train", to=["nope"]),
+    "hasEval": _set("hasEval", to=1),
+    "parameter dims": _set("parameters", 0, "dims", to=[2**31, 2**31]),
+    "parameter offset": _set("parameters", 1, "offset", to=0),
+    "parameter behind": _set("parameters", 1, "trainableOffset", to=5),
+    "parameter twice": _set("parameters", 1, "name", to="fc1.weight"),
+    "size": _set("size", to=1),
+    "segment too many": lambda h: h["segments"].append({"bytes": 0, "data": None}),
+    "segment too few": lambda h: h["segments"].pop(),
+    "segment size": _set("segments", 3, "bytes", to=2**32),
+    "segment of another size": _set("segments", 2, "bytes", to=64),
+    "moments": _set("segments", 4, "bytes", to=8),
+    "state": _set("segments", 6, "bytes", to=0),
+    "data outside": _set("segments", 2, "data", to=[64, 2**31]),
+    "data at an odd place": _set("segments", 6, "data", to=[1, 64]),
+    "data of another length": _set("segments", 2, "data", to=[0, 64]),
+    "negative place": _set("segments", 2, "data", to=[-64, 1728]),
+    "model outside": _set("models", "train_model", to=[2**31, 4]),
+    "models without checkpoint": lambda h: h["models"].pop("checkpoint"),
+    "plan kind": _set("plans", 0, "kind", to="nope"),
+    "plan twice": lambda h: h["plans"].append(h["plans"][0]),
+    "plan words": _set("plans", 0, "words", to=[0, 3]),
+    "plan words of something else": lambda h: h["plans"][0].update(words=h["models"]["train_model"]),
+    "plan words cut": lambda h: h["plans"][0].update(words=[h["plans"][0]["words"][0], 512]),
+    "plan arena": _set("plans", 0, "arenaBytes", to=4),
+    "plan input elsewhere": _set("plans", 0, "inputs", 0, "segment", to=2),
+    "plan input outside": _set("plans", 0, "inputs", 0, "offset", to=2**31),
+    "plan input size": _set("plans", 0, "inputs", 0, "nbytes", to=4),
+    "plan input dims": _set("plans", 0, "inputs", 0, "dims", to=[4, 20]),
+    "plan output outside": _set("plans", 0, "outputs", 0, "offset", to=2**32 - 1),
+    "plan output segment": _set("plans", 0, "outputs", 0, "segment", to=7),
+    "plan signature": _set("plans", 0, "signature", to=[]),
+    "plan nodes": _set("plans", 0, "nodes", to=[None]),
+    "no plans": lambda h: h.pop("plans"),
+}
+
+
+@pytest.fixture(scope="module")
+def damaged_page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as js:
+        yield js
+
+
+def open_failure(js: JsPage, bundle: bytes) -> dict[str, Any]:
+    return js.failure(
+        f"{SESSION} await TrainingSession.create({{ bundle: bytes(data) }}, options);",
+        data=base64.b64encode(bundle).decode(),
+    )
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_wrong_header_is_a_model_error(damaged_page: JsPage, damage: str) -> None:
+    error = open_failure(damaged_page, edited(DAMAGE[damage]))
+    assert error["name"] == "ModelError", error
+    assert error["message"].startswith("the bundle cannot be used: ")
+    if damage == "other kernels":
+        assert "compile it again" in error["message"]
+
+
+def test_truncated_bundles_are_model_errors(damaged_page: JsPage) -> None:
+    """At every section: prefix, header, each blob."""
+    bundle = mlp_bundle()
+    header = header_of(bundle)
+    (length,) = struct.unpack_from("<I", bundle, 12)
+    blobs = PREFIX_BYTES + length
+    ends = {sum(p[key]) for p in header["plans"] for key in ("words", "constants", "code")}
+    ends |= {sum(place) for place in header["models"].values()}
+    ends |= {sum(s["data"]) for s in header["segments"] if s["data"]}
+    cuts = [0, 7, 8, 11, 15, 16, 40, blobs - 1, blobs, *(blobs + end - 1 for end in sorted(ends) if end)]
+    for cut in cuts:
+        error = open_failure(damaged_page, bundle[:cut])
+        assert error["name"] == "ModelError", (cut, error)
+
+
+@pytest.mark.parametrize("at", [0, 7, 8, 12, 15, 16, 17])
+def test_a_wrong_prefix_is_a_model_error(damaged_page: JsPage, at: int) -> None:
+    bundle = bytearray(mlp_bundle())
+    bundle[at] ^= 0x80
+    assert open_failure(damaged_page, bytes(bundle))["name"] == "ModelError"
+
+
+def blob_of(bundle: bytes, place: list[int]) -> int:
+    (length,) = struct.unpack_from("<I", bundle, 12)
+    return PREFIX_BYTES + length + place[0]
+
+
+def test_wrong_words_and_code_are_engine_errors_at_the_step(damaged_page: JsPage) -> None:
+    """The kernels' verifier sees to the words; a module that is none does not load. The worker goes on."""
+    bundle = mlp_bundle()
+    plan = header_of(bundle)["plans"][0]
+    n_words = plan["words"][1] // 4
+    start = blob_of(bundle, plan["words"])
+    n_code = struct.unpack_from("<I", bundle, start + 28)[0]
+    first = start + 4 * (n_words - 2 * n_code)
+    buffers = start + 4 * (20 + 3 * 7)
+    damage = [
+        (first, struct.pack("<I", 0xFFFF)),  # an opcode that there is none of
+        (buffers, struct.pack("<3I", 99, 0, 64)),  # a buffer in no segment
+        (buffers, struct.pack("<3I", 2, 0, 2**31)),  # one that reaches out of its segment
+        (start + 24, struct.pack("<I", 2**30)),  # the number of buffers
+        (blob_of(bundle, plan["code"]), b"nope"),
+    ]
+    for at, data in damage:
+        broken = bundle[:at] + data + bundle[at + len(data) :]
+        error = damaged_page.failure(
+            f"""{SESSION}
+            const s = await TrainingSession.create({{ bundle: bytes(data) }}, options);
+            try {{ await s.runTrainStep(feeds); }} finally {{ await s.release(); }}""",
+            data=base64.b64encode(broken).decode(),
+        )
+        assert error["name"] == "EngineError", (at, error)
+    assert damaged_page.run(
+        f"""{SESSION}
+        const s = await TrainingSession.create({{ bundle: bytes(data) }}, options);
+        return (await step(s)).length > 0;""",
+        data=base64.b64encode(bundle).decode(),
+    )

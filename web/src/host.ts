@@ -1,0 +1,56 @@
+/** What runs a training session in the worker: Python, or a bundle. */
+
+import type { Answer, Bridge } from "./bridge.js";
+import type { LoadedPlan, PlanSource, Signature } from "./compiled-session.js";
+import { EngineError } from "./errors.js";
+
+export interface SessionHost extends PlanSource {
+  /** Address of the session's state words. */
+  readonly statePtr: number;
+  /** Any call besides steps; `args` is the JSON text of a list. */
+  call(method: string, args: string, data: Uint8Array | null): Answer;
+  release(): void;
+}
+
+/** Plans of a session of Python's, training or inference. */
+export class PythonPlans implements PlanSource {
+  protected readonly bridge: Bridge;
+  protected readonly handle: number;
+
+  /** @param handle - of the session in Python */
+  constructor(bridge: Bridge, handle: number) {
+    this.bridge = bridge;
+    this.handle = handle;
+  }
+
+  plan(kind: string, signature: Signature): LoadedPlan {
+    return this.bridge.call("plan", this.handle, kind, JSON.stringify(signature)).value as LoadedPlan;
+  }
+
+  explain(ptr: number, status: number): Error {
+    try {
+      this.bridge.call("explain", this.handle, ptr, status);
+    } catch (error) {
+      return error as Error;
+    }
+    return new EngineError(`the plan failed with status ${status}.`);
+  }
+
+  release(): void {
+    this.bridge.call("release", this.handle);
+  }
+}
+
+/** A training session of Python's. */
+export class PythonSession extends PythonPlans implements SessionHost {
+  readonly statePtr: number;
+
+  constructor(bridge: Bridge, handle: number, statePtr: number) {
+    super(bridge, handle);
+    this.statePtr = statePtr;
+  }
+
+  call(method: string, args: string, data: Uint8Array | null): Answer {
+    return this.bridge.call("call", this.handle, method, args, data);
+  }
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from trainweb.compiler.expr import Expr
+from trainweb.compiler.expr import Expr, inputs_of
 from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
 RESULTS = {"gemm_f32": "c", "conv_f32": "y"}
@@ -14,53 +14,81 @@ RELU = 1
 
 def fuse_epilogues(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
     """Fold a constant factor, a bias and relu into the product before them."""
-    uses: dict[Storage, int] = {}
-    for instruction in instructions:
-        for b in {id(x): x for x in (*instruction.reads, *instruction.writes)}.values():
-            uses[b.storage] = uses.get(b.storage, 0) + 1
-    for b in outputs:
-        uses[b.storage] = uses.get(b.storage, 0) + 1
-    made: dict[Storage, KernelCall] = {}
-    slots: list[Instruction | None] = list(instructions)
-    for k, instruction in enumerate(instructions):
-        if isinstance(instruction, KernelCall):
-            if instruction.kernel in RESULTS:
-                made[instruction.args[RESULTS[instruction.kernel]].storage] = instruction
-            continue
-        for b in instruction.ins:
-            call = made.get(b.storage)
-            # The product itself and this call: two uses, `c` being read and written counts once or twice.
-            if call is None or not _only_reader(call, b, uses):
+    return _Absorber(instructions, outputs).run()
+
+
+class _Absorber:
+    def __init__(self, instructions: list[Instruction], outputs: list[Buf]) -> None:
+        self.slots: list[Instruction | None] = list(instructions)
+        self.kept = {b.storage for b in outputs}
+        self.made: dict[Storage, int] = {}
+        """Where the product is that a storage holds the result of."""
+        self.touched: dict[Storage, set[int]] = {}
+        for k, instruction in enumerate(instructions):
+            self._note(k, instruction)
+
+    def _note(self, k: int, instruction: Instruction) -> None:
+        for b in (*instruction.reads, *instruction.writes):
+            self.touched.setdefault(b.storage, set()).add(k)
+
+    def run(self) -> list[Instruction]:
+        """The instructions that are left."""
+        for k, instruction in enumerate(self.slots):
+            if isinstance(instruction, ElementwiseCall):
+                self._visit(k, instruction)
+            elif instruction is not None and instruction.kernel in RESULTS:
+                self.made[instruction.args[RESULTS[instruction.kernel]].storage] = k
+        return [i for i in self.slots if i is not None]
+
+    def _visit(self, k: int, e: ElementwiseCall) -> None:
+        for b in e.ins:
+            p = self.made.get(b.storage)
+            call = self.slots[p] if p is not None else None
+            if p is None or not isinstance(call, KernelCall) or not self._only_reader(call, b, p, k):
                 continue
-            if _absorb(call, instruction, b):
-                slots[k] = None
-                made[instruction.outs[0].storage] = call
-                break
-    return [i for i in slots if i is not None]
+            # The result is stored earlier than it was: nobody may use its place until then.
+            if any(p <= t < k for t in self.touched[e.outs[0].storage]):
+                continue
+            if _absorb(call, e, b, self._changed(p, k)):
+                self.slots[k] = None
+                self.made[e.outs[0].storage] = p
+                for used in (*e.ins, *e.outs):
+                    self.touched[used.storage].discard(k)
+                self._note(p, call)
+                return
+
+    def _changed(self, p: int, k: int) -> set[Storage]:
+        """What instructions after `p` and up to `k` write."""
+        return {b.storage for i in self.slots[p + 1 : k + 1] if i is not None for b in i.writes}
+
+    def _only_reader(self, call: KernelCall, b: Buf, p: int, k: int) -> bool:
+        result = call.args[RESULTS[call.kernel]]
+        return (
+            b.storage.segment == ARENA and b.storage not in self.kept and result.same_place(b)
+            and self.touched[b.storage] == {p, k}
+        )  # fmt: skip
 
 
-def _only_reader(call: KernelCall, b: Buf, uses: dict[Storage, int]) -> bool:
-    result = call.args[RESULTS[call.kernel]]
-    own = len({id(x) for x in (*call.reads, *call.writes) if x.storage is b.storage})
-    return b.storage.segment == ARENA and result.same_place(b) and uses[b.storage] == own + 1
+def _absorb(call: KernelCall, e: ElementwiseCall, b: Buf, changed: set[Storage]) -> bool:
+    """Let `call` compute what `e` makes of its result `b`; False where it cannot.
 
-
-def _absorb(call: KernelCall, e: ElementwiseCall, b: Buf) -> bool:
-    """Let `call` compute what `e` makes of its result `b`; False where it cannot."""
+    `changed` is what would be read too early if `call` read it.
+    """
     if len(e.roots) != 1 or b.size != prod(e.shape) or e.outs[0].size != b.size:
         return False
     root, out = e.roots[0], e.outs[0]
-    if _is_relu(root):
+    only_b = all(e.ins[i].same_place(b) for i in inputs_of([root]))
+    if only_b and _is_relu(root):
         if call.args["activation"]:
             return False
         call.args["activation"] = RELU
-    elif (factor := _factor(root)) is not None:
+    elif only_b and (factor := _factor(root)) is not None:
         if call.kernel != "gemm_f32" or call.args["activation"] or call.args["bias"] is not None:
             return False
         call.args["alpha"] *= factor
     else:
         other = _added(root, e, b)
-        if other is None or call.args["activation"] or not _add(call, other):
+        if other is None or other.storage in changed or call.args["activation"] or not _add(call, other):
             return False
     _redirect(call, out)
     return True
@@ -100,10 +128,9 @@ def _add(call: KernelCall, other: Buf) -> bool:
     if call.kernel != "gemm_f32" or call.args["bias"] is not None or call.args["accumulate"]:
         return False
     n = call.args["n"]
-    # A bias made after the product would be read too early: only what lives outside of the arena is safe.
-    if other.storage.segment == ARENA or other.size != n or other.shape[-1:] != (n,):
+    if other.size != n or other.shape[-1:] != (n,):
         return False
-    call.args.update(bias=other, beta=1.0, bias_row=0, bias_col=1)
+    call.args.update(bias=other, beta=1.0, bias_row=0, bias_col=1, bias_batch=[0, 0])
     call.reads.append(other)
     return True
 

@@ -114,14 +114,16 @@ def _merge(
     roots = [e.substitute(r, outer) for r in target.roots]
     outs = list(target.outs)
     for out, root in zip(source.outs, source_roots, strict=True):
+        if any(o.same_place(out) for o in target.outs):
+            continue  # overwritten by the consumer
         later = any(r > k for r in readers.get(out.storage, ()))
         if later or out.storage in kept or out.storage.segment != ARENA:
             outs.append(out.view(target.shape))
             roots.append(root)
     if len(ins) + len(outs) > MAX_BUFFERS or size_of(roots) > MAX_OPERATIONS:
         return None
-    # A result that overwrites an operand read under another shape would be seen half written.
-    if any(o.storage is b.storage and b.size != size for o in outs for b in ins):
+    # A result that lies across an operand or another result would be seen half written.
+    if any(o.collides(b) for o in outs for b in (*ins, *outs)):
         return None
     used = inputs_of(roots)
     renumber = {old: e.input(new, ins[old].dtype) for new, old in enumerate(used)}

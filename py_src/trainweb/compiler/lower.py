@@ -69,6 +69,13 @@ class Buf:
             self.storage is other.storage and self.shift == other.shift and self.nbytes == other.nbytes
         )
 
+    def collides(self, other: Buf) -> bool:
+        """Whether both share bytes without being the same bytes."""
+        return (
+            self.storage is other.storage and not self.same_place(other)
+            and self.shift < other.shift + other.nbytes and other.shift < self.shift + self.nbytes
+        )  # fmt: skip
+
 
 @dataclass(eq=False, slots=True)
 class BufSequence:
@@ -91,7 +98,10 @@ class KernelCall:
 
 @dataclass(eq=False, slots=True)
 class ElementwiseCall:
-    """A generated function: outs[k] = roots[k](*ins), element by element over `shape`."""
+    """A generated function: outs[k] = roots[k](*ins), element by element over `shape`.
+
+    All results of an element are computed before one is stored: an output may be an input's place.
+    """
 
     shape: tuple[int, ...]
     ins: list[Buf]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import insort
 from math import prod
 
-from trainweb.compiler.expr import inputs_of
 from trainweb.compiler.lower import ARENA, CONSTANTS, Buf, ElementwiseCall, Instruction, Storage
 
 ALIGNMENT = 64
@@ -100,21 +99,18 @@ def place(instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf])
 def _in_place_donor(
     instruction: Instruction, out: Buf, last: dict[Storage, int], k: int, owners: dict[Storage, Storage]
 ) -> Storage | None:
-    # An elementwise result may overwrite an operand that nobody reads afterwards: lanes are read before written.
-    # Results are written one after the other, so those to come must not read the operand either.
+    # An elementwise result may overwrite an operand that nobody reads afterwards, as long as it goes where the same
+    # element was read.
     if not isinstance(instruction, ElementwiseCall):
         return None
     size = prod(instruction.shape)
-    following = inputs_of(instruction.roots[instruction.outs.index(out) + 1 :])
-    for index, b in enumerate(instruction.ins):
+    for b in instruction.ins:
         s = b.storage
-        if index in following:
-            continue
         if (
             s.segment == ARENA and last[s] == k and s.offset is not None and s not in owners
             and b.shift == 0 and out.shift == 0 and b.size == size and not s.is_feed
             and s.nbytes == out.storage.nbytes and b.nbytes == out.nbytes == s.nbytes
-            and sum(other.storage is s for other in instruction.ins) == 1
+            and sum(other.storage is s for other in (*instruction.ins, *instruction.outs)) == 1
         ):  # fmt: skip
             return s
     return None

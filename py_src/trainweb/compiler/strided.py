@@ -72,33 +72,35 @@ class Move:
             return None
         return Move(g[dense], g[sparse], dims, g[f"{sparse}_offset"], strides)
 
-    def strides_of(self, loops: tuple[tuple[int, int], ...]) -> list[int] | None:
-        """Strides in the sparse tensor for loops over the dense one; None where a loop does not map to a stride."""
+    def strides_of(self, loops: tuple[tuple[int, int], ...], b: Buf) -> list[int] | None:
+        """Strides in the sparse tensor for loops over the dense one from where `b` starts, or None.
+
+        Each loop must go along one dim, and all of them together must stay within every dim.
+        """
         spans = contiguous_strides(self.dims)
+        room = [dim - 1 - at for dim, at in zip(self.dims, self._coordinates(b), strict=True)]
         result = []
         for size, stride in loops:
             if size == 1 or stride == 0:
                 result.append(0)
                 continue
-            for dim, span, target in zip(self.dims, spans, self.strides, strict=True):
-                if stride % span == 0 and stride * (size - 1) < span * dim:
+            for k, (span, target) in enumerate(zip(spans, self.strides, strict=True)):
+                if stride % span == 0 and stride // span * (size - 1) <= room[k]:
+                    room[k] -= stride // span * (size - 1)
                     result.append(stride // span * target)
                     break
             else:
                 return None
         return result
 
-    def offset_of(self, index: int) -> int:
-        """Element of the sparse tensor where element `index` of the dense one lies."""
-        at = self.offset
-        for dim, target in zip(reversed(self.dims), reversed(self.strides), strict=True):
-            at += index % dim * target
-            index //= dim
-        return at
+    def _coordinates(self, b: Buf) -> list[int]:
+        """Where in the dense tensor its part `b` starts."""
+        index = (b.shift - self.dense.shift) // FLOAT
+        return [index // span % dim for span, dim in zip(contiguous_strides(self.dims), self.dims, strict=True)]
 
     def place(self, b: Buf) -> Buf:
         """Where `b`, a part of the dense tensor from some element on, lies in the sparse one."""
-        at = self.offset_of((b.shift - self.dense.shift) // FLOAT)
+        at = self.offset + sum(c * s for c, s in zip(self._coordinates(b), self.strides, strict=True))
         rest = self.sparse.size - at
         return Buf(self.sparse.storage, "float32", (rest,), None, self.sparse.shift + FLOAT * at, self.sparse.name)
 
@@ -171,7 +173,7 @@ class _Absorber:
         if move is None or any(at < w < k for w in self.writers.get(move.sparse.storage, ())):
             return False
         operand = Operand.of(call, pointer)
-        strides = move.strides_of(operand.loops)
+        strides = move.strides_of(operand.loops, call.args[pointer])
         # Packing needs one direction in order.
         if strides is None or (1 not in strides[2:] and min(size for size, _ in operand.loops[2:]) > 1):
             return False
@@ -194,7 +196,7 @@ class _Absorber:
             return False
         target = move.sparse.storage
         operand = Operand.of(call, "c")
-        strides = move.strides_of(operand.loops)
+        strides = move.strides_of(operand.loops, c)
         if strides is None or target.segment != ARENA or self._read_before(target, after[0]):
             return False
         if self._overwritten(target, k, after[0]):

@@ -11,7 +11,7 @@ float32, int32 and bool are computed four lanes at a time; expressions with othe
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainweb.compiler.expr import BINARY_MATH, COMPARISONS, UNARY_MATH, Expr, size_of
@@ -225,6 +225,8 @@ class _Generator:
         self.uses = self._count_uses()
         self.vector_locals: dict[int, int] = {}
         self.scalar_locals: dict[int, int] = {}
+        self.held: dict[int, int] = {}
+        self.held_vectors: dict[int, int] = {}
         self.splats: dict[int, int] = {}
         self.scalars: dict[int, int] = {}
 
@@ -336,11 +338,15 @@ class _Generator:
     def _loops(self) -> None:
         if vectorizable(self.s):
             if size_of(list(self.s.roots)) < UNROLL_BELOW:
-                self._loop(16, lambda: [self._vector_body(u) for u in range(4)])
+                self._loop(16, self._unrolled_body)
             self._loop(4, lambda: self._vector_body(0))
         self._loop(1, self._scalar_body)
 
-    def _loop(self, step: int, body) -> None:  # type: ignore[no-untyped-def]
+    def _unrolled_body(self) -> None:
+        for unroll in range(4):
+            self._vector_body(unroll)
+
+    def _loop(self, step: int, body: Callable[[], None]) -> None:
         b = self.b
         b.op(0x02, 0x40, 0x03, 0x40)
         b.get(self.index)
@@ -367,22 +373,41 @@ class _Generator:
 
     def _vector_body(self, unroll: int) -> None:
         done: set[int] = set()
-        for k, root in enumerate(self.s.roots):
-            dtype = self.s.out_dtypes[k]
-            self._address(self.n_in + k, dtype)
-            self._vector(root, unroll, done)
-            if ITEM[dtype] == 4:
-                self.b.simd(11, 2, leb(16 * unroll))
+        self._results(
+            lambda root: self._vector(root, unroll, done),
+            lambda k: self._local(self.held_vectors, k, V128),
+            lambda root, dtype: self._vector_store(root, dtype, unroll),
+        )
+
+    def _results(
+        self, compute: Callable[[Expr], None], local: Callable[[int], int], store: Callable[[Expr, str], None]
+    ) -> None:
+        """Compute every result, and only then store: one may take the place of an operand of another."""
+        *first, last = range(len(self.s.roots))
+        for k in first:
+            compute(self.s.roots[k])
+            self.b.set(local(k))
+        for k in (last, *first):
+            self._address(self.n_in + k, self.s.out_dtypes[k])
+            if k == last:
+                compute(self.s.roots[k])
             else:
-                if root.dtype == "bool":
-                    self.b.simd(12, struct.pack("<4i", 1, 1, 1, 1))
-                    self.b.simd(78)
-                # Byte 0 of each lane, gathered in the low 32 bits.
-                spare = self._local(self.vector_locals, -1, V128)
-                self.b.tee(spare)
-                self.b.get(spare)
-                self.b.simd(13, bytes([0, 4, 8, 12, *([0] * 12)]))
-                self.b.simd(90, 0, leb(4 * unroll), 0)
+                self.b.get(local(k))
+            store(self.s.roots[k], self.s.out_dtypes[k])
+
+    def _vector_store(self, root: Expr, dtype: str, unroll: int) -> None:
+        if ITEM[dtype] == 4:
+            self.b.simd(11, 2, leb(16 * unroll))
+            return
+        if root.dtype == "bool":
+            self.b.simd(12, struct.pack("<4i", 1, 1, 1, 1))
+            self.b.simd(78)
+        # Byte 0 of each lane, gathered in the low 32 bits.
+        spare = self._local(self.vector_locals, -1, V128)
+        self.b.tee(spare)
+        self.b.get(spare)
+        self.b.simd(13, bytes([0, 4, 8, 12, *([0] * 12)]))
+        self.b.simd(90, 0, leb(4 * unroll), 0)
 
     def _local(self, table: dict[int, int], key: int, kind: int) -> int:
         if key not in table:
@@ -483,14 +508,15 @@ class _Generator:
 
     def _scalar_body(self) -> None:
         done: set[int] = set()
-        for k, root in enumerate(self.s.roots):
-            dtype = self.s.out_dtypes[k]
-            self._address(self.n_in + k, dtype)
-            self._scalar(root, done)
-            opcode, align = {4: (0x36, 2), 8: (0x37, 3), 1: (0x3A, 0)}[ITEM[dtype]]
-            if dtype.startswith("float"):
-                opcode += 2
-            self.b.op(opcode, align, 0)
+        self._results(
+            lambda root: self._scalar(root, done),
+            lambda k: self._local(self.held, k, SCALAR_TYPE[self.s.out_dtypes[k]]),
+            lambda _, dtype: self._scalar_store(dtype),
+        )
+
+    def _scalar_store(self, dtype: str) -> None:
+        opcode, align = {4: (0x36, 2), 8: (0x37, 3), 1: (0x3A, 0)}[ITEM[dtype]]
+        self.b.op(opcode + 2 * dtype.startswith("float"), align, 0)
 
     def _scalar(self, x: Expr, done: set[int]) -> None:
         b = self.b

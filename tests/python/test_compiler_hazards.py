@@ -1,0 +1,304 @@
+"""Random instructions that share and overwrite memory: passes and placement keep what they compute.
+
+Operators emit tidier code than this; what no operator emits today, one may tomorrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainweb.compiler.epilogue import fuse_epilogues
+from trainweb.compiler.expr import Emitter, Expr
+from trainweb.compiler.fuse import fuse_elementwise
+from trainweb.compiler.lower import (
+    ARENA, GRADIENTS, PARAMETERS, Buf, Builder, ElementwiseCall, Instruction, KernelCall, Storage,
+)  # fmt: skip
+from trainweb.compiler.memory import place
+from trainweb.compiler.plan import encode
+from trainweb.compiler.strided import absorb_copies
+from trainweb.engine import get_engine
+from trainweb.model.graph import Tensor
+from trainweb.ops.copies import strided_copy, transpose
+from trainweb.training.host import N_SEGMENTS, PlanHost
+
+N_PROGRAMS = 60
+DIMS = ((6, 4), (4, 6), (24,), (2, 3, 4), (4, 4), (16,), (6, 6), (6,), (4,))
+STATE_ELEMENTS = 24
+
+
+class Program:
+    """Random instructions over feeds, workspace and state."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.builder = Builder(get_engine(reproducible=True).description)
+        self.builder.node = "random"
+        self.feeds = [self.new((6, 4), is_feed=True), self.new((4, 4), is_feed=True), self.new((4,), is_feed=True)]
+        self.state = [
+            Buf(Storage(segment, 4 * STATE_ELEMENTS, 128 * k), "float32", (STATE_ELEMENTS,), name=f"state{segment}.{k}")
+            for segment in (PARAMETERS, GRADIENTS) for k in range(2)
+        ]  # fmt: skip
+        self.bufs = [*self.feeds, *self.state]
+        for _ in range(14):
+            self.pick((self.compute, self.compute, self.compute, self.product, self.product, self.move, self.widen))()
+        made = [b for b in self.bufs if b.storage.segment == ARENA and not b.storage.is_feed]
+        self.outputs = [self.pick(made) for _ in range(2)] if made else []
+        for k, b in enumerate(self.outputs):
+            self.outputs[k] = Buf(b.storage, b.dtype, b.shape, None, b.shift, f"out{k}")
+
+    def pick(self, items: Sequence[Any]) -> Any:
+        return items[int(self.rng.integers(len(items)))]
+
+    def recent(self, items: Sequence[Any]) -> Any:
+        return self.pick(items[-3:] if self.rng.random() < 0.6 else items)
+
+    def new(self, shape: tuple[int, ...], is_feed: bool = False) -> Buf:
+        storage = Storage(ARENA, 4 * int(np.prod(shape)), is_feed=is_feed)
+        return Buf(storage, "float32", shape, name=f"b{int(self.rng.integers(1 << 40))}")
+
+    def part(self, b: Buf, size: int) -> Buf:
+        """`size` elements of `b` from somewhere on."""
+        return b.view((size,), int(self.rng.integers(b.size - size + 1)))
+
+    def target(self, shape: tuple[int, ...]) -> Buf:
+        """Fresh memory, or some that was used before."""
+        size = int(np.prod(shape))
+        old = [b for b in self.bufs if not b.storage.is_feed and b.size >= size]
+        if old and self.rng.random() < 0.4:
+            return self.part(self.recent(old), size).view(shape)
+        return self.new(shape)
+
+    def done(self, *written: Buf) -> None:
+        """From now on these may be read."""
+        known = {b.storage for b in self.bufs}
+        self.bufs += [b for b in written if b.storage not in known]
+
+    def compute(self) -> None:
+        """An elementwise call; its outputs are its inputs' places or lie clear of them."""
+        shape = self.pick(DIMS)
+        size = int(np.prod(shape))
+        ins: list[Buf] = []
+        for _ in range(int(self.rng.integers(1, 4))):
+            b = self.recent(self.bufs)
+            if b.size >= size and self.rng.random() < 0.8:
+                ins.append((b if b.size == size else self.part(b, size)).view(shape))
+            elif b.size >= shape[-1]:
+                ins.append(self.part(b, shape[-1]))
+        if not ins:
+            return
+        outs: list[Buf] = []
+        for _ in range(int(self.rng.integers(1, 4))):
+            out = self.pick(ins) if self.rng.random() < 0.2 else self.target(shape)
+            clear = all(not out.collides(b) for b in (*ins, *outs)) and not any(out.same_place(o) for o in outs)
+            if clear and out.size == size and not out.storage.is_feed:
+                outs.append(out.view(shape))
+        if outs:
+            self.builder.elementwise(outs, ins, lambda e, *xs: tuple(self.expression(e, xs) for _ in outs))
+            self.done(*outs)
+
+    def expression(self, e: Emitter, xs: tuple[Expr, ...]) -> Expr:
+        pool = list(xs)
+        for _ in range(int(self.rng.integers(1, 4))):
+            a, b = self.pick(pool), self.pick(pool)
+            pool.append(
+                self.pick((
+                    lambda: e.add(a, b), lambda: e.sub(a, b), lambda: e.max(a, b), lambda: e.pmax(a, e.const(0)),
+                    lambda: e.mul(a, e.const(0.5)), lambda: e.neg(a), lambda: e.tanh(a),
+                ))()
+            )  # fmt: skip
+        return pool[-1]
+
+    def product(self) -> None:
+        m, n, k = self.pick(((6, 4, 4), (4, 4, 6), (1, 4, 6), (4, 6, 4), (6, 6, 1)))
+        fitting = [[b for b in self.bufs if b.size >= s] for s in (m * k, k * n, n)]
+        a, w = (self.part(self.recent(f), s) for f, s in zip(fitting[:2], (m * k, k * n), strict=True))
+        c = self.target((m, n))
+        if c.storage in (a.storage, w.storage):
+            return
+        bias = self.part(self.pick(fitting[2]), n) if self.rng.random() < 0.2 else None
+        if bias is not None and bias.storage is c.storage:
+            bias = None
+        turned_a, turned_b = self.rng.random(2) < 0.3
+        self.builder.emit(
+            "gemm_f32", a=a, b=w, bias=bias, c=c, m=m, n=n, k=k,
+            a_row=1 if turned_a else k, a_col=m if turned_a else 1,
+            b_row=1 if turned_b else n, b_col=k if turned_b else 1, c_row=n, bias_row=0, bias_col=int(bias is not None),
+            batch=[1, 1], a_batch=[0, 0], b_batch=[0, 0], c_batch=[0, 0], bias_batch=[0, 0],
+            alpha=1.0, beta=1.0, accumulate=0, activation=0,
+        )  # fmt: skip
+        self.done(c)
+        if self.rng.random() < 0.6:
+            self.follow(c, n)
+
+    def follow(self, c: Buf, n: int) -> None:
+        """What an epilogue may take over."""
+        y = self.target(c.shape)
+        if y.collides(c):
+            return
+        bias = self.part(self.recent([b for b in self.bufs if b.size >= n]), n)
+        if bias.storage is y.storage or bias.storage is c.storage:
+            return
+        if self.rng.random() < 0.5:
+            self.builder.elementwise([y], [c, bias], lambda e, a, b: e.add(a, b))
+        else:
+            self.builder.elementwise([y], [c], lambda e, a: e.pmax(a, e.const(0)))
+        self.done(y)
+
+    def move(self) -> None:
+        """A transposed copy."""
+        b = self.recent([b for b in self.bufs if b.size in (24, 16)])
+        rows = 6 if b.size == 24 else 4
+        y = self.target((b.size // rows, rows))
+        if y.storage is not b.storage:
+            transpose(self.builder, y, b.view((rows, b.size // rows)), (1, 0))
+            self.done(y)
+
+    def widen(self) -> None:
+        """A copy into columns of something that was filled before (or after all, is another part of it)."""
+        b = self.recent([b for b in self.bufs if b.size in (24, 16)])
+        rows = b.size // 4
+        y = self.target((rows, 6))
+        if y.storage is b.storage:
+            return
+        if self.rng.random() < 0.5 or all(y.storage is not known.storage for known in self.bufs):
+            self.builder.fill(y, 1.0)
+        strided_copy(self.builder, y, b, (rows, 4), (6, 1), (4, 1), out_start=int(self.rng.integers(3)))
+        self.done(y)
+
+
+class Interpreter:
+    """Runs instructions one after the other in float64."""
+
+    def __init__(self, contents: dict[Storage, np.ndarray]) -> None:
+        self.contents = contents
+
+    def memory(self, b: Buf) -> np.ndarray:
+        if b.storage not in self.contents:
+            self.contents[b.storage] = np.zeros(b.storage.nbytes // 4)
+        return self.contents[b.storage][b.shift // 4 : b.shift // 4 + b.size]
+
+    def read(self, b: Buf) -> np.ndarray:
+        if b.value is not None:
+            return np.full(b.shape, b.value[0], np.float64)
+        return self.memory(b).reshape(b.shape).copy()
+
+    def run(self, instructions: Sequence[Instruction]) -> None:
+        for i in instructions:
+            if isinstance(i, ElementwiseCall):
+                ins = [self.read(b) for b in i.ins]
+                for out, value in [(o, evaluate(r, ins)) for o, r in zip(i.outs, i.roots, strict=True)]:
+                    self.memory(out)[:] = np.broadcast_to(value, i.shape).ravel()
+            else:
+                getattr(self, i.kernel)(i)
+
+    def copy(self, call: KernelCall) -> None:
+        self.memory(call.args["dst"])[:] = self.read(call.args["src"]).ravel()
+
+    def strided_copy(self, call: KernelCall) -> None:
+        g = call.args
+        src, dst = self.memory(g["src"]), self.memory(g["dst"])
+        for index in np.ndindex(*g["dims"]):
+            dst[g["dst_offset"] + np.dot(index, g["dst_strides"])] = src[
+                g["src_offset"] + np.dot(index, g["src_strides"])
+            ]
+
+    def gemm_f32(self, call: KernelCall) -> None:
+        g = call.args
+        m, n, k = np.ogrid[: g["m"], : g["n"], : g["k"]]
+        a = self.memory(g["a"])[m * g["a_row"] + k * g["a_col"]]
+        b = self.memory(g["b"])[k * g["b_row"] + n * g["b_col"]]
+        c = (a * b).sum(-1)
+        if g["bias"] is not None:
+            c = c + self.memory(g["bias"])[(n * g["bias_col"] + m * g["bias_row"])[..., 0]]
+        self.memory(g["c"])[(m * g["c_row"] + n)[..., 0]] = c
+
+
+def evaluate(x: Expr, ins: list[np.ndarray]) -> Any:
+    if x.op == "input":
+        return ins[int(x.imm or 0)]
+    if x.op == "const":
+        return np.float64(x.imm)
+    functions: dict[str, Any] = {
+        "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "pmax": np.maximum,
+        "neg": np.negative, "tanh": np.tanh,
+    }  # fmt: skip
+    return functions[x.op](*(evaluate(a, ins) for a in x.args))
+
+
+def check(seed: int, passes: Sequence[str] = ("strided", "epilogue", "fuse")) -> None:
+    program = Program(seed)
+    rng = np.random.default_rng(seed)
+    given = {b.storage: rng.standard_normal(b.size).astype(np.float32) for b in (*program.feeds, *program.state)}
+    interpreter = Interpreter({s: x.astype(np.float64) for s, x in given.items()})
+    instructions = program.builder.instructions
+    interpreter.run(instructions)
+    expected = [interpreter.memory(b).copy() for b in (*program.outputs, *program.state)]
+    if "strided" in passes:
+        instructions = absorb_copies(instructions, program.outputs)
+    if "epilogue" in passes:
+        instructions = fuse_epilogues(instructions, program.outputs)
+    if "fuse" in passes:
+        instructions = fuse_elementwise(instructions, program.outputs, program.builder.emitter)
+    for got, want in zip(execute(program, instructions, given), expected, strict=True):
+        error = np.abs(got - want).max() / max(1.0, np.abs(want).max())
+        assert error < 1e-4, f"seed {seed}: off by {error}"
+
+
+def execute(program: Program, instructions: list[Instruction], given: dict[Storage, np.ndarray]) -> list[np.ndarray]:
+    sizes = [0] * N_SEGMENTS
+    sizes[PARAMETERS] = sizes[GRADIENTS] = 128 + 4 * STATE_ELEMENTS
+    arena, constants = place(instructions, program.feeds, program.outputs)
+    engine = get_engine(reproducible=True)
+    plan = encode(instructions, program.feeds, program.outputs, arena, constants, engine.description, sizes)
+    host = PlanHost(engine, sizes)
+    try:
+        loaded = host.load(plan)
+        for b in program.state:
+            host.write_segment(b.storage.segment, b.storage.offset or 0, given[b.storage].tobytes())
+        host.write_feeds(
+            loaded, {b.name: Tensor(b.name, "float32", b.shape, given[b.storage].tobytes()) for b in program.feeds}
+        )
+        host.run(loaded)
+        results = [t.data for t in host.read_outputs(loaded, [b.name for b in program.outputs]).values()]
+        results += [host.read_segment(b.storage.segment, b.storage.offset or 0, b.nbytes) for b in program.state]
+        return [np.frombuffer(data, np.float32) for data in results]
+    finally:
+        host.release()
+
+
+@pytest.mark.parametrize("passes", [(), ("strided",), ("epilogue",), ("fuse",), ("strided", "epilogue", "fuse")])
+def test_random_programs_compute_the_same_after_every_pass(passes: tuple[str, ...]) -> None:
+    for seed in range(N_PROGRAMS):
+        check(seed, passes)
+
+
+def test_a_result_does_not_take_the_place_of_an_operand_that_another_result_replaces() -> None:
+    builder = Builder(get_engine(reproducible=True).description)
+    x = Buf(Storage(ARENA, 32, is_feed=True), "float32", (8,), name="x")
+    y, z = (Buf(Storage(ARENA, 32), "float32", (8,), name=name) for name in "yz")
+    builder.elementwise([y], [x], lambda e, a: e.tanh(a))
+    builder.elementwise([z, y], [y], lambda e, a: (e.neg(a), e.pmax(a, e.const(0))))
+    place(builder.instructions, [x], [z])
+    assert y.storage.offset != z.storage.offset
+
+
+def test_a_product_reads_across_the_rows_of_a_transposed_tensor_from_a_copy() -> None:
+    builder = Builder(get_engine(reproducible=True).description)
+    x = Buf(Storage(ARENA, 4 * 12, is_feed=True), "float32", (3, 4), name="x")
+    t, c = Buf(Storage(ARENA, 4 * 12), "float32", (4, 3)), Buf(Storage(ARENA, 16), "float32", (1, 4))
+    transpose(builder, t, x, (1, 0))
+    # One row of 4 elements from the middle of a row of 3 on.
+    builder.emit(
+        "gemm_f32", a=t.view((4,), 1), b=x.view((12,)), c=c, m=1, n=3, k=4, a_row=4, a_col=1, b_row=3, b_col=1,
+        c_row=3, bias=None, bias_row=0, bias_col=0, batch=[1, 1], a_batch=[0, 0], b_batch=[0, 0], c_batch=[0, 0],
+        bias_batch=[0, 0], alpha=1.0, beta=0.0, accumulate=0, activation=0,
+    )  # fmt: skip
+    copy, product = absorb_copies(builder.instructions, [c])
+    assert isinstance(copy, KernelCall)
+    assert isinstance(product, KernelCall)
+    assert copy.kernel == "strided_copy"
+    assert product.args["a"].storage is t.storage

@@ -1,0 +1,110 @@
+"""The build's memory of what is done, and the packages it makes."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import build  # noqa: E402
+import steps  # noqa: E402
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in the place of the checkout."""
+    monkeypatch.setattr(steps, "ROOT", tmp_path)
+    monkeypatch.setattr(steps, "STAMPS", tmp_path / ".build" / "stamps")
+    return tmp_path
+
+
+def counted_step(checkout: Path, runs: list[str]) -> steps.Step:
+    """A step that upper-cases in.txt into out.txt and counts its runs."""
+    source, target = checkout / "source", checkout / "out.txt"
+
+    def action() -> None:
+        runs.append("run")
+        target.write_text((source / "in.txt").read_text().upper())
+
+    return steps.Step("upper", action, inputs=[source, "version 1"], outputs=[target])
+
+
+def test_a_step_runs_again_only_when_contents_or_outputs_changed(checkout: Path) -> None:
+    runs: list[str] = []
+    source = checkout / "source"
+    source.mkdir()
+    (source / "in.txt").write_text("a")
+    step = counted_step(checkout, runs)
+    steps.run_step(step)
+    steps.run_step(step)
+    (source / "in.txt").touch()
+    steps.run_step(step)
+    assert len(runs) == 1
+    (source / "in.txt").write_text("b")
+    steps.run_step(step)
+    assert (checkout / "out.txt").read_text() == "B"
+    (checkout / "out.txt").unlink()
+    steps.run_step(step)
+    (source / "new.txt").write_text("")
+    steps.run_step(step)
+    assert len(runs) == 4
+
+
+def test_a_step_that_fails_or_writes_nothing_is_not_done(checkout: Path) -> None:
+    def fail() -> None:
+        raise steps.BuildError("no compiler")
+
+    failing = steps.Step("failing", fail)
+    for _ in range(2):
+        with pytest.raises(steps.BuildError, match="no compiler"):
+            steps.run_step(failing)
+    with pytest.raises(steps.BuildError, match=r"did not write out\.txt"):
+        steps.run_step(steps.Step("idle", lambda: None, outputs=[checkout / "out.txt"]))
+
+
+def test_failed_and_missing_commands_are_named() -> None:
+    with pytest.raises(steps.BuildError, match=r"exit status 3 from: .* raise SystemExit"):
+        steps.run(sys.executable, "-c", "raise SystemExit(3)")
+    with pytest.raises(steps.BuildError, match="no-such-command is not installed"):
+        steps.run("no-such-command")
+
+
+def test_every_requirement_is_pinned() -> None:
+    assert all("==" in line for line in build.requirements())
+    assert build.requirements("ziglang") == [
+        line for line in build.requirements() if line.startswith("ziglang==")
+    ]
+
+
+def test_wheel_is_pure_and_has_what_the_page_needs() -> None:
+    wheel = build.wheel_path()
+    if not wheel.is_file():
+        pytest.fail(f"not built: dist/{wheel.name}; run ./build.sh", pytrace=False)
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        info = next(name for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = archive.read(info).decode()
+        tags = archive.read(info.replace("METADATA", "WHEEL")).decode()
+    wanted = {f"trainweb/engine/{name}" for name in build.KERNELS}
+    wanted |= {"trainweb/engine/engine.js", "trainweb/model/onnx_schema.bin", "trainweb/py.typed"}
+    assert wanted <= names
+    assert "Root-Is-Purelib: true" in tags and "Tag: py3-none-any" in tags
+    assert not [name for name in names if "__pycache__" in name or "test" in name]
+    for line in ("License-Expression: MIT", "Requires-Python: >=3.11", "Requires-Dist: protobuf>=6.31"):
+        assert line in metadata
+
+
+def test_dependencies_of_the_wheel_are_those_the_build_downloads() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as handle:
+        project = tomllib.load(handle)["project"]
+    names = {line.split(">=")[0] for line in project["dependencies"]}
+    downloaded = {line.split("==")[0] for line in build.pyodide_dist.PURE_WHEELS}
+    assert names - downloaded == {"numpy"}  # of the Pyodide distribution itself
+    pinned = set(build.requirements())
+    assert set(build.pyodide_dist.PURE_WHEELS) <= pinned

@@ -1,0 +1,82 @@
+"""Products, convolutions and pooling: the same bytes for any number of threads, and as natively."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.python.test_kernels_threads import NODE, Job, draw
+
+from trainweb.engine import get_engine
+
+pytestmark = pytest.mark.skipif(NODE is None, reason="Node runs the shared memory")
+
+
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def products(job: Job) -> None:
+    flags = {"alpha": 0.5, "beta": 1.0, "accumulate": 0, "activation": 1, "bias_row": 0, "bias_col": 1}
+    one = {"batch": [1, 1], "a_batch": [0, 0], "b_batch": [0, 0], "c_batch": [0, 0], "bias_batch": [0, 0]}
+    m, n, k = 300, 260, 700
+    strides = {"N": lambda rows, cols: (cols, 1), "T": lambda rows, cols: (1, rows)}
+    for a, b in ("NN", "NT", "TN", "TT"):
+        (a_row, a_col), (b_row, b_col) = strides[a](m, k), strides[b](k, n)
+        job.call("gemm_f32", a=draw(m * k), b=draw(k * n), bias=draw(n), c=zeros(m, n), m=m, n=n, k=k, a_row=a_row,
+                 a_col=a_col, b_row=b_row, b_col=b_col, c_row=n, **flags, **one)  # fmt: skip
+    many = {"batch": [3, 5], "a_batch": [5 * 64 * 40, 64 * 40], "b_batch": [40 * 48, 0], "c_batch": [5 * 64 * 48, 64 * 48],
+            "bias_batch": [0, 0]}  # fmt: skip
+    job.call("gemm_f32", a=draw(15 * 64 * 40), b=draw(3 * 40 * 48), bias=draw(48), c=zeros(15, 64, 48), m=64, n=48, k=40,
+             a_row=40, a_col=1, b_row=48, b_col=1, c_row=48, **flags, **many)  # fmt: skip
+
+
+def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride: int, groups: int = 1) -> None:
+    pad = kernel // 2
+    out = (size + 2 * pad - kernel) // stride + 1
+    words: dict[str, Any] = {
+        "n": n, "c": c, "m": m, "groups": groups, "size": [1, size, size], "kernel": [1, kernel, kernel],
+        "out": [1, out, out], "stride": [1, stride, stride], "dilation": [1, 1, 1], "pad": [0, pad, pad],
+    }  # fmt: skip
+    x, y, w = (n, c, size, size), (n, m, out, out), (m, c // groups, kernel, kernel)
+    plain = {"accumulate": 0, "activation": 0}
+    job.call("conv_f32", x=draw(*x), w=draw(*w), bias=draw(m), y=zeros(*y), **plain, **words)
+    job.call("conv_data_gradient_f32", dy=draw(*y), w=draw(*w), bias=None, dx=zeros(*x), **plain, **words)
+    job.call("conv_weight_gradient_f32", x=draw(*x), dy=draw(*y), dw=zeros(*w), db=zeros(m), accumulate=0, **words)
+
+
+def pooling(job: Job) -> None:
+    planes, size, out = 96, 27, 14
+    words = {"planes": planes, "size": [1, size, size], "kernel": [1, 3, 3], "out": [1, out, out], "stride": [1, 2, 2],
+             "dilation": [1, 1, 1], "pad": [0, 1, 1]}  # fmt: skip
+    average = {"pad_end": [0, 1, 1], "count_include_pad": 0, **words}
+    y, x = (planes, out, out), (planes, size, size)
+    job.call("max_pool_f32", x=draw(*x), y=zeros(*y), indices=np.zeros(y, np.int64), **words)
+    rows = np.arange(planes)[:, None] * size * size
+    indices = rows + np.random.default_rng(1).integers(0, size * size, (planes, out * out))
+    job.call("max_pool_gradient_f32", dy=draw(*y), indices=indices, dx=zeros(*x), planes=planes, size=size * size,
+             out_size=out * out)  # fmt: skip
+    job.call("average_pool_f32", x=draw(*x), y=zeros(*y), **average)
+    job.call("average_pool_gradient_f32", dy=draw(*y), dx=zeros(*x), **average)
+
+
+CASES = {
+    "products": products,
+    "3x3": lambda job: convolution(job, 6, 20, 24, 19, 3, 1),
+    "3x3 of stride 2": lambda job: convolution(job, 5, 12, 21, 22, 3, 2),
+    "5x5 grouped": lambda job: convolution(job, 3, 8, 12, 24, 5, 1, groups=4),
+    "1x1": lambda job: convolution(job, 3, 32, 40, 14, 1, 1),
+    "pooling": pooling,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_bytes_for_any_number_of_threads(name: str) -> None:
+    job = Job(get_engine(reproducible=True))
+    CASES[name](job)
+    expected = job.run_natively()
+    for threads in (1, 2, 5):
+        result = job.run_threads(threads, repeat=2)
+        assert result["statuses"] == [0]
+        assert result["digests"] == [expected], f"{threads} threads"

@@ -329,19 +329,96 @@ static void split_block(gemm_block *b) {
     b->col_chunks = max_i32(1, min_i32(ceil_div(want, b->row_chunks), ceil_div(b->nc, TILE_COLS) / 4));
 }
 
+/* ---- matrix times vector ---- */
+
+enum { VECTOR_COLS = 1024, VECTOR_WORK = 1 << 17, VECTOR_LINES = 4, VECTOR_ROWS = 8 };
+
+/* t[n] = sum over k of x[k * step] b[k], rows of b being contiguous: several rows are added at a time. */
+static void add_rows(const float *x, int32_t step, const float *b, int32_t b_row, int32_t k, int32_t n, float *t) {
+    for (int32_t j = 0; j < n; j++) t[j] = 0;
+    for (int32_t p = 0; p < k; p += VECTOR_ROWS, b += VECTOR_ROWS * b_row) {
+        float scale[VECTOR_ROWS] = {0};
+        const float *row[VECTOR_ROWS];
+        for (int32_t i = 0; i < VECTOR_ROWS; i++) {
+            bool inside = p + i < k;
+            if (inside) scale[i] = x[(p + i) * step];
+            row[i] = b + (inside ? i * b_row : 0);
+        }
+        int32_t rows = min_i32(VECTOR_ROWS, k - p), j = 0;
+        for (; rows == VECTOR_ROWS && j + 4 <= n; j += 4) {
+            f32x4 sum = load4(t + j);
+            UNROLL for (int32_t i = 0; i < VECTOR_ROWS; i++) sum = madd(load_splat(scale + i), load4(row[i] + j), sum);
+            store4(t + j, sum);
+        }
+        for (; j < n; j++) {
+            float sum = t[j];
+            for (int32_t i = 0; i < rows; i++) sum += scale[i] * row[i][j];
+            t[j] = sum;
+        }
+    }
+}
+
+/* t[i] = sum over k of x[k] b[k * stride 1] for n columns of b that are contiguous along k. */
+static void dot_columns(const float *x, const float *b, int32_t b_col, int32_t k, int32_t n, float *t) {
+    for (int32_t j = 0; j < n; j += VECTOR_LINES) {
+        int32_t cols = min_i32(VECTOR_LINES, n - j), p = 0;
+        const float *column[VECTOR_LINES];
+        f32x4 sum[VECTOR_LINES];
+        UNROLL for (int32_t i = 0; i < VECTOR_LINES; i++) {
+            column[i] = b + (j + min_i32(i, cols - 1)) * b_col;
+            sum[i] = splat(0);
+        }
+        for (; p + 4 <= k; p += 4) {
+            f32x4 v = load4(x + p);
+            UNROLL for (int32_t i = 0; i < VECTOR_LINES; i++) sum[i] = madd(v, load4(column[i] + p), sum[i]);
+        }
+        for (int32_t i = 0; i < cols; i++) {
+            float total = hsum(sum[i]);
+            for (int32_t q = p; q < k; q++) total += x[q] * column[i][q];
+            t[j + i] = total;
+        }
+    }
+}
+
+typedef struct {
+    const gemm_problem *problem;
+    int32_t cols;
+} vector_pass;
+
+static void vector_chunk(const void *args, int32_t chunk) {
+    const vector_pass *pass = args;
+    const gemm_problem *p = pass->problem;
+    int32_t col = chunk * pass->cols, n = min_i32(pass->cols, p->n - col);
+    float t[VECTOR_COLS];
+    const float *b = p->b + col * p->b_col;
+    if (p->b_col == 1) add_rows(p->a, p->a_col, b, p->b_row, p->k, n, t);
+    else dot_columns(p->a, b, p->b_col, p->k, n, t);
+    tile_out o = {p->c, p->c_row, p->c_col, p->bias, p->bias_row, p->bias_col, p->alpha, p->beta, p->accumulate != 0,
+                  p->activation == ACTIVATION_RELU};
+    for (int32_t j = 0; j < n; j++) {
+        const float *bias = p->bias ? p->bias + (col + j) * p->bias_col : 0;
+        finish_row(t + j, p->c + (col + j) * p->c_col, 1, &o, bias, 0);
+    }
+}
+
+/* One row of results whose operands can be streamed as they are; false if they cannot. */
+static bool vector_product(const gemm_problem *p, run_fn run) {
+    if (p->m != 1 || !(p->b_col == 1 || (p->b_row == 1 && p->a_col == 1))) return false;
+    vector_pass pass = {p, VECTOR_COLS};
+    while (pass.cols > 64 && (double)pass.cols * p->k > VECTOR_WORK) pass.cols /= 2;
+    run(vector_chunk, &pass, ceil_div(p->n, pass.cols));
+    return true;
+}
+
 static void swap32(int32_t *a, int32_t *b) {
     int32_t t = *a;
     *a = *b;
     *b = t;
 }
 
-/* c' = b' a': packing costs about one load and store an element, twice that where it transposes. */
-static gemm_problem cheaper_side(const gemm_problem *p) {
-    double mk = (double)p->m * p->k, nk = (double)p->n * p->k, mn = (double)p->m * p->n;
-    double straight = (p->b_col == 1 ? nk : 2 * nk) + (p->a_col == 1 ? 0 : mk);
-    double swapped = (p->a_row == 1 ? mk : 2 * mk) + (p->b_row == 1 ? 0 : nk) + 2 * mn;
+/* c' = b' a'. */
+static gemm_problem exchanged(const gemm_problem *p) {
     gemm_problem q = *p;
-    if (straight <= swapped) return q;
     q.a = p->b;
     q.b = p->a;
     swap32(&q.m, &q.n);
@@ -352,6 +429,14 @@ static gemm_problem cheaper_side(const gemm_problem *p) {
     swap32(&q.c_row, &q.c_col);
     swap32(&q.bias_row, &q.bias_col);
     return q;
+}
+
+/* Packing costs about one load and store an element, twice that where it transposes. */
+static gemm_problem cheaper_side(const gemm_problem *p) {
+    double mk = (double)p->m * p->k, nk = (double)p->n * p->k, mn = (double)p->m * p->n;
+    double straight = (p->b_col == 1 ? nk : 2 * nk) + (p->a_col == 1 ? 0 : mk);
+    double swapped = (p->a_row == 1 ? mk : 2 * mk) + (p->b_row == 1 ? 0 : nk) + 2 * mn;
+    return straight <= swapped ? *p : exchanged(p);
 }
 
 /* The result where there is nothing to sum. */
@@ -373,7 +458,9 @@ static void gemm_blocked(const gemm_problem *problem, float *packed, int32_t nc_
         fill_without_product(problem);
         return;
     }
-    gemm_problem p = cheaper_side(problem);
+    gemm_problem p = problem->n == 1 ? exchanged(problem) : *problem;
+    if (vector_product(&p, run)) return;
+    p = cheaper_side(problem);
     int32_t k_blocks = ceil_div(p.k, GEMM_KC), n_blocks = ceil_div(p.n, nc_max), m_blocks = ceil_div(p.m, mc_max);
     int32_t kc = ceil_div(p.k, k_blocks), mc = ceil_div(p.m, m_blocks);
     int32_t nc = min_i32(nc_max, ceil_div(ceil_div(p.n, n_blocks), TILE_COLS) * TILE_COLS);

@@ -369,3 +369,9 @@ def check_opsets(imports: Iterable[Any], where: str) -> dict[str, int]:
             opset=opsets[""],
         )
     return opsets
+
+
+def refuse_memory_budget(budget: object) -> None:
+    """Raise where a session is asked to fit a memory budget, which needs recomputation."""
+    if budget is not None:
+        raise UnsupportedError("The option memory_budget (memoryBudget) is not supported yet: nothing is recomputed.")

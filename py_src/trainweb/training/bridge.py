@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.checkpoint import write_checkpoint
 from trainweb.errors import CheckpointError, ReleasedError, SessionError, TrainwebError
-from trainweb.model.checks import Limits
+from trainweb.model.checks import Limits, refuse_memory_budget
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
@@ -101,7 +101,9 @@ def _open(session: Session) -> int:
 
 
 def _limits(options_json: str) -> Limits:
-    return Limits(**(json.loads(options_json or "{}").get("limits") or {}))
+    options = json.loads(options_json or "{}")
+    refuse_memory_budget(options.get("memory_budget"))
+    return Limits.of(options.get("limits"))
 
 
 def _create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, limits: Limits, artifacts: Any) -> dict[str, Any]:
@@ -277,7 +279,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "get_parameter_type_and_shape": lambda core, name: {"dtype": "float32", "dims": list(core._slot(name).shape)},
     "add_property": _add_property,
     "get_property": _get_property,
-    "set_seed": lambda core, seed: sessions.set_seed(int(seed)),
+    "set_seed": lambda core, seed: core.set_seed(int(seed)),
 }
 METHODS_WITH_DATA: dict[str, Callable[..., Any]] = {
     "load_parameters_buffer": lambda core, only, data: core.load_parameters_buffer(data, only),

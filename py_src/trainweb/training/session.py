@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trainweb.checkpoint import write_file_atomically
-from trainweb.errors import FeedError, ReleasedError, SessionError, UnsupportedError
-from trainweb.model.checks import Limits
+from trainweb.errors import FeedError, ReleasedError, SessionError
+from trainweb.model.checks import Limits, refuse_memory_budget
 from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
@@ -19,9 +19,6 @@ from trainweb.training.core import SessionCore
 from trainweb.training.export import export_graph
 from trainweb.training.profile import Profile
 from trainweb.training.state import CheckpointState
-
-if TYPE_CHECKING:
-    from trainweb.model.graph import Tensor
 
 Model = Any
 """bytes, a path, or an onnx.ModelProto."""
@@ -122,8 +119,11 @@ class TrainingSession:
             n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v)
             for n, v in check_feeds(feeds).items()
         }
-        results = core.step(kind, converted, names)
-        return {n: into(t, targets.get(n)) for n, t in results.items()}
+        results = core.step(kind, converted, names, {n: TensorType(str(t.dtype), t.shape) for n, t in targets.items()})
+        arrays = {n: to_numpy(t) for n, t in results.items()}
+        for n, target in targets.items():
+            target[...] = arrays[n]
+        return arrays | targets
 
     def optimizer_step(self) -> None:
         """Update the trainable parameters with the accumulated gradients, which stay until reset."""
@@ -275,12 +275,11 @@ def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     unknown = [name for name in given if name not in OPTIONS]
     if unknown:
         raise SessionError(f"Unknown options {', '.join(unknown)}; there are {', '.join(OPTIONS)}.")
-    if given.get("memory_budget") is not None:
-        raise UnsupportedError("The option memory_budget is not supported yet.")
+    refuse_memory_budget(given.get("memory_budget"))
     limits = given.get("limits")
     return {
         "reproducible": bool(given.get("reproducible", False)),
-        "limits": limits if isinstance(limits, Limits) else Limits(**(limits or {})),
+        "limits": Limits.of(limits),
     }
 
 
@@ -291,24 +290,17 @@ def check_feeds(feeds: Any) -> Mapping[str, Any]:
     return feeds
 
 
-def check_fetches(fetches: Any) -> tuple[list[str] | None, Mapping[str, Any]]:
+def check_fetches(fetches: Any) -> tuple[list[str] | None, dict[str, np.ndarray]]:
     """Names wanted (None: all) and the arrays to write into."""
     if fetches is None:
         return None, {}
-    if isinstance(fetches, Mapping):
-        return list(fetches), fetches
     if isinstance(fetches, str) or not all(isinstance(n, str) for n in fetches):
         raise FeedError("fetches must be a list of output names, or a dict of name to array or None.")
-    return list(fetches), {}
-
-
-def into(tensor: Tensor, target: np.ndarray | None) -> np.ndarray:
-    """`tensor` as an array, written into `target` where there is one."""
-    result = to_numpy(tensor)
-    if target is None:
-        return result
-    if not isinstance(target, np.ndarray) or target.dtype != result.dtype or target.shape != result.shape:
-        got = f"{target.dtype}{list(target.shape)}" if isinstance(target, np.ndarray) else type(target).__name__
-        raise FeedError(f"Fetch {tensor.name!r} is {result.dtype}{list(result.shape)}; its array is {got}.")
-    target[...] = result
-    return target
+    if not isinstance(fetches, Mapping):
+        return list(fetches), {}
+    targets = {n: t for n, t in fetches.items() if t is not None}
+    for name, target in targets.items():
+        if not isinstance(target, np.ndarray) or not target.flags.writeable:
+            what = "a read-only array" if isinstance(target, np.ndarray) else type(target).__name__
+            raise FeedError(f"Fetch {name!r} is to be written into {what}; that takes a writable array, or None.")
+    return list(fetches), targets

@@ -329,8 +329,14 @@ class SessionCore:
 
     # Steps.
 
-    def step(self, kind: str, feeds: Mapping[str, Tensor], fetches: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """Run a "train" or "eval" step; results by name in the order of `fetches` (None: all)."""
+    def step(
+        self, kind: str, feeds: Mapping[str, Tensor], fetches: Sequence[str] | None = None,
+        targets: Mapping[str, TensorType] | None = None,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """Run a "train" or "eval" step; results by name in the order of `fetches` (None: all).
+
+        `targets` are the types of arrays that results will be written into: they must fit, or nothing runs.
+        """
         self.host.check()
         if kind == "eval" and self.graphs["eval"] is None:
             raise SessionError("This TrainingSession has no EvalModel loaded.")
@@ -341,6 +347,12 @@ class SessionCore:
             )
         wanted = self._fetches(kind, fetches)
         loaded = self.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()})
+        for name, target in (targets or {}).items():
+            slot = loaded.plan.outputs[name]
+            if (target.dtype, target.shape) != (slot.dtype, slot.shape):
+                raise FeedError(
+                    f"Fetch {name!r} is {slot.dtype}{list(slot.shape)}; its array is {target.dtype}{list(target.shape)}."
+                )
         self.host.write_feeds(loaded, feeds)
         self.host.run(loaded)
         if kind == "train":

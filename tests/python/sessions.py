@@ -1,0 +1,124 @@
+"""Small sessions, and what must not change when a call fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+import trainweb
+from tests.conformance.models import batch_norm_net, make_model, mlp, normal
+from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
+from trainweb.compiler.lower import ARENA, CONSTANTS
+from trainweb.training.core import LR_WORD, STEP_WORD
+
+
+def embedding_net(*, computed: bool = False) -> Any:
+    """ids[batch, 3] -> Gather(7 x 4) -> mean -> BatchNormalization -> MatMul(2) = logits.
+
+    `computed`: the indices are made in the graph, ids + offset[1].
+    """
+    lookup = [helper.make_node("Gather", ["table", "at" if computed else "ids"], ["rows"], "lookup")]
+    if computed:
+        lookup.insert(0, helper.make_node("Add", ["ids", "offset"], ["at"], "shift"))
+    return make_model(
+        [
+            *lookup,
+            helper.make_node("ReduceMean", ["rows"], ["mean"], "pool", axes=[1], keepdims=0),
+            helper.make_node("BatchNormalization", ["mean", "bn.scale", "bn.bias", "bn.mean", "bn.var"], ["n"], "bn"),
+            helper.make_node("MatMul", ["n", "head.weight"], ["logits"], "head"),
+        ],
+        {"ids": ["batch", 3]} | ({"offset": [1]} if computed else {}),
+        {"logits": ["batch", 2]},
+        {
+            "table": normal(7, 4), "bn.scale": np.ones(4, np.float32), "bn.bias": np.zeros(4, np.float32),
+            "bn.mean": normal(4, seed=1), "bn.var": np.ones(4, np.float32), "head.weight": normal(4, 2, seed=2),
+        },
+        input_types={"ids": TensorProto.INT64, "offset": TensorProto.INT64},
+    )  # fmt: skip
+
+
+def dropout_net() -> Any:
+    """x[batch, 50] -> Dropout(0.5) -> MatMul(1) = y, the weights being ones."""
+    return make_model(
+        [
+            helper.make_node("Dropout", ["x", "ratio", "train"], ["d"], "drop"),
+            helper.make_node("MatMul", ["d", "w"], ["y"], "sum"),
+        ],
+        {"x": ["batch", 50]},
+        {"y": ["batch", 1]},
+        {"w": np.ones((50, 1), np.float32), "ratio": np.float32(0.5), "train": np.bool_(True)},
+    )
+
+
+@cache
+def artifacts(kind: str, optimizer: str = "AdamW") -> Artifacts:
+    """Artifacts of one of the small models."""
+    make: dict[str, Any] = {
+        "mlp": mlp, "batch_norm": batch_norm_net, "embedding": embedding_net,
+        "computed": lambda: embedding_net(computed=True), "dropout": dropout_net,
+    }  # fmt: skip
+    loss = LossType.MSELoss if kind == "dropout" else LossType.CrossEntropyLoss
+    return build_artifacts(
+        make[kind](), loss=loss, optimizer=OptimType[optimizer], nominal_checkpoint=kind == "mlp",
+        frozen_params=["fc1.bias"] if kind == "mlp" else None,
+    )  # fmt: skip
+
+
+@contextmanager
+def session(
+    kind: str = "mlp", *, optimizer: str = "AdamW", nominal: bool = False, checkpoint: bytes | None = None,
+    options: dict[str, Any] | None = None,
+) -> Iterator[trainweb.TrainingSession]:  # fmt: skip
+    """A session, released at the end."""
+    made = artifacts(kind, optimizer)
+    source = checkpoint or (made.nominal_checkpoint if nominal else made.checkpoint)
+    assert source is not None
+    state = trainweb.CheckpointState.load_checkpoint(source)
+    with trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model, options) as s:
+        yield s
+
+
+def batch(kind: str = "mlp", n: int = 6, seed: int = 0) -> dict[str, np.ndarray]:
+    """Feeds of a train step."""
+    rng = np.random.default_rng(seed)
+    if kind == "mlp":
+        return {"x": rng.standard_normal((n, 5)).astype(np.float32), "labels": rng.integers(0, 3, n)}
+    if kind == "batch_norm":
+        return {"x": rng.standard_normal((n, 2, 4, 4)).astype(np.float32), "labels": rng.integers(0, 2, n)}
+    if kind == "dropout":
+        return {"x": np.ones((n, 50), np.float32), "target": np.zeros((n, 1), np.float32)}
+    feeds = {"ids": rng.integers(0, 5, (n, 3)), "labels": rng.integers(0, 2, n)}
+    return feeds | ({"offset": np.array([2])} if kind == "computed" else {})
+
+
+def warm(s: trainweb.TrainingSession, kind: str = "mlp") -> None:
+    """A step of everything, so that nothing is at its start value."""
+    s.train_step(batch(kind, seed=7))
+    s.optimizer_step()
+    s.set_learning_rate(0.0125)
+    s.train_step(batch(kind, seed=8))
+
+
+def snapshot(s: trainweb.TrainingSession) -> dict[str, Any]:
+    """All a session remembers: parameters, gradients, moments and the words of its state."""
+    host = s.core.host
+    contents = {
+        k: host.read_segment(k, 0, size) for k, size in enumerate(host.sizes) if k not in (ARENA, CONSTANTS)
+    }
+    return {
+        "segments": contents, "lr": host.read_state("f", LR_WORD), "step": host.read_state("q", STEP_WORD),
+        "nominal": s.core.state.is_nominal, "properties": dict(s.core.state.properties.items()),
+    }  # fmt: skip
+
+
+@contextmanager
+def unchanged(s: trainweb.TrainingSession) -> Iterator[None]:
+    """Fail unless what happens inside leaves the session as it was."""
+    before = snapshot(s)
+    yield
+    assert snapshot(s) == before

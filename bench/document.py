@@ -21,6 +21,7 @@ RESULTS = BUILD / "results"
 PAGE = ROOT / "docs" / "performance.md"
 BARS = {"A": 2.0, "B": 1.75, "C": 2.5, "D": 2.2, "Dn": 2.2, "E": 1.8, "F": 2.5}
 """How many times faster than onnxruntime-web with as many threads trainweb is to be."""
+SHOWN_SHARE = 0.02
 OURS = {1: "trainweb", 2: "trainweb-t2"}
 
 Result = dict[str, Any]
@@ -181,6 +182,23 @@ def scaling_block(data: Result) -> str:
     return "\n".join(lines)
 
 
+def hotspots_block(data: Result) -> str:
+    """Share of a step's time by kernel, the largest first."""
+    lines = ["| model | ms, profiled | kernels by share of the time (calls) |", "|---|---|---|"]
+    for model, found in data.items():
+        if model == "machine":
+            continue
+        by_kernel: dict[str, list[float]] = {}
+        for text, _, ms in [*found["train"], *found["optimizer"]]:
+            by_kernel.setdefault(text.split("(")[0].split()[0], []).append(ms)
+        total = sum(sum(times) for times in by_kernel.values())
+        ordered = sorted(by_kernel.items(), key=lambda kv: -sum(kv[1]))
+        shown = [(name, sum(times) / total, len(times)) for name, times in ordered if sum(times) > SHOWN_SHARE * total]
+        parts = ", ".join(f"{name} {100 * share:.0f} % ({n})" for name, share, n in shown)
+        lines.append(f"| {model} | {total:.2f} | {parts} |")
+    return "\n".join([*lines, _noise(data)])
+
+
 def _span(values: list[int]) -> str:
     return f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
@@ -215,7 +233,13 @@ def main() -> int:
         text = put(text, "steps", steps_block(found, runs))
         text = put(text, "ratios", ratios_block(found))
         text = put(text, "losses", losses_block(found))
-    makers = {"startup": startup_block, "compile": compile_block, "memory": memory_block, "scaling": scaling_block}
+    makers = {
+        "startup": startup_block,
+        "compile": compile_block,
+        "memory": memory_block,
+        "scaling": scaling_block,
+        "hotspots": hotspots_block,
+    }
     for name, make in makers.items():
         path = RESULTS / f"{name}.json"
         if path.is_file():

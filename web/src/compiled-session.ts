@@ -84,13 +84,23 @@ export class PlanRunner {
       return known;
     }
     const signature = feeds.map(({ name, dtype, dims }) => ({ name, dtype, dims }));
-    const plan = this.#source.plan(kind, signature);
+    const plan = this.#ask(kind, signature);
     if (plan.generation !== this.#generation) {
       this.#plans.clear();
       this.#generation = plan.generation;
     }
     this.#plans.set(key, plan);
     return plan;
+  }
+
+  #ask(kind: string, signature: Signature): LoadedPlan {
+    try {
+      return this.#source.plan(kind, signature);
+    } catch (error) {
+      // Memory that ran out on the way may have moved the plans that are known.
+      this.#plans.clear();
+      throw error;
+    }
   }
 
   #write(slot: Slot, feeds: readonly NamedTensor[]): void {

@@ -253,10 +253,8 @@ class SessionCore:
         overwrite = bool(self.host.read_state("I", 0)[0]) if kind == "train" else True
         key = (*key, overwrite)
         if key not in self._plans:
-            self._plans[key] = self.host.load(
-                self.compile_step(kind, feeds, overwrite)
-            )
-        return self._plans[key]
+            self._plans[key] = self.host.load(self.compile_step(kind, feeds, overwrite))
+        return self.host.ready(self._plans[key])
 
     def compile_step(
         self, kind: str, feeds: Mapping[str, TensorType], overwrite: bool
@@ -286,7 +284,7 @@ class SessionCore:
             raise CheckpointError("The optimizer state cannot be constructed. Please load the model parameters first.")
         if "optimizer" not in self._plans:
             self._plans["optimizer"] = self.host.load(self.compile_optimizer())
-        return self._plans["optimizer"]
+        return self.host.ready(self._plans["optimizer"])
 
     def compile_optimizer(self) -> Plan:
         """Compile an optimizer step."""
@@ -417,7 +415,7 @@ class SessionCore:
             )
         if "scheduler" not in self._plans:
             self._plans["scheduler"] = self.host.load(self.compile_scheduler())
-        return self._plans["scheduler"]
+        return self.host.ready(self._plans["scheduler"])
 
     def compile_scheduler(self) -> Plan:
         """Compile a scheduler step."""

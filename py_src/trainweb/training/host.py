@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.compiler.lower import ARENA, CONSTANTS, STATE, STATE_WORDS
 from trainweb.compiler.plan import (
-    CODE_BASE_WORD, FAILED_WORD, HEADER_WORDS, PROFILE_WORD, SEGMENT_WORDS, STATE_WORD, STATUS_WORD, Plan, Slot,
+    CODE_BASE_WORD, HEADER_WORDS, PROFILE_WORD, SEGMENT_WORDS, STATE_WORD, STATUS_WORD, Plan, Slot,
 )  # fmt: skip
 from trainweb.errors import EngineError, FeedError, ReleasedError, TrainwebError
 from trainweb.model.graph import Tensor
@@ -56,16 +56,14 @@ class PlanHost:
         if bases is not None:
             self.bases[CONSTANTS + 1 :] = bases[CONSTANTS + 1 :]
             return
-        for k, size in enumerate(self.sizes):
-            if size and k not in (ARENA, CONSTANTS):
-                self.bases[k] = self._alloc(size)
-                engine.write(self.bases[k], bytes(size))
-
-    def _alloc(self, nbytes: int) -> int:
-        ptr = self.engine.alloc(nbytes)
-        if not ptr:
-            raise EngineError(f"Kernel memory has no room for {nbytes} more bytes.")
-        return ptr
+        try:
+            for k, size in enumerate(self.sizes):
+                if size and k not in (ARENA, CONSTANTS):
+                    self.bases[k] = engine.alloc(size)
+                    engine.write(self.bases[k], bytes(size))
+        except BaseException:
+            self.release()
+            raise
 
     def check(self) -> None:
         """Raise ReleasedError after release."""
@@ -82,7 +80,7 @@ class PlanHost:
         constants = 0
         if plan.constants:
             if plan.constants not in self._constants:
-                self._constants[plan.constants] = self._alloc(len(plan.constants))
+                self._constants[plan.constants] = self.engine.alloc(len(plan.constants))
                 self.engine.write(self._constants[plan.constants], plan.constants)
             constants = self._constants[plan.constants]
         code_base = 0
@@ -90,22 +88,30 @@ class PlanHost:
             if plan.code not in self._code:
                 self._code[plan.code] = self.engine.load_code(plan.code)
             code_base = self._code[plan.code]
-        loaded = LoadedPlan(plan, self._alloc(len(plan.words)), constants, code_base)
+        loaded = LoadedPlan(plan, self.engine.alloc(len(plan.words)), constants, code_base)
         self.loaded.append(loaded)
         self._write(loaded)
         return loaded
 
+    def ready(self, loaded: LoadedPlan) -> LoadedPlan:
+        """`loaded` with an arena to run in, even if memory ran out as the arena grew for another plan."""
+        if loaded.plan.arena_bytes > self.sizes[ARENA]:
+            self._grow_arena(loaded.plan.arena_bytes)
+        return loaded
+
     def _grow_arena(self, nbytes: int) -> None:
+        # The old one first: both together may be more than there is.
         if self.bases[ARENA]:
             self.engine.free(self.bases[ARENA])
-            self.bases[ARENA] = 0
-        self.sizes[ARENA] = 0
-        self.bases[ARENA] = self._alloc(nbytes)
-        self.sizes[ARENA] = nbytes
-        # Feeds and results moved: plans are relocated again, cached addresses are void.
-        self.generation += 1
-        for loaded in self.loaded:
-            self._write(loaded)
+        self.bases[ARENA] = self.sizes[ARENA] = 0
+        try:
+            self.bases[ARENA] = self.engine.alloc(nbytes)
+            self.sizes[ARENA] = nbytes
+        finally:
+            # Feeds and results moved: plans are relocated again, cached addresses are void.
+            self.generation += 1
+            for loaded in self.loaded:
+                self._write(loaded)
 
     def _write(self, loaded: LoadedPlan) -> None:
         words = bytearray(loaded.plan.words)
@@ -159,7 +165,7 @@ class PlanHost:
     def profile(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor], runs: int) -> list[float]:
         """Milliseconds per instruction, the mean over `runs` runs."""
         n = len(loaded.plan.nodes)
-        times = self._alloc(8 * max(n, 1))
+        times = self.engine.alloc(8 * max(n, 1))
         self.engine.write(times, bytes(8 * n))
         self.engine.write(loaded.ptr + 4 * PROFILE_WORD, struct.pack("<I", times))
         try:

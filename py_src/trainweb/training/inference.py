@@ -66,7 +66,7 @@ class InferenceCore:
                     bindings=self.bindings, segment_bytes=self.host.sizes, arena_limit=self.limits.arena_bytes,
                 )
             )  # fmt: skip
-        return self._plans[key]
+        return self.host.ready(self._plans[key])
 
     def run(self, feeds: Mapping[str, Tensor], outputs: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Outputs by name."""

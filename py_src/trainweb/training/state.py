@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,8 +178,10 @@ class Parameter:
 
     @property
     def grad(self) -> np.ndarray | None:
-        """A copy of the accumulated gradient: zeros before the first step, None for a frozen parameter
-        and where no session uses the state."""
+        """A copy of the accumulated gradient: zeros before the first step.
+
+        None for a frozen parameter, and where no session uses the state.
+        """
         from trainweb.training.arrays import to_numpy
 
         core = self._state.core
@@ -252,9 +255,10 @@ def property_value(value: Any) -> PropertyValue:
     """`value` as a checkpoint keeps it: bool as int, int beyond 64 bits as float, float as float32."""
     if isinstance(value, str):
         return value
-    if isinstance(value, int) and int(value) in INT64_RANGE:
+    # The abstract types: numpy's scalars are numbers too.
+    if isinstance(value, Integral) and int(value) in INT64_RANGE:
         return int(value)
-    if isinstance(value, (int, float)):
+    if isinstance(value, Real):
         return as_float32(float(value))
     raise TypeError(f"A property must be an int, float or str, got {type(value).__name__}.")
 

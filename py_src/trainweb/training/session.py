@@ -178,11 +178,9 @@ class TrainingSession:
         """
         array = np.frombuffer(buffer, np.uint8) if isinstance(buffer, (bytes, bytearray, memoryview)) else buffer
         array = np.asarray(array)
-        if array.dtype not in (np.float32, np.uint8):
+        if array.dtype.newbyteorder("=") not in (np.float32, np.uint8):
             raise FeedError(f"A parameter buffer must be float32, or bytes; got {array.dtype}.")
-        if array.dtype.byteorder == ">":
-            array = array.astype("<f4")
-        self.core.load_parameters_buffer(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, trainable_only)
+        self.core.load_parameters_buffer(from_numpy("buffer", array).data, trainable_only)
 
     def get_parameter(self, name: str) -> np.ndarray:
         """A copy of one parameter."""

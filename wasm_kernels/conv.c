@@ -374,12 +374,13 @@ static int32_t volume(const conv_pass *p, bool out) {
 static void run_class(const conv_pass *p, const conv_axis axis[3], const conv_box *box, const conv_layout *l,
                       const int32_t *offsets, const float *sources, const float *w, int32_t m_block) {
     bool last = box->channel0 + box->channels == p->in_channels;
-    int32_t taps = n_taps(axis), blocks = row_blocks(p->out_channels);
-    int32_t first = m_block * blocks / p->m_blocks, end = (m_block + 1) * blocks / p->m_blocks;
+    row_split split = split_rows(p->out_channels);
+    int32_t taps = n_taps(axis);
+    int32_t first = m_block * split.count / p->m_blocks, end = (m_block + 1) * split.count / p->m_blocks;
     int32_t depth = (axis[0].out_first + box->depth * axis[0].out_step) * axis[1].out * axis[2].out;
     strip_out o = {0, volume(p, true), axis[2].out_step, 0, p->accumulate || box->channel0 > 0, p->relu && last};
     for (int32_t i = first; i < end; i++) {
-        int32_t m = row_block_start(p->out_channels, i), rows = row_block_start(p->out_channels, i + 1) - m;
+        int32_t m = split_start(&split, i), rows = split_height(&split, i);
         int32_t channel = box->group * p->out_channels + m;
         o.y = p->y + (box->n * p->groups * p->out_channels + channel) * o.channel_stride + depth;
         o.bias = p->bias && last ? p->bias + channel : 0;
@@ -487,7 +488,7 @@ static bool choose_boxes(conv_pass *p) {
     p->row_blocks = ceil_div(p->axis[1].count, p->rows);
     p->col_blocks = ceil_div(p->axis[2].count, p->cols);
     p->m_blocks = 1;
-    while (p->m_blocks < row_blocks(p->out_channels) && boxes * p->row_blocks * p->m_blocks < want) p->m_blocks++;
+    while (p->m_blocks < split_rows(p->out_channels).count && boxes * p->row_blocks * p->m_blocks < want) p->m_blocks++;
     return true;
 }
 

@@ -22,6 +22,7 @@ typedef struct {
     bool a_rows; /* read a in place: its rows are contiguous */
     float *packed_a, *packed_b;
     tile_out out;
+    row_split rows; /* of mc */
     int32_t row_chunks, col_chunks;
 } gemm_block;
 
@@ -50,12 +51,12 @@ TW_INLINE void pack_copy(const int32_t width, float *out, const float *src, int3
     }
 }
 
-/* The same for any width from 4 to 8: the second four overlap the first. */
-static void pack_copy_narrow(float *out, int32_t width, const float *src, int32_t step, int32_t k) {
-    for (int32_t p = 0; p < k; p++, out += width, src += step) {
-        f32x4 low = load4(src), high = load4(src + width - 4);
-        store4(out, low);
-        store4(out + width - 4, high);
+/* Six lines or fewer in panels of 8, which keeps the stores aligned: unaligned ones take several times as long. */
+TW_INLINE void pack_copy_rows(const int32_t lines, float *out, const float *src, int32_t step, int32_t k) {
+    for (int32_t p = 0; p < k; p++, out += 8, src += step) {
+        store4(out, load4(src));
+        if (lines == 5) store4(out + 4, wasm_v128_load32_zero(src + 4));
+        if (lines == 6) store4(out + 4, wasm_v128_load64_zero(src + 4));
     }
 }
 
@@ -78,8 +79,11 @@ static void pack_panel(float *out, int32_t width, const float *src, int32_t line
         pack_copy(8, out, src, step, k);
     } else if (lines == 4 && width == 4 && line == 1) {
         pack_copy(4, out, src, step, k);
-    } else if (lines >= 4 && lines == width && line == 1) {
-        pack_copy_narrow(out, width, src, step, k);
+    } else if (width == 8 && line == 1 && lines <= 6) {
+        if (lines == 6) pack_copy_rows(6, out, src, step, k);
+        else if (lines == 5) pack_copy_rows(5, out, src, step, k);
+        else if (lines == 4) pack_copy_rows(4, out, src, step, k);
+        else pack_any(out, width, src, lines, line, step, k);
     } else if (lines == 8 && width == 8 && step == 1) {
         pack_transposed(8, out, src, line, k);
     } else if (lines == 4 && width == 4 && step == 1) {
@@ -89,27 +93,46 @@ static void pack_panel(float *out, int32_t width, const float *src, int32_t line
     }
 }
 
-enum { PANELS_PER_CHUNK = 8 };
+/* Where lines lie side by side, a task packs a few steps of the depth for all panels: memory is then read in long runs.
+   Where they are contiguous along the depth, it packs a few panels. */
+enum { PACKED_ROWS = 8, PANELS_AT_A_TIME = 8, DEPTH_AT_A_TIME = 16 };
+
+typedef struct {
+    int32_t first, end, k, depth; /* panels; steps of the depth */
+} pack_range;
+
+static int32_t pack_tasks(int32_t line, int32_t panels, int32_t kc) {
+    return line == 1 ? ceil_div(kc, DEPTH_AT_A_TIME) : ceil_div(panels, PANELS_AT_A_TIME);
+}
+
+static pack_range pack_task(int32_t line, int32_t panels, int32_t kc, int32_t chunk) {
+    if (line == 1) {
+        int32_t k = chunk * DEPTH_AT_A_TIME;
+        return (pack_range){0, panels, k, min_i32(DEPTH_AT_A_TIME, kc - k)};
+    }
+    int32_t first = chunk * PANELS_AT_A_TIME;
+    return (pack_range){first, min_i32(panels, first + PANELS_AT_A_TIME), 0, kc};
+}
 
 static void pack_b_chunk(const void *args, int32_t chunk) {
     const gemm_block *b = args;
     const gemm_problem *p = b->problem;
-    int32_t end = min_i32(b->nc, (chunk + 1) * PANELS_PER_CHUNK * TILE_COLS);
-    for (int32_t j = chunk * PANELS_PER_CHUNK * TILE_COLS; j < end; j += TILE_COLS) {
-        int32_t lines = min_i32(TILE_COLS, b->nc - j);
-        const float *src = p->b + (b->n0 + j) * p->b_col + b->k0 * p->b_row;
-        pack_panel(b->packed_b + j * b->kc, lines > 4 ? 8 : 4, src, lines, p->b_col, p->b_row, b->kc);
+    pack_range r = pack_task(p->b_col, ceil_div(b->nc, TILE_COLS), b->kc, chunk);
+    for (int32_t i = r.first; i < r.end; i++) {
+        int32_t col = i * TILE_COLS, lines = min_i32(TILE_COLS, b->nc - col), width = lines > 4 ? 8 : 4;
+        const float *src = p->b + (b->n0 + col) * p->b_col + (b->k0 + r.k) * p->b_row;
+        pack_panel(b->packed_b + col * b->kc + r.k * width, width, src, lines, p->b_col, p->b_row, r.depth);
     }
 }
 
 static void pack_a_chunk(const void *args, int32_t chunk) {
     const gemm_block *b = args;
     const gemm_problem *p = b->problem;
-    int32_t end = min_i32(row_blocks(b->mc), (chunk + 1) * PANELS_PER_CHUNK);
-    for (int32_t i = chunk * PANELS_PER_CHUNK; i < end; i++) {
-        int32_t row = row_block_start(b->mc, i), rows = row_block_start(b->mc, i + 1) - row;
-        const float *src = p->a + (b->m0 + row) * p->a_row + b->k0 * p->a_col;
-        pack_panel(b->packed_a + row * b->kc, rows, src, rows, p->a_row, p->a_col, b->kc);
+    pack_range r = pack_task(p->a_row, b->rows.count, b->kc, chunk);
+    for (int32_t i = r.first; i < r.end; i++) {
+        int32_t row = split_start(&b->rows, i), rows = split_height(&b->rows, i);
+        const float *src = p->a + (b->m0 + row) * p->a_row + (b->k0 + r.k) * p->a_col;
+        pack_panel(b->packed_a + (i * b->kc + r.k) * PACKED_ROWS, PACKED_ROWS, src, rows, p->a_row, p->a_col, r.depth);
     }
 }
 
@@ -242,7 +265,7 @@ TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool in_p
     f32x4 bv[2];
     UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * (u * vecs + j));
     UNROLL for (int32_t i = 0; i < rows; i++) {
-        f32x4 av = load_splat(in_place ? line[i] + u : line[0] + u * rows + i);
+        f32x4 av = load_splat(in_place ? line[i] + u : line[0] + u * PACKED_ROWS + i);
         UNROLL for (int32_t j = 0; j < vecs; j++) {
             acc[i][j] = madd(av, bv[j], acc[i][j]);
             IN_ORDER(acc[i][j]);
@@ -250,12 +273,12 @@ TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool in_p
     }
 }
 
-/* a(i, p) = a[i * row + p] if `in_place`, else a[i + p * rows]; b(p, j) = b[p * 4 * vecs + j]. */
+/* a(i, p) = a[i * row + p] if `in_place`, else a[i + p * PACKED_ROWS]; b(p, j) = b[p * 4 * vecs + j]. */
 TW_INLINE void tile(const int32_t rows, const int32_t vecs, const bool in_place, int32_t k, const float *a, int32_t a_row,
                     const float *b, const tile_out *o, int32_t row, int32_t col, int32_t cols) {
     f32x4 acc[TILE_ROWS][2];
     const float *line[TILE_ROWS];
-    const int32_t lines = in_place ? rows : 1, step = in_place ? 1 : rows;
+    const int32_t lines = in_place ? rows : 1, step = in_place ? 1 : PACKED_ROWS;
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
     }
@@ -301,7 +324,7 @@ static const tile_fn tiles[TILE_ROWS][2][2] = {
 static void compute_chunk(const void *args, int32_t chunk) {
     const gemm_block *b = args;
     const gemm_problem *p = b->problem;
-    int32_t blocks = row_blocks(b->mc), panels = ceil_div(b->nc, TILE_COLS);
+    int32_t blocks = b->rows.count, panels = ceil_div(b->nc, TILE_COLS);
     int32_t rc = chunk / b->col_chunks, cc = chunk % b->col_chunks;
     int32_t first_block = rc * blocks / b->row_chunks, end_block = (rc + 1) * blocks / b->row_chunks;
     int32_t first_panel = cc * panels / b->col_chunks, end_panel = (cc + 1) * panels / b->col_chunks;
@@ -309,8 +332,8 @@ static void compute_chunk(const void *args, int32_t chunk) {
         int32_t col = panel * TILE_COLS, cols = min_i32(TILE_COLS, b->nc - col);
         const float *pb = b->packed_b + col * b->kc;
         for (int32_t i = first_block; i < end_block; i++) {
-            int32_t row = row_block_start(b->mc, i), rows = row_block_start(b->mc, i + 1) - row;
-            const float *pa = b->a_rows ? p->a + (b->m0 + row) * p->a_row + b->k0 : b->packed_a + row * b->kc;
+            int32_t row = split_start(&b->rows, i), rows = split_height(&b->rows, i);
+            const float *pa = b->a_rows ? p->a + (b->m0 + row) * p->a_row + b->k0 : b->packed_a + i * b->kc * PACKED_ROWS;
             tiles[rows - 1][cols <= 4][b->a_rows](b->kc, pa, p->a_row, pb, &b->out, b->m0 + row, b->n0 + col, cols);
         }
     }
@@ -319,13 +342,13 @@ static void compute_chunk(const void *args, int32_t chunk) {
 /* ---- blocking ---- */
 
 /* Multiply-adds a chunk should hold at least: 20 us of work against a fork-join of up to 10. */
-enum { CHUNK_WORK = 1 << 19, MAX_CHUNKS_A_SIDE = 16 };
+enum { CHUNK_WORK = 1 << 19, CHUNKS = 16 };
 
 /* Chunks of a block depend on its shape only; rows first, since the panels of b are shared by all rows. */
 static void split_block(gemm_block *b) {
     double work = (double)b->mc * b->nc * b->kc;
-    int32_t want = work < 16.0 * CHUNK_WORK ? (int32_t)(work / CHUNK_WORK) : 16;
-    b->row_chunks = max_i32(1, min_i32(want, row_blocks(b->mc) / 4));
+    int32_t want = work < (double)CHUNKS * CHUNK_WORK ? (int32_t)(work / CHUNK_WORK) : CHUNKS;
+    b->row_chunks = max_i32(1, min_i32(want, b->rows.count / 4));
     b->col_chunks = max_i32(1, min_i32(ceil_div(want, b->row_chunks), ceil_div(b->nc, TILE_COLS) / 4));
 }
 
@@ -452,7 +475,8 @@ static void fill_without_product(const gemm_problem *p) {
     }
 }
 
-static void gemm_blocked(const gemm_problem *problem, float *packed, int32_t nc_max, int32_t mc_max, run_fn run) {
+static void gemm_blocked(const gemm_problem *problem, float *packed_b, float *packed_a, int32_t nc_max, int32_t mc_max,
+                         run_fn run) {
     if (problem->m == 0 || problem->n == 0) return;
     if (problem->k == 0) {
         fill_without_product(problem);
@@ -464,7 +488,7 @@ static void gemm_blocked(const gemm_problem *problem, float *packed, int32_t nc_
     int32_t k_blocks = ceil_div(p.k, GEMM_KC), n_blocks = ceil_div(p.n, nc_max), m_blocks = ceil_div(p.m, mc_max);
     int32_t kc = ceil_div(p.k, k_blocks), mc = ceil_div(p.m, m_blocks);
     int32_t nc = min_i32(nc_max, ceil_div(ceil_div(p.n, n_blocks), TILE_COLS) * TILE_COLS);
-    gemm_block b = {.problem = &p, .a_rows = p.a_col == 1, .packed_b = packed};
+    gemm_block b = {.problem = &p, .a_rows = p.a_col == 1, .packed_b = packed_b, .packed_a = packed_a};
     for (b.n0 = 0; b.n0 < p.n; b.n0 += nc) {
         b.nc = min_i32(nc, p.n - b.n0);
         for (b.k0 = 0; b.k0 < p.k; b.k0 += kc) {
@@ -472,11 +496,11 @@ static void gemm_blocked(const gemm_problem *problem, float *packed, int32_t nc_
             bool first = b.k0 == 0, last = b.k0 + b.kc == p.k;
             b.out = (tile_out){p.c, p.c_row, p.c_col, last ? p.bias : 0, p.bias_row, p.bias_col, p.alpha, p.beta,
                                !first || p.accumulate, last && p.activation == ACTIVATION_RELU};
-            run(pack_b_chunk, &b, ceil_div(b.nc, PANELS_PER_CHUNK * TILE_COLS));
-            b.packed_a = packed + ((b.nc + 3) & ~3) * b.kc;
+            run(pack_b_chunk, &b, pack_tasks(p.b_col, ceil_div(b.nc, TILE_COLS), b.kc));
             for (b.m0 = 0; b.m0 < p.m; b.m0 += mc) {
                 b.mc = min_i32(mc, p.m - b.m0);
-                if (!b.a_rows) run(pack_a_chunk, &b, ceil_div(row_blocks(b.mc), PANELS_PER_CHUNK));
+                b.rows = split_rows(b.mc);
+                if (!b.a_rows) run(pack_a_chunk, &b, pack_tasks(p.a_row, b.rows.count, b.kc));
                 split_block(&b);
                 run(compute_chunk, &b, b.row_chunks * b.col_chunks);
             }
@@ -485,15 +509,18 @@ static void gemm_blocked(const gemm_problem *problem, float *packed, int32_t nc_
 }
 
 /* Blocks that fit thread_scratch. */
-enum { SERIAL_NC = 256, SERIAL_MC = 192 };
-_Static_assert(GEMM_KC * (SERIAL_NC + SERIAL_MC) * 4 <= THREAD_SCRATCH_BYTES, "blocks of gemm_serial");
+enum { GEMM_MC = 64 * TILE_ROWS, SERIAL_NC = 256, SERIAL_MC = 32 * TILE_ROWS };
+_Static_assert(GEMM_KC * (SERIAL_NC + SERIAL_MC / TILE_ROWS * PACKED_ROWS) * 4 <= THREAD_SCRATCH_BYTES, "gemm_serial");
+_Static_assert(GEMM_MC / TILE_ROWS * PACKED_ROWS <= GEMM_PACKED_A, "rows that are packed at a time");
 
 void gemm_serial(const gemm_problem *problem) {
-    gemm_blocked(problem, thread_scratch(), SERIAL_NC, SERIAL_MC, run_here);
+    float *scratch = thread_scratch();
+    gemm_blocked(problem, scratch, scratch + GEMM_KC * SERIAL_NC, SERIAL_NC, SERIAL_MC, run_here);
 }
 
 void gemm_parallel(const gemm_problem *problem, float *packed) {
-    gemm_blocked(problem, packed, GEMM_NC, GEMM_MC, parallel_for);
+    int32_t wide = min_i32((max_i32(problem->m, problem->n) + 3) & ~3, GEMM_NC);
+    gemm_blocked(problem, packed, packed + min_i32(problem->k, GEMM_KC) * wide, GEMM_NC, GEMM_MC, parallel_for);
 }
 
 /* ---- the kernel ---- */

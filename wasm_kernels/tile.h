@@ -16,10 +16,16 @@ enum { TILE_COLS = 8 };
 
 #define UNROLL _Pragma("clang loop unroll(full)")
 
-/* Splits `total` rows into blocks of at most TILE_ROWS of nearly equal height: short tiles leave the adders idle. */
-TW_INLINE int32_t row_blocks(int32_t total) { return (total + TILE_ROWS - 1) / TILE_ROWS; }
-TW_INLINE int32_t row_block_start(int32_t total, int32_t block) {
-    int32_t n = row_blocks(total), base = total / n, longer = total % n;
-    return block * base + (block < longer ? block : longer);
+/* Rows in blocks of at most TILE_ROWS of nearly equal height: short tiles leave the adders idle. */
+typedef struct {
+    int32_t count, height, longer; /* the first `longer` blocks have one row more */
+} row_split;
+
+TW_INLINE row_split split_rows(int32_t total) {
+    row_split s = {(total + TILE_ROWS - 1) / TILE_ROWS, 0, 0};
+    if (s.count) s.height = total / s.count, s.longer = total % s.count;
+    return s;
 }
+TW_INLINE int32_t split_start(const row_split *s, int32_t block) { return block * s->height + min_i32(block, s->longer); }
+TW_INLINE int32_t split_height(const row_split *s, int32_t block) { return s->height + (block < s->longer); }
 #endif

@@ -245,10 +245,11 @@ static const tile_fn tiles[TILE_ROWS][2][2] = {
 /* c[m][4 or 8] (+)= a b, by blocks of rows of two heights. */
 static void product(bool gradient, bool narrow, int32_t m, int32_t k, const float *a, int32_t a_row, const float *b,
                     int32_t b_row, float *c, int32_t c_row, bool add) {
-    int32_t blocks = row_blocks(m), rows = m / blocks, longer = m % blocks, split = longer * (rows + 1);
-    if (longer) tiles[rows][gradient][narrow](longer, k, a, a_row, b, b_row, c, c_row, add);
-    a += gradient ? split : split * a_row;
-    tiles[rows - 1][gradient][narrow](blocks - longer, k, a, a_row, b, b_row, c + split * c_row, c_row, add);
+    row_split s = split_rows(m);
+    int32_t row = split_start(&s, s.longer);
+    if (s.longer) tiles[s.height][gradient][narrow](s.longer, k, a, a_row, b, b_row, c, c_row, add);
+    a += gradient ? row : row * a_row;
+    tiles[s.height - 1][gradient][narrow](s.count - s.longer, k, a, a_row, b, b_row, c + row * c_row, c_row, add);
 }
 
 /* ---- blocks ---- */

@@ -36,11 +36,15 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("-o", "--output", type=Path, default=Path(), help="existing folder to write to")
     p.add_argument("--loss", default="CrossEntropyLoss", help="MSELoss, CrossEntropyLoss, BCEWithLogitsLoss or L1Loss")
     p.add_argument("--optimizer", default="AdamW", help="AdamW or SGD")
-    p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="name or regular expression of parameters not to train")
-    p.add_argument("--output-name", action="append", default=[], metavar="NAME", help="tensor that the steps output besides the loss")
+    p.add_argument("--freeze", action="append", default=[], metavar="PATTERN",
+                   help="name or regular expression of parameters not to train")  # fmt: skip
+    p.add_argument("--output-name", action="append", default=[], metavar="NAME",
+                   help="tensor that the steps output besides the loss")  # fmt: skip
     p.set_defaults(run=_artifacts)
 
-    p = commands.add_parser("inspect", help="show the inputs, outputs and operators of a model, or what a checkpoint holds")
+    p = commands.add_parser(
+        "inspect", help="show the inputs, outputs and operators of a model, or what a checkpoint holds"
+    )
     p.add_argument("file", type=Path, help="a .onnx model or a checkpoint")
     p.set_defaults(run=_inspect)
 
@@ -70,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_artifacts(p: argparse.ArgumentParser) -> None:
-    p.add_argument("artifacts", type=Path, help="folder with training_model.onnx, eval_model.onnx, optimizer_model.onnx, checkpoint")
+    p.add_argument("artifacts", type=Path, help=f"folder with {', '.join(ARTIFACT_FILES.values())}, checkpoint")
     p.add_argument("--checkpoint", type=Path, help="another checkpoint than the folder's")
 
 
@@ -92,14 +96,15 @@ def _open(args: argparse.Namespace, *, optimizer: bool = True):  # type: ignore[
 def _artifacts(args: argparse.Namespace) -> None:
     from trainweb.artifacts import LossType, OptimType, generate_artifacts
 
-    kinds = {}
-    for name, given, enum in (("loss", args.loss, LossType), ("optimizer", args.optimizer, OptimType)):
+    kinds: tuple[tuple[str, str, type[LossType | OptimType]], ...] = (
+        ("loss", args.loss, LossType), ("optimizer", args.optimizer, OptimType),
+    )  # fmt: skip
+    for name, given, enum in kinds:
         if given not in enum.__members__:
             raise ValueError(f"--{name} {given!r} is none of {', '.join(enum.__members__)}.")
-        kinds[name] = enum[given]
     generate_artifacts(
-        args.model, frozen_params=args.freeze or None, artifact_directory=args.output,
-        additional_output_names=args.output_name or None, **kinds,
+        args.model, loss=LossType[args.loss], optimizer=OptimType[args.optimizer], frozen_params=args.freeze or None,
+        artifact_directory=args.output, additional_output_names=args.output_name or None,
     )  # fmt: skip
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
 
@@ -121,7 +126,8 @@ def _inspect_checkpoint(data: bytes) -> None:
         for t in tensors:
             print(f"  {kind:9} {t.name}  {t.dtype}{list(t.shape)}")
     for g in c.groups:
-        print(f"  optimizer {g.name}: step {g.step}, initial rate {g.initial_lr:g}, state of {len(g.states)} parameters")
+        rate = f"initial rate {g.initial_lr:g}"
+        print(f"  optimizer {g.name}: step {g.step}, {rate}, state of {len(g.states)} parameters")
     for name, value in c.properties.items():
         print(f"  property  {name} = {value!r}")
 
@@ -158,7 +164,9 @@ def _train(args: argparse.Namespace) -> None:
         names = session.input_names()
         missing = [n for n in names if n not in data.files]
         if missing:
-            raise FeedError(f"{args.data} has no array {', '.join(missing)}; the training inputs are {', '.join(names)}.")
+            raise FeedError(
+                f"{args.data} has no array {', '.join(missing)}; the training inputs are {', '.join(names)}."
+            )
         arrays = {n: data[n] for n in names}
         sizes = {n: len(a) for n, a in arrays.items()}
         if len(set(sizes.values())) != 1:
@@ -170,7 +178,8 @@ def _train(args: argparse.Namespace) -> None:
             order, losses = rng.permutation(n), []
             for start in range(0, n - n % args.batch_size or n, args.batch_size):
                 rows = order[start : start + args.batch_size]
-                losses.append(float(session.train_step({k: a[rows] for k, a in arrays.items()}, [loss_name])[loss_name]))
+                results = session.train_step({k: a[rows] for k, a in arrays.items()}, [loss_name])
+                losses.append(float(results[loss_name]))
                 session.optimizer_step()
                 session.lazy_reset_grad()
             print(f"epoch {epoch + 1}/{args.epochs}  loss {np.mean(losses):.5f}")

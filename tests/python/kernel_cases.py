@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-
 from tests.python.kernel_runner import KernelRunner
 
 ENGINE = Path(__file__).resolve().parents[2] / "py_src" / "trainweb" / "engine"

@@ -1,6 +1,6 @@
 """Run one kernel on numpy arrays: a plan of one instruction, operands walled in by canaries.
 
-Inputs lie between NaN-filled walls, so that a value read from outside reaches the result; walls are checked afterwards, and
+Inputs lie between NaN-filled walls, so that a value read from outside reaches the result; walls are checked then, and
 the operand named by `last` ends where the memory ends, so that any read or write past it traps.
 """
 
@@ -110,10 +110,12 @@ class KernelRunner:
             else:
                 values = scalars[n] if a["count"] > 1 else [scalars[n]]
                 assert len(values) == a["count"], n
-                words += struct.unpack(f"<{len(values)}I", struct.pack(f"<{len(values)}{'f' if a['kind'] == 'f32' else 'i'}", *values))
+                kind = "f" if a["kind"] == "f32" else "i"
+                words += struct.unpack(f"<{len(values)}I", struct.pack(f"<{len(values)}{kind}", *values))
         code = [kernel["opcode"] | len(words) << 16, *words]
         total = 20 + 3 + len(buffers) + 2 * len(code)
-        header = [0x4C505754, 1, total, self.description["fingerprint"], 0, 1, len(buffers) // 3, len(code), 1] + [0] * 11
+        fingerprint = self.description["fingerprint"]
+        header = [0x4C505754, 1, total, fingerprint, 0, 1, len(buffers) // 3, len(code), 1, *[0] * 11]
         data = [*header, block[0], block[1], 1, *buffers, *code, *[0] * len(code)]
         assert 4 * total <= PLAN_BYTES
         self.memory.write(self.store, struct.pack(f"<{total}I", *data), plan)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
+from tests.conformance.models import batch_norm_net, make_model, mlp, normal
 
 import trainweb
-from tests.conformance.models import batch_norm_net, make_model, mlp, normal
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
 from trainweb.compiler.lower import ARENA, CONSTANTS
 from trainweb.training.core import LR_WORD, STEP_WORD

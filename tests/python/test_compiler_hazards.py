@@ -5,7 +5,7 @@ Operators emit tidier code than this; what no operator emits today, one may tomo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,15 @@ from trainweb.compiler.epilogue import fuse_epilogues
 from trainweb.compiler.expr import Emitter, Expr
 from trainweb.compiler.fuse import fuse_elementwise
 from trainweb.compiler.lower import (
-    ARENA, GRADIENTS, PARAMETERS, Buf, Builder, ElementwiseCall, Instruction, KernelCall, Storage,
+    ARENA,
+    GRADIENTS,
+    PARAMETERS,
+    Buf,
+    Builder,
+    ElementwiseCall,
+    Instruction,
+    KernelCall,
+    Storage,
 )  # fmt: skip
 from trainweb.compiler.memory import place
 from trainweb.compiler.plan import encode
@@ -102,14 +110,12 @@ class Program:
 
     def expression(self, e: Emitter, xs: tuple[Expr, ...]) -> Expr:
         pool = list(xs)
+        choices: tuple[Callable[[Expr, Expr], Expr], ...] = (
+            e.add, e.sub, e.max, lambda a, _: e.pmax(a, e.const(0)), lambda a, _: e.mul(a, e.const(0.5)),
+            lambda a, _: e.neg(a), lambda a, _: e.tanh(a),
+        )  # fmt: skip
         for _ in range(int(self.rng.integers(1, 4))):
-            a, b = self.pick(pool), self.pick(pool)
-            pool.append(
-                self.pick((
-                    lambda: e.add(a, b), lambda: e.sub(a, b), lambda: e.max(a, b), lambda: e.pmax(a, e.const(0)),
-                    lambda: e.mul(a, e.const(0.5)), lambda: e.neg(a), lambda: e.tanh(a),
-                ))()
-            )  # fmt: skip
+            pool.append(self.pick(choices)(self.pick(pool), self.pick(pool)))
         return pool[-1]
 
     def product(self) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.ops.op_runner import run
 from tests.python.random_graphs import RandomGraph
+
 from trainweb.compiler import compile as compiler
 from trainweb.compiler import memory
 from trainweb.model.graph import Graph, Node, Value

@@ -26,10 +26,10 @@ def products(job: Job) -> None:
         (a_row, a_col), (b_row, b_col) = strides[a](m, k), strides[b](k, n)
         job.call("gemm_f32", a=draw(m * k), b=draw(k * n), bias=draw(n), c=zeros(m, n), m=m, n=n, k=k, a_row=a_row,
                  a_col=a_col, b_row=b_row, b_col=b_col, c_row=n, **flags, **one)  # fmt: skip
-    many = {"batch": [3, 5], "a_batch": [5 * 64 * 40, 64 * 40], "b_batch": [40 * 48, 0], "c_batch": [5 * 64 * 48, 64 * 48],
-            "bias_batch": [0, 0]}  # fmt: skip
-    job.call("gemm_f32", a=draw(15 * 64 * 40), b=draw(3 * 40 * 48), bias=draw(48), c=zeros(15, 64, 48), m=64, n=48, k=40,
-             a_row=40, a_col=1, b_row=48, b_col=1, c_row=48, **flags, **many)  # fmt: skip
+    many = {"batch": [3, 5], "a_batch": [5 * 64 * 40, 64 * 40], "b_batch": [40 * 48, 0],
+            "c_batch": [5 * 64 * 48, 64 * 48], "bias_batch": [0, 0]}  # fmt: skip
+    job.call("gemm_f32", a=draw(15 * 64 * 40), b=draw(3 * 40 * 48), bias=draw(48), c=zeros(15, 64, 48),
+             m=64, n=48, k=40, a_row=40, a_col=1, b_row=48, b_col=1, c_row=48, **flags, **many)  # fmt: skip
 
 
 def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride: int, groups: int = 1) -> None:

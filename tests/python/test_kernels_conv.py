@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.kernel_runner import KernelError
 
@@ -36,7 +35,9 @@ class Conv:
         ends = self.pad_end or self.pad
         return tuple(
             (size + p + e - d * (k - 1) - 1) // s + 1
-            for size, k, p, e, s, d in zip(self.size, self.kernel, self.pad, ends, self.stride, self.dilation, strict=True)
+            for size, k, p, e, s, d in zip(
+                self.size, self.kernel, self.pad, ends, self.stride, self.dilation, strict=True
+            )
         )  # type: ignore[return-value]
 
     @property
@@ -169,7 +170,7 @@ def operands(conv: Conv) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def assert_close(conv: Conv, got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, terms: int) -> None:
-    """Outputs of one 4x4 tile of Winograd's method share their rounding errors, which its transforms double or triple."""
+    """Outputs of one 4x4 tile of Winograd's method share their rounding errors, doubled or tripled by transforms."""
     if conv.kernel == (1, 3, 3) and conv.groups == 1 and magnitude.size:
         magnitude = np.broadcast_to(magnitude.max((-2, -1), keepdims=True), magnitude.shape)
         assert_close_sum(got, want, magnitude, terms, factor=4)
@@ -284,7 +285,8 @@ def test_a_window_that_no_workspace_holds(build: str) -> None:
 
 
 @pytest.mark.parametrize("change", [{"stride": (1, 0, 1)}, {"dilation": (1, 1, 0)}, {"groups": 2}, {"groups": 3},
-                                    {"kernel": (0, 3, 3)}, {"stride": (1, 1 << 30, 1)}, {"pad": (0, 1 << 30, 1)}])  # fmt: skip
+                                    {"kernel": (0, 3, 3)}, {"stride": (1, 1 << 30, 1)},
+                                    {"pad": (0, 1 << 30, 1)}])  # fmt: skip
 def test_conditions(change: dict[str, Any]) -> None:
     conv = conv2d(1, 3, 4, 5, 5, 3, 1)
     x, w, y = operands(conv)

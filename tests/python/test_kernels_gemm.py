@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.kernel_runner import KernelError, evaluate
 

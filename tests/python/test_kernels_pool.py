@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.kernel_runner import KernelError
 
@@ -31,7 +30,8 @@ class Pool:
     @property
     def out(self) -> Triple:
         result = []
-        for size, k, s, p, e, d in zip(self.size, self.kernel, self.stride, self.pad, self.pad_end, self.dilation, strict=True):
+        axes = zip(self.size, self.kernel, self.stride, self.pad, self.pad_end, self.dilation, strict=True)
+        for size, k, s, p, e, d in axes:
             room = size + p + e - d * (k - 1) - 1
             n = (-(-room // s) if self.ceil_mode else room // s) + 1
             # A window that starts in the padding at the end is dropped.

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.python.sessions import batch, session, unchanged, warm
+
 from trainweb.errors import FeedError
 
 Feeds = dict[str, Any]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.sessions import artifacts, batch, session, snapshot, unchanged, warm
 
 import trainweb
-from tests.python.sessions import artifacts, batch, session, snapshot, unchanged, warm
 from trainweb.engine import get_engine
 from trainweb.errors import EngineError, ReleasedError, SessionError
 
@@ -213,8 +213,11 @@ def test_sessions_side_by_side_do_not_disturb_each_other() -> None:
         warm(alone)
         expected = snapshot(alone)["segments"]
     with session() as a, session("embedding") as b, session("batch_norm") as c:
-        for step in (lambda s, k: s.train_step(batch(k, seed=7)), lambda s, k: s.optimizer_step(),
-                     lambda s, k: s.set_learning_rate(0.0125), lambda s, k: s.train_step(batch(k, seed=8))):  # fmt: skip
+        steps: tuple[Callable[[trainweb.TrainingSession, str], Any], ...] = (
+            lambda s, k: s.train_step(batch(k, seed=7)), lambda s, k: s.optimizer_step(),
+            lambda s, k: s.set_learning_rate(0.0125), lambda s, k: s.train_step(batch(k, seed=8)),
+        )  # fmt: skip
+        for step in steps:
             for s, kind in ((b, "embedding"), (a, "mlp"), (c, "batch_norm")):
                 step(s, kind)
         got = snapshot(a)["segments"]
@@ -235,9 +238,8 @@ def test_models_that_do_not_fit_the_checkpoint_are_refused() -> None:
     mlp, other = artifacts("mlp"), artifacts("batch_norm")
     before = bytes_in_use()
     state = trainweb.CheckpointState.load_checkpoint(mlp.checkpoint)
-    with pytest.raises(trainweb.errors.TrainwebError):
-        with trainweb.TrainingSession(state, other.training_model) as s:
-            s.train_step(batch("batch_norm"))
+    with pytest.raises(trainweb.errors.TrainwebError), trainweb.TrainingSession(state, other.training_model) as s:
+        s.train_step(batch("batch_norm"))
     with trainweb.TrainingSession(state, mlp.training_model) as s:
         s.train_step(batch())
     assert bytes_in_use() == before

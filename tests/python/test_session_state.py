@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.sessions import artifacts, batch, session, snapshot, unchanged, warm
 
 import trainweb
-from tests.python.sessions import artifacts, batch, session, snapshot, unchanged, warm
 from trainweb.errors import BufferSizeError, CheckpointError, FeedError, SessionError, TrainwebError
 
 ORDER = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
@@ -81,8 +81,8 @@ def test_a_scheduler_step_only_recomputes_the_rate() -> None:
 
 
 @pytest.mark.parametrize(("warmup", "total", "expected"), [
-    (0, 4, [1, 0.75, 0.5, 0.25, 0, 0]), (0, 0, [0, 0]), (3, 3, [0, 1 / 3, 2 / 3, 0, 0]), (4, 2, [0, 0.25, 0.5, 0.75, 0]),
-    (1, 2**40, [0, 1, 1]),
+    (0, 4, [1, 0.75, 0.5, 0.25, 0, 0]), (0, 0, [0, 0]), (3, 3, [0, 1 / 3, 2 / 3, 0, 0]),
+    (4, 2, [0, 0.25, 0.5, 0.75, 0]), (1, 2**40, [0, 1, 1]),
 ])  # fmt: skip
 def test_schedules_at_their_edges(warmup: int, total: int, expected: list[float]) -> None:
     with session() as s:
@@ -298,8 +298,8 @@ def test_a_buffer_of_another_size_or_type_is_refused() -> None:
         with unchanged(s):
             for buffer, trainable in (
                 (np.zeros(n + 1, np.float32), True), (np.zeros(n - 1, np.float32), True), (bytes(4 * n - 1), True),
-                (bytes(4 * n + 1), True), (b"", True), (np.zeros(m, np.float32), True), (np.zeros(n, np.float32), False),
-                (np.zeros(n, np.uint8), True),
+                (bytes(4 * n + 1), True), (b"", True), (np.zeros(m, np.float32), True),
+                (np.zeros(n, np.float32), False), (np.zeros(n, np.uint8), True),
             ):  # fmt: skip
                 with pytest.raises(BufferSizeError, match=r"Expected: \d+.*Actual: \d+"):
                     s.load_parameters_buffer(buffer, trainable)
@@ -353,8 +353,8 @@ def test_a_parameter_that_does_not_fit_is_refused(name: str, value: Any, said: s
 
 @pytest.mark.parametrize(("given", "kept"), [
     (0, 0), (-(2**63), -(2**63)), (2**63 - 1, 2**63 - 1), (True, 1), (1.5, 1.5), (0.1, float(np.float32(0.1))),
-    (float("inf"), float("inf")), (1e300, float("inf")), (2**63, float(2**63)), ("", ""), ("naïve 🙂\0\n", "naïve 🙂\0\n"),
-    (np.float32(2.5), 2.5), (np.int64(7), 7),
+    (float("inf"), float("inf")), (1e300, float("inf")), (2**63, float(2**63)), ("", ""),
+    ("naïve 🙂\0\n", "naïve 🙂\0\n"), (np.float32(2.5), 2.5), (np.int64(7), 7),
 ])  # fmt: skip
 def test_properties_of_every_type_go_through_a_checkpoint(given: Any, kept: Any) -> None:
     with session() as s:

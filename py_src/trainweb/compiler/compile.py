@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.compiler.epilogue import fuse_epilogues
 from trainweb.compiler.fuse import fuse_elementwise
-from trainweb.compiler.lower import (
-    ARENA, Buf, BufSequence, Builder, Storage,
-)  # fmt: skip
+from trainweb.compiler.lower import ARENA, Buf, BufSequence, Builder, Storage
 from trainweb.compiler.memory import place
 from trainweb.compiler.plan import Plan, encode
 from trainweb.compiler.strided import absorb_copies
@@ -84,7 +82,7 @@ def compile_model(
         compilation.place_gradients()
     compilation.lower(feeds)
     outs = [compilation.output(name) for name in outputs]
-    feed_bufs = [compilation.bufs[name] for name in feeds if isinstance(compilation.bufs.get(name), Buf)]
+    feed_bufs = [b for b in map(compilation.bufs.get, feeds) if isinstance(b, Buf)]
     instructions = hoist_checks(compilation.builder.instructions)
     if may_fail_midway(instructions):
         instructions = write_state_last(instructions, compilation.builder)
@@ -94,7 +92,8 @@ def compile_model(
     arena_bytes, constants = place(instructions, feed_bufs, outs)
     if arena_bytes > arena_limit:
         raise LimitError(
-            f"This model needs {arena_bytes} bytes of workspace for these shapes; the limit arena_bytes is {arena_limit}."
+            f"This model needs {arena_bytes} bytes of workspace for these shapes; "
+            f"the limit arena_bytes is {arena_limit}."
         )
     return encode(
         instructions, feed_bufs, outs, arena_bytes, constants, description, segment_bytes
@@ -240,7 +239,7 @@ class _Compilation:
                 view.dtype, view.name, view.value = self.types[out].dtype, out, self.types[out].value
                 self.bufs[out] = view
                 continue
-            op.lower(self.builder, self._outputs(node), *ins)  # type: ignore[arg-type]
+            op.lower(self.builder, self._outputs(node), *ins)
 
     def _buf(self, name: str) -> Buf | BufSequence:
         if name in self.bufs:

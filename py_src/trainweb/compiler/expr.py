@@ -37,7 +37,7 @@ class Emitter:
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], Expr] = {}
 
-    def make(self, op: str, dtype: str, *args: Expr, imm: float | int | None = None) -> Expr:
+    def make(self, op: str, dtype: str, *args: Expr, imm: float | None = None) -> Expr:
         """The unique expression `op(*args)`."""
         # The bits tell 0.0 from -0.0, and NaN from nothing.
         bits = struct.pack("<d", imm) if isinstance(imm, float) else imm

@@ -240,7 +240,8 @@ class Builder:
     ) -> None:
         """outs = fn(emitter, *ins) element by element; `ins` broadcast to the shape of the outputs."""
         e = self.emitter
-        xs, kept = [], []
+        xs: list[Expr] = []
+        kept: list[Buf] = []
         for b in ins:
             if b.value is not None and b.size == 1:
                 xs.append(e.const(b.value[0], b.dtype))

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainweb.compiler.expr import Expr
 from trainweb.compiler.lower import Buf, ElementwiseCall, Instruction, KernelCall
@@ -115,9 +115,9 @@ def flops_of(call: KernelCall) -> int:
     """Operations of a product or convolution, 0 of anything else."""
     g = call.args
     if call.kernel == "gemm_f32":
-        return 2 * g["m"] * g["n"] * g["k"] * prod(g["batch"])
+        return int(2 * g["m"] * g["n"] * g["k"] * prod(g["batch"]))
     if call.kernel.startswith("conv_"):
-        return 2 * g["n"] * g["m"] * (g["c"] // g["groups"]) * prod(g["kernel"]) * prod(g["out"])
+        return int(2 * g["n"] * g["m"] * (g["c"] // g["groups"]) * prod(g["kernel"]) * prod(g["out"]))
     return 0
 
 
@@ -126,7 +126,7 @@ def _slot(b: Buf) -> Slot:
 
 
 def _float_bits(value: float) -> int:
-    return struct.unpack("<I", struct.pack("<f", value))[0]
+    return int.from_bytes(struct.pack("<f", value), "little")
 
 
 def _operand(b: Buf) -> str:
@@ -197,7 +197,8 @@ class _Encoder:
         args += words
         self.code += [GENERATED | len(args) << 16, *args]
         operands = ", ".join(_operand(b) for b in call.outs) + " = " + ", ".join(_operand(b) for b in call.ins)
-        self.text.append(f"generated f{number} {'x'.join(map(str, dims))} {operands}: {show(call.roots)}  ; {call.node}")
+        size = "x".join(map(str, dims))
+        self.text.append(f"generated f{number} {size} {operands}: {show(call.roots)}  ; {call.node}")
 
 
 def show(roots: Sequence[Expr]) -> str:

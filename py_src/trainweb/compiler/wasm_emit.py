@@ -2,8 +2,8 @@
 
 A generated function is `(args: i32, lo: i32, hi: i32) -> ()`. `args` is the address of 32-bit words:
 addresses of the inputs, then of the outputs, then `inner`, then the outer dims (all but the first), then
-for each input its strides (in elements) along the outer dims. The function computes rows [lo, hi); a row is `inner` elements. Without outer
-dims ("flat") [lo, hi) are elements and `inner` is not used.
+for each input its strides (in elements) along the outer dims. The function computes rows [lo, hi); a row is
+`inner` elements. Without outer dims ("flat") [lo, hi) are elements and `inner` is not used.
 
 float32, int32 and bool are computed four lanes at a time; expressions with other dtypes one element at a time.
 """
@@ -156,8 +156,7 @@ def emit_module(signatures: Sequence[Signature]) -> bytes:
         (b"\x60\x03\x7f\x7f\x7f\x00", b"\x60\x01\x7b\x01\x7b", b"\x60\x02\x7b\x7b\x01\x7b")
     )
     entries = [_name("env") + _name("memory") + b"\x02\x00\x00"]
-    for name in used:
-        entries.append(_name("kernels") + _name(f"v_{name}") + b"\x00" + leb(1 if name in UNARY_MATH else 2))
+    entries += [_name("kernels") + _name(f"v_{m}") + b"\x00" + leb(1 if m in UNARY_MATH else 2) for m in used]
     functions = b"".join(leb(0) for _ in signatures)
     exports = b"".join(
         _name(f"f{k}") + b"\x00" + leb(len(used) + k) for k in range(len(signatures))

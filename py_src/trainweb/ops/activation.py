@@ -334,7 +334,7 @@ class BiasGradientOp(GradientOp):
 
 
 @register
-class BiasGeluGrad_dX(BiasGradientOp):  # noqa: N801
+class BiasGeluGrad_dX(BiasGradientOp):
     """dY times the derivative of Gelu at X + B."""
 
     def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
@@ -345,7 +345,7 @@ class BiasGeluGrad_dX(BiasGradientOp):  # noqa: N801
 
 
 @register
-class BiasFastGeluGrad_dX(BiasGradientOp):  # noqa: N801
+class BiasFastGeluGrad_dX(BiasGradientOp):
     """dY times the derivative of FastGelu at X + B."""
 
     def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:

@@ -54,11 +54,11 @@ class Constant(Op):
         given = [name for name in self.attrs if getattr(self, name) is not None]
         if len(given) != 1:
             raise self.error(f"exactly one of its attributes must be given, not {given}.")
-        value = getattr(self, given[0])
-        if given[0] == "value":
-            return value  # type: ignore[no-any-return]
         if given[0] in ("value_string", "value_strings", "sparse_value"):
             raise self.unsupported(given[0])
+        value: Any = getattr(self, given[0])
+        if isinstance(value, Tensor):
+            return value
         dtype = "float32" if "float" in given[0] else "int64"
         if given[0].endswith("s"):
             return Tensor.of("", dtype, (len(value),), value)

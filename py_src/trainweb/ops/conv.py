@@ -62,7 +62,9 @@ def window(
         raise op.error(f"pads {list(pads)} must be {2 * rank} numbers >= 0.")
     if auto_pad not in AUTO_PADS:
         raise op.error(f"auto_pad {auto_pad!r} is none of {', '.join(AUTO_PADS)}.")
-    begin, end, out = [], [], []
+    begin: list[int] = []
+    end: list[int] = []
+    out: list[int] = []
     for k in range(rank):
         span = (kernel[k] - 1) * dilation[k] + 1
         if auto_pad.startswith("SAME"):
@@ -88,14 +90,14 @@ def patches(x: Any, w: Window, fill: float = 0.0) -> Any:
     for k in range(len(w.size)):
         span = (w.out[k] - 1) * w.stride[k] + (w.kernel[k] - 1) * w.dilation[k] + 1
         pad.append((w.pad[k], max(0, span - w.size[k] - w.pad[k])))
-    padded = np.pad(x, pad, constant_values=fill)
-    y = np.empty((*x.shape[:2], *w.out, *w.kernel), dtype=x.dtype)
+    padded: Any = np.pad(x, pad, constant_values=fill)
+    y: Any = np.empty((*x.shape[:2], *w.out, *w.kernel), dtype=x.dtype)
     for index in product(*(range(k) for k in w.kernel)):
         part = tuple(
             slice(i * d, i * d + (o - 1) * s + 1, s)
             for i, d, o, s in zip(index, w.dilation, w.out, w.stride, strict=True)
         )
-        y[(slice(None), slice(None), *[slice(None)] * len(w.out), *index)] = padded[(slice(None), slice(None), *part)]
+        y[(..., *index)] = padded[(slice(None), slice(None), *part)]
     return y
 
 
@@ -177,7 +179,8 @@ class Conv(_Convolution):
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:
         if outs[0] is not None and outs[0].size:
-            b.emit("conv_f32", x=x, w=w, bias=bias, y=outs[0], accumulate=0, activation=0, **self.arguments(x.shape, w.shape))
+            arguments = self.arguments(x.shape, w.shape)
+            b.emit("conv_f32", x=x, w=w, bias=bias, y=outs[0], accumulate=0, activation=0, **arguments)
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]

@@ -6,11 +6,10 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, TensorType, broadcast_shapes, register
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.compiler.lower import Buf, Builder
 
@@ -55,8 +54,8 @@ def lower_matmul(
         m, a_batch, b_batch = m * prod(a_batch), (), ()
     batch = broadcast_shapes(a_batch, b_batch)
     strides = [_batch_strides(s, batch, size) for s, size in ((a_batch, m * k), (b_batch, k * n), (batch, m * n))]
-    outer, dims = batch[:-2], ((1, 1) + batch)[-2:]
-    inner = [((0, 0) + s)[-2:] for s in strides]
+    outer, dims = batch[:-2], (1, 1, *batch)[-2:]
+    inner = [(0, 0, *s)[-2:] for s in strides]
     for index in product(*(range(d) for d in outer)):
         a_at, b_at, c_at = (sum(i * s for i, s in zip(index, row, strict=False)) for row in strides)
         b.emit(
@@ -163,9 +162,7 @@ class MatMul(Op):
                 db = g.squeeze(g.reduce_sum(db, lead, False) if lead else db, [1])
         return [da, db]
 
-    def reference(self, a: Any, b: Any) -> np.ndarray:
-        import numpy as np
-
+    def reference(self, a: Any, b: Any) -> Any:
         return np.matmul(a, b)
 
     samples = (
@@ -217,7 +214,7 @@ class Gemm(Op):
         m, n = outs[0].shape
         k = left.shape[0] if self.transA else left.shape[1]
         bias = bias if self.beta else None
-        bias_shape = ((1, 1) + bias.shape)[-2:] if bias else (1, 1)
+        bias_shape = ((1, 1, *bias.shape))[-2:] if bias else (1, 1)
         b.emit(
             "gemm_f32", a=left, b=right, bias=bias, c=outs[0], m=m, n=n, k=k,
             a_row=1 if self.transA else k, a_col=m if self.transA else 1,
@@ -251,7 +248,7 @@ class Gemm(Op):
             result[2] = dc if dc != dy else g.op("Identity", [dc])
         return result
 
-    def reference(self, a: Any, b: Any, c: Any = None) -> np.ndarray:
+    def reference(self, a: Any, b: Any, c: Any = None) -> Any:
         y = self.alpha * ((a.T if self.transA else a) @ (b.T if self.transB else b))
         return y if c is None else y + self.beta * c
 
@@ -320,9 +317,7 @@ class FusedMatMul(Op):
             db = g.reduce_to(db, b, of=db)
         return [da, db]
 
-    def reference(self, a: Any, b: Any) -> np.ndarray:
-        import numpy as np
-
+    def reference(self, a: Any, b: Any) -> Any:
         left = np.swapaxes(a, -1, -2) if self.transA and a.ndim > 1 else a
         right = np.swapaxes(b, -1, -2) if self.transB and b.ndim > 1 else b
         return self.alpha * np.matmul(left, right)

@@ -86,9 +86,8 @@ class LayerNormalization(_LayerNorm):
         if any(d for d in douts[1:]):
             raise self.unsupported("the gradient of the statistics")
         mean, inv = g.extra_output(1, "_mean"), g.extra_output(2, "_inv_std")
-        names = g.op(
-            "LayerNormalizationGrad", [douts[0] or "", ins[0], ins[1], mean, inv], domain=MS, n_outputs=3, axis=self.axis
-        )
+        given = [douts[0] or "", ins[0], ins[1], mean, inv]
+        names = g.op("LayerNormalizationGrad", given, domain=MS, n_outputs=3, axis=self.axis)
         return [n if name and g.wants(name) else None for n, name in zip(names, ins, strict=False)]
 
     def reference(self, x: Any, scale: Any, bias: Any = None) -> tuple[Any, Any, Any]:

@@ -247,8 +247,8 @@ class Op:
         """Emit the backward nodes; one gradient name (or None) per input."""
         raise self.unsupported("differentiation")
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        """Emit the kernel calls that compute `outs` from `ins`."""
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
+        """Emit the kernel calls that compute `outs` from `ins`: a `Buf` or `BufSequence` each, None where absent."""
         raise self.unsupported("execution")
 
 

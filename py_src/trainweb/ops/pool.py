@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ops.conv import Window, patches, unpatch, window
 from trainweb.ops.lazy_numpy import np
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 
 class _Pool(Op):
+    """An operator on windows of (N, C, *size)."""
+
     attrs = {
         "auto_pad": Str("NOTSET"), "ceil_mode": Int(0), "dilations": Ints(), "kernel_shape": Ints(required=True),
         "pads": Ints(), "strides": Ints(),
@@ -48,7 +51,7 @@ class _Pool(Op):
         """The node's attributes, for its gradient."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
 
-    samples = (
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "strides": [2, 2]}, outputs=1),
         Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, outputs=1),
         Sample([(2, 3, 7, 7)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, outputs=1),
@@ -137,7 +140,7 @@ class AveragePool(_Pool):
 
     versions = (1, 7, 10, 11, 19, 22)
     attrs = {**_Pool.attrs, "count_include_pad": Int(0)}
-    differentiable = (0,)
+    differentiable: ClassVar[Sequence[int]] = (0,)
     count_include_pad: int
 
     def infer(self, x: TensorType) -> TensorType:
@@ -221,7 +224,8 @@ class _GlobalPool(Op):
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         if outs[0] is not None and outs[0].size:
-            b.emit("reduce_f32", x=x, y=outs[0], outer=prod(x.shape[:2]), n=prod(x.shape[2:]), inner=1, op=self.operation)
+            outer, n = prod(x.shape[:2]), prod(x.shape[2:])
+            b.emit("reduce_f32", x=x, y=outs[0], outer=outer, n=n, inner=1, op=self.operation)
 
     samples = (Sample([(2, 3, 5, 4)]), Sample([(2, 3, 7)]))
     bad = (Bad([(2, 3)]),)

@@ -533,7 +533,8 @@ class CumSum(Op):
         x, axis = ins
         if outs[0] is None or x is None or axis is None:
             return
-        k = axis.value[0] % len(x.shape)  # type: ignore[index]
+        assert axis.value is not None  # a static input
+        k = axis.value[0] % len(x.shape)
         b.emit(
             "cumsum_f32", x=x, y=outs[0], outer=prod(x.shape[:k]), n=x.shape[k], inner=prod(x.shape[k + 1 :]),
             exclusive=int(bool(self.exclusive)), reverse=int(bool(self.reverse)),
@@ -582,7 +583,10 @@ class BroadcastGradientArgs(Op):
         return tuple(TensorType("int64", (len(axes),), tuple(axes)) for axes in found)
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        for out, axes in zip(outs, self._axes(*(x.value for x in ins if x is not None)), strict=True):  # type: ignore[arg-type]
+        a, c = (x.value for x in ins if x is not None)
+        assert a is not None
+        assert c is not None
+        for out, axes in zip(outs, self._axes(a, c), strict=True):
             if out is not None:
                 b.copy(out, b.constant("int64", (len(axes),), axes))
 

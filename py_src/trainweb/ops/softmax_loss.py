@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, i64
@@ -24,15 +25,15 @@ def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int,
 class _AlongAxis(Op):
     """Softmax and alike: before opset 13 the input is flattened to 2-D at `axis`, whose default is 1."""
 
-    versions = (1, 11, 13)
+    versions: ClassVar[tuple[int, ...]] = (1, 11, 13)
     attrs = {"axis": Int()}
-    differentiable = (0,)
+    differentiable: ClassVar[Sequence[int]] = (0,)
     axis: int | None
 
     @property
     def flattens(self) -> bool:
-        """Whether the dims from `axis` on are one."""
-        return self.opset < 13
+        """Whether the dims from `axis` on are one: the gradients say so by their names."""
+        return not self.op_type().endswith("_13") if self.domain == MS else self.opset < 13
 
     def axis_for(self, rank: int) -> int:
         """The axis in force."""
@@ -146,28 +147,20 @@ class _LogSoftmaxGrad(_Backward):
 class SoftmaxGrad_13(_SoftmaxGrad):
     """Y * (dY - sum(Y * dY)) along an axis (com.microsoft)."""
 
-    flattens = False  # type: ignore[assignment]
-
 
 @register
 class LogSoftmaxGrad_13(_LogSoftmaxGrad):
     """dY - exp(Y) * sum(dY) along an axis (com.microsoft)."""
-
-    flattens = False  # type: ignore[assignment]
 
 
 @register
 class SoftmaxGrad(_SoftmaxGrad):
     """As SoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
 
-    flattens = True  # type: ignore[assignment]
-
 
 @register
 class LogSoftmaxGrad(_LogSoftmaxGrad):
     """As LogSoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
-
-    flattens = True  # type: ignore[assignment]
 
 
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
@@ -228,7 +221,9 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
     min_inputs, max_inputs, n_outputs = 2, 3, 2
     differentiable = (0,)
 
-    def infer(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> tuple[TensorType, TensorType]:
+    def infer(
+        self, scores: TensorType, labels: TensorType, weights: TensorType | None
+    ) -> tuple[TensorType, TensorType]:
         self.check(scores, labels, weights)
         loss = labels.shape if self.reduction == "none" else ()
         return TensorType("float32", loss), TensorType("float32", scores.shape)

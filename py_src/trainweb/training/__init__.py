@@ -1,0 +1,1 @@
+"""Sessions, checkpoint states and what they stand on."""

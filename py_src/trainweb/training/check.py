@@ -1,4 +1,4 @@
-"""The pre-flight report: what of a model can be trained, and what a step will cost, before anything is downloaded or run."""
+"""The pre-flight report: what of a model can be trained, and what a step will cost, before anything is run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ class Report:
             lines.append(self.error)
         if self.ok:
             n = sum(prod(s) for s in self.trainable.values())
-            lines.append(f"{len(self.trainable)} trainable parameters with {n} elements, {len(self.frozen)} frozen ones")
+            frozen = f"{len(self.frozen)} frozen ones"
+            lines.append(f"{len(self.trainable)} trainable parameters with {n} elements, {frozen}")
             lines.append(f"{self.peak_bytes / 2**20:.1f} MiB of kernel memory, {self.flops / 1e6:.1f} MFLOP a step")
         return "\n".join(lines)
 
@@ -125,15 +126,16 @@ def _find_unsupported(graph: Graph, report: Report) -> None:
     report.unsupported = list(found.values())
 
 
-def _try(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], dims: Mapping[str, int], report: Report) -> None:
+def _try(
+    model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], dims: Mapping[str, int], report: Report
+) -> None:
     from trainweb.artifacts import build_artifacts
-    from trainweb.training.core import SessionCore
+    from trainweb.training.core import SessionCore, read_models
     from trainweb.training.state import CheckpointState
 
     built = build_artifacts(model, *choices, **arguments)
     state = CheckpointState.load_checkpoint(built.checkpoint)
-    graphs = [None if m is None else read_model(m) for m in (built.training_model, built.eval_model, built.optimizer_model)]
-    assert graphs[0] is not None
+    graphs = read_models(built.training_model, built.eval_model, built.optimizer_model)
     core = SessionCore(state, *graphs, engine=get_engine())
     try:
         for slot in core.slots.values():

@@ -6,25 +6,43 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.lower import (
-    GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE, Buf, BufSequence, Storage,
+    GRADIENTS,
+    MOMENTUM0,
+    MOMENTUM1,
+    PARAMETERS,
+    STATE,
+    Buf,
+    BufSequence,
+    Storage,
 )  # fmt: skip
 from trainweb.engine import get_engine
 from trainweb.errors import (
-    BufferSizeError, CheckpointError, FeedError, ModelError, SessionError, UnsupportedError,
+    BufferSizeError,
+    CheckpointError,
+    FeedError,
+    ModelError,
+    SessionError,
+    UnsupportedError,
 )  # fmt: skip
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
+from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
 from trainweb.ops.optim import scheduler_graph
 from trainweb.training import seed
 from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost
 from trainweb.training.state import (
-    DEFAULT_LEARNING_RATE, CheckpointState, OptimizerState, as_float32, check_same_type, in_use,
+    DEFAULT_LEARNING_RATE,
+    CheckpointState,
+    OptimizerState,
+    as_float32,
+    check_same_type,
+    in_use,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -348,9 +366,8 @@ class SessionCore:
         for name, target in (targets or {}).items():
             slot = loaded.plan.outputs[name]
             if (target.dtype, target.shape) != (slot.dtype, slot.shape):
-                raise FeedError(
-                    f"Fetch {name!r} is {slot.dtype}{list(slot.shape)}; its array is {target.dtype}{list(target.shape)}."
-                )
+                got = f"{target.dtype}{list(target.shape)}"
+                raise FeedError(f"Fetch {name!r} is {slot.dtype}{list(slot.shape)}; its array is {got}.")
         self.host.write_feeds(loaded, feeds)
         self.host.run(loaded)
         if kind == "train":
@@ -446,12 +463,13 @@ class SessionCore:
         )
         return Tensor("parameters", "float32", (self.trainable_size,), data)
 
-    def load_parameters_buffer(self, data: bytes | memoryview, trainable_only: bool = True) -> None:
+    def load_parameters_buffer(self, data: bytes | bytearray | memoryview, trainable_only: bool = True) -> None:
         """Overwrite all (trainable) parameters with little-endian float32 bytes."""
         self.host.check()
         if self.state.is_nominal and trainable_only:
             raise CheckpointError(
-                "For nominal checkpoint state, all parameters need to be loaded into the model (trainable_only = false)."
+                "For nominal checkpoint state, all parameters need to be loaded into the model "
+                "(trainable_only = false)."
             )
         expected = 4 * self.get_parameters_size(trainable_only)
         if len(data) != expected:
@@ -506,6 +524,14 @@ class SessionCore:
     def set_seed(self, value: int) -> None:
         """Seed this session's random operators."""
         self.host.write_state("QQ", SEED_WORD, value % 2**64, 0)
+
+
+def read_models(
+    train: Any, evaluation: Any = None, optimizer: Any = None, limits: Limits | None = None
+) -> tuple[Graph, Graph | None, Graph | None]:
+    """The graphs of a session's models, each given as `read_model` takes it, or None."""
+    evaluated, optimized = (None if m is None else read_model(m, limits=limits) for m in (evaluation, optimizer))
+    return read_model(train, limits=limits), evaluated, optimized
 
 
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()

@@ -40,7 +40,8 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
             raise ModelError("Name of graph output cannot be empty.")
         if name not in known:
             raise ModelError(
-                f"Expected graph output for inference graph {name} could not be found. Please regenerate the eval graph."
+                f"Expected graph output for inference graph {name} could not be found. "
+                "Please regenerate the eval graph."
             )
     needed: set[str] = set()
     kept: set[int] = set()

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from trainweb.compiler.lower import ARENA, CONSTANTS, STATE, STATE_WORDS
 from trainweb.compiler.plan import (
-    CODE_BASE_WORD, HEADER_WORDS, PROFILE_WORD, SEGMENT_WORDS, STATE_WORD, STATUS_WORD, Plan, Slot,
+    CODE_BASE_WORD,
+    HEADER_WORDS,
+    PROFILE_WORD,
+    SEGMENT_WORDS,
+    STATE_WORD,
+    STATUS_WORD,
+    Plan,
+    Slot,
 )  # fmt: skip
 from trainweb.errors import EngineError, FeedError, ReleasedError, TrainwebError
 from trainweb.model.graph import Tensor

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One instruction: its kernel ("generated" for fused elementwise groups), node, disassembly, and mean milliseconds."""
+    """One instruction: kernel ("generated" for fused elementwise groups), node, disassembly, mean milliseconds."""
 
     kernel: str
     node: str
@@ -59,7 +59,8 @@ class Profile:
         events, at = [], 0.0
         for k, e in enumerate(self.entries):
             events.append({
-                "name": e.kernel, "cat": "step", "ph": "X", "pid": 1, "tid": 1, "ts": 1e3 * at, "dur": 1e3 * e.milliseconds,
+                "name": e.kernel, "cat": "step", "ph": "X", "pid": 1, "tid": 1,
+                "ts": 1e3 * at, "dur": 1e3 * e.milliseconds,
                 "args": {"node": e.node, "instruction": k, "text": e.text},
             })  # fmt: skip
             at += e.milliseconds

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import FeedError, ReleasedError, SessionError
 from trainweb.model.checks import Limits, refuse_memory_budget
-from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
-from trainweb.training.core import SessionCore
+from trainweb.training.core import SessionCore, read_models
 from trainweb.training.export import export_graph
 from trainweb.training.profile import Profile
 from trainweb.training.state import CheckpointState
@@ -62,12 +61,9 @@ class TrainingSession:
     ) -> None:
         settings = check_options(options)
         limits = settings["limits"]
-        graphs = [
-            None if m is None else read_model(m, limits=limits) for m in (train_model, eval_model, optimizer_model)
-        ]
-        assert graphs[0] is not None
+        graphs = read_models(train_model, eval_model, optimizer_model, limits)
         self._core: SessionCore | None = SessionCore(
-            state, graphs[0], graphs[1], graphs[2], limits=limits, reproducible=settings["reproducible"]
+            state, *graphs, limits=limits, reproducible=settings["reproducible"]
         )
 
     @property
@@ -249,7 +245,7 @@ class TrainingSession:
             self._core.release()
             self._core = None
 
-    def __enter__(self) -> TrainingSession:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

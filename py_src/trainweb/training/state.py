@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainweb.checkpoint import (
-    Checkpoint, OptimizerGroup, read_checkpoint, write_checkpoint, write_file_atomically,
+    Checkpoint,
+    OptimizerGroup,
+    read_checkpoint,
+    write_checkpoint,
+    write_file_atomically,
 )  # fmt: skip
 from trainweb.errors import CheckpointError, SessionError
 from trainweb.model.graph import Tensor

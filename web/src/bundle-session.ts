@@ -91,16 +91,21 @@ export class BundleSession implements SessionHost {
   /** Addresses of constants; the bundle has equal ones once. */
   readonly #constants = new Map<Uint8Array, number>();
   readonly #calls: Readonly<Record<string, Call>>;
+  readonly #hasArtifacts: boolean;
   #models: BundleModels | null;
   #nominal: boolean;
   #python: SessionHost | null = null;
   #generation = 0;
 
-  /** @throws EngineError when the kernels' memory has no room */
-  constructor(engine: Engine, kernels: Kernels, bundle: Bundle) {
+  /**
+   * @param hasArtifacts - whether Python can make the artifacts of the session, if asked for them
+   * @throws EngineError when the kernels' memory has no room
+   */
+  constructor(engine: Engine, kernels: Kernels, bundle: Bundle, hasArtifacts = false) {
     const { models, segments, ...rest } = bundle;
     this.#engine = engine;
     this.#kernels = kernels;
+    this.#hasArtifacts = hasArtifacts;
     this.#bundle = rest;
     this.#models = models;
     this.#nominal = bundle.nominal;
@@ -191,6 +196,11 @@ export class BundleSession implements SessionHost {
       parameters: this.#bundle.parameters,
       nominal: this.#nominal,
     };
+  }
+
+  /** Feeds that the bundle has plans for. */
+  get signatures(): Signature[] {
+    return this.#bundle.plans.flatMap(({ signature }) => (signature.length === 0 ? [] : [signature]));
   }
 
   /** Go on with a session of Python's on this memory, which belongs to that session now. */
@@ -351,6 +361,9 @@ export class BundleSession implements SessionHost {
       update_parameter: ([name, dtype, dims], data) => this.#updateParameter(name, dtype, dims, data),
       register_linear_lr_scheduler: ([warmup, total, rate]) => this.#register(warmup, total, rate),
       artifact: () => {
+        if (this.#hasArtifacts) {
+          throw new NeedsPython("getArtifacts");
+        }
         throw new SessionError("This session was not made by createFromModel: it has no artifacts of its own.");
       },
     };

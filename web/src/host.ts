@@ -1,6 +1,7 @@
 /** What runs a training session in the worker: Python, or a bundle. */
 
 import type { Answer, Bridge } from "./bridge.js";
+import type { BundleCache } from "./cache.js";
 import type { LoadedPlan, PlanSource, Signature } from "./compiled-session.js";
 import { EngineError } from "./errors.js";
 
@@ -44,10 +45,26 @@ export class PythonPlans implements PlanSource {
 /** A training session of Python's. */
 export class PythonSession extends PythonPlans implements SessionHost {
   readonly statePtr: number;
+  readonly #cache: BundleCache | null;
 
-  constructor(bridge: Bridge, handle: number, statePtr: number) {
+  /** @param cache - what is told of the steps that the session runs */
+  constructor(bridge: Bridge, handle: number, statePtr: number, cache: BundleCache | null) {
     super(bridge, handle);
     this.statePtr = statePtr;
+    this.#cache = cache;
+  }
+
+  override plan(kind: string, signature: Signature): LoadedPlan {
+    const loaded = super.plan(kind, signature);
+    if (signature.length > 0) {
+      this.#cache?.add(signature);
+    }
+    return loaded;
+  }
+
+  override release(): void {
+    this.#cache?.finish();
+    super.release();
   }
 
   call(method: string, args: string, data: Uint8Array | null): Answer {

@@ -8,6 +8,11 @@ export interface SessionOptions {
   readonly threads?: number;
   /** Results that are the same bytes on every browser, machine and thread count; somewhat slower. */
   readonly reproducible?: boolean;
+  /**
+   * Keep what the session was compiled to in this origin's storage: the next session of the same files (and
+   * the same feeds) starts from there, without Python. Default false.
+   */
+  readonly cache?: boolean;
   /** Bytes that activations and gradients may take; beyond it they are computed again. */
   readonly memoryBudget?: number;
   /** Refuse what is larger than this with a LimitError. */
@@ -39,6 +44,7 @@ const MAX_SEVERITY = 4;
 /** Options after the checks, as the worker and Python want them. */
 export interface ResolvedOptions {
   readonly settings: WorkerSettings;
+  readonly cache: boolean;
   /** Keyword arguments of the Python session. */
   readonly json: string;
 }
@@ -63,6 +69,7 @@ export function resolveOptions(options: unknown): ResolvedOptions {
       threads: resolveThreads(given.threads),
       reproducible,
     },
+    cache: given.cache ?? false,
     json: JSON.stringify({
       reproducible,
       memory_budget: given.memoryBudget,
@@ -71,11 +78,14 @@ export function resolveOptions(options: unknown): ResolvedOptions {
   };
 }
 
-function checkOwnOptions({ threads, reproducible, memoryBudget, limits }: SessionOptions): void {
+function checkOwnOptions(options: SessionOptions): void {
+  const { threads, reproducible, cache, memoryBudget, limits } = options;
   checkCount("threads", threads, 0);
   checkCount("memoryBudget", memoryBudget, 1);
-  if (reproducible !== undefined && typeof reproducible !== "boolean") {
-    throw new TypeError(`'reproducible' must be a boolean, got ${String(reproducible)}.`);
+  for (const [name, value] of Object.entries({ reproducible, cache })) {
+    if (value !== undefined && typeof value !== "boolean") {
+      throw new TypeError(`'${name}' must be a boolean, got ${String(value)}.`);
+    }
   }
   for (const [name, value] of Object.entries(limits ?? {})) {
     checkCount(`limits.${name}`, value, 1);

@@ -125,8 +125,10 @@ export interface WorkerApi {
   start(settings: WorkerSettings): Promise<Result<WorkerInfo>>;
   /** Start Python as well; after the call of `start`, not necessarily its end. */
   startPython(): Promise<Result<PythonInfo>>;
-  createTraining(artifacts: ArtifactBytes, optionsJson: string): Promise<Result<SessionInfo>>;
-  createFromModel(model: Uint8Array, configJson: string, optionsJson: string): Promise<Result<SessionInfo>>;
+  /** With `cache`, from the bundle of an earlier visit if there is one. */
+  createTraining(artifacts: ArtifactBytes, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;
+  createFromModel(model: Uint8Array, configJson: string, optionsJson: string, cache: boolean):
+    Promise<Result<SessionInfo>>;
   createFromBundle(bytes: Uint8Array, optionsJson: string): Result<SessionInfo>;
   step(handle: number, kind: StepKind, feeds: readonly NamedTensor[], fetches: readonly Fetch[]):
     MaybePromise<Result<NamedTensor[]>>;

@@ -130,7 +130,8 @@ export class TrainingSession {
     if ("bundle" in trainingOptions) {
       return createFromBundle(client, trainingOptions.bundle, options);
     }
-    const python = client.startPython();
+    // What is cached needs no Python, or it starts when that turns out to be nothing.
+    const python = options.cache ? null : client.startPython();
     const { trainModel, checkpointState, evalModel, optimizerModel } = trainingOptions;
     const [train, checkpoint, evaluate, optimizer] = await Promise.all([
       loadSource("trainModel", trainModel),
@@ -150,7 +151,7 @@ export class TrainingSession {
       bytes === null ? [] : [bytes.buffer],
     );
     const info = await client.request((api) =>
-      api.createTraining(transfer(artifacts, buffers), options.json),
+      api.createTraining(transfer(artifacts, buffers), options.json, options.cache),
     );
     return TrainingSession.open(client, info);
   }
@@ -173,13 +174,14 @@ export class TrainingSession {
     }
     const options = resolveOptions(sessionOptions);
     const client = connect(options.settings);
-    const python = client.startPython();
+    // What is cached needs no Python, or it starts when that turns out to be nothing.
+    const python = options.cache ? null : client.startPython();
     const bytes = await loadSource("model", model);
     await client.ready;
     await python;
     const configJson = JSON.stringify(config);
     const info = await client.request((api) =>
-      api.createFromModel(transfer(bytes, [bytes.buffer]), configJson, options.json),
+      api.createFromModel(transfer(bytes, [bytes.buffer]), configJson, options.json, options.cache),
     );
     return TrainingSession.open(client, info);
   }

@@ -7,10 +7,12 @@ import { bootPython } from "./boot.js";
 import { Bridge } from "./bridge.js";
 import { parseBundle } from "./bundle.js";
 import { BundleSession, NeedsPython, type Kernels } from "./bundle-session.js";
+import { BundleCache, cacheName } from "./cache.js";
 import { CompiledSession, PlanRunner } from "./compiled-session.js";
 import { Engine } from "./engine.js";
 import { EngineError, ReleasedError, SessionError, toWire } from "./errors.js";
 import { PythonPlans, PythonSession, type SessionHost } from "./host.js";
+import { readFile } from "./store.js";
 import type {
   ArtifactBytes,
   CallAnswer,
@@ -30,12 +32,24 @@ import type {
 /** Calls after which addresses of plans may be void. */
 const INVALIDATING: ReadonlySet<string> = new Set(["load_parameters_buffer"]);
 
+/** What a session is made of, as the functions `create` and `create_from_model` of the bridge take it. */
+type Sources = readonly (Uint8Array | string | null)[];
+
+interface CacheEntry {
+  /** Of the bundle. */
+  readonly name: string;
+  /** Model and configuration of a session made by `createFromModel`. */
+  readonly model: Sources | null;
+}
+
 /** A training session. */
 interface Session {
   readonly host: SessionHost;
   readonly compiled: CompiledSession;
   /** Options of the session as Python takes them. */
   readonly optionsJson: string;
+  /** Where its bundle is kept, if it is. */
+  readonly cache: CacheEntry | null;
   /** Calls that wait: one for Python, the others behind it. */
   waiting: number;
   /** Settles when the last of them is done. */
@@ -54,6 +68,7 @@ class SessionWorker implements WorkerApi {
   #description: Kernels | null = null;
   #python: Promise<Bridge> | null = null;
   #nextHandle = 1;
+  #lastUse = 0;
   readonly #sessions = new Map<number, Session>();
   readonly #inference = new Map<number, InferenceSession>();
 
@@ -85,39 +100,31 @@ class SessionWorker implements WorkerApi {
   }
 
   async startPython(): Promise<Result<PythonInfo>> {
-    const result = await attemptAsync(async () => ({ python: (await this.#bootPython()).version }));
-    if ("ok" in result) {
-      return result;
-    }
-    // The page hears of kernels that do not start before it hears of this.
-    await this.#engine?.catch(() => {});
-    // A module that failed to load stays so for the life of a worker: another one may try again.
-    const isIdle = this.#sessions.size === 0 && this.#inference.size === 0;
-    return { error: { ...result.error, fatal: isIdle } };
+    return attemptAsync(async () => ({ python: (await this.#bootPython()).version }));
   }
 
-  createTraining(artifacts: ArtifactBytes, optionsJson: string): Promise<Result<SessionInfo>> {
+  createTraining(
+    artifacts: ArtifactBytes,
+    optionsJson: string,
+    cache: boolean,
+  ): Promise<Result<SessionInfo>> {
     const { trainModel, checkpoint, evalModel, optimizerModel } = artifacts;
-    return attemptAsync(() =>
-      this.#create("create", [trainModel, checkpoint, evalModel, optimizerModel], optionsJson),
-    );
+    const sources = [trainModel, checkpoint, evalModel, optimizerModel];
+    return attemptAsync(() => this.#create("create", sources, optionsJson, cache));
   }
 
   createFromModel(
     model: Uint8Array,
     configJson: string,
     optionsJson: string,
+    cache: boolean,
   ): Promise<Result<SessionInfo>> {
-    return attemptAsync(() => this.#create("create_from_model", [model, configJson], optionsJson));
+    const sources = [model, configJson];
+    return attemptAsync(() => this.#create("create_from_model", sources, optionsJson, cache));
   }
 
   createFromBundle(bytes: Uint8Array, optionsJson: string): Result<SessionInfo> {
-    return attempt(() => {
-      const kernels = this.#describeKernels();
-      const bundle = parseBundle(bytes, kernels.fingerprint);
-      const host = new BundleSession(this.#running, kernels, bundle);
-      return this.#add(host, optionsJson, host.info);
-    });
+    return attempt(() => this.#addBundle(bytes, optionsJson, null));
   }
 
   step(
@@ -248,26 +255,86 @@ class SessionWorker implements WorkerApi {
         return new Bridge(await python, kernels);
       } catch (error) {
         this.#python = null;
-        throw error;
+        // The page hears of kernels that do not start before it hears of this.
+        await engine.catch(() => {});
+        // A module that failed to load stays so for the life of a worker: another one may try again.
+        const isIdle = this.#sessions.size === 0 && this.#inference.size === 0;
+        throw Object.assign(error as Error, { fatal: isIdle });
       }
     })();
     return this.#python;
   }
 
   async #create(
-    name: string,
-    sources: readonly (Uint8Array | string | null)[],
+    call: "create" | "create_from_model",
+    sources: Sources,
     optionsJson: string,
+    isCached: boolean,
   ): Promise<SessionInfo> {
+    const cache = isCached ? await this.#cacheEntry(call, sources, optionsJson) : null;
+    const stored = cache === null ? null : await this.#openStored(cache, optionsJson);
+    if (stored !== null) {
+      return stored;
+    }
     const bridge = await this.#bootPython();
-    const info = bridge.call(name, ...sources, optionsJson).value as SessionInfo;
-    return this.#add(new PythonSession(bridge, info.handle, info.statePtr), optionsJson, info);
+    const info = bridge.call(call, ...sources, optionsJson).value as SessionInfo;
+    const { handle, statePtr } = info;
+    if (cache === null) {
+      return this.#add(new PythonSession(bridge, handle, statePtr, null), optionsJson, null, info);
+    }
+    const writer = this.#remember(bridge, handle, sources, cache);
+    return this.#add(new PythonSession(bridge, handle, statePtr, writer), optionsJson, cache, info);
   }
 
-  #add(host: SessionHost, optionsJson: string, info: Omit<SessionInfo, "handle">): SessionInfo {
+  /** Let Python keep what the session starts from; null where there is no room for it. */
+  #remember(bridge: Bridge, handle: number, sources: Sources, { name, model }: CacheEntry): BundleCache | null {
+    const [train = null, , evaluation = null, optimizer = null] = model === null ? sources : [];
+    try {
+      bridge.call("remember", handle, train, evaluation, optimizer);
+    } catch {
+      return null;
+    }
+    return new BundleCache(name, bridge, handle, null, () => this.#lastUse);
+  }
+
+  async #cacheEntry(call: string, sources: Sources, optionsJson: string): Promise<CacheEntry | null> {
+    const { fingerprint } = this.#describeKernels();
+    const name = await cacheName(fingerprint, [call, optionsJson, ...sources]);
+    return name === null ? null : { name, model: call === "create" ? null : sources };
+  }
+
+  /** The session from the stored bundle; null where there is none that can be used. */
+  async #openStored(cache: CacheEntry, optionsJson: string): Promise<SessionInfo | null> {
+    const stored = await readFile(cache.name);
+    if (stored === null) {
+      return null;
+    }
+    try {
+      return this.#addBundle(stored, optionsJson, cache);
+    } catch {
+      // Of another version of the format, say. It will be written anew.
+      return null;
+    }
+  }
+
+  #addBundle(bytes: Uint8Array, optionsJson: string, cache: CacheEntry | null): SessionInfo {
+    const kernels = this.#describeKernels();
+    const bundle = parseBundle(bytes, kernels.fingerprint);
+    const hasArtifacts = cache !== null && cache.model !== null;
+    const host = new BundleSession(this.#running, kernels, bundle, hasArtifacts);
+    return this.#add(host, optionsJson, cache, host.info);
+  }
+
+  #add(
+    host: SessionHost,
+    optionsJson: string,
+    cache: CacheEntry | null,
+    info: Omit<SessionInfo, "handle">,
+  ): SessionInfo {
     const handle = this.#nextHandle++;
     const compiled = new CompiledSession(this.#running, host, host.statePtr);
-    this.#sessions.set(handle, { host, compiled, optionsJson, waiting: 0, turn: Promise.resolve() });
+    const turn = Promise.resolve();
+    this.#sessions.set(handle, { host, compiled, optionsJson, cache, waiting: 0, turn });
     return { ...info, handle };
   }
 
@@ -276,6 +343,7 @@ class SessionWorker implements WorkerApi {
    * Python is done again once it runs.
    */
   #perform<T>(handle: number, action: (session: Session) => T): MaybePromise<Result<T>> {
+    this.#lastUse = performance.now();
     const session = this.#sessions.get(handle);
     if (session === undefined) {
       return { error: toWire(new ReleasedError("the session was released.")) };
@@ -303,7 +371,7 @@ class SessionWorker implements WorkerApi {
         if (!(error instanceof NeedsPython) || !(session.host instanceof BundleSession)) {
           throw error;
         }
-        await this.#adopt(session.host, session.optionsJson, error.what);
+        await this.#adopt(session.host, session, error.what);
         return action(session);
       }
     });
@@ -312,7 +380,7 @@ class SessionWorker implements WorkerApi {
   }
 
   /** Start Python and let it take over the memory of a session. */
-  async #adopt(host: BundleSession, optionsJson: string, what: string): Promise<void> {
+  async #adopt(host: BundleSession, { optionsJson, cache }: Session, what: string): Promise<void> {
     const { models } = host;
     if (models === null) {
       throw new SessionError(
@@ -326,7 +394,14 @@ class SessionWorker implements WorkerApi {
       "adopt", trainModel, checkpoint, evalModel, optimizerModel, memory, optionsJson,
     );
     const { handle, statePtr } = answer.value as SessionInfo;
-    host.handOver(new PythonSession(bridge, handle, statePtr));
+    if (cache !== null && cache.model !== null) {
+      bridge.call("adopt_model", handle, ...cache.model);
+    }
+    const writer =
+      cache === null
+        ? null
+        : new BundleCache(cache.name, bridge, handle, host.signatures, () => this.#lastUse);
+    host.handOver(new PythonSession(bridge, handle, statePtr, writer));
   }
 }
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import wraps
+from dataclasses import dataclass
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 from trainweb.checkpoint import write_checkpoint
@@ -18,6 +19,7 @@ from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
 from trainweb.training import core as sessions
+from trainweb.training.bundle import Start, make_bundle, read_start
 from trainweb.training.core import ParameterSlot, Segments, SessionCore
 from trainweb.training.export import export_graph
 from trainweb.training.host import LoadedPlan
@@ -25,6 +27,7 @@ from trainweb.training.inference import InferenceCore
 from trainweb.training.state import CheckpointState, property_value
 
 if TYPE_CHECKING:
+    from trainweb.artifacts import Artifacts
     from trainweb.engine.base import Engine
 
 Answer = tuple[str, "bytes | memoryview | None"]
@@ -34,13 +37,26 @@ _sessions: dict[int, Session] = {}
 _next = [1]
 
 
-class Session:
-    """A session of the page, and the plans it was told of."""
+@dataclass(slots=True)
+class Remembered:
+    """What it takes to write a bundle of a session that has trained since."""
 
-    def __init__(self, core: SessionCore | InferenceCore, artifacts: Any = None) -> None:
+    start: Start
+    models: dict[str, bytes]
+    signatures: list[dict[str, TensorType]]
+
+
+class Session:
+    """A session of the page, and the plans it was told of.
+
+    `artifacts` gives what `createFromModel` built; None for a session that was made of artifacts.
+    """
+
+    def __init__(self, core: SessionCore | InferenceCore, artifacts: Callable[[], Artifacts] | None = None) -> None:
         self.core = core
         self.artifacts = artifacts
         self.plans: dict[int, LoadedPlan] = {}
+        self.remembered: Remembered | None = None
 
     def training(self) -> SessionCore:
         """The core, if it trains."""
@@ -180,6 +196,16 @@ def _member(choices: Any, name: Any) -> Any:
 @answered
 def create_from_model(model: Any, config_json: str, options_json: str) -> dict[str, Any]:
     """A session from a forward model: its artifacts are built here."""
+    built, nominal = _build(model, config_json)
+    checkpoint = built.nominal_checkpoint if nominal else built.checkpoint
+    return _create(
+        built.training_model, checkpoint, built.eval_model, built.optimizer_model,
+        _limits(options_json), lambda: built,
+    )  # fmt: skip
+
+
+def _build(model: Any, config_json: str) -> tuple[Artifacts, bool]:
+    """Artifacts of a forward model, and whether the session is to start from the nominal checkpoint."""
     from trainweb.artifacts import LossType, OptimType, build_artifacts
 
     config = json.loads(config_json)
@@ -190,20 +216,59 @@ def create_from_model(model: Any, config_json: str, options_json: str) -> dict[s
     for key, choices in (("loss", LossType), ("optimizer", OptimType)):
         if key in arguments:
             arguments[key] = _member(choices, arguments[key])
-    built = build_artifacts(as_bytes(model), **arguments)
-    nominal = arguments.get("nominal_checkpoint", False)
-    checkpoint = built.nominal_checkpoint if nominal else built.checkpoint
-    return _create(
-        built.training_model, checkpoint, built.eval_model, built.optimizer_model,
-        _limits(options_json), built,
-    )  # fmt: skip
+    return build_artifacts(as_bytes(model), **arguments), arguments.get("nominal_checkpoint", False)
+
+
+def _signature(signature: Any) -> dict[str, TensorType]:
+    return {f["name"]: TensorType(f["dtype"], tuple(f["dims"])) for f in signature}
+
+
+@answered
+def adopt_model(handle: int, model: Any, config_json: str) -> None:
+    """Tell an adopted session which model its artifacts were built from."""
+    model = as_bytes(model)
+    _session(handle).artifacts = cache(lambda: _build(model, config_json)[0])
+
+
+@answered
+def remember(handle: int, train: Any, evaluation: Any, optimizer: Any) -> None:
+    """Keep what a session starts from, so that `bundle` can be called later; before its first step.
+
+    Without models it is a session of `create_from_model`, whose artifacts are at hand.
+    """
+    session = _session(handle)
+    given = [as_bytes(m) for m in (train, evaluation, optimizer)]
+    if session.artifacts is not None:
+        built = session.artifacts()
+        given = [built.training_model, built.eval_model, built.optimizer_model]
+    names = ("train_model", "eval_model", "optimizer_model")
+    models = {name: bytes(m) for name, m in zip(names, given, strict=True) if m is not None}
+    session.remembered = Remembered(Start.of(session.training()), models, [])
+
+
+@answered
+def recall(handle: int, bundle: Any) -> None:
+    """Keep what an adopted session started from: the bundle itself."""
+    _session(handle).remembered = Remembered(*read_start(bytes(as_bytes(bundle) or b"")))
+
+
+@answered
+def bundle(handle: int, signatures_json: str) -> tuple[None, bytes]:
+    """The bundle of a remembered session as it started, for these signatures besides those it had."""
+    session = _session(handle)
+    kept = session.remembered
+    if kept is None:
+        raise SessionError("This session keeps nothing to make a bundle of.")
+    given = [_signature(s) for s in json.loads(signatures_json)]
+    kept.signatures += [s for s in given if s not in kept.signatures]
+    return None, make_bundle(session.training(), kept.signatures, kept.models, kept.start)
 
 
 @answered
 def plan(handle: int, kind: str, signature_json: str) -> dict[str, Any]:
     """The loaded plan for feeds of these dtypes and dims, and where they and the results lie."""
     session = _session(handle)
-    feeds = {f["name"]: TensorType(f["dtype"], tuple(f["dims"])) for f in json.loads(signature_json or "[]")}
+    feeds = _signature(json.loads(signature_json or "[]"))
     core = session.core
     if isinstance(core, InferenceCore):
         loaded = core.plan(feeds)
@@ -306,7 +371,7 @@ def _artifact(session: Session, name: str) -> tuple[None, bytes]:
         raise SessionError("This session was not made by createFromModel: it has no artifacts of its own.")
     if name not in ARTIFACTS:
         raise SessionError(f"There is no artifact {name!r}; there are {', '.join(ARTIFACTS)}.")
-    return None, getattr(session.artifacts, name)
+    return None, getattr(session.artifacts(), name)
 
 
 @answered

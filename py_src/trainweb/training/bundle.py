@@ -77,6 +77,27 @@ class Start:
         return Start(contents, _remainder(core), core.state.is_nominal)
 
 
+def read_start(bundle: bytes) -> tuple[Start, dict[str, bytes], list[dict[str, TensorType]]]:
+    """What `make_bundle` was given: start, models and signatures. The bundle is one that this page wrote itself."""
+    (length,) = struct.unpack_from("<I", bundle, len(MAGIC) + 4)
+    prefix = len(MAGIC) + 8
+    header = json.loads(bundle[prefix : prefix + length])
+
+    def blob(place: list[int]) -> bytes:
+        at = prefix + length + place[0]
+        return bundle[at : at + place[1]]
+
+    contents = {k: blob(s["data"]) for k, s in enumerate(header["segments"]) if s["data"]}
+    models = {name: blob(place) for name, place in header["models"].items()}
+    start = Start(contents, models.pop("checkpoint"), header["nominal"])
+    signatures = []
+    for plan in header["plans"]:
+        feeds = {f["name"]: TensorType(f["dtype"], tuple(f["dims"])) for f in plan["signature"]}
+        if feeds and feeds not in signatures:
+            signatures.append(feeds)
+    return start, models, signatures
+
+
 def _remainder(core: SessionCore) -> bytes:
     state, optimizer = core.state, core.state.optimizer
     rest = [t for name, t in state.tensors.items() if name not in core.slots]

@@ -1,0 +1,224 @@
+/**
+ * Files of this origin's private file system (OPFS), for a worker. A file is written into one of two slots
+ * and counts from the moment its header is there, which comes last; a checksum covers all of it. Whatever
+ * interrupts a write, a reader gets the old file or the new one. Storage that is not there, full or failing is
+ * no error: the file is not there, then.
+ */
+
+import { log } from "./env.js";
+
+const FOLDERS = ["trainweb", "bundles"];
+
+/** Files that are kept; of more, those written longest ago go. */
+const MAX_FILES = 16;
+
+const MAGIC = 0x53425754; // "TWBS"
+const VERSION = 1;
+/** Magic, version, sequence number, 0, length (u64), SHA-256 of the contents, SHA-256 of all this (first half). */
+const HEADER_BYTES = 72;
+const CONTENTS_HASH = 24;
+const HEADER_HASH = 56;
+const SLOTS = [0, 1] as const;
+
+/** What only workers have, and TypeScript declares apart from the rest of a page's interface. */
+interface SyncAccessHandle {
+  truncate(size: number): void;
+  write(bytes: Uint8Array, options: { readonly at: number }): number;
+  flush(): void;
+  close(): void;
+}
+
+interface WorkerFileHandle extends FileSystemFileHandle {
+  createSyncAccessHandle(): Promise<SyncAccessHandle>;
+}
+
+interface Stored {
+  readonly slot: number;
+  readonly sequence: number;
+  readonly bytes: Uint8Array<ArrayBuffer>;
+}
+
+/** The file, or null where there is none that is whole. */
+export async function readFile(name: string): Promise<Uint8Array<ArrayBuffer> | null> {
+  try {
+    return (await readNewest(await openFolder(), name))?.bytes ?? null;
+  } catch (error) {
+    log("info", `no stored ${name}: ${String(error)}`);
+    return null;
+  }
+}
+
+/**
+ * Write a file.
+ *
+ * @returns whether it is stored; if not, the one before still is
+ */
+export async function writeFile(name: string, bytes: Uint8Array): Promise<boolean> {
+  const write = async (): Promise<boolean> => {
+    try {
+      await writeSlot(await openFolder(), name, bytes);
+      return true;
+    } catch (error) {
+      log("info", `${name} is not stored: ${String(error)}`);
+      return false;
+    }
+  };
+  const locks = globalThis.navigator?.locks;
+  if (locks === undefined) {
+    return write();
+  }
+  // Another page that writes the same file writes the same contents.
+  return locks.request(`trainweb-store-${name}`, { ifAvailable: true }, (lock) =>
+    lock === null ? false : write(),
+  );
+}
+
+/** SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where there is none. */
+export async function hashOf(parts: readonly (string | Uint8Array | null)[]): Promise<string | null> {
+  if (globalThis.crypto?.subtle === undefined) {
+    return null;
+  }
+  const hashes = await Promise.all(
+    parts.map((part) => (part === null ? new Uint8Array(32) : sha256(toBytes(part)))),
+  );
+  const digest = await sha256(concatenate(hashes));
+  return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+async function openFolder(): Promise<FileSystemDirectoryHandle> {
+  let folder = await navigator.storage.getDirectory();
+  for (const name of FOLDERS) {
+    folder = await folder.getDirectoryHandle(name, { create: true });
+  }
+  return folder;
+}
+
+async function readNewest(folder: FileSystemDirectoryHandle, name: string): Promise<Stored | null> {
+  const stored = await Promise.all(SLOTS.map((slot) => readSlot(folder, name, slot)));
+  const [first = null, second = null] = stored;
+  if (first === null || second === null) {
+    return first ?? second;
+  }
+  return first.sequence > second.sequence ? first : second;
+}
+
+async function readSlot(
+  folder: FileSystemDirectoryHandle,
+  name: string,
+  slot: number,
+): Promise<Stored | null> {
+  let data: Uint8Array<ArrayBuffer>;
+  try {
+    const handle = await folder.getFileHandle(slotName(name, slot));
+    data = new Uint8Array(await (await handle.getFile()).arrayBuffer());
+  } catch {
+    return null;
+  }
+  if (data.length < HEADER_BYTES) {
+    return null;
+  }
+  const view = new DataView(data.buffer);
+  const bytes = data.slice(HEADER_BYTES);
+  const header = await makeHeader(view.getUint32(8, true), bytes);
+  const isWhole = header.every((byte, index) => byte === data[index]);
+  return isWhole ? { slot, sequence: view.getUint32(8, true), bytes } : null;
+}
+
+async function writeSlot(
+  folder: FileSystemDirectoryHandle,
+  name: string,
+  bytes: Uint8Array,
+): Promise<void> {
+  const newest = await readNewest(folder, name);
+  const slot = newest?.slot === 0 ? 1 : 0;
+  const header = await makeHeader((newest?.sequence ?? 0) + 1, bytes);
+  try {
+    await writeWhole(folder, slotName(name, slot), header, bytes);
+  } catch (error) {
+    await removeEntry(folder, slotName(name, slot));
+    throw error;
+  }
+  // It is of no use any more, and would take room.
+  await removeEntry(folder, slotName(name, 1 - slot));
+  await removeOldest(folder);
+}
+
+async function writeWhole(
+  folder: FileSystemDirectoryHandle,
+  file: string,
+  header: Uint8Array<ArrayBuffer>,
+  bytes: Uint8Array,
+): Promise<void> {
+  const handle = (await folder.getFileHandle(file, { create: true })) as WorkerFileHandle;
+  const access = await handle.createSyncAccessHandle();
+  try {
+    access.truncate(0);
+    writeAll(access, bytes, HEADER_BYTES);
+    access.flush();
+    writeAll(access, header, 0);
+    access.flush();
+  } finally {
+    access.close();
+  }
+}
+
+function writeAll(access: SyncAccessHandle, bytes: Uint8Array, at: number): void {
+  const written = access.write(bytes, { at });
+  if (written !== bytes.length) {
+    throw new Error(`only ${written} of ${bytes.length} bytes could be written`);
+  }
+}
+
+async function removeOldest(folder: FileSystemDirectoryHandle): Promise<void> {
+  const files: { readonly name: string; readonly written: number }[] = [];
+  for await (const [name, handle] of folder.entries()) {
+    if (handle instanceof FileSystemFileHandle) {
+      files.push({ name, written: (await handle.getFile()).lastModified });
+    }
+  }
+  files.sort((a, b) => b.written - a.written);
+  await Promise.all(files.slice(MAX_FILES).map(({ name }) => removeEntry(folder, name)));
+}
+
+async function removeEntry(folder: FileSystemDirectoryHandle, name: string): Promise<void> {
+  try {
+    await folder.removeEntry(name);
+  } catch {
+    // Not there, or in use: nobody takes it for the file.
+  }
+}
+
+async function makeHeader(sequence: number, bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
+  const header = new Uint8Array(HEADER_BYTES);
+  const view = new DataView(header.buffer);
+  view.setUint32(0, MAGIC, true);
+  view.setUint32(4, VERSION, true);
+  view.setUint32(8, sequence, true);
+  view.setBigUint64(16, BigInt(bytes.length), true);
+  header.set(await sha256(bytes), CONTENTS_HASH);
+  const hash = await sha256(header.slice(0, HEADER_HASH));
+  header.set(hash.subarray(0, HEADER_BYTES - HEADER_HASH), HEADER_HASH);
+  return header;
+}
+
+async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
+  return new Uint8Array(await crypto.subtle.digest("SHA-256", bytes as Uint8Array<ArrayBuffer>));
+}
+
+function toBytes(part: string | Uint8Array): Uint8Array {
+  return typeof part === "string" ? new TextEncoder().encode(part) : part;
+}
+
+function concatenate(parts: readonly Uint8Array[]): Uint8Array {
+  const result = new Uint8Array(parts.reduce((total, { length }) => total + length, 0));
+  let at = 0;
+  for (const part of parts) {
+    result.set(part, at);
+    at += part.length;
+  }
+  return result;
+}
+
+function slotName(name: string, slot: number): string {
+  return `${name}.${slot}`;
+}

@@ -43,45 +43,55 @@ double box_floats(const conv_reach reach[3], int32_t channels, int32_t rows, int
     return channels * lines * line * (reach[0].span + 1.0);
 }
 
-/* out[i] = line[first + i * step] for i < n, zero outside [0, size). */
-static void gather_line(const float *line, int32_t size, int32_t first, int32_t step, float *out, int32_t n) {
-    int32_t lo = first < 0 ? min_i32(n, ceil_div(-first, step)) : 0;
-    int32_t hi = first >= size ? lo : max_i32(lo, min_i32(n, ceil_div(size - first, step)));
+static void zero_floats(float *out, int32_t n) {
     int32_t i = 0;
-    for (; i < lo; i++) out[i] = 0;
-    if (step == 1) {
-        for (; i + 4 <= hi; i += 4) store4(out + i, load4(line + first + i));
-    } else if (step == 2) {
-        for (; i + 4 < hi; i += 4) {
-            f32x4 even = load4(line + first + 2 * i), odd = load4(line + first + 2 * i + 4);
-            store4(out + i, wasm_i32x4_shuffle(even, odd, 0, 2, 4, 6));
-        }
-    }
-    for (; i < hi; i++) out[i] = line[first + i * step];
+    for (; i + 4 <= n; i += 4) store4(out + i, splat(0));
     for (; i < n; i++) out[i] = 0;
 }
 
-static void zero_floats(float *out, int32_t n) {
-    for (int32_t i = 0; i < n; i++) out[i] = 0;
+/* out[i] = line[i * step] for lo <= i < hi, zero elsewhere below n. The last vector overlaps the one before. */
+TW_INLINE void gather_line(const float *line, const int32_t step, float *out, int32_t lo, int32_t hi, int32_t n) {
+    for (int32_t i = 0; i < lo; i++) out[i] = 0;
+    int32_t i = lo;
+    if (step <= 2 && hi - lo >= 4) {
+        for (; i < hi; i += 4) {
+            int32_t at = min_i32(i, hi - 4);
+            const float *from = line + at * step;
+            store4(out + at, step == 1 ? load4(from) : wasm_i32x4_shuffle(load4(from), load4(from + 3), 0, 2, 5, 7));
+        }
+        i = hi;
+    }
+    for (; i < hi; i++) out[i] = line[i * step];
+    for (; i < n; i++) out[i] = 0;
+}
+
+/* The lines of one slot. */
+TW_INLINE void gather_slot(const conv_layout *l, const conv_box *box, const float *x, const int32_t step, int32_t slot,
+                           float *out) {
+    const conv_reach *z = &l->reach[0], *y = &l->reach[1], *w = &l->reach[2];
+    int32_t depth0 = box->depth * z->step + z->min, row0 = box->row0 * y->step + y->min;
+    int32_t first = box->col0 * step + w->min + slot * w->grid, n = l->line;
+    int32_t lo = first < 0 ? min_i32(n, ceil_div(-first, step)) : 0;
+    int32_t hi = first >= w->source ? lo : max_i32(lo, min_i32(n, ceil_div(w->source - first, step)));
+    out += slot * l->line;
+    for (int32_t c = box->channel0; c < box->channel0 + box->channels; c++) {
+        for (int32_t depth = depth0; depth < depth0 + l->slices; depth++) {
+            const float *slice = x + (c * z->source + depth) * y->source * w->source + first;
+            for (int32_t r = row0; r < row0 + l->rows; r++, out += l->row_stride) {
+                bool outside = depth < 0 || depth >= z->source || r < 0 || r >= y->source;
+                if (outside) zero_floats(out, n);
+                else gather_line(slice + r * w->source, step, out, lo, hi, n);
+            }
+        }
+    }
 }
 
 void gather_box(const conv_layout *l, const conv_box *box, const float *x, float *out) {
-    const conv_reach *z = &l->reach[0], *y = &l->reach[1], *w = &l->reach[2];
-    int32_t depth0 = box->depth * z->step + z->min, row0 = box->row0 * y->step + y->min;
-    int32_t col0 = box->col0 * w->step + w->min;
-    for (int32_t c = box->channel0; c < box->channel0 + box->channels; c++) {
-        for (int32_t depth = depth0; depth < depth0 + l->slices; depth++) {
-            const float *slice = x + (c * z->source + depth) * y->source * w->source;
-            for (int32_t r = row0; r < row0 + l->rows; r++, out += l->row_stride) {
-                if (depth < 0 || depth >= z->source || r < 0 || r >= y->source) {
-                    zero_floats(out, l->row_stride);
-                    continue;
-                }
-                for (int32_t s = 0; s < l->slots; s++) {
-                    gather_line(slice + r * w->source, w->source, col0 + s * w->grid, w->step, out + s * l->line, l->line);
-                }
-            }
-        }
+    int32_t step = l->reach[2].step;
+    for (int32_t s = 0; s < l->slots; s++) {
+        if (step == 1) gather_slot(l, box, x, 1, s, out);
+        else if (step == 2) gather_slot(l, box, x, 2, s, out);
+        else gather_slot(l, box, x, step, s, out);
     }
 }
 

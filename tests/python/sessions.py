@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,29 @@ def embedding_net(*, computed: bool = False) -> Any:
     )  # fmt: skip
 
 
+def picking_net(op: str) -> Any:
+    """x[batch, 4] -> BatchNormalization -> elements picked by fed ids = y: the statistics move before the picking."""
+    ids, y = {
+        "Gather": (["k"], ["batch", "k"]),
+        "GatherElements": (["batch", "k"], ["batch", "k"]),
+        "GatherND": (["k", 2], ["k"]),
+    }[op]
+    attrs = {} if op == "GatherND" else {"axis": 1}
+    return make_model(
+        [
+            helper.make_node("BatchNormalization", ["x", "bn.scale", "bn.bias", "bn.mean", "bn.var"], ["n"], "bn"),
+            helper.make_node(op, ["n", "ids"], ["y"], "pick", **attrs),
+        ],
+        {"x": ["batch", 4], "ids": ids},
+        {"y": y},
+        {
+            "bn.scale": np.ones(4, np.float32), "bn.bias": np.zeros(4, np.float32),
+            "bn.mean": normal(4, seed=1), "bn.var": np.ones(4, np.float32),
+        },
+        input_types={"ids": TensorProto.INT64},
+    )  # fmt: skip
+
+
 def dropout_net() -> Any:
     """x[batch, 50] -> Dropout(0.5) -> MatMul(1) = y, the weights being ones."""
     return make_model(
@@ -55,14 +78,18 @@ def dropout_net() -> Any:
     )
 
 
+PICKING = ("Gather", "GatherElements", "GatherND")
+
+
 @cache
 def artifacts(kind: str, optimizer: str = "AdamW") -> Artifacts:
     """Artifacts of one of the small models."""
     make: dict[str, Any] = {
         "mlp": mlp, "batch_norm": batch_norm_net, "embedding": embedding_net,
         "computed": lambda: embedding_net(computed=True), "dropout": dropout_net,
+        **{op: partial(picking_net, op) for op in PICKING},
     }  # fmt: skip
-    loss = LossType.MSELoss if kind == "dropout" else LossType.CrossEntropyLoss
+    loss = LossType.MSELoss if kind in ("dropout", *PICKING) else LossType.CrossEntropyLoss
     return build_artifacts(
         make[kind](), loss=loss, optimizer=OptimType[optimizer], nominal_checkpoint=kind == "mlp",
         frozen_params=["fc1.bias"] if kind == "mlp" else None,
@@ -92,6 +119,10 @@ def batch(kind: str = "mlp", n: int = 6, seed: int = 0) -> dict[str, np.ndarray]
         return {"x": rng.standard_normal((n, 2, 4, 4)).astype(np.float32), "labels": rng.integers(0, 2, n)}
     if kind == "dropout":
         return {"x": np.ones((n, 50), np.float32), "target": np.zeros((n, 1), np.float32)}
+    if kind in PICKING:
+        shape = {"Gather": (3,), "GatherElements": (n, 3), "GatherND": (3, 2)}[kind]
+        target = np.zeros((3,) if kind == "GatherND" else (n, 3), np.float32)
+        return {"x": rng.standard_normal((n, 4)).astype(np.float32), "ids": rng.integers(0, 4, shape), "target": target}
     feeds = {"ids": rng.integers(0, 5, (n, 3)), "labels": rng.integers(0, 2, n)}
     return feeds | ({"offset": np.array([2])} if kind == "computed" else {})
 

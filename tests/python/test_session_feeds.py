@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.python.sessions import batch, session, unchanged, warm
+from tests.python.sessions import PICKING, batch, session, unchanged, warm
 
 from trainweb.errors import FeedError
 
@@ -107,6 +107,19 @@ def test_an_index_out_of_range_changes_nothing_not_even_running_statistics(kind:
             s.train_step(feeds)
         with unchanged(s), pytest.raises(FeedError, match=f"index {said} at position 5"):
             s.eval_step(feeds)
+
+
+@pytest.mark.parametrize("kind", PICKING)
+def test_an_index_is_checked_before_statistics_move_in_front_of_it(kind: str) -> None:
+    feeds = batch(kind)
+    feeds["ids"].flat[2] = 9
+    with session(kind) as s:
+        warm(s, kind)
+        with unchanged(s), pytest.raises(FeedError, match="index 9 at position 2"):
+            s.train_step(feeds)
+        before = s.get_parameter("bn.mean")
+        s.train_step(batch(kind))
+        assert not np.array_equal(s.get_parameter("bn.mean"), before)
 
 
 def test_indices_count_from_the_end_where_they_are_negative() -> None:

@@ -83,8 +83,10 @@ def compile_model(
     compilation.lower(feeds)
     outs = [compilation.output(name) for name in outputs]
     feed_bufs = [b for b in map(compilation.bufs.get, feeds) if isinstance(b, Buf)]
-    instructions = hoist_checks(compilation.builder.instructions)
-    if may_fail_midway(instructions):
+    instructions = compilation.builder.instructions
+    may_fail = may_fail_midway(instructions)
+    instructions = hoist_checks(instructions)
+    if may_fail:
         instructions = write_state_last(instructions, compilation.builder)
     instructions = absorb_copies(instructions, outs)
     instructions = fuse_epilogues(instructions, outs)

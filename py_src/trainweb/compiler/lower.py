@@ -63,6 +63,11 @@ class Buf:
         start = self.shift + shift * ITEM_SIZE[self.dtype]
         return Buf(self.storage, self.dtype, tuple(shape), self.value if not shift else None, start, self.name)
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the contents are there before a step starts: a feed or a constant."""
+        return self.storage.is_feed or self.storage.segment == CONSTANTS
+
     def same_place(self, other: Buf) -> bool:
         """Whether both are the same bytes."""
         return (
@@ -202,15 +207,17 @@ class Builder:
         self.instructions.append(call)
 
     def check_labels(self, labels: Buf, classes: int, ignore: int | None) -> None:
-        """Fail with the first label outside [0, classes) that is not `ignore`."""
+        """Fail with the first given label outside [0, classes) that is not `ignore`, before anything is computed."""
         self._check(labels, 0, classes, ignore, 1)
 
     def check_index(self, indices: Buf, size: int) -> None:
-        """Fail with the first index outside [-size, size)."""
-        self._check(indices, -size, size, None, 0)
+        """Fail with the first given index outside [-size, size), before anything is computed."""
+        if indices.value is None:  # known ones were checked with the shapes
+            self._check(indices, -size, size, None, 0)
 
     def _check(self, values: Buf, low: int, high: int, ignore: int | None, is_label: int) -> None:
-        if values.size:
+        # What is computed in the step, the kernel that reads it checks.
+        if values.size and values.is_given:
             self.emit(
                 "check_indices", indices=values, n=values.size, index_size=LABEL_BYTES[values.dtype], lo=low, hi=high,
                 has_ignore=int(ignore is not None), ignore=ignore or 0, label=is_label,

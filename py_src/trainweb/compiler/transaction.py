@@ -9,41 +9,38 @@ from trainweb.compiler.lower import ARENA, CONSTANTS, Buf, ElementwiseCall, Inst
 if TYPE_CHECKING:
     from trainweb.compiler.lower import Builder
 
-CHECKED_ARGUMENTS = ("indices", "labels")
-"""Arguments by which a kernel can fail at run time; a check of a feed among them can be made beforehand."""
+CHECK = "check_indices"
+INFALLIBLE = ("one_hot", "max_pool_f32", "max_pool_gradient_f32")
+"""Kernels that take indices as they come, or only those that were made in the step by another kernel."""
 
 
 def hoist_checks(instructions: list[Instruction]) -> list[Instruction]:
-    """Checks of feeds come first, each once."""
+    """Checks come first, each once."""
     checks: dict[tuple[object, ...], KernelCall] = {}
     rest: list[Instruction] = []
     for i in instructions:
-        if not (isinstance(i, KernelCall) and i.kernel == "check_indices") or not _is_given(i.args["indices"]):
+        if isinstance(i, KernelCall) and i.kernel == CHECK:
+            where = i.args["indices"]
+            numbers = tuple(v for name, v in i.args.items() if name != "indices")
+            checks.setdefault((where.storage, where.shift, *numbers), i)
+        else:
             rest.append(i)
-            continue
-        where = i.args["indices"]
-        numbers = tuple(v for name, v in i.args.items() if name != "indices")
-        checks.setdefault((where.storage, where.shift, *numbers), i)
     return [*checks.values(), *rest]
 
 
-def _is_given(b: Buf) -> bool:
-    return b.storage.is_feed or b.storage.segment == CONSTANTS
-
-
 def may_fail_midway(instructions: list[Instruction]) -> bool:
-    """Whether a kernel reads indices that were computed in the step."""
-    return any(
-        isinstance(i, KernelCall) and (b := i.args.get(name)) is not None and not _is_given(b)
-        and not _is_own_index(i)
-        for i in instructions
-        for name in (CHECKED_ARGUMENTS if isinstance(i, KernelCall) else ())
-    )  # fmt: skip
-
-
-def _is_own_index(call: KernelCall) -> bool:
-    # Positions that a pooling kernel made itself are in range.
-    return call.kernel.startswith("max_pool")
+    """Whether a kernel reads indices that no check of its node covers: computed ones, or tuples of them."""
+    covered = {
+        (i.node, i.args["indices"].storage) for i in instructions if isinstance(i, KernelCall) and i.kernel == CHECK
+    }
+    for i in instructions:
+        if not isinstance(i, KernelCall) or i.kernel == CHECK or i.kernel in INFALLIBLE:
+            continue
+        indices, labels = i.args.get("indices"), i.args.get("labels")
+        read = indices if indices is not None and indices.value is None else labels
+        if read is not None and read.size and (i.node, read.storage) not in covered:
+            return True
+    return False
 
 
 def write_state_last(instructions: list[Instruction], builder: Builder) -> list[Instruction]:

@@ -39,15 +39,6 @@ def check_range(op: Op, indices: TensorType, dim: int) -> None:
         raise op.error("a dimension of 0 has no elements to pick.")
 
 
-def check_feed(b: Builder, indices: Buf, dim: int) -> None:
-    """Let indices that are fed be checked before anything is computed."""
-    if indices.storage.is_feed:
-        b.emit(
-            "check_indices", indices=indices, n=indices.size, index_size=ITEM_SIZE[indices.dtype],
-            lo=-dim, hi=dim, has_ignore=0, ignore=0, label=0,
-        )  # fmt: skip
-
-
 def zeros_like(g: GradientBuilder, name: str) -> str:
     """Zeros of the shape of a tensor."""
     return g.op("ConstantOfShape", [g.op("Shape", [name])])
@@ -90,7 +81,7 @@ class Gather(Op):
         data, indices = ins
         if outs[0] is not None and data is not None and indices is not None:
             axis = self.axis % len(data.shape)
-            check_feed(b, indices, data.shape[axis])
+            b.check_index(indices, data.shape[axis])
             gather_axis(b, outs[0], data, indices, axis)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -137,6 +128,7 @@ class GatherGrad(Op):
             return
         shape = outs[0].shape
         axis = self.axis % len(shape)
+        b.check_index(indices, shape[axis])
         b.emit(
             "gather_grad_f32", dy=dy, indices=indices, dx=outs[0], outer=prod(shape[:axis]), dim=shape[axis],
             n=indices.size, inner=prod(shape[axis + 1 :]), index_size=ITEM_SIZE[indices.dtype],
@@ -175,6 +167,7 @@ class ElementsOp(Op):
         axis = self.axis % len(data.shape)
         strides = list(contiguous_strides(data.shape))
         axis_stride, strides[axis] = strides[axis], 0
+        b.check_index(indices, data.shape[axis])
         return {
             "indices": indices, "dims": padded(indices.shape, 1, b), "strides": padded(strides, 0, b),
             "axis_dim": data.shape[axis], "axis_stride": axis_stride, "size": ITEM_SIZE[data.dtype],
@@ -215,7 +208,6 @@ class GatherElements(ElementsOp):
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         data, indices = ins
         if outs[0] is not None and data is not None and indices is not None and indices.size:
-            check_feed(b, indices, data.shape[self.axis % len(data.shape)])
             b.emit("gather_elements", data=data, y=outs[0], **self.arguments(b, data, indices))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -312,7 +304,6 @@ class ScatterElements(ElementsOp):
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         data, indices, updates = ins
         if outs[0] is not None and data is not None and indices is not None and updates is not None:
-            check_feed(b, indices, data.shape[self.axis % len(data.shape)])
             b.copy(outs[0], data)
             self.scatter(b, outs[0], indices, updates, self.reduction)
 
@@ -388,8 +379,9 @@ class TuplesOp(Op):
         batch, k = self.batch_dims, indices.shape[-1]
         if k > 8:
             raise self.unsupported("an index tuple of more than 8 numbers")
-        if k == 1:
-            check_feed(b, indices, data.shape[batch])
+        dims = set(data.shape[batch : batch + k])
+        if len(dims) == 1:
+            b.check_index(indices, dims.pop())
         return {
             "indices": indices, "batch": prod(data.shape[:batch]), "n": prod(indices.shape[batch:-1]), "k": k,
             "dims": list(data.shape[batch : batch + k]) + [1] * (8 - k),

@@ -1,6 +1,6 @@
 """GFLOP/s of the kernels in Chromium, and their share of what registers alone allow (peak.c, interleaved).
 
-    python bench/kernels/bench_kernels.py [--build kernels.relaxed] [--rounds 7] [pattern ...]
+    python bench/kernels/bench_kernels.py [--build PATH] [--rounds 15] [--document] [pattern ...]
 
 A pattern selects the cases whose name contains it.
 """
@@ -39,6 +39,7 @@ CONV_SHAPES = [
     (32, 1, 32, 28, 3, 1, 1), (32, 32, 64, 14, 3, 1, 1),
     (16, 3, 16, 32, 3, 1, 1), (16, 16, 16, 32, 3, 1, 1), (16, 16, 32, 32, 3, 2, 1), (16, 32, 32, 16, 3, 1, 1),
     (16, 32, 64, 16, 3, 2, 1), (16, 64, 64, 8, 3, 1, 1), (16, 16, 32, 32, 1, 2, 1), (16, 64, 128, 14, 1, 1, 1),
+    (32, 3, 16, 64, 3, 2, 1), (32, 16, 32, 32, 3, 2, 1), (32, 32, 64, 16, 3, 2, 1), (32, 64, 128, 8, 3, 2, 1),
     (4, 32, 32, 28, 3, 1, 32), (1, 64, 64, 56, 3, 1, 1), (4, 3, 32, 64, 7, 2, 1),
 ]  # fmt: skip
 
@@ -164,15 +165,56 @@ def median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
+def rates(result: dict[str, Any]) -> tuple[list[float], float]:
+    """GFLOP/s of each round, and the median share of the peak measured just before it."""
+    found = [result["flops"] / t / 1e6 for t in result["times"]]
+    return found, median([rate / peak for rate, peak in zip(found, result["peaks"], strict=True)])
+
+
 def report(results: list[dict[str, Any]], write: Callable[[str], None] = print) -> None:
-    """One line a case; the share is the median over rounds of the rate against the peak measured just before."""
+    """One line a case."""
     peaks = [rate for r in results for rate in r["peaks"]]
     write(f"peak: {max(peaks):.1f} GFLOP/s max, {median(peaks):.1f} median")
     for r in results:
-        rates = [r["flops"] / t / 1e6 for t in r["times"]]
-        share = median([rate / peak for rate, peak in zip(rates, r["peaks"], strict=True)])
-        write(f"{r['name']:40} {min(r['times']):9.4f} ms {max(rates):6.1f} GFLOP/s max {median(rates):6.1f} median"
+        found, share = rates(r)
+        write(f"{r['name']:40} {min(r['times']):9.4f} ms {max(found):6.1f} GFLOP/s max {median(found):6.1f} median"
               f" {100 * share:5.1f} % of peak")  # fmt: skip
+
+
+def product_rows(by_name: dict[str, dict[str, Any]]) -> list[str]:
+    """One row a layer: its three products."""
+    rows = ["| product | forward NT | by the data NN | by the weights TN |", "|---|---|---|---|"]
+    squares = [(f"{m}x{n}x{k}", [(m, n, k)] * 3) for m, n, k in SQUARES]
+    layers = [(f"{m} rows, {i} -> {o}", [(m, o, i), (m, i, o), (o, i, m)]) for m, i, o in LAYERS]
+    for title, shapes in squares + layers:
+        names = [f"gemm {kind} {m}x{n}x{k}" for kind, (m, n, k) in zip(("NT", "NN", "TN"), shapes, strict=True)]
+        rows.append(f"| {title} | " + " | ".join(cell(by_name[n]) for n in names) + " |")
+    return rows
+
+
+def convolution_rows(by_name: dict[str, dict[str, Any]]) -> list[str]:
+    """One row a convolution: forward and both gradients."""
+    rows = ["| convolution | forward | by the data | by the weights |", "|---|---|---|---|"]
+    for name in [n.removeprefix("conv ") for n in by_name if n.startswith("conv ") and n[5].isdigit()]:
+        rows.append(f"| {name} | " + " | ".join(cell(by_name[f"{k} {name}"]) for k in ("conv", "conv dx", "conv dw")) + " |")
+    return rows
+
+
+def cell(result: dict[str, Any]) -> str:
+    """Best GFLOP/s and the share of the peak."""
+    found, share = rates(result)
+    return f"{max(found):.1f} ({100 * share:.0f} %)"
+
+
+def document(results: list[dict[str, Any]], page: Path) -> None:
+    """Write the tables between the markers of the page."""
+    by_name = {r["name"]: r for r in results}
+    peaks = [rate for r in results for rate in r["peaks"]]
+    text = page.read_text()
+    start, end = (text.index(f"<!-- {mark} -->") for mark in ("kernels", "/kernels"))
+    lines = ["<!-- kernels -->", f"Peak: {max(peaks):.1f} GFLOP/s at most, median {median(peaks):.1f}.", ""]
+    lines += [*product_rows(by_name), "", *convolution_rows(by_name)]
+    page.write_text(text[:start] + "\n".join(lines) + "\n" + text[end:])
 
 
 def main() -> None:
@@ -182,10 +224,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--milliseconds", type=float, default=4, help="length of one measurement")
     parser.add_argument("--json", help="also write the measurements to this file")
+    parser.add_argument("--document", action="store_true", help="write the tables to docs/performance.md; needs all cases")
     options = parser.parse_args()
     cases = [c for c in all_cases() if not options.patterns or any(p in c["name"] for p in options.patterns)]
     results = run(Path(options.build), cases, options.rounds, options.milliseconds)
     report(results)
+    if options.document:
+        document(results, HERE.parents[1] / "docs" / "performance.md")
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1))
 

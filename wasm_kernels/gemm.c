@@ -51,12 +51,12 @@ TW_INLINE void pack_copy(const int32_t width, float *out, const float *src, int3
     }
 }
 
-/* Six lines or fewer in panels of 8, which keeps the stores aligned: unaligned ones take several times as long. */
+/* The same for 4 to 8 lines: the second four overlap the first. */
 TW_INLINE void pack_copy_rows(const int32_t lines, float *out, const float *src, int32_t step, int32_t k) {
-    for (int32_t p = 0; p < k; p++, out += 8, src += step) {
-        store4(out, load4(src));
-        if (lines == 5) store4(out + 4, wasm_v128_load32_zero(src + 4));
-        if (lines == 6) store4(out + 4, wasm_v128_load64_zero(src + 4));
+    for (int32_t p = 0; p < k; p++, out += lines, src += step) {
+        f32x4 low = load4(src), high = load4(src + lines - 4);
+        store4(out, low);
+        if (lines > 4) store4(out + lines - 4, high);
     }
 }
 
@@ -79,11 +79,10 @@ static void pack_panel(float *out, int32_t width, const float *src, int32_t line
         pack_copy(8, out, src, step, k);
     } else if (lines == 4 && width == 4 && line == 1) {
         pack_copy(4, out, src, step, k);
-    } else if (width == 8 && line == 1 && lines <= 6) {
-        if (lines == 6) pack_copy_rows(6, out, src, step, k);
-        else if (lines == 5) pack_copy_rows(5, out, src, step, k);
-        else if (lines == 4) pack_copy_rows(4, out, src, step, k);
-        else pack_any(out, width, src, lines, line, step, k);
+    } else if (lines == 6 && width == 6 && line == 1) {
+        pack_copy_rows(6, out, src, step, k);
+    } else if (lines == 5 && width == 5 && line == 1) {
+        pack_copy_rows(5, out, src, step, k);
     } else if (lines == 8 && width == 8 && step == 1) {
         pack_transposed(8, out, src, line, k);
     } else if (lines == 4 && width == 4 && step == 1) {
@@ -95,7 +94,7 @@ static void pack_panel(float *out, int32_t width, const float *src, int32_t line
 
 /* Where lines lie side by side, a task packs a few steps of the depth for all panels: memory is then read in long runs.
    Where they are contiguous along the depth, it packs a few panels. */
-enum { PACKED_ROWS = 8, PANELS_AT_A_TIME = 8, DEPTH_AT_A_TIME = 16 };
+enum { PANELS_AT_A_TIME = 8, DEPTH_AT_A_TIME = 16 };
 
 typedef struct {
     int32_t first, end, k, depth; /* panels; steps of the depth */
@@ -132,7 +131,7 @@ static void pack_a_chunk(const void *args, int32_t chunk) {
     for (int32_t i = r.first; i < r.end; i++) {
         int32_t row = split_start(&b->rows, i), rows = split_height(&b->rows, i);
         const float *src = p->a + (b->m0 + row) * p->a_row + (b->k0 + r.k) * p->a_col;
-        pack_panel(b->packed_a + (i * b->kc + r.k) * PACKED_ROWS, PACKED_ROWS, src, rows, p->a_row, p->a_col, r.depth);
+        pack_panel(b->packed_a + row * b->kc + r.k * rows, rows, src, rows, p->a_row, p->a_col, r.depth);
     }
 }
 
@@ -265,7 +264,7 @@ TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool in_p
     f32x4 bv[2];
     UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * (u * vecs + j));
     UNROLL for (int32_t i = 0; i < rows; i++) {
-        f32x4 av = load_splat(in_place ? line[i] + u : line[0] + u * PACKED_ROWS + i);
+        f32x4 av = load_splat(in_place ? line[i] + u : line[0] + u * rows + i);
         UNROLL for (int32_t j = 0; j < vecs; j++) {
             acc[i][j] = madd(av, bv[j], acc[i][j]);
             IN_ORDER(acc[i][j]);
@@ -273,12 +272,12 @@ TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool in_p
     }
 }
 
-/* a(i, p) = a[i * row + p] if `in_place`, else a[i + p * PACKED_ROWS]; b(p, j) = b[p * 4 * vecs + j]. */
+/* a(i, p) = a[i * row + p] if `in_place`, else a[i + p * rows]; b(p, j) = b[p * 4 * vecs + j]. */
 TW_INLINE void tile(const int32_t rows, const int32_t vecs, const bool in_place, int32_t k, const float *a, int32_t a_row,
                     const float *b, const tile_out *o, int32_t row, int32_t col, int32_t cols) {
     f32x4 acc[TILE_ROWS][2];
     const float *line[TILE_ROWS];
-    const int32_t lines = in_place ? rows : 1, step = in_place ? 1 : PACKED_ROWS;
+    const int32_t lines = in_place ? rows : 1, step = in_place ? 1 : rows;
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
     }
@@ -333,7 +332,7 @@ static void compute_chunk(const void *args, int32_t chunk) {
         const float *pb = b->packed_b + col * b->kc;
         for (int32_t i = first_block; i < end_block; i++) {
             int32_t row = split_start(&b->rows, i), rows = split_height(&b->rows, i);
-            const float *pa = b->a_rows ? p->a + (b->m0 + row) * p->a_row + b->k0 : b->packed_a + i * b->kc * PACKED_ROWS;
+            const float *pa = b->a_rows ? p->a + (b->m0 + row) * p->a_row + b->k0 : b->packed_a + row * b->kc;
             tiles[rows - 1][cols <= 4][b->a_rows](b->kc, pa, p->a_row, pb, &b->out, b->m0 + row, b->n0 + col, cols);
         }
     }
@@ -509,9 +508,9 @@ static void gemm_blocked(const gemm_problem *problem, float *packed_b, float *pa
 }
 
 /* Blocks that fit thread_scratch. */
-enum { GEMM_MC = 64 * TILE_ROWS, SERIAL_NC = 256, SERIAL_MC = 32 * TILE_ROWS };
-_Static_assert(GEMM_KC * (SERIAL_NC + SERIAL_MC / TILE_ROWS * PACKED_ROWS) * 4 <= THREAD_SCRATCH_BYTES, "gemm_serial");
-_Static_assert(GEMM_MC / TILE_ROWS * PACKED_ROWS <= GEMM_PACKED_A, "rows that are packed at a time");
+enum { GEMM_MC = 384, SERIAL_NC = 256, SERIAL_MC = 256 };
+_Static_assert(GEMM_KC * (SERIAL_NC + SERIAL_MC) * 4 <= THREAD_SCRATCH_BYTES, "blocks of gemm_serial");
+_Static_assert(GEMM_MC <= GEMM_PACKED_A, "rows that are packed at a time");
 
 void gemm_serial(const gemm_problem *problem) {
     float *scratch = thread_scratch();

@@ -30,20 +30,6 @@ int32_t kernel_copy(const copy_args *a) {
     return TW_OK;
 }
 
-int32_t kernel_fill_f32(const fill_f32_args *a) {
-    f32x4 value = splat(a->value);
-    float *dst = a->dst;
-    int32_t i = 0, n = a->n;
-    for (; i + 4 <= n; i += 4) store4(dst + i, value);
-    if (i < n) store_part(dst + i, value, n - i);
-    return TW_OK;
-}
-
-int32_t kernel_fill_u8(const fill_u8_args *a) {
-    __builtin_memset(a->dst, a->value, (size_t)a->n);
-    return TW_OK;
-}
-
 /* ---- strided views ---- */
 
 typedef struct {
@@ -216,26 +202,6 @@ int32_t kernel_strided_copy(const strided_copy_args *a) {
     }
     v.grain = units_per_chunk(inner);
     parallel_for(task, &v, chunk_count(units, v.grain));
-    return TW_OK;
-}
-
-/* On one thread, because the strides may visit an element of dst more than once. */
-int32_t kernel_strided_add_f32(const strided_add_f32_args *a) {
-    view_copy v = {.size = 4, .n_inner = 1};
-    int64_t count = simplify(&v, a->dims, a->src_strides, a->dst_strides);
-    if (!count) return TW_OK;
-    if (!v.rank) v.axes[v.rank++] = (axis){1, 1, 1};
-    const axis *last = v.axes + v.rank - 1;
-    int32_t n_outer = (int32_t)(count / last->size);
-    cursor c = locate(&v, 0);
-    for (int32_t at = 0; at < n_outer; at++, advance(&v, &c)) {
-        const float *src = a->src + a->src_offset + c.src;
-        float *dst = a->dst + a->dst_offset + c.dst;
-        int32_t i = 0;
-        if (last->src == 1 && last->dst == 1)
-            for (; i + 4 <= last->size; i += 4) store4(dst + i, add4(load4(dst + i), load4(src + i)));
-        for (; i < last->size; i++) dst[(int64_t)i * last->dst] += src[(int64_t)i * last->src];
-    }
     return TW_OK;
 }
 

@@ -145,18 +145,6 @@ int32_t kernel_clip_grad_norm_f32(const clip_grad_norm_f32_args *a) {
     return TW_OK;
 }
 
-static void accumulate_chunk(const void *args, int32_t chunk) {
-    const accumulate_f32_args *a = args;
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
-    for (; i + 4 <= end; i += 4) store4(a->dst + i, add4(load4(a->dst + i), load4(a->src + i)));
-    for (; i < end; i++) a->dst[i] += a->src[i];
-}
-
-int32_t kernel_accumulate_f32(const accumulate_f32_args *a) {
-    parallel_for(accumulate_chunk, a, chunk_count(a->n, GRAIN));
-    return TW_OK;
-}
-
 int32_t kernel_optimizer_advance(const optimizer_advance_args *a) {
     set_state_i64(a->state, STEP, state_i64(a->state, STEP) + 1);
     return TW_OK;

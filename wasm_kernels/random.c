@@ -106,22 +106,6 @@ int32_t kernel_dropout_f32(const dropout_f32_args *a) {
     return TW_OK;
 }
 
-static void dropout_grad_chunk(const void *args, int32_t chunk) {
-    const dropout_grad_f32_args *a = args;
-    float scale = 1.0f / (1.0f - a->ratio);
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
-    for (; i + 4 <= end; i += 4) {
-        v128_t kept = wasm_u32x4_extend_low_u16x8(wasm_u16x8_extend_low_u8x16(wasm_v128_load32_zero(a->mask + i)));
-        store4(a->dx + i, wasm_v128_and(wasm_i32x4_ne(kept, splat(0)), mul4(load4(a->dy + i), splat(scale))));
-    }
-    for (; i < end; i++) a->dx[i] = a->mask[i] ? a->dy[i] * scale : 0.0f;
-}
-
-int32_t kernel_dropout_grad_f32(const dropout_grad_f32_args *a) {
-    parallel_for(dropout_grad_chunk, a, chunk_count(a->n, GRAIN));
-    return TW_OK;
-}
-
 /* ---- fills ---- */
 
 typedef struct {

@@ -225,22 +225,6 @@ int32_t kernel_reduce_f32(const reduce_f32_args *a) {
     return TW_OK;
 }
 
-static void column_sum_chunk(const void *args, int32_t chunk) {
-    const column_sum_f32_args *a = args;
-    float sums[STRIP];
-    int32_t lo = chunk * STRIP, n = min_i32(STRIP, a->cols - lo);
-    reduce_columns(a->x + lo, sums, a->rows, n, a->cols, SUM);
-    for (int32_t i = 0; i < n; i++) a->y[lo + i] = a->accumulate ? a->y[lo + i] + sums[i] : sums[i];
-}
-
-int32_t kernel_column_sum_f32(const column_sum_f32_args *a) {
-    int32_t n_chunks = chunk_count(a->cols, STRIP);
-    if ((int64_t)a->rows * a->cols >= 2 * GRAIN) parallel_for(column_sum_chunk, a, n_chunks);
-    else
-        for (int32_t i = 0; i < n_chunks; i++) column_sum_chunk(a, i);
-    return TW_OK;
-}
-
 #define REDUCE_INT(type)                                                                                   \
     do {                                                                                                   \
         const type *x = (const type *)a->x + o * a->n * a->inner + i;                                      \

@@ -46,13 +46,9 @@ def strided_copy(engine: Engine, src: np.ndarray, view: np.ndarray, dst: np.ndar
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 63, 64, 1000, (1 << 20) + 13])
-def test_copy_and_fills(engine: Engine, n: int) -> None:
+def test_copy(engine: Engine, n: int) -> None:
     x = RNG.integers(0, 256, n, dtype=np.uint8)
     assert (run_kernel(engine, "copy", src=x, dst=np.zeros_like(x), n=n)["dst"] == x).all()
-    assert (run_kernel(engine, "fill_u8", dst=x, n=n, value=7)["dst"] == 7).all()
-    m = min(n, 1003)
-    y = run_kernel(engine, "fill_f32", dst=np.zeros(m, np.float32), n=m, value=-1.5)["dst"]
-    assert (y == np.float32(-1.5)).all()
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.int64])
@@ -125,39 +121,6 @@ def test_views_outside_the_buffers_are_refused(engine: Engine) -> None:
         with pytest.raises(PlanFailed) as failure:
             run_kernel(engine, "strided_copy", src=x, dst=y, **{**good, **bad})
         assert failure.value.name == name, bad
-
-
-def test_strided_add(engine: Engine) -> None:
-    x = RNG.standard_normal((4, 6, 5)).astype(np.float32)
-    for target_key in (np.s_[:, 1:7, ::2], np.s_[::-1, :6, 9:4:-1]):
-        y = RNG.standard_normal((4, 8, 10)).astype(np.float32)
-        expected = y.copy()
-        expected[target_key] += x
-        target = y[target_key]
-        actual = run_kernel(
-            engine,
-            "strided_add_f32",
-            src=x,
-            dst=y,
-            dims=padded(x.shape, 1),
-            src_offset=0,
-            src_strides=element_strides(x),
-            dst_offset=offset_in(y, target),
-            dst_strides=element_strides(target),
-        )["dst"]
-        np.testing.assert_array_equal(actual, expected)
-    total = run_kernel(
-        engine,
-        "strided_add_f32",
-        src=np.ones((3, 4), np.float32),
-        dst=np.zeros(4, np.float32),
-        dims=padded((3, 4), 1),
-        src_offset=0,
-        src_strides=padded((4, 1), 0),
-        dst_offset=0,
-        dst_strides=padded((0, 1), 0),
-    )["dst"]
-    np.testing.assert_array_equal(total, [3, 3, 3, 3])
 
 
 DTYPES = [np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,9 @@ def test_the_built_kernels_are_those_of_the_definition() -> None:
     description = get_engine(reproducible=True).description
     assert description.fingerprint == generate.fingerprint(kernels)
     assert list(description.kernels) == [k.name for k in kernels]
+
+
+def test_every_kernel_has_an_operator_that_emits_it() -> None:
+    sources = "".join(p.read_text() for p in (DEFINITION.parent.parent / "py_src/trainweb").rglob("*.py"))
+    named = set(re.findall(r'"([a-z][a-z0-9_]*)"', sources))
+    assert [k.name for k in generate.parse(DEFINITION.read_text()) if k.name not in named] == []

@@ -588,7 +588,6 @@ def test_description_is_complete(engine: Engine) -> None:
     assert gather.holds(args)
     assert not gather.holds(args | {"index_size": 5})
     assert description.status_name(20) == "TW_BAD_INDEX"
-    assert description.opcode_name(0) == "generated"
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"fingerprint": 1}', b"\xff"])
@@ -612,7 +611,7 @@ def test_descriptions_cannot_smuggle_code(expression: str) -> None:
 def test_run_kernel_notices_a_write_beyond_its_operand(engine: Engine) -> None:
     """The guard of these tests works."""
     with pytest.raises(PlanFailed, match="TW_BAD_EXTENT"):
-        run_kernel(engine, "fill_f32", dst=np.zeros(3, np.float32), n=4, value=1.0)
+        run_kernel(engine, "copy", src=np.zeros(4, np.uint8), dst=np.zeros(3, np.uint8), n=4)
 
 
 def test_status_of_a_good_run_raises_nothing(victim: Victim) -> None:

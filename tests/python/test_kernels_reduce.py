@@ -112,17 +112,6 @@ def test_nan_and_infinity_get_through(engine: Engine) -> None:
     assert reduce(engine, nothing, "log_sum_exp") == -np.inf
 
 
-@pytest.mark.parametrize("rows", [0, 1, 17, 600])
-@pytest.mark.parametrize("cols", [1, 10, 64, 150])
-def test_column_sum(engine: Engine, rows: int, cols: int) -> None:
-    rng = np.random.default_rng(4)
-    x = rng.standard_normal((rows, cols)).astype(np.float32)
-    y = rng.standard_normal(cols).astype(np.float32)
-    for accumulate in (0, 1):
-        actual = run_kernel(engine, "column_sum_f32", x=x, y=y, rows=rows, cols=cols, accumulate=accumulate)["y"]
-        np.testing.assert_allclose(actual, x.astype(np.float64).sum(axis=0) + accumulate * y, atol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("shape", [(2, 5, 3), (3, 1, 1), (1, 100, 1), (2, 0, 2)])
 def test_integer_reductions(engine: Engine, dtype: type, shape: tuple[int, int, int]) -> None:

@@ -130,7 +130,7 @@ def big_kernels(job: Job) -> None:
         n=n,
         rms=0,
     )
-    job.call("column_sum_f32", x=x, y=np.zeros(n, np.float32), rows=rows, cols=n, accumulate=0)
+    job.call("reduce_f32", x=x, y=np.zeros(n, np.float32), outer=1, n=rows, inner=n, op=0)
     job.call("reduce_f32", x=x, y=np.zeros(rows, np.float32), outer=rows, n=n, inner=1, op=7)
     job.call(
         "adamw_f32",
@@ -203,7 +203,7 @@ def test_same_bytes_for_any_number_of_threads(job: Job) -> None:
 def test_many_small_forks(job: Job) -> None:
     """Thousands of jobs right after each other: late wakers must not disturb the next one."""
     for _ in range(15):
-        job.call("accumulate_f32", dst=draw(40_000), src=draw(40_001)[:40_000], n=40_000)
+        job.call("reduce_f32", x=draw(400, 100), y=np.zeros(400, np.float32), outer=400, n=100, inner=1, op=7)
     result = job.run_threads(4, repeat=250)
     assert result["statuses"] == [0]
     assert result["digests"] == [job.run_natively()]

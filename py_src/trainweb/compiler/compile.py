@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,15 +14,14 @@ from trainweb.compiler.memory import place
 from trainweb.compiler.plan import Plan, encode
 from trainweb.compiler.strided import absorb_copies
 from trainweb.compiler.transaction import hoist_checks, may_fail_midway, write_state_last
-from trainweb.errors import LimitError, ModelError, TrainwebError
-from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Graph, Node, Tensor
+from trainweb.errors import LimitError, ModelError
+from trainweb.model.graph import ITEM_SIZE, Graph, Node
+from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import Op, TensorType, bind
 
 if TYPE_CHECKING:
     from trainweb.engine.description import Description
 
-FOLDED_INTEGERS, FOLDED_FLOATS = 4096, 64
-"""Constants of at most this many elements are known by value at compile time: shapes, axes, scalars."""
 DEFAULT_ARENA_BYTES = 2 << 30
 """Workspace a plan may take unless the session's limits say otherwise."""
 
@@ -145,23 +143,12 @@ class _Compilation:
                 if getattr(op, "passes_sequence", False):
                     self.sequences[node.outputs[0]] = self.sequences[node.inputs[0]]
                 continue
-            inputs = [self._type(node, name) for name in node.inputs]
-            inputs += [None] * (op.max_inputs - len(inputs)) if op.max_inputs < 64 else []
-            results = infer_node(op, inputs, types)
-            value = evaluate_node(op, inputs, results)
-            if value is not None:
-                results[0] = TensorType(results[0].dtype, results[0].shape, value)
+            results, folded = infer_outputs(op, types)
+            if folded:
                 self.folded.add(k)
             for name, result in zip(node.outputs, results, strict=False):
                 if name:
                     types[name] = result
-
-    def _type(self, node: Node, name: str) -> TensorType | None:
-        if not name:
-            return None
-        if name not in self.types:
-            raise ModelError(f"{node} reads {name!r}, which nothing defines.")
-        return self.types[name]
 
     # What is needed.
 
@@ -232,16 +219,16 @@ class _Compilation:
         for k in sorted(self.needed):
             op, node = self.ops[k], self.graph.nodes[k]
             self.builder.node = str(node)
-            ins = [self._buf(name) if name else None for name in node.inputs]
-            if op.max_inputs < 64:
-                ins += [None] * (op.max_inputs - len(ins))
+            ins = op.complete([self._buf(name) if name else None for name in node.inputs])
             if op.is_view and isinstance(ins[0], Buf):
-                out = node.outputs[0]
-                view = ins[0].view(self.types[out].shape)
-                view.dtype, view.name, view.value = self.types[out].dtype, out, self.types[out].value
-                self.bufs[out] = view
-                continue
-            op.lower(self.builder, self._outputs(node), *ins)
+                self._view(node.outputs[0], ins[0])
+            else:
+                op.lower(self.builder, self._outputs(node), *ins)
+
+    def _view(self, name: str, source: Buf) -> None:
+        view = source.view(self.types[name].shape)
+        view.name, view.value = name, self.types[name].value
+        self.bufs[name] = view
 
     def _buf(self, name: str) -> Buf | BufSequence:
         if name in self.bufs:
@@ -281,41 +268,3 @@ class _Compilation:
         if not isinstance(buf, Buf):
             raise ModelError(f"Output {name!r} is a sequence.")
         return Buf(buf.storage, buf.dtype, self.types[name].shape, buf.value, buf.shift, name)
-
-
-def initializer_type(tensor: Tensor) -> TensorType:
-    """Type of a constant, with its value where it is small."""
-    limit = FOLDED_FLOATS if tensor.dtype.startswith("float") else FOLDED_INTEGERS
-    small = tensor.size <= limit and tensor.dtype in STRUCT_FORMAT
-    return TensorType(tensor.dtype, tensor.shape, tensor.values() if small else None)
-
-
-def infer_node(
-    op: Op, inputs: list[TensorType | None], types: Mapping[str, TensorType] | None = None
-) -> list[TensorType]:
-    """Output types of one node, `types` being those known so far; whatever goes wrong names the node."""
-    op.types = types or {}
-    try:
-        results = op.infer(*inputs)
-    except TrainwebError:
-        raise
-    except (ValueError, TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError) as e:
-        raise ModelError(f"{op.node}: its inputs do not fit ({e}).") from e
-    return [results] if isinstance(results, TensorType) else list(results)
-
-
-def evaluate_node(
-    op: Op, inputs: list[TensorType | None], results: list[TensorType]
-) -> tuple[int | float | bool, ...] | None:
-    """Value of output 0 where all inputs' values are known and it is small."""
-    if results[0].value is not None:
-        return results[0].value
-    if any(t is not None and t.value is None for t in inputs) or results[0].size > FOLDED_INTEGERS:
-        return None
-    if type(op).evaluate is Op.evaluate:
-        return None
-    value = op.evaluate(*inputs)
-    if value is not None and results[0].dtype == "float32":
-        # As a kernel would have rounded it.
-        return struct.unpack(f"<{len(value)}f", struct.pack(f"<{len(value)}f", *value))
-    return value

@@ -167,14 +167,6 @@ class Builder:
         storage = self._constants.setdefault((dtype, data), Storage(CONSTANTS, len(data), data=data))
         return Buf(storage, dtype, tuple(shape), value, name="constant")
 
-    def alias(self, out: Buf | None, source: Buf) -> None:
-        """Let `out` be the bytes of `source`: the compiler resolved views before lowering.
-
-        Where it could not (the output has a place of its own), the bytes are copied.
-        """
-        if out is not None and not out.same_place(source):
-            self.copy(out, source)
-
     # Instructions.
 
     def emit(self, kernel: str, /, **args: Any) -> None:

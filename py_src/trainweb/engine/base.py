@@ -13,7 +13,6 @@ from trainweb.errors import EngineError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-PLAN_HEADER_WORDS = 20
 NO_INSTRUCTION = 0xFFFFFFFF
 
 

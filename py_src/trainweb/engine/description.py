@@ -100,12 +100,6 @@ class Description:
         """`TW_BAD_INDEX` and alike."""
         return next((name for name, value in self.status.items() if value == code), f"status {code}")
 
-    def opcode_name(self, opcode: int) -> str:
-        """Name of the kernel with this opcode."""
-        if opcode == 0:
-            return "generated"
-        return next((k.name for k in self.kernels.values() if k.opcode == opcode), f"opcode {opcode}")
-
     @staticmethod
     def parse(text: str | bytes) -> Description:
         """Read the JSON that `tw_description` points to.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.model.graph import Dim, Graph, Node, Tensor, Value
+from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import TensorType, bind
 
 Key = tuple[str, int]
@@ -114,8 +115,6 @@ class ShapeInference:
 
     def constant(self, tensor: Tensor) -> None:
         """Add an initializer."""
-        from trainweb.compiler.compile import initializer_type
-
         for run in self._runs:
             run[tensor.name] = initializer_type(tensor)
 
@@ -181,8 +180,6 @@ class _Run:
     """One inference of the whole graph under a substitution."""
 
     def __init__(self, graph: Graph, substitution: Substitution) -> None:
-        from trainweb.compiler.compile import initializer_type
-
         self.graph, self.baked = graph, substitution.baked
         self.sizes = dict(substitution.sizes)
         self.fixed: set[Key] = set()
@@ -235,20 +232,7 @@ class _Run:
 
 
 def _infer_node(node: Node, opsets: dict[str, int], types: dict[str, TensorType]) -> None:
-    from trainweb.compiler.compile import evaluate_node, infer_node
-
-    op = bind(node, opsets)
-    inputs: list[TensorType | None] = []
-    for name in node.inputs:
-        if name and name not in types:
-            raise ModelError(f"{node} reads {name!r}, which nothing defines.")
-        inputs.append(types[name] if name else None)
-    if op.max_inputs < 64:
-        inputs += [None] * (op.max_inputs - len(inputs))
-    results = infer_node(op, inputs, types)
-    value = evaluate_node(op, inputs, results)
-    if value is not None:
-        results[0] = TensorType(results[0].dtype, results[0].shape, value)
+    results, _ = infer_outputs(bind(node, opsets), types)
     types.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
 
 

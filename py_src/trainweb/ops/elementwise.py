@@ -12,6 +12,7 @@ from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
 from trainweb.ops.op import (
     FLOATS,
+    MANY,
     MS,
     Bad,
     Float,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from trainweb.compiler.lower import Buf, Builder
 
 NUMBERS = ("float32", "float64", "int32", "int64", "uint8")
-MANY = 2**31 - 1
-"""Variadic operators take any number of inputs."""
 
 _SHAPES = (
     Sample([(2, 3), (2, 3)]), Sample([(2, 3, 4), (4,)]), Sample([(2, 1, 4), (3, 1)]),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ops.arguments import checked, integers
 from trainweb.ops.copies import copy_axis
-from trainweb.ops.elementwise import MANY
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, i64
 from trainweb.ops.op import (
+    MANY,
     MS,
     Bad,
     Int,

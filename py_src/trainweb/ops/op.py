@@ -10,18 +10,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from trainweb.errors import ModelError, TrainwebError, UnsupportedError
-from trainweb.model.graph import Graph, Node, Tensor
+from trainweb.model.graph import Node, Tensor
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.compiler.expr import Emitter, Expr
     from trainweb.compiler.lower import Buf, Builder
 
+T = TypeVar("T")
+
 MS = "com.microsoft"
 """Domain of the training operators of ONNX Runtime."""
+
+MANY = 2**31 - 1
+"""`max_inputs` of an operator that takes any number."""
 
 FLOATS = ("float32", "float64")
 INTS = ("int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "uint64")
@@ -44,10 +49,6 @@ class TensorType:
     def rank(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
-
-    def with_shape(self, shape: Sequence[int]) -> TensorType:
-        """Same dtype and value (if any) under another shape."""
-        return TensorType(self.dtype, tuple(shape), self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +100,6 @@ def Strs(default: Sequence[str] | None = None, *, required: bool = False) -> Att
 def TensorAttr(default: Tensor | None = None, *, required: bool = False) -> Attr:
     """A tensor attribute."""
     return Attr(Tensor, default, required)
-
-
-def GraphAttr(*, required: bool = False) -> Attr:
-    """A subgraph attribute."""
-    return Attr(Graph, None, required)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +170,11 @@ class Op:
     def accepts_inputs(self, n: int) -> bool:
         """Whether another number of inputs than min_inputs..max_inputs is legal in this opset."""
         return False
+
+    def complete(self, inputs: Sequence[T | None]) -> list[T | None]:
+        """`inputs` with None for the optional ones that the node leaves out."""
+        missing = 0 if self.max_inputs == MANY else self.max_inputs - len(inputs)
+        return [*inputs, *[None] * missing]
 
     def _arity(self) -> str:
         if self.min_inputs == self.max_inputs:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.errors import UnsupportedError
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.arguments import integers, scalar
-from trainweb.ops.elementwise import MANY
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, i64
 from trainweb.ops.op import (
+    MANY,
     MS,
     Bad,
     Int,

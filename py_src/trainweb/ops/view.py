@@ -25,10 +25,6 @@ class View(Op):
     def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
         return inputs[0].value if inputs[0] else None
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if ins[0] is not None:
-            b.alias(outs[0], ins[0])
-
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.reshape_like(douts[0], ins[0])]
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainweb.compiler import Binding, compile_model
-from trainweb.compiler.compile import FOLDED_INTEGERS
 from trainweb.compiler.lower import PARAMETERS
 from trainweb.compiler.memory import align
 from trainweb.engine import get_engine
@@ -14,6 +13,7 @@ from trainweb.errors import FeedError
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.reader import read_model
+from trainweb.ops.infer import FOLDED_INTEGERS
 from trainweb.ops.op import TensorType
 from trainweb.training.core import check_feed
 from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost

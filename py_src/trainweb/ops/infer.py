@@ -1,0 +1,62 @@
+"""Types, and the values of shape arithmetic, from node to node."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from trainweb.errors import ModelError, TrainwebError
+from trainweb.model.graph import STRUCT_FORMAT, Tensor
+from trainweb.ops.op import Op, TensorType
+
+FOLDED_INTEGERS, FOLDED_FLOATS = 4096, 64
+"""Constants of at most this many elements are known by value at compile time: shapes, axes, scalars."""
+
+
+def initializer_type(tensor: Tensor) -> TensorType:
+    """Type of a constant, with its value where it is small."""
+    limit = FOLDED_FLOATS if tensor.dtype.startswith("float") else FOLDED_INTEGERS
+    small = tensor.size <= limit and tensor.dtype in STRUCT_FORMAT
+    return TensorType(tensor.dtype, tensor.shape, tensor.values() if small else None)
+
+
+def infer_outputs(op: Op, types: Mapping[str, TensorType]) -> tuple[list[TensorType], bool]:
+    """Output types of a node by the types known so far, and whether output 0 is known by value.
+
+    Raises
+    ------
+    ModelError
+        An input that nothing defines, or inputs that do not fit; whatever goes wrong names the node.
+    """
+    for name in op.node.inputs:
+        if name and name not in types:
+            raise ModelError(f"{op.node} reads {name!r}, which nothing defines.")
+    inputs = op.complete([types[name] if name else None for name in op.node.inputs])
+    op.types = types
+    try:
+        found = op.infer(*inputs)
+    except TrainwebError:
+        raise
+    except (ValueError, TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError) as e:
+        raise ModelError(f"{op.node}: its inputs do not fit ({e}).") from e
+    results = [found] if isinstance(found, TensorType) else list(found)
+    value = _evaluate(op, inputs, results[0])
+    if value is not None:
+        results[0] = TensorType(results[0].dtype, results[0].shape, value)
+    return results, value is not None
+
+
+def _evaluate(op: Op, inputs: list[TensorType | None], result: TensorType) -> tuple[Any, ...] | None:
+    """Value of output 0 where all inputs' values are known and it is small."""
+    if result.value is not None:
+        return result.value
+    if any(t is not None and t.value is None for t in inputs) or result.size > FOLDED_INTEGERS:
+        return None
+    if type(op).evaluate is Op.evaluate:
+        return None
+    value = op.evaluate(*inputs)
+    if value is not None and result.dtype == "float32":
+        # As a kernel would have rounded it.
+        return struct.unpack(f"<{len(value)}f", struct.pack(f"<{len(value)}f", *value))
+    return value

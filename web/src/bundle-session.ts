@@ -31,6 +31,7 @@ import {
   CheckpointError,
   EngineError,
   FeedError,
+  LimitError,
   SessionError,
 } from "./errors.js";
 import type { SessionHost } from "./host.js";
@@ -72,6 +73,13 @@ export interface SessionMemory {
   readonly nominal: boolean;
 }
 
+export interface BundleOptions {
+  /** Bytes that a step may use besides parameters, gradients and moments. */
+  readonly arenaLimit: number;
+  /** Whether Python can make the artifacts of the session, if asked for them. */
+  readonly hasArtifacts: boolean;
+}
+
 interface Loaded {
   readonly plan: BundlePlan;
   readonly ptr: number;
@@ -91,21 +99,18 @@ export class BundleSession implements SessionHost {
   /** Addresses of constants; the bundle has equal ones once. */
   readonly #constants = new Map<Uint8Array, number>();
   readonly #calls: Readonly<Record<string, Call>>;
-  readonly #hasArtifacts: boolean;
+  readonly #options: BundleOptions;
   #models: BundleModels | null;
   #nominal: boolean;
   #python: SessionHost | null = null;
   #generation = 0;
 
-  /**
-   * @param hasArtifacts - whether Python can make the artifacts of the session, if asked for them
-   * @throws EngineError when the kernels' memory has no room
-   */
-  constructor(engine: Engine, kernels: Kernels, bundle: Bundle, hasArtifacts = false) {
+  /** @throws EngineError when the kernels' memory has no room */
+  constructor(engine: Engine, kernels: Kernels, bundle: Bundle, options: BundleOptions) {
     const { models, segments, ...rest } = bundle;
     this.#engine = engine;
     this.#kernels = kernels;
-    this.#hasArtifacts = hasArtifacts;
+    this.#options = options;
     this.#bundle = rest;
     this.#models = models;
     this.#nominal = bundle.nominal;
@@ -113,7 +118,8 @@ export class BundleSession implements SessionHost {
       bundle.plans.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]),
     );
     this.#sizes = segments.map(({ bytes }) => bytes);
-    this.#sizes[ARENA] = Math.max(0, ...bundle.plans.map(({ arenaBytes }) => arenaBytes));
+    const arenas = bundle.plans.map(({ arenaBytes }) => arenaBytes);
+    this.#sizes[ARENA] = Math.max(0, ...arenas.filter((bytes) => bytes <= options.arenaLimit));
     this.#calls = this.#makeCalls();
     try {
       this.#fill(segments);
@@ -251,6 +257,12 @@ export class BundleSession implements SessionHost {
     if (known !== undefined) {
       return known;
     }
+    if (plan.arenaBytes > this.#options.arenaLimit) {
+      throw new LimitError(
+        `This model needs ${plan.arenaBytes} bytes of workspace for these shapes; ` +
+          `the limit arena_bytes is ${this.#options.arenaLimit}.`,
+      );
+    }
     const engine = this.#engine;
     if (this.#bases[ARENA] === 0 && this.#sizes[ARENA] !== 0) {
       this.#bases[ARENA] = engine.alloc(this.#sizes[ARENA] as number);
@@ -361,7 +373,7 @@ export class BundleSession implements SessionHost {
       update_parameter: ([name, dtype, dims], data) => this.#updateParameter(name, dtype, dims, data),
       register_linear_lr_scheduler: ([warmup, total, rate]) => this.#register(warmup, total, rate),
       artifact: () => {
-        if (this.#hasArtifacts) {
+        if (this.#options.hasArtifacts) {
           throw new NeedsPython("getArtifacts");
         }
         throw new SessionError("This session was not made by createFromModel: it has no artifacts of its own.");

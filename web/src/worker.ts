@@ -10,7 +10,7 @@ import { BundleSession, NeedsPython, type Kernels } from "./bundle-session.js";
 import { BundleCache, cacheName } from "./cache.js";
 import { CompiledSession, PlanRunner } from "./compiled-session.js";
 import { Engine } from "./engine.js";
-import { EngineError, ReleasedError, SessionError, toWire } from "./errors.js";
+import { EngineError, ReleasedError, SessionError, toWire, UnsupportedError } from "./errors.js";
 import { PythonPlans, PythonSession, type SessionHost } from "./host.js";
 import { readFile } from "./store.js";
 import type {
@@ -320,8 +320,10 @@ class SessionWorker implements WorkerApi {
   #addBundle(bytes: Uint8Array, optionsJson: string, cache: CacheEntry | null): SessionInfo {
     const kernels = this.#describeKernels();
     const bundle = parseBundle(bytes, kernels.fingerprint);
-    const hasArtifacts = cache !== null && cache.model !== null;
-    const host = new BundleSession(this.#running, kernels, bundle, hasArtifacts);
+    const host = new BundleSession(this.#running, kernels, bundle, {
+      arenaLimit: arenaLimitOf(optionsJson),
+      hasArtifacts: cache !== null && cache.model !== null,
+    });
     return this.#add(host, optionsJson, cache, host.info);
   }
 
@@ -403,6 +405,22 @@ class SessionWorker implements WorkerApi {
         : new BundleCache(cache.name, bridge, handle, host.signatures, () => this.#lastUse);
     host.handOver(new PythonSession(bridge, handle, statePtr, writer));
   }
+}
+
+interface PythonOptions {
+  readonly memory_budget?: number;
+  readonly limits?: { readonly arena_bytes?: number };
+}
+
+/** @throws UnsupportedError for options that Python's sessions refuse, too */
+function arenaLimitOf(optionsJson: string): number {
+  const { memory_budget: budget, limits } = JSON.parse(optionsJson) as PythonOptions;
+  if (budget !== undefined) {
+    throw new UnsupportedError(
+      "The option memory_budget (memoryBudget) is not supported yet: nothing is recomputed.",
+    );
+  }
+  return limits?.arena_bytes ?? Infinity;
 }
 
 function attempt<T>(action: () => T): Result<T> {

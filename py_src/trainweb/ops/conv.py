@@ -148,11 +148,6 @@ class _Convolution(Op):
         """Kernel arguments."""
         return {"n": x[0], "c": x[1], "m": w[0], "groups": self.group, **self.window_of(x, w).arguments()}
 
-    def check_float(self, *types: TensorType | None) -> None:
-        """The kernels convolve float32."""
-        if any(t is not None and t.dtype != "float32" for t in types):
-            raise self.unsupported("a dtype other than float32")
-
     def product(self, columns: Any, w: Any) -> Any:
         """Reference: patches (N, C, *out, *kernel) by weights -> (N, M, *out)."""
         n, g = len(columns), self.group
@@ -172,7 +167,7 @@ class Conv(_Convolution):
     differentiable = (0, 1, 2)
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
-        self.check_float(x, w, b)
+        self.need_float32(x, w, b)
         if b is not None and b.shape != w.shape[:1]:
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {list(w.shape[:1])}.")
         return TensorType("float32", (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out))
@@ -238,7 +233,7 @@ class ConvGrad(_Convolution):
     n_outputs = 3
 
     def infer(self, dy: TensorType, x: TensorType, w: TensorType) -> tuple[TensorType, TensorType, TensorType]:
-        self.check_float(dy, x, w)
+        self.need_float32(dy, x, w)
         expected = (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out)
         if dy.shape != expected:
             raise self.error(f"dY has shape {list(dy.shape)}; it must be {list(expected)}.")

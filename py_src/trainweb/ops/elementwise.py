@@ -731,8 +731,7 @@ class Scale(Pointwise):
         x, scale = (t for t in inputs if t is not None)
         if scale.size != 1:
             raise self.error(f"scale has shape {list(scale.shape)}; it must be one number.")
-        if x.dtype != "float32":
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_float32(x)
         return TensorType(x.dtype, x.shape)
 
     def compute(self, e: Emitter, x: Expr, scale: Expr) -> Expr:

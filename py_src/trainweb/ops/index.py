@@ -112,8 +112,7 @@ class GatherGrad(Op):
     )  # fmt: skip
 
     def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
-        if dy.dtype != "float32":
-            raise self.unsupported(f"dtype {dy.dtype}")
+        self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         axis = self.axis_of(self.axis, result.rank)
         check_range(self, indices, result.shape[axis])
@@ -144,6 +143,64 @@ class GatherGrad(Op):
 
 
 # ---- one index per element
+
+
+class ScatterOp(Op):
+    """data with updates put in: shared by ScatterElements and ScatterND."""
+
+    min_inputs: ClassVar[int] = 3
+    max_inputs: ClassVar[int] = 3
+    differentiable: ClassVar[Sequence[int]] = (0, 2)
+    picks: ClassVar[str]
+    """The operator that takes what this one puts."""
+    reduction: str
+
+    def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
+        """Shape of the updates, after that of the indices has been checked."""
+        raise NotImplementedError
+
+    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
+        """Put `updates` into `out`."""
+        raise NotImplementedError
+
+    def where(self) -> dict[str, Any]:
+        """The attributes that say where."""
+        return {}
+
+    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        expected = self.updates_shape(data, indices)
+        if updates.shape != expected or updates.dtype != data.dtype:
+            raise self.error(f"updates are {updates.dtype}{list(updates.shape)}; "
+                             f"{data.dtype}{list(expected)} is needed.")  # fmt: skip
+        check_reduction(self, self.reduction, data.dtype)
+        return TensorType(data.dtype, data.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        data, indices, updates = ins
+        if outs[0] is not None and data is not None and indices is not None and updates is not None:
+            b.copy(outs[0], data)
+            self.scatter(b, outs[0], indices, updates, self.reduction)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        _, indices, updates = ins
+        dy = douts[0]
+        data_grad: str | None = dy
+        if self.reduction not in ("none", "add"):
+            raise self.unsupported(f"the gradient of reduction {self.reduction!r}")
+        if self.reduction == "none" and g.wants(ins[0]):
+            data_grad = g.op(self.op_type(), [dy, indices, zeros_like(g, updates)], **self.where())
+        update_grad = g.op(self.picks, [dy, indices], **self.where()) if g.wants(updates) else None
+        return [data_grad, None, update_grad]
+
+
+def put(y: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
+    """numpy's way to scatter into `y`."""
+    if reduction == "none":
+        y[index] = updates
+    else:
+        ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
+        ufunc.at(y, index, updates)
+    return y
 
 
 class ElementsOp(Op):
@@ -221,16 +278,10 @@ class GatherElements(ElementsOp):
 
 
 def put_along_axis(data: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
-    """numpy's way to scatter."""
-    y = data.copy()
+    """numpy's way to scatter elements."""
     index = list(np.indices(indices.shape))
     index[axis] = indices
-    if reduction == "none":
-        y[tuple(index)] = updates
-    else:
-        ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
-        ufunc.at(y, tuple(index), updates)
-    return y
+    return put(data.copy(), tuple(index), updates, reduction)
 
 
 @register
@@ -251,8 +302,7 @@ class GatherElementsGrad(ElementsOp):
     )
 
     def infer(self, dy: TensorType, shape: TensorType, indices: TensorType) -> TensorType:
-        if dy.dtype != "float32":
-            raise self.unsupported(f"dtype {dy.dtype}")
+        self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         self.check_elements(result, indices)
         if dy.shape != indices.shape:
@@ -271,13 +321,12 @@ class GatherElementsGrad(ElementsOp):
 
 
 @register
-class ScatterElements(ElementsOp):
+class ScatterElements(ElementsOp, ScatterOp):
     """data with updates put in. https://onnx.ai/onnx/operators/onnx__ScatterElements.html"""
 
     versions: ClassVar[tuple[int, ...]] = (11, 13, 16, 18)
     attrs = {"axis": Int(0), "reduction": Str("none")}
-    min_inputs = max_inputs = 3
-    differentiable = (0, 2)
+    picks = "GatherElements"
     samples: ClassVar[Sequence[Sample]] = (
         Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}), Sample([(3, 4), i64([[2, 0, -1, 1]]), (1, 4)]),
         Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "add"}, opset=18),
@@ -293,30 +342,12 @@ class ScatterElements(ElementsOp):
         Bad([(3, 4), i64([0]), (1,)]),
     )  # fmt: skip
 
-    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+    def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
         self.check_elements(data, indices)
-        if updates.shape != indices.shape or updates.dtype != data.dtype:
-            raise self.error(f"updates are {updates.dtype}{list(updates.shape)}; "
-                             f"{data.dtype}{list(indices.shape)} is needed.")  # fmt: skip
-        check_reduction(self, self.reduction, data.dtype)
-        return TensorType(data.dtype, data.shape)
+        return indices.shape
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        data, indices, updates = ins
-        if outs[0] is not None and data is not None and indices is not None and updates is not None:
-            b.copy(outs[0], data)
-            self.scatter(b, outs[0], indices, updates, self.reduction)
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        _, indices, updates = ins
-        dy = douts[0]
-        data_grad: str | None = dy
-        if self.reduction not in ("none", "add"):
-            raise self.unsupported(f"the gradient of reduction {self.reduction!r}")
-        if self.reduction == "none" and g.wants(ins[0]):
-            data_grad = g.op("ScatterElements", [dy, indices, zeros_like(g, updates)], axis=self.axis)
-        update_grad = g.op("GatherElements", [dy, indices], axis=self.axis) if g.wants(updates) else None
-        return [data_grad, None, update_grad]
+    def where(self) -> dict[str, Any]:
+        return {"axis": self.axis}
 
     def reference(self, data: Any, indices: Any, updates: Any) -> Any:
         return put_along_axis(data, indices, updates, self.axis % data.ndim, self.reduction)
@@ -456,8 +487,7 @@ class GatherNDGrad(TuplesOp):
     bad = (Bad([i64([3, 4]), i64([[0, 4]]), (1,)]), Bad([i64([3, 4]), i64([[0, 1]]), (2,)]))
 
     def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
-        if dy.dtype != "float32":
-            raise self.unsupported(f"dtype {dy.dtype}")
+        self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         expected = self.check_tuples(result, indices)
         if dy.shape != expected:
@@ -477,13 +507,12 @@ class GatherNDGrad(TuplesOp):
 
 
 @register
-class ScatterND(TuplesOp):
+class ScatterND(TuplesOp, ScatterOp):
     """data with slices put at index tuples. https://onnx.ai/onnx/operators/onnx__ScatterND.html"""
 
     versions = (11, 13, 16, 18)
     attrs = {"reduction": Str("none")}
-    min_inputs = max_inputs = 3
-    differentiable = (0, 2)
+    picks = "GatherND"
     samples = (
         Sample([(3, 4), i64([[0], [2]]), (2, 4)]), Sample([(3, 4), i64([[0, 1], [2, -1]]), (2,)]),
         Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "add"}, opset=18),
@@ -497,39 +526,11 @@ class ScatterND(TuplesOp):
         Bad([(3, 4), i64([[0]]), (1, 4)], {"reduction": "mean"}),
     )  # fmt: skip
 
-    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
-        expected = self.check_tuples(data, indices)
-        if updates.shape != expected or updates.dtype != data.dtype:
-            raise self.error(f"updates are {updates.dtype}{list(updates.shape)}; "
-                             f"{data.dtype}{list(expected)} is needed.")  # fmt: skip
-        check_reduction(self, self.reduction, data.dtype)
-        return TensorType(data.dtype, data.shape)
-
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        data, indices, updates = ins
-        if outs[0] is not None and data is not None and indices is not None and updates is not None:
-            b.copy(outs[0], data)
-            self.scatter(b, outs[0], indices, updates, self.reduction)
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        _, indices, updates = ins
-        dy = douts[0]
-        data_grad: str | None = dy
-        if self.reduction not in ("none", "add"):
-            raise self.unsupported(f"the gradient of reduction {self.reduction!r}")
-        if self.reduction == "none" and g.wants(ins[0]):
-            data_grad = g.op("ScatterND", [dy, indices, zeros_like(g, updates)])
-        update_grad = g.op("GatherND", [dy, indices]) if g.wants(updates) else None
-        return [data_grad, None, update_grad]
+    def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
+        return self.check_tuples(data, indices)
 
     def reference(self, data: Any, indices: Any, updates: Any) -> Any:
-        y, index = data.copy(), numpy_tuples(indices, 0)
-        if self.reduction == "none":
-            y[index] = updates
-        else:
-            ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[self.reduction]
-            ufunc.at(y, index, updates)
-        return y
+        return put(data.copy(), numpy_tuples(indices, 0), updates, self.reduction)
 
 
 @register

@@ -33,13 +33,6 @@ def matmul_shape(op: Op, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, .
     return batch + rows + columns
 
 
-def check_float(op: Op, *types: TensorType | None) -> None:
-    """The kernels multiply float32."""
-    for t in types:
-        if t is not None and t.dtype != "float32":
-            raise op.unsupported(f"dtype {t.dtype}")
-
-
 def lower_matmul(
     b: Builder, out: Buf, left: Buf, right: Buf, *, trans_a: bool = False, trans_b: bool = False, alpha: float = 1.0
 ) -> None:
@@ -101,7 +94,7 @@ class MatMul(Op):
     differentiable = (0, 1)
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        check_float(self, a, b)
+        self.need_float32(a, b)
         return TensorType(a.dtype, matmul_shape(self, a.shape, b.shape))
 
     def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:
@@ -192,7 +185,7 @@ class Gemm(Op):
     transB: int
 
     def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
-        check_float(self, a, b, c)
+        self.need_float32(a, b, c)
         if a.rank != 2 or b.rank != 2:
             raise self.error(f"A and B must be matrices, got shapes {list(a.shape)} and {list(b.shape)}.")
         m, k = a.shape[::-1] if self.transA else a.shape
@@ -278,7 +271,7 @@ class FusedMatMul(Op):
     transBatchB: int
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        check_float(self, a, b)
+        self.need_float32(a, b)
         if self.transBatchA or self.transBatchB:
             raise self.unsupported("transBatchA / transBatchB")
         left, right = a.shape, b.shape

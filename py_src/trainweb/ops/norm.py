@@ -16,12 +16,6 @@ CONSTANT_SEGMENT = 1
 """Statistics that are constants of the model are not updated."""
 
 
-def check_float(op: Op, *types: TensorType | None) -> None:
-    """The kernels normalise float32."""
-    if any(t is not None and t.dtype != "float32" for t in types):
-        raise op.unsupported("a dtype other than float32")
-
-
 class _LayerNorm(Op):
     """Normalisation over the dims from `axis` on."""
 
@@ -37,7 +31,7 @@ class _LayerNorm(Op):
 
     def check_parameters(self, x: TensorType, *parameters: TensorType | None) -> None:
         """Scale and bias have the normalised dims."""
-        check_float(self, x, *parameters)
+        self.need_float32(x, *parameters)
         _, normalised = self.split(x.shape)
         for t in parameters:
             if t is not None and t.size != prod(normalised):
@@ -216,7 +210,7 @@ class _BatchNorm(Op):
 
     def check_channels(self, x: TensorType, *vectors: TensorType) -> None:
         """Everything but X is one number per channel."""
-        check_float(self, x, *vectors)
+        self.need_float32(x, *vectors)
         if x.rank < 2:
             raise self.error(f"X has shape {list(x.shape)}; it needs channels in dim 1.")
         for t in vectors:

@@ -211,6 +211,12 @@ class Op:
             op=self.op_type(), domain=self.domain, opset=self.opset, node=self.node.name,
         )  # fmt: skip
 
+    def need_float32(self, *types: TensorType | None) -> None:
+        """Raise unless all inputs given are float32, which is what the kernels compute in."""
+        for t in types:
+            if t is not None and t.dtype != "float32":
+                raise self.unsupported(f"dtype {t.dtype}")
+
     def axis_of(self, axis: int, rank: int) -> int:
         """`axis` counted from the front, checked against `rank`."""
         if not -rank <= axis < rank:

@@ -148,8 +148,7 @@ class InPlaceAccumulatorV2(Op):
     accumulates = True
 
     def infer(self, buffer: TensorType, value: TensorType, flag: TensorType | None) -> tuple[TensorType, TensorType]:
-        if buffer.dtype != "float32" or value.dtype != "float32":
-            raise self.unsupported("a dtype other than float32")
+        self.need_float32(buffer, value)
         if buffer.shape != value.shape:
             raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
         return TensorType("bool", (1,)), buffer

@@ -38,8 +38,7 @@ class _Pool(Op):
 
     def pooled(self, x: TensorType) -> tuple[int, ...]:
         """Shape of the output."""
-        if x.dtype != "float32":
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_float32(x)
         return (*x.shape[:2], *self.window_of(x.shape).out)
 
     @staticmethod
@@ -216,8 +215,7 @@ class _GlobalPool(Op):
     operation = 0
 
     def infer(self, x: TensorType) -> TensorType:
-        if x.dtype != "float32":
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_float32(x)
         if x.rank < 3:
             raise self.error(f"X has shape {list(x.shape)}; it needs spatial dims.")
         return TensorType("float32", (*x.shape[:2], *[1] * (x.rank - 2)))

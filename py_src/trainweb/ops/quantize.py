@@ -37,8 +37,7 @@ class FakeQuant(Op):
     )  # fmt: skip
 
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType) -> tuple[TensorType, TensorType]:
-        if x.dtype != "float32":
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_float32(x)
         for t, what in ((scale, "scale"), (zero_point, "zero_point")):
             if t.dtype != "float32" or t.size != 1:
                 raise self.error(f"{what} is {t.dtype}{list(t.shape)}; it must be one float32.")

@@ -68,8 +68,7 @@ class Dropout(RandomOp):
         return value
 
     def infer(self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None) -> Any:
-        if x.dtype != "float32":
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_float32(x)
         if ratio is not None:
             scalar(self, ratio, "ratio")
         if training is not None and (training.dtype != "bool" or training.size != 1):
@@ -282,8 +281,7 @@ class Bernoulli(RandomOp):
     bad = (Bad([i64([1])], error=UnsupportedError), Bad([(2,)], {"dtype": 8}, UnsupportedError))
 
     def infer(self, x: TensorType) -> TensorType:
-        if x.dtype != "float32":
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_float32(x)
         dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype)
         if dtype not in ("float32", "float64", "int32", "int64", "uint8", "bool"):
             raise self.unsupported(f"dtype {dtype}")

@@ -416,8 +416,7 @@ class ArgReduction(Op):
     )
 
     def infer(self, x: TensorType) -> TensorType:
-        if x.dtype != "float32":
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_float32(x)
         axis = self.axis_of(self.axis, x.rank)
         if x.shape[axis] == 0:
             raise self.error(f"dimension {axis} is empty.")
@@ -476,8 +475,7 @@ class TopK(Op):
     )  # fmt: skip
 
     def infer(self, x: TensorType, k: TensorType | None = None) -> Any:
-        if x.dtype != "float32":
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_float32(x)
         axis = self.axis_of(self.axis, x.rank)
         count = self.k if k is None else scalar(self, k, "k")
         if count is None or not 0 <= count <= x.shape[axis]:
@@ -524,8 +522,7 @@ class CumSum(Op):
     bad = (Bad([(3, 4), i64(2)]), Bad([(3, 4), i64([0, 1])]), Bad([i64([1]), i64(0)], error=UnsupportedError))
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
-        if x.dtype != "float32":
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_float32(x)
         self.axis_of(scalar(self, axis, "axis"), x.rank)
         return TensorType(x.dtype, x.shape)
 

@@ -45,8 +45,7 @@ class _AlongAxis(Op):
     def infer(self, *inputs: TensorType | None) -> TensorType:
         t = inputs[0]
         assert t is not None
-        if any(x is not None and x.dtype != "float32" for x in inputs):
-            raise self.unsupported("a dtype other than float32")
+        self.need_float32(*inputs)
         if len(inputs) == 2 and inputs[1] is not None and inputs[1].shape != t.shape:
             raise self.error(f"shapes {list(t.shape)} and {list(inputs[1].shape)} differ.")
         self.axis_for(t.rank)

@@ -13,14 +13,14 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 from trainweb.checkpoint import write_checkpoint
+from trainweb.compiler.lower import STATE
 from trainweb.errors import CheckpointError, ReleasedError, SessionError, TrainwebError
 from trainweb.model.checks import Limits, refuse_memory_budget
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
-from trainweb.training import core as sessions
 from trainweb.training.bundle import Start, make_bundle, read_start
-from trainweb.training.core import ParameterSlot, Segments, SessionCore
+from trainweb.training.core import ParameterSlot, Segments, SessionCore, read_models
 from trainweb.training.export import export_graph
 from trainweb.training.host import LoadedPlan
 from trainweb.training.inference import InferenceCore
@@ -88,10 +88,8 @@ def describe(e: Exception) -> dict[str, Any]:
     return {"name": name, "message": message or "Out of memory.", **fields}
 
 
-def as_bytes(data: Any) -> bytes | memoryview | None:
-    """A JavaScript typed array (or any buffer) as bytes."""
-    if data is None:
-        return None
+def as_bytes(data: Any) -> Any:
+    """A JavaScript typed array (or any buffer) as bytes; None stays."""
     return data.to_bytes() if hasattr(data, "to_bytes") else data
 
 
@@ -122,10 +120,12 @@ def _limits(options_json: str) -> Limits:
     return Limits.of(options.get("limits"))
 
 
-def _create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, limits: Limits, artifacts: Any) -> dict[str, Any]:
-    graphs = [None if m is None else read_model(m, limits=limits) for m in (train, evaluation, optimizer)]
+def _create(
+    train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, limits: Limits,
+    artifacts: Callable[[], Artifacts] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    graphs = read_models(train, evaluation, optimizer, limits)
     state = CheckpointState.load_checkpoint(checkpoint)
-    assert graphs[0] is not None
     core = SessionCore(state, *graphs, engine=_engine[0] if _engine else None, limits=limits)
     return _info(core, artifacts)
 
@@ -137,7 +137,7 @@ def _info(core: SessionCore, artifacts: Any) -> dict[str, Any]:
         "trainingOutputNames": core.outputs["train"],
         "evalInputNames": list(core.inputs["eval"]),
         "evalOutputNames": core.outputs["eval"],
-        "statePtr": core.host.bases[sessions.STATE],
+        "statePtr": core.host.bases[STATE],
         "hasEval": core.graphs["eval"] is not None,
         "hasOptimizer": core.graphs["optimizer"] is not None,
         "nominal": core.state.is_nominal,
@@ -147,8 +147,9 @@ def _info(core: SessionCore, artifacts: Any) -> dict[str, Any]:
 @answered
 def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options_json: str) -> dict[str, Any]:
     """A session from artifacts."""
-    parts = [as_bytes(x) for x in (train, checkpoint, evaluation, optimizer)]
-    return _create(*parts, _limits(options_json), None)
+    return _create(
+        as_bytes(train), as_bytes(checkpoint), as_bytes(evaluation), as_bytes(optimizer), _limits(options_json)
+    )
 
 
 @answered
@@ -161,7 +162,7 @@ def adopt(
     The memory belongs to the session from now on, unless this fails.
     """
     limits, memory = _limits(options_json), json.loads(memory_json)
-    graphs = [None if m is None else read_model(as_bytes(m), limits=limits) for m in (train, evaluation, optimizer)]
+    graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), limits)
     state = CheckpointState.load_checkpoint(as_bytes(checkpoint))
     state.is_nominal = memory["nominal"]
     slots = [
@@ -170,7 +171,6 @@ def adopt(
     for slot in slots:
         state.tensors[slot.name] = Tensor(slot.name, "float32", slot.shape, b"")
         state.trainable[slot.name] = slot.trainable_offset >= 0
-    assert graphs[0] is not None
     core = SessionCore(
         state, *graphs, engine=_engine[0] if _engine else None, limits=limits,
         segments=Segments(memory["bases"], memory["sizes"], slots),
@@ -273,13 +273,7 @@ def plan(handle: int, kind: str, signature_json: str) -> dict[str, Any]:
     if isinstance(core, InferenceCore):
         loaded = core.plan(feeds)
     elif kind in ("train", "eval"):
-        if kind == "eval" and core.graphs["eval"] is None:
-            raise SessionError("This TrainingSession has no EvalModel loaded.")
-        if core.state.is_nominal:
-            step = "TrainStep" if kind == "train" else "EvalStep"
-            raise CheckpointError(
-                f"Cannot perform {step} with a nominal state. Please load the model parameters first."
-            )
+        core.check_step(kind)
         loaded = core.plan(kind, feeds)
     else:
         loaded = core.optimizer_plan() if kind == "optimizer" else core.scheduler_plan()
@@ -288,9 +282,12 @@ def plan(handle: int, kind: str, signature_json: str) -> dict[str, Any]:
 
     def places(slots: dict[str, Any]) -> list[dict[str, Any]]:
         return [
-            {"name": s.name, "ptr": host.address(s, loaded), "nbytes": s.nbytes, "dtype": s.dtype, "dims": list(s.shape)}
+            {
+                "name": s.name, "ptr": host.address(s, loaded), "nbytes": s.nbytes, "dtype": s.dtype,
+                "dims": list(s.shape),
+            }
             for s in slots.values()
-        ]
+        ]  # fmt: skip
 
     return {
         "ptr": loaded.ptr,
@@ -387,5 +384,6 @@ def release(handle: int) -> None:
 def inference_create(model: Any, options_json: str = "") -> dict[str, Any]:
     """An inference session."""
     limits = _limits(options_json)
-    core = InferenceCore(read_model(as_bytes(model), limits=limits), engine=_engine[0] if _engine else None, limits=limits)
+    graph = read_model(as_bytes(model), limits=limits)
+    core = InferenceCore(graph, engine=_engine[0] if _engine else None, limits=limits)
     return {"handle": _open(Session(core)), "inputNames": list(core.inputs), "outputNames": core.outputs}

@@ -251,18 +251,11 @@ class SessionCore:
         FeedError
             A feed is missing, unknown, or of the wrong dtype, rank or shape.
         """
-        inputs = self.inputs[kind]
-        for name in inputs:
-            if name not in feeds:
-                raise FeedError(f"input '{name}' is missing in 'feeds'.")
-        symbols: dict[str, tuple[int, str]] = {}
+        key = check_feeds(self.inputs[kind], feeds)
         for name, given in feeds.items():
-            if name not in inputs:
-                raise FeedError(f"invalid input '{name}': the model's inputs are {', '.join(inputs)}.")
-            check_feed(inputs[name], given, symbols)
             if kind == "train" and given.size == 0:
                 raise FeedError(f"Feed {name!r} has shape {list(given.shape)}: an empty batch cannot be trained on.")
-        return (kind, *((n, feeds[n].dtype, feeds[n].shape) for n in inputs))
+        return (kind, *key)
 
     def plan(self, kind: str, feeds: Mapping[str, TensorType]) -> LoadedPlan:
         """The plan of a step for these feeds: "train" for the current reset flag, or "eval"."""
@@ -353,14 +346,7 @@ class SessionCore:
 
         `targets` are the types of arrays that results will be written into: they must fit, or nothing runs.
         """
-        self.host.check()
-        if kind == "eval" and self.graphs["eval"] is None:
-            raise SessionError("This TrainingSession has no EvalModel loaded.")
-        if self.state.is_nominal:
-            step = "TrainStep" if kind == "train" else "EvalStep"
-            raise CheckpointError(
-                f"Cannot perform {step} with a nominal state. Please load the model parameters first."
-            )
+        self.check_step(kind)
         wanted = self._fetches(kind, fetches)
         loaded = self.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()})
         for name, target in (targets or {}).items():
@@ -373,6 +359,17 @@ class SessionCore:
         if kind == "train":
             self.host.write_state("I", 0, 0)
         return self.host.read_outputs(loaded, wanted)
+
+    def check_step(self, kind: str) -> None:
+        """Raise unless the session can run a "train" or "eval" step now."""
+        self.host.check()
+        if kind == "eval" and self.graphs["eval"] is None:
+            raise SessionError("This TrainingSession has no EvalModel loaded.")
+        if self.state.is_nominal:
+            step = "TrainStep" if kind == "train" else "EvalStep"
+            raise CheckpointError(
+                f"Cannot perform {step} with a nominal state. Please load the model parameters first."
+            )
 
     def _fetches(self, kind: str, fetches: Sequence[str] | None) -> Sequence[str]:
         if fetches is None:
@@ -549,6 +546,19 @@ def set_seed(value: int) -> None:
     for core in list(_live):
         if not core.host.released:
             core.set_seed(int(value))
+
+
+def check_feeds(inputs: Mapping[str, Value], feeds: Mapping[str, TensorType]) -> tuple[object, ...]:
+    """Raise FeedError unless `feeds` are those of a model with these inputs; otherwise what a plan depends on."""
+    for name in inputs:
+        if name not in feeds:
+            raise FeedError(f"input '{name}' is missing in 'feeds'.")
+    symbols: dict[str, tuple[int, str]] = {}
+    for name, given in feeds.items():
+        if name not in inputs:
+            raise FeedError(f"invalid input '{name}': the model's inputs are {', '.join(inputs)}.")
+        check_feed(inputs[name], given, symbols)
+    return tuple((n, feeds[n].dtype, feeds[n].shape) for n in inputs)
 
 
 def check_feed(value: Value, given: TensorType, symbols: dict[str, tuple[int, str]]) -> None:

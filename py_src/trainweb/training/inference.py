@@ -15,7 +15,7 @@ from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.ops.infer import FOLDED_INTEGERS
 from trainweb.ops.op import TensorType
-from trainweb.training.core import check_feed
+from trainweb.training.core import check_feeds
 from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost
 
 if TYPE_CHECKING:
@@ -50,15 +50,7 @@ class InferenceCore:
     def plan(self, feeds: Mapping[str, TensorType]) -> LoadedPlan:
         """The plan for these feeds."""
         self.host.check()
-        symbols: dict[str, tuple[int, str]] = {}
-        for name in self.inputs:
-            if name not in feeds:
-                raise FeedError(f"input '{name}' is missing in 'feeds'.")
-        for name, given in feeds.items():
-            if name not in self.inputs:
-                raise FeedError(f"invalid input '{name}': the model's inputs are {', '.join(self.inputs)}.")
-            check_feed(self.inputs[name], given, symbols)
-        key = tuple((n, feeds[n].dtype, feeds[n].shape) for n in self.inputs)
+        key = check_feeds(self.inputs, feeds)
         if key not in self._plans:
             self._plans[key] = self.host.load(
                 compile_model(

@@ -6,9 +6,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainweb._version import __version__
 from trainweb.errors import FeedError, TrainwebError
+
+if TYPE_CHECKING:
+    from trainweb.ops.op import TensorType
+    from trainweb.training.session import TrainingSession
+    from trainweb.training.state import CheckpointState
 
 ARTIFACT_FILES = {
     "train_model": "training_model.onnx", "eval_model": "eval_model.onnx", "optimizer_model": "optimizer_model.onnx",
@@ -78,7 +84,9 @@ def _add_artifacts(p: argparse.ArgumentParser) -> None:
     p.add_argument("--checkpoint", type=Path, help="another checkpoint than the folder's")
 
 
-def _open(args: argparse.Namespace, *, optimizer: bool = True):  # type: ignore[no-untyped-def]
+def _open(
+    args: argparse.Namespace, *, optimizer: bool = True
+) -> tuple[CheckpointState, TrainingSession, dict[str, bytes]]:
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
@@ -206,7 +214,7 @@ def _compile(args: argparse.Namespace) -> None:
     print(f"Wrote {args.output}, {len(bundle)} bytes.")
 
 
-def parse_feed(text: str):  # type: ignore[no-untyped-def]
+def parse_feed(text: str) -> tuple[str, TensorType]:
     """("x", TensorType) of "x=float32[64,784]"."""
     from trainweb.model.graph import ITEM_SIZE
     from trainweb.ops.op import TensorType

@@ -525,16 +525,17 @@ void merge_pointwise_axes(conv_axis axis[3]) {
 
 /* ---- kernels ---- */
 
-/* 3x3 of stride 1, one group, two dimensions. kernels.def sizes `transformed` by the same conditions: no stricter ones. */
+/* 3x3 of stride 1 or 2, one group, two dimensions. kernels.def sizes `transformed` by the same conditions: no stricter
+   ones. */
 #define IS_PLAIN_3X3(a)                                                                                                \
     ((a)->groups == 1 && (a)->kernel[0] == 1 && (a)->kernel[1] == 3 && (a)->kernel[2] == 3 && (a)->size[0] == 1 &&    \
-     (a)->out[0] == 1 && (a)->pad[0] == 0 && all_ones((a)->stride) && all_ones((a)->dilation))
-
-static bool all_ones(const int32_t x[3]) { return x[0] == 1 && x[1] == 1 && x[2] == 1; }
+     (a)->out[0] == 1 && (a)->pad[0] == 0 && (a)->stride[0] == 1 && (a)->stride[1] == (a)->stride[2] &&               \
+     (a)->stride[1] <= 2 && (a)->dilation[0] == 1 && (a)->dilation[1] == 1 && (a)->dilation[2] == 1)
 
 int32_t kernel_conv_f32(const conv_f32_args *a) {
-    if (IS_PLAIN_3X3(a) && winograd_suits(a->c, a->m, a->out[1], a->out[2])) {
-        winograd_conv conv = {a->n, a->c, a->m, a->size[1], a->size[2], a->out[1], a->out[2], a->pad[1], a->pad[2],
+    winograd_shape shape = {a->stride[1], a->c, a->m, a->out[1], a->out[2], a->pad[1], a->pad[2], false};
+    if (IS_PLAIN_3X3(a) && winograd_suits(&shape)) {
+        winograd_conv conv = {a->stride[1], a->n, a->c, a->m, a->size[1], a->size[2], a->out[1], a->out[2], a->pad[1], a->pad[2],
                               a->x, a->w, a->bias, 9 * a->c, 9, false, a->accumulate != 0, a->activation == 1,
                               a->y, a->transformed};
         winograd_convolve(&conv);
@@ -582,9 +583,10 @@ static void order_weights(const void *args, int32_t channel) {
 }
 
 int32_t kernel_conv_data_gradient_f32(const conv_data_gradient_f32_args *a) {
-    if (IS_PLAIN_3X3(a) && winograd_suits(a->c, a->m, a->size[1], a->size[2])) {
-        winograd_conv conv = {a->n, a->m, a->c, a->out[1], a->out[2], a->size[1], a->size[2], 2 - a->pad[1],
-                              2 - a->pad[2], a->dy, a->w, a->bias, 9, 9 * a->c, true, a->accumulate != 0,
+    winograd_shape shape = {a->stride[1], a->m, a->c, a->size[1], a->size[2], a->pad[1], a->pad[2], true};
+    if (IS_PLAIN_3X3(a) && winograd_suits(&shape)) {
+        winograd_conv conv = {a->stride[1], a->n, a->m, a->c, a->out[1], a->out[2], a->size[1], a->size[2], a->pad[1],
+                              a->pad[2], a->dy, a->w, a->bias, 9, 9 * a->c, true, a->accumulate != 0,
                               a->activation == 1, a->dx, a->transformed};
         winograd_convolve(&conv);
         return TW_OK;

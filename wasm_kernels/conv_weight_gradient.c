@@ -285,17 +285,19 @@ static bool choose_blocks(weight_pass *p) {
     return true;
 }
 
-/* 3x3 of stride 1, one group, two dimensions. kernels.def sizes `partial` by the same conditions: no stricter ones. */
+/* 3x3 of stride 1 or 2, one group, two dimensions. kernels.def sizes `partial` by the same conditions: no stricter ones. */
 static bool is_plain_3x3(const conv_weight_gradient_f32_args *a) {
     for (int32_t i = 0; i < 3; i++)
-        if (a->kernel[i] != (i ? 3 : 1) || a->stride[i] != 1 || a->dilation[i] != 1) return false;
-    return a->groups == 1 && a->size[0] == 1 && a->out[0] == 1 && a->pad[0] == 0;
+        if (a->kernel[i] != (i ? 3 : 1) || a->dilation[i] != 1) return false;
+    return a->groups == 1 && a->size[0] == 1 && a->out[0] == 1 && a->pad[0] == 0 && a->stride[0] == 1 &&
+           a->stride[1] == a->stride[2] && a->stride[1] <= 2;
 }
 
 int32_t kernel_conv_weight_gradient_f32(const conv_weight_gradient_f32_args *a) {
     if (a->db) parallel_for(bias_chunk, a, a->m);
-    if (a->n && is_plain_3x3(a) && winograd_suits(a->c, a->m, a->out[1], a->out[2])) {
-        winograd_gradient gradient = {a->n, a->c, a->m, a->size[1], a->size[2], a->out[1], a->out[2], a->pad[1],
+    winograd_shape shape = {a->stride[1], a->c, a->m, a->out[1], a->out[2], a->pad[1], a->pad[2], false};
+    if (a->n && is_plain_3x3(a) && winograd_suits(&shape)) {
+        winograd_gradient gradient = {a->stride[1], a->n, a->c, a->m, a->size[1], a->size[2], a->out[1], a->out[2], a->pad[1],
                                       a->pad[2], a->x, a->dy, a->accumulate != 0, a->dw, a->partial};
         winograd_weight_gradient(&gradient);
         return TW_OK;

@@ -1,12 +1,20 @@
 /* F(4x4, 3x3) of A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016): an output tile of 4x4
    costs 36 products a pair of channels instead of 144. The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity,
-   whose transforms hold no large numbers: the error is about twice that of a direct sum. Vectors hold 4 channels. */
+   whose transforms hold no large numbers: the error is about twice that of a direct sum. Vectors hold 4 channels.
+
+   With stride 2 an axis splits by parity: y[o] = (g0 x[2o] + g2 x[2o+2]) + g1 x[2o+1]. The first two are a convolution of
+   stride 1 with two taps: three taps of which the first is zero, so that point 0 has no part. The third needs no transform,
+   and all its products share one weight. That makes 9 products an axis, 81 a tile instead of 144, with 6x6 different
+   weights. The gradient by the data has the same shape: its even outputs come from two taps, its odd ones from one. */
 #include "winograd.h"
 
 #include "parallel.h"
 #include "tile.h"
 
-enum { POINTS = WINOGRAD_POINTS, TILE = 4, PATCH = 6 };
+enum { TILE = 4, MAX_POINTS = 9, WEIGHTS = 6 };
+/* What is transformed: sources of stride 1 and 2; sources of the data gradient of stride 2 whose tiles begin with an even or
+   an odd output; gradients of the outputs of stride 1 and 2, for the gradient by the weights. */
+enum { PLAIN, STRIDED, BACK_EVEN, BACK_ODD, OUTPUT, STRIDED_OUTPUT };
 #define ROOT 1.41421356237309505f
 
 TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
@@ -17,7 +25,7 @@ TW_INLINE f32x4 scaled_add(float a, f32x4 x, f32x4 y) { return madd(splat(a), x,
 /* ---- the transforms in one dimension ---- */
 
 /* Patch of the source: B'd. */
-TW_INLINE void patch_transform(const f32x4 d[PATCH], f32x4 v[PATCH]) {
+TW_INLINE void patch_transform(const f32x4 d[6], f32x4 v[6]) {
     f32x4 even = scaled_add(-2, d[2], d[4]), odd = scaled_add(-ROOT, d[1], scaled(ROOT / 2, d[3]));
     f32x4 even2 = scaled_add(-0.5f, d[2], d[4]), odd2 = scaled_add(-ROOT / 2, d[1], scaled(ROOT, d[3]));
     v[0] = scaled_add(-2.5f, d[2], add4(d[0], d[4]));
@@ -29,7 +37,7 @@ TW_INLINE void patch_transform(const f32x4 d[PATCH], f32x4 v[PATCH]) {
 }
 
 /* Weights: Gg. */
-TW_INLINE void weight_transform(const f32x4 g[3], f32x4 u[PATCH]) {
+TW_INLINE void weight_transform(const f32x4 g[3], f32x4 u[6]) {
     f32x4 even = scaled_add(-1.0f / 3, g[2], scaled(-2.0f / 3, g[0])), odd = scaled(ROOT / 3, g[1]);
     f32x4 even2 = scaled_add(1.0f / 3, g[2], scaled(1.0f / 6, g[0])), odd2 = scaled(ROOT / 6, g[1]);
     u[0] = g[0];
@@ -41,7 +49,7 @@ TW_INLINE void weight_transform(const f32x4 g[3], f32x4 u[PATCH]) {
 }
 
 /* Products to outputs: A'm. */
-TW_INLINE void output_transform(const f32x4 m[PATCH], f32x4 y[TILE]) {
+TW_INLINE void output_transform(const f32x4 m[6], f32x4 y[TILE]) {
     f32x4 sum = add4(m[1], m[2]), difference = sub4(m[1], m[2]);
     f32x4 sum2 = add4(m[3], m[4]), difference2 = sub4(m[3], m[4]);
     y[0] = add4(add4(m[0], sum), sum2);
@@ -51,7 +59,7 @@ TW_INLINE void output_transform(const f32x4 m[PATCH], f32x4 y[TILE]) {
 }
 
 /* Its transpose, for the gradient of the outputs: A dy. */
-TW_INLINE void output_gradient_transform(const f32x4 y[TILE], f32x4 m[PATCH]) {
+TW_INLINE void output_gradient_transform(const f32x4 y[TILE], f32x4 m[6]) {
     f32x4 even = scaled_add(0.5f, y[2], y[0]), odd = scaled_add(ROOT / 4, y[3], scaled(ROOT / 2, y[1]));
     f32x4 even2 = scaled_add(2, y[2], y[0]), odd2 = scaled_add(2 * ROOT, y[3], scaled(ROOT, y[1]));
     m[0] = y[0];
@@ -63,14 +71,88 @@ TW_INLINE void output_gradient_transform(const f32x4 y[TILE], f32x4 m[PATCH]) {
 }
 
 /* The transpose of the transform of the weights: G'u. */
-TW_INLINE void weight_gradient_transform(const f32x4 u[PATCH], f32x4 g[3]) {
+TW_INLINE void weight_gradient_transform(const f32x4 u[6], f32x4 g[3]) {
     f32x4 sum = add4(u[1], u[2]), sum2 = add4(u[3], u[4]);
     g[0] = scaled_add(1.0f / 6, sum2, scaled_add(-2.0f / 3, sum, u[0]));
     g[1] = scaled_add(ROOT / 6, sub4(u[3], u[4]), scaled(ROOT / 3, sub4(u[2], u[1])));
     g[2] = scaled_add(1.0f / 3, sub4(sum2, sum), u[5]);
 }
 
+/* ---- one axis of each kind ---- */
+
 #define ROLLED _Pragma("clang loop unroll(disable)")
+
+/* Samples that a tile takes along an axis, products it makes of them, samples between tiles, outputs of a tile. */
+TW_INLINE int32_t samples_of(const int32_t kind) {
+    return kind == PLAIN ? 6 : kind == STRIDED ? 9 : kind == BACK_EVEN || kind == BACK_ODD ? 5 : TILE;
+}
+TW_INLINE int32_t points_of(const int32_t kind) { return kind == PLAIN || kind == OUTPUT ? 6 : 9; }
+TW_INLINE int32_t step_of(const int32_t kind) { return kind == STRIDED ? 2 * TILE : TILE; }
+TW_INLINE int32_t outputs_of(const int32_t kind) { return kind == BACK_EVEN || kind == BACK_ODD ? 2 * TILE : TILE; }
+/* Which of the 6 weights of an axis a product takes. */
+TW_INLINE int32_t weight_of(int32_t point) { return point < WEIGHTS ? point : WEIGHTS - 1; }
+
+/* Two taps: five samples to five products. */
+TW_INLINE void pair_transform(const f32x4 *d, const int32_t step, f32x4 v[5]) {
+    f32x4 all[6] = {splat(0), d[0], d[step], d[2 * step], d[3 * step], d[4 * step]}, out[6];
+    patch_transform(all, out);
+    UNROLL for (int32_t i = 0; i < 5; i++) v[i] = out[i + 1];
+}
+
+TW_INLINE void transform_axis(const int32_t kind, const f32x4 d[MAX_POINTS], f32x4 v[MAX_POINTS]) {
+    if (kind == PLAIN) {
+        patch_transform(d, v);
+    } else if (kind == STRIDED) {
+        pair_transform(d, 2, v);
+        UNROLL for (int32_t i = 0; i < TILE; i++) v[5 + i] = d[2 * i + 1];
+    } else if (kind == BACK_EVEN || kind == BACK_ODD) {
+        pair_transform(d, 1, v);
+        UNROLL for (int32_t i = 0; i < TILE; i++) v[5 + i] = d[kind == BACK_EVEN ? i + 1 : i];
+    } else if (kind == OUTPUT) {
+        output_gradient_transform(d, v);
+    } else {
+        f32x4 all[6];
+        output_gradient_transform(d, all);
+        UNROLL for (int32_t i = 0; i < 5; i++) v[i] = all[i + 1];
+        UNROLL for (int32_t i = 0; i < TILE; i++) v[5 + i] = d[i];
+    }
+}
+
+TW_INLINE void finish_axis(const int32_t kind, const f32x4 m[MAX_POINTS], f32x4 y[2 * TILE]) {
+    if (kind == PLAIN) {
+        output_transform(m, y);
+        return;
+    }
+    f32x4 all[6] = {splat(0), m[0], m[1], m[2], m[3], m[4]}, even[TILE];
+    output_transform(all, even);
+    UNROLL for (int32_t i = 0; i < TILE; i++) {
+        if (kind == STRIDED) y[i] = add4(even[i], m[5 + i]);
+        else y[2 * i + (kind == BACK_ODD)] = even[i], y[2 * i + (kind == BACK_EVEN)] = m[5 + i];
+    }
+}
+
+TW_INLINE void weight_axis(const bool strided, const f32x4 g[3], f32x4 u[WEIGHTS]) {
+    if (!strided) {
+        weight_transform(g, u);
+        return;
+    }
+    f32x4 pair[3] = {splat(0), g[0], g[2]}, all[6];
+    weight_transform(pair, all);
+    UNROLL for (int32_t i = 0; i < 5; i++) u[i] = all[i + 1];
+    u[5] = g[1];
+}
+
+TW_INLINE void weight_gradient_axis(const bool strided, const f32x4 u[WEIGHTS], f32x4 g[3]) {
+    if (!strided) {
+        weight_gradient_transform(u, g);
+        return;
+    }
+    f32x4 all[6] = {splat(0), u[0], u[1], u[2], u[3], u[4]}, pair[3];
+    weight_gradient_transform(all, pair);
+    g[0] = pair[1];
+    g[1] = u[5];
+    g[2] = pair[2];
+}
 
 /* ---- tiles of a block ---- */
 
@@ -91,10 +173,10 @@ typedef struct {
 
 /* Copies the lines of 4 channels that a row of tiles reaches: `tall` of them, z[line][column][4]. What lies outside the
    plane is not written: it was zeroed for all channels. */
-static void interleave(const tile_source *s, const tile_block *b, int32_t row, int32_t c, int32_t tall, int32_t width,
-                       float *z) {
-    int32_t from = b->col0 * TILE - s->pad_x, lo = max_i32(0, -from), hi = min_i32(width, s->w - from);
-    int32_t top = row % b->tiles_y * TILE - s->pad_y, channels = min_i32(4, s->channels - c), plane = s->h * s->w;
+static void interleave(const tile_source *s, const tile_block *b, int32_t row, int32_t c, int32_t step, int32_t tall,
+                       int32_t width, float *z) {
+    int32_t from = b->col0 * step - s->pad_x, lo = max_i32(0, -from), hi = min_i32(width, s->w - from);
+    int32_t top = row % b->tiles_y * step - s->pad_y, channels = min_i32(4, s->channels - c), plane = s->h * s->w;
     const float *x = s->x + (row / b->tiles_y * s->total + s->channel0 + c) * plane;
     for (int32_t i = max_i32(0, -top); i < tall && top + i < s->h; i++) {
         const float *src = x + (top + i) * s->w + from;
@@ -117,43 +199,47 @@ static void interleave(const tile_source *s, const tile_block *b, int32_t row, i
     }
 }
 
-/* The transformed patch of 6x6 at z, or the transformed gradient of the 4x4 outputs at z. */
-TW_INLINE void transform_tile(const bool gradient, const float *z, int32_t line, float *out, int32_t point_stride) {
-    const int32_t size = gradient ? TILE : PATCH;
-    f32x4 t[PATCH][PATCH];
-    ROLLED for (int32_t j = 0; j < size; j++, z += 4) {
-        f32x4 d[PATCH], v[PATCH];
-        UNROLL for (int32_t i = 0; i < size; i++) d[i] = load4(z + i * line);
-        if (gradient) output_gradient_transform(d, v);
-        else patch_transform(d, v);
-        UNROLL for (int32_t i = 0; i < PATCH; i++) t[i][j] = v[i];
+/* The products' side of the tile at z. */
+TW_INLINE void transform_tile(const int32_t kind, const float *z, int32_t line, float *out, int32_t point_stride) {
+    const int32_t samples = samples_of(kind), points = points_of(kind);
+    f32x4 t[MAX_POINTS][MAX_POINTS];
+    ROLLED for (int32_t j = 0; j < samples; j++, z += 4) {
+        f32x4 d[MAX_POINTS], v[MAX_POINTS];
+        UNROLL for (int32_t i = 0; i < samples; i++) d[i] = load4(z + i * line);
+        transform_axis(kind, d, v);
+        UNROLL for (int32_t i = 0; i < points; i++) t[i][j] = v[i];
     }
-    ROLLED for (int32_t i = 0; i < PATCH; i++) {
-        f32x4 v[PATCH];
-        if (gradient) output_gradient_transform(t[i], v);
-        else patch_transform(t[i], v);
-        UNROLL for (int32_t j = 0; j < PATCH; j++, out += point_stride) store4(out, v[j]);
+    ROLLED for (int32_t i = 0; i < points; i++) {
+        f32x4 v[MAX_POINTS];
+        transform_axis(kind, t[i], v);
+        UNROLL for (int32_t j = 0; j < points; j++, out += point_stride) store4(out, v[j]);
     }
 }
 
 /* All tiles and channels of a block, a row of tiles at a time: its lines and results then stay in the first cache. */
-TW_INLINE void transform_block(const bool gradient, const tile_source *s, const tile_block *b, float *z) {
-    const int32_t tall = gradient ? TILE : PATCH;
-    int32_t width = b->cols * TILE + tall - TILE;
+TW_INLINE void transform_block(const int32_t kind, const tile_source *s, const tile_block *b, float *z) {
+    const int32_t tall = samples_of(kind), step = step_of(kind);
+    int32_t width = (b->cols - 1) * step + tall;
     for (int32_t r = 0; r < b->rows; r++) {
         tw_zero(z, 4 * (size_t)(tall * width * 4));
         for (int32_t c = 0; c < s->channels; c += 4) {
-            interleave(s, b, b->row0 + r, c, tall, width, z);
+            interleave(s, b, b->row0 + r, c, step, tall, width, z);
             float *out = s->out + r * b->cols * s->tile_stride + c;
             for (int32_t x = 0; x < b->cols; x++, out += s->tile_stride) {
-                transform_tile(gradient, z + x * TILE * 4, width * 4, out, s->point_stride);
+                transform_tile(kind, z + x * step * 4, width * 4, out, s->point_stride);
             }
         }
     }
 }
 
-static void transform_sources(const tile_source *s, const tile_block *b, float *z) { transform_block(false, s, b, z); }
-static void transform_gradients(const tile_source *s, const tile_block *b, float *z) { transform_block(true, s, b, z); }
+static void transform(int32_t kind, const tile_source *s, const tile_block *b, float *z) {
+    if (kind == PLAIN) transform_block(PLAIN, s, b, z);
+    else if (kind == STRIDED) transform_block(STRIDED, s, b, z);
+    else if (kind == BACK_EVEN) transform_block(BACK_EVEN, s, b, z);
+    else if (kind == BACK_ODD) transform_block(BACK_ODD, s, b, z);
+    else if (kind == OUTPUT) transform_block(OUTPUT, s, b, z);
+    else transform_block(STRIDED_OUTPUT, s, b, z);
+}
 
 /* ---- products ---- */
 
@@ -255,7 +341,7 @@ static void product(bool gradient, bool narrow, int32_t m, int32_t k, const floa
 /* ---- blocks ---- */
 
 /* Transformed sources of a block stay in the second-level cache. The gradient sums over tiles: it wants many at a time. */
-enum { BLOCK_FLOATS = 64 << 10, GRADIENT_FLOATS = 144 << 10, MAX_TILES = 60, MIN_TILES = 8, POINT_PADDING = 16, M_BLOCK = 16 };
+enum { BLOCK_FLOATS = 64 << 10, STRIDED_FLOATS = 112 << 10, GRADIENT_FLOATS = 144 << 10, MAX_TILES = 60, MIN_TILES = 8, POINT_PADDING = 16, M_BLOCK = 16 };
 /* Blocks that keep all threads busy, unless they would hold too few tiles for what they read of the weights. */
 enum { ENOUGH_BLOCKS = 8, FEW_TILES = 16, GRADIENT_FEW_TILES = 32 };
 
@@ -286,22 +372,22 @@ static tile_block block_at(const tile_split *s, int32_t n, int32_t tiles_y, int3
     return b;
 }
 
-static int32_t tiles_per_block(int32_t channels, int32_t floats) {
-    return max_i32(MIN_TILES, min_i32(MAX_TILES, floats / (POINTS * ceil4(channels))));
+static int32_t tiles_per_block(int32_t channels, int32_t points, int32_t floats) {
+    return max_i32(MIN_TILES, min_i32(MAX_TILES, floats / (points * points * ceil4(channels))));
 }
 
 /* ---- convolution ---- */
 
 typedef struct {
     const winograd_conv *conv;
-    int32_t tiles_y, tiles_x;
+    int32_t kind, points, tiles_y, tiles_x;
+    int32_t pad_y, pad_x; /* how far before its plane the first tile begins */
     tile_split split;
 } conv_pass;
 
-/* Weights u[point][panel of 8 channels m][c][8]; a last panel of 4 or fewer has [c][4]. */
-static void transform_weights(const void *args, int32_t chunk) {
-    const winograd_conv *conv = args;
-    int32_t c4 = ceil4(conv->c), m0 = 4 * chunk, point_stride = c4 * ceil4(conv->m);
+/* Weights u[weight][panel of 8 channels m][c][8]; a last panel of 4 or fewer has [c][4]. */
+TW_INLINE void transform_weights(const bool strided, const winograd_conv *conv, int32_t chunk) {
+    int32_t c4 = ceil4(conv->c), m0 = 4 * chunk, weight_stride = c4 * ceil4(conv->m);
     int32_t width = ceil4(conv->m) - (m0 & ~7) >= 8 ? 8 : 4;
     for (int32_t c = 0; c < c4; c++) {
         float lanes[9][4] = {{0}};
@@ -309,20 +395,23 @@ static void transform_weights(const void *args, int32_t chunk) {
             const float *g = conv->g + (m0 + i) * conv->g_m + c * conv->g_c;
             for (int32_t t = 0; t < 9; t++) lanes[t][i] = g[conv->flipped ? 8 - t : t];
         }
-        f32x4 t[PATCH][3];
+        f32x4 t[WEIGHTS][3];
         UNROLL for (int32_t j = 0; j < 3; j++) {
-            f32x4 g[3] = {load4(lanes[j]), load4(lanes[3 + j]), load4(lanes[6 + j])}, u[PATCH];
-            weight_transform(g, u);
-            UNROLL for (int32_t i = 0; i < PATCH; i++) t[i][j] = u[i];
+            f32x4 g[3] = {load4(lanes[j]), load4(lanes[3 + j]), load4(lanes[6 + j])}, u[WEIGHTS];
+            weight_axis(strided, g, u);
+            UNROLL for (int32_t i = 0; i < WEIGHTS; i++) t[i][j] = u[i];
         }
         float *out = conv->u + (m0 & ~7) * c4 + c * width + (m0 & 7);
-        UNROLL for (int32_t i = 0; i < PATCH; i++) {
-            f32x4 u[PATCH];
-            weight_transform(t[i], u);
-            UNROLL for (int32_t j = 0; j < PATCH; j++) store4(out + (i * PATCH + j) * point_stride, u[j]);
+        ROLLED for (int32_t i = 0; i < WEIGHTS; i++) {
+            f32x4 u[WEIGHTS];
+            weight_axis(strided, t[i], u);
+            UNROLL for (int32_t j = 0; j < WEIGHTS; j++, out += weight_stride) store4(out, u[j]);
         }
     }
 }
+
+static void weight_chunk(const void *args, int32_t chunk) { transform_weights(false, args, chunk); }
+static void strided_weight_chunk(const void *args, int32_t chunk) { transform_weights(true, args, chunk); }
 
 static void store_columns(float *y, f32x4 v, int32_t cols, bool accumulate) {
     if (cols >= 4) {
@@ -332,46 +421,58 @@ static void store_columns(float *y, f32x4 v, int32_t cols, bool accumulate) {
     store_part(y, accumulate ? add4(v, load_part(y, cols)) : v, cols);
 }
 
-/* One tile of 4 channels: 36 products to 4x4 outputs. */
-static void finish_tile(const winograd_conv *conv, const float *products, int32_t point_stride, int32_t m, float *y,
-                        int32_t rows, int32_t cols) {
-    f32x4 t[TILE][PATCH];
-    ROLLED for (int32_t j = 0; j < PATCH; j++, products += point_stride) {
-        f32x4 in[PATCH], out[TILE];
-        UNROLL for (int32_t i = 0; i < PATCH; i++) in[i] = load4(products + i * PATCH * point_stride);
-        output_transform(in, out);
-        UNROLL for (int32_t i = 0; i < TILE; i++) t[i][j] = out[i];
+/* One tile of 4 channels: its products to 4x4 outputs, or 8x8 where it goes back through a stride of 2. */
+TW_INLINE void finish_tile(const int32_t kind, const winograd_conv *conv, const float *products, int32_t point_stride,
+                           int32_t m, float *y, int32_t rows, int32_t cols) {
+    const int32_t points = points_of(kind), outputs = outputs_of(kind);
+    f32x4 t[2 * TILE][MAX_POINTS];
+    ROLLED for (int32_t j = 0; j < points; j++, products += point_stride) {
+        f32x4 in[MAX_POINTS], out[2 * TILE];
+        UNROLL for (int32_t i = 0; i < points; i++) in[i] = load4(products + i * points * point_stride);
+        finish_axis(kind, in, out);
+        UNROLL for (int32_t i = 0; i < outputs; i++) t[i][j] = out[i];
     }
     int32_t channels = min_i32(4, conv->m - m), plane = conv->out_h * conv->out_w;
     f32x4 bias = splat(0);
     if (conv->bias) bias = channels == 4 ? load4(conv->bias + m) : load_part(conv->bias + m, channels);
     for (int32_t i = 0; i < rows; i++, y += conv->out_w) {
-        f32x4 out[TILE];
-        output_transform(t[i], out);
-        UNROLL for (int32_t j = 0; j < TILE; j++) out[j] = add4(out[j], bias);
-        transpose4(&out[0], &out[1], &out[2], &out[3]);
-        for (int32_t c = 0; c < channels; c++) {
-            f32x4 v = out[c];
-            if (conv->relu && !conv->accumulate) v = wasm_f32x4_pmax(v, splat(0));
-            store_columns(y + c * plane, v, cols, conv->accumulate);
+        f32x4 out[2 * TILE];
+        finish_axis(kind, t[i], out);
+        UNROLL for (int32_t j = 0; j < outputs; j++) out[j] = add4(out[j], bias);
+        UNROLL for (int32_t j = 0; j < outputs; j += 4) {
+            transpose4(&out[j], &out[j + 1], &out[j + 2], &out[j + 3]);
+            for (int32_t c = 0; c < channels && cols > j; c++) {
+                f32x4 v = out[j + c];
+                if (conv->relu && !conv->accumulate) v = wasm_f32x4_pmax(v, splat(0));
+                store_columns(y + c * plane + j, v, cols - j, conv->accumulate);
+            }
         }
     }
 }
 
-static void finish_block(const conv_pass *p, const tile_block *b, const float *products, int32_t point_stride,
-                         int32_t tile_stride, int32_t m0, int32_t m_count) {
+TW_INLINE void finish_block(const int32_t kind, const conv_pass *p, const tile_block *b, const float *products,
+                            int32_t point_stride, int32_t m0, int32_t m_count) {
     const winograd_conv *conv = p->conv;
+    const int32_t size = outputs_of(kind);
     for (int32_t r = 0; r < b->rows; r++) {
-        int32_t n = (b->row0 + r) / b->tiles_y, top = (b->row0 + r) % b->tiles_y * TILE;
-        int32_t rows = min_i32(TILE, conv->out_h - top);
-        for (int32_t x = 0; x < b->cols; x++, products += tile_stride) {
-            int32_t left = (b->col0 + x) * TILE, cols = min_i32(TILE, conv->out_w - left);
+        int32_t n = (b->row0 + r) / b->tiles_y, top = (b->row0 + r) % b->tiles_y * size;
+        int32_t rows = min_i32(size, conv->out_h - top);
+        for (int32_t x = 0; x < b->cols; x++, products += M_BLOCK) {
+            int32_t left = (b->col0 + x) * size, cols = min_i32(size, conv->out_w - left);
             for (int32_t m = 0; m < m_count; m += 4) {
                 float *y = conv->y + ((n * conv->m + m0 + m) * conv->out_h + top) * conv->out_w + left;
-                finish_tile(conv, products + m, point_stride, m0 + m, y, rows, cols);
+                finish_tile(kind, conv, products + m, point_stride, m0 + m, y, rows, cols);
             }
         }
     }
+}
+
+static void finish(const conv_pass *p, const tile_block *b, const float *products, int32_t point_stride, int32_t m0,
+                   int32_t m_count) {
+    if (p->kind == PLAIN) finish_block(PLAIN, p, b, products, point_stride, m0, m_count);
+    else if (p->kind == STRIDED) finish_block(STRIDED, p, b, products, point_stride, m0, m_count);
+    else if (p->kind == BACK_EVEN) finish_block(BACK_EVEN, p, b, products, point_stride, m0, m_count);
+    else finish_block(BACK_ODD, p, b, products, point_stride, m0, m_count);
 }
 
 static void convolve_block(const void *args, int32_t index) {
@@ -380,19 +481,20 @@ static void convolve_block(const void *args, int32_t index) {
     tile_block b = block_at(&p->split, conv->n, p->tiles_y, p->tiles_x, index);
     int32_t n_tiles = b.rows * b.cols, c4 = ceil4(conv->c), m4 = ceil4(conv->m);
     int32_t v_stride = n_tiles * c4 + POINT_PADDING, out_stride = n_tiles * M_BLOCK + POINT_PADDING;
-    float *v = thread_scratch(), *products = v + POINTS * v_stride;
-    tile_source source = {conv->x, 0, conv->c, conv->c, conv->h, conv->w, conv->pad_y, conv->pad_x, v, v_stride, c4};
-    transform_sources(&source, &b, products);
+    float *v = thread_scratch(), *products = v + p->points * p->points * v_stride;
+    tile_source source = {conv->x, 0, conv->c, conv->c, conv->h, conv->w, p->pad_y, p->pad_x, v, v_stride, c4};
+    transform(p->kind, &source, &b, products);
     for (int32_t m = 0; m < m4; m += M_BLOCK) {
         int32_t count = min_i32(M_BLOCK, m4 - m);
-        for (int32_t point = 0; point < POINTS; point++) {
-            const float *u = conv->u + point * c4 * m4 + m * c4, *patches = v + point * v_stride;
+        for (int32_t point = 0; point < p->points * p->points; point++) {
+            int32_t weight = weight_of(point / p->points) * WEIGHTS + weight_of(point % p->points);
+            const float *u = conv->u + weight * c4 * m4 + m * c4, *patches = v + point * v_stride;
             float *out = products + point * out_stride;
             for (int32_t j = 0; j < count; j += 8) {
                 product(false, count - j < 8, n_tiles, c4, patches, c4, u + j * c4, 0, out + j, M_BLOCK, false);
             }
         }
-        finish_block(p, &b, products, out_stride, M_BLOCK, m, min_i32(count, conv->m - m));
+        finish(p, &b, products, out_stride, m, min_i32(count, conv->m - m));
     }
 }
 
@@ -404,44 +506,79 @@ static void relu_plane(const void *args, int32_t plane) {
     for (; i < n; i++) y[i] = y[i] < 0 ? 0 : y[i];
 }
 
+/* Tiles of the data gradient of stride 2 begin with output 0, which meets the source at pad / 2. */
+static int32_t back_pad(int32_t pad) { return pad % 2 ? -(pad / 2) : 1 - pad / 2; }
+
+static conv_pass plan_convolution(const winograd_conv *conv) {
+    conv_pass p = {.conv = conv, .kind = PLAIN, .pad_y = conv->pad_y, .pad_x = conv->pad_x};
+    int32_t floats = BLOCK_FLOATS;
+    if (conv->stride == 2) {
+        p.kind = STRIDED;
+        floats = STRIDED_FLOATS;
+        if (conv->flipped) {
+            p.kind = conv->pad_y % 2 ? BACK_ODD : BACK_EVEN;
+            p.pad_y = back_pad(conv->pad_y);
+            p.pad_x = back_pad(conv->pad_x);
+        }
+    } else if (conv->flipped) {
+        p.pad_y = 2 - conv->pad_y;
+        p.pad_x = 2 - conv->pad_x;
+    }
+    p.points = points_of(p.kind);
+    p.tiles_y = ceil_div(conv->out_h, outputs_of(p.kind));
+    p.tiles_x = ceil_div(conv->out_w, outputs_of(p.kind));
+    p.split = split_tiles(conv->n, p.tiles_y, p.tiles_x, tiles_per_block(conv->c, p.points, floats), FEW_TILES);
+    return p;
+}
+
 void winograd_convolve(const winograd_conv *conv) {
-    conv_pass p = {.conv = conv, .tiles_y = ceil_div(conv->out_h, TILE), .tiles_x = ceil_div(conv->out_w, TILE)};
-    p.split = split_tiles(conv->n, p.tiles_y, p.tiles_x, tiles_per_block(conv->c, BLOCK_FLOATS), FEW_TILES);
-    parallel_for(transform_weights, conv, ceil_div(conv->m, 4));
+    conv_pass p = plan_convolution(conv);
+    parallel_for(conv->stride == 2 ? strided_weight_chunk : weight_chunk, conv, ceil_div(conv->m, 4));
     parallel_for(convolve_block, &p, p.split.row_blocks * p.split.col_blocks);
     if (conv->relu && conv->accumulate) parallel_for(relu_plane, conv, conv->n * conv->m);
 }
 
-bool winograd_suits(int32_t c, int32_t m, int32_t out_h, int32_t out_w) {
-    if (c < WINOGRAD_MIN_CHANNELS || m < WINOGRAD_MIN_CHANNELS) return false;
-    if (c > WINOGRAD_MAX_CHANNELS || m > WINOGRAD_MAX_CHANNELS) return false;
-    double covered = 16.0 * ceil_div(out_h, TILE) * ceil_div(out_w, TILE);
-    return 2.0 * out_h * out_w >= covered;
+/* Share of the tiles that lies inside an axis of n outputs. */
+static double covered(int32_t n, int32_t tile) { return (double)n / (ceil_div(n, tile) * (double)tile); }
+
+bool winograd_suits(const winograd_shape *s) {
+    int32_t max_channels = s->stride == 1 ? WINOGRAD_MAX_CHANNELS : WINOGRAD_MAX_STRIDED;
+    if (s->c < WINOGRAD_MIN_CHANNELS || s->m < WINOGRAD_MIN_CHANNELS) return false;
+    if (s->c > max_channels || s->m > max_channels) return false;
+    int32_t tile = s->stride == 2 && s->back ? 2 * TILE : TILE;
+    double share = covered(s->out_h, tile) * covered(s->out_w, tile);
+    if (s->stride == 1) return share >= 0.5;
+    return share >= 0.75 && (!s->back || s->pad_y % 2 == s->pad_x % 2);
 }
 
 /* ---- gradient by the weights ---- */
 
 typedef struct {
     const winograd_gradient *gradient;
-    int32_t tiles_y, tiles_x, groups, m_blocks, m_block;
+    int32_t points, tiles_y, tiles_x, groups, m_blocks, m_block;
     tile_split split;
 } gradient_pass;
 
-/* partial[group][point][m][c] (+)= sum over the tiles of a block. */
+/* partial[group][weight][m][c] (+)= sum over the tiles of a block. */
 static void add_block(const gradient_pass *p, const tile_block *b, int32_t m0, int32_t m_count, float *partial, bool add) {
     const winograd_gradient *g = p->gradient;
     int32_t n_tiles = b->rows * b->cols, c4 = ceil4(g->c), m4 = ceil4(m_count);
     int32_t v_stride = n_tiles * c4 + POINT_PADDING, w_stride = n_tiles * m4 + POINT_PADDING;
-    float *v = thread_scratch(), *w = v + POINTS * v_stride;
-    float *z = w + POINTS * w_stride;
+    int32_t points = p->points * p->points;
+    float *v = thread_scratch(), *w = v + points * v_stride;
+    float *z = w + points * w_stride;
     tile_source x = {g->x, 0, g->c, g->c, g->h, g->w, g->pad_y, g->pad_x, v, v_stride, c4};
     tile_source dy = {g->dy, m0, m_count, g->m, g->out_h, g->out_w, 0, 0, w, w_stride, m4};
-    transform_sources(&x, b, z);
-    transform_gradients(&dy, b, z);
-    for (int32_t point = 0; point < POINTS; point++) {
-        float *out = partial + (point * g->m + m0) * c4;
+    transform(g->stride == 2 ? STRIDED : PLAIN, &x, b, z);
+    transform(g->stride == 2 ? STRIDED_OUTPUT : OUTPUT, &dy, b, z);
+    for (int32_t point = 0; point < points; point++) {
+        int32_t i = point / p->points, k = point % p->points;
+        float *out = partial + ((weight_of(i) * WEIGHTS + weight_of(k)) * g->m + m0) * c4;
+        /* Products that share a weight add up. */
+        bool again = add || i >= WEIGHTS || k >= WEIGHTS;
         for (int32_t j = 0; j < c4; j += 8) {
-            product(true, c4 - j < 8, m_count, n_tiles, w + point * w_stride, m4, v + point * v_stride + j, c4, out + j, c4, add);
+            product(true, c4 - j < 8, m_count, n_tiles, w + point * w_stride, m4, v + point * v_stride + j, c4, out + j, c4,
+                    again);
         }
     }
 }
@@ -453,7 +590,7 @@ static void gradient_chunk(const void *args, int32_t chunk) {
     int32_t m_count = min_i32(p->m_block, g->m - m0), n_blocks = p->split.row_blocks * p->split.col_blocks;
     int32_t first = (int32_t)((int64_t)group * n_blocks / p->groups);
     int32_t end = (int32_t)((int64_t)(group + 1) * n_blocks / p->groups);
-    float *partial = g->partial + group * POINTS * g->m * ceil4(g->c);
+    float *partial = g->partial + group * WINOGRAD_POINTS * g->m * ceil4(g->c);
     for (int32_t i = first; i < end; i++) {
         tile_block b = block_at(&p->split, g->n, p->tiles_y, p->tiles_x, i);
         add_block(p, &b, m0, m_count, partial, i > first);
@@ -461,20 +598,19 @@ static void gradient_chunk(const void *args, int32_t chunk) {
 }
 
 /* Sums the groups in order and transforms back: all weights of one channel m. */
-static void finish_gradient(const void *args, int32_t m) {
-    const gradient_pass *p = args;
+TW_INLINE void finish_weights(const bool strided, const gradient_pass *p, int32_t m) {
     const winograd_gradient *g = p->gradient;
-    int32_t c4 = ceil4(g->c), point_stride = g->m * c4;
+    int32_t c4 = ceil4(g->c), weight_stride = g->m * c4;
     for (int32_t c = 0; c < g->c; c += 4) {
-        f32x4 t[3][PATCH];
-        ROLLED for (int32_t j = 0; j < PATCH; j++) {
-            f32x4 u[PATCH], out[3];
-            UNROLL for (int32_t i = 0; i < PATCH; i++) {
-                const float *at = g->partial + (i * PATCH + j) * point_stride + m * c4 + c;
+        f32x4 t[3][WEIGHTS];
+        ROLLED for (int32_t j = 0; j < WEIGHTS; j++) {
+            f32x4 u[WEIGHTS], out[3];
+            UNROLL for (int32_t i = 0; i < WEIGHTS; i++) {
+                const float *at = g->partial + (i * WEIGHTS + j) * weight_stride + m * c4 + c;
                 u[i] = load4(at);
-                for (int32_t group = 1; group < p->groups; group++) u[i] = add4(u[i], load4(at += POINTS * point_stride));
+                for (int32_t k = 1; k < p->groups; k++) u[i] = add4(u[i], load4(at += WINOGRAD_POINTS * weight_stride));
             }
-            weight_gradient_transform(u, out);
+            weight_gradient_axis(strided, u, out);
             UNROLL for (int32_t i = 0; i < 3; i++) t[i][j] = out[i];
         }
         float *dw = g->dw + (m * g->c + c) * 9;
@@ -482,7 +618,7 @@ static void finish_gradient(const void *args, int32_t m) {
         for (int32_t i = 0; i < 3; i++) {
             f32x4 out[3];
             float lanes[4];
-            weight_gradient_transform(t[i], out);
+            weight_gradient_axis(strided, t[i], out);
             UNROLL for (int32_t j = 0; j < 3; j++) {
                 store4(lanes, out[j]);
                 for (int32_t k = 0; k < channels; k++) {
@@ -494,16 +630,19 @@ static void finish_gradient(const void *args, int32_t m) {
     }
 }
 
+static void finish_channel(const void *args, int32_t m) { finish_weights(false, args, m); }
+static void finish_strided_channel(const void *args, int32_t m) { finish_weights(true, args, m); }
+
 void winograd_weight_gradient(const winograd_gradient *g) {
-    gradient_pass p = {.gradient = g, .tiles_y = ceil_div(g->out_h, TILE), .tiles_x = ceil_div(g->out_w, TILE)};
-    int32_t floats = POINTS * g->m * ceil4(g->c);
+    gradient_pass p = {.gradient = g, .points = points_of(g->stride == 2 ? STRIDED : PLAIN), .tiles_y = ceil_div(g->out_h, TILE), .tiles_x = ceil_div(g->out_w, TILE)};
+    int32_t floats = WINOGRAD_POINTS * g->m * ceil4(g->c);
     p.groups = max_i32(1, min_i32(WINOGRAD_GROUPS, WINOGRAD_PARTIAL_FLOATS / floats));
     p.m_block = ceil4(ceil_div(g->m, ceil_div(WINOGRAD_GROUPS, p.groups)));
     if (p.m_block < 32) p.m_block = min_i32(32, ceil4(g->m));
     p.m_blocks = ceil_div(g->m, p.m_block);
-    p.split = split_tiles(g->n, p.tiles_y, p.tiles_x, tiles_per_block(ceil4(g->c) + p.m_block, GRADIENT_FLOATS),
+    p.split = split_tiles(g->n, p.tiles_y, p.tiles_x, tiles_per_block(ceil4(g->c) + p.m_block, p.points, GRADIENT_FLOATS),
                           GRADIENT_FEW_TILES);
     p.groups = min_i32(p.groups, p.split.row_blocks * p.split.col_blocks);
     parallel_for(gradient_chunk, &p, p.groups * p.m_blocks);
-    parallel_for(finish_gradient, &p, g->m);
+    parallel_for(g->stride == 2 ? finish_strided_channel : finish_channel, &p, g->m);
 }

@@ -64,7 +64,8 @@ def pooling(job: Job) -> None:
 CASES = {
     "products": products,
     "3x3": lambda job: convolution(job, 6, 20, 24, 19, 3, 1),
-    "3x3 of stride 2": lambda job: convolution(job, 5, 12, 21, 22, 3, 2),
+    "3x3 of stride 2": lambda job: convolution(job, 5, 12, 21, 32, 3, 2),
+    "3x3 of stride 3": lambda job: convolution(job, 5, 12, 21, 22, 3, 3),
     "5x5 grouped": lambda job: convolution(job, 3, 8, 12, 24, 5, 1, groups=4),
     "1x1": lambda job: convolution(job, 3, 32, 40, 14, 1, 1),
     "pooling": pooling,

@@ -35,8 +35,9 @@ def merge(files: list[Path]) -> tuple[dict[str, Result], list[Result]]:
         report = json.loads(path.read_text())
         runs.append({"date": report["date"], **report["machine"], "loads": [m["load"][0] for m in report["models"]]})
         for model in report["models"]:
-            known = found.setdefault(model["model"], {"flops": model["flops"], "peak": 0.0, "by": {}})
+            known = found.setdefault(model["model"], {"flops": model["flops"], "peak": 0.0, "by": {}, "runs": []})
             known["peak"] = max(known["peak"], model["peak_gflops"])
+            known["runs"].append({r["contender"]: r for r in model["results"] if "error" not in r})
             for r in model["results"]:
                 best = known["by"].get(r["contender"])
                 if best is None or r.get("median", 1e18) < best.get("median", 1e18):
@@ -77,10 +78,16 @@ def ratios_block(found: dict[str, Result]) -> str:
     for name, model in found.items():
         cells = []
         for threads, ours_name in OURS.items():
-            ours, theirs = (model["by"].get(n) for n in (ours_name, REFERENCE[threads]))
-            if not ours or not theirs or "error" in ours or "error" in theirs:
+            # A ratio is of one run: that in which the pair was least disturbed.
+            pairs = [
+                (run[ours_name], run[REFERENCE[threads]])
+                for run in model["runs"]
+                if {ours_name, REFERENCE[threads]} <= set(run)
+            ]
+            if not pairs:
                 cells += ["-"] * 3
                 continue
+            ours, theirs = min(pairs, key=lambda pair: pair[0]["median"] + pair[1]["median"])
             share = model["flops"] / ours["min"] / 1e6 / model["peak"] / threads
             faster = [theirs[k] / ours[k] for k in ("min", "median")]
             cells += [f"**{f:.2f}x**" if f >= BARS[name] else f"{f:.2f}x" for f in faster] + [f"{100 * share:.0f} %"]

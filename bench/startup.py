@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 import models
+import quiet
 from chrome import BUILD, FLAGS, ContenderError, ContenderPage, Site, find_chromium, install_peers, machine, open_site
 from contenders import CONTENDERS, Contender, select
 from networks import MODELS
@@ -30,6 +31,8 @@ DEFAULT = ("trainweb", "trainweb-t2", "ort", "ort-t2", "tfjs", "jax")
 DEFAULT_MODELS = ("A", "E")
 SETTLE_S = 1.5
 """A page left alone so long has stored what it wants to keep."""
+PATIENCE_S = 5.0
+"""How long a sample waits for other processes to rest."""
 WEIGHTS = ("/init.bin", "/data.bin", "/checkpoint")
 """Files of a model that carry its weights and data rather than anybody's code."""
 
@@ -108,6 +111,7 @@ def measure(
         for contender in contenders:
             if contender.name in errors:
                 continue
+            quiet.wait(PATIENCE_S)
             try:
                 taken[contender.name].append(sample(chromium, site, contender, model))
             except ContenderError as error:

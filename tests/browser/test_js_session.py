@@ -485,7 +485,10 @@ class TestWorkerDeath:
             outcome = js.run(
                 f"""{SPY}{OPEN}
                 const opening = failure(() => open());
-                await new Promise((resolve) => setTimeout(resolve, 300));
+                // A worker is watched from when it holds its lock: the page then waits for it.
+                const watched = async () =>
+                  (await navigator.locks.query()).pending.some((l) => l.name.startsWith("trainweb-worker-"));
+                while (!(await watched())) await new Promise((resolve) => setTimeout(resolve, 10));
                 workers[0].terminate();
                 const error = await opening;
                 const t = await open();

@@ -62,6 +62,8 @@ CONTENDERS: dict[str, Contender] = {
     for c in [
         *_pair("trainweb", "trainweb", {"contender": "trainweb"}),
         *_pair("trainweb-simd", "trainweb, reproducible", {"contender": "trainweb", "reproducible": "1"}),
+        Contender("trainweb-cache", "trainweb, cached session", 1, {"contender": "trainweb", "cache": "1"}),
+        Contender("trainweb-bundle", "trainweb, from a bundle", 1, {"contender": "trainweb", "bundle": "1"}),
         *_pair("ort", "onnxruntime-web 1.19.2", {"contender": "ort"}),
         *_pair("tfjs", "TF.js 4.22 wasm, tuned", TFJS_TUNED, {"cores": "8"}),
         Contender("tfjs-cpu", "TF.js 4.22 cpu", 1, {"contender": "tfjs", "backend": "cpu"}, models=("A", "B", "C")),
@@ -73,7 +75,8 @@ CONTENDERS: dict[str, Contender] = {
     ]
 }
 QUICK = ("trainweb", "trainweb-t2", "ort", "ort-t2")
-DEFAULT = tuple(CONTENDERS)
+STARTUP_ONLY = ("trainweb-cache", "trainweb-bundle")
+DEFAULT = tuple(name for name in CONTENDERS if name not in STARTUP_ONLY)
 REFERENCE = {1: "ort", 2: "ort-t2"}
 """Whom the ratios are against, by threads."""
 

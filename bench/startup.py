@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +28,7 @@ from contenders import CONTENDERS, Contender, select
 from networks import MODELS
 from playwright.sync_api import BrowserType, sync_playwright
 
-DEFAULT = ("trainweb", "trainweb-t2", "ort", "ort-t2", "tfjs", "jax")
+DEFAULT = ("trainweb", "trainweb-cache", "trainweb-bundle", "ort", "ort-t2", "tfjs", "jax")
 DEFAULT_MODELS = ("A", "E")
 SETTLE_S = 1.5
 """A page left alone so long has stored what it wants to keep."""
@@ -35,6 +36,8 @@ PATIENCE_S = 5.0
 """How long a sample waits for other processes to rest."""
 WEIGHTS = ("/init.bin", "/data.bin", "/checkpoint")
 """Files of a model that carry its weights and data rather than anybody's code."""
+BUNDLE = "session.bundle"
+"""Carries the weights as well as the compiled session."""
 
 Result = dict[str, Any]
 
@@ -65,19 +68,53 @@ def sample(chromium: BrowserType, site: Site, contender: Contender, model: str) 
             context.close()
 
 
-def compressed(site: Site, files: dict[str, int]) -> int:
-    """Bytes of the files as a server that compresses would send them (gzip -9)."""
-    return sum(len(gzip.compress(site._find(path).body, 9)) for path in files)
+def make_bundle(built: models.Built) -> None:
+    """Compile the session ahead of time, as `trainweb compile` does."""
+    m = built.manifest
+    dtype = "int64" if m["xdtype"] == "int32" else "float32"
+    shapes = {"x": (dtype, m["xshape"]), "labels": ("int64", [m["ysize"]])}
+    feeds = [f"--feed={name}={dtype}[{','.join(map(str, shape))}]" for name, (dtype, shape) in shapes.items()]
+    command = [
+        sys.executable,
+        "-m",
+        "trainweb.cli",
+        "compile",
+        str(built.folder),
+        *feeds,
+        "-o",
+        str(built.folder / BUNDLE),
+    ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def summarise(site: Site, samples: list[Result], kind: str) -> Result:
+def compressed(data: bytes) -> int:
+    """Bytes as a server that compresses would send them (gzip -9)."""
+    return len(gzip.compress(data, 9))
+
+
+def code_bytes(site: Site, files: dict[str, int], model: str) -> tuple[int, int]:
+    """Bytes of everything but weights and data, as they are and compressed."""
+    plain = zipped = 0
+    for path, n_bytes in files.items():
+        if path.endswith(WEIGHTS):
+            continue
+        plain += n_bytes
+        zipped += compressed(site._find(path).body)
+        if path.endswith(BUNDLE):
+            weights = (models.FOLDER / model / "init.bin").read_bytes()
+            plain -= len(weights)
+            zipped -= compressed(weights)
+    return plain, zipped
+
+
+def summarise(site: Site, samples: list[Result], kind: str, model: str) -> Result:
     """Times of all samples and bytes of the last."""
     times = [s[kind]["ms"] for s in samples]
     files = samples[-1][kind]["files"]
-    code = {path: n for path, n in files.items() if not path.endswith(WEIGHTS)}
+    plain, zipped = code_bytes(site, files, model)
     return {
         "min": min(times), "median": median(times), "created": min(s[kind]["created_ms"] for s in samples),
-        "bytes": sum(files.values()), "code_bytes": sum(code.values()), "code_gzip": compressed(site, code),
+        "bytes": sum(files.values()), "code_bytes": plain, "code_gzip": zipped,
         "files": files,
     }  # fmt: skip
 
@@ -119,7 +156,7 @@ def measure(
     results: dict[str, Result] = {name: {"error": e} for name, e in errors.items()}
     for name, found in taken.items():
         if name not in errors:
-            results[name] = {kind: summarise(site, found, kind) for kind in ("cold", "warm")}
+            results[name] = {kind: summarise(site, found, kind, model) for kind in ("cold", "warm")}
     return results
 
 
@@ -136,7 +173,7 @@ def main() -> int:
     all_results: dict[str, Any] = {"machine": machine()}
     with sync_playwright() as playwright, open_site(cacheable=True) as site:
         for model in options.models.split(","):
-            models.build(model)
+            make_bundle(models.build(model))
             results = measure(playwright.chromium, site, model, contenders, options.samples)
             report(model, contenders, results)
             all_results[model] = results

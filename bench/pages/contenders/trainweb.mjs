@@ -1,4 +1,7 @@
-/** trainweb: query.reproducible picks the build without fused multiply-add. */
+/**
+ * trainweb. query.reproducible picks the build without fused multiply-add; query.cache keeps the compiled session for the
+ * next visit; query.bundle starts from one that was compiled ahead.
+ */
 
 import { contenderOf } from "./sessions.mjs";
 
@@ -33,8 +36,11 @@ export async function create(env) {
   settings.pyodide.indexURL = "/pyodide/";
   settings.wasm.numThreads = env.threads;
   settings.logLevel = "info";
-  const session = await TrainingSession.create(env.files, {
-    reproducible: env.query.reproducible === "1",
+  const { reproducible, cache, bundle } = env.query;
+  const sources = bundle === "1" ? { bundle: `${env.base}session.bundle` } : env.files;
+  const session = await TrainingSession.create(sources, {
+    reproducible: reproducible === "1",
+    cache: cache === "1",
   });
   const contender = contenderOf(session, Tensor, env, { version: settings.versions.trainweb });
   return { ...contender, session, memory: kernelMemory };

@@ -1,5 +1,6 @@
 /* Random numbers by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a function of
-   (element index, salt of the node, offset of the step) under the key `seed`, so any thread can make any element.
+   (element index, salt of the node, offset of the step + draw) under the key `seed`, so any thread can make any element,
+   and the backward pass the same ones again.
 
    Four counters go through the rounds side by side; block b uses counters 4b .. 4b+3 and has 16 words, word 4j + i being
    word j of counter i. Fills take a word an element; dropout half a word, low half first. */
@@ -11,10 +12,11 @@ typedef struct {
     uint32_t seed[2], salt, offset[2];
 } stream;
 
-static stream make_stream(const int32_t *state, int32_t salt) {
+static stream make_stream(const int32_t *state, int32_t salt, int32_t draw) {
+    uint64_t offset = (uint64_t)state_i64(state, OFFSET) + (uint64_t)draw;
     return (stream){{(uint32_t)state[SEED], (uint32_t)state[SEED + 1]},
                     (uint32_t)salt,
-                    {(uint32_t)state[OFFSET], (uint32_t)state[OFFSET + 1]}};
+                    {(uint32_t)offset, (uint32_t)(offset >> 32)}};
 }
 
 /* Low and high halves of x * m. */
@@ -100,7 +102,7 @@ static void dropout_chunk(const void *args, int32_t chunk) {
 int32_t kernel_dropout_f32(const dropout_f32_args *a) {
     if (!(a->ratio >= 0.0f && a->ratio < 1.0f)) return tw_fail(TW_BAD_VALUE, (int64_t)(100 * a->ratio), 0);
     int32_t threshold = min_i32(65535, (int32_t)(a->ratio * 65536.0f + 0.5f));
-    dropout_task task = {a, make_stream(a->state, a->salt), 1.0f / (1.0f - a->ratio),
+    dropout_task task = {a, make_stream(a->state, a->salt, a->draw), 1.0f / (1.0f - a->ratio),
                          wasm_i16x8_splat((int16_t)threshold)};
     parallel_for(dropout_chunk, &task, chunk_count(a->n, GRAIN));
     return TW_OK;
@@ -148,12 +150,12 @@ static void random_chunk(const void *args, int32_t chunk) {
 }
 
 int32_t kernel_random_f32(const random_f32_args *a) {
-    random_task task = {a, make_stream(a->state, a->salt)};
+    random_task task = {a, make_stream(a->state, a->salt, a->draw)};
     parallel_for(random_chunk, &task, chunk_count(a->n, GRAIN));
     return TW_OK;
 }
 
 int32_t kernel_random_advance(const random_advance_args *a) {
-    set_state_i64(a->state, OFFSET, state_i64(a->state, OFFSET) + 1);
+    set_state_i64(a->state, OFFSET, state_i64(a->state, OFFSET) + a->n);
     return TW_OK;
 }

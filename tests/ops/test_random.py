@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from tests.ops.op_runner import feeds_of, gradients, run, single_node, with_loss
 
+from trainweb.autodiff.gradient import build_gradients
+from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.op import find
-from trainweb.training.arrays import from_numpy
+from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference import InferenceCore
 
 SIGMAS = 6.0
@@ -52,6 +54,40 @@ def test_the_gradient_of_dropout_uses_the_mask_of_the_forward_pass() -> None:
     kept = gradient != 0
     np.testing.assert_allclose(gradient[kept], 1 / 0.75, rtol=1e-6)
     assert abs(kept.mean() - 0.75) < SIGMAS * np.sqrt(0.25 * 0.75 / N)
+
+
+def two_dropouts(x: np.ndarray, weights: np.ndarray, *, keep_masks: bool) -> tuple[dict[str, np.ndarray], str]:
+    """x_grad of x -> Dropout -> Neg -> Dropout -> weighted sum, with the masks if they are outputs; and the plan."""
+    graph = Graph("two", opsets={"": 13, "com.microsoft": 1}, inputs=[Value("x", "float32", x.shape)])
+    graph.initializers = {"r": from_numpy("r", np.array(0.3, np.float32)), "on": from_numpy("on", np.array(True))}
+    graph.nodes = [
+        Node("Dropout", ["x", "r", "on"], ["a", "a_mask"], {}, "", "first"), Node("Neg", ["a"], ["b"], {}, "", "neg"),
+        Node("Dropout", ["b", "r", "on"], ["c", "c_mask"], {}, "", "second"),
+    ]  # fmt: skip
+    backward = build_gradients(with_loss(graph, [("c", weights)]), "loss", ["x"])
+    names = ["x_grad", *(["a_mask", "c_mask"] if keep_masks else [])]
+    backward.outputs = [Value(name, "float32", None) for name in names]
+    core = InferenceCore(backward)
+    results = core.run({"x": from_numpy("x", x), "w0": from_numpy("w0", weights)})
+    (loaded,) = core._plans.values()
+    arrays = {name: to_numpy(tensor).copy() for name, tensor in results.items()}
+    core.host.release()
+    return arrays, loaded.plan.disassemble()
+
+
+def test_gradients_draw_the_mask_again_instead_of_keeping_it() -> None:
+    rng = np.random.default_rng(5)
+    x, weights = (rng.standard_normal((50, 77)).astype(np.float32) for _ in range(2))
+    kept, with_masks = two_dropouts(x, weights, keep_masks=True)
+    again, text = two_dropouts(x, weights, keep_masks=False)
+    scale = np.float32(1) / np.float32(1 - np.float32(0.3))
+    expected = np.where(kept["c_mask"], weights * scale, 0)
+    expected = np.where(kept["a_mask"], -expected * scale, 0)
+    np.testing.assert_array_equal(again["x_grad"], expected)
+    np.testing.assert_array_equal(kept["x_grad"], expected)
+    assert not np.array_equal(kept["a_mask"], kept["c_mask"])
+    assert "mask=null" in text and ":bool[" not in text
+    assert ":bool[50x77]" in with_masks
 
 
 def drawn(name: str, **attrs: float) -> np.ndarray:

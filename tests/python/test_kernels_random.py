@@ -38,10 +38,11 @@ def random(
     b: float = 1.0,
     seed: int = 2**40 + 7,
     offset: int = 2**33 + 5,
+    draw: int = 0,
 ) -> np.ndarray:
     state = state_words(seed=seed, offset=offset)
     return run_kernel(
-        engine, "random_f32", y=np.zeros(n, np.float32), state=state, n=n, salt=salt, normal=normal, a=a, b=b
+        engine, "random_f32", y=np.zeros(n, np.float32), state=state, n=n, salt=salt, draw=draw, normal=normal, a=a, b=b
     )["y"]
 
 
@@ -66,6 +67,11 @@ def test_streams_differ(engine: Engine) -> None:
     base = random(engine, 1000)
     for other in ({"salt": 4}, {"seed": 1}, {"offset": 1}):
         assert (random(engine, 1000, **other) != base).mean() > 0.99
+
+
+def test_the_draws_of_a_step_go_on_from_its_offset(engine: Engine) -> None:
+    for offset in (5, 2**32 - 2):
+        np.testing.assert_array_equal(random(engine, 99, offset=offset, draw=3), random(engine, 99, offset=offset + 3))
 
 
 def test_distributions(engine: Engine) -> None:
@@ -93,6 +99,7 @@ def test_dropout(engine: Engine, n: int, ratio: float) -> None:
         "n": n,
         "ratio": ratio,
         "salt": 1,
+        "draw": 2,
     }
     result = run_kernel(engine, "dropout_f32", mask=np.full(n, 7, np.uint8), **args)
     mask = result["mask"].astype(bool)
@@ -108,9 +115,9 @@ def test_dropout(engine: Engine, n: int, ratio: float) -> None:
 def test_bad_ratio(engine: Engine, ratio: float) -> None:
     x = np.ones(4, np.float32)
     with pytest.raises(PlanFailed, match="TW_BAD_VALUE"):
-        run_kernel(engine, "dropout_f32", x=x, y=x, state=state_words(), n=4, ratio=ratio, salt=0)
+        run_kernel(engine, "dropout_f32", x=x, y=x, state=state_words(), n=4, ratio=ratio, salt=0, draw=0)
 
 
 def test_advance(engine: Engine) -> None:
     state = state_words(offset=2**32 - 1, seed=5)
-    assert read(run_kernel(engine, "random_advance", state=state)["state"]) == read(state) | {"offset": 2**32}
+    assert read(run_kernel(engine, "random_advance", state=state, n=2)["state"]) == read(state) | {"offset": 2**32 + 1}

@@ -149,8 +149,9 @@ def big_kernels(job: Job) -> None:
     )
     job.call("clip_grad_norm_f32", g=draw(rows, n), max_norm=1.0, **flat)
     job.call(
-        "dropout_f32", x=x, y=np.zeros_like(x), mask=np.zeros(x.size, np.uint8), state=state, ratio=0.4, salt=3, **flat
-    )
+        "dropout_f32", x=x, y=np.zeros_like(x), mask=np.zeros(x.size, np.uint8), state=state, ratio=0.4, salt=3,
+        draw=1, **flat,
+    )  # fmt: skip
     job.call(
         "strided_copy",
         src=x,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from trainweb.compiler.eliminate import drop_unread_results
 from trainweb.compiler.epilogue import fuse_epilogues
 from trainweb.compiler.fuse import fuse_elementwise
 from trainweb.compiler.lower import ARENA, Buf, BufSequence, Builder, Storage
@@ -86,6 +87,7 @@ def compile_model(
     instructions = hoist_checks(instructions)
     if may_fail:
         instructions = write_state_last(instructions, compilation.builder)
+    instructions = drop_unread_results(instructions, outs, description)
     instructions = absorb_copies(instructions, outs)
     instructions = fuse_epilogues(instructions, outs)
     instructions = fuse_elementwise(instructions, outs, compilation.builder.emitter)
@@ -224,6 +226,7 @@ class _Compilation:
                 self._view(node.outputs[0], ins[0])
             else:
                 op.lower(self.builder, self._outputs(node), *ins)
+        self.builder.advance_random()
 
     def _view(self, name: str, source: Buf) -> None:
         view = source.view(self.types[name].shape)

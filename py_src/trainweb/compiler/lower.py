@@ -142,6 +142,7 @@ class Builder:
         self.node = ""
         self.state = Buf(Storage(STATE, 4 * STATE_WORDS, 0), "int32", (STATE_WORDS,), name="state")
         self._constants: dict[tuple[str, bytes], Storage] = {}
+        self._draws = 0
 
     # Buffers.
 
@@ -168,6 +169,24 @@ class Builder:
         return Buf(storage, dtype, tuple(shape), value, name="constant")
 
     # Instructions.
+
+    def maker(self, b: Buf) -> KernelCall | None:
+        """The kernel call that wrote `b` last, if one did."""
+        for i in reversed(self.instructions):
+            if any(w.storage is b.storage for w in i.writes):
+                return i if isinstance(i, KernelCall) else None
+        return None
+
+    def next_draw(self) -> int:
+        """A number for a random kernel, other than that of any before in this step."""
+        self._draws += 1
+        return self._draws - 1
+
+    def advance_random(self) -> None:
+        """Let the next step draw other numbers; after all that draw."""
+        if self._draws:
+            self.node = "the random offset"
+            self.emit("random_advance", state=self.state, n=self._draws)
 
     def emit(self, kernel: str, /, **args: Any) -> None:
         """Call `kernel`; scratch arguments are allocated here, absent optional ones are null."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainweb.compiler.lower import Buf, Builder
 
 DEFAULT_RATIO = 0.5
+DROPOUT = "dropout_f32"
 
 
 class RandomOp(Op):
@@ -90,8 +91,9 @@ class Dropout(RandomOp):
         known = training.value is not None
         y = outs[0] if known and outs[0] is not None else b.temp(x.dtype, x.shape)
         mask = outs[1] if known or outs[1] is None else b.temp("bool", x.shape)
-        b.emit("dropout_f32", x=x, y=y, mask=mask, state=b.state, n=x.size, ratio=share, salt=self.salt())
-        b.emit("random_advance", state=b.state)
+        b.emit(
+            DROPOUT, x=x, y=y, mask=mask, state=b.state, n=x.size, ratio=share, salt=self.salt(), draw=b.next_draw()
+        )  # fmt: skip
         if not known:
             switch = training.view(())
             b.elementwise(outs[:1], [switch, y, x], lambda e, on, a, c: e.select(on, a, c))
@@ -143,7 +145,16 @@ class DropoutGrad(Op):
         dy, mask, ratio, training = ins
         if dy is None or mask is None:
             return
-        scale = 1 / (1 - self._ratio(ratio))
+        share = self._ratio(ratio)
+        made = b.maker(mask)
+        if training and training.value and training.value[0] and made and made.kernel == DROPOUT:
+            drawn = made.args
+            if drawn["mask"] is not None and drawn["mask"].same_place(mask) and drawn["ratio"] == share:
+                # The gradient is dropout of dY with the same numbers: drawn again, no mask need be kept.
+                numbers = {k: drawn[k] for k in ("state", "n", "ratio", "salt", "draw")}
+                b.emit(DROPOUT, x=dy, y=outs[0], mask=None, **numbers)
+                return
+        scale = 1 / (1 - share)
 
         def compute(e: Emitter, d: Expr, m: Expr, *on: Expr) -> Expr:
             grown = e.mul(d, e.like(d, scale))
@@ -182,8 +193,7 @@ class Noise(RandomOp):
         if outs[0] is not None:
             first, second = self.parameters()
             b.emit("random_f32", y=outs[0], state=b.state, n=outs[0].size, salt=self.salt(),
-                   normal=self.normal, a=first, b=second)  # fmt: skip
-            b.emit("random_advance", state=b.state)
+                   draw=b.next_draw(), normal=self.normal, a=first, b=second)  # fmt: skip
 
 
 _SHAPED: dict[str, Attr] = {"dtype": Int(1), "shape": Ints(required=True), "seed": Float()}
@@ -295,8 +305,9 @@ class Bernoulli(RandomOp):
         if out is None or x is None:
             return
         drawn = b.temp("float32", x.shape)
-        b.emit("random_f32", y=drawn, state=b.state, n=x.size, salt=self.salt(), normal=0, a=0.0, b=1.0)
-        b.emit("random_advance", state=b.state)
+        b.emit(
+            "random_f32", y=drawn, state=b.state, n=x.size, salt=self.salt(), draw=b.next_draw(), normal=0, a=0.0, b=1.0
+        )  # fmt: skip
         b.elementwise([out], [drawn, x], lambda e, u, p: e.cast(e.compare("lt", u, p), out.dtype))
 
     def reference(self, x: Any) -> Any:

@@ -480,6 +480,28 @@ class TestWorkerDeath:
             assert outcome["value"] > 0
             assert outcome["started"] == 2
 
+    def test_an_optimizer_step_after_death_fails_at_the_latest_with_the_next_call(
+        self, browser: Browser, plain_site: Site
+    ) -> None:
+        with open_js_page(browser, plain_site) as js:
+            outcome = js.run(
+                f"""{SPY}{OPEN}
+                const s = await open();
+                await loss(s);
+                await s.runOptimizerStep();
+                const before = await s.getContiguousParameters();
+                // Those that are not waited for arrive before what reads.
+                for (let i = 0; i < 3; i++) await s.runOptimizerStep();
+                const after = await s.getContiguousParameters();
+                const updates = [s.runOptimizerStep(), s.runOptimizerStep()].map((p) => p.catch(() => null));
+                workers[0].terminate();
+                await Promise.all(updates);
+                const changed = after.data.some((value, i) => value !== before.data[i]);
+                return {{ changed, error: await failure(() => s.runOptimizerStep()) }};"""
+            )
+            assert outcome["changed"]
+            assert outcome["error"]["name"] == "EngineError"
+
     def test_death_during_start(self, browser: Browser, plain_site: Site) -> None:
         with open_js_page(browser, plain_site) as js:
             outcome = js.run(

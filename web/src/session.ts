@@ -93,6 +93,8 @@ const KEY = Symbol("TrainingSession");
 export class TrainingSession {
   readonly #info: SessionInfo;
   readonly #channel: Channel;
+  /** The optimizer step before; null until the first has succeeded. */
+  #update: Promise<void> | null = null;
 
   private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
     if (key !== KEY) {
@@ -245,6 +247,7 @@ export class TrainingSession {
 
   /**
    * Update the parameters with the accumulated gradients, which stay: call `lazyResetGrad` afterwards.
+   * After the first one it resolves when the update is on its way, which every later call comes behind.
    *
    * @throws SessionError without an optimizer model
    */
@@ -252,7 +255,17 @@ export class TrainingSession {
     this.#channel.check();
     this.#checkOptimizer();
     parseRunOptions(options);
-    await this.#step("optimizer");
+    const update = this.#step("optimizer");
+    if (this.#update === null) {
+      await update;
+      this.#update = update;
+      return;
+    }
+    // A plan that ran once fails only with its worker, which fails the next call. One step under way is enough.
+    const before = this.#update;
+    this.#update = update;
+    update.catch(() => {});
+    await before;
   }
 
   /** The next train step overwrites the gradients instead of adding to them. */

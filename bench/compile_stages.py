@@ -17,7 +17,6 @@ STAGES: dict[str, str] = {
     "trainweb.artifacts.builder:read_model": "read",
     "trainweb.artifacts.builder:build_artifacts": "artifacts",
     "trainweb.artifacts.builder:build_training_models": "differentiate",
-    "trainweb.artifacts.builder:write_model": "write",
     "trainweb.training.core:compile_model": "passes",
     "trainweb.compiler.compile:_Compilation.infer": "infer",
     "trainweb.compiler.compile:_Compilation.lower": "lower",
@@ -28,8 +27,7 @@ STAGES: dict[str, str] = {
 }
 """Functions, where they are called from, and the stage their own time counts for."""
 ORDER = [
-    "read", "artifacts", "differentiate", "write", "reread", "session", "infer", "lower", "fuse", "passes", "place",
-    "encode", "load",
+    "read", "artifacts", "differentiate", "session", "infer", "lower", "fuse", "passes", "place", "encode", "load",
 ]  # fmt: skip
 
 
@@ -92,16 +90,12 @@ def instrument(watch: Stopwatch) -> tuple[list[Callable[[], None]], list[str]]:
 def open_session(watch: Stopwatch, model: bytes, feeds: Feeds) -> Any:
     """The way from a forward model to the plans of a step; returns the session's core."""
     from trainweb.artifacts import LossType, OptimType, builder
-    from trainweb.model.reader import read_model
     from trainweb.ops.op import TensorType
     from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
 
     built = builder.build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
-    graphs = watch.timed(
-        "reread", lambda: [read_model(m) for m in (built.training_model, built.eval_model, built.optimizer_model)]
-    )()
-    create = watch.timed("session", lambda: SessionCore(CheckpointState.load_checkpoint(built.checkpoint), *graphs))
+    create = watch.timed("session", lambda: SessionCore(CheckpointState(built.contents()), *built.graphs))
     core = create()
     types = {name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in feeds.items()}
     missing = {n: TensorType(v.dtype, tuple(v.shape)) for n, v in core.inputs["train"].items() if n not in types}

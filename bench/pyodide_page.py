@@ -1,4 +1,4 @@
-"""Run Python with trainweb in a fresh page: Pyodide on the main thread, the packages unpacked, nothing else."""
+"""Run Python with trainweb in a fresh page, started from the snapshot as the worker does, but on the main thread."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chrome import HERE, ROOT, open_browser, open_site
+from chrome import HERE, open_browser, open_site
 
 TIMEOUT_MS = 600_000
-PACKAGES = ("trainweb", "protobuf", "flatbuffers")
 
 PAGE = """
-async ({ indexURL, wheels, modules, values, program }) => {
+async ({ indexURL, dist, modules, values, program }) => {
   const started = performance.now();
-  const { loadPyodide } = await import(`${indexURL}pyodide.mjs`);
-  const pyodide = await loadPyodide({ indexURL });
-  for (const url of wheels) {
-    pyodide.unpackArchive(await (await fetch(url)).arrayBuffer(), "wheel");
-  }
+  const [{ loadPyodide }, { Engine }] = await Promise.all(
+    [import(`${indexURL}pyodide.mjs`), import(`${dist}engine.js`)]);
+  const engine = Engine.create({ wasm: (build) => `${dist}${build}.wasm` });
+  const unzip = async ({ body }) =>
+    new Uint8Array(await new Response(body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer());
+  const _loadSnapshot = fetch(`${dist}python/snapshot.bin`).then(unzip);
+  const pyodide = await loadPyodide({ indexURL, _loadSnapshot });
+  pyodide.pyimport("trainweb.training.bridge").start(await engine);
   const boot = performance.now() - started;
   for (const [name, source] of Object.entries(modules)) {
     pyodide.FS.writeFile(`/home/pyodide/${name}.py`, source);
@@ -36,18 +38,6 @@ files = {name: base64.b64decode(text) for name, text in values["files"].items()}
 function = getattr(importlib.import_module(values["module"]), values["function"])
 json.dumps(function(files, *values["arguments"]))
 """
-
-
-def wheels() -> list[str]:
-    """Paths on the site of the packages that trainweb is made of."""
-    found = []
-    for package in PACKAGES:
-        folders = (ROOT / "dist", ROOT / ".build" / "wheels")
-        names = sorted(p.name for f in folders for p in f.glob(f"{package}-*.whl"))
-        if not names:
-            raise SystemExit(f"no wheel of {package}; run ./build.sh")
-        found.append(f"/wheels/{names[-1]}")
-    return found
 
 
 def call(module: str, function: str, files: Mapping[str, bytes], arguments: Sequence[Any]) -> tuple[Any, float]:
@@ -67,7 +57,7 @@ def call(module: str, function: str, files: Mapping[str, bytes], arguments: Sequ
             PAGE,
             {
                 "indexURL": site.url("/pyodide/"),
-                "wheels": [site.url(path) for path in wheels()],
+                "dist": site.url("/dist/"),
                 "modules": {module: (HERE / f"{module}.py").read_text()},
                 "values": values,
                 "program": PROGRAM,

@@ -27,15 +27,13 @@ def measure(files: Mapping[str, bytes], points: list[dict[str, Any]]) -> list[di
 def measure_one(model: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Milliseconds to compile and to step (the fastest), and what the plans hold."""
     from trainweb.artifacts import LossType, OptimType, build_artifacts
-    from trainweb.model.reader import read_model
     from trainweb.ops.op import TensorType
     from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
 
     begin = time.perf_counter()
     built = build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
-    graphs = [read_model(m) for m in (built.training_model, built.optimizer_model) if m is not None]
-    core = SessionCore(CheckpointState.load_checkpoint(built.checkpoint), graphs[0], None, graphs[1])
+    core = SessionCore(CheckpointState(built.contents()), *built.graphs)
     types = {n: TensorType(dtype, tuple(shape)) for n, (dtype, shape) in feeds.items()}
     for name, value in core.inputs["train"].items():
         types.setdefault(name, TensorType(value.dtype, tuple(value.shape or ())))
@@ -44,7 +42,7 @@ def measure_one(model: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
     core.step("train", {n: _zeros(n, t) for n, t in types.items()})
     step_ms = [fastest(core, plan) for plan in plans]
     result = {
-        "compile": compile_ms, "train": step_ms[0], "optimizer": step_ms[1], "nodes": len(graphs[0].nodes),
+        "compile": compile_ms, "train": step_ms[0], "optimizer": step_ms[1], "nodes": len(built.graphs[0].nodes),
         "instructions": sum(len(p.plan.nodes) for p in plans), "arena": plans[0].plan.arena_bytes,
         "in_use": core.engine.bytes_in_use(),
     }  # fmt: skip

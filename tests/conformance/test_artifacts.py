@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from trainweb.checkpoint import read_checkpoint
-from trainweb.model.graph import Graph, Value
+from trainweb.model.graph import Graph, Node, Value
 from trainweb.model.reader import read_model
 
 from .golden_artifacts import GOLDEN, artifacts_of, trace_of
@@ -53,6 +53,26 @@ def test_the_eval_model_has_the_recorded_nodes(case: str) -> None:
     ]
     assert ours.initializers == theirs.initializers
     assert ours.opsets == theirs.opsets and ours.ir_version == theirs.ir_version
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_graphs_are_what_their_files_say(case: str) -> None:
+    built = artifacts_of(case)
+    files = built.training_model, built.eval_model, built.optimizer_model
+    for graph, file in zip(built.graphs, files, strict=True):
+        assert graph is not None and file is not None
+        read = read_model(file)
+        assert [vars_of(n) for n in read.nodes] == [vars_of(n) for n in graph.nodes]
+        assert interface(read) == interface(graph)
+        assert list(read.initializers.items()) == list(graph.initializers.items())
+        assert (read.opsets, read.ir_version) == (graph.opsets, graph.ir_version)
+    for nominal, file in ((False, built.checkpoint), (True, built.nominal_checkpoint)):
+        assert read_checkpoint(file) == built.contents(nominal=nominal)
+
+
+def vars_of(node: Node) -> tuple[Any, ...]:
+    lists = {k: list(v) if isinstance(v, tuple) else v for k, v in node.attrs.items()}
+    return node.op_type, node.domain, node.name, node.inputs, node.outputs, lists
 
 
 @pytest.mark.parametrize("case", CASES)

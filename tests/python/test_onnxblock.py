@@ -237,9 +237,10 @@ def test_a_training_block_makes_models_that_train() -> None:
 
 
 def onnxblock_checkpoint(block: onnxblock.TrainingBlock) -> bytes:
-    from trainweb.onnxblock.checkpoint import checkpoint_bytes
+    from trainweb.checkpoint import write_checkpoint
+    from trainweb.onnxblock.checkpoint import generated_checkpoint
 
-    return checkpoint_bytes(*block.parameters())
+    return write_checkpoint(generated_checkpoint(*block.parameters()), generated=True)
 
 
 def test_frozen_parameters_are_inputs_without_gradient() -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trainweb.artifacts.parameters import select_parameters
-from trainweb.checkpoint import write_file_atomically
+from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
 from trainweb.errors import ModelError, UnsupportedError
+from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
-from trainweb.model.writer import write_model
+from trainweb.model.writer import round_attributes, write_model
 from trainweb.onnxblock import loss as losses
 from trainweb.onnxblock import optim
 from trainweb.onnxblock.blocks import Block
-from trainweb.onnxblock.checkpoint import checkpoint_bytes
+from trainweb.onnxblock.checkpoint import generated_checkpoint
 from trainweb.onnxblock.context import ModelAccessor, accessing, restarted_names
 from trainweb.onnxblock.models import TrainingModels, build_training_models, with_outputs
 from trainweb.onnxblock.training import ForwardBlock
@@ -54,12 +55,13 @@ _OPTIMIZERS: dict[OptimType, Callable[[], Block]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Artifacts:
-    """What a training session starts from, all as bytes.
+    """What a training session starts from: graphs and parameters, and as bytes, which are made when first asked for.
 
     Attributes
     ----------
+    graphs : tuple of Graph
+        Training, eval and optimizer model (None if no optimizer was asked for); not to be changed.
     training_model, eval_model : bytes
         ONNX models; the loss is the first output of both.
     optimizer_model : bytes or None
@@ -70,11 +72,41 @@ class Artifacts:
         Their names only, for pages that load the weights as a buffer.
     """
 
-    training_model: bytes
-    eval_model: bytes
-    optimizer_model: bytes | None
-    checkpoint: bytes
-    nominal_checkpoint: bytes
+    def __init__(self, models: TrainingModels, optimizer: Graph | None) -> None:
+        self.graphs: tuple[Graph, Graph, Graph | None] = (models.training, models.evaluation, optimizer)
+        self._parameters = models.trainable, models.frozen
+        for graph in self.graphs:
+            if graph is not None:
+                round_attributes(graph)
+
+    @cached_property
+    def training_model(self) -> bytes:
+        """The training model."""
+        return write_model(self.graphs[0])
+
+    @cached_property
+    def eval_model(self) -> bytes:
+        """The eval model."""
+        return write_model(self.graphs[1])
+
+    @cached_property
+    def optimizer_model(self) -> bytes | None:
+        """The optimizer model."""
+        return None if self.graphs[2] is None else write_model(self.graphs[2])
+
+    @cached_property
+    def checkpoint(self) -> bytes:
+        """The parameters."""
+        return write_checkpoint(self.contents(), generated=True)
+
+    @cached_property
+    def nominal_checkpoint(self) -> bytes:
+        """The names of the parameters."""
+        return write_checkpoint(self.contents(nominal=True), generated=True)
+
+    def contents(self, *, nominal: bool = False) -> Checkpoint:
+        """What the (nominal) checkpoint holds."""
+        return generated_checkpoint(*self._parameters, nominal=nominal)
 
     def write(self, directory: Any, prefix: str = "", *, nominal: bool = False) -> None:
         """Write the files under their usual names after `prefix` into a directory that exists."""
@@ -107,6 +139,7 @@ def build_artifacts(
     ort_format: bool = False,
     custom_op_library: Any = None,
     nominal_checkpoint: bool = False,
+    limits: Limits | Mapping[str, int] | None = None,
 ) -> Artifacts:
     """Build training artifacts in memory.
 
@@ -140,6 +173,8 @@ def build_artifacts(
         Not supported.
     nominal_checkpoint : bool
         Ignored here: the result always has one.
+    limits : Limits or dict, optional
+        What the forward model may have; see `trainweb.TrainingSession`.
 
     Returns
     -------
@@ -160,7 +195,7 @@ def build_artifacts(
         raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
     if batch_norm not in BATCH_NORM:
         raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
-    graph = read_model(model, external_data=external_data)
+    graph = read_model(model, external_data=external_data, limits=limits)
     initializers = dict(graph.initializers)
     constants = constants_to_initializers(graph).initializers
     with restarted_names():
@@ -169,14 +204,7 @@ def build_artifacts(
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
         models = build_training_models(graph, trainable, frozen, batch_norm=batch_norm)
-        optimizer_model = None if optimizer is None else build_optimizer(optimizer, models, graph)
-    return Artifacts(
-        write_model(models.training),
-        write_model(models.evaluation),
-        None if optimizer_model is None else write_model(optimizer_model),
-        checkpoint_bytes(models.trainable, models.frozen),
-        checkpoint_bytes(models.trainable, models.frozen, nominal=True),
-    )
+        return Artifacts(models, None if optimizer is None else build_optimizer(optimizer, models, graph))
 
 
 def add_loss(

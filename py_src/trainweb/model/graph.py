@@ -5,6 +5,7 @@ Edges are names, as in ONNX. A stage takes a `Graph` and returns a `Graph`.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,14 @@ STRUCT_FORMAT = {
     "int64": "q", "bool": "?", "float64": "d", "uint32": "I", "uint64": "Q",
 }  # fmt: skip
 """`struct` format characters of the dtypes Python can read."""
+
+
+def as_float32(value: float) -> float:
+    """`value` rounded to float32; beyond its range, infinity."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import LimitError, ModelError
 from .checks import DTYPE_CODES, INT32_MAX, check_data
-from .graph import Graph, Node, Sequence, Tensor, Value
+from .graph import Graph, Node, Sequence, Tensor, Value, as_float32
 from .schema import messages
 
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)
@@ -48,6 +48,16 @@ def write_model(graph: Graph) -> bytes:
     _fill_graph(model.graph, graph)
     data: bytes = model.SerializeToString(deterministic=True)
     return data
+
+
+def round_attributes(graph: Graph) -> None:
+    """Round float attributes to float32, in place: what a file of the graph holds."""
+    for node in graph.nodes:
+        for name, value in node.attrs.items():
+            if isinstance(value, float):
+                node.attrs[name] = as_float32(value)
+            elif isinstance(value, (list, tuple)) and any(isinstance(v, float) for v in value):
+                node.attrs[name] = [as_float32(v) for v in value]
 
 
 def check_size(graph: Graph) -> None:

@@ -13,12 +13,12 @@ from trainweb.model.writer import write_model
 from trainweb.onnxblock.protos import from_tensor_protos, onnx_package
 
 
-def checkpoint_bytes(trainable: Iterable[Any], frozen: Iterable[Any], *, nominal: bool = False) -> bytes:
-    """A generated checkpoint, in graph order; `nominal` keeps the names only."""
+def generated_checkpoint(trainable: Iterable[Any], frozen: Iterable[Any], *, nominal: bool = False) -> Checkpoint:
+    """A checkpoint of these parameters, in graph order; `nominal` keeps the names only."""
     groups = [from_tensor_protos(trainable), from_tensor_protos(frozen)]
     if nominal:
         groups = [[Tensor(t.name, t.dtype, (), b"") for t in tensors] for tensors in groups]
-    return write_checkpoint(Checkpoint(groups[0], groups[1], is_nominal=nominal), generated=True)
+    return Checkpoint(groups[0], groups[1], is_nominal=nominal)
 
 
 def save_checkpoint(
@@ -36,7 +36,8 @@ def save_checkpoint(
         Write the names only.
     """
     trainable, frozen = parameters
-    write_file_atomically(path, checkpoint_bytes(trainable, frozen, nominal=nominal_checkpoint))
+    checkpoint = generated_checkpoint(trainable, frozen, nominal=nominal_checkpoint)
+    write_file_atomically(path, write_checkpoint(checkpoint, generated=True))
 
 
 def load_checkpoint_to_model(path: Any, model: Any) -> Any:

@@ -7,7 +7,7 @@ A repeated step needs none of them: the worker keeps the addresses that `plan` g
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from trainweb.checkpoint import write_checkpoint
 from trainweb.compiler.lower import STATE
 from trainweb.errors import CheckpointError, ReleasedError, SessionError, TrainwebError
 from trainweb.model.checks import Limits, refuse_memory_budget
-from trainweb.model.graph import Tensor
+from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
 from trainweb.training.bundle import Start, make_bundle, read_start
@@ -42,7 +42,7 @@ class Remembered:
     """What it takes to write a bundle of a session that has trained since."""
 
     start: Start
-    models: dict[str, bytes]
+    models: Callable[[], Mapping[str, bytes]]
     signatures: list[dict[str, TensorType]]
 
 
@@ -121,11 +121,9 @@ def _limits(options_json: str) -> Limits:
 
 
 def _create(
-    train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, limits: Limits,
+    state: CheckpointState, graphs: tuple[Graph, Graph | None, Graph | None], limits: Limits,
     artifacts: Callable[[], Artifacts] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    graphs = read_models(train, evaluation, optimizer, limits)
-    state = CheckpointState.load_checkpoint(checkpoint)
     core = SessionCore(state, *graphs, engine=_engine[0] if _engine else None, limits=limits)
     return _info(core, artifacts)
 
@@ -147,9 +145,9 @@ def _info(core: SessionCore, artifacts: Any) -> dict[str, Any]:
 @answered
 def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options_json: str) -> dict[str, Any]:
     """A session from artifacts."""
-    return _create(
-        as_bytes(train), as_bytes(checkpoint), as_bytes(evaluation), as_bytes(optimizer), _limits(options_json)
-    )
+    limits = _limits(options_json)
+    graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), limits)
+    return _create(CheckpointState.load_checkpoint(as_bytes(checkpoint)), graphs, limits)
 
 
 @answered
@@ -196,15 +194,12 @@ def _member(choices: Any, name: Any) -> Any:
 @answered
 def create_from_model(model: Any, config_json: str, options_json: str) -> dict[str, Any]:
     """A session from a forward model: its artifacts are built here."""
-    built, nominal = _build(model, config_json)
-    checkpoint = built.nominal_checkpoint if nominal else built.checkpoint
-    return _create(
-        built.training_model, checkpoint, built.eval_model, built.optimizer_model,
-        _limits(options_json), lambda: built,
-    )  # fmt: skip
+    limits = _limits(options_json)
+    built, nominal = _build(model, config_json, limits)
+    return _create(CheckpointState(built.contents(nominal=nominal)), built.graphs, limits, lambda: built)
 
 
-def _build(model: Any, config_json: str) -> tuple[Artifacts, bool]:
+def _build(model: Any, config_json: str, limits: Limits) -> tuple[Artifacts, bool]:
     """Artifacts of a forward model, and whether the session is to start from the nominal checkpoint."""
     from trainweb.artifacts import LossType, OptimType, build_artifacts
 
@@ -216,7 +211,7 @@ def _build(model: Any, config_json: str) -> tuple[Artifacts, bool]:
     for key, choices in (("loss", LossType), ("optimizer", OptimType)):
         if key in arguments:
             arguments[key] = _member(choices, arguments[key])
-    return build_artifacts(as_bytes(model), **arguments), arguments.get("nominal_checkpoint", False)
+    return build_artifacts(as_bytes(model), **arguments, limits=limits), arguments.get("nominal_checkpoint", False)
 
 
 def _signature(signature: Any) -> dict[str, TensorType]:
@@ -226,8 +221,8 @@ def _signature(signature: Any) -> dict[str, TensorType]:
 @answered
 def adopt_model(handle: int, model: Any, config_json: str) -> None:
     """Tell an adopted session which model its artifacts were built from."""
-    model = as_bytes(model)
-    _session(handle).artifacts = cache(lambda: _build(model, config_json)[0])
+    session, model = _session(handle), as_bytes(model)
+    session.artifacts = cache(lambda: _build(model, config_json, session.core.limits)[0])
 
 
 @answered
@@ -238,18 +233,21 @@ def remember(handle: int, train: Any, evaluation: Any, optimizer: Any) -> None:
     """
     session = _session(handle)
     given = [as_bytes(m) for m in (train, evaluation, optimizer)]
-    if session.artifacts is not None:
-        built = session.artifacts()
-        given = [built.training_model, built.eval_model, built.optimizer_model]
-    names = ("train_model", "eval_model", "optimizer_model")
-    models = {name: bytes(m) for name, m in zip(names, given, strict=True) if m is not None}
+
+    def models() -> dict[str, bytes]:
+        built = session.artifacts and session.artifacts()
+        found = [built.training_model, built.eval_model, built.optimizer_model] if built else given
+        names = ("train_model", "eval_model", "optimizer_model")
+        return {name: bytes(m) for name, m in zip(names, found, strict=True) if m is not None}
+
     session.remembered = Remembered(Start.of(session.training()), models, [])
 
 
 @answered
 def recall(handle: int, bundle: Any) -> None:
     """Keep what an adopted session started from: the bundle itself."""
-    _session(handle).remembered = Remembered(*read_start(bytes(as_bytes(bundle) or b"")))
+    started, models, signatures = read_start(bytes(as_bytes(bundle) or b""))
+    _session(handle).remembered = Remembered(started, lambda: models, signatures)
 
 
 @answered
@@ -261,7 +259,7 @@ def bundle(handle: int, signatures_json: str) -> tuple[None, bytes]:
         raise SessionError("This session keeps nothing to make a bundle of.")
     given = [_signature(s) for s in json.loads(signatures_json)]
     kept.signatures += [s for s in given if s not in kept.signatures]
-    return None, make_bundle(session.training(), kept.signatures, kept.models, kept.start)
+    return None, make_bundle(session.training(), kept.signatures, kept.models(), kept.start)
 
 
 @answered

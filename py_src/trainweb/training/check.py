@@ -130,13 +130,11 @@ def _try(
     model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], dims: Mapping[str, int], report: Report
 ) -> None:
     from trainweb.artifacts import build_artifacts
-    from trainweb.training.core import SessionCore, read_models
+    from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
 
     built = build_artifacts(model, *choices, **arguments)
-    state = CheckpointState.load_checkpoint(built.checkpoint)
-    graphs = read_models(built.training_model, built.eval_model, built.optimizer_model)
-    core = SessionCore(state, *graphs, engine=get_engine())
+    core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=get_engine())
     try:
         for slot in core.slots.values():
             (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape

@@ -29,7 +29,7 @@ from trainweb.errors import (
     UnsupportedError,
 )  # fmt: skip
 from trainweb.model.checks import Limits
-from trainweb.model.graph import Graph, Tensor, Value
+from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
@@ -40,7 +40,6 @@ from trainweb.training.state import (
     DEFAULT_LEARNING_RATE,
     CheckpointState,
     OptimizerState,
-    as_float32,
     check_same_type,
     in_use,
 )  # fmt: skip

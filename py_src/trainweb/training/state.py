@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -18,7 +16,7 @@ from trainweb.checkpoint import (
     write_file_atomically,
 )  # fmt: skip
 from trainweb.errors import CheckpointError, SessionError
-from trainweb.model.graph import Tensor
+from trainweb.model.graph import Tensor, as_float32
 
 if TYPE_CHECKING:
     import numpy as np
@@ -265,14 +263,6 @@ def property_value(value: Any) -> PropertyValue:
     if isinstance(value, Real):
         return as_float32(float(value))
     raise TypeError(f"A property must be an int, float or str, got {type(value).__name__}.")
-
-
-def as_float32(value: float) -> float:
-    """`value` rounded to float32; beyond its range, infinity."""
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
 
 
 def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:

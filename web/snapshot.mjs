@@ -75,7 +75,25 @@ for name in [*names, *${JSON.stringify(imports)}]:
         if error.name not in ABSENT:
             raise
 
-del name, names, messages, ABSENT, COMMAND_LINE
+# A session's way once: what libraries build and the interpreter learns at first use is in the snapshot, too.
+from trainweb.artifacts import LossType, OptimType, build_artifacts
+from trainweb.checkpoint import read_checkpoint
+from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.reader import read_model
+from trainweb.model.writer import write_model
+
+scores = Graph("scores", opsets={"": 17})
+scores.inputs, scores.outputs = [Value("x", "float32", ("n", 2))], [Value("y", "float32", ("n", 2))]
+scores.initializers = {k: Tensor(k, "float32", d, bytes(8 * d[0])) for k, d in (("w", (2, 2)), ("v", (2, 2)))}
+scores.nodes = [
+    Node("MatMul", ["x", "w"], ["h"]), Node("Relu", ["h"], ["r"]), Node("Gemm", ["r", "v"], ["y"], {"transB": 1})]
+made = build_artifacts(write_model(scores), loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+for model in (made.training_model, made.eval_model, made.optimizer_model):
+    read_model(model)
+read_checkpoint(made.checkpoint)
+
+del name, names, messages, ABSENT, COMMAND_LINE, scores, made, model
+del LossType, OptimType, build_artifacts, read_checkpoint, Graph, Node, Tensor, Value, read_model, write_model
 gc.collect()
 `;
 

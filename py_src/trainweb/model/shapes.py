@@ -88,6 +88,7 @@ class ShapeInference:
         self._runs = [run.types for run in runs]
         self._symbols = [run.symbols() for run in runs]
         self._baked = runs[0].baked
+        self._values: dict[str, Value] = {}
 
     def names(self) -> Iterator[str]:
         """Names of all tensors whose type is known."""
@@ -98,13 +99,17 @@ class ShapeInference:
 
     def value(self, name: str) -> Value:
         """Dtype and shape of a tensor."""
-        types = [run[name] for run in self._runs]
-        if len({t.rank for t in types}) > 1:
-            return Value(name, types[0].dtype, None)
-        return Value(name, types[0].dtype, tuple(map(self._dim, *(t.shape for t in types))))
+        if name not in self._values:
+            types = [run[name] for run in self._runs]
+            same_rank = len({t.rank for t in types}) == 1
+            shape = tuple(map(self._dim, *(t.shape for t in types))) if same_rank else None
+            self._values[name] = Value(name, types[0].dtype, shape)
+        return self._values[name]
 
     def add(self, node: Node) -> None:
         """Infer one more node, whose inputs are known."""
+        for name in node.outputs:
+            self._values.pop(name, None)
         for run in self._runs:
             _infer_node(node, self._opsets, run)
 

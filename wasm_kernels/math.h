@@ -45,6 +45,13 @@ TW_INLINE f32x4 exp4(f32x4 x) {
     return mul4(mul4(e, power_of_two(half)), power_of_two(wasm_i32x4_sub(n, half)));
 }
 
+/* The same bits for x <= 0, such as what is left of scores after their maximum: 2^(n + 24) is always in range. */
+TW_INLINE f32x4 exp4_negative(f32x4 x) {
+    v128_t n;
+    f32x4 e = add4(expm1_reduced(reduce_exp(wasm_f32x4_pmax(x, splat(-104.0f)), &n)), splat(1.0f));
+    return mul4(mul4(e, power_of_two(wasm_i32x4_add(n, wasm_i32x4_splat(24)))), splat(0x1p-24f));
+}
+
 /* e^x - 1 = 2^n (e^r - 1) + (2^n - 1); halved so that n = 128 does not overflow too early. */
 TW_INLINE f32x4 expm14(f32x4 x) {
     v128_t n;

@@ -18,14 +18,14 @@ static float exp_row(const float *x, float *y, int32_t n, float shift) {
         int32_t end = min_i32(i + SUM_BLOCK, n);
         f32x4 s = splat(0);
         for (; i + 4 <= end; i += 4) {
-            f32x4 e = exp4(sub4(load4(x + i), m));
+            f32x4 e = exp4_negative(sub4(load4(x + i), m));
             if (y) store4(y + i, e);
             s = add4(s, e);
         }
         total = add4(total, s);
     }
     if (i < n) {
-        f32x4 e = exp4(sub4(load_part(x + i, n - i), m));
+        f32x4 e = exp4_negative(sub4(load_part(x + i, n - i), m));
         if (y) store_part(y + i, e, n - i);
         total = add4(total, wasm_v128_and(e, first_lanes(n - i)));
     }
@@ -95,7 +95,7 @@ static f32x4 exp_columns(const float *x, int32_t n, int64_t stride, int32_t lane
     for (int32_t start = 0; start < n; start += SUM_BLOCK) {
         f32x4 s = splat(0);
         for (int32_t k = start; k < min_i32(n, start + SUM_BLOCK); k++)
-            s = add4(s, exp4(sub4(load_some(x + k * stride, lanes), m)));
+            s = add4(s, exp4_negative(sub4(load_some(x + k * stride, lanes), m)));
         total = add4(total, s);
     }
     *top = m;
@@ -107,7 +107,7 @@ static void softmax_columns(const float *x, float *y, int32_t n, int64_t stride,
     f32x4 rest = log4(sum), factor = div4(splat(1.0f), sum);
     for (int32_t k = 0; k < n; k++) {
         f32x4 v = sub4(load_some(x + k * stride, lanes), top);
-        store_some(y + k * stride, log ? sub4(v, rest) : mul4(exp4(v), factor), lanes);
+        store_some(y + k * stride, log ? sub4(v, rest) : mul4(exp4_negative(v), factor), lanes);
     }
 }
 

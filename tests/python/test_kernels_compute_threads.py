@@ -61,8 +61,25 @@ def pooling(job: Job) -> None:
     job.call("average_pool_gradient_f32", dy=draw(*y), dx=zeros(*x), **average)
 
 
+def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int) -> None:
+    sizes = {"batch": [1, items], "m": m, "n": n, "d": d, "e": e, "scale": d**-0.5, "fill": -np.inf}
+    strides: dict[str, Any] = {"mask_strides": [0, 0, n]}
+    widths = {"q": (m, d), "k": (n, d), "v": (n, e), "y": (m, e)}
+    strides |= {f"{x}_strides": [0, rows * width, width] for x, (rows, width) in widths.items()}
+    x = {name: draw(items, *shape) for name, shape in widths.items()}
+    x["mask"] = np.where(np.tri(m, n, dtype=bool), 0, -np.inf).astype(np.float32)
+    job.call("attention_f32", **x, top=zeros(items, m), inverse=zeros(items, m), **sizes, **strides)
+    strides |= {f"d{x}_strides": strides[f"{x}_strides"] for x in widths}
+    results = {f"d{name}": zeros(items, *widths[name]) for name in "qkv"}
+    top, inverse = draw(items, m), np.abs(draw(items, m))
+    job.call("attention_gradient_f32", **x, dy=draw(items, m, e), top=top, inverse=inverse, **results, **sizes,
+             **strides, conditional=0, parts=parts)  # fmt: skip
+
+
 CASES = {
     "products": products,
+    "attention": lambda job: attention(job, 6, 150, 130, 20, 12, 1),
+    "attention of one head": lambda job: attention(job, 1, 300, 310, 32, 32, 4),
     "3x3": lambda job: convolution(job, 6, 20, 24, 19, 3, 1),
     "3x3 of stride 2": lambda job: convolution(job, 5, 12, 21, 32, 3, 2),
     "3x3 of stride 3": lambda job: convolution(job, 5, 12, 21, 22, 3, 3),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from trainweb.compiler.attention import fuse_attention
 from trainweb.compiler.eliminate import drop_unread_results
 from trainweb.compiler.epilogue import fuse_epilogues
 from trainweb.compiler.fuse import fuse_elementwise
@@ -89,6 +90,7 @@ def compile_model(
         instructions = write_state_last(instructions, compilation.builder)
     instructions = drop_unread_results(instructions, outs, description)
     instructions = absorb_copies(instructions, outs)
+    instructions = fuse_attention(instructions, outs, compilation.builder)
     instructions = fuse_epilogues(instructions, outs)
     instructions = fuse_elementwise(instructions, outs, compilation.builder.emitter)
     arena_bytes, constants = place(instructions, feed_bufs, outs)

@@ -82,12 +82,12 @@ def _absorb(call: KernelCall, e: ElementwiseCall, b: Buf, changed: set[Storage])
         if call.args["activation"]:
             return False
         call.args["activation"] = RELU
-    elif only_b and (factor := _factor(root)) is not None:
+    elif only_b and (factor := constant_factor(root)) is not None:
         if call.kernel != "gemm_f32" or call.args["activation"] or call.args["bias"] is not None:
             return False
         call.args["alpha"] *= factor
     else:
-        other = _added(root, e, b)
+        other = added_operand(root, e, b)
         if other is None or other.storage in changed or call.args["activation"] or not _add(call, other):
             return False
     _redirect(call, out)
@@ -101,7 +101,7 @@ def _is_relu(root: Expr) -> bool:
     )  # fmt: skip
 
 
-def _factor(root: Expr) -> float | None:
+def constant_factor(root: Expr) -> float | None:
     """c where `root` is `c * x` or `x / (1 / c)` of one input."""
     if root.op not in ("mul", "div") or root.dtype != "float32":
         return None
@@ -114,7 +114,7 @@ def _factor(root: Expr) -> float | None:
     return 1 / value if root.args[1] is constants[0] and value else None
 
 
-def _added(root: Expr, e: ElementwiseCall, b: Buf) -> Buf | None:
+def added_operand(root: Expr, e: ElementwiseCall, b: Buf) -> Buf | None:
     """The other summand where `root` is `b + other`."""
     if root.op != "add" or any(a.op != "input" for a in root.args) or root.args[0] is root.args[1]:
         return None

@@ -112,10 +112,13 @@ def encode(
 
 
 def flops_of(call: KernelCall) -> int:
-    """Operations of a product or convolution, 0 of anything else."""
+    """Operations of the products of a call: of convolutions and attention, too; 0 of anything else."""
     g = call.args
     if call.kernel == "gemm_f32":
         return int(2 * g["m"] * g["n"] * g["k"] * prod(g["batch"]))
+    if call.kernel.startswith("attention_"):
+        # Two products forward and four backward; that of the scores is not counted again.
+        return int(2 * g["m"] * g["n"] * (g["d"] + g["e"]) * prod(g["batch"]) * (2 if "dy" in g else 1))
     if call.kernel.startswith("conv_"):
         return int(2 * g["n"] * g["m"] * (g["c"] // g["groups"]) * prod(g["kernel"]) * prod(g["out"]))
     return 0

@@ -1,0 +1,360 @@
+"""Fused attention: what stored scores give, forward and all gradients, and nothing of the scores' size in the plan."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.ops.op_runner import with_loss
+
+from trainweb.autodiff.gradient import build_gradients
+from trainweb.compiler import compile as compiler
+from trainweb.compiler.plan import HEADER_WORDS, Plan
+from trainweb.model.graph import Graph, Node, Value
+from trainweb.ops.op import TensorType
+from trainweb.training.arrays import from_numpy, to_numpy
+from trainweb.training.inference import InferenceCore
+
+TOLERANCE = 2e-5
+"""Of the largest element: sums in another order, over at most a few hundred terms."""
+MASKED = -1e9
+Mask = Callable[["Attention", str], str]
+
+
+class Attention:
+    """A graph of softmax attention as exporters write it; `feeds` are its inputs, `graph.outputs` is y."""
+
+    def __init__(self, batch: int, heads: int, m: int, n: int, d: int, e: int = 0, seed: int = 0) -> None:
+        self.sizes = (batch, heads, m, n, d, e or d)
+        self.rng = np.random.default_rng(seed)
+        self.graph = Graph("attention", opsets={"": 17, "com.microsoft": 1})
+        self.feeds: dict[str, np.ndarray] = {}
+        self.trained: list[str] = []
+
+    def feed(self, name: str, value: np.ndarray, *, trained: bool = False) -> str:
+        self.feeds[name] = value
+        self.graph.inputs.append(Value(name, from_numpy(name, value).dtype, value.shape))
+        self.trained += [name] * trained
+        return name
+
+    def normal(self, name: str, *shape: int) -> str:
+        return self.feed(name, self.rng.standard_normal(shape).astype(np.float32), trained=True)
+
+    def constant(self, value: Any) -> str:
+        name = f"constant{len(self.graph.initializers)}"
+        self.graph.initializers[name] = from_numpy(name, np.asarray(value))
+        return name
+
+    def op(self, op_type: str, *inputs: str, **attrs: Any) -> str:
+        name = f"{op_type}{len(self.graph.nodes)}"
+        self.graph.nodes.append(Node(op_type, list(inputs), [name], attrs, "", f"node {name}"))
+        return name
+
+    def split_heads(self, x: str, length: int, width: int, perm: tuple[int, ...]) -> str:
+        batch, heads = self.sizes[:2]
+        shape = self.constant(np.array([batch, length, heads, width]))
+        return self.op("Transpose", self.op("Reshape", x, shape), perm=list(perm))
+
+    def operands(self, layout: str) -> tuple[str, str, str]:
+        """q, k transposed, v."""
+        batch, heads, m, n, d, e = self.sizes
+        if layout == "heads":
+            q, k, v = (self.normal(x, batch, heads, *s) for x, s in (("q", (m, d)), ("k", (n, d)), ("v", (n, e))))
+            return q, self.op("Transpose", k, perm=[0, 1, 3, 2]), v
+        if layout == "flat":  # torch.bmm
+            q, k, v = (self.normal(x, batch * heads, *s) for x, s in (("q", (m, d)), ("k", (n, d)), ("v", (n, e))))
+            return q, self.op("Transpose", k, perm=[0, 2, 1]), v
+        if layout == "joined":
+            assert m == n and d == e
+            qkv = self.normal("qkv", batch, n, 3 * heads * d)
+            parts = [f"part{k}" for k in range(3)]
+            widths = self.constant(np.array([heads * d] * 3))
+            self.graph.nodes.append(Node("Split", [qkv, widths], parts, {"axis": 2}, "", "node split"))
+            q, k, v = parts
+        else:
+            q, k, v = (self.normal(x, batch, r, heads * w) for x, r, w in (("q", m, d), ("k", n, d), ("v", n, e)))
+        return (self.split_heads(q, m, d, (0, 2, 1, 3)), self.split_heads(k, n, d, (0, 2, 3, 1)),
+                self.split_heads(v, n, e, (0, 2, 1, 3)))  # fmt: skip
+
+    def build(self, layout: str = "separate", scale: str = "mul", mask: str = "none") -> Attention:
+        batch, heads, m, _, d, e = self.sizes
+        q, k, v = self.operands(layout)
+        factor = np.float32(1 / math.sqrt(d))
+        if scale == "q":
+            q = self.op("Mul", q, self.constant(factor))
+        if scale == "roots":  # torch's scaled_dot_product_attention
+            q, k = (self.op("Mul", x, self.constant(np.sqrt(factor))) for x in (q, k))
+        s = self.op("MatMul", q, k)
+        if scale == "mul":
+            s = self.op("Mul", s, self.constant(factor))
+        if scale == "div":
+            s = self.op("Div", s, self.constant(1 / factor))
+        p = self.op("Softmax", MASKS[mask](self, s), axis=-1)
+        y = self.op("MatMul", p, v)
+        if layout not in ("heads", "flat"):
+            y = self.op("Transpose", y, perm=[0, 2, 1, 3])
+            y = self.op("Reshape", y, self.constant(np.array([batch, m, heads * e])))
+        self.graph.outputs = [Value(y, "float32", None)]
+        return self
+
+    @property
+    def causal(self) -> np.ndarray:
+        """Where a query may look: [m, n]; the last query sees every key."""
+        m, n = self.sizes[2:4]
+        return np.tri(m, n, max(0, n - m), dtype=bool)
+
+
+def added(value: Callable[[Attention], np.ndarray], *, fed: bool = False) -> Mask:
+    def apply(a: Attention, scores: str) -> str:
+        mask = value(a).astype(np.float32)
+        return a.op("Add", scores, a.feed("mask", mask) if fed else a.constant(mask))
+
+    return apply
+
+
+def padding(a: Attention) -> np.ndarray:
+    """The last keys of each sample are padding: [batch, 1, 1, n]."""
+    batch, _, _, n = a.sizes[:4]
+    lengths = 1 + np.arange(batch) * 7 % n
+    return np.arange(n) < lengths[:, None, None, None]
+
+
+def where(keep: Callable[[Attention], np.ndarray], fill: float, *, inverse: bool = False) -> Mask:
+    def apply(a: Attention, scores: str) -> str:
+        condition, value = keep(a), a.constant(np.float32(fill))
+        condition = a.feed("condition", ~condition if inverse else condition)
+        return a.op("Where", condition, value, scores) if inverse else a.op("Where", condition, scores, value)
+
+    return apply
+
+
+def added_then_where(a: Attention, scores: str) -> str:
+    bias = a.rng.standard_normal((a.sizes[1], *a.sizes[2:4]))
+    return where(lambda a: a.causal, MASKED)(a, added(lambda a: bias)(a, scores))
+
+
+def where_then_added(a: Attention, scores: str) -> str:
+    scores = where(lambda a: a.causal, -math.inf)(a, scores)
+    return added(lambda a: np.where(padding(a), 0, MASKED), fed=True)(a, scores)
+
+
+MASKS: dict[str, Mask] = {
+    "none": lambda a, scores: scores,
+    "causal": added(lambda a: np.where(a.causal, 0, MASKED)[None, None]),
+    "causal -inf": added(lambda a: np.where(a.causal, 0, -math.inf)),
+    "causal of each batch": added(lambda a: np.where(a.causal & padding(a), 0, -1e4), fed=True),
+    "padding": added(lambda a: np.where(padding(a), 0, MASKED), fed=True),
+    "reversed padding": added(lambda a: np.where(padding(a)[..., ::-1], 0, MASKED)),
+    "bias": added(lambda a: a.rng.standard_normal((a.sizes[1], *a.sizes[2:4]))),
+    "bias of each score": added(lambda a: a.rng.standard_normal(a.sizes[:4]), fed=True),
+    "where": where(lambda a: a.causal, MASKED),
+    "where not": where(lambda a: a.causal[None, None], -math.inf, inverse=True),
+    "where padding": where(padding, -1e4),
+    "bias then where": added_then_where,
+    "where then padding": where_then_added,
+}
+
+
+def compute(graph: Graph, feeds: dict[str, np.ndarray], outputs: list[str]) -> tuple[dict[str, np.ndarray], Plan]:
+    """Outputs by name, and the plan that made them."""
+    graph = graph.copy()
+    graph.outputs = [Value(name, "float32", None) for name in outputs]
+    core = InferenceCore(graph)
+    try:
+        tensors = {n: from_numpy(n, feeds[n]) for n in core.inputs}
+        results = core.run(tensors)
+        plan = core.plan({n: TensorType(t.dtype, t.shape) for n, t in tensors.items()}).plan
+        return {n: to_numpy(t).copy() for n, t in results.items()}, plan
+    finally:
+        core.host.release()
+
+
+def results_of(a: Attention) -> tuple[dict[str, np.ndarray], Plan]:
+    """y and the gradients of a weighted sum of it."""
+    y = a.graph.outputs[0].name
+    (shape,) = (x.shape for x in compute(a.graph, a.feeds, [y])[0].values())
+    weights = np.random.default_rng(9).standard_normal(shape).astype(np.float32)
+    extended = build_gradients(with_loss(a.graph, [(y, weights)]), "loss", a.trained)
+    return compute(extended, a.feeds | {"w0": weights}, [y, *(f"{n}_grad" for n in a.trained)])
+
+
+def without_fusion(monkeypatch: pytest.MonkeyPatch, a: Attention) -> tuple[dict[str, np.ndarray], Plan]:
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "fuse_attention", lambda instructions, outputs, builder: instructions)
+        return results_of(a)
+
+
+def kernels(plan: Plan) -> list[str]:
+    return [re.split(r"[( ]", line)[0] for line in plan.text]
+
+
+def check(monkeypatch: pytest.MonkeyPatch, a: Attention, tolerance: float = TOLERANCE) -> Plan:
+    """Fused and unfused give the same; returns the fused plan."""
+    results, plan = results_of(a)
+    expected, stored = without_fusion(monkeypatch, a)
+    assert "softmax_grad_f32" in kernels(stored)
+    assert kernels(plan).count("attention_f32") == kernels(plan).count("attention_gradient_f32") == 1
+    assert not {"softmax_f32", "softmax_grad_f32"} & set(kernels(plan))
+    for name, value in expected.items():
+        assert np.array_equal(np.isnan(results[name]), np.isnan(value)), name
+        finite = ~np.isnan(value)
+        error = np.abs(results[name] - value)[finite].max(initial=0) / max(1, np.abs(value[finite]).max(initial=0))
+        assert error < tolerance, f"{name} is off by {error}"
+    return plan
+
+
+SHAPES = [
+    (2, 3, 64, 64, 32, 0), (1, 1, 7, 7, 4, 0), (2, 2, 65, 65, 5, 0), (1, 2, 200, 200, 16, 0), (2, 1, 33, 130, 12, 20),
+    (1, 3, 130, 9, 8, 7), (3, 1, 1, 70, 16, 0), (2, 2, 5, 2, 3, 0), (1, 1, 300, 300, 64, 0), (1, 1, 70, 70, 256, 256),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_shapes(shape: tuple[int, ...], mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(monkeypatch, Attention(*shape).build(mask=mask))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("shape", [(2, 3, 70, 70, 8, 8), (3, 2, 21, 90, 8, 8)], ids=str)
+def test_masks(mask: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    check(monkeypatch, Attention(*shape).build(mask=mask))
+
+
+@pytest.mark.parametrize("layout", ["separate", "joined", "heads", "flat"])
+@pytest.mark.parametrize("scale", ["mul", "div", "q", "none"])
+def test_ways_to_write_it(layout: str, scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = "causal -inf" if layout == "flat" else "padding"
+    check(monkeypatch, Attention(2, 3, 40, 40, 8).build(layout, scale, mask))
+
+
+@pytest.mark.parametrize("trained", [["q"], ["k"], ["v"], ["q", "v"], ["k", "v"], ["q", "k"]], ids="".join)
+def test_only_some_gradients_are_wanted(trained: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Attention(1, 2, 70, 70, 8).build(mask="causal")
+    a.trained = trained
+    results, plan = results_of(a)
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "fuse_attention", lambda instructions, outputs, builder: instructions)
+        expected = results_of(a)[0]
+    assert "softmax_f32" not in kernels(plan)
+    for name, value in expected.items():
+        assert np.abs(results[name] - value).max() < TOLERANCE * max(1, np.abs(value).max()), name
+
+
+def masked_rows(value: float) -> Mask:
+    def rows(a: Attention) -> np.ndarray:
+        mask = np.where(a.causal, 0, value)
+        mask[[0, 3, a.sizes[2] - 1]] = value
+        return mask
+
+    return added(rows)
+
+
+@pytest.mark.parametrize("name", ["added -inf", "added -1e9", "where -1e9", "where -inf"])
+def test_rows_without_any_key(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(a: Attention) -> np.ndarray:
+        rows = a.causal.copy()
+        rows[[0, 3, a.sizes[2] - 1]] = False
+        return rows
+
+    kind, value = name.split()
+    monkeypatch.setitem(MASKS, name, masked_rows(float(value)) if kind == "added" else where(keep, float(value)))
+    a = Attention(2, 2, 70, 70, 8).build(mask=name)
+    check(monkeypatch, a)
+    y = results_of(a)[0][a.graph.outputs[0].name]
+    assert np.isnan(y[:, [0, 3, 69]]).all() == value.endswith("inf") and np.isfinite(y[:, [1, 2, 4, 68]]).all()
+
+
+@pytest.mark.parametrize("size", [30.0, 1e4])
+def test_large_scores(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Attention(1, 2, 70, 70, 8).build(mask="causal")
+    a.feeds["q"] *= np.float32(size)
+    # A rounding of a score is an error of the probability relative to it.
+    largest = size * np.abs(a.feeds["k"]).max() * 8
+    check(monkeypatch, a, TOLERANCE + 2.0**-24 * largest)
+
+
+def test_a_nan_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Attention(2, 2, 70, 70, 8).build()
+    a.feeds["q"][1, 66] = np.nan
+    check(monkeypatch, a)
+
+
+def arena_buffers(plan: Plan) -> list[int]:
+    """Sizes of what the instructions use in the arena."""
+    words = struct.unpack(f"<{len(plan.words) // 4}I", plan.words)
+    n_segments, n_buffers = words[5], words[6]
+    at = HEADER_WORDS + 3 * n_segments
+    return [words[at + 3 * k + 2] for k in range(n_buffers) if words[at + 3 * k] == 0]
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "where", "padding"])
+def test_nothing_has_the_size_of_the_scores(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Attention(2, 4, 256, 256, 8).build(mask=mask)
+    scores = 4 * 2 * 4 * 256 * 256
+    plan = check(monkeypatch, a)
+    assert max(arena_buffers(plan)) <= scores // 4
+    assert scores in arena_buffers(without_fusion(monkeypatch, a)[1])
+    assert plan.arena_bytes < scores // 2
+
+
+def test_one_mask_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Attention(1, 2, 16, 16, 4)
+    keep = a.feed("keep", a.causal)
+    y = a.normal("x", 1, 2, 16, 4)
+    for _ in range(3):
+        s = a.op("MatMul", y, a.op("Transpose", y, perm=[0, 1, 3, 2]))
+        y = a.op("MatMul", a.op("Softmax", a.op("Where", keep, s, a.constant(np.float32(MASKED))), axis=-1), y)
+    a.graph.outputs = [Value(y, "float32", None)]
+    results, plan = results_of(a)
+    expected = without_fusion(monkeypatch, a)[0]
+    assert kernels(plan).count("attention_gradient_f32") == 3
+    assert sum("select" in line for line in plan.text) == 1
+    for name, value in expected.items():
+        assert np.abs(results[name] - value).max() < TOLERANCE * max(1, np.abs(value).max()), name
+
+
+def test_inference_keeps_no_statistics_and_the_group_has_a_name() -> None:
+    a = Attention(1, 2, 20, 20, 8).build(mask="causal")
+    _, plan = compute(a.graph, a.feeds, [a.graph.outputs[0].name])
+    (line,) = [text for text in plan.disassemble().splitlines() if "attention_f32" in text]
+    assert "top=null, inverse=null" in line
+    assert re.search(r"; attention from MatMul node 'node MatMul\d+' to MatMul node 'node MatMul\d+'$", line)
+
+
+def unusual(name: str) -> tuple[Attention, list[str]]:
+    """Attention that must keep its scores, and what else is an output."""
+    a = Attention(1, 2, 12, 12, 300 if name == "wide heads" else 8)
+    q, k, v = a.operands("heads")
+    s = a.op("MatMul", q, k)
+    if name == "trained bias":
+        s = a.op("Add", s, a.normal("bias", 2, 12, 12))
+    if name == "tanh of scores":
+        s = a.op("Tanh", s)
+    if name == "condition of each score":
+        condition = a.feed("condition", a.rng.random((1, 2, 12, 12)) < 0.7)
+        s = a.op("Where", condition, s, a.constant(np.float32(MASKED)))
+    p = a.op("Softmax", s, axis=2 if name == "other axis" else -1)
+    if name == "bias after softmax":
+        p = a.op("Add", p, a.constant(np.float32(0.1)))
+    y = a.op("MatMul", p, v)
+    if name == "probabilities used twice":
+        y = a.op("Add", y, a.op("MatMul", p, q))
+    a.graph.outputs = [Value(y, "float32", None)]
+    return a, {"scores wanted": [s], "probabilities wanted": [p]}.get(name, [])
+
+
+@pytest.mark.parametrize("name", [
+    "wide heads", "trained bias", "tanh of scores", "condition of each score", "other axis", "bias after softmax",
+    "probabilities used twice", "scores wanted", "probabilities wanted",
+])  # fmt: skip
+def test_what_does_not_fit_stays_as_it_was(name: str) -> None:
+    a, others = unusual(name)
+    y = a.graph.outputs[0].name
+    plan = compute(a.graph, a.feeds, [y, *others])[1] if others else results_of(a)[1]
+    assert "softmax_f32" in kernels(plan) and "attention_f32" not in kernels(plan)

@@ -81,7 +81,6 @@ def serve(*, isolated: bool = True, port: int = 0) -> Site:
     mounts = {
         "/mnist/": (PAGE,),
         "/trainweb/": (DIST / "npm",),
-        "/pyodide/": (BUILD / "pyodide",),
     }
     site = Site(isolated=isolated, mounts=mounts, port=port)
     for path in ("/", "/mnist/"):

@@ -6,18 +6,19 @@
  *
  * dist/npm holds index.js (all in one, for a <script type="module">), module.js (the same with its
  * dependencies as imports, for bundlers and Node), the two worker scripts, engine.js, declarations,
- * the kernels, and the Python packages of the worker: as wheels, compiled in one zip, and imported in a
- * snapshot of Pyodide.
+ * the kernels, and for the worker Pyodide, the standard library and the Python packages: as wheels, compiled
+ * in one zip, and imported in a snapshot of Pyodide.
  */
 
 import { execFileSync } from "node:child_process";
 import { copyFile, mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { constants, gzipSync } from "node:zlib";
 
 import { build } from "esbuild";
 
-import { compilePackages, makeSnapshot } from "./snapshot.mjs";
+import { compileLibrary, compilePackages, makeSnapshot } from "./snapshot.mjs";
 
 const ROOT = dirname(dirname(fileURLToPath(import.meta.url)));
 const SOURCES = join(ROOT, "web", "src");
@@ -28,7 +29,7 @@ const OUT = join(ROOT, "dist", "npm");
 const WHEEL_FOLDERS = [join(ROOT, "dist"), join(ROOT, ".build", "wheels")];
 const WHEELS = ["trainweb", "protobuf", "flatbuffers"];
 
-/** What compiles the packages and makes the snapshot. */
+/** What compiles the packages, makes the snapshot and goes along. */
 const PYODIDE = join(ROOT, ".build", "pyodide");
 
 const { version } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
@@ -121,10 +122,23 @@ async function pyodideVersion() {
 }
 
 async function buildPython() {
+  const folder = join(OUT, "python");
   const version = await pyodideVersion();
   const packages = await compilePackages(PYODIDE, version, await copyWheels());
-  await writeFile(join(OUT, "python", "packages.zip"), packages.zip);
-  await makeSnapshot(PYODIDE, version, packages, join(OUT, "python", "snapshot.bin"));
+  await writeFile(join(folder, "packages.zip"), packages.zip);
+  const library = join(folder, "python_stdlib.zip");
+  await writeFile(library, await compileLibrary(PYODIDE, version));
+  await makeSnapshot(PYODIDE, version, library, packages, join(folder, "snapshot.bin"));
+}
+
+/** Pyodide as it is; the script stays plain, for packed it would need a policy that lets blobs run. */
+async function copyPyodide() {
+  const folder = join(OUT, "python");
+  for (const name of ["pyodide.mjs", "pyodide.asm.mjs"]) {
+    await copyFile(join(PYODIDE, name), join(folder, name));
+  }
+  const wasm = await readFile(join(PYODIDE, "pyodide.asm.wasm"));
+  await writeFile(join(folder, "pyodide.asm.wasm.gz"), gzipSync(wasm, { level: constants.Z_BEST_COMPRESSION }));
 }
 
 async function buildAll() {
@@ -137,6 +151,7 @@ async function buildAll() {
   buildDeclarations();
   await copyKernels();
   await buildPython();
+  await copyPyodide();
 }
 
 try {

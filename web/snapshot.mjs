@@ -1,6 +1,6 @@
 /**
- * Prepares Python for the worker: the packages compiled for Pyodide's Python, and a memory snapshot of
- * a Pyodide that has them imported. Restoring the snapshot takes a fraction of a plain start; it fits
+ * Prepares Python for the worker: the packages and the standard library compiled, and a memory snapshot of
+ * a Pyodide that has the packages imported. Restoring the snapshot takes a fraction of a plain start; it fits
  * one build of Pyodide only, and the worker starts plainly on any other.
  */
 
@@ -12,14 +12,32 @@ import { gzipSync, constants } from "node:zlib";
 /** A restored heap cannot be larger than the one Pyodide starts with: it copies, but never grows. */
 const HEAP_BYTES = 30 * 2 ** 20;
 
-/**
- * Compile everything, without doc strings, and zip it. The kernels and their script stay out: the
- * worker has its own.
- * Importing sources would take more memory than a snapshot can hold, and longer.
- */
+/** The start of the memory, in which the constants of Pyodide's WebAssembly lie; web/src/boot.ts knows it, too. */
+const CONSTANT_BYTES = 2 ** 22;
+
+/** Compile a folder, without sources and doc strings, and zip it: sources take long to import, and memory. */
 const COMPILE = `
 import ast, compileall, io, pathlib, zipfile
 
+def compile_folder(root, prefix, optimize=2):
+    good = compileall.compile_dir(root, quiet=1, legacy=True, stripdir=root, prependdir=prefix, optimize=optimize)
+    assert good, "some module does not compile"
+
+def pack(root, skipped=()):
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
+        for path in sorted(root.rglob("*")):
+            name = path.relative_to(root)
+            left_out = path.suffix in {".py", *skipped} or name.parts[0].endswith(".dist-info")
+            if path.is_file() and not left_out and "__pycache__" not in name.parts:
+                entry = zipfile.ZipInfo(str(name), (2026, 1, 1, 0, 0, 0))
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                target.writestr(entry, path.read_bytes())
+    return archive.getvalue(), target.namelist()
+`;
+
+/** The kernels and their script stay out: the worker has its own. */
+const COMPILE_PACKAGES = `
 root = pathlib.Path("/packages")
 
 # What functions import when they are first called must be in the snapshot, too: no files are there.
@@ -36,21 +54,16 @@ def is_module(name):
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 imports = sorted(name for name in imports if is_module(name))
+compile_folder(root, "")
+[*pack(root, {".wasm", ".js", ".pyi"}), imports]
+`;
 
-good = compileall.compile_dir(root, quiet=1, legacy=True, stripdir="/packages", optimize=2)
-assert good, "some module does not compile"
-
-SKIPPED = {".py", ".wasm", ".js", ".pyi"}
-archive = io.BytesIO()
-with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
-    for path in sorted(root.rglob("*")):
-        name = path.relative_to(root)
-        skipped = path.suffix in SKIPPED or name.parts[0].endswith(".dist-info")
-        if path.is_file() and not skipped and "__pycache__" not in name.parts:
-            entry = zipfile.ZipInfo(str(name), (2026, 1, 1, 0, 0, 0))
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            target.writestr(entry, path.read_bytes())
-archive.getvalue()
+/** Pyodide takes doc strings of its own from _pyodide. */
+const COMPILE_LIBRARY = `
+root = pathlib.Path("/library")
+compile_folder(root / "_pyodide", "/lib/python314.zip/_pyodide", optimize=0)
+compile_folder(root, "/lib/python314.zip")
+pack(root)[0]
 `;
 
 /** Import all of trainweb that runs without numpy, and build what is cached for good. */
@@ -106,6 +119,28 @@ async function loadPyodide(distribution, version, options) {
   return module.loadPyodide({ indexURL: `${distribution}/`, ...options });
 }
 
+/** A Pyodide to compile with: without columns in the line tables, which nobody sees without sources. */
+async function loadCompiler(distribution, version) {
+  const env = { HOME: "/home/pyodide", PYTHONNODEBUGRANGES: "1" };
+  const pyodide = await loadPyodide(distribution, version, { env });
+  pyodide.runPython(COMPILE);
+  return pyodide;
+}
+
+async function unpack(pyodide, file, extractDir) {
+  pyodide.unpackArchive(new Uint8Array(await readFile(file)), "zip", { extractDir });
+}
+
+/** What a Python expression gives, its bytes as Uint8Arrays. */
+function evaluate(pyodide, code) {
+  const proxy = pyodide.runPython(code);
+  try {
+    return proxy.toJs();
+  } finally {
+    proxy.destroy();
+  }
+}
+
 /**
  * The contents of wheels, compiled.
  *
@@ -113,28 +148,40 @@ async function loadPyodide(distribution, version, options) {
  *   file by file, and the modules of libraries that trainweb imports
  */
 export async function compilePackages(distribution, version, wheels) {
-  // Without columns in the line tables: smaller, and nobody sees them without sources.
-  const env = { HOME: "/home/pyodide", PYTHONNODEBUGRANGES: "1" };
-  const pyodide = await loadPyodide(distribution, version, { env });
+  const pyodide = await loadCompiler(distribution, version);
   for (const wheel of wheels) {
-    const bytes = new Uint8Array(await readFile(wheel));
-    pyodide.unpackArchive(bytes, "zip", { extractDir: "/packages" });
+    await unpack(pyodide, wheel, "/packages");
   }
-  const archive = pyodide.runPython(COMPILE);
-  const lists = pyodide.runPython("[target.namelist(), imports]");
-  try {
-    const [names, imports] = lists.toJs();
-    const files = names.map((name) => [name, pyodide.FS.readFile(`/packages/${name}`)]);
-    return { zip: archive.toJs(), files: new Map(files), imports };
-  } finally {
-    archive.destroy();
-    lists.destroy();
-  }
+  const [zip, names, imports] = evaluate(pyodide, COMPILE_PACKAGES);
+  const files = names.map((name) => [name, pyodide.FS.readFile(`/packages/${name}`)]);
+  return { zip, files: new Map(files), imports };
 }
 
-/** Write a gzip snapshot of a Pyodide that has these packages (of `compilePackages`) imported. */
-export async function makeSnapshot(distribution, version, { files, imports }, target) {
-  const pyodide = await loadPyodide(distribution, version, { _makeSnapshot: true });
+/** Python's standard library, compiled, as a zip. */
+export async function compileLibrary(distribution, version) {
+  const pyodide = await loadCompiler(distribution, version);
+  await unpack(pyodide, join(distribution, "python_stdlib.zip"), "/library");
+  return evaluate(pyodide, COMPILE_LIBRARY);
+}
+
+/** Write a gzip snapshot of a Pyodide that has these packages (of `compilePackages`) imported from this library. */
+export async function makeSnapshot(distribution, version, library, { files, imports }, target) {
+  let initial;
+  const script = await import(pathToFileURL(join(distribution, "pyodide.asm.mjs")).href);
+  const createPyodideModule = (settings) => {
+    const instantiate = settings.instantiateWasm;
+    settings.instantiateWasm = (imported, receive) =>
+      instantiate(imported, (instance, module) => {
+        initial = new Uint8Array(instance.exports.memory.buffer).slice();
+        receive(instance, module);
+      });
+    return script.default(settings);
+  };
+  const pyodide = await loadPyodide(distribution, version, {
+    _makeSnapshot: true,
+    stdLibURL: library,
+    createPyodideModule,
+  });
   // Written from outside: unpacking an archive in Python would leave traces in its heap.
   for (const [name, bytes] of files) {
     const path = `/home/pyodide/${name}`;
@@ -148,7 +195,18 @@ export async function makeSnapshot(distribution, version, { files, imports }, ta
     throw new Error(`the heap grew to ${heap} bytes; a snapshot can hold ${HEAP_BYTES}`);
   }
   const snapshot = pyodide.makeMemorySnapshot();
+  removeConstants(snapshot.subarray(snapshot.length - heap), initial);
   await writeFile(target, gzipSync(snapshot, { level: constants.Z_BEST_COMPRESSION }));
+}
+
+/** Leave only differences to what every start puts into the memory. */
+function removeConstants(memory, initial) {
+  if (initial.subarray(CONSTANT_BYTES).some((byte) => byte !== 0)) {
+    throw new Error(`the constants take more than ${CONSTANT_BYTES} bytes`);
+  }
+  for (let k = 0; k < CONSTANT_BYTES; k++) {
+    memory[k] ^= initial[k];
+  }
 }
 
 /** Fill what is free in the heap with zeros, which compress; without making the heap larger. */

@@ -76,7 +76,7 @@ def with_header(bundle: bytes, header: Any) -> bytes:
 
 
 def python_requests(site: Site) -> list[str]:
-    return site.requests("/pyodide/") + site.requests("/dist/python/")
+    return site.requests("/dist/python/")
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def test_a_whole_trace_with_python_joining_in(browser: Browser, plain_site: Site
     """Checkpoints, export and properties on the way: the results stay those that were recorded."""
     with open_page(browser, plain_site) as js:
         assert BundleReplay(js, case).run() > 10
-        assert plain_site.requests("/pyodide/")
+        assert python_requests(plain_site)
 
 
 def test_two_threads(browser: Browser, isolated_site: Site) -> None:

@@ -17,6 +17,10 @@ from .js_session import open_js_page
 from .server import ROOT, Site
 
 NPM = ROOT / "dist" / "npm"
+PYTHON_FILES = [
+    "python/packages.zip", "python/snapshot.bin", "python/python_stdlib.zip",
+    "python/pyodide.mjs", "python/pyodide.asm.mjs", "python/pyodide.asm.wasm.gz",
+]  # fmt: skip
 
 TRAIN = """
     const s = await TrainingSession.create(golden("mlp"));
@@ -135,7 +139,7 @@ def test_package_lists_what_it_needs() -> None:
     targets = re.findall(r': "\./([^"]+)"', json.dumps(package["exports"]))
     assert len(targets) > 8
     assert set(targets) <= files
-    for name in ("worker.js", "pool-worker.js", "python/packages.zip", "python/snapshot.bin"):
+    for name in ("worker.js", "pool-worker.js", *PYTHON_FILES):
         assert f"dist/npm/{name}" in files
     assert not any(path.endswith(".whl") for path in files)
     assert not any(path.startswith(("py_src/", "tests/", "web/", ".")) for path in files)
@@ -151,7 +155,7 @@ def test_workers_and_assets_are_named_literally() -> None:
     assert re.search(r'new Worker\(new URL\("\./worker\.js", import\.meta\.url\)', module)
     worker = (NPM / "worker.js").read_text()
     names = [f"kernels{kind}.wasm" for kind in ("", ".relaxed", ".threads", ".relaxed.threads")]
-    for name in ("pool-worker.js", *names, "python/packages.zip", "python/snapshot.bin"):
+    for name in ("pool-worker.js", *names, *PYTHON_FILES):
         assert f'new URL("./{name}",import.meta.url)' in worker, name
 
 
@@ -169,16 +173,29 @@ def test_a_strict_content_security_policy(
 def test_loaded_from_another_origin(
     browser: Browser, make_site: Callable[..., Site], isolated: bool
 ) -> None:
-    """As from a content delivery network: scripts, kernels and wheels all come from there."""
+    """As from a content delivery network: scripts, kernels and Python all come from there."""
     page_site, cdn = make_site(isolated=isolated), make_site(isolated=isolated)
     with open_js_page(browser, page_site, package=cdn.url("/dist/index.js")) as js:
-        js.run(f"env.wasm.numThreads = 2; env.pyodide.indexURL = '{cdn.url('/pyodide/')}';")
-        losses = js.run(TRAIN)
+        losses = js.run("env.wasm.numThreads = 2;" + TRAIN)
     assert losses[2] < losses[0]
-    assert page_site.requests("/dist/") == page_site.requests("/pyodide/") == []
+    assert page_site.requests("/dist/") == []
     kernels = "/dist/kernels.relaxed.threads.wasm" if isolated else "/dist/kernels.relaxed.wasm"
     assert kernels in cdn.requests()
     assert ("/dist/pool-worker.js" in cdn.requests()) == isolated
+
+
+SESSION_FILES = (
+    "/tests/session.html", "/tests/session.mjs", "/dist/index.js", "/dist/worker.js", "/dist/kernels.relaxed.wasm",
+    "/golden/mlp/training_model.onnx", "/golden/mlp/eval_model.onnx", "/golden/mlp/optimizer_model.onnx",
+    "/golden/mlp/checkpoint",
+)  # fmt: skip
+PLAIN_FILES = ("/dist/python/packages.zip", "/dist/python/python_stdlib.zip")
+
+
+def fetched(prefix: str, packed: str, *others: str) -> list[str]:
+    """All that a page asks for which trains with Pyodide from `prefix`."""
+    runtime = [f"{prefix}{name}" for name in ("pyodide.mjs", "pyodide.asm.mjs", f"pyodide.asm.wasm{packed}")]
+    return sorted([*SESSION_FILES, *runtime, *others])
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
@@ -189,14 +206,58 @@ def test_nothing_else_is_fetched(
     site = make_site()
     with open_js_page(browser, site) as js:
         js.run(f"env.pyodide.snapshot = {json.dumps(snapshot)};" + TRAIN)
-    assert sorted(site.requests()) == sorted([
-        "/tests/session.html", "/tests/session.mjs", "/dist/index.js", "/dist/worker.js",
-        "/dist/kernels.relaxed.wasm", f"/dist/python/{'snapshot.bin' if snapshot else 'packages.zip'}",
-        "/pyodide/pyodide.mjs", "/pyodide/pyodide.asm.mjs", "/pyodide/pyodide.asm.wasm",
-        "/pyodide/python_stdlib.zip", "/pyodide/pyodide-lock.json",
-        "/golden/mlp/training_model.onnx", "/golden/mlp/eval_model.onnx",
-        "/golden/mlp/optimizer_model.onnx", "/golden/mlp/checkpoint",
-    ])
+    others = ["/dist/python/snapshot.bin"] if snapshot else PLAIN_FILES
+    assert sorted(site.requests()) == fetched("/dist/python/", ".gz", *others)
+    if snapshot:
+        assert site.bytes_served() < 10_000_000
+
+
+def test_pyodide_of_the_page(browser: Browser, make_site: Callable[..., Site]) -> None:
+    """A distribution of the same version starts from the snapshot, too."""
+    site = make_site()
+    with open_js_page(browser, site) as js:
+        losses = js.run("env.pyodide.indexURL = '/pyodide/';" + TRAIN)
+    assert losses[2] < losses[0]
+    assert sorted(site.requests()) == fetched("/pyodide/", "", "/dist/python/snapshot.bin")
+
+
+def test_the_library_is_fetched_when_something_else_is_imported(
+    browser: Browser, make_site: Callable[..., Site]
+) -> None:
+    site = make_site()
+    script = (NPM / "worker.js").read_text()
+    booted = "pyodide=await load("
+    assert script.count(booted) == 2
+    site.add("/dist/worker.js", script.replace(booted, "pyodide=globalThis.python=await load("))
+    with open_js_page(browser, site) as js:
+        js.run(TRAIN)
+        before = site.requests()
+        (worker,) = js.page.workers
+        value = worker.evaluate("python.runPython('import fractions; str(fractions.Fraction(6, 4))')")
+    assert value == "3/2"
+    assert "/dist/python/python_stdlib.zip" not in before
+    assert "/dist/python/python_stdlib.zip" in site.requests()
+
+
+@pytest.mark.parametrize("how", ["missing", "a page", "broken off", "unpacked"])
+def test_pyodide_that_does_not_arrive_is_an_error(
+    browser: Browser, make_site: Callable[..., Site], how: str
+) -> None:
+    """And not a session that never comes; bytes that a server has unpacked already are fine."""
+    site = make_site()
+    path = "/dist/python/pyodide.asm.wasm.gz"
+    data = (NPM / "python" / "pyodide.asm.wasm.gz").read_bytes()
+    replies = {"missing": b"", "a page": b"<!doctype html>", "broken off": data[: len(data) // 2]}
+    site.add(path, replies.get(how) or gzip.decompress(data), status=404 if how == "missing" else 200)
+    with open_js_page(browser, site, ("404",)) as js:
+        if how == "unpacked":
+            losses = js.run(TRAIN)
+            assert losses[2] < losses[0]
+            return
+        error = js.failure(TRAIN)
+    assert error["name"] == "EngineError"
+    if how != "broken off":
+        assert path in error["message"]
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "plain"])
@@ -230,6 +291,6 @@ def test_another_pyodide_starts_plainly(browser: Browser, make_site: Callable[..
     assert version is not None
     site.add("/pyodide/pyodide.mjs", loader.replace(version[1], "314.0.99"))
     with open_js_page(browser, site, ("version", "lock")) as js:
-        error = js.failure(TRAIN)
+        error = js.failure("env.pyodide.indexURL = '/pyodide/';" + TRAIN)
     assert "snapshot" not in error["message"]
     assert "/dist/python/snapshot.bin" not in site.requests()

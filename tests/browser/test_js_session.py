@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser
@@ -452,6 +452,13 @@ SPY = """
     };
 """
 
+WATCHED = """
+    // A worker is watched from when it holds its lock: the page then waits for it.
+    const isWatched = async () =>
+      (await navigator.locks.query()).pending.some((lock) => lock.name.startsWith("trainweb-worker-"));
+    while (!(await isWatched())) await new Promise((resolve) => queueMicrotask(resolve));
+"""
+
 
 class TestWorkerDeath:
     @pytest.mark.parametrize(
@@ -507,10 +514,7 @@ class TestWorkerDeath:
             outcome = js.run(
                 f"""{SPY}{OPEN}
                 const opening = failure(() => open());
-                // A worker is watched from when it holds its lock: the page then waits for it.
-                const watched = async () =>
-                  (await navigator.locks.query()).pending.some((l) => l.name.startsWith("trainweb-worker-"));
-                while (!(await watched())) await new Promise((resolve) => setTimeout(resolve, 10));
+                {WATCHED}
                 workers[0].terminate();
                 const error = await opening;
                 const t = await open();
@@ -518,6 +522,40 @@ class TestWorkerDeath:
             )
             assert outcome["error"]["name"] == "EngineError"
             assert outcome["value"] > 0
+
+    def test_death_before_the_first_sign_of_life(self, browser: Browser, plain_site: Site) -> None:
+        """Nothing tells of it but time; other sessions that wait for the same worker fail with the first."""
+        with open_js_page(browser, plain_site) as js:
+            js.page.clock.install()
+            js.run(
+                f"""{SPY}{OPEN}
+                window.openings = [open(), open({{ cache: true }})].map((opening) => failure(() => opening));
+                workers[0].terminate();"""
+            )
+            js.page.clock.fast_forward(61_000)
+            outcome = js.run(
+                f"""{OPEN}
+                const errors = await Promise.all(openings);
+                const t = await open();
+                return {{ errors, value: await loss(t), started: workers.length }};"""
+            )
+            for error in outcome["errors"]:
+                assert error["name"] == "EngineError"
+                assert "did not start within 60 s" in error["message"]
+            assert outcome["value"] > 0
+            assert outcome["started"] == 2
+
+    def test_a_slow_start_is_no_death(self, browser: Browser, make_site: Callable[..., Site]) -> None:
+        """The script takes its time, and so does Pyodide, long after the worker was heard of."""
+        site = make_site()
+        site.add("/dist/worker.js", (ROOT / "dist/npm/worker.js").read_bytes(), delay_s=2)
+        with open_js_page(browser, site) as js:
+            js.page.clock.install()
+            js.run(f"{OPEN} window.opening = open();")
+            js.page.clock.fast_forward(30_000)
+            js.run(WATCHED)
+            js.page.clock.fast_forward(600_000)
+            assert js.run(f"{OPEN} return loss(await opening);") > 0
 
 
 def test_nothing_leaks_over_sessions_and_failures(browser: Browser, plain_site: Site) -> None:

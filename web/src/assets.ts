@@ -24,6 +24,20 @@ export function packagesUrl(): URL {
   return new URL("./python/packages.zip", import.meta.url);
 }
 
+/** URLs of Pyodide's own files, of the version that the snapshot fits; the WebAssembly is packed with gzip. */
+export function pyodideUrls(): { readonly loader: URL; readonly script: URL; readonly wasm: URL } {
+  return {
+    loader: new URL("./python/pyodide.mjs", import.meta.url),
+    script: new URL("./python/pyodide.asm.mjs", import.meta.url),
+    wasm: new URL("./python/pyodide.asm.wasm.gz", import.meta.url),
+  };
+}
+
+/** URL of Python's standard library, compiled. */
+export function libraryUrl(): URL {
+  return new URL("./python/python_stdlib.zip", import.meta.url);
+}
+
 /** URL of the memory snapshot of a Python with these packages imported. */
 export function snapshotUrl(): URL {
   return new URL("./python/snapshot.bin", import.meta.url);

@@ -1,12 +1,13 @@
 /** Starting Python: Pyodide, and the packages that trainweb needs to load and step. */
 
-import { packagesUrl, snapshotUrl } from "./assets.js";
+import { libraryUrl, packagesUrl, pyodideUrls, snapshotUrl } from "./assets.js";
 import { EngineError } from "./errors.js";
-import { PYODIDE_VERSION } from "./version.js";
+import { PYODIDE_ABI, PYODIDE_VERSION } from "./version.js";
 
 /** The part of Pyodide's interface that is used here. */
 export interface Pyodide {
   readonly version: string;
+  readonly FS: FileSystem;
   unpackArchive(buffer: ArrayBuffer, format: string): void;
   pyimport(name: string): PyProxy;
   runPython(code: string): unknown;
@@ -19,8 +20,29 @@ export interface PyProxy {
   destroy(): void;
 }
 
+interface FileSystem {
+  unlink(path: string): void;
+  createLazyFile(parent: string, name: string, url: string, canRead: boolean, canWrite: boolean): unknown;
+}
+
+type ReceiveInstance = (instance: WebAssembly.Instance, module: WebAssembly.Module) => void;
+
+/** What Pyodide's loader gives to its script, as far as it is changed here. */
+interface ModuleSettings {
+  instantiateWasm(imports: WebAssembly.Imports, receive: ReceiveInstance): unknown;
+}
+
+type CreateModule = (settings: ModuleSettings) => Promise<unknown>;
+
+interface PyodideScript {
+  readonly default: CreateModule;
+}
+
 interface PyodideOptions {
   readonly indexURL: string;
+  readonly stdLibURL?: string;
+  readonly lockFileContents?: object;
+  readonly createPyodideModule?: CreateModule;
   readonly _loadSnapshot?: Promise<Uint8Array>;
 }
 
@@ -29,8 +51,37 @@ interface PyodideModule {
   loadPyodide(options: PyodideOptions): Promise<Pyodide>;
 }
 
+/** Where Pyodide's files lie. */
+interface Distribution {
+  readonly loader: URL;
+  readonly script: URL;
+  /** As it is or packed. */
+  readonly wasm: URL;
+}
+
 /** Whether to start from the snapshot; "auto" where the network carries it faster than Python starts. */
 export type SnapshotChoice = boolean | "auto";
+
+/** Where Pyodide's publishers keep it, for browsers that cannot unpack the files of this package. */
+const CDN = `https://cdn.jsdelivr.net/pyodide/v${PYODIDE_VERSION}/full/`;
+
+/** An index of packages with none in it: nothing else is ever loaded. */
+const EMPTY_INDEX = {
+  info: { arch: "wasm32", platform: "emscripten", version: PYODIDE_VERSION, abi_version: PYODIDE_ABI },
+  packages: {},
+};
+
+/** Where Pyodide keeps the standard library. */
+const LIBRARY = { folder: "/lib", name: "python314.zip" };
+
+/** Bytes of the memory from its start in which a snapshot has differences to the constants of the WebAssembly only. */
+const CONSTANT_BYTES = 2 ** 22;
+
+/** Word of a snapshot that says at which byte the memory starts. */
+const MEMORY_WORD = 1;
+
+/** How packed files start. */
+const GZIP = [0x1f, 0x8b];
 
 /** A snapshot holds one state of the generator for everybody. */
 const RESEED = `
@@ -42,58 +93,191 @@ if "random" in sys.modules:
 /**
  * Start Python with the packages. No numpy and no resolver: nothing else is fetched.
  *
+ * @param indexURL - prefix of a Pyodide distribution; null: the one in this package
  * @throws EngineError when Pyodide or a package cannot be had
  */
-export async function bootPython(indexURL: string, choice: SnapshotChoice): Promise<Pyodide> {
-  const url = `${indexURL}pyodide.mjs`;
+export async function bootPython(indexURL: string | null, choice: SnapshotChoice): Promise<Pyodide> {
+  const files = locate(indexURL);
   try {
-    const module = (await import(/* @vite-ignore */ /* webpackIgnore: true */ url)) as PyodideModule;
-    if (module.version === PYODIDE_VERSION && wantsSnapshot(choice)) {
+    const module = (await import(/* @vite-ignore */ /* webpackIgnore: true */ files.loader.href)) as PyodideModule;
+    if (module.version !== PYODIDE_VERSION) {
+      return await bootOther(module, files);
+    }
+    if (wantsSnapshot(choice)) {
       try {
-        return await bootFromSnapshot(module, indexURL);
+        return await bootFromSnapshot(module, files);
       } catch (error) {
         console.info(`trainweb: plain start of Python, the snapshot failed: ${messageOf(error)}`);
       }
     }
-    return await bootPlain(module, indexURL);
+    return await bootPlain(module, files);
   } catch (error) {
     if (error instanceof EngineError) {
       throw error;
     }
     throw new EngineError(
-      `Pyodide does not start from ${url} (env.pyodide.indexURL): ${messageOf(error)}`,
+      `Pyodide does not start from ${files.loader} (env.pyodide.indexURL): ${messageOf(error)}`,
     );
   }
 }
 
-async function bootFromSnapshot(module: PyodideModule, indexURL: string): Promise<Pyodide> {
-  const _loadSnapshot = fetchSnapshot();
-  // Pyodide takes it up after its own files; until then a failure must not count as unhandled.
-  _loadSnapshot.catch(() => {});
-  const pyodide = await module.loadPyodide({ indexURL, _loadSnapshot });
-  pyodide.runPython(RESEED);
-  return pyodide;
+function locate(indexURL: string | null): Distribution {
+  if (indexURL === null && typeof DecompressionStream !== "undefined") {
+    return pyodideUrls();
+  }
+  const prefix = indexURL ?? CDN;
+  return {
+    loader: new URL("pyodide.mjs", prefix),
+    script: new URL("pyodide.asm.mjs", prefix),
+    wasm: new URL("pyodide.asm.wasm", prefix),
+  };
 }
 
-async function bootPlain(module: PyodideModule, indexURL: string): Promise<Pyodide> {
-  const packages = fetchOk(packagesUrl()).then((response) => response.arrayBuffer());
-  // Taken up below; a failure of Pyodide's must not leave it unhandled.
-  packages.catch(() => {});
-  const pyodide = await module.loadPyodide({ indexURL });
+/** Another version of Pyodide takes its own files by itself. */
+async function bootOther(module: PyodideModule, { loader }: Distribution): Promise<Pyodide> {
+  const packages = fetchPackages();
+  const pyodide = await module.loadPyodide({ indexURL: new URL(".", loader).href });
   pyodide.unpackArchive(await packages, "zip");
   return pyodide;
 }
 
-async function fetchSnapshot(): Promise<Uint8Array> {
-  const response = await fetchOk(snapshotUrl());
-  const bytes = new Uint8Array(await response.arrayBuffer());
-  // Some servers mark what is compressed as such, and the browser has undone it already.
-  const isGzip = bytes[0] === 0x1f && bytes[1] === 0x8b;
-  if (!isGzip) {
-    return bytes;
+async function bootPlain(module: PyodideModule, files: Distribution): Promise<Pyodide> {
+  const packages = fetchPackages();
+  const pyodide = await load(module, files, fetchOk(libraryUrl()), null);
+  pyodide.unpackArchive(await packages, "zip");
+  return pyodide;
+}
+
+/** All that training imports is in the snapshot; the library is fetched when something else is imported. */
+async function bootFromSnapshot(module: PyodideModule, files: Distribution): Promise<Pyodide> {
+  const pyodide = await load(module, files, Promise.resolve(new Response()), fetchSnapshot());
+  pyodide.FS.unlink(`${LIBRARY.folder}/${LIBRARY.name}`);
+  pyodide.FS.createLazyFile(LIBRARY.folder, LIBRARY.name, libraryUrl().href, true, false);
+  pyodide.runPython(RESEED);
+  return pyodide;
+}
+
+/**
+ * Start Pyodide on files that are asked for all at once and unpacked here. Its own loader takes them as they are
+ * in a distribution, and would wait for ever for WebAssembly that breaks off.
+ */
+async function load(
+  module: PyodideModule,
+  files: Distribution,
+  library: Promise<Response>,
+  snapshot: Promise<Uint8Array<ArrayBuffer>> | null,
+): Promise<Pyodide> {
+  const script = import(/* @vite-ignore */ /* webpackIgnore: true */ files.script.href) as Promise<PyodideScript>;
+  const wasm = fetchWasm(files.wasm);
+  const response = wasm.then((fetched) => fetched.response);
+  // Each is taken up below, in turn; until then a failure must not count as unhandled.
+  for (const promise of [script, response, library, snapshot]) {
+    promise?.catch(() => {});
   }
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  const indexURL = new URL(".", files.loader).href;
+  const stdLibURL = libraryUrl().href;
+  const options: PyodideOptions = {
+    indexURL,
+    stdLibURL,
+    lockFileContents: EMPTY_INDEX,
+    async createPyodideModule(settings) {
+      const { arrived } = await wasm;
+      await library;
+      if (snapshot !== null) {
+        addConstants(await snapshot, settings);
+      }
+      const create = (await script).default;
+      return Promise.race([create(settings), arrived.then(() => new Promise<never>(() => {}))]);
+    },
+  };
+  const replies = new Map([
+    [`${indexURL}pyodide.asm.wasm`, response],
+    [stdLibURL, library],
+  ]);
+  return answering(replies, () =>
+    module.loadPyodide(snapshot === null ? options : { ...options, _loadSnapshot: snapshot }),
+  );
+}
+
+/** Let requests for some URLs have these replies while something runs. */
+async function answering<T>(
+  replies: ReadonlyMap<string, Promise<Response>>,
+  action: () => Promise<T>,
+): Promise<T> {
+  const { fetch } = globalThis;
+  globalThis.fetch = (input, init) => {
+    const url = input instanceof Request ? input.url : String(input);
+    return replies.get(url) ?? fetch(input, init);
+  };
+  try {
+    return await action();
+  } finally {
+    globalThis.fetch = fetch;
+  }
+}
+
+/** A snapshot has only differences to the constants that instantiation puts into the memory. */
+function addConstants(snapshot: Uint8Array<ArrayBuffer>, settings: ModuleSettings): void {
+  const [start = 0] = new Uint32Array(snapshot.buffer, 4 * MEMORY_WORD, 1);
+  const words = new Uint32Array(snapshot.buffer, start, CONSTANT_BYTES / 4);
+  const instantiate = settings.instantiateWasm;
+  settings.instantiateWasm = (imports, receive) =>
+    instantiate(imports, (instance, module) => {
+      const memory = instance.exports["memory"] as WebAssembly.Memory;
+      const constants = new Uint32Array(memory.buffer, 0, words.length);
+      for (let k = 0; k < words.length; k++) {
+        words[k] = (words[k] as number) ^ (constants[k] as number);
+      }
+      receive(instance, module);
+    });
+}
+
+interface FetchedWasm {
+  readonly response: Response;
+  /** Settles when all of it is there. */
+  readonly arrived: Promise<void>;
+}
+
+async function fetchWasm(url: URL): Promise<FetchedWasm> {
+  const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>();
+  const arrived = (await fetchUnpacked(url)).pipeTo(writable);
+  arrived.catch(() => {});
+  const response = new Response(readable, { headers: { "Content-Type": "application/wasm" } });
+  return { response, arrived };
+}
+
+async function fetchSnapshot(): Promise<Uint8Array<ArrayBuffer>> {
+  return new Uint8Array(await new Response(await fetchUnpacked(snapshotUrl())).arrayBuffer());
+}
+
+function fetchPackages(): Promise<ArrayBuffer> {
+  const packages = fetchOk(packagesUrl()).then((response) => response.arrayBuffer());
+  // Taken up when Python runs; a failure of Pyodide's must not leave it unhandled.
+  packages.catch(() => {});
+  return packages;
+}
+
+/**
+ * WebAssembly or a snapshot, either of which starts with a zero. Some servers mark what is packed as such, and
+ * the browser has unpacked it already.
+ */
+async function fetchUnpacked(url: URL): Promise<ReadableStream<Uint8Array<ArrayBuffer>>> {
+  const { body } = await fetchOk(url);
+  if (body === null) {
+    throw new EngineError(`${url} is empty.`);
+  }
+  const [head, whole] = body.tee();
+  const reader = head.getReader();
+  const { value } = await reader.read();
+  reader.cancel().catch(() => {});
+  const [first, second] = value ?? [];
+  if (first === GZIP[0] && second === GZIP[1]) {
+    return whole.pipeThrough(new DecompressionStream("gzip"));
+  }
+  if (first !== 0) {
+    throw new EngineError(`${url} has other contents than it should.`);
+  }
+  return whole;
 }
 
 async function fetchOk(url: URL): Promise<Response> {

@@ -7,6 +7,12 @@ import { EngineError, fromWire } from "./errors.js";
 import type { PythonInfo, Result, WorkerApi, WorkerInfo, WorkerSettings } from "./protocol.js";
 import { startWorker } from "./start-worker.js";
 
+/**
+ * A worker that says nothing for so long after its start is lost. Its script is less than 100 KB and the first thing that the
+ * page asks for: on a network that needs longer for it, nothing else would arrive either.
+ */
+const START_TIMEOUT_MS = 60_000;
+
 const clients = new Map<string, WorkerClient>();
 
 /** The worker for these settings: the one that runs, or a new one. */
@@ -29,9 +35,8 @@ export class WorkerClient {
   readonly #worker: Worker;
   readonly #api: Remote<WorkerApi>;
   readonly #pending = new Set<(error: Error) => void>();
-  readonly #watch = new AbortController();
+  readonly #watching = new AbortController();
   readonly #onEnd: () => void;
-  readonly #watched: Promise<void>;
   #failure: string | null = null;
   #python: Promise<PythonInfo> | null = null;
 
@@ -49,7 +54,7 @@ export class WorkerClient {
     });
     this.#worker.addEventListener("messageerror", () => this.#fail("a message was unreadable"));
     this.#api = wrap<WorkerApi>(this.#worker);
-    this.#watched = this.#watchLock();
+    void this.#watch();
     this.ready = this.#start(settings);
     // Whoever creates a session awaits it; nobody else needs to.
     this.ready.catch(() => {});
@@ -75,7 +80,6 @@ export class WorkerClient {
 
   async #start(settings: WorkerSettings): Promise<WorkerInfo> {
     try {
-      await this.#watched;
       const info = await this.request((api) => api.start(settings));
       log("info", `${info.build}, ${info.threads} threads`);
       return info;
@@ -88,8 +92,6 @@ export class WorkerClient {
 
   async #startPython(): Promise<PythonInfo> {
     try {
-      // Behind `start`, which is sent when the worker is being watched.
-      await this.#watched;
       const info = await this.request((api) => api.startPython());
       log("info", `Python of Pyodide ${info.python}`);
       return info;
@@ -102,20 +104,24 @@ export class WorkerClient {
 
   /**
    * Workers end without a word (a crash, `terminate`). One that lives holds a lock; when the page gets
-   * it, the worker is dead.
+   * it, the worker is dead. Until it holds it, it has to do so in time.
    */
-  async #watchLock(): Promise<void> {
-    const locks = globalThis.navigator?.locks;
-    if (locks === undefined) {
-      return;
-    }
+  async #watch(): Promise<void> {
     const name = `trainweb-worker-${Math.random().toString(36).slice(2)}`;
-    if (!(await this.#track(() => this.#api.holdLock(name)))) {
-      return;
+    const timer = setTimeout(() => {
+      this.#fail(`it did not start within ${START_TIMEOUT_MS / 1e3} s`);
+    }, START_TIMEOUT_MS);
+    try {
+      const isHeld = await this.#track(() => this.#api.holdLock(name));
+      clearTimeout(timer);
+      if (isHeld) {
+        const { signal } = this.#watching;
+        await navigator.locks.request(name, { signal }, () => this.#fail("it ended"));
+      }
+    } catch {
+      // The worker is lost in another way, which stopped the watch.
+      clearTimeout(timer);
     }
-    locks
-      .request(name, { signal: this.#watch.signal }, () => this.#fail("it ended"))
-      .catch(() => {});
   }
 
   /** A promise that is rejected when the worker is lost. */
@@ -148,7 +154,7 @@ export class WorkerClient {
     }
     this.#failure = reason;
     this.#onEnd();
-    this.#watch.abort();
+    this.#watching.abort();
     this.#worker.terminate();
     for (const reject of this.#pending) {
       reject(this.#lost(reason));

@@ -1,7 +1,7 @@
 /** Settings of the page: as onnxruntime's `env`, restricted to what trainweb has. */
 
 import type { SnapshotChoice } from "./boot.js";
-import { PYODIDE_VERSION, VERSION } from "./version.js";
+import { VERSION } from "./version.js";
 
 export type LogLevel = "verbose" | "info" | "warning" | "error" | "fatal";
 
@@ -22,10 +22,10 @@ export interface WasmFlags {
 }
 
 export interface PyodideFlags {
-  /** URL prefix of the Pyodide distribution, with a trailing slash. */
-  indexURL: string;
+  /** URL prefix of a Pyodide distribution; null: the Pyodide in this package. */
+  indexURL: string | null;
   /**
-   * Start Python from a memory snapshot: several MB more to fetch, but many times as fast to start. "auto" does
+   * Start Python from a memory snapshot: 2 MB more to fetch, but many times as fast to start. "auto" does
    * so unless the browser tells of a slow or metered network. Where it does not fit Pyodide's version,
    * Python starts plainly.
    */
@@ -38,7 +38,7 @@ class Env {
   readonly wasm: WasmFlags = { numThreads: 0, simd: true };
 
   readonly pyodide: PyodideFlags = {
-    indexURL: `https://cdn.jsdelivr.net/pyodide/v${PYODIDE_VERSION}/full/`,
+    indexURL: null,
     snapshot: "auto",
   };
 

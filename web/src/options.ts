@@ -62,10 +62,7 @@ export function resolveOptions(options: unknown): ResolvedOptions {
     settings: {
       indexURL: absolutePrefix(env.pyodide.indexURL, "env.pyodide.indexURL"),
       snapshot: env.pyodide.snapshot,
-      wasmPrefix:
-        env.wasm.wasmPaths === undefined
-          ? null
-          : absolutePrefix(env.wasm.wasmPaths, "env.wasm.wasmPaths"),
+      wasmPrefix: absolutePrefix(env.wasm.wasmPaths, "env.wasm.wasmPaths"),
       threads: resolveThreads(given.threads),
       reproducible,
     },
@@ -151,8 +148,11 @@ function checkExtra(extra: unknown, seen: Set<object>): void {
   seen.delete(extra);
 }
 
-/** A folder's URL, absolute because the worker may lie elsewhere, with the slash that it needs. */
-function absolutePrefix(prefix: string, name: string): string {
+/** A folder's URL, absolute because the worker may lie elsewhere, with the slash that it needs; null for none. */
+function absolutePrefix(prefix: string | null | undefined, name: string): string | null {
+  if (prefix === null || prefix === undefined) {
+    return null;
+  }
   if (typeof prefix !== "string" || prefix === "") {
     throw new TypeError(`${name} must be a URL prefix, got ${String(prefix)}.`);
   }

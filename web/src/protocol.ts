@@ -45,8 +45,8 @@ export interface Fetch {
 
 /** How a worker sets itself up. */
 export interface WorkerSettings {
-  /** Prefix of the Pyodide distribution, absolute. */
-  readonly indexURL: string;
+  /** Prefix of a Pyodide distribution, absolute; null: Pyodide lies beside the worker script. */
+  readonly indexURL: string | null;
   /** Whether Python starts from the snapshot. */
   readonly snapshot: SnapshotChoice;
   /** Prefix of the kernels, absolute; null: beside the worker script. */

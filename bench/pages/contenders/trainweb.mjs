@@ -33,7 +33,6 @@ function kernelMemory() {
 
 export async function create(env) {
   const { TrainingSession, Tensor, env: settings } = await import("/dist/index.js");
-  settings.pyodide.indexURL = "/pyodide/";
   settings.wasm.numThreads = env.threads;
   settings.logLevel = "info";
   const { reproducible, cache, bundle } = env.query;

@@ -5,7 +5,6 @@ const source = new URL(location.href).searchParams.get("package") ?? "/dist/inde
 const trainweb = await import(source);
 
 const { env, Tensor, TrainingSession } = trainweb;
-env.pyodide.indexURL = "/pyodide/";
 
 const ARRAYS = {
   float32: Float32Array, float64: Float64Array, int32: Int32Array, uint8: Uint8Array,

@@ -101,7 +101,6 @@ function configureBackend(): void {
   const cores = navigator.hardwareConcurrency || 1;
   const threads = self.crossOriginIsolated ? positive("threads", Math.min(MAX_THREADS, cores)) : 1;
   env.wasm.numThreads = threads;
-  env.pyodide.indexURL = new URL("../pyodide/", location.href).href;
   const facts = [
     "WebAssembly SIMD",
     threads === 1 ? "1 thread" : `${threads} threads`,

@@ -1,5 +1,6 @@
-/* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): blocks of B and,
- * where its rows are not contiguous, of A are packed into panels that a register tile then streams. */
+/* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). A register tile takes
+ * rows of A that are contiguous along the depth, and eight columns of B from the first-level cache: the first tile of these
+ * columns reads B where it lies and leaves a packed copy to the others. A is packed only where its rows are not contiguous. */
 #include "gemm.h"
 
 #include "parallel.h"
@@ -15,12 +16,13 @@ typedef struct {
     bool add, relu;
 } tile_out;
 
-/* One block [kc] of the depth of [mc, nc] of the product. */
+/* One block [kc] of the depth of mc rows of the product. */
 typedef struct {
     const gemm_problem *problem;
-    int32_t m0, mc, n0, nc, k0, kc;
-    bool a_rows; /* read a in place: its rows are contiguous */
-    float *packed_a, *packed_b;
+    int32_t m0, mc, k0, kc;
+    const float *a; /* its rows are contiguous along the depth */
+    int32_t a_row;
+    float *packed_a;
     tile_out out;
     row_split rows; /* of mc */
     int32_t row_chunks, col_chunks;
@@ -44,23 +46,7 @@ static void pack_any(float *out, int32_t width, const float *src, int32_t lines,
     }
 }
 
-/* Lines lie side by side: copy `width` floats (a multiple of 4) per k. */
-TW_INLINE void pack_copy(const int32_t width, float *out, const float *src, int32_t step, int32_t k) {
-    for (int32_t p = 0; p < k; p++, out += width, src += step) {
-        UNROLL for (int32_t i = 0; i < width; i += 4) store4(out + i, load4(src + i));
-    }
-}
-
-/* The same for 4 to 8 lines: the second four overlap the first. */
-TW_INLINE void pack_copy_rows(const int32_t lines, float *out, const float *src, int32_t step, int32_t k) {
-    for (int32_t p = 0; p < k; p++, out += lines, src += step) {
-        f32x4 low = load4(src), high = load4(src + lines - 4);
-        store4(out, low);
-        if (lines > 4) store4(out + lines - 4, high);
-    }
-}
-
-/* Lines are contiguous along k: transpose. */
+/* The same where all lines are there and contiguous along k: transpose. */
 TW_INLINE void pack_transposed(const int32_t width, float *out, const float *src, int32_t line, int32_t k) {
     int32_t p = 0;
     for (; p + 4 <= k; p += 4, out += 4 * width) {
@@ -74,16 +60,9 @@ TW_INLINE void pack_transposed(const int32_t width, float *out, const float *src
     pack_any(out, width, src + p, width, line, 1, k - p);
 }
 
+/* A panel of b that no tile can read in place. */
 static void pack_panel(float *out, int32_t width, const float *src, int32_t lines, int32_t line, int32_t step, int32_t k) {
-    if (lines == 8 && width == 8 && line == 1) {
-        pack_copy(8, out, src, step, k);
-    } else if (lines == 4 && width == 4 && line == 1) {
-        pack_copy(4, out, src, step, k);
-    } else if (lines == 6 && width == 6 && line == 1) {
-        pack_copy_rows(6, out, src, step, k);
-    } else if (lines == 5 && width == 5 && line == 1) {
-        pack_copy_rows(5, out, src, step, k);
-    } else if (lines == 8 && width == 8 && step == 1) {
+    if (lines == 8 && width == 8 && step == 1) {
         pack_transposed(8, out, src, line, k);
     } else if (lines == 4 && width == 4 && step == 1) {
         pack_transposed(4, out, src, line, k);
@@ -92,46 +71,30 @@ static void pack_panel(float *out, int32_t width, const float *src, int32_t line
     }
 }
 
-/* Where lines lie side by side, a task packs a few steps of the depth for all panels: memory is then read in long runs.
-   Where they are contiguous along the depth, it packs a few panels. */
-enum { PANELS_AT_A_TIME = 8, DEPTH_AT_A_TIME = 16 };
-
-typedef struct {
-    int32_t first, end, k, depth; /* panels; steps of the depth */
-} pack_range;
-
-static int32_t pack_tasks(int32_t line, int32_t panels, int32_t kc) {
-    return line == 1 ? ceil_div(kc, DEPTH_AT_A_TIME) : ceil_div(panels, PANELS_AT_A_TIME);
-}
-
-static pack_range pack_task(int32_t line, int32_t panels, int32_t kc, int32_t chunk) {
-    if (line == 1) {
-        int32_t k = chunk * DEPTH_AT_A_TIME;
-        return (pack_range){0, panels, k, min_i32(DEPTH_AT_A_TIME, kc - k)};
-    }
-    int32_t first = chunk * PANELS_AT_A_TIME;
-    return (pack_range){first, min_i32(panels, first + PANELS_AT_A_TIME), 0, kc};
-}
-
-static void pack_b_chunk(const void *args, int32_t chunk) {
-    const gemm_block *b = args;
-    const gemm_problem *p = b->problem;
-    pack_range r = pack_task(p->b_col, ceil_div(b->nc, TILE_COLS), b->kc, chunk);
-    for (int32_t i = r.first; i < r.end; i++) {
-        int32_t col = i * TILE_COLS, lines = min_i32(TILE_COLS, b->nc - col), width = lines > 4 ? 8 : 4;
-        const float *src = p->b + (b->n0 + col) * p->b_col + (b->k0 + r.k) * p->b_row;
-        pack_panel(b->packed_b + col * b->kc + r.k * width, width, src, lines, p->b_col, p->b_row, r.depth);
-    }
-}
+/* A task packs the rows of a for DEPTH steps; it reads whole lines of memory at once. */
+enum { DEPTH_AT_A_TIME = 16 };
 
 static void pack_a_chunk(const void *args, int32_t chunk) {
     const gemm_block *b = args;
     const gemm_problem *p = b->problem;
-    pack_range r = pack_task(p->a_row, b->rows.count, b->kc, chunk);
-    for (int32_t i = r.first; i < r.end; i++) {
-        int32_t row = split_start(&b->rows, i), rows = split_height(&b->rows, i);
-        const float *src = p->a + (b->m0 + row) * p->a_row + (b->k0 + r.k) * p->a_col;
-        pack_panel(b->packed_a + row * b->kc + r.k * rows, rows, src, rows, p->a_row, p->a_col, r.depth);
+    int32_t k = chunk * DEPTH_AT_A_TIME, depth = min_i32(DEPTH_AT_A_TIME, b->kc - k);
+    int32_t fours = p->a_row == 1 ? depth & ~3 : 0, rows = b->mc & ~3, line = b->a_row, step = p->a_col;
+    const float *src = p->a + b->m0 * p->a_row + (b->k0 + k) * step;
+    float *out = b->packed_a + k;
+    for (int32_t q = 0; q < fours; q += 4) {
+        const float *s0 = src + q * step, *s1 = s0 + step, *s2 = s1 + step, *s3 = s2 + step;
+        float *d = out + q;
+        for (int32_t i = 0; i < rows; i += 4, s0 += 4, s1 += 4, s2 += 4, s3 += 4, d += line) {
+            f32x4 x[4] = {load4(s0), load4(s1), load4(s2), load4(s3)};
+            transpose4(&x[0], &x[1], &x[2], &x[3]);
+            store4(d, x[0]);
+            store4(d += line, x[1]);
+            store4(d += line, x[2]);
+            store4(d += line, x[3]);
+        }
+    }
+    for (int32_t i = 0; i < b->mc; i++) {
+        for (int32_t q = i < rows ? fours : 0; q < depth; q++) out[i * line + q] = src[i * p->a_row + q * step];
     }
 }
 
@@ -178,21 +141,29 @@ static __attribute__((noinline)) void finish_tile(const float *t, int32_t ldt, i
     }
 }
 
+/* Tiles of equal height below each other. */
+typedef struct {
+    int32_t k, count, row, col, cols;
+    const float *a, *b;
+    int32_t a_row, b_row; /* b_row: of b where it lies, for the tile that packs it */
+    float *packed;        /* panel of b, and behind it room for one tile */
+    const tile_out *out;
+} tile_run;
+
 /* A whole tile of c' (the operands were exchanged): 4 to 6 neighbouring floats for each of the tile's columns. */
 TW_INLINE void store_transposed(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_out *o,
                                 int32_t row, int32_t col) {
-    f32x4 alpha = splat(o->alpha), zero = splat(0);
-    UNROLL for (int32_t i = 0; i < rows; i++) {
-        UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = mul4(acc[i][j], alpha);
-    }
+    const int32_t c_col = o->c_col;
+    const bool add = o->add, relu = o->relu;
+    f32x4 zero = splat(0);
     if (o->bias) {
         UNROLL for (int32_t i = 0; i < rows; i++) {
             f32x4 bias = splat(o->beta * o->bias[(row + i) * o->bias_row]);
             UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = add4(acc[i][j], bias);
         }
     }
+    float *c = o->c + row + col * c_col;
     UNROLL for (int32_t j = 0; j < vecs; j++) {
-        float *c = o->c + row + (col + 4 * j) * o->c_col;
         f32x4 head[4] = {acc[0][j], acc[1][j], acc[2][j], acc[3][j]}, tail[4];
         transpose4(&head[0], &head[1], &head[2], &head[3]);
         if (rows > 4) {
@@ -202,69 +173,72 @@ TW_INLINE void store_transposed(const int32_t rows, const int32_t vecs, f32x4 ac
             tail[2] = wasm_i32x4_shuffle(x, y, 2, 6, 3, 7);
             tail[3] = wasm_i32x4_shuffle(x, y, 3, 7, 2, 6);
         }
-        UNROLL for (int32_t i = 0; i < 4; i++, c += o->c_col) {
-            if (o->add) head[i] = add4(head[i], load4(c));
-            if (o->relu) head[i] = wasm_f32x4_pmax(head[i], zero);
+        UNROLL for (int32_t i = 0; i < 4; i++, c += c_col) {
+            if (add) head[i] = add4(head[i], load4(c));
+            if (relu) head[i] = wasm_f32x4_pmax(head[i], zero);
             store4(c, head[i]);
             if (rows <= 4) continue;
-            if (o->add) tail[i] = add4(tail[i], rows > 5 ? wasm_v128_load64_zero(c + 4) : wasm_v128_load32_zero(c + 4));
-            if (o->relu) tail[i] = wasm_f32x4_pmax(tail[i], zero);
+            if (add) tail[i] = add4(tail[i], rows > 5 ? wasm_v128_load64_zero(c + 4) : wasm_v128_load32_zero(c + 4));
+            if (relu) tail[i] = wasm_f32x4_pmax(tail[i], zero);
             if (rows > 5) wasm_v128_store64_lane(c + 4, tail[i], 0);
             else wasm_v128_store32_lane(c + 4, tail[i], 0);
         }
     }
 }
 
-TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_out *o, int32_t row,
-                            int32_t col, int32_t cols) {
-    if (rows >= 4 && o->c_row == 1 && o->c_col != 1 && cols == 4 * vecs && (!o->bias || o->bias_col == 0)) {
-        store_transposed(rows, vecs, acc, o, row, col);
-        return;
-    }
-    if (o->c_col != 1 || cols != 4 * vecs || (o->bias && (o->bias_row != 0 || o->bias_col != 1))) {
-        float t[8 * TILE_COLS];
-        UNROLL for (int32_t i = 0; i < rows; i++) {
-            UNROLL for (int32_t j = 0; j < vecs; j++) store4(t + (i * vecs + j) * 4, acc[i][j]);
-        }
-        finish_tile(t, 4 * vecs, rows, cols, o, row, col);
-        return;
-    }
-    float *c = o->c + row * o->c_row + col;
-    f32x4 alpha = splat(o->alpha);
-    UNROLL for (int32_t i = 0; i < rows; i++) {
-        UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = mul4(acc[i][j], alpha);
-    }
-    if (o->add) {
-        UNROLL for (int32_t i = 0; i < rows; i++) {
-            UNROLL for (int32_t j = 0; j < vecs; j++) {
-                acc[i][j] = add4(acc[i][j], load4(c + i * o->c_row + 4 * j));
+TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_run *r, int32_t row) {
+    const tile_out *o = r->out;
+    const bool whole = r->cols == 4 * vecs;
+    if (whole && o->c_col == 1 && (!o->bias || (o->bias_row == 0 && o->bias_col == 1))) {
+        const int32_t c_row = o->c_row;
+        float *c = o->c + row * c_row + r->col;
+        if (o->alpha != 1) {
+            UNROLL for (int32_t i = 0; i < rows; i++) {
+                UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = mul4(acc[i][j], splat(o->alpha));
             }
         }
-    }
-    if (o->bias) {
-        UNROLL for (int32_t j = 0; j < vecs; j++) {
-            f32x4 bias = mul4(splat(o->beta), load4(o->bias + col + 4 * j));
-            UNROLL for (int32_t i = 0; i < rows; i++) acc[i][j] = add4(acc[i][j], bias);
+        if (o->add) {
+            UNROLL for (int32_t i = 0; i < rows; i++) {
+                UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = add4(acc[i][j], load4(c + i * c_row + 4 * j));
+            }
         }
-    }
-    if (o->relu) {
-        f32x4 zero = splat(0);
-        UNROLL for (int32_t i = 0; i < rows; i++) {
-            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = wasm_f32x4_pmax(acc[i][j], zero);
+        if (o->bias) {
+            UNROLL for (int32_t j = 0; j < vecs; j++) {
+                f32x4 bias = mul4(splat(o->beta), load4(o->bias + r->col + 4 * j));
+                UNROLL for (int32_t i = 0; i < rows; i++) acc[i][j] = add4(acc[i][j], bias);
+            }
         }
+        if (o->relu) {
+            UNROLL for (int32_t i = 0; i < rows; i++) {
+                UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = wasm_f32x4_pmax(acc[i][j], splat(0));
+            }
+        }
+        UNROLL for (int32_t i = 0; i < rows; i++, c += c_row) {
+            UNROLL for (int32_t j = 0; j < vecs; j++) store4(c + 4 * j, acc[i][j]);
+        }
+        return;
     }
+    if (rows >= 4 && whole && o->c_row == 1 && o->alpha == 1 && (!o->bias || o->bias_col == 0)) {
+        store_transposed(rows, vecs, acc, o, row, r->col);
+        return;
+    }
+    float *t = r->packed + TILE_COLS * r->k;
     UNROLL for (int32_t i = 0; i < rows; i++) {
-        UNROLL for (int32_t j = 0; j < vecs; j++) store4(c + i * o->c_row + 4 * j, acc[i][j]);
+        UNROLL for (int32_t j = 0; j < vecs; j++) store4(t + (i * vecs + j) * 4, acc[i][j]);
     }
+    finish_tile(t, 4 * vecs, rows, r->cols, o, row, r->col);
 }
 
 /* One step of the depth at constant offset u. */
-TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool in_place, const int32_t u,
-                         const float *const line[TILE_ROWS], const float *b, f32x4 acc[TILE_ROWS][2]) {
+TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool packs, const int32_t u,
+                         const float *const line[TILE_ROWS], const float *b, float *packed, f32x4 acc[TILE_ROWS][2]) {
     f32x4 bv[2];
-    UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * (u * vecs + j));
+    UNROLL for (int32_t j = 0; j < vecs; j++) {
+        bv[j] = load4(b + 4 * j);
+        if (packs) store4(packed + 4 * (u * vecs + j), bv[j]);
+    }
     UNROLL for (int32_t i = 0; i < rows; i++) {
-        f32x4 av = load_splat(in_place ? line[i] + u : line[0] + u * rows + i);
+        f32x4 av = load_splat(line[i] + u);
         UNROLL for (int32_t j = 0; j < vecs; j++) {
             acc[i][j] = madd(av, bv[j], acc[i][j]);
             IN_ORDER(acc[i][j]);
@@ -272,36 +246,41 @@ TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool in_p
     }
 }
 
-/* a(i, p) = a[i * row + p] if `in_place`, else a[i + p * rows]; b(p, j) = b[p * 4 * vecs + j]. */
-TW_INLINE void tile(const int32_t rows, const int32_t vecs, const bool in_place, int32_t k, const float *a, int32_t a_row,
-                    const float *b, const tile_out *o, int32_t row, int32_t col, int32_t cols) {
-    f32x4 acc[TILE_ROWS][2];
-    const float *line[TILE_ROWS];
-    const int32_t lines = in_place ? rows : 1, step = in_place ? 1 : rows;
-    UNROLL for (int32_t i = 0; i < rows; i++) {
-        UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
+/* a(i, p) = a[i * a_row + p]; b(p, j) = packed[p * 4 * vecs + j], or b[p * b_row + j], which it `packs`. */
+TW_INLINE void tiles(const int32_t rows, const int32_t vecs, const bool packs, const tile_run *r) {
+    const int32_t a_row = r->a_row, b_row = packs ? r->b_row : 4 * vecs;
+    const float *a = r->a;
+    for (int32_t n = r->count, row = r->row; n; n--, row += rows, a += rows * a_row) {
+        f32x4 acc[TILE_ROWS][2];
+        const float *line[TILE_ROWS], *b = packs ? r->b : r->packed;
+        float *packed = r->packed;
+        int32_t k = r->k;
+        UNROLL for (int32_t i = 0; i < rows; i++) {
+            line[i] = a + i * a_row;
+            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
+        }
+        for (; k >= 4; k -= 4, packed += 16 * vecs) {
+            if (packs) {
+                UNROLL for (int32_t u = 0; u < 4; u++, b += b_row) tile_step(rows, vecs, true, u, line, b, packed, acc);
+            } else {
+                UNROLL for (int32_t u = 0; u < 4; u++) tile_step(rows, vecs, false, u, line, b + 4 * vecs * u, 0, acc);
+                b += 16 * vecs;
+            }
+            UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
+        }
+        for (; k; k--, b += b_row, packed += 4 * vecs) {
+            tile_step(rows, vecs, packs, 0, line, b, packed, acc);
+            UNROLL for (int32_t i = 0; i < rows; i++) line[i]++;
+        }
+        store_tile(rows, vecs, acc, r, row);
     }
-    UNROLL for (int32_t i = 0; i < lines; i++) line[i] = a + i * a_row;
-    for (; k >= 4; k -= 4, b += 16 * vecs) {
-        UNROLL for (int32_t u = 0; u < 4; u++) tile_step(rows, vecs, in_place, u, line, b, acc);
-        UNROLL for (int32_t i = 0; i < lines; i++) line[i] += 4 * step;
-    }
-    for (; k; k--, b += 4 * vecs) {
-        tile_step(rows, vecs, in_place, 0, line, b, acc);
-        UNROLL for (int32_t i = 0; i < lines; i++) line[i] += step;
-    }
-    store_tile(rows, vecs, acc, o, row, col, cols);
 }
 
-#define TILE_PARAMS                                                                                                     \
-    int32_t k, const float *a, int32_t a_row, const float *b, const tile_out *o, int32_t row, int32_t col, int32_t cols
-#define TILE_ARGS k, a, a_row, b, o, row, col, cols
 #define TILE(rows)                                                                                                      \
-    static void tile_##rows##x8_packed(TILE_PARAMS) { tile(rows, 2, false, TILE_ARGS); }                                \
-    static void tile_##rows##x8_rows(TILE_PARAMS) { tile(rows, 2, true, TILE_ARGS); }                                   \
-    static void tile_##rows##x4_packed(TILE_PARAMS) { tile(rows, 1, false, TILE_ARGS); }                                \
-    static void tile_##rows##x4_rows(TILE_PARAMS) { tile(rows, 1, true, TILE_ARGS); }
-#define TILE_ENTRY(rows) {{tile_##rows##x8_packed, tile_##rows##x8_rows}, {tile_##rows##x4_packed, tile_##rows##x4_rows}}
+    static void tiles_##rows##x8(const tile_run *r) { tiles(rows, 2, false, r); }                                       \
+    static void tiles_##rows##x8_packing(const tile_run *r) { tiles(rows, 2, true, r); }                                \
+    static void tiles_##rows##x4(const tile_run *r) { tiles(rows, 1, false, r); }
+#define TILE_ENTRY(rows) {tiles_##rows##x8, tiles_##rows##x8_packing, tiles_##rows##x4}
 
 TILE(1)
 TILE(2)
@@ -312,8 +291,9 @@ TILE(5)
 TILE(6)
 #endif
 
-typedef void (*tile_fn)(TILE_PARAMS);
-static const tile_fn tiles[TILE_ROWS][2][2] = {
+typedef void (*tiles_fn)(const tile_run *r);
+enum { WIDE, WIDE_PACKING, NARROW };
+static const tiles_fn tiles_of[TILE_ROWS][3] = {
     TILE_ENTRY(1), TILE_ENTRY(2), TILE_ENTRY(3), TILE_ENTRY(4),
 #ifdef TW_RELAXED
     TILE_ENTRY(5), TILE_ENTRY(6),
@@ -323,17 +303,24 @@ static const tile_fn tiles[TILE_ROWS][2][2] = {
 static void compute_chunk(const void *args, int32_t chunk) {
     const gemm_block *b = args;
     const gemm_problem *p = b->problem;
-    int32_t blocks = b->rows.count, panels = ceil_div(b->nc, TILE_COLS);
+    int32_t blocks = b->rows.count, panels = ceil_div(p->n, TILE_COLS);
     int32_t rc = chunk / b->col_chunks, cc = chunk % b->col_chunks;
     int32_t first_block = rc * blocks / b->row_chunks, end_block = (rc + 1) * blocks / b->row_chunks;
     int32_t first_panel = cc * panels / b->col_chunks, end_panel = (cc + 1) * panels / b->col_chunks;
+    tile_run r = {.k = b->kc, .a_row = b->a_row, .b_row = p->b_row, .packed = thread_scratch(), .out = &b->out};
     for (int32_t panel = first_panel; panel < end_panel; panel++) {
-        int32_t col = panel * TILE_COLS, cols = min_i32(TILE_COLS, b->nc - col);
-        const float *pb = b->packed_b + col * b->kc;
-        for (int32_t i = first_block; i < end_block; i++) {
-            int32_t row = split_start(&b->rows, i), rows = split_height(&b->rows, i);
-            const float *pa = b->a_rows ? p->a + (b->m0 + row) * p->a_row + b->k0 : b->packed_a + row * b->kc;
-            tiles[rows - 1][cols <= 4][b->a_rows](b->kc, pa, p->a_row, pb, &b->out, b->m0 + row, b->n0 + col, cols);
+        r.col = panel * TILE_COLS;
+        r.cols = min_i32(TILE_COLS, p->n - r.col);
+        r.b = p->b + r.col * p->b_col + b->k0 * p->b_row;
+        int32_t kind = r.cols <= 4 ? NARROW : r.cols == 8 && p->b_col == 1 ? WIDE_PACKING : WIDE;
+        if (kind != WIDE_PACKING) pack_panel(r.packed, kind == WIDE ? 8 : 4, r.b, r.cols, p->b_col, p->b_row, b->kc);
+        for (int32_t i = first_block; i < end_block; i += r.count) {
+            int32_t height = split_height(&b->rows, i), row = split_start(&b->rows, i);
+            r.count = kind == WIDE_PACKING ? 1 : (i < b->rows.longer ? min_i32(b->rows.longer, end_block) : end_block) - i;
+            r.row = b->m0 + row;
+            r.a = b->a + row * b->a_row;
+            tiles_of[height - 1][kind](&r);
+            if (kind == WIDE_PACKING) kind = WIDE;
         }
     }
 }
@@ -343,12 +330,12 @@ static void compute_chunk(const void *args, int32_t chunk) {
 /* Multiply-adds a chunk should hold at least: 20 us of work against a fork-join of up to 10. */
 enum { CHUNK_WORK = 1 << 19, CHUNKS = 16 };
 
-/* Chunks of a block depend on its shape only; rows first, since the panels of b are shared by all rows. */
+/* Chunks of a block depend on its shape only; columns first, since every chunk of rows packs the panels of b again. */
 static void split_block(gemm_block *b) {
-    double work = (double)b->mc * b->nc * b->kc;
+    double work = (double)b->mc * b->problem->n * b->kc;
     int32_t want = work < (double)CHUNKS * CHUNK_WORK ? (int32_t)(work / CHUNK_WORK) : CHUNKS;
-    b->row_chunks = max_i32(1, min_i32(want, b->rows.count / 4));
-    b->col_chunks = max_i32(1, min_i32(ceil_div(want, b->row_chunks), ceil_div(b->nc, TILE_COLS) / 4));
+    b->col_chunks = max_i32(1, min_i32(want, ceil_div(b->problem->n, TILE_COLS) / 2));
+    b->row_chunks = max_i32(1, min_i32(ceil_div(want, b->col_chunks), b->rows.count / 4));
 }
 
 /* ---- matrix times vector ---- */
@@ -474,8 +461,7 @@ static void fill_without_product(const gemm_problem *p) {
     }
 }
 
-static void gemm_blocked(const gemm_problem *problem, float *packed_b, float *packed_a, int32_t nc_max, int32_t mc_max,
-                         run_fn run) {
+static void gemm_blocked(const gemm_problem *problem, float *packed_a, run_fn run) {
     if (problem->m == 0 || problem->n == 0) return;
     if (problem->k == 0) {
         fill_without_product(problem);
@@ -484,43 +470,37 @@ static void gemm_blocked(const gemm_problem *problem, float *packed_b, float *pa
     gemm_problem p = problem->n == 1 ? exchanged(problem) : *problem;
     if (vector_product(&p, run)) return;
     p = cheaper_side(problem);
-    int32_t k_blocks = ceil_div(p.k, GEMM_KC), n_blocks = ceil_div(p.n, nc_max), m_blocks = ceil_div(p.m, mc_max);
-    int32_t kc = ceil_div(p.k, k_blocks), mc = ceil_div(p.m, m_blocks);
-    int32_t nc = min_i32(nc_max, ceil_div(ceil_div(p.n, n_blocks), TILE_COLS) * TILE_COLS);
-    gemm_block b = {.problem = &p, .a_rows = p.a_col == 1, .packed_b = packed_b, .packed_a = packed_a};
-    for (b.n0 = 0; b.n0 < p.n; b.n0 += nc) {
-        b.nc = min_i32(nc, p.n - b.n0);
-        for (b.k0 = 0; b.k0 < p.k; b.k0 += kc) {
-            b.kc = min_i32(kc, p.k - b.k0);
-            bool first = b.k0 == 0, last = b.k0 + b.kc == p.k;
-            b.out = (tile_out){p.c, p.c_row, p.c_col, last ? p.bias : 0, p.bias_row, p.bias_col, p.alpha, p.beta,
-                               !first || p.accumulate, last && p.activation == ACTIVATION_RELU};
-            run(pack_b_chunk, &b, pack_tasks(p.b_col, ceil_div(b.nc, TILE_COLS), b.kc));
-            for (b.m0 = 0; b.m0 < p.m; b.m0 += mc) {
-                b.mc = min_i32(mc, p.m - b.m0);
-                b.rows = split_rows(b.mc);
-                if (!b.a_rows) run(pack_a_chunk, &b, pack_tasks(p.a_row, b.rows.count, b.kc));
-                split_block(&b);
-                run(compute_chunk, &b, b.row_chunks * b.col_chunks);
+    int32_t kc = ceil_div(p.k, ceil_div(p.k, GEMM_KC)), mc = ceil_div(p.m, ceil_div(p.m, GEMM_MC));
+    gemm_block b = {.problem = &p, .packed_a = packed_a};
+    for (b.k0 = 0; b.k0 < p.k; b.k0 += kc) {
+        b.kc = min_i32(kc, p.k - b.k0);
+        bool first = b.k0 == 0, last = b.k0 + b.kc == p.k;
+        b.out = (tile_out){p.c, p.c_row, p.c_col, last ? p.bias : 0, p.bias_row, p.bias_col, p.alpha, p.beta,
+                           !first || p.accumulate, last && p.activation == ACTIVATION_RELU};
+        for (b.m0 = 0; b.m0 < p.m; b.m0 += mc) {
+            b.mc = min_i32(mc, p.m - b.m0);
+            b.rows = split_rows(b.mc);
+            if (p.a_col == 1) {
+                b.a = p.a + b.m0 * p.a_row + b.k0;
+                b.a_row = p.a_row;
+            } else {
+                b.a = packed_a;
+                b.a_row = b.kc + GEMM_ROW_PADDING;
+                run(pack_a_chunk, &b, ceil_div(b.kc, DEPTH_AT_A_TIME));
             }
+            split_block(&b);
+            run(compute_chunk, &b, b.row_chunks * b.col_chunks);
         }
     }
 }
 
-/* Blocks that fit thread_scratch. */
-enum { GEMM_MC = 384, SERIAL_NC = 256, SERIAL_MC = 256 };
-_Static_assert(GEMM_KC * (SERIAL_NC + SERIAL_MC) * 4 <= THREAD_SCRATCH_BYTES, "blocks of gemm_serial");
-_Static_assert(GEMM_MC <= GEMM_PACKED_A, "rows that are packed at a time");
+/* A panel of b and one tile; gemm_serial packs a behind them. */
+enum { PANEL_FLOATS = GEMM_KC * TILE_COLS + 64 };
+_Static_assert((PANEL_FLOATS + GEMM_MC * (GEMM_KC + GEMM_ROW_PADDING)) * 4 <= THREAD_SCRATCH_BYTES, "blocks of gemm_serial");
 
-void gemm_serial(const gemm_problem *problem) {
-    float *scratch = thread_scratch();
-    gemm_blocked(problem, scratch, scratch + GEMM_KC * SERIAL_NC, SERIAL_NC, SERIAL_MC, run_here);
-}
+void gemm_serial(const gemm_problem *problem) { gemm_blocked(problem, thread_scratch() + PANEL_FLOATS, run_here); }
 
-void gemm_parallel(const gemm_problem *problem, float *packed) {
-    int32_t wide = min_i32((max_i32(problem->m, problem->n) + 3) & ~3, GEMM_NC);
-    gemm_blocked(problem, packed, packed + min_i32(problem->k, GEMM_KC) * wide, GEMM_NC, GEMM_MC, parallel_for);
-}
+void gemm_parallel(const gemm_problem *problem, float *packed) { gemm_blocked(problem, packed, parallel_for); }
 
 /* ---- the kernel ---- */
 

@@ -7,8 +7,8 @@
 
 enum { ACTIVATION_NONE = 0, ACTIVATION_RELU = 1 };
 
-/* The blocks that are packed at a time; kernels.def sizes its scratch by them. */
-enum { GEMM_KC = 512, GEMM_NC = 1024, GEMM_PACKED_A = 512 };
+/* Rows and depth of a that are packed at a time, and what parts the rows; kernels.def sizes its scratch by them. */
+enum { GEMM_MC = 384, GEMM_KC = 512, GEMM_ROW_PADDING = 16 };
 
 /* c(m,n) = activation(alpha * sum_k a(m,k) b(k,n) + beta * bias(m,n) + (accumulate ? c(m,n) : 0)); strides in floats. */
 typedef struct {
@@ -28,7 +28,6 @@ typedef struct {
 /* Runs in the calling thread with its thread_scratch. */
 void gemm_serial(const gemm_problem *problem);
 
-/* Runs on all threads; with s = max(m, n) rounded up to 4, `packed` holds min(k, GEMM_KC) * (min(s, GEMM_NC) + min(2 * s,
-   GEMM_PACKED_A)) floats. */
+/* Runs on all threads; `packed` holds (min(k, GEMM_KC) + GEMM_ROW_PADDING) * min(max(m, n), GEMM_MC) floats. */
 void gemm_parallel(const gemm_problem *problem, float *packed);
 #endif

@@ -3,6 +3,7 @@
    at a fixed offset, so that a register tile of output channels x output columns streams weights and offsets. */
 #include "conv.h"
 
+#include "conv_direct.h"
 #include "parallel.h"
 #include "tile.h"
 #include "winograd.h"
@@ -23,6 +24,16 @@ conv_reach reach_of(const conv_axis *a) {
     conv_reach r = {a->shift_first + min_i32(width, 0), width < 0 ? -width : width, a->step, a->step, a->source};
     if (a->taps > 1) r.grid = gcd(a->step, step);
     return r;
+}
+
+void widen_reach(conv_reach *r, int32_t *taps, const conv_axis *axis) {
+    if (!axis->taps) return;
+    conv_reach other = reach_of(axis);
+    int32_t end = other.min + other.span;
+    if (*taps) end = max_i32(end, r->min + r->span), other.min = min_i32(r->min, other.min);
+    r->min = other.min;
+    r->span = end - other.min;
+    *taps = max_i32(*taps, axis->taps);
 }
 
 conv_layout layout_box(const conv_reach reach[3], int32_t rows, int32_t cols) {
@@ -49,20 +60,11 @@ static void zero_floats(float *out, int32_t n) {
     for (; i < n; i++) out[i] = 0;
 }
 
-/* out[i] = line[i * step] for lo <= i < hi, zero elsewhere below n. The last vector overlaps the one before. */
+/* out[i] = line[i * step] for lo <= i < hi, zero elsewhere below n. */
 TW_INLINE void gather_line(const float *line, const int32_t step, float *out, int32_t lo, int32_t hi, int32_t n) {
     for (int32_t i = 0; i < lo; i++) out[i] = 0;
-    int32_t i = lo;
-    if (step <= 2 && hi - lo >= 4) {
-        for (; i < hi; i += 4) {
-            int32_t at = min_i32(i, hi - 4);
-            const float *from = line + at * step;
-            store4(out + at, step == 1 ? load4(from) : wasm_i32x4_shuffle(load4(from), load4(from + 3), 0, 2, 5, 7));
-        }
-        i = hi;
-    }
-    for (; i < hi; i++) out[i] = line[i * step];
-    for (; i < n; i++) out[i] = 0;
+    copy_line(line, step, out, lo, hi);
+    for (int32_t i = hi; i < n; i++) out[i] = 0;
 }
 
 /* The lines of one slot. */
@@ -284,8 +286,8 @@ static const tile_fn tiles[TILE_ROWS][2] = {
 
 /* Outputs i = first + q * stride of the data gradient meet the taps k with i + pad - k * dilation divisible by the
    stride: every (stride / gcd(stride, dilation))-th one. */
-static conv_axis gradient_axis(int32_t first, int32_t size, int32_t out, int32_t kernel, int32_t stride,
-                               int32_t dilation, int32_t pad) {
+conv_axis gradient_axis(int32_t first, int32_t size, int32_t out, int32_t kernel, int32_t stride, int32_t dilation,
+                        int32_t pad) {
     conv_axis a = {.count = first < size ? ceil_div(size - first, stride) : 0, .step = 1, .out_first = first,
                    .out_step = stride, .source = out, .out = size, .w_step = stride / gcd(stride, dilation)};
     while (a.w_first < a.w_step && (first + pad - (int64_t)a.w_first * dilation) % stride) a.w_first++;
@@ -316,17 +318,11 @@ static void join_classes(conv_pass *p) {
         conv_reach *r = &p->reach[i];
         *r = reach_of(&p->axis[i]);
         taps[i] = p->axis[i].taps;
-        int32_t end = r->min + r->span;
         for (int32_t first = 1; first < p->classes[i]; first++) {
             conv_axis axis = gradient_axis(first, p->axis[i].out, p->axis[i].source, p->kernel[i], p->stride[i],
                                            p->dilation[i], p->pad[i]);
-            if (!axis.taps) continue;
-            conv_reach other = reach_of(&axis);
-            r->min = taps[i] ? min_i32(r->min, other.min) : other.min;
-            end = taps[i] ? max_i32(end, other.min + other.span) : other.min + other.span;
-            taps[i] = max_i32(taps[i], axis.taps);
+            widen_reach(r, &taps[i], &axis);
         }
-        r->span = end - r->min;
     }
     p->max_taps = taps[0] * taps[1] * taps[2];
 }
@@ -525,13 +521,6 @@ void merge_pointwise_axes(conv_axis axis[3]) {
 
 /* ---- kernels ---- */
 
-/* 3x3 of stride 1 or 2, one group, two dimensions. kernels.def sizes `transformed` by the same conditions: no stricter
-   ones. */
-#define IS_PLAIN_3X3(a)                                                                                                \
-    ((a)->groups == 1 && (a)->kernel[0] == 1 && (a)->kernel[1] == 3 && (a)->kernel[2] == 3 && (a)->size[0] == 1 &&    \
-     (a)->out[0] == 1 && (a)->pad[0] == 0 && (a)->stride[0] == 1 && (a)->stride[1] == (a)->stride[2] &&               \
-     (a)->stride[1] <= 2 && (a)->dilation[0] == 1 && (a)->dilation[1] == 1 && (a)->dilation[2] == 1)
-
 int32_t kernel_conv_f32(const conv_f32_args *a) {
     winograd_shape shape = {a->stride[1], a->c, a->m, a->out[1], a->out[2], a->pad[1], a->pad[2], false};
     if (IS_PLAIN_3X3(a) && winograd_suits(&shape)) {
@@ -539,6 +528,14 @@ int32_t kernel_conv_f32(const conv_f32_args *a) {
                               a->x, a->w, a->bias, 9 * a->c, 9, false, a->accumulate != 0, a->activation == 1,
                               a->y, a->transformed};
         winograd_convolve(&conv);
+        return TW_OK;
+    }
+    int32_t cg = a->c / a->groups, mg = a->m / a->groups, taps = a->kernel[1] * a->kernel[2];
+    if (IS_PLANAR(a) && direct_suits(cg, mg, a->kernel + 1, a->stride[1], a->out[2])) {
+        direct_conv conv = {a->n, a->groups, cg, mg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},
+                            {a->kernel[1], a->kernel[2]}, {a->pad[1], a->pad[2]}, a->stride[1], a->x, a->w, a->bias,
+                            mg * cg * taps, cg * taps, taps, false, a->accumulate != 0, a->activation == 1, a->y};
+        direct_convolve(&conv);
         return TW_OK;
     }
     conv_pass p = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y, .n = a->n, .groups = a->groups,
@@ -589,6 +586,14 @@ int32_t kernel_conv_data_gradient_f32(const conv_data_gradient_f32_args *a) {
                               a->pad[2], a->dy, a->w, a->bias, 9, 9 * a->c, true, a->accumulate != 0,
                               a->activation == 1, a->dx, a->transformed};
         winograd_convolve(&conv);
+        return TW_OK;
+    }
+    int32_t cg = a->c / a->groups, mg = a->m / a->groups, taps = a->kernel[1] * a->kernel[2];
+    if (IS_PLANAR(a) && direct_suits(mg, cg, a->kernel + 1, a->stride[1], a->size[2])) {
+        direct_conv conv = {a->n, a->groups, mg, cg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},
+                            {a->kernel[1], a->kernel[2]}, {a->pad[1], a->pad[2]}, a->stride[1], a->dy, a->w, a->bias,
+                            mg * cg * taps, taps, cg * taps, true, a->accumulate != 0, a->activation == 1, a->dx};
+        direct_convolve(&conv);
         return TW_OK;
     }
     conv_pass p = {.x = a->dy, .w = a->transformed, .bias = a->bias, .y = a->dx, .n = a->n, .groups = a->groups,

@@ -3,7 +3,7 @@
 #define CONV_H
 #include <stdbool.h>
 
-#include "guard.h"
+#include "simd.h"
 
 /* Output coordinate o of an axis sums over t < taps: weight w_first + t * w_step times source
    o * step + shift_first + t * shift_step (zero outside the source); it is stored at out_first + o * out_step. */
@@ -28,17 +28,46 @@ typedef struct {
     int32_t row_stride, slice_stride, channel_stride; /* floats */
 } conv_layout;
 
+/* Two dimensions without dilation, one stride. */
+#define IS_PLANAR(a)                                                                                                   \
+    ((a)->kernel[0] == 1 && (a)->size[0] == 1 && (a)->out[0] == 1 && (a)->pad[0] == 0 && (a)->stride[0] == 1 &&        \
+     (a)->stride[1] == (a)->stride[2] && (a)->dilation[0] == 1 && (a)->dilation[1] == 1 && (a)->dilation[2] == 1)
+
+/* What Winograd's method takes. kernels.def sizes its scratch by the same conditions: no stricter ones. */
+#define IS_PLAIN_3X3(a)                                                                                                \
+    (IS_PLANAR(a) && (a)->groups == 1 && (a)->kernel[1] == 3 && (a)->kernel[2] == 3 && (a)->stride[1] <= 2)
+
 TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
 /* Axes that only enumerate positions become one: no strip is then cut at the end of a row. */
 void merge_pointwise_axes(conv_axis axis[3]);
 
+/* Outputs first, first + stride, ... of a data gradient along an axis; without any taps where the dilation skips them. */
+conv_axis gradient_axis(int32_t first, int32_t size, int32_t out, int32_t kernel, int32_t stride, int32_t dilation,
+                        int32_t pad);
+
 conv_reach reach_of(const conv_axis *axis);
+
+/* Adds the sources that `axis` reaches; `taps` is the largest number of taps up to here. */
+void widen_reach(conv_reach *reach, int32_t *taps, const conv_axis *axis);
 
 conv_layout layout_box(const conv_reach reach[3], int32_t rows, int32_t cols);
 
 /* Floats that a box needs, without overflow. */
 double box_floats(const conv_reach reach[3], int32_t channels, int32_t rows, int32_t cols);
+
+/* out[i] = line[i * step] for lo <= i < hi. The last vector overlaps the one before. */
+TW_INLINE void copy_line(const float *line, const int32_t step, float *out, int32_t lo, int32_t hi) {
+    int32_t i = lo;
+    if (step <= 2 && hi - lo >= 4) {
+        for (; i < hi; i += 4) {
+            int32_t at = min_i32(i, hi - 4);
+            const float *from = line + at * step;
+            store4(out + at, step == 1 ? load4(from) : wasm_i32x4_shuffle(load4(from), load4(from + 3), 0, 2, 5, 7));
+        }
+    }
+    for (; i < hi; i++) out[i] = line[i * step];
+}
 
 /* `x` is the first plane of the box's image and group. */
 void gather_box(const conv_layout *layout, const conv_box *box, const float *x, float *out);

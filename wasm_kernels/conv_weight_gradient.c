@@ -2,6 +2,7 @@
    positions side by side and lanes are summed at the very end. A chunk owns a block of dw and walks over all images in
    order: no partial sums of other threads, hence the same bytes for any number of threads. */
 #include "conv.h"
+#include "conv_direct.h"
 #include "parallel.h"
 #include "tile.h"
 #include "winograd.h"
@@ -285,25 +286,24 @@ static bool choose_blocks(weight_pass *p) {
     return true;
 }
 
-/* 3x3 of stride 1 or 2, one group, two dimensions. kernels.def sizes `partial` by the same conditions: no stricter ones. */
-static bool is_plain_3x3(const conv_weight_gradient_f32_args *a) {
-    for (int32_t i = 0; i < 3; i++)
-        if (a->kernel[i] != (i ? 3 : 1) || a->dilation[i] != 1) return false;
-    return a->groups == 1 && a->size[0] == 1 && a->out[0] == 1 && a->pad[0] == 0 && a->stride[0] == 1 &&
-           a->stride[1] == a->stride[2] && a->stride[1] <= 2;
-}
-
 int32_t kernel_conv_weight_gradient_f32(const conv_weight_gradient_f32_args *a) {
     if (a->db) parallel_for(bias_chunk, a, a->m);
     winograd_shape shape = {a->stride[1], a->c, a->m, a->out[1], a->out[2], a->pad[1], a->pad[2], false};
-    if (a->n && is_plain_3x3(a) && winograd_suits(&shape)) {
+    if (a->n && IS_PLAIN_3X3(a) && winograd_suits(&shape)) {
         winograd_gradient gradient = {a->stride[1], a->n, a->c, a->m, a->size[1], a->size[2], a->out[1], a->out[2], a->pad[1],
                                       a->pad[2], a->x, a->dy, a->accumulate != 0, a->dw, a->partial};
         winograd_weight_gradient(&gradient);
         return TW_OK;
     }
-    weight_pass p = {.a = a, .cg = a->c / a->groups, .mg = a->m / a->groups,
-                     .taps = a->kernel[0] * a->kernel[1] * a->kernel[2]};
+    int32_t cg = a->c / a->groups, mg = a->m / a->groups;
+    if (IS_PLANAR(a) && direct_suits(cg, mg, a->kernel + 1, a->stride[1], a->out[2])) {
+        direct_gradient gradient = {a->n, a->groups, cg, mg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},
+                                    {a->kernel[1], a->kernel[2]}, {a->pad[1], a->pad[2]}, a->stride[1], a->x, a->dy,
+                                    a->accumulate != 0, a->dw};
+        direct_weight_gradient(&gradient);
+        return TW_OK;
+    }
+    weight_pass p = {.a = a, .cg = cg, .mg = mg, .taps = a->kernel[0] * a->kernel[1] * a->kernel[2]};
     for (int32_t i = 0; i < 3; i++) {
         p.axis[i] = (conv_axis){a->out[i], a->stride[i], a->kernel[i], 0, 1, -a->pad[i], a->dilation[i], 0, 1,
                                 a->size[i], a->out[i]};

@@ -84,6 +84,9 @@ CASES = {
     "3x3 of stride 2": lambda job: convolution(job, 5, 12, 21, 32, 3, 2),
     "3x3 of stride 3": lambda job: convolution(job, 5, 12, 21, 22, 3, 3),
     "5x5 grouped": lambda job: convolution(job, 3, 8, 12, 24, 5, 1, groups=4),
+    "depthwise": lambda job: convolution(job, 2, 24, 48, 19, 3, 1, groups=24),
+    "depthwise of stride 2": lambda job: convolution(job, 1, 9, 9, 56, 5, 2, groups=9),
+    "from one channel": lambda job: convolution(job, 2, 1, 20, 33, 3, 1),
     "1x1": lambda job: convolution(job, 3, 32, 40, 14, 1, 1),
     "pooling": pooling,
 }

@@ -418,6 +418,42 @@ def test_python_that_does_not_start_leaves_the_session_alone(browser: Browser, m
     assert errors[2] is True
 
 
+PROFILE = """
+    const profile = async (session) => {
+      const before = fromTensor(await session.getContiguousParameters()).data.join();
+      const found = await session.profile(feeds, { runs: 3 });
+      const evaluated = await session.profile(feeds, { runs: 1, training: false });
+      const after = fromTensor(await session.getContiguousParameters()).data.join();
+      const { traceEvents } = JSON.parse(found.chromeTrace());
+      return {
+        entries: found.entries, total: found.total, byKernel: found.byKernel(), byNode: found.byNode(),
+        text: String(found), events: traceEvents, evaluated: evaluated.entries.length, same: before === after,
+      };
+    };
+"""
+
+
+def test_profiles_with_and_without_python(browser: Browser, mlp_site: Site) -> None:
+    """Both name the same kernels and nodes in the same order, and account for every instruction."""
+    with open_page(browser, mlp_site) as js:
+        without = js.run(f"{SESSION}{PROFILE} return profile(await fromBundle());")
+        assert python_requests(mlp_site) == []
+        with_python = js.run(f"{SESSION}{PROFILE} return profile(await fromModels());")
+    names = [[(e["kernel"], e["node"]) for e in p["entries"]] for p in (without, with_python)]
+    assert names[0] == names[1]
+    assert [k for k, _ in names[0]].count("gemm_f32") == 8
+    for p in (without, with_python):
+        assert p["same"] and p["evaluated"] > 0
+        assert p["total"] > 0
+        assert sum(p["byKernel"].values()) == pytest.approx(p["total"])
+        assert sum(p["byNode"].values()) == pytest.approx(p["total"])
+        assert list(p["byKernel"].values()) == sorted(p["byKernel"].values(), reverse=True)
+        assert len(p["events"]) == len(p["entries"])
+        assert p["events"][-1]["ts"] == pytest.approx(1e3 * p["total"] - p["events"][-1]["dur"])
+        assert any("Gemm_1" in e["args"]["node"] and "m=8" in e["args"]["text"] for e in p["events"])
+        assert "gemm_f32" in p["text"] and p["text"].startswith("kernel")
+
+
 def test_memory_comes_back(browser: Browser, mlp_site: Site) -> None:
     """Of sessions with and without Python."""
     with open_page(browser, mlp_site) as js:

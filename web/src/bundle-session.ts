@@ -24,7 +24,8 @@ import {
   type ParameterSlot,
   type PlanSlot,
 } from "./bundle.js";
-import type { LoadedPlan, Signature, Slot } from "./compiled-session.js";
+import type { Listing, LoadedPlan, Signature, Slot } from "./compiled-session.js";
+import { disassemble, type KernelDescription } from "./disassembly.js";
 import type { Engine } from "./engine.js";
 import {
   BufferSizeError,
@@ -63,6 +64,7 @@ export class NeedsPython extends Error {
 export interface Kernels {
   readonly fingerprint: number;
   readonly status: Readonly<Record<string, number>>;
+  readonly kernels: readonly KernelDescription[];
 }
 
 /** Where a session's memory lies, for Python to take over. */
@@ -168,11 +170,23 @@ export class BundleSession implements SessionHost {
   }
 
   explain(ptr: number, status: number): Error {
-    const loaded = [...this.#loaded.values()].find((one) => one.ptr === ptr);
+    const loaded = this.#findLoaded(ptr);
     if (loaded !== undefined) {
       return this.#explainOwn(loaded, status);
     }
     return this.#python?.explain(ptr, status) ?? new EngineError(`the plan failed with status ${status}.`);
+  }
+
+  listing(ptr: number): Listing {
+    const loaded = this.#findLoaded(ptr);
+    if (loaded !== undefined) {
+      const { words, nodes } = loaded.plan;
+      return { text: disassemble(words, this.#kernels.kernels), nodes };
+    }
+    if (this.#python === null) {
+      throw new EngineError(`no plan lies at ${ptr}.`);
+    }
+    return this.#python.listing(ptr);
   }
 
   call(method: string, args: string, data: Uint8Array | null): Answer {
@@ -284,6 +298,10 @@ export class BundleSession implements SessionHost {
     const loaded = { plan, ptr, constants };
     this.#loaded.set(plan, loaded);
     return loaded;
+  }
+
+  #findLoaded(ptr: number): Loaded | undefined {
+    return [...this.#loaded.values()].find((one) => one.ptr === ptr);
   }
 
   #loadConstants(data: Uint8Array): number {

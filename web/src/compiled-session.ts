@@ -5,6 +5,7 @@
 
 import type { Engine } from "./engine.js";
 import { FeedError, EngineError } from "./errors.js";
+import type { WireProfile } from "./profile.js";
 import type { Fetch, NamedTensor, StepKind, WireDtype } from "./protocol.js";
 
 /** Where a feed goes or a result comes from. */
@@ -33,7 +34,18 @@ export interface PlanSource {
   plan(kind: string, signature: Signature): LoadedPlan;
   /** The error behind a status that is not 0. */
   explain(ptr: number, status: number): Error;
+  /** What the instructions of a plan are. */
+  listing(ptr: number): Listing;
 }
+
+/** Per instruction of a plan, its disassembly and the node it came from. */
+export interface Listing {
+  readonly text: readonly string[];
+  readonly nodes: readonly string[];
+}
+
+/** Word of a plan's header with the address where its instructions' times are added up. */
+const PROFILE_WORD = 17;
 
 /** Plans of one session by signature, and how to run them. */
 export class PlanRunner {
@@ -65,6 +77,37 @@ export class PlanRunner {
   ): NamedTensor[] {
     const plan = this.#find(kind, variant, feeds);
     const outputs = fetches.map((fetch) => findOutput(plan, fetch));
+    this.#execute(plan, feeds);
+    return outputs.map(({ name, dtype, dims, ptr, nbytes }) => {
+      return { name, dtype, dims, data: this.#engine.read(ptr, nbytes) };
+    });
+  }
+
+  /** Time every instruction of a plan, the mean over `runs` runs. */
+  profile(kind: string, variant: number, feeds: readonly NamedTensor[], runs: number): WireProfile {
+    const plan = this.#find(kind, variant, feeds);
+    const listing = this.#source.listing(plan.ptr);
+    const count = listing.nodes.length;
+    const times = this.#engine.alloc(Float64Array.BYTES_PER_ELEMENT * Math.max(count, 1));
+    this.#engine.write(times, new Float64Array(count));
+    this.#setProfile(plan, times);
+    try {
+      for (let run = 0; run < runs; run++) {
+        this.#execute(plan, feeds);
+      }
+      const sums = new Float64Array(this.#engine.read(times, Float64Array.BYTES_PER_ELEMENT * count).buffer);
+      return { ...listing, milliseconds: Array.from(sums, (sum) => sum / runs) };
+    } finally {
+      this.#setProfile(plan, 0);
+      this.#engine.free(times);
+    }
+  }
+
+  #setProfile({ ptr }: LoadedPlan, times: number): void {
+    this.#engine.u32[ptr / Uint32Array.BYTES_PER_ELEMENT + PROFILE_WORD] = times;
+  }
+
+  #execute(plan: LoadedPlan, feeds: readonly NamedTensor[]): void {
     for (const slot of plan.inputs) {
       this.#write(slot, feeds);
     }
@@ -72,9 +115,6 @@ export class PlanRunner {
     if (status !== 0) {
       throw this.#source.explain(plan.ptr, status);
     }
-    return outputs.map(({ name, dtype, dims, ptr, nbytes }) => {
-      return { name, dtype, dims, data: this.#engine.read(ptr, nbytes) };
-    });
   }
 
   #find(kind: string, variant: number, feeds: readonly NamedTensor[]): LoadedPlan {
@@ -137,6 +177,12 @@ export class CompiledSession {
     const results = this.#runner.run(kind, this.#words(LAZY_RESET)[0] as number, feeds, fetches);
     this.#words(LAZY_RESET)[0] = 0;
     return results;
+  }
+
+  /** Step once, as a check of the feeds, then time `runs` steps more. */
+  profile(kind: "train" | "eval", feeds: readonly NamedTensor[], runs: number): WireProfile {
+    this.step(kind, feeds, []);
+    return this.#runner.profile(kind, 0, feeds, runs);
   }
 
   lazyResetGrad(): void {

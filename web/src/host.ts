@@ -2,7 +2,7 @@
 
 import type { Answer, Bridge } from "./bridge.js";
 import type { BundleCache } from "./cache.js";
-import type { LoadedPlan, PlanSource, Signature } from "./compiled-session.js";
+import type { Listing, LoadedPlan, PlanSource, Signature } from "./compiled-session.js";
 import { EngineError } from "./errors.js";
 
 export interface SessionHost extends PlanSource {
@@ -35,6 +35,10 @@ export class PythonPlans implements PlanSource {
       return error as Error;
     }
     return new EngineError(`the plan failed with status ${status}.`);
+  }
+
+  listing(ptr: number): Listing {
+    return this.bridge.call("listing", this.handle, ptr).value as Listing;
   }
 
   release(): void {

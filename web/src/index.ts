@@ -27,6 +27,8 @@ export {
 } from "./errors.js";
 export { InferenceSession } from "./inference.js";
 export type { SessionOptions } from "./options.js";
+export { Profile } from "./profile.js";
+export type { ProfileEntry, ProfileOptions } from "./profile.js";
 export type { SessionLimits } from "./protocol.js";
 export { TrainingSession } from "./session.js";
 export type {

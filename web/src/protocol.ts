@@ -2,6 +2,7 @@
 
 import type { SnapshotChoice } from "./boot.js";
 import type { WireError } from "./errors.js";
+import type { WireProfile } from "./profile.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
 export type Result<T> = { readonly ok: T } | { readonly error: WireError };
@@ -132,6 +133,8 @@ export interface WorkerApi {
   createFromBundle(bytes: Uint8Array, optionsJson: string): Result<SessionInfo>;
   step(handle: number, kind: StepKind, feeds: readonly NamedTensor[], fetches: readonly Fetch[]):
     MaybePromise<Result<NamedTensor[]>>;
+  profile(handle: number, kind: "train" | "eval", feeds: readonly NamedTensor[], runs: number):
+    MaybePromise<Result<WireProfile>>;
   lazyResetGrad(handle: number): MaybePromise<Result<null>>;
   getLearningRate(handle: number): MaybePromise<Result<number>>;
   setLearningRate(handle: number, rate: number): MaybePromise<Result<null>>;

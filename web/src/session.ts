@@ -17,6 +17,7 @@ import { connect, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
 import { BufferSizeError, FeedError, SessionError } from "./errors.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
+import { Profile, type ProfileOptions } from "./profile.js";
 import type { CallAnswer, NamedTensor, SessionInfo, StepKind, WireDtype } from "./protocol.js";
 import { isSource, loadSource, type Source } from "./sources.js";
 import {
@@ -219,9 +220,7 @@ export class TrainingSession {
     arg2?: RunOptions,
   ): Promise<ReturnType> {
     this.#channel.check();
-    const { trainingInputNames, trainingOutputNames } = this.#info;
-    const args = parseRunArguments(trainingInputNames, trainingOutputNames, feeds, arg1, arg2);
-    return this.#run("train", trainingInputNames, args);
+    return this.#run("train", ...this.#parse("train", feeds, arg1, arg2));
   }
 
   /**
@@ -237,12 +236,7 @@ export class TrainingSession {
     arg2?: RunOptions,
   ): Promise<ReturnType> {
     this.#channel.check();
-    if (!this.#info.hasEval) {
-      throw new SessionError("This TrainingSession has no EvalModel loaded.");
-    }
-    const { evalInputNames, evalOutputNames } = this.#info;
-    const args = parseRunArguments(evalInputNames, evalOutputNames, feeds, arg1, arg2);
-    return this.#run("eval", evalInputNames, args);
+    return this.#run("eval", ...this.#parse("eval", feeds, arg1, arg2));
   }
 
   /**
@@ -437,6 +431,27 @@ export class TrainingSession {
     };
   }
 
+  /**
+   * Time every instruction of a step, the mean over `runs` runs. A training profile leaves gradients and running
+   * statistics as `runs` steps would, and one before them.
+   *
+   * @throws FeedError as `runTrainStep`; SessionError without an eval model, if it is to be timed
+   */
+  async profile(feeds: FeedsType, { runs = 10, training = true }: ProfileOptions = {}): Promise<Profile> {
+    this.#channel.check();
+    if (!Number.isSafeInteger(runs) || runs < 1) {
+      throw new RangeError(`'runs' must be an integer >= 1, got ${String(runs)}.`);
+    }
+    const kind = training ? "train" : "eval";
+    const [inputNames, args] = this.#parse(kind, feeds);
+    const packed = packFeeds(inputNames, args.feeds, false);
+    const { handle } = this.#info;
+    const measured = await this.#channel.post(packed, ({ tensors, buffers }) => {
+      return (api) => api.profile(handle, kind, transfer(tensors, buffers), runs);
+    });
+    return new Profile(measured);
+  }
+
   /** Free the session after the calls already made. Harmless when repeated. */
   release(): Promise<void> {
     return this.#channel.release();
@@ -444,6 +459,24 @@ export class TrainingSession {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.release();
+  }
+
+  /** Names of the inputs of a step, and its arguments after the checks. */
+  #parse(
+    kind: "train" | "eval",
+    feeds: FeedsType,
+    arg1?: FetchesType | RunOptions,
+    arg2?: RunOptions,
+  ): [readonly string[], RunArguments] {
+    const info = this.#info;
+    if (kind === "eval" && !info.hasEval) {
+      throw new SessionError("This TrainingSession has no EvalModel loaded.");
+    }
+    const [inputs, outputs] =
+      kind === "train"
+        ? [info.trainingInputNames, info.trainingOutputNames]
+        : [info.evalInputNames, info.evalOutputNames];
+    return [inputs, parseRunArguments(inputs, outputs, feeds, arg1, arg2)];
   }
 
   #checkOptimizer(): void {

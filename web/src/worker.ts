@@ -12,6 +12,7 @@ import { CompiledSession, PlanRunner } from "./compiled-session.js";
 import { Engine } from "./engine.js";
 import { EngineError, ReleasedError, SessionError, toWire, UnsupportedError } from "./errors.js";
 import { PythonPlans, PythonSession, type SessionHost } from "./host.js";
+import type { WireProfile } from "./profile.js";
 import { readFile } from "./store.js";
 import type {
   ArtifactBytes,
@@ -137,6 +138,15 @@ class SessionWorker implements WorkerApi {
       this.#perform(handle, ({ compiled }) => compiled.step(kind, feeds, fetches)),
       (results) => results.map(({ data }) => data),
     );
+  }
+
+  profile(
+    handle: number,
+    kind: "train" | "eval",
+    feeds: readonly NamedTensor[],
+    runs: number,
+  ): MaybePromise<Result<WireProfile>> {
+    return this.#perform(handle, ({ compiled }) => compiled.profile(kind, feeds, runs));
   }
 
   lazyResetGrad(handle: number): MaybePromise<Result<null>> {

@@ -302,6 +302,13 @@ def explain(handle: int, ptr: int, status: int) -> None:
     raise session.core.host.explain(session.plans[ptr], status)
 
 
+@answered
+def listing(handle: int, ptr: int) -> dict[str, Any]:
+    """Per instruction of a loaded plan, its disassembly and the node it came from."""
+    plan = _session(handle).plans[ptr].plan
+    return {"text": plan.text, "nodes": plan.nodes}
+
+
 def _tensor(t: Tensor) -> tuple[dict[str, Any], Any]:
     return {"dtype": t.dtype, "dims": list(t.shape)}, t.data
 

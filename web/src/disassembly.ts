@@ -1,0 +1,64 @@
+/** Plans as text, from their words and the kernels' description of themselves. */
+
+import { HEADER_WORDS, SEGMENT_WORDS } from "./bundle.js";
+
+/** One argument of a kernel; pointers are of other kinds than numbers. */
+interface Argument {
+  readonly name: string;
+  readonly kind: string;
+  readonly count: number;
+}
+
+/** A kernel as the kernels describe it. */
+export interface KernelDescription {
+  readonly name: string;
+  readonly opcode: number;
+  readonly args: readonly Argument[];
+}
+
+/** Words of the header. */
+const N_SEGMENTS = 5;
+const N_BUFFERS = 6;
+const N_CODE = 7;
+
+const BUFFER_WORDS = 3;
+const NULL = 0xffffffff;
+const SEGMENT_NAMES = ["arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state"];
+const NUMBERS: ReadonlySet<string> = new Set(["i32", "s32", "f32"]);
+
+/** One line per instruction: kernel, operands as segment+offset:bytes, numbers. */
+export function disassemble(bytes: Uint8Array, kernels: readonly KernelDescription[]): string[] {
+  const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const word = (at: number): number => words.getUint32(4 * at, true);
+  const buffers = HEADER_WORDS + SEGMENT_WORDS * word(N_SEGMENTS);
+  const code = buffers + BUFFER_WORDS * word(N_BUFFERS);
+  const operand = (index: number): string => {
+    if (index === NULL) {
+      return "null";
+    }
+    const at = buffers + BUFFER_WORDS * index;
+    return `${SEGMENT_NAMES[word(at)]}+${word(at + 1)}:${word(at + 2)}`;
+  };
+  const number = (kind: string, at: number): number =>
+    kind === "f32" ? words.getFloat32(4 * at, true) : words.getInt32(4 * at, true);
+
+  const lines: string[] = [];
+  for (let at = code; at < code + word(N_CODE); at += 1 + (word(at) >>> 16)) {
+    const opcode = word(at) & 0xffff;
+    const kernel = kernels.find((one) => one.opcode === opcode);
+    if (kernel === undefined) {
+      lines.push(`generated f${word(at + 1)} ${word(at + 2)}`);
+      continue;
+    }
+    let next = at + 1;
+    const shown = kernel.args.map(({ name, kind, count }) => {
+      const values = Array.from({ length: count }, (_, k) =>
+        NUMBERS.has(kind) ? number(kind, next + k) : operand(word(next + k)),
+      );
+      next += count;
+      return `${name}=${count === 1 ? values[0] : `[${values.join(", ")}]`}`;
+    });
+    lines.push(`${kernel.name}(${shown.join(", ")})`);
+  }
+  return lines;
+}

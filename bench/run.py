@@ -47,7 +47,7 @@ WARM_UP_STEPS = 8
 SLOW_STEP_MS, SLOW_ROUNDS = 400.0, 3
 """Steps beyond that come one a block, in so many rounds."""
 PARTS_STEPS = 15
-PEAK = Contender("peak", "register peak", 1, {"contender": "peak"})
+PEAK = Contender("peak", "hardware", 1, {"contender": "peak"})
 
 Result = dict[str, Any]
 
@@ -120,8 +120,15 @@ def measure_pages(
     rounds: int,
     block_s: float,
     patience_s: float,
-) -> tuple[list[Result], float]:
-    """All contenders that run in the page, and the peak GFLOP/s of one thread measured among them."""
+) -> tuple[list[Result], dict[str, float]]:
+    """All contenders that run in the page, and what one thread of the hardware reaches among them.
+
+    Returns
+    -------
+    list of Result
+    dict
+        "peak_gflops" of registers; "update_ms" that the traffic of an optimizer step takes.
+    """
     turns: list[Turn] = []
     failed: list[Result] = []
     for contender in [PEAK, *contenders]:
@@ -143,8 +150,11 @@ def measure_pages(
     for turn in turns:
         turn.page.close()
     peak = next(r for r in results if r["contender"] == PEAK.name)
-    gflops = peak["info"]["flops"] / peak["min"] / 1e6
-    return [r for r in results if r is not peak] + failed, gflops
+    limits = {
+        "peak_gflops": peak["info"]["flops"] / peak["min"] / 1e6,
+        "update_ms": peak["info"]["updateMs"],
+    }
+    return [r for r in results if r is not peak] + failed, limits
 
 
 def measure_native(contender: Contender, folder: Path, seconds: float) -> Result:
@@ -177,13 +187,13 @@ def measure_model(
     built = models.build(name)
     chosen = [c for c in contenders if c.runs(name)]
     load = machine()["load"]
-    results, peak = measure_pages(
+    results, limits = measure_pages(
         browser, site, name, [c for c in chosen if not c.program], rounds, block_s, patience_s
     )
     results += [measure_native(c, built.folder, rounds * block_s / 2) for c in chosen if c.program]
     return {
         "model": name, "flops": built.manifest["flops"], "n_params": built.manifest["n_params"],
-        "artifacts": built.made_by, "peak_gflops": peak, "load": load, "results": results,
+        "artifacts": built.made_by, **limits, "load": load, "results": results,
     }  # fmt: skip
 
 

@@ -13,12 +13,16 @@ from tests.python.random_graphs import RandomGraph
 from trainweb.compiler import compile as compiler
 from trainweb.compiler import memory
 from trainweb.model.graph import Graph, Node, Value
+from trainweb.ops.op import TensorType
 from trainweb.training.arrays import from_numpy
+from trainweb.training.inference import InferenceCore
 
 N_GRAPHS = 60
 """Per variant; a graph takes some 20 ms."""
 
 WITHOUT: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "computation": (compiler, "computation", lambda op, results: object()),
+    "fold": (compiler._Compilation, "fold", lambda *args: None),
     "absorb_copies": (compiler, "absorb_copies", lambda instructions, outputs: instructions),
     "fuse_epilogues": (compiler, "fuse_epilogues", lambda instructions, outputs: instructions),
     "fuse_elementwise": (compiler, "fuse_elementwise", lambda instructions, outputs, emitter: instructions),
@@ -43,6 +47,77 @@ def test_random_graphs_compute_what_numpy_computes(without: str, monkeypatch: py
         monkeypatch.setattr(*WITHOUT[without])
     for seed in range(N_GRAPHS):
         check(seed)
+
+
+def plan_of(graph: Graph, **feeds: np.ndarray) -> Any:
+    core = InferenceCore(graph)
+    try:
+        return core.plan({n: TensorType(v.dtype.name, v.shape) for n, v in feeds.items()}).plan
+    finally:
+        core.host.release()
+
+
+def constant_graph(nodes: list[Node], **constants: np.ndarray) -> Graph:
+    graph = Graph("constants", nodes, [Value("x", "float32", (64, 8))], opsets={"": 17, "com.microsoft": 1})
+    graph.initializers = {k: from_numpy(k, v) for k, v in constants.items()}
+    graph.outputs = [Value(nodes[-1].outputs[0], "float32", None)]
+    return graph
+
+
+def test_what_constants_decide_is_computed_when_the_plan_is_made() -> None:
+    rng = np.random.default_rng(1)
+    x, w = rng.standard_normal((64, 8)).astype(np.float32), rng.integers(-9, 9, (16, 8))
+    nodes = [
+        Node("Cast", ["w"], ["f"], {"to": 1}), Node("Mul", ["f", "half"], ["h"]), Node("Exp", ["h"], ["e"]),
+        Node("Transpose", ["e"], ["t"], {"perm": [1, 0]}), Node("MatMul", ["x", "t"], ["y"]),
+    ]  # fmt: skip
+    graph = constant_graph(nodes, w=w, half=np.float32(0.5))
+    assert [line.split("(")[0] for line in plan_of(graph, x=x).text] == ["gemm_f32"]
+    np.testing.assert_allclose(run(graph, {"x": x})["y"], x @ np.exp(w.T * 0.5), rtol=1e-5, atol=1e-5)
+
+
+def test_a_constant_grows_to_no_big_one() -> None:
+    nodes = [Node("Neg", ["w"], ["n"]), Node("Expand", ["n", "shape"], ["e"]), Node("Add", ["x", "e"], ["y"])]
+    graph = constant_graph(nodes, w=np.ones((1, 64, 8), np.float32), shape=np.array([500, 64, 8]))
+    plan = plan_of(graph, x=np.zeros((64, 8), np.float32))
+    assert 64 * 8 * 4 <= len(plan.constants) < 500 * 64 * 8 * 4
+    assert len(plan.text) == 1 and "neg" not in plan.text[0]
+
+
+def test_parts_of_one_constant_may_fold_apart() -> None:
+    nodes = [
+        Node("Neg", ["w"], ["n"]), Node("Split", ["n", "sizes"], ["a", "b"], {"axis": 0}),
+        Node("Expand", ["b", "shape"], ["c"]), Node("Add", ["x", "a"], ["d"]), Node("Add", ["c", "d"], ["y"]),
+    ]  # fmt: skip
+    w = np.arange(65 * 8, dtype=np.float32).reshape(65, 8)
+    graph = constant_graph(nodes, w=w, sizes=np.array([64, 1]), shape=np.array([300, 64, 8]))
+    x = np.ones((64, 8), np.float32)
+    np.testing.assert_array_equal(run(graph, {"x": x})["y"], np.broadcast_to(x - w[:64] - w[64], (300, 64, 8)))
+
+
+def test_equal_computations_are_done_once() -> None:
+    nodes = [
+        Node("Softmax", ["x"], ["a"]), Node("Softmax", ["x"], ["b"]), Node("Softmax", ["x"], ["c"], {"axis": 0}),
+        Node("LeakyRelu", ["x"], ["d"], {"alpha": 0.0}), Node("LeakyRelu", ["x"], ["e"], {"alpha": -0.0}),
+        Node("Transpose", ["a"], ["f"]), Node("Transpose", ["b"], ["g"]), Node("Sum", ["b", "c", "d", "e"], ["y"]),
+    ]  # fmt: skip
+    graph = constant_graph(nodes)
+    graph.outputs += [Value(n, "float32", None) for n in "abfg"]
+    x = np.random.default_rng(2).standard_normal((64, 8)).astype(np.float32)
+    kernels = [line.split("(")[0] for line in plan_of(graph, x=x).text]
+    assert kernels.count("softmax_f32") == 2 and sum(k.startswith("transpose") for k in kernels) <= 1
+    results = run(graph, {"x": x})
+    for first, second in ("ab", "fg"):
+        np.testing.assert_array_equal(results[first], results[second])
+    np.testing.assert_array_equal(results["f"], results["a"].T)
+
+
+def test_every_node_that_draws_draws_numbers_of_its_own() -> None:
+    nodes = [Node("RandomNormalLike", ["x"], [name], {}) for name in "abc"] + [Node("Sum", ["a", "b", "c"], ["y"])]
+    graph = constant_graph(nodes)
+    graph.outputs += [Value(n, "float32", None) for n in "abc"]
+    results = run(graph, {"x": np.zeros((64, 8), np.float32)})
+    assert not (results["a"] == results["b"]).any() and not (results["b"] == results["c"]).any()
 
 
 def test_random_graphs_with_empty_tensors() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb.compiler.attention import fuse_attention
-from trainweb.compiler.eliminate import drop_unread_results
+from trainweb.compiler.eliminate import computation, drop_unread_results
 from trainweb.compiler.epilogue import fuse_epilogues
 from trainweb.compiler.fuse import fuse_elementwise
 from trainweb.compiler.lower import ARENA, Buf, BufSequence, Builder, Storage
@@ -17,7 +17,7 @@ from trainweb.compiler.plan import Plan, encode
 from trainweb.compiler.strided import absorb_copies
 from trainweb.compiler.transaction import hoist_checks, may_fail_midway, write_state_last
 from trainweb.errors import LimitError, ModelError
-from trainweb.model.graph import ITEM_SIZE, Graph, Node
+from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
 from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import Op, TensorType, bind
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 DEFAULT_ARENA_BYTES = 2 << 30
 """Workspace a plan may take unless the session's limits say otherwise."""
+
+FOLDED_BYTES = 256 << 10
+"""A result of constants is kept if it has no more bytes than this, or than these constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ def compile_model(
     sequences: Mapping[str, BufSequence] | None = None,
     known: Mapping[str, TensorType] | None = None,
     overwrite: bool = True,
+    evaluate: Callable[[Plan], Mapping[str, Tensor]] | None = None,
     segment_bytes: Sequence[int] = (0,) * 7,
     arena_limit: int = DEFAULT_ARENA_BYTES,
 ) -> Plan:
@@ -65,6 +69,8 @@ def compile_model(
         Graph inputs whose values are fixed for this plan.
     overwrite
         Gradient accumulation overwrites (True) or adds.
+    evaluate
+        Runs a plan that has no inputs; with it, what depends on constants alone is computed now, not in every run.
     segment_bytes
         Sizes of the seven segments (those of the arena and the constants are computed).
 
@@ -78,6 +84,8 @@ def compile_model(
     compilation = _Compilation(graph, description, bindings or {}, sequences or {}, overwrite)
     compilation.infer(feeds, known or {})
     compilation.mark_needed(outputs)
+    if evaluate is not None:
+        compilation.fold(outputs, lambda part, names: evaluate(compile_model(part, {}, names, description)))
     if overwrite:
         compilation.place_gradients()
     compilation.lower(feeds)
@@ -124,12 +132,16 @@ class _Compilation:
         self.preplaced: dict[str, Storage] = {}
         self.bound: dict[tuple[int, int], Storage] = {}
         self.producers: dict[str, int] = {}
+        self.given: set[str] = set()
+        self.same: dict[str, str] = {}
+        """By name of a tensor, the one that was computed before from the same."""
 
     # Types and shape arithmetic.
 
     def infer(self, feeds: Mapping[str, TensorType], known: Mapping[str, TensorType]) -> None:
         """Bind every node and find the type (and, for shape arithmetic, the value) of every tensor."""
         types = self.types
+        self.given = {*feeds, *self.bindings}
         types.update(feeds)
         types.update(known)
         for name, binding in self.bindings.items():
@@ -137,9 +149,10 @@ class _Compilation:
         for name, tensor in self.graph.initializers.items():
             types.setdefault(name, initializer_type(tensor))
         consumers = self.graph.consumers()
+        made: dict[Hashable, Node] = {}
         for k, node in enumerate(self.graph.nodes):
             self.ops[k] = op = bind(node, self.graph.opsets)
-            node.inputs = op.rewire(consumers, types)
+            node.inputs = [self.same.get(name, name) for name in op.rewire(consumers, types)]
             for name in node.outputs:
                 if name:
                     self.producers[name] = k
@@ -153,6 +166,10 @@ class _Compilation:
             for name, result in zip(node.outputs, results, strict=False):
                 if name:
                     types[name] = result
+            if op.is_pure:
+                first = made.setdefault(computation(op, results), node)
+                if first is not node:
+                    self.same.update((name, former) for name, former in zip(node.outputs, first.outputs, strict=True))
 
     # What is needed.
 
@@ -162,6 +179,7 @@ class _Compilation:
         for name in outputs:
             if name not in self.types:
                 raise ModelError(f"The graph has no tensor {name!r} to output.")
+            name = self.same.get(name, name)
             self.uses[name] = self.uses.get(name, 0) + 1
             if name in self.producers:
                 wanted.append(self.producers[name])
@@ -179,6 +197,74 @@ class _Compilation:
     def _updates_state(self, op: Op) -> bool:
         names = [op.node.inputs[i] for i in op.state_inputs if i < len(op.node.inputs)]
         return any(name in self.bindings or name in self.sequences for name in names)
+
+    # What depends on constants alone.
+
+    def fold(self, outputs: Sequence[str], evaluate: Callable[[Graph, list[str]], Mapping[str, Tensor]]) -> None:
+        """Let `evaluate` compute what needed nodes read of the results that constants alone decide."""
+        members, sizes = self._constant_nodes()
+        stays = {self.producers.get(self.same.get(name, name), -1) for name in outputs}
+        wanted: list[str] = []
+        for k in sorted(self.needed, reverse=True):
+            if k in members and k not in stays:
+                continue
+            for name in self.graph.nodes[k].inputs:
+                j = self.producers.get(name, -1)
+                if j not in members or j in stays or name in wanted or self.types[name].value is not None:
+                    continue
+                if self._worth_folding(name, sizes):
+                    wanted.append(name)
+                else:
+                    stays.add(j)
+        if not wanted:
+            return
+        part = self._part(wanted)
+        for name, tensor in evaluate(part, wanted).items():
+            self.graph.initializers[name] = tensor
+            self.types[name] = initializer_type(tensor)
+            del self.producers[name]
+        self.needed.clear()
+        self.uses.clear()
+        self.mark_needed(outputs)
+
+    def _constant_nodes(self) -> tuple[set[int], dict[str, int]]:
+        """Nodes that read constants alone, and by tensor the bytes of the constants that it is made of."""
+        sizes = {n: t.nbytes for n, t in self.graph.initializers.items() if n not in self.given}
+        members: set[int] = set()
+        for k in sorted(self.needed):
+            inputs = [name for name in self.graph.nodes[k].inputs if name]
+            known = [sizes.get(n, 0 if n in self.types and self.types[n].value is not None else None) for n in inputs]
+            if self.ops[k].is_pure and None not in known:
+                members.add(k)
+                sizes.update((name, sum(n or 0 for n in known)) for name in self.graph.nodes[k].outputs if name)
+        return members, sizes
+
+    def _worth_folding(self, name: str, sizes: Mapping[str, int]) -> bool:
+        root = self._root(name)
+        if root is None:
+            return False  # a view of a constant
+        if all(self.types[n].value is not None for n in self.graph.nodes[self.producers[root]].inputs if n):
+            return False  # made of a few numbers: cheaper than reading it
+        t = self.types[name]
+        return t.size * ITEM_SIZE[t.dtype] <= max(sizes[name], FOLDED_BYTES)
+
+    def _part(self, wanted: Sequence[str]) -> Graph:
+        """The graph of the nodes and constants that `wanted` are made of."""
+        part = Graph("constants", opsets=self.graph.opsets)
+        names, nodes = list(wanted), set()
+        while names:
+            name = names.pop()
+            k = self.producers.get(name)
+            value = self.types[name].value if name else None
+            if value is not None:
+                part.initializers[name] = Tensor.of(name, self.types[name].dtype, self.types[name].shape, value)
+            elif k is not None and k not in nodes:
+                nodes.add(k)
+                names += self.graph.nodes[k].inputs
+            elif name in self.graph.initializers:
+                part.initializers[name] = self.graph.initializers[name]
+        part.nodes = [self.graph.nodes[k] for k in sorted(nodes)]
+        return part
 
     # Gradients go straight to their buffers.
 
@@ -227,7 +313,7 @@ class _Compilation:
             if op.is_view and isinstance(ins[0], Buf):
                 self._view(node.outputs[0], ins[0])
             else:
-                op.lower(self.builder, self._outputs(node), *ins)
+                op.lower(self.builder, self._outputs(op), *ins)
         self.builder.advance_random()
 
     def _view(self, name: str, source: Buf) -> None:
@@ -254,9 +340,9 @@ class _Compilation:
         self.bufs[name] = buf
         return buf
 
-    def _outputs(self, node: Node) -> list[Buf | None]:
+    def _outputs(self, op: Op) -> list[Buf | None]:
         outs: list[Buf | None] = []
-        for name in node.outputs:
+        for name in op.node.outputs:
             if not name or name not in self.uses or name in self.sequences:
                 outs.append(None)
                 continue
@@ -265,11 +351,11 @@ class _Compilation:
             buf = Buf(storage, t.dtype, t.shape, name=name)
             self.bufs[name] = buf
             outs.append(buf)
-        return outs + [None] * (max(self.ops[self.producers[n]].n_outputs for n in node.outputs if n) - len(outs))
+        return outs + [None] * (op.n_outputs - len(outs))
 
     def output(self, name: str) -> Buf:
         """The buffer to read `name` from."""
-        buf = self._buf(name)
+        buf = self._buf(self.same.get(name, name))
         if not isinstance(buf, Buf):
             raise ModelError(f"Output {name!r} is a sequence.")
         return Buf(buf.storage, buf.dtype, self.types[name].shape, buf.value, buf.shift, name)

@@ -1,13 +1,26 @@
-"""Results that nothing reads are not stored."""
+"""What is computed twice is computed once; results that nothing reads are not stored."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from trainweb.compiler.lower import ARENA, Buf, Instruction, KernelCall
+from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
     from trainweb.engine.description import Description
+    from trainweb.ops.op import Op, TensorType
+
+
+def computation(op: Op, results: Sequence[TensorType]) -> Hashable:
+    """What a pure node computes: nodes of one graph for which this is equal have equal results."""
+    node = op.node
+    # The text tells 0.0 from -0.0, and 1 from 1.0.
+    attrs = sorted((k, v if isinstance(v, Tensor) else repr(v)) for k, v in node.attrs.items())
+    flat = tuple((k, (v.dtype, v.shape, bytes(v.data)) if isinstance(v, Tensor) else v) for k, v in attrs)
+    wanted = tuple(map(bool, node.outputs))
+    return node.domain, node.op_type, flat, tuple(node.inputs), wanted, tuple((t.dtype, t.shape) for t in results)
 
 
 def drop_unread_results(

@@ -150,6 +150,8 @@ class Op:
     """Inputs whose values decide shapes: they must be known at compile time."""
     stochastic: ClassVar[bool] = False
     """Output 0 is drawn at random; `reference` is its mean."""
+    draws: ClassVar[bool] = False
+    """Two nodes with the same inputs give different results: each draws numbers of its own."""
     samples: ClassVar[Sequence[Sample]] = ()
     bad: ClassVar[Sequence[Bad]] = ()
 
@@ -233,6 +235,11 @@ class Op:
         if t is None:
             raise self.unsupported(f"an output {name!r} that is not named as the gradient of a known tensor")
         return t
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the results depend on the inputs alone, and nothing else changes."""
+        return not self.draws and not self.state_inputs
 
     # What subclasses give.
 

@@ -26,7 +26,7 @@ DROPOUT = "dropout_f32"
 class RandomOp(Op):
     """An operator that draws numbers; two nodes of one step draw different ones."""
 
-    stochastic = True
+    stochastic = draws = True
     seed: float | None
 
     def salt(self) -> int:

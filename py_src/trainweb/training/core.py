@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
 from trainweb.ops.optim import scheduler_graph
 from trainweb.training import seed
-from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost
+from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost, evaluate
 from trainweb.training.state import (
     DEFAULT_LEARNING_RATE,
     CheckpointState,
@@ -281,6 +282,7 @@ class SessionCore:
         return compile_model(
             graph, {n: feeds[n] for n in self.inputs[kind]}, self.outputs[kind], self.engine.description,
             bindings={n: b for n, b in bindings.items() if n in names}, known=known, overwrite=overwrite,
+            evaluate=partial(evaluate, self.engine),
             segment_bytes=self.host.sizes, arena_limit=self.limits.arena_bytes,
         )  # fmt: skip
 

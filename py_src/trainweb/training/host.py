@@ -37,6 +37,17 @@ class LoadedPlan:
     code_base: int
 
 
+def evaluate(engine: Engine, plan: Plan) -> dict[str, Tensor]:
+    """Outputs of a plan that has no inputs, run once."""
+    host = PlanHost(engine, [0] * N_SEGMENTS)
+    try:
+        loaded = host.load(plan)
+        host.run(loaded)
+        return host.read_outputs(loaded, plan.outputs)
+    finally:
+        host.release()
+
+
 class PlanHost:
     """Owns kernel memory: seven segments and the plans that use them.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainweb.compiler import Binding, compile_model
@@ -16,7 +17,7 @@ from trainweb.model.reader import read_model
 from trainweb.ops.infer import FOLDED_INTEGERS
 from trainweb.ops.op import TensorType
 from trainweb.training.core import check_feeds
-from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost
+from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost, evaluate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +56,8 @@ class InferenceCore:
             self._plans[key] = self.host.load(
                 compile_model(
                     self.graph, {n: feeds[n] for n in self.inputs}, self.outputs, self.engine.description,
-                    bindings=self.bindings, segment_bytes=self.host.sizes, arena_limit=self.limits.arena_bytes,
+                    bindings=self.bindings, evaluate=partial(evaluate, self.engine), segment_bytes=self.host.sizes,
+                    arena_limit=self.limits.arena_bytes,
                 )
             )  # fmt: skip
         return self.host.ready(self._plans[key])

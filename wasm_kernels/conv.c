@@ -125,6 +125,7 @@ typedef struct {
     int32_t classes[3];                           /* numbers of residues */
     int32_t kernel[3], stride[3], dilation[3], pad[3];
     bool gradient, accumulate, relu;
+    bool sparse; /* classes without taps are zeros, which a chunk writes before it begins */
     conv_axis axis[3]; /* of the first class, which has the most outputs */
     conv_reach reach[3];
     int32_t rows, row_blocks, cols, col_blocks, channels, m_blocks, max_taps;
@@ -136,6 +137,7 @@ typedef struct {
     int32_t channel_stride, step;
     const float *bias; /* null unless this is the last block of channels */
     bool add, relu;
+    bool spread; /* every second column is written, zeros between them may be */
 } strip_out;
 
 static void store_lanes(float *y, int32_t step, int32_t lanes, f32x4 v, bool add, bool relu) {
@@ -147,8 +149,11 @@ static void store_lanes(float *y, int32_t step, int32_t lanes, f32x4 v, bool add
     }
 }
 
-TW_INLINE void store_strip(float *y, int32_t step, int32_t lanes, f32x4 v, bool add, bool relu) {
-    if (lanes < 4 || (step != 1 && (add || relu))) {
+TW_INLINE void store_strip(float *y, int32_t step, int32_t lanes, f32x4 v, bool add, bool relu, bool spread) {
+    if (spread && lanes == 4) {
+        store4(y, wasm_i32x4_shuffle(v, splat(0), 0, 4, 1, 4));
+        store4(y + 4, wasm_i32x4_shuffle(v, splat(0), 2, 4, 3, 4));
+    } else if (lanes < 4 || (step != 1 && (add || relu))) {
         store_lanes(y, step, lanes, v, add, relu);
     } else if (step != 1) {
         wasm_v128_store32_lane(y, v, 0);
@@ -212,7 +217,8 @@ TW_INLINE void conv_tile(const int32_t rows, const int32_t strips, int32_t k, co
     conv_sum(rows, strips, false, k, w, w_row, offsets, source, o->bias, acc);
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < strips; j++) {
-            store_strip(o->y + i * o->channel_stride + at[j], o->step, lanes[j], acc[i][j], o->add, o->relu);
+            store_strip(o->y + i * o->channel_stride + at[j], o->step, lanes[j], acc[i][j], o->add, o->relu,
+                        o->spread);
         }
     }
 }
@@ -384,7 +390,8 @@ static void run_class(const conv_pass *p, const conv_axis axis[3], const conv_bo
     int32_t taps = n_taps(axis);
     int32_t first = m_block * split.count / p->m_blocks, end = (m_block + 1) * split.count / p->m_blocks;
     int32_t depth = (axis[0].out_first + box->depth * axis[0].out_step) * axis[1].out * axis[2].out;
-    strip_out o = {0, volume(p, true), axis[2].out_step, 0, p->accumulate || box->channel0 > 0, p->relu && last};
+    strip_out o = {0, volume(p, true), axis[2].out_step, 0, p->accumulate || box->channel0 > 0, p->relu && last, false};
+    o.spread = p->sparse && !o.add && axis[2].out_step == 2 && axis[2].out % 2 == 0 && p->kernel[2] == 1;
     for (int32_t i = first; i < end; i++) {
         int32_t m = split_start(&split, i), rows = split_height(&split, i);
         int32_t channel = box->group * p->out_channels + m;
@@ -392,6 +399,20 @@ static void run_class(const conv_pass *p, const conv_axis axis[3], const conv_bo
         o.bias = p->bias && last ? p->bias + channel : 0;
         const float *lines = w + (channel * p->in_channels + box->channel0) * taps;
         run_strips(axis, box, l, offsets, sources, box->channels * taps, lines, p->in_channels * taps, rows, &o);
+    }
+}
+
+/* The lines of the box's outputs, of all classes. */
+static void zero_lines(const conv_pass *p, const conv_box *box, int32_t m_block) {
+    row_split split = split_rows(p->out_channels);
+    const conv_axis *y = &p->axis[1];
+    int32_t line = p->axis[2].out, end = min_i32(y->out, (box->row0 + box->rows) * p->stride[1]);
+    for (int32_t i = m_block * split.count / p->m_blocks; i < (m_block + 1) * split.count / p->m_blocks; i++) {
+        int32_t m = split_start(&split, i), channel = (box->n * p->groups + box->group) * p->out_channels + m;
+        for (int32_t k = 0; k < split_height(&split, i); k++) {
+            float *plane = p->y + (channel + k) * volume(p, true);
+            tw_zero(plane + box->row0 * p->stride[1] * line, 4 * (size_t)((end - box->row0 * p->stride[1]) * line));
+        }
     }
 }
 
@@ -403,6 +424,7 @@ static void conv_chunk(const void *args, int32_t chunk) {
     int32_t *offsets = (int32_t *)thread_scratch();
     float *sources = thread_scratch() + p->channels * p->max_taps;
     const float *x = p->x + (box.n * p->groups + box.group) * p->in_channels * volume(p, false);
+    if (p->sparse && !p->accumulate) zero_lines(p, &box, m_block);
     do {
         box.channels = min_i32(p->channels, p->in_channels - box.channel0);
         gather_box(&l, &box, x, sources);
@@ -410,6 +432,7 @@ static void conv_chunk(const void *args, int32_t chunk) {
         for (int32_t i = 0; i < n_classes(p); i++) {
             conv_axis axis[3];
             class_axes(p, i, axis);
+            if (p->sparse && !n_taps(axis)) continue;
             tap_offsets(axis, &l, box.channels, offsets);
             if (box.depth < axis[0].count) run_class(p, axis, &box, &l, offsets, sources, w, m_block);
             w += p->groups * p->out_channels * p->in_channels * n_taps(axis);
@@ -502,6 +525,7 @@ static void run_pass(conv_pass *p) {
     if (p->n == 0 || p->groups * p->out_channels == 0) return;
     join_classes(p);
     if (choose_boxes(p)) {
+        p->sparse = p->gradient && !p->bias && !p->relu && p->classes[0] == 1 && p->axis[0].out == 1 && p->col_blocks == 1;
         parallel_for(conv_chunk, p, p->n * p->groups * p->axis[0].count * p->row_blocks * p->col_blocks * p->m_blocks);
     } else {
         parallel_for(conv_plane, p, p->n * p->groups * p->out_channels);

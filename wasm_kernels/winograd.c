@@ -341,7 +341,7 @@ static void product(bool gradient, bool narrow, int32_t m, int32_t k, const floa
 /* ---- blocks ---- */
 
 /* Transformed sources of a block stay in the second-level cache. The gradient sums over tiles: it wants many at a time. */
-enum { BLOCK_FLOATS = 64 << 10, STRIDED_FLOATS = 112 << 10, GRADIENT_FLOATS = 144 << 10, MAX_TILES = 60, MIN_TILES = 8, POINT_PADDING = 16, M_BLOCK = 16 };
+enum { BLOCK_FLOATS = 64 << 10, STRIDED_FLOATS = 112 << 10, GRADIENT_FLOATS = 144 << 10, MAX_TILES = 60, MIN_TILES = 8, M_BLOCK = 16 };
 /* Blocks that keep all threads busy, unless they would hold too few tiles for what they read of the weights. */
 enum { ENOUGH_BLOCKS = 8, FEW_TILES = 16, GRADIENT_FEW_TILES = 32 };
 
@@ -387,7 +387,7 @@ typedef struct {
 
 /* Weights u[weight][panel of 8 channels m][c][8]; a last panel of 4 or fewer has [c][4]. */
 TW_INLINE void transform_weights(const bool strided, const winograd_conv *conv, int32_t chunk) {
-    int32_t c4 = ceil4(conv->c), m0 = 4 * chunk, weight_stride = c4 * ceil4(conv->m);
+    int32_t c4 = ceil4(conv->c), m0 = 4 * chunk, weight_stride = c4 * ceil4(conv->m) + WINOGRAD_PADDING;
     int32_t width = ceil4(conv->m) - (m0 & ~7) >= 8 ? 8 : 4;
     for (int32_t c = 0; c < c4; c++) {
         float lanes[9][4] = {{0}};
@@ -480,7 +480,7 @@ static void convolve_block(const void *args, int32_t index) {
     const winograd_conv *conv = p->conv;
     tile_block b = block_at(&p->split, conv->n, p->tiles_y, p->tiles_x, index);
     int32_t n_tiles = b.rows * b.cols, c4 = ceil4(conv->c), m4 = ceil4(conv->m);
-    int32_t v_stride = n_tiles * c4 + POINT_PADDING, out_stride = n_tiles * M_BLOCK + POINT_PADDING;
+    int32_t v_stride = n_tiles * c4 + WINOGRAD_PADDING, out_stride = n_tiles * M_BLOCK + WINOGRAD_PADDING;
     float *v = thread_scratch(), *products = v + p->points * p->points * v_stride;
     tile_source source = {conv->x, 0, conv->c, conv->c, conv->h, conv->w, p->pad_y, p->pad_x, v, v_stride, c4};
     transform(p->kind, &source, &b, products);
@@ -488,7 +488,7 @@ static void convolve_block(const void *args, int32_t index) {
         int32_t count = min_i32(M_BLOCK, m4 - m);
         for (int32_t point = 0; point < p->points * p->points; point++) {
             int32_t weight = weight_of(point / p->points) * WEIGHTS + weight_of(point % p->points);
-            const float *u = conv->u + weight * c4 * m4 + m * c4, *patches = v + point * v_stride;
+            const float *u = conv->u + weight * (c4 * m4 + WINOGRAD_PADDING) + m * c4, *patches = v + point * v_stride;
             float *out = products + point * out_stride;
             for (int32_t j = 0; j < count; j += 8) {
                 product(false, count - j < 8, n_tiles, c4, patches, c4, u + j * c4, 0, out + j, M_BLOCK, false);
@@ -555,7 +555,7 @@ bool winograd_suits(const winograd_shape *s) {
 
 typedef struct {
     const winograd_gradient *gradient;
-    int32_t points, tiles_y, tiles_x, groups, m_blocks, m_block;
+    int32_t points, tiles_y, tiles_x, groups, m_blocks, m_block, weight_stride;
     tile_split split;
 } gradient_pass;
 
@@ -563,7 +563,7 @@ typedef struct {
 static void add_block(const gradient_pass *p, const tile_block *b, int32_t m0, int32_t m_count, float *partial, bool add) {
     const winograd_gradient *g = p->gradient;
     int32_t n_tiles = b->rows * b->cols, c4 = ceil4(g->c), m4 = ceil4(m_count);
-    int32_t v_stride = n_tiles * c4 + POINT_PADDING, w_stride = n_tiles * m4 + POINT_PADDING;
+    int32_t v_stride = n_tiles * c4 + WINOGRAD_PADDING, w_stride = n_tiles * m4 + WINOGRAD_PADDING;
     int32_t points = p->points * p->points;
     float *v = thread_scratch(), *w = v + points * v_stride;
     float *z = w + points * w_stride;
@@ -573,7 +573,7 @@ static void add_block(const gradient_pass *p, const tile_block *b, int32_t m0, i
     transform(g->stride == 2 ? STRIDED_OUTPUT : OUTPUT, &dy, b, z);
     for (int32_t point = 0; point < points; point++) {
         int32_t i = point / p->points, k = point % p->points;
-        float *out = partial + ((weight_of(i) * WEIGHTS + weight_of(k)) * g->m + m0) * c4;
+        float *out = partial + (weight_of(i) * WEIGHTS + weight_of(k)) * p->weight_stride + m0 * c4;
         /* Products that share a weight add up. */
         bool again = add || i >= WEIGHTS || k >= WEIGHTS;
         for (int32_t j = 0; j < c4; j += 8) {
@@ -590,7 +590,7 @@ static void gradient_chunk(const void *args, int32_t chunk) {
     int32_t m_count = min_i32(p->m_block, g->m - m0), n_blocks = p->split.row_blocks * p->split.col_blocks;
     int32_t first = (int32_t)((int64_t)group * n_blocks / p->groups);
     int32_t end = (int32_t)((int64_t)(group + 1) * n_blocks / p->groups);
-    float *partial = g->partial + group * WINOGRAD_POINTS * g->m * ceil4(g->c);
+    float *partial = g->partial + group * WINOGRAD_POINTS * p->weight_stride;
     for (int32_t i = first; i < end; i++) {
         tile_block b = block_at(&p->split, g->n, p->tiles_y, p->tiles_x, i);
         add_block(p, &b, m0, m_count, partial, i > first);
@@ -600,7 +600,7 @@ static void gradient_chunk(const void *args, int32_t chunk) {
 /* Sums the groups in order and transforms back: all weights of one channel m. */
 TW_INLINE void finish_weights(const bool strided, const gradient_pass *p, int32_t m) {
     const winograd_gradient *g = p->gradient;
-    int32_t c4 = ceil4(g->c), weight_stride = g->m * c4;
+    int32_t c4 = ceil4(g->c), weight_stride = p->weight_stride;
     for (int32_t c = 0; c < g->c; c += 4) {
         f32x4 t[3][WEIGHTS];
         ROLLED for (int32_t j = 0; j < WEIGHTS; j++) {
@@ -635,8 +635,8 @@ static void finish_strided_channel(const void *args, int32_t m) { finish_weights
 
 void winograd_weight_gradient(const winograd_gradient *g) {
     gradient_pass p = {.gradient = g, .points = points_of(g->stride == 2 ? STRIDED : PLAIN), .tiles_y = ceil_div(g->out_h, TILE), .tiles_x = ceil_div(g->out_w, TILE)};
-    int32_t floats = WINOGRAD_POINTS * g->m * ceil4(g->c);
-    p.groups = max_i32(1, min_i32(WINOGRAD_GROUPS, WINOGRAD_PARTIAL_FLOATS / floats));
+    p.weight_stride = g->m * ceil4(g->c) + WINOGRAD_PADDING;
+    p.groups = max_i32(1, min_i32(WINOGRAD_GROUPS, WINOGRAD_PARTIAL_FLOATS / (WINOGRAD_POINTS * p.weight_stride)));
     p.m_block = ceil4(ceil_div(g->m, ceil_div(WINOGRAD_GROUPS, p.groups)));
     if (p.m_block < 32) p.m_block = min_i32(32, ceil4(g->m));
     p.m_blocks = ceil_div(g->m, p.m_block);

@@ -6,6 +6,8 @@
 #include "guard.h"
 
 enum { WINOGRAD_POINTS = 36, WINOGRAD_MIN_CHANNELS = 4, WINOGRAD_MAX_CHANNELS = 640, WINOGRAD_MAX_STRIDED = 256 };
+/* Floats between the planes of one weight each: without them, planes of a power of two meet in one set of the cache. */
+enum { WINOGRAD_PADDING = 16 };
 /* Partial sums of the weight gradient; kernels.def sizes its scratch by these. */
 enum { WINOGRAD_GROUPS = 8, WINOGRAD_PARTIAL_FLOATS = 1 << 20 };
 
@@ -16,7 +18,7 @@ typedef struct {
     const float *x, *g, *bias;
     int32_t g_m, g_c;
     bool flipped, accumulate, relu;
-    float *y, *u; /* u: transformed weights, 36 * m * c rounded up to whole vectors */
+    float *y, *u; /* u: transformed weights, 36 planes of m * c rounded up to whole vectors */
 } winograd_conv;
 
 /* dw[m, c] (+)= sum over images and outputs of dy x. */

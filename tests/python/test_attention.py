@@ -227,7 +227,7 @@ def test_masks(mask: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("layout", ["separate", "joined", "heads", "flat"])
-@pytest.mark.parametrize("scale", ["mul", "div", "q", "none"])
+@pytest.mark.parametrize("scale", ["mul", "div", "q", "roots", "none"])
 def test_ways_to_write_it(layout: str, scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mask = "causal -inf" if layout == "flat" else "padding"
     check(monkeypatch, Attention(2, 3, 40, 40, 8).build(layout, scale, mask))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainweb.compiler.epilogue import fuse_epilogues
+from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.expr import Emitter, Expr
 from trainweb.compiler.fuse import fuse_elementwise
 from trainweb.compiler.lower import (
@@ -122,6 +122,8 @@ class Program:
         m, n, k = self.pick(((6, 4, 4), (4, 4, 6), (1, 4, 6), (4, 6, 4), (6, 6, 1)))
         fitting = [[b for b in self.bufs if b.size >= s] for s in (m * k, k * n, n)]
         a, w = (self.part(self.recent(f), s) for f, s in zip(fitting[:2], (m * k, k * n), strict=True))
+        if self.rng.random() < 0.3:
+            a = self.scaled(a)
         c = self.target((m, n))
         if c.storage in (a.storage, w.storage):
             return
@@ -139,6 +141,14 @@ class Program:
         self.done(c)
         if self.rng.random() < 0.6:
             self.follow(c, n)
+
+    def scaled(self, b: Buf) -> Buf:
+        y = self.target(b.shape)
+        if y.collides(b):
+            return b
+        self.builder.elementwise([y], [b], lambda e, x: e.mul(x, e.const(0.5)))
+        self.done(y)
+        return y
 
     def follow(self, c: Buf, n: int) -> None:
         """What an epilogue may take over."""
@@ -235,7 +245,7 @@ def evaluate(x: Expr, ins: list[np.ndarray]) -> Any:
     return functions[x.op](*(evaluate(a, ins) for a in x.args))
 
 
-def check(seed: int, passes: Sequence[str] = ("strided", "epilogue", "fuse")) -> None:
+def check(seed: int, passes: Sequence[str] = ("factors", "strided", "epilogue", "fuse")) -> None:
     program = Program(seed)
     rng = np.random.default_rng(seed)
     given = {b.storage: rng.standard_normal(b.size).astype(np.float32) for b in (*program.feeds, *program.state)}
@@ -243,6 +253,8 @@ def check(seed: int, passes: Sequence[str] = ("strided", "epilogue", "fuse")) ->
     instructions = program.builder.instructions
     interpreter.run(instructions)
     expected = [interpreter.memory(b).copy() for b in (*program.outputs, *program.state)]
+    if "factors" in passes:
+        instructions = absorb_factors(instructions, program.outputs)
     if "strided" in passes:
         instructions = absorb_copies(instructions, program.outputs)
     if "epilogue" in passes:
@@ -276,7 +288,9 @@ def execute(program: Program, instructions: list[Instruction], given: dict[Stora
         host.release()
 
 
-@pytest.mark.parametrize("passes", [(), ("strided",), ("epilogue",), ("fuse",), ("strided", "epilogue", "fuse")])
+@pytest.mark.parametrize("passes", [
+    (), ("factors",), ("strided",), ("epilogue",), ("fuse",), ("factors", "strided", "epilogue", "fuse"),
+])  # fmt: skip
 def test_random_programs_compute_the_same_after_every_pass(passes: tuple[str, ...]) -> None:
     for seed in range(N_PROGRAMS):
         check(seed, passes)

@@ -23,6 +23,7 @@ N_GRAPHS = 60
 WITHOUT: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "computation": (compiler, "computation", lambda op, results: object()),
     "fold": (compiler._Compilation, "fold", lambda *args: None),
+    "absorb_factors": (compiler, "absorb_factors", lambda instructions, outputs: instructions),
     "absorb_copies": (compiler, "absorb_copies", lambda instructions, outputs: instructions),
     "fuse_epilogues": (compiler, "fuse_epilogues", lambda instructions, outputs: instructions),
     "fuse_elementwise": (compiler, "fuse_elementwise", lambda instructions, outputs, emitter: instructions),

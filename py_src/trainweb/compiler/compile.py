@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.compiler.attention import fuse_attention
 from trainweb.compiler.eliminate import computation, drop_unread_results
-from trainweb.compiler.epilogue import fuse_epilogues
+from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.fuse import fuse_elementwise
 from trainweb.compiler.lower import ARENA, Buf, BufSequence, Builder, Storage
 from trainweb.compiler.memory import place
@@ -97,6 +97,7 @@ def compile_model(
     if may_fail:
         instructions = write_state_last(instructions, compilation.builder)
     instructions = drop_unread_results(instructions, outs, description)
+    instructions = absorb_factors(instructions, outs)
     instructions = absorb_copies(instructions, outs)
     instructions = fuse_attention(instructions, outs, compilation.builder)
     instructions = fuse_epilogues(instructions, outs)

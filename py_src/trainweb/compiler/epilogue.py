@@ -1,4 +1,4 @@
-"""Epilogues: a bias or an activation that only reads a product's result is applied as the product is stored."""
+"""Elementwise calls around products that the product itself computes: factors, a bias, an activation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,65 @@ RESULTS = {"gemm_f32": "c", "conv_f32": "y"}
 RELU = 1
 
 
+def absorb_factors(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
+    """Let constant factors of a product's operands and of its result be its `alpha`."""
+    return _Absorber(_absorb_operand_factors(instructions, outputs), outputs, only_factors=True).run()
+
+
 def fuse_epilogues(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
     """Fold a constant factor, a bias and relu into the product before them."""
     return _Absorber(instructions, outputs).run()
 
 
+def _absorb_operand_factors(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
+    kept = {b.storage for b in outputs}
+    readers: dict[Storage, list[int]] = {}
+    writers: dict[Storage, list[int]] = {}
+    for k, i in enumerate(instructions):
+        for b in i.reads:
+            readers.setdefault(b.storage, []).append(k)
+        for b in i.writes:
+            writers.setdefault(b.storage, []).append(k)
+    result: list[Instruction] = []
+    for k, e in enumerate(instructions):
+        if isinstance(e, ElementwiseCall) and len(e.roots) == 1 and (factor := constant_factor(e.roots[0])) is not None:
+            x, out = e.ins[0], e.outs[0]
+            after = readers.get(out.storage, [])
+            products = [call for r in after if (call := _product_of(instructions[r], out.storage)) is not None]
+            if (
+                out.storage.segment == ARENA and out.storage not in kept and writers[out.storage] == [k]
+                and products and len(products) == len(after) and x.size == out.size == prod(e.shape)
+                and out.nbytes == out.storage.nbytes
+                and not any(k < w <= max(after) for w in writers.get(x.storage, ()))
+            ):  # fmt: skip
+                for call in products:
+                    _scale_operand(call, out, x, factor)
+                continue
+        result.append(e)
+    return result
+
+
+def _product_of(i: Instruction, storage: Storage) -> KernelCall | None:
+    """`i` if it is a product that reads `storage` only as an operand."""
+    if not isinstance(i, KernelCall) or i.kernel != "gemm_f32":
+        return None
+    return i if all(b is None or b.storage is not storage for b in (i.args["c"], i.args["bias"])) else None
+
+
+def _scale_operand(call: KernelCall, scaled: Buf, x: Buf, factor: float) -> None:
+    """Read `x` where `call` reads `scaled`, which is `factor * x`."""
+    for name in ("a", "b"):
+        old = call.args[name]
+        if old.storage is scaled.storage:
+            new = Buf(x.storage, old.dtype, old.shape, None, x.shift + old.shift - scaled.shift, x.name)
+            call.args[name], call.args["alpha"] = new, call.args["alpha"] * factor
+            call.reads = [new if b is old else b for b in call.reads]
+
+
 class _Absorber:
-    def __init__(self, instructions: list[Instruction], outputs: list[Buf]) -> None:
+    def __init__(self, instructions: list[Instruction], outputs: list[Buf], *, only_factors: bool = False) -> None:
         self.slots: list[Instruction | None] = list(instructions)
+        self.only_factors = only_factors
         self.kept = {b.storage for b in outputs}
         self.made: dict[Storage, int] = {}
         """Where the product is that a storage holds the result of."""
@@ -48,6 +99,8 @@ class _Absorber:
                 continue
             # The result is stored earlier than it was: nobody may use its place until then.
             if any(p <= t < k for t in self.touched[e.outs[0].storage]):
+                continue
+            if self.only_factors and (len(e.roots) != 1 or constant_factor(e.roots[0]) is None):
                 continue
             if _absorb(call, e, b, self._changed(p, k)):
                 self.slots[k] = None

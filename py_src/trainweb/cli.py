@@ -74,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_artifacts(p)
     p.add_argument("--feed", action="append", required=True, metavar="NAME=DTYPE[D,D,...]",
                    help="dtype and shape of a training input, e.g. x=float32[64,784]; once per input")  # fmt: skip
+    p.add_argument("--memory-budget", type=int, metavar="BYTES",
+                   help="workspace that a step may take; beyond it activations are computed again")  # fmt: skip
     p.add_argument("-o", "--output", type=Path, required=True, help="bundle to write")
     p.set_defaults(run=_compile)
     return parser
@@ -85,7 +87,7 @@ def _add_artifacts(p: argparse.ArgumentParser) -> None:
 
 
 def _open(
-    args: argparse.Namespace, *, optimizer: bool = True
+    args: argparse.Namespace, *, optimizer: bool = True, options: dict[str, object] | None = None
 ) -> tuple[CheckpointState, TrainingSession, dict[str, bytes]]:
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
@@ -96,7 +98,8 @@ def _open(
     present = {k: p if p.exists() else None for k, p in models.items()}
     state = CheckpointState.load_checkpoint(args.checkpoint or args.artifacts / "checkpoint")
     session = TrainingSession(
-        state, present["train_model"], present["eval_model"], present["optimizer_model"] if optimizer else None
+        state, present["train_model"], present["eval_model"], present["optimizer_model"] if optimizer else None,
+        options,
     )
     return state, session, {k: p.read_bytes() for k, p in present.items() if p is not None}
 
@@ -206,7 +209,7 @@ def _compile(args: argparse.Namespace) -> None:
     from trainweb.checkpoint import write_file_atomically
     from trainweb.training.bundle import make_bundle
 
-    _, session, models = _open(args)
+    _, session, models = _open(args, options={"memory_budget": args.memory_budget})
     with session:
         feeds = dict(parse_feed(text) for text in args.feed)
         bundle = make_bundle(session.core, [feeds], models)

@@ -77,7 +77,7 @@ def test_a_failed_run_is_explained_by_node_value_and_position(handle: int) -> No
 @pytest.mark.parametrize(
     ("options", "name", "text"),
     [
-        ({"memory_budget": 1000}, "UnsupportedError", "memory_budget"),
+        ({"memory_budget": -1}, "LimitError", "memory_budget"),
         ({"limits": {"arena_bytes": -1}}, "LimitError", "arena_bytes"),
         ({"limits": {"arena": 1}}, "LimitError", "'arena'"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -70,6 +71,21 @@ def test_a_bundle_has_every_plan_and_no_zeros(artifacts: Path) -> None:
     with np.load(GOLDEN / "expected.npz") as expected:
         recorded = next(expected[k] for k in expected.files if k.endswith("params_all"))
     np.testing.assert_array_equal(parameters, recorded)
+
+
+def test_a_bundle_within_a_budget(artifacts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = artifacts / "small.bundle"
+    arguments = ["compile", str(artifacts), "--feed", "x=float32[8,10]", "--feed", "labels=int64[8]", "-o", str(out)]
+    assert main([*arguments, "--memory-budget", "1"]) == 1
+    said = capsys.readouterr().err
+    found = re.search(r"LimitError: .*takes (\d+) bytes .* not less than (\d+) .*memory_budget is 1\.", said)
+    assert found and not out.exists()
+    assert main([*arguments, "--memory-budget", "10000"]) == 0
+    data = out.read_bytes()
+    header = json.loads(data[16 : 16 + struct.unpack_from("<I", data, 12)[0]])
+    steps = [p for p in header["plans"] if p["signature"]]
+    assert steps[0]["recomputation"] == {"full_bytes": int(found[1]), "instructions": 0, "flops": 0, "share": 0.0}
+    assert len(steps) == 3 and all(0 < p["arenaBytes"] <= 10000 for p in steps)
 
 
 @pytest.mark.parametrize(

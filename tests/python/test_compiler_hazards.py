@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.test_recompute import Restless
 
 from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.expr import Emitter, Expr
@@ -261,6 +262,8 @@ def check(seed: int, passes: Sequence[str] = ("factors", "strided", "epilogue", 
         instructions = fuse_epilogues(instructions, program.outputs)
     if "fuse" in passes:
         instructions = fuse_elementwise(instructions, program.outputs, program.builder.emitter)
+    if "recompute" in passes:
+        instructions = Restless.of(instructions, program.feeds, program.outputs).instructions
     for got, want in zip(execute(program, instructions, given), expected, strict=True):
         error = np.abs(got - want).max() / max(1.0, np.abs(want).max())
         assert error < 1e-4, f"seed {seed}: off by {error}"
@@ -289,7 +292,8 @@ def execute(program: Program, instructions: list[Instruction], given: dict[Stora
 
 
 @pytest.mark.parametrize("passes", [
-    (), ("factors",), ("strided",), ("epilogue",), ("fuse",), ("factors", "strided", "epilogue", "fuse"),
+    (), ("factors",), ("strided",), ("epilogue",), ("fuse",), ("recompute",),
+    ("factors", "strided", "epilogue", "fuse", "recompute"),
 ])  # fmt: skip
 def test_random_programs_compute_the_same_after_every_pass(passes: tuple[str, ...]) -> None:
     for seed in range(N_PROGRAMS):

@@ -78,8 +78,23 @@ export interface SessionMemory {
 export interface BundleOptions {
   /** Bytes that a step may use besides parameters, gradients and moments. */
   readonly arenaLimit: number;
+  /** Plans that use more are left to Python, which makes them do with it. */
+  readonly memoryBudget: number;
   /** Whether Python can make the artifacts of the session, if asked for them. */
   readonly hasArtifacts: boolean;
+}
+
+/** Fields of Python's `SessionMemory`. */
+interface MemoryAnswer {
+  readonly parameters: number;
+  readonly gradients: number;
+  readonly moments: number;
+  readonly arena: number;
+  readonly plans: number;
+  readonly arena_without_budget: number;
+  readonly recomputed_instructions: number;
+  readonly recomputed_flops: number;
+  readonly recomputed_share: number;
 }
 
 interface Loaded {
@@ -116,11 +131,12 @@ export class BundleSession implements SessionHost {
     this.#bundle = rest;
     this.#models = models;
     this.#nominal = bundle.nominal;
+    const usable = bundle.plans.filter(({ arenaBytes }) => arenaBytes <= options.memoryBudget);
     this.#plans = new Map(
-      bundle.plans.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]),
+      usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]),
     );
     this.#sizes = segments.map(({ bytes }) => bytes);
-    const arenas = bundle.plans.map(({ arenaBytes }) => arenaBytes);
+    const arenas = usable.map(({ arenaBytes }) => arenaBytes);
     this.#sizes[ARENA] = Math.max(0, ...arenas.filter((bytes) => bytes <= options.arenaLimit));
     this.#calls = this.#makeCalls();
     try {
@@ -192,6 +208,9 @@ export class BundleSession implements SessionHost {
   call(method: string, args: string, data: Uint8Array | null): Answer {
     if (method === "set_seed" && this.#python === null) {
       return this.#setSeed(args);
+    }
+    if (method === "memory") {
+      return this.#measure();
     }
     const call = Object.hasOwn(this.#calls, method) ? this.#calls[method] : undefined;
     if (this.#python !== null) {
@@ -406,6 +425,33 @@ export class BundleSession implements SessionHost {
       this.#nominal = false;
     }
     return answer;
+  }
+
+  /** What Python's `SessionMemory` says, of the bundle's plans and of Python's. */
+  #measure(): Answer {
+    const plans = [...this.#loaded.values()].map(({ plan }) => plan);
+    const bytes = (some: Iterable<Uint8Array>): number => [...some].reduce((sum, { length }) => sum + length, 0);
+    const [, , parameters = 0, gradients = 0, first = 0, second = 0] = this.#sizes;
+    const costs = plans.map(({ recomputation }) => recomputation);
+    const most = costs.sort((a, b) => b.fullBytes - a.fullBytes)[0];
+    const own: MemoryAnswer = {
+      parameters,
+      gradients,
+      moments: first + second,
+      arena: this.#bases[ARENA] === 0 ? 0 : (this.#sizes[ARENA] as number),
+      plans: bytes(plans.map(({ words }) => words)) + bytes(this.#constants.keys()),
+      arena_without_budget: most?.fullBytes ?? 0,
+      recomputed_instructions: most?.instructions ?? 0,
+      recomputed_flops: most?.flops ?? 0,
+      recomputed_share: most?.share ?? 0,
+    };
+    if (this.#python === null) {
+      return { value: own, data: null };
+    }
+    const theirs = this.#python.call("memory", "[]", null).value as MemoryAnswer;
+    const larger = own.arena_without_budget > theirs.arena_without_budget ? own : theirs;
+    const sums = { arena: own.arena + theirs.arena, plans: own.plans + theirs.plans };
+    return { value: { ...larger, ...sums }, data: null };
   }
 
   #setSeed(args: string): Answer {

@@ -70,6 +70,15 @@ export interface FeedType {
   readonly dims: readonly number[];
 }
 
+/** What a memory budget costs a plan: its workspace without one, and what runs again. */
+export interface Recomputation {
+  readonly fullBytes: number;
+  readonly instructions: number;
+  readonly flops: number;
+  /** Rough time of it, in parts of the time without a budget. */
+  readonly share: number;
+}
+
 export interface BundlePlan {
   readonly kind: PlanKind;
   /** Whether its gradients overwrite instead of adding. */
@@ -83,6 +92,7 @@ export interface BundlePlan {
   readonly outputs: readonly PlanSlot[];
   /** The node behind each instruction. */
   readonly nodes: readonly string[];
+  readonly recomputation: Recomputation;
 }
 
 /** What Python needs to take the session over. */
@@ -196,6 +206,13 @@ class Reader {
   integer(value: unknown, where: string, minimum = 0): number {
     if (typeof value !== "number" || !Number.isSafeInteger(value) || value < minimum || value > MAX_BYTES) {
       throw wrong(where, "a 32-bit number", value);
+    }
+    return value;
+  }
+
+  number(value: unknown, where: string): number {
+    if (typeof value !== "number" || !(value >= 0)) {
+      throw wrong(where, "a number >= 0", value);
     }
     return value;
   }
@@ -394,9 +411,21 @@ function readPlan(
     inputs: slots("inputs"),
     outputs: slots("outputs"),
     nodes: reader.list(fields["nodes"], `${where}.nodes`, (item, at) => reader.text(item, at)),
+    recomputation: readRecomputation(reader, fields["recomputation"], `${where}.recomputation`),
   };
   checkInterface(plan, where, session);
   return plan;
+}
+
+function readRecomputation(reader: Reader, value: unknown, where: string): Recomputation {
+  const fields = reader.object(value, where);
+  const number = (name: string): number => reader.number(fields[name], `${where}.${name}`);
+  return {
+    fullBytes: number("full_bytes"),
+    instructions: number("instructions"),
+    flops: number("flops"),
+    share: number("share"),
+  };
 }
 
 function checkWords(words: Uint8Array, where: string, fingerprint: number): void {

@@ -38,6 +38,7 @@ export type {
   ParameterTypeAndShape,
   PropertyValue,
   SaveCheckpointOptions,
+  SessionMemory,
   TrainingConfig,
   TrainingSessionBundle,
   TrainingSessionCreateOptions,

@@ -13,7 +13,12 @@ export interface SessionOptions {
    * the same feeds) starts from there, without Python. Default false.
    */
   readonly cache?: boolean;
-  /** Bytes that activations and gradients may take; beyond it they are computed again. */
+  /**
+   * Bytes that the workspace of a step may take: feeds, activations, their gradients, outputs and scratch of the
+   * kernels; not parameters, accumulated gradients, moments and constants. Beyond it activations are computed again
+   * in the backward pass (gradient checkpointing), with the same results to the last bit; `memory()` says at what
+   * cost. A step that cannot do with it fails with a LimitError that names the smallest budget that it can do with.
+   */
   readonly memoryBudget?: number;
   /** Refuse what is larger than this with a LimitError. */
   readonly limits?: SessionLimits;
@@ -45,6 +50,7 @@ const MAX_SEVERITY = 4;
 export interface ResolvedOptions {
   readonly settings: WorkerSettings;
   readonly cache: boolean;
+  readonly hasBudget: boolean;
   /** Keyword arguments of the Python session. */
   readonly json: string;
 }
@@ -67,6 +73,7 @@ export function resolveOptions(options: unknown): ResolvedOptions {
       reproducible,
     },
     cache: given.cache ?? false,
+    hasBudget: given.memoryBudget !== undefined,
     json: JSON.stringify({
       reproducible,
       memory_budget: given.memoryBudget,
@@ -159,6 +166,16 @@ function absolutePrefix(prefix: string | null | undefined, name: string): string
   const base = globalThis.document?.baseURI ?? globalThis.location?.href;
   const url = new URL(prefix, base).href;
   return url.endsWith("/") ? url : `${url}/`;
+}
+
+/** Keys of Python in the spelling of JavaScript. */
+export function toCamelCase(object: object): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(object).map(([key, value]) => [
+      key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()),
+      value as unknown,
+    ]),
+  );
 }
 
 /** Own keys in the spelling of Python. */

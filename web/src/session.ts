@@ -14,9 +14,9 @@ import {
 } from "./arguments.js";
 import { Channel } from "./channel.js";
 import { connect, type WorkerClient } from "./client.js";
-import { env } from "./env.js";
+import { env, log } from "./env.js";
 import { BufferSizeError, FeedError, SessionError } from "./errors.js";
-import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
+import { resolveOptions, toCamelCase, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { Profile, type ProfileOptions } from "./profile.js";
 import type { CallAnswer, NamedTensor, SessionInfo, StepKind, WireDtype } from "./protocol.js";
 import { isSource, loadSource, type Source } from "./sources.js";
@@ -87,6 +87,27 @@ export interface Artifacts {
   readonly optimizerModel: Uint8Array | null;
 }
 
+/** What a session takes of the kernels' memory, in bytes, and what `memoryBudget` costs it. */
+export interface SessionMemory {
+  readonly parameters: number;
+  /** Accumulated gradients. */
+  readonly gradients: number;
+  /** The optimizer's. */
+  readonly moments: number;
+  /** Workspace of the largest step so far, which `memoryBudget` limits. */
+  readonly arena: number;
+  /** Compiled steps and their constants. */
+  readonly plans: number;
+  /** What the workspace would be if nothing was computed again. */
+  readonly arenaWithoutBudget: number;
+  /** Instructions that run again in a step. */
+  readonly recomputedInstructions: number;
+  /** Operations of products and convolutions in them. */
+  readonly recomputedFlops: number;
+  /** Estimated time of them, in parts of the time of the step without a budget. */
+  readonly recomputedShare: number;
+}
+
 export type PropertyValue = number | bigint | string;
 
 const KEY = Symbol("TrainingSession");
@@ -96,6 +117,8 @@ export class TrainingSession {
   readonly #channel: Channel;
   /** The optimizer step before; null until the first has succeeded. */
   #update: Promise<void> | null = null;
+  /** Whether the cost of a memory budget is yet to be logged. */
+  #hasCost = false;
 
   private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
     if (key !== KEY) {
@@ -107,8 +130,9 @@ export class TrainingSession {
   }
 
   /** @internal */
-  static async open(client: WorkerClient, info: SessionInfo): Promise<TrainingSession> {
+  static async open(client: WorkerClient, info: SessionInfo, options: ResolvedOptions): Promise<TrainingSession> {
     const session = new TrainingSession(KEY, client, info);
+    session.#hasCost = options.hasBudget;
     if (env.seed !== undefined) {
       await session.#call("set_seed", `[${BigInt(env.seed)}]`);
     }
@@ -156,7 +180,7 @@ export class TrainingSession {
     const info = await client.request((api) =>
       api.createTraining(transfer(artifacts, buffers), options.json, options.cache),
     );
-    return TrainingSession.open(client, info);
+    return TrainingSession.open(client, info, options);
   }
 
   /**
@@ -186,7 +210,7 @@ export class TrainingSession {
     const info = await client.request((api) =>
       api.createFromModel(transfer(bytes, [bytes.buffer]), configJson, options.json, options.cache),
     );
-    return TrainingSession.open(client, info);
+    return TrainingSession.open(client, info, options);
   }
 
   /** User inputs of the training model: no parameters, gradients or reset flag. */
@@ -452,6 +476,12 @@ export class TrainingSession {
     return new Profile(measured);
   }
 
+  /** What the session takes of the kernels' memory, and what `memoryBudget` costs; after a step. */
+  async memory(): Promise<SessionMemory> {
+    const { value } = await this.#callWith("memory", []);
+    return toCamelCase(value as object) as unknown as SessionMemory;
+  }
+
   /** Free the session after the calls already made. Harmless when repeated. */
   release(): Promise<void> {
     return this.#channel.release();
@@ -518,8 +548,19 @@ export class TrainingSession {
     const results = await this.#channel.post(packed, ({ tensors, buffers }) => {
       return (api) => api.step(handle, kind, transfer(tensors, buffers), wanted);
     });
+    if (this.#hasCost && kind === "train") {
+      this.#hasCost = false;
+      // A session that is released meanwhile has nothing to tell.
+      this.memory().then(logCost, () => {});
+    }
     return unpackResults(results, fetches);
   }
+}
+
+function logCost(memory: SessionMemory): void {
+  const { arena, arenaWithoutBudget: full, recomputedInstructions: count, recomputedShare: share } = memory;
+  const cost = `${count} instructions run again, for some ${Math.round(100 * share)} % more time`;
+  log("info", `the workspace of a step takes ${arena} bytes instead of ${full}: ${cost}`);
 }
 
 /** Feeds in the order of the inputs, whatever order the caller has them in. */
@@ -555,7 +596,7 @@ async function createFromBundle(
   const info = await client.request((api) =>
     api.createFromBundle(transfer(bytes, [bytes.buffer]), options.json),
   );
-  return TrainingSession.open(client, info);
+  return TrainingSession.open(client, info, options);
 }
 
 function checkTrainingOptions(options: unknown): void {

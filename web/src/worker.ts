@@ -10,7 +10,7 @@ import { BundleSession, NeedsPython, type Kernels } from "./bundle-session.js";
 import { BundleCache, cacheName } from "./cache.js";
 import { CompiledSession, PlanRunner } from "./compiled-session.js";
 import { Engine } from "./engine.js";
-import { EngineError, ReleasedError, SessionError, toWire, UnsupportedError } from "./errors.js";
+import { EngineError, ReleasedError, SessionError, toWire } from "./errors.js";
 import { PythonPlans, PythonSession, type SessionHost } from "./host.js";
 import type { WireProfile } from "./profile.js";
 import { readFile } from "./store.js";
@@ -331,7 +331,7 @@ class SessionWorker implements WorkerApi {
     const kernels = this.#describeKernels();
     const bundle = parseBundle(bytes, kernels.fingerprint);
     const host = new BundleSession(this.#running, kernels, bundle, {
-      arenaLimit: arenaLimitOf(optionsJson),
+      ...bytesAllowed(optionsJson),
       hasArtifacts: cache !== null && cache.model !== null,
     });
     return this.#add(host, optionsJson, cache, host.info);
@@ -422,15 +422,9 @@ interface PythonOptions {
   readonly limits?: { readonly arena_bytes?: number };
 }
 
-/** @throws UnsupportedError for options that Python's sessions refuse, too */
-function arenaLimitOf(optionsJson: string): number {
-  const { memory_budget: budget, limits } = JSON.parse(optionsJson) as PythonOptions;
-  if (budget !== undefined) {
-    throw new UnsupportedError(
-      "The option memory_budget (memoryBudget) is not supported yet: nothing is recomputed.",
-    );
-  }
-  return limits?.arena_bytes ?? Infinity;
+function bytesAllowed(optionsJson: string): { readonly arenaLimit: number; readonly memoryBudget: number } {
+  const { memory_budget: memoryBudget, limits } = JSON.parse(optionsJson) as PythonOptions;
+  return { arenaLimit: limits?.arena_bytes ?? Infinity, memoryBudget: memoryBudget ?? Infinity };
 }
 
 function attempt<T>(action: () => T): Result<T> {

@@ -13,7 +13,8 @@ from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.fuse import fuse_elementwise
 from trainweb.compiler.lower import ARENA, Buf, BufSequence, Builder, Storage
 from trainweb.compiler.memory import place
-from trainweb.compiler.plan import Plan, encode
+from trainweb.compiler.plan import Plan, Recomputation, encode
+from trainweb.compiler.recompute import fit
 from trainweb.compiler.strided import absorb_copies
 from trainweb.compiler.transaction import hoist_checks, may_fail_midway, write_state_last
 from trainweb.errors import LimitError, ModelError
@@ -54,6 +55,7 @@ def compile_model(
     evaluate: Callable[[Plan], Mapping[str, Tensor]] | None = None,
     segment_bytes: Sequence[int] = (0,) * 7,
     arena_limit: int = DEFAULT_ARENA_BYTES,
+    memory_budget: int | None = None,
 ) -> Plan:
     """Compile `graph` for feeds of static shapes.
 
@@ -73,13 +75,15 @@ def compile_model(
         Runs a plan that has no inputs; with it, what depends on constants alone is computed now, not in every run.
     segment_bytes
         Sizes of the seven segments (those of the arena and the constants are computed).
+    memory_budget
+        Bytes of workspace beyond which values are computed again instead of kept.
 
     Raises
     ------
     UnsupportedError, ModelError
         An operator that cannot run, or whose inputs do not fit, named with its node.
     LimitError
-        The plan needs more workspace than `arena_limit`.
+        The plan needs more workspace than `arena_limit`, or cannot do with `memory_budget`.
     """
     compilation = _Compilation(graph, description, bindings or {}, sequences or {}, overwrite)
     compilation.infer(feeds, known or {})
@@ -102,15 +106,18 @@ def compile_model(
     instructions = fuse_attention(instructions, outs, compilation.builder)
     instructions = fuse_epilogues(instructions, outs)
     instructions = fuse_elementwise(instructions, outs, compilation.builder.emitter)
+    recomputation = None
+    if memory_budget is not None:
+        instructions, recomputation = fit(instructions, feed_bufs, outs, memory_budget)
     arena_bytes, constants = place(instructions, feed_bufs, outs)
     if arena_bytes > arena_limit:
         raise LimitError(
             f"This model needs {arena_bytes} bytes of workspace for these shapes; "
             f"the limit arena_bytes is {arena_limit}."
         )
-    return encode(
-        instructions, feed_bufs, outs, arena_bytes, constants, description, segment_bytes
-    )
+    plan = encode(instructions, feed_bufs, outs, arena_bytes, constants, description, segment_bytes)
+    plan.recomputation = recomputation or Recomputation(arena_bytes)
+    return plan
 
 
 class _Compilation:

@@ -68,6 +68,9 @@ def place(instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf])
     for b in outputs:
         last[b.storage] = len(instructions)
     arena = Arena()
+    for s in (*last, *(b.storage for b in feeds)):
+        if s.segment in (ARENA, CONSTANTS):
+            s.offset = None  # of an earlier attempt
     for b in feeds:
         if b.storage.offset is None:
             b.storage.offset = arena.take(b.storage.nbytes)

@@ -40,6 +40,28 @@ class Slot:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """What a memory budget costs a plan.
+
+    Attributes
+    ----------
+    full_bytes : int
+        Workspace of the plan without a budget.
+    instructions : int
+        How many instructions run again.
+    flops : int
+        Operations of products and convolutions in them.
+    share : float
+        Rough time of them, in parts of the time without a budget.
+    """
+
+    full_bytes: int
+    instructions: int = 0
+    flops: int = 0
+    share: float = 0.0
+
+
 @dataclass(slots=True)
 class Plan:
     """A compiled graph for one input signature: relocatable and free of Python objects.
@@ -60,6 +82,7 @@ class Plan:
     text: list[str] = field(default_factory=list)
     flops: int = 0
     """Operations of products and convolutions, two for each multiplication."""
+    recomputation: Recomputation = Recomputation(0)
 
     def disassemble(self) -> str:
         """One line per instruction: number, kernel, operands as segment+offset, node."""

@@ -371,7 +371,8 @@ def check_opsets(imports: Iterable[Any], where: str) -> dict[str, int]:
     return opsets
 
 
-def refuse_memory_budget(budget: object) -> None:
-    """Raise where a session is asked to fit a memory budget, which needs recomputation."""
-    if budget is not None:
-        raise UnsupportedError("The option memory_budget (memoryBudget) is not supported yet: nothing is recomputed.")
+def check_memory_budget(budget: object) -> int | None:
+    """The option memory_budget of a session, if it is a number of bytes; None for no budget."""
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
+        raise LimitError(f"The option memory_budget must be a whole number of bytes >= 1, not {budget!r}.")
+    return budget

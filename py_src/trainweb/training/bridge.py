@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 from trainweb.checkpoint import write_checkpoint
 from trainweb.compiler.lower import STATE
 from trainweb.errors import CheckpointError, ReleasedError, SessionError, TrainwebError
-from trainweb.model.checks import Limits, refuse_memory_budget
+from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
 from trainweb.ops.op import TensorType
@@ -114,17 +114,20 @@ def _open(session: Session) -> int:
     return handle
 
 
-def _limits(options_json: str) -> Limits:
+def _settings(options_json: str) -> dict[str, Any]:
+    """The options of a session that are not the engine's."""
     options = json.loads(options_json or "{}")
-    refuse_memory_budget(options.get("memory_budget"))
-    return Limits.of(options.get("limits"))
+    return {
+        "limits": Limits.of(options.get("limits")), "memory_budget": check_memory_budget(options.get("memory_budget")),
+        "engine": _engine[0] if _engine else None,
+    }  # fmt: skip
 
 
 def _create(
-    state: CheckpointState, graphs: tuple[Graph, Graph | None, Graph | None], limits: Limits,
+    state: CheckpointState, graphs: tuple[Graph, Graph | None, Graph | None], settings: dict[str, Any],
     artifacts: Callable[[], Artifacts] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    core = SessionCore(state, *graphs, engine=_engine[0] if _engine else None, limits=limits)
+    core = SessionCore(state, *graphs, **settings)
     return _info(core, artifacts)
 
 
@@ -145,9 +148,9 @@ def _info(core: SessionCore, artifacts: Any) -> dict[str, Any]:
 @answered
 def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options_json: str) -> dict[str, Any]:
     """A session from artifacts."""
-    limits = _limits(options_json)
-    graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), limits)
-    return _create(CheckpointState.load_checkpoint(as_bytes(checkpoint)), graphs, limits)
+    settings = _settings(options_json)
+    graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), settings["limits"])
+    return _create(CheckpointState.load_checkpoint(as_bytes(checkpoint)), graphs, settings)
 
 
 @answered
@@ -159,8 +162,8 @@ def adopt(
     `checkpoint` is that of a bundle; `memory_json` has the parameters and, by segment, "bases" and "sizes".
     The memory belongs to the session from now on, unless this fails.
     """
-    limits, memory = _limits(options_json), json.loads(memory_json)
-    graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), limits)
+    settings, memory = _settings(options_json), json.loads(memory_json)
+    graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), settings["limits"])
     state = CheckpointState.load_checkpoint(as_bytes(checkpoint))
     state.is_nominal = memory["nominal"]
     slots = [
@@ -169,10 +172,7 @@ def adopt(
     for slot in slots:
         state.tensors[slot.name] = Tensor(slot.name, "float32", slot.shape, b"")
         state.trainable[slot.name] = slot.trainable_offset >= 0
-    core = SessionCore(
-        state, *graphs, engine=_engine[0] if _engine else None, limits=limits,
-        segments=Segments(memory["bases"], memory["sizes"], slots),
-    )  # fmt: skip
+    core = SessionCore(state, *graphs, segments=Segments(memory["bases"], memory["sizes"], slots), **settings)
     return _info(core, None)
 
 
@@ -194,9 +194,9 @@ def _member(choices: Any, name: Any) -> Any:
 @answered
 def create_from_model(model: Any, config_json: str, options_json: str) -> dict[str, Any]:
     """A session from a forward model: its artifacts are built here."""
-    limits = _limits(options_json)
-    built, nominal = _build(model, config_json, limits)
-    return _create(CheckpointState(built.contents(nominal=nominal)), built.graphs, limits, lambda: built)
+    settings = _settings(options_json)
+    built, nominal = _build(model, config_json, settings["limits"])
+    return _create(CheckpointState(built.contents(nominal=nominal)), built.graphs, settings, lambda: built)
 
 
 def _build(model: Any, config_json: str, limits: Limits) -> tuple[Artifacts, bool]:
@@ -346,6 +346,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "get_parameter_type_and_shape": lambda core, name: {"dtype": "float32", "dims": list(core._slot(name).shape)},
     "add_property": _add_property,
     "get_property": _get_property,
+    "memory": lambda core: asdict(core.memory()),
     "set_seed": lambda core, seed: core.set_seed(int(seed)),
 }
 METHODS_WITH_DATA: dict[str, Callable[..., Any]] = {
@@ -388,7 +389,6 @@ def release(handle: int) -> None:
 @answered
 def inference_create(model: Any, options_json: str = "") -> dict[str, Any]:
     """An inference session."""
-    limits = _limits(options_json)
-    graph = read_model(as_bytes(model), limits=limits)
-    core = InferenceCore(graph, engine=_engine[0] if _engine else None, limits=limits)
+    settings = _settings(options_json)
+    core = InferenceCore(read_model(as_bytes(model), limits=settings["limits"]), **settings)
     return {"handle": _open(Session(core)), "inputNames": list(core.inputs), "outputNames": core.outputs}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
@@ -207,5 +207,5 @@ def _encode(blobs: _Blobs, plan: Plan) -> dict[str, Any]:
     return {
         "words": blobs.add(plan.words), "constants": blobs.add(plan.constants), "code": blobs.add(plan.code),
         "arenaBytes": plan.arena_bytes, "inputs": slots(plan.inputs),
-        "outputs": slots(plan.outputs), "nodes": plan.nodes,
+        "outputs": slots(plan.outputs), "nodes": plan.nodes, "recomputation": asdict(plan.recomputation),
     }  # fmt: skip

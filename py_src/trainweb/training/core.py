@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.lower import (
+    ARENA,
     GRADIENTS,
     MOMENTUM0,
     MOMENTUM1,
@@ -20,6 +21,7 @@ from trainweb.compiler.lower import (
     BufSequence,
     Storage,
 )  # fmt: skip
+from trainweb.compiler.plan import Recomputation
 from trainweb.engine import get_engine
 from trainweb.errors import (
     BufferSizeError,
@@ -80,6 +82,38 @@ class Segments:
     slots: list[ParameterSlot]
 
 
+@dataclass(frozen=True, slots=True)
+class SessionMemory:
+    """What a session takes of the kernels' memory, in bytes, and what `memory_budget` costs it.
+
+    Attributes
+    ----------
+    parameters, gradients, moments : int
+        Parameters, accumulated gradients and the optimizer's moments.
+    arena : int
+        Workspace that the plans share: feeds, activations, their gradients, outputs and scratch of kernels. It
+        is that of the largest plan so far, and what `memory_budget` limits.
+    plans : int
+        Plans themselves and their constants.
+    arena_without_budget : int
+        What the arena would be if nothing was computed again.
+    recomputed_instructions, recomputed_flops : int
+        Instructions that run again in a step, and the operations of products and convolutions in them.
+    recomputed_share : float
+        Estimated time of them, in parts of the time of the step without a budget.
+    """
+
+    parameters: int
+    gradients: int
+    moments: int
+    arena: int
+    plans: int
+    arena_without_budget: int
+    recomputed_instructions: int
+    recomputed_flops: int
+    recomputed_share: float
+
+
 class SessionCore:
     """Training on bytes; see `trainweb.TrainingSession` for the meaning of the calls."""
 
@@ -92,6 +126,7 @@ class SessionCore:
         *,
         engine: Engine | None = None,
         limits: Limits | None = None,
+        memory_budget: int | None = None,
         reproducible: bool = False,
         segments: Segments | None = None,
     ) -> None:
@@ -101,7 +136,7 @@ class SessionCore:
         self.graphs: dict[str, Graph | None] = {
             "train": train_graph, "eval": eval_graph, "optimizer": optimizer_graph,
         }  # fmt: skip
-        self.limits = limits or Limits()
+        self.limits, self.memory_budget = limits or Limits(), memory_budget
         self.engine = engine or get_engine(reproducible=reproducible)
         self.slots = self._layout(train_graph)
         self.size = sum(s.size for s in self.slots.values())
@@ -279,12 +314,15 @@ class SessionCore:
             if s.trainable_offset >= 0:
                 bindings[s.name + BUFFER_SUFFIX] = Binding(GRADIENTS, 4 * s.trainable_offset, "float32", s.shape)
         known = {RESET: TensorType("bool", (1,), (overwrite,))} if RESET in names else {}
-        return compile_model(
+        plan = compile_model(
             graph, {n: feeds[n] for n in self.inputs[kind]}, self.outputs[kind], self.engine.description,
             bindings={n: b for n, b in bindings.items() if n in names}, known=known, overwrite=overwrite,
-            evaluate=partial(evaluate, self.engine),
-            segment_bytes=self.host.sizes, arena_limit=self.limits.arena_bytes,
+            evaluate=partial(evaluate, self.engine), segment_bytes=self.host.sizes,
+            arena_limit=self.limits.arena_bytes, memory_budget=self.memory_budget,
         )  # fmt: skip
+        if plan.recomputation.instructions:
+            _log_recomputation(kind, plan)
+        return plan
 
     def optimizer_plan(self) -> LoadedPlan:
         """The plan of an optimizer step."""
@@ -315,6 +353,18 @@ class SessionCore:
             },
             sequences={n: BufSequence(self._runs(segments[n])) for n in names},
             segment_bytes=self.host.sizes,
+        )  # fmt: skip
+
+    def memory(self) -> SessionMemory:
+        """What the session takes of the kernels' memory now."""
+        self.host.check()
+        plans = [loaded.plan for loaded in self.host.loaded]
+        largest = max((p.recomputation for p in plans), key=lambda r: r.full_bytes, default=Recomputation(0))
+        sizes = self.host.sizes
+        return SessionMemory(
+            sizes[PARAMETERS], sizes[GRADIENTS], sizes[MOMENTUM0] + sizes[MOMENTUM1], sizes[ARENA],
+            sum(len(p.words) for p in plans) + sum(map(len, {p.constants for p in plans})),
+            largest.full_bytes, largest.instructions, largest.flops, largest.share,
         )  # fmt: skip
 
     def known_plan(self, key: object) -> Plan | None:
@@ -530,6 +580,16 @@ def read_models(
     """The graphs of a session's models, each given as `read_model` takes it, or None."""
     evaluated, optimized = (None if m is None else read_model(m, limits=limits) for m in (evaluation, optimizer))
     return read_model(train, limits=limits), evaluated, optimized
+
+
+def _log_recomputation(kind: str, plan: Plan) -> None:
+    from logging import getLogger  # not on the way of a page's first step
+
+    r = plan.recomputation
+    getLogger("trainweb").info(
+        "the workspace of a %s step takes %d bytes instead of %d: %d instructions run again, some %.0f %% more time",
+        kind, plan.arena_bytes, r.full_bytes, r.instructions, 100 * r.share,
+    )  # fmt: skip
 
 
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()

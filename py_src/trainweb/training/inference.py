@@ -29,9 +29,10 @@ class InferenceCore:
     """Inference on bytes; big float initializers are stored once for all signatures."""
 
     def __init__(
-        self, graph: Graph, *, engine: Engine | None = None, limits: Limits | None = None, reproducible: bool = False
-    ) -> None:
-        self.graph, self.limits = graph, limits or Limits()
+        self, graph: Graph, *, engine: Engine | None = None, limits: Limits | None = None,
+        memory_budget: int | None = None, reproducible: bool = False,
+    ) -> None:  # fmt: skip
+        self.graph, self.limits, self.memory_budget = graph, limits or Limits(), memory_budget
         self.engine = engine or get_engine(reproducible=reproducible)
         self.bindings: dict[str, Binding] = {}
         at = 0
@@ -57,7 +58,7 @@ class InferenceCore:
                 compile_model(
                     self.graph, {n: feeds[n] for n in self.inputs}, self.outputs, self.engine.description,
                     bindings=self.bindings, evaluate=partial(evaluate, self.engine), segment_bytes=self.host.sizes,
-                    arena_limit=self.limits.arena_bytes,
+                    arena_limit=self.limits.arena_bytes, memory_budget=self.memory_budget,
                 )
             )  # fmt: skip
         return self.host.ready(self._plans[key])

@@ -11,10 +11,10 @@ import numpy as np
 
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import FeedError, ReleasedError, SessionError
-from trainweb.model.checks import Limits, refuse_memory_budget
+from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.ops.op import TensorType
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
-from trainweb.training.core import SessionCore, read_models
+from trainweb.training.core import SessionCore, SessionMemory, read_models
 from trainweb.training.export import export_graph
 from trainweb.training.profile import Profile
 from trainweb.training.state import CheckpointState
@@ -37,6 +37,11 @@ class TrainingSession:
     options : dict, optional
         ``reproducible`` (bool, False): results that are the same bytes on every machine.
         ``limits`` (dict): arena_bytes, nodes, loop_iterations, file_bytes.
+        ``memory_budget`` (int): bytes that the workspace of a step may take: feeds, activations, their gradients,
+        outputs and scratch of kernels; not parameters, accumulated gradients, moments and constants, whose size
+        is fixed. Beyond it activations are computed again in the backward pass instead of kept (gradient
+        checkpointing), with the same results to the last bit; `memory` says at what cost. A step that cannot do with
+        it raises LimitError, which names the smallest budget that it can do with.
         ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
 
     Raises
@@ -60,11 +65,8 @@ class TrainingSession:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         settings = check_options(options)
-        limits = settings["limits"]
-        graphs = read_models(train_model, eval_model, optimizer_model, limits)
-        self._core: SessionCore | None = SessionCore(
-            state, *graphs, limits=limits, reproducible=settings["reproducible"]
-        )
+        graphs = read_models(train_model, eval_model, optimizer_model, settings["limits"])
+        self._core: SessionCore | None = SessionCore(state, *graphs, **settings)
 
     @property
     def core(self) -> SessionCore:
@@ -239,6 +241,10 @@ class TrainingSession:
         loaded = core.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in converted.items()})
         return Profile(loaded.plan.text, loaded.plan.nodes, core.host.profile(loaded, converted, runs))
 
+    def memory(self) -> SessionMemory:
+        """Bytes of kernel memory that the session takes, and what ``memory_budget`` costs; after a step."""
+        return self.core.memory()
+
     def release(self) -> None:
         """Give kernel memory back; the state keeps its contents. Harmless when repeated."""
         if self._core is not None:
@@ -269,11 +275,10 @@ def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     unknown = [name for name in given if name not in OPTIONS]
     if unknown:
         raise SessionError(f"Unknown options {', '.join(unknown)}; there are {', '.join(OPTIONS)}.")
-    refuse_memory_budget(given.get("memory_budget"))
-    limits = given.get("limits")
     return {
         "reproducible": bool(given.get("reproducible", False)),
-        "limits": Limits.of(limits),
+        "memory_budget": check_memory_budget(given.get("memory_budget")),
+        "limits": Limits.of(given.get("limits")),
     }
 
 

@@ -1,0 +1,347 @@
+"""Rematerialisation: values that a memory budget has no room for are given up, and computed again where they are read.
+
+The method is Dynamic Tensor Rematerialization (Kirisame et al., ICLR 2021, https://arxiv.org/abs/2006.09616) at compile
+time, where the next use of every value is known. Instructions are taken in order. When a result has no room, the value
+goes that is the least work to make again, per byte and per instruction until its next use; an instruction that reads a
+value which is gone is preceded by those that make it again, from what is still there. They are the same instructions
+on the same operands: results are the same bytes as without a budget.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, prod
+
+from trainweb.compiler.expr import BINARY_MATH, UNARY_MATH
+from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.compiler.memory import align, place
+from trainweb.compiler.plan import Recomputation, flops_of
+from trainweb.errors import LimitError
+
+STATISTICS = {"batch_norm_train_f32": ("running_mean", "running_var")}
+"""Arguments that a kernel updates and whose updates nothing else that it makes depends on: made again without them."""
+
+WORK_PER_BYTE = 4
+"""Operations in the time that it takes to move a byte: some 50 GFLOP/s against 12 GB/s."""
+WORK_PER_FUNCTION = 100
+"""Operations in the time of an exponential, an error function and alike: some 2 ns."""
+DISTANCE_POWERS = (0.0, 0.5, 1.0)
+"""How much it counts that a value is not read for long; the best one for a model is found by trying."""
+N_LIMITS = 64
+"""Limits that are tried, from the peak without recomputation down in equal steps."""
+
+
+def fit(
+    instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf], budget: int
+) -> tuple[list[Instruction], Recomputation]:
+    """Instructions whose arena has at most `budget` bytes, and what that costs.
+
+    Raises
+    ------
+    LimitError
+        There is no way; it names the smallest budget for which there is one.
+    """
+    full, _ = place(instructions, feeds, outputs)
+    if full <= budget:
+        return instructions, Recomputation(full)
+    program = _Program(instructions, feeds, outputs)
+    # A limit is on values alive at a time; gaps between them come on top. The limits do not depend on the
+    # budget, so that a budget which is named as the smallest is met.
+    limits = [full * k // N_LIMITS for k in range(N_LIMITS, 0, -1)]
+    low = [limit for limit in limits if limit <= budget]
+    reachable = full
+    for limit in (*low, *reversed(limits[: len(limits) - len(low)])):
+        if limit > budget and reachable < full:
+            break
+        tried = [_Schedule(program, limit, power) for power in DISTANCE_POWERS]
+        for schedule in sorted((s for s in tried if s.run()), key=lambda s: program.work(s.repeated)):
+            arena, _ = place(schedule.instructions, feeds, outputs)
+            if arena <= budget:
+                return schedule.instructions, program.cost(schedule.repeated, full)
+            reachable = min(reachable, max(arena, limit))
+    raise LimitError(
+        f"The workspace of this model takes {full} bytes for these shapes, and not less than {reachable} with "
+        f"everything computed again that can be; the option memory_budget is {budget}."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An instruction as it is made again: what of the arena it reads and writes."""
+
+    call: Instruction
+    reads: frozenset[Storage]
+    writes: tuple[Storage, ...]
+    work: float
+
+
+class _Program:
+    """What is known of the instructions before any value is given up."""
+
+    def __init__(self, instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> None:
+        self.instructions = instructions
+        self.feeds = {b.storage for b in feeds}
+        self.kept = {b.storage for b in outputs}
+        self.steps = [_step(i) for i in instructions]
+        self.makers: dict[Storage, list[int]] = {}
+        self.uses: dict[Storage, list[int]] = {}
+        written: dict[Storage, list[int]] = {}
+        for k, i in enumerate(instructions):
+            for s in {b.storage for b in i.writes}:
+                written.setdefault(s, []).append(k)
+                if s.segment == ARENA:
+                    self.makers.setdefault(s, []).append(k)
+        for k, i in enumerate(instructions):
+            for s in {b.storage for b in (*i.reads, *i.writes)}:
+                if s.segment == ARENA:
+                    self.uses.setdefault(s, []).append(k)
+        for s in self.kept & self.uses.keys():
+            self.uses[s].append(len(instructions))
+        self.sources = {
+            s: {r for k in made for r in self.steps[k].reads if r is not s} for s, made in self.makers.items()
+        }
+        """What each value is made from."""
+        self.expiry: dict[Storage, float] = {}
+        """Before which instruction a value can be made again; those that cannot be are not in it."""
+        for k in range(len(instructions)):
+            for s in self.steps[k].writes:
+                if self.makers[s][-1] == k:
+                    self._analyse(s, written)
+
+    def next_use(self, s: Storage, k: int) -> int | None:
+        """The first instruction from `k` on that reads a value, one past the last for an output."""
+        uses = self.uses[s]
+        at = bisect_left(uses, k)
+        return uses[at] if at < len(uses) else None
+
+    def _analyse(self, s: Storage, written: Mapping[Storage, list[int]]) -> None:
+        makers = self.makers[s]
+        reads_between = [u for u in self.uses[s] if u < makers[-1] and u not in makers]
+        if s in self.feeds or reads_between or not all(self._can_repeat(k, s) for k in makers):
+            return
+        expiry = min((self.expiry.get(r, inf) for r in self.sources[s]), default=inf)
+        for k in makers:
+            for b in self.steps[k].call.reads:
+                later = [w for w in written.get(b.storage, ()) if w > k] if b.storage is not s else []
+                expiry = min(expiry, *later, inf)
+        self.expiry[s] = expiry
+
+    def _can_repeat(self, k: int, s: Storage) -> bool:
+        step = self.steps[k]
+        if s not in step.writes or any(b.storage.segment != ARENA for b in step.call.writes):
+            return False
+        # What it changes besides must not have had contents before.
+        return not any(t is not s and t in step.reads and self.makers[t][0] < k for t in step.writes)
+
+    def work(self, instructions: Iterable[int]) -> float:
+        """Rough time of these instructions, in operations of a product."""
+        return sum(self.steps[k].work for k in instructions)
+
+    def cost(self, repeated: Sequence[int], full: int) -> Recomputation:
+        """What it costs to repeat these instructions."""
+        calls = [self.instructions[k] for k in repeated]
+        flops = sum(flops_of(c) for c in calls if isinstance(c, KernelCall))
+        return Recomputation(full, len(repeated), flops, self.work(repeated) / self.work(range(len(self.steps))))
+
+
+def _step(i: Instruction) -> _Step:
+    call = i
+    if isinstance(i, KernelCall) and i.kernel in STATISTICS:
+        dropped = [i.args[name] for name in STATISTICS[i.kernel]]
+        call = KernelCall(
+            i.kernel, i.args | dict.fromkeys(STATISTICS[i.kernel]), i.node,
+            [b for b in i.reads if not any(b is d for d in dropped)],
+            [b for b in i.writes if not any(b is d for d in dropped)],
+        )  # fmt: skip
+    reads = frozenset(b.storage for b in call.reads if b.storage.segment == ARENA)
+    writes = tuple(dict.fromkeys(b.storage for b in call.writes if b.storage.segment == ARENA))
+    return _Step(call, reads, writes, work_of(i))
+
+
+def work_of(i: Instruction) -> float:
+    """Rough time of an instruction, in operations of a product."""
+    moved = WORK_PER_BYTE * sum(b.nbytes for b in (*i.reads, *i.writes))
+    if isinstance(i, KernelCall):
+        return moved + flops_of(i)
+    seen, stack, functions = set(), list(i.roots), 0
+    while stack:
+        x = stack.pop()
+        if x not in seen:
+            seen.add(x)
+            functions += x.op in UNARY_MATH or x.op in BINARY_MATH
+            stack.extend(x.args)
+    return moved + WORK_PER_FUNCTION * functions * prod(i.shape)
+
+
+class _Schedule:
+    """The instructions in order, within a limit of bytes that values take at a time."""
+
+    def __init__(self, program: _Program, limit: int, power: float) -> None:
+        self.program, self.limit, self.power = program, limit, power
+        self.instructions: list[Instruction] = []
+        self.repeated: list[int] = []
+        self.present: dict[Storage, Storage] = {s: s for s in program.feeds}
+        """Values that are in memory, and the storage that has them: their own, or that of a repetition."""
+        self.used = sum(align(s.nbytes) for s in program.feeds)
+        self.roots: dict[Storage, set[Storage]] = {}
+        """What a value can be made from in the end: values in memory that cannot be made again, and are not in it."""
+        self.dependents: dict[Storage, list[Storage]] = {}
+        """Values by their roots."""
+        self.given_up: set[Storage] = set()
+        self.held = Counter[Storage]()
+        """How many values that were given up have this root."""
+        self.pending = Counter[Storage]()
+        """How many of the next instructions read a value."""
+        self.works: dict[Storage, float] = {}
+        self.watchers: dict[Storage, set[Storage]] = {}
+        """Whose `works` are void when a value comes or goes."""
+        self.now = 0
+
+    def run(self) -> bool:
+        """Schedule all instructions; False where the limit is too low."""
+        for now, i in enumerate(self.program.instructions):
+            self.now = now
+            reads = {b.storage for b in i.reads if b.storage.segment == ARENA}
+            # A result that is updated in place is read before it has any contents.
+            reads = {s for s in reads if s in self.present or self.program.makers[s][0] < self.now}
+            if not self._restore(reads) or not self._emit(i, reads, None):
+                return False
+        return True
+
+    def _restore(self, reads: set[Storage]) -> bool:
+        """Make what of `reads` was given up again; all of it stays until it was read."""
+        missing = self._missing(s for s in reads if s not in self.present)
+        again = sorted({k for s in missing for k in self.program.makers[s]})
+        steps = [self.program.steps[k] for k in again]
+        sources = [step.reads.difference(step.writes) for step in steps]
+        for some in (reads, *sources):
+            self.pending.update(some)
+        for k, step, some in zip(again, steps, sources, strict=True):
+            self.repeated.append(k)
+            if not self._emit(step.call, some, missing):
+                return False
+        return True
+
+    def _missing(self, wanted: Iterable[Storage]) -> set[Storage]:
+        """`wanted`, and what of their sources is not there either."""
+        missing, stack = set[Storage](), list(wanted)
+        while stack:
+            s = stack.pop()
+            if s not in missing:
+                missing.add(s)
+                stack.extend(r for r in self.program.sources[s] if r not in self.present)
+        return missing
+
+    def _emit(self, i: Instruction, reads: Iterable[Storage], missing: set[Storage] | None) -> bool:
+        """Add an instruction: of the program, or one that makes what is `missing`; False where there is no room."""
+        after = self.now + (missing is None)
+        made, unused = dict[Storage, Storage](), dict[Storage, Storage]()
+        for s in dict.fromkeys(b.storage for b in i.writes if b.storage.segment == ARENA):
+            if missing is None:
+                made |= {s: s} if s not in self.present else {}
+            elif s not in missing:
+                unused[s] = Storage(ARENA, s.nbytes)
+            elif s not in self.present:
+                made[s] = Storage(ARENA, s.nbytes)
+        ending = [s for s in reads if self.pending[s] == 1 and self._ends(s, after)]
+        need = sum(align(s.nbytes) for s in (*made, *unused)) - _taken_over(i, made, ending)
+        while self.used + need > self.limit:
+            if not self._give_up():
+                return False
+        released = [r for s in made.keys() & self.given_up for r in self.roots[s]]
+        self.given_up.difference_update(made)
+        self.held.subtract(released)
+        self.present |= made
+        for s in made:
+            self._changed(s)
+        for b in i.writes if missing is None else ():
+            if b.storage.segment == ARENA and self.program.makers[b.storage][-1] == self.now:
+                self._trace(b.storage)
+        self.used += sum(align(s.nbytes) for s in made)
+        places = self.present | unused
+        self.instructions.append(_moved(i, places, "" if missing is None else ", again"))
+        self.pending.subtract(reads)
+        for s in (*reads, *made, *released):
+            if not self.pending[s] and self._ends(s, after):
+                self._remove(s)
+        return True
+
+    def _ends(self, s: Storage, after: int) -> bool:
+        return not self.held[s] and self.program.next_use(s, after) is None
+
+    def _remove(self, s: Storage) -> None:
+        if self.present.pop(s, None):
+            self.used -= align(s.nbytes)
+            self._changed(s)
+            for other in self.dependents.pop(s, ()):
+                if s in self.roots.get(other, ()):
+                    self._trace(other)
+
+    def _trace(self, s: Storage) -> None:
+        """Find the roots of a value; it has none, and is one, where what it was made from has gone for good."""
+        roots = set[Storage]().union(*(self.roots.get(r, (r,)) for r in self.program.sources.get(s, ())))
+        if s not in self.program.expiry or not roots <= self.present.keys():
+            self.roots.pop(s, None)
+            return
+        self.roots[s] = roots
+        for r in roots:
+            self.dependents.setdefault(r, []).append(s)
+
+    def _changed(self, s: Storage) -> None:
+        for other in self.watchers.pop(s, ()):
+            self.works.pop(other, None)
+
+    def _give_up(self) -> bool:
+        """Remove the value that costs least; False where there is none."""
+        prices = {s: self._price(s) for s in self.present}
+        best = min(prices, key=prices.__getitem__, default=None)
+        if best is None or prices[best] == inf:
+            return False
+        self._remove(best)
+        self.given_up.add(best)
+        self.held.update(self.roots[best])
+        return True
+
+    def _price(self, s: Storage) -> float:
+        """Work to make a value again, per byte and (in some measure) instruction until it is read."""
+        p = self.program
+        if s not in self.roots or s in p.kept or self.pending[s]:
+            return inf
+        use = p.next_use(s, self.now)
+        if use is None or p.expiry[s] < use or use == self.now:
+            return inf
+        distance: float = (use - self.now) ** self.power
+        return self._work(s) / (s.nbytes * distance)
+
+    def _work(self, s: Storage) -> float:
+        """Work to make a value again."""
+        if s not in self.works:
+            missing = self._missing([s])
+            self.works[s] = self.program.work({k for m in missing for k in self.program.makers[m]})
+            for r in missing.union(*(self.program.sources[m] for m in missing)):
+                self.watchers.setdefault(r, set()).add(s)
+        return self.works[s]
+
+
+def _taken_over(i: Instruction, made: Iterable[Storage], ending: Iterable[Storage]) -> int:
+    """Bytes of results that take the place of an operand which ends."""
+    if not isinstance(i, ElementwiseCall):
+        return 0
+    results, operands = (Counter(s.nbytes for s in some) for some in (made, ending))
+    return sum(align(nbytes) * n for nbytes, n in (results & operands).items())
+
+
+def _moved(i: Instruction, places: Mapping[Storage, Storage], suffix: str) -> Instruction:
+    """A copy of an instruction that works at other places."""
+
+    def moved(b: Buf) -> Buf:
+        return replace(b, storage=places.get(b.storage, b.storage))
+
+    node, reads, writes = i.node + suffix, [moved(b) for b in i.reads], [moved(b) for b in i.writes]
+    if isinstance(i, ElementwiseCall):
+        return replace(i, ins=reads, outs=writes, node=node)
+    args = {name: moved(v) if isinstance(v, Buf) else v for name, v in i.args.items()}
+    return replace(i, args=args, node=node, reads=reads, writes=writes)

@@ -67,3 +67,9 @@ def print_model(found: Result, names: dict[int, str]) -> bool:
         print(line, flush=True)
         good &= right
     return good
+
+
+def startup_times(r: dict[str, Any]) -> str:
+    """Two cells: min / median from the navigation, and from `create`."""
+    session = "-" if r["session_min"] is None else f"{r['session_min']:.0f} / {r['session_median']:.0f}"
+    return f"{r['min']:.0f} / {r['median']:.0f} | {session}"

@@ -1,8 +1,9 @@
 /**
  * One contender with one model: page.html?contender=ort&model=A&threads=2&...
  *
- * A contender module exports `create(env)` and returns `{ info, step(i), parts?(i), memory?() }`. `step(i)` starts from the
- * host's batch i % nb and ends when the loss is a number in JavaScript and the parameters are updated.
+ * A contender module exports `create(env)` and returns `{ info, step(i), settled?(), parts?(i), memory?() }`. `step(i)` starts
+ * from the host's batch i % nb and ends when the loss is a number in JavaScript; the parameters are updated then, or after
+ * `settled()`.
  */
 
 const N_LOSSES = 8;
@@ -59,6 +60,10 @@ async function environment() {
       optimizerModel: `${base}optimizer_model.onnx`,
       checkpointState: `${base}checkpoint`,
     },
+    /** Called right before a session is created from files. */
+    creating() {
+      bench.marks.creating = performance.now();
+    },
     script: (src) =>
       new Promise((resolve, reject) => {
         const element = Object.assign(document.createElement("script"), { src, onload: resolve });
@@ -84,6 +89,7 @@ async function start() {
   bench.marks.created = performance.now();
   let count = 0;
   bench.losses.push(await contender.step(count++));
+  await contender.settled?.();
   bench.marks.firstStep = performance.now();
   bench.info = contender.info;
 

@@ -8,6 +8,7 @@ export async function create(env) {
   const ort = await import(`${DIST}ort.training.wasm.min.mjs`);
   ort.env.wasm.numThreads = env.threads;
   ort.env.wasm.wasmPaths = location.origin + DIST;
+  env.creating();
   const session = await ort.TrainingSession.create(env.files, { executionProviders: ["wasm"] });
   return contenderOf(session, ort.Tensor, env, {
     version: ort.env.versions.web,

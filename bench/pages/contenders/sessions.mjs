@@ -13,6 +13,8 @@ export function contenderOf(session, Tensor, env, info) {
       await session.lazyResetGrad();
       return results[lossName].data[0];
     },
+    /** An answer that comes behind all calls so far. */
+    settled: () => session.getParametersSize(),
     /** Milliseconds of runTrainStep, runOptimizerStep and lazyResetGrad. */
     async parts(i) {
       const times = [performance.now()];

@@ -37,6 +37,7 @@ export async function create(env) {
   settings.logLevel = "info";
   const { reproducible, cache, bundle } = env.query;
   const sources = bundle === "1" ? { bundle: `${env.base}session.bundle` } : env.files;
+  env.creating();
   const session = await TrainingSession.create(sources, {
     reproducible: reproducible === "1",
     cache: cache === "1",

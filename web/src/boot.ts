@@ -57,6 +57,8 @@ interface Distribution {
   readonly script: URL;
   /** As it is or packed. */
   readonly wasm: URL;
+  /** Whether it is the one of this package, which is of the right version. */
+  readonly isOurs: boolean;
 }
 
 /** Whether to start from the snapshot; "auto" where the network carries it faster than Python starts. */
@@ -98,19 +100,21 @@ if "random" in sys.modules:
  */
 export async function bootPython(indexURL: string | null, choice: SnapshotChoice): Promise<Pyodide> {
   const files = locate(indexURL);
+  const loader = import(/* @vite-ignore */ /* webpackIgnore: true */ files.loader.href) as Promise<PyodideModule>;
+  // Taken up below; a failure of something else must not leave it unhandled.
+  loader.catch(() => {});
   try {
-    const module = (await import(/* @vite-ignore */ /* webpackIgnore: true */ files.loader.href)) as PyodideModule;
-    if (module.version !== PYODIDE_VERSION) {
-      return await bootOther(module, files);
+    if (!files.isOurs && (await loader).version !== PYODIDE_VERSION) {
+      return await bootOther(await loader, files);
     }
     if (wantsSnapshot(choice)) {
       try {
-        return await bootFromSnapshot(module, files);
+        return await bootFromSnapshot(loader, files);
       } catch (error) {
         console.info(`trainweb: plain start of Python, the snapshot failed: ${messageOf(error)}`);
       }
     }
-    return await bootPlain(module, files);
+    return await bootPlain(loader, files);
   } catch (error) {
     if (error instanceof EngineError) {
       throw error;
@@ -123,13 +127,14 @@ export async function bootPython(indexURL: string | null, choice: SnapshotChoice
 
 function locate(indexURL: string | null): Distribution {
   if (indexURL === null && typeof DecompressionStream !== "undefined") {
-    return pyodideUrls();
+    return { ...pyodideUrls(), isOurs: true };
   }
   const prefix = indexURL ?? CDN;
   return {
     loader: new URL("pyodide.mjs", prefix),
     script: new URL("pyodide.asm.mjs", prefix),
     wasm: new URL("pyodide.asm.wasm", prefix),
+    isOurs: false,
   };
 }
 
@@ -141,16 +146,16 @@ async function bootOther(module: PyodideModule, { loader }: Distribution): Promi
   return pyodide;
 }
 
-async function bootPlain(module: PyodideModule, files: Distribution): Promise<Pyodide> {
+async function bootPlain(loader: Promise<PyodideModule>, files: Distribution): Promise<Pyodide> {
   const packages = fetchPackages();
-  const pyodide = await load(module, files, fetchOk(libraryUrl()), null);
+  const pyodide = await load(loader, files, fetchOk(libraryUrl()), null);
   pyodide.unpackArchive(await packages, "zip");
   return pyodide;
 }
 
 /** All that training imports is in the snapshot; the library is fetched when something else is imported. */
-async function bootFromSnapshot(module: PyodideModule, files: Distribution): Promise<Pyodide> {
-  const pyodide = await load(module, files, Promise.resolve(new Response()), fetchSnapshot());
+async function bootFromSnapshot(loader: Promise<PyodideModule>, files: Distribution): Promise<Pyodide> {
+  const pyodide = await load(loader, files, Promise.resolve(new Response()), fetchSnapshot());
   pyodide.FS.unlink(`${LIBRARY.folder}/${LIBRARY.name}`);
   pyodide.FS.createLazyFile(LIBRARY.folder, LIBRARY.name, libraryUrl().href, true, false);
   pyodide.runPython(RESEED);
@@ -162,7 +167,7 @@ async function bootFromSnapshot(module: PyodideModule, files: Distribution): Pro
  * in a distribution, and would wait for ever for WebAssembly that breaks off.
  */
 async function load(
-  module: PyodideModule,
+  loader: Promise<PyodideModule>,
   files: Distribution,
   library: Promise<Response>,
   snapshot: Promise<Uint8Array<ArrayBuffer>> | null,
@@ -194,8 +199,9 @@ async function load(
     [`${indexURL}pyodide.asm.wasm`, response],
     [stdLibURL, library],
   ]);
+  const { loadPyodide } = await loader;
   return answering(replies, () =>
-    module.loadPyodide(snapshot === null ? options : { ...options, _loadSnapshot: snapshot }),
+    loadPyodide(snapshot === null ? options : { ...options, _loadSnapshot: snapshot }),
   );
 }
 
@@ -239,7 +245,8 @@ interface FetchedWasm {
 }
 
 async function fetchWasm(url: URL): Promise<FetchedWasm> {
-  const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>();
+  // What arrives is unpacked at once, though Pyodide takes it up late.
+  const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>({}, {}, { highWaterMark: Infinity });
   const arrived = (await fetchUnpacked(url)).pipeTo(writable);
   arrived.catch(() => {});
   const response = new Response(readable, { headers: { "Content-Type": "application/wasm" } });

@@ -39,17 +39,19 @@ void widen_reach(conv_reach *r, int32_t *taps, const conv_axis *axis) {
 conv_layout layout_box(const conv_reach reach[3], int32_t rows, int32_t cols) {
     conv_layout l = {.reach = {reach[0], reach[1], reach[2]}};
     l.slices = reach[0].span + 1;
-    l.rows = (rows - 1) * reach[1].step + reach[1].span + 1;
+    l.row_step = reach[1].span ? 1 : reach[1].step;
+    l.rows = (rows - 1) * (reach[1].step / l.row_step) + reach[1].span + 1;
     l.slots = reach[2].step / reach[2].grid;
     l.line = ((cols + 3) & ~3) + reach[2].span / reach[2].step;
     l.row_stride = l.slots * l.line;
+    l.out_stride = reach[1].step / l.row_step * l.row_stride;
     l.slice_stride = l.rows * l.row_stride;
     l.channel_stride = l.slices * l.slice_stride;
     return l;
 }
 
 double box_floats(const conv_reach reach[3], int32_t channels, int32_t rows, int32_t cols) {
-    double lines = (rows - 1.0) * reach[1].step + reach[1].span + 1;
+    double lines = reach[1].span ? (rows - 1.0) * reach[1].step + reach[1].span + 1 : rows;
     double line = (cols + 3.0 + reach[2].span / reach[2].step) * (reach[2].step / reach[2].grid);
     return channels * lines * line * (reach[0].span + 1.0);
 }
@@ -79,7 +81,7 @@ TW_INLINE void gather_slot(const conv_layout *l, const conv_box *box, const floa
     for (int32_t c = box->channel0; c < box->channel0 + box->channels; c++) {
         for (int32_t depth = depth0; depth < depth0 + l->slices; depth++) {
             const float *slice = x + (c * z->source + depth) * y->source * w->source + first;
-            for (int32_t r = row0; r < row0 + l->rows; r++, out += l->row_stride) {
+            for (int32_t i = 0, r = row0; i < l->rows; i++, r += l->row_step, out += l->row_stride) {
                 bool outside = depth < 0 || depth >= z->source || r < 0 || r >= y->source;
                 if (outside) zero_floats(out, n);
                 else gather_line(slice + r * w->source, step, out, lo, hi, n);
@@ -343,7 +345,7 @@ static void run_strips(const conv_axis axis[3], const conv_box *box, const conv_
     int32_t cols = min_i32(box->cols, axis[2].count - box->col0), n_rows = min_i32(box->rows, axis[1].count - box->row0);
     for (int32_t r = 0; r < n_rows; r++) {
         int32_t row_at = (first_row + r * axis[1].out_step) * axis[2].out + axis[2].out_first + box->col0 * axis[2].out_step;
-        const float *line = sources + r * axis[1].step * l->row_stride;
+        const float *line = sources + r * l->out_stride;
         int32_t pairs = o->step == 1 ? cols / 8 : 0;
         if (pairs) runs[rows - 1](pairs, k, w, w_row, offsets, line, o, o->y + row_at);
         for (int32_t col = 8 * pairs; col < cols; col += 4) {

@@ -21,11 +21,13 @@ typedef struct {
     int32_t n, group, depth, row0, rows, col0, cols, channel0, channels;
 } conv_box;
 
-/* How the workspace holds a box: [channel][slice][row][slot][line]; a slot holds every step-th column. */
+/* How the workspace holds a box: [channel][slice][row][slot][line]; a slot holds every step-th column. Windows of one row
+   leave the rows between them out. */
 typedef struct {
     conv_reach reach[3];
     int32_t slices, rows, slots, line;
-    int32_t row_stride, slice_stride, channel_stride; /* floats */
+    int32_t row_step;                                             /* source rows from one row to the next */
+    int32_t row_stride, out_stride, slice_stride, channel_stride; /* floats; out_stride: of the rows of outputs */
 } conv_layout;
 
 /* Two dimensions without dilation, one stride. */

@@ -568,7 +568,7 @@ void direct_weight_gradient(const direct_gradient *g) {
 /* ---- when ---- */
 
 bool direct_suits(int32_t sources, int32_t outputs, const int32_t kernel[2], int32_t stride, int32_t cols) {
-    if (stride > 2 || sources * outputs == 0 || kernel[1] == 1) return false;
+    if (stride > 2 || sources * outputs == 0 || kernel[1] == 1 || (kernel[0] == 1 && stride == 2)) return false;
     if (sources > MAX_CHANNELS && outputs > MAX_CHANNELS) return false;
     /* The lines of the shortest band, one kernel too many for their ends. */
     double taps = (double)kernel[0] * kernel[1], sums = 4 * taps * sources * outputs;

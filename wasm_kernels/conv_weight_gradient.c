@@ -15,13 +15,28 @@ typedef struct {
     int32_t channels, c_blocks, rows_m, m_blocks;
     int32_t rows, cols, images;
     bool in_place; /* dy needs no copy: its rows are whole strips and lie one after the other */
+    bool bare;     /* nor does x, whose windows have one tap */
 } weight_pass;
 
 TW_INLINE int32_t volume_of(const int32_t size[3]) { return size[0] * size[1] * size[2]; }
 
 enum { TILE_M = 3, TILE_K = 3 };
 
-/* acc[i][j] += sum over strips of dy line i times the source of tap j. */
+/* One strip: dy at constant offset u, sources at byte offset `at`. */
+TW_INLINE void weight_step(const int32_t rows, const int32_t taps, const int32_t u, const float *const line[TILE_M],
+                           const char *const source[TILE_K], int32_t at, f32x4 sum[TILE_M][TILE_K]) {
+    f32x4 v[TILE_K];
+    UNROLL for (int32_t j = 0; j < taps; j++) v[j] = load4((const float *)(source[j] + at));
+    UNROLL for (int32_t i = 0; i < rows; i++) {
+        f32x4 d = load4(line[i] + u);
+        UNROLL for (int32_t j = 0; j < taps; j++) {
+            sum[i][j] = madd(d, v[j], sum[i][j]);
+            IN_ORDER(sum[i][j]);
+        }
+    }
+}
+
+/* acc[i][j] += sum over strips of dy line i times the source of tap j; without `positions` strips follow each other. */
 TW_INLINE void weight_tile(const int32_t rows, const int32_t taps, int32_t strips, const float *dy, int32_t dy_line,
                            const float *sources, const int32_t *offsets, const int32_t *positions, float *acc,
                            int32_t acc_line) {
@@ -33,16 +48,21 @@ TW_INLINE void weight_tile(const int32_t rows, const int32_t taps, int32_t strip
         line[i] = dy + i * dy_line;
     }
     UNROLL for (int32_t j = 0; j < taps; j++) source[j] = (const char *)sources + offsets[j];
-    for (int32_t s = 0; s < strips; s++) {
-        f32x4 v[TILE_K];
-        UNROLL for (int32_t j = 0; j < taps; j++) v[j] = load4((const float *)(source[j] + positions[s]));
-        UNROLL for (int32_t i = 0; i < rows; i++) {
-            f32x4 d = load4(line[i]);
-            UNROLL for (int32_t j = 0; j < taps; j++) {
-                sum[i][j] = madd(d, v[j], sum[i][j]);
-                IN_ORDER(sum[i][j]);
-            }
-            line[i] += 4;
+    if (positions) {
+        for (int32_t s = 0; s < strips; s++) {
+            weight_step(rows, taps, 0, line, source, positions[s], sum);
+            UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
+        }
+    } else {
+        for (; strips >= 4; strips -= 4) {
+            UNROLL for (int32_t u = 0; u < 4; u++) weight_step(rows, taps, 4 * u, line, source, 16 * u, sum);
+            UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 16;
+            UNROLL for (int32_t j = 0; j < taps; j++) source[j] += 64;
+        }
+        for (; strips; strips--) {
+            weight_step(rows, taps, 0, line, source, 0, sum);
+            UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
+            UNROLL for (int32_t j = 0; j < taps; j++) source[j] += 16;
         }
     }
     UNROLL for (int32_t i = 0; i < rows; i++) {
@@ -72,6 +92,7 @@ typedef struct {
     float *acc, *sources, *dy;
     int32_t *offsets, *positions;
     int32_t source_stride, strips; /* per image */
+    bool in_line; /* the strips follow each other */
 } weight_space;
 
 /* Where the box begins in the planes of dy of one image and group. */
@@ -99,22 +120,38 @@ static void gather_dy(const weight_pass *p, const conv_box *box, const float *dy
 static void add_products(const weight_space *space, const float *dy, int32_t dy_line, int32_t rows_m, int32_t k,
                          int32_t images) {
     int32_t blocks = ceil_div(rows_m, TILE_M);
+    const int32_t *positions = space->in_line ? 0 : space->positions;
     for (int32_t j = 0; j < k; j += TILE_K) {
         for (int32_t b = 0; b < blocks; b++) {
             int32_t i = b * rows_m / blocks, rows = (b + 1) * rows_m / blocks - i;
-            tiles[rows - 1][min_i32(TILE_K, k - j) - 1](images * space->strips, dy + i * dy_line, dy_line,
-                                                       space->sources, space->offsets + j, space->positions,
-                                                       space->acc + (i * k + j) * 4, 4 * k);
+            tiles[rows - 1][min_i32(TILE_K, k - j) - 1](images * space->strips, dy + i * dy_line, dy_line, space->sources,
+                                                       space->offsets + j, positions, space->acc + (i * k + j) * 4, 4 * k);
         }
     }
 }
 
+/* Planes of whole strips, where they lie. */
+static void add_planes(const weight_pass *p, const conv_box *box, int32_t m, int32_t rows_m, weight_space *space) {
+    const conv_weight_gradient_f32_args *a = p->a;
+    int32_t n = box->n * a->groups + box->group, volume = volume_of(a->out);
+    for (int32_t c = 0; c < box->channels; c++) space->offsets[c] = 4 * c * volume;
+    space->strips = box->cols / 4;
+    space->in_line = true;
+    space->sources = (float *)a->x + (n * p->cg + box->channel0) * volume + box->col0;
+    add_products(space, a->dy + n * p->mg * volume + plane_at(p, m, box), volume, rows_m, box->channels, 1);
+}
+
 static void add_box(const weight_pass *p, conv_box *box, int32_t m, int32_t rows_m, int32_t images, weight_space *space) {
     const conv_weight_gradient_f32_args *a = p->a;
+    if (p->bare) {
+        add_planes(p, box, m, rows_m, space);
+        return;
+    }
     conv_layout l = layout_box(p->reach, box->rows, box->cols);
     int32_t k = box->channels * p->taps, per_row = ceil_div(box->cols, 4);
     space->source_stride = box->channels * l.channel_stride;
     space->strips = box->rows * per_row;
+    space->in_line = l.out_stride == 4 * per_row && images == 1;
     tap_offsets(p->axis, &l, box->channels, space->offsets);
     int32_t *position = space->positions;
     for (int32_t image = 0; image < images; image++) {
@@ -123,7 +160,7 @@ static void add_box(const weight_pass *p, conv_box *box, int32_t m, int32_t rows
         gather_box(&l, box, x, space->sources + image * space->source_stride);
         if (!p->in_place) gather_dy(p, box, a->dy + n * p->mg * volume_of(a->out), m, rows_m, image, space);
         for (int32_t r = 0; r < box->rows; r++) {
-            int32_t row = image * space->source_stride + r * p->axis[1].step * l.row_stride;
+            int32_t row = image * space->source_stride + r * l.out_stride;
             for (int32_t s = 0; s < per_row; s++) *position++ = 4 * (row + 4 * s);
         }
     }
@@ -276,6 +313,8 @@ static bool choose_blocks(weight_pass *p) {
     while (p->cols > MIN_COLS && space_floats(p) > LIMIT_FLOATS) p->cols = (p->cols / 2 + 3) & ~3;
     if (space_floats(p) > LIMIT_FLOATS) return false;
     p->in_place = x->out % 4 == 0 && (p->cols == x->out || p->rows == 1) && p->rows * p->cols >= 4 * ENOUGH_STRIPS / 2;
+    p->bare = p->taps == 1 && x->out % 4 == 0 && x->step == 1 && x->out == volume_of(a->out) && x->source == x->out;
+    p->in_place |= p->bare;
     if (p->in_place || p->rows < y->out || p->cols < x->out) return true;
     while (p->images < a->n && p->images * p->rows * ceil_div(p->cols, 4) < ENOUGH_STRIPS) {
         p->images++;

@@ -179,8 +179,19 @@ def memory_block(data: Result) -> str:
     if rows:
         sizes = [sorted({row[key] for row in rows}) for key in ("inUse", "total", "heap")]
         lines.append(
-            f"\nAlong {data['flat_steps']} steps of A the kernels held {_span(sizes[0])} bytes of {_span(sizes[1])}, "
-            f"and the page's heap after a collection {_span(sizes[2])}."
+            f"\nFrom step {rows[0]['steps']} to step {data['flat_steps']} of A the kernels held {_span(sizes[0])} bytes "
+            f"of {_span(sizes[1])}, and the page's heap after a collection {_span(sizes[2])}."
+        )
+    if data.get("budget"):
+        lines += [
+            "\nWith `memoryBudget` at half the workspace, in turns with steps that have all of it:\n",
+            "| model | workspace MiB | with budget | ms a step | with budget | ratio | estimated | run again |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+    for model, row in data.get("budget", {}).items():
+        lines.append(
+            f"| {model} | {row['full']:.1f} | {row['small']:.1f} | {row['full_ms']:.2f} | {row['small_ms']:.2f} "
+            f"| {row['small_ms'] / row['full_ms']:.2f}x | {row['estimated']:.2f}x | {row['again']} |"
         )
     return "\n".join(lines)
 

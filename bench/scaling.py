@@ -1,6 +1,6 @@
 """How cost grows: step and compile time against batch, width, depth and nodes; memory; 10,000 steps in the same memory.
 
-    python bench/scaling.py [--native] [--only steps,memory,flat] [--models A,B,...] [--steps 10000]
+    python bench/scaling.py [--native] [--only steps,memory,flat,budget] [--models A,B,...] [--steps 10000]
 
 Step times are those of the plans alone (one thread, no messages between page and worker). The charts go to
 docs/images/scaling.svg with `--plot`.
@@ -21,7 +21,7 @@ from contenders import CONTENDERS
 from networks import MODELS, Network, chain, mlp
 from plot import charts
 
-PARTS = ("steps", "memory", "flat")
+PARTS = ("steps", "memory", "flat", "budget")
 BATCHES = (1, 4, 16, 64, 256, 1024)
 WIDTHS = (16, 64, 128, 256, 512, 1024)
 DEPTHS = (2, 4, 8, 16, 32, 64)
@@ -29,6 +29,9 @@ NODES = (50, 100, 200, 400, 800, 1600)
 DEEP_WIDTH = 64
 BYTES_PER_MIB = 2**20
 FLAT_SAMPLES = 10
+FLAT_START = 100
+"""Steps after which memory must stay what it is."""
+BUDGET_MODELS, BUDGET_SHARE, BUDGET_ROUNDS, BUDGET_STEPS = ("E", "D"), 0.5, 8, 5
 HEAP_GROWTH = 1.1
 """JavaScript's heap after a collection varies by some kilobytes; a leak of 100 bytes a step would add half to it."""
 
@@ -112,28 +115,65 @@ def memory(names: list[str]) -> dict[str, dict[str, float]]:
 
 
 def flat(steps: int) -> tuple[list[dict[str, float]], bool]:
-    """Memory along a training of model A, and whether it stayed what it was after the first tenth."""
+    """Memory along a training of model A, and whether it stayed what it was after FLAT_START steps."""
     rows = []
+    stops = [FLAT_START, *(steps * k // FLAT_SAMPLES for k in range(1, FLAT_SAMPLES + 1))]
     models.build("A")
     with open_browser() as browser, open_site() as site:
         page = ContenderPage(browser.new_context(), site, "A", CONTENDERS["trainweb"].query)
         session = page.context.new_cdp_session(page.page)
-        for _ in range(FLAT_SAMPLES):
-            page.run(steps // FLAT_SAMPLES)
+        for before, stop in zip([0, *stops], stops, strict=False):
+            page.run(stop - before)
             session.send("HeapProfiler.collectGarbage")
             heap = session.send("Runtime.getHeapUsage")["usedSize"]
-            rows.append({**page.evaluate("bench.memory()"), "heap": heap})
+            rows.append({**page.evaluate("bench.memory()"), "heap": heap, "steps": stop})
         page.close()
     print(
         f"\n### {steps} steps of A\n\n"
         "| steps | kernels in use | kernels' memory | heap of the page |\n|---|---|---|---|"
     )
-    for k, row in enumerate(rows):
-        print(f"| {(k + 1) * steps // FLAT_SAMPLES} | {row['inUse']} | {row['total']} | {row['heap']} |")
+    for row in rows:
+        print(f"| {row['steps']} | {row['inUse']} | {row['total']} | {row['heap']} |")
     same = all(row[key] == rows[0][key] for row in rows for key in ("inUse", "total"))
     same = same and rows[-1]["heap"] <= HEAP_GROWTH * rows[1]["heap"]
     print("\nflat" if same else "\nNOT FLAT")
     return rows, same
+
+
+def budget() -> dict[str, dict[str, float]]:
+    """Steps with half the workspace and with all of it, in turns: MiB and the fastest step of each."""
+    result = {}
+    print(
+        "\n### Half the workspace\n\n| model | workspace MiB | with budget MiB | ms a step | with budget ms | ratio "
+        "| estimated | instructions again |\n|---|---|---|---|---|---|---|---|"
+    )
+    with open_browser() as browser, open_site() as site:
+        for name in BUDGET_MODELS:
+            models.build(name)
+            query = CONTENDERS["trainweb"].query
+            pages = [ContenderPage(browser.new_context(), site, name, query)]
+            allowed = int(BUDGET_SHARE * pages[0].evaluate("bench.contender.session.memory()")["arena"])
+            pages.append(ContenderPage(browser.new_context(), site, name, {**query, "budget": str(allowed)}))
+            times: list[list[float]] = [[], []]
+            for k in range(BUDGET_ROUNDS):
+                for which in (0, 1) if k % 2 else (1, 0):
+                    times[which] += pages[which].run(BUDGET_STEPS)
+            full, small = (page.evaluate("bench.contender.session.memory()") for page in pages)
+            losses = [page.evaluate("bench.losses") for page in pages]
+            if losses[0] != losses[1]:
+                raise SystemExit(f"{name}: other results with a budget: {losses}")
+            for page in pages:
+                page.close()
+            row = result[name] = {
+                "full": full["arena"] / BYTES_PER_MIB, "small": small["arena"] / BYTES_PER_MIB,
+                "full_ms": min(times[0]), "small_ms": min(times[1]), "estimated": 1 + small["recomputedShare"],
+                "again": small["recomputedInstructions"],
+            }  # fmt: skip
+            print(
+                f"| {name} | {row['full']:.1f} | {row['small']:.1f} | {row['full_ms']:.2f} | {row['small_ms']:.2f} "
+                f"| {row['small_ms'] / row['full_ms']:.2f} | {row['estimated']:.2f} | {row['again']} |", flush=True,
+            )  # fmt: skip
+    return result
 
 
 def main() -> int:
@@ -154,7 +194,7 @@ def main() -> int:
         if options.plot:
             (ROOT / "docs" / "images" / "scaling.svg").write_text(draw(found))
         save("scaling", {"steps": found})
-    if "memory" in wanted or "flat" in wanted:
+    if {"memory", "flat", "budget"} & set(wanted):
         install_peers()
         kept: dict[str, Any] = {}
         if "memory" in wanted:
@@ -162,6 +202,8 @@ def main() -> int:
         if "flat" in wanted:
             kept["flat"], same = flat(options.steps)
             kept["flat_steps"] = options.steps
+        if "budget" in wanted:
+            kept["budget"] = budget()
         save("memory", kept)
     return 0 if same else 1
 

@@ -1,6 +1,6 @@
 /* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). A register tile takes
- * rows of A that are contiguous along the depth, and eight columns of B from the first-level cache: the first tile of these
- * columns reads B where it lies and leaves a packed copy to the others. A is packed only where its rows are not contiguous. */
+ * rows of A that are contiguous along the depth, and a panel of eight columns of B from the first-level cache; the first tile
+ * of a panel reads B where it lies and leaves a packed copy to the others. A is packed only where it has to be. */
 #include "gemm.h"
 
 #include "parallel.h"
@@ -77,20 +77,20 @@ enum { DEPTH_AT_A_TIME = 16 };
 static void pack_a_chunk(const void *args, int32_t chunk) {
     const gemm_block *b = args;
     const gemm_problem *p = b->problem;
-    int32_t k = chunk * DEPTH_AT_A_TIME, depth = min_i32(DEPTH_AT_A_TIME, b->kc - k);
-    int32_t fours = p->a_row == 1 ? depth & ~3 : 0, rows = b->mc & ~3, line = b->a_row, step = p->a_col;
+    int32_t k = chunk * DEPTH_AT_A_TIME, depth = min_i32(DEPTH_AT_A_TIME, b->kc - k), line = b->a_row, step = p->a_col;
+    int32_t rows = p->a_row == 1 ? b->mc & ~3 : 0, fours = depth & ~3;
     const float *src = p->a + b->m0 * p->a_row + (b->k0 + k) * step;
     float *out = b->packed_a + k;
     for (int32_t q = 0; q < fours; q += 4) {
         const float *s0 = src + q * step, *s1 = s0 + step, *s2 = s1 + step, *s3 = s2 + step;
-        float *d = out + q;
-        for (int32_t i = 0; i < rows; i += 4, s0 += 4, s1 += 4, s2 += 4, s3 += 4, d += line) {
-            f32x4 x[4] = {load4(s0), load4(s1), load4(s2), load4(s3)};
+        float *d0 = out + q, *d1 = d0 + line, *d2 = d1 + line, *d3 = d2 + line;
+        for (int32_t i = 0; i < rows; i += 4) {
+            f32x4 x[4] = {load4(s0 + i), load4(s1 + i), load4(s2 + i), load4(s3 + i)};
             transpose4(&x[0], &x[1], &x[2], &x[3]);
-            store4(d, x[0]);
-            store4(d += line, x[1]);
-            store4(d += line, x[2]);
-            store4(d += line, x[3]);
+            store4(d0 + i * line, x[0]);
+            store4(d1 + i * line, x[1]);
+            store4(d2 + i * line, x[2]);
+            store4(d3 + i * line, x[3]);
         }
     }
     for (int32_t i = 0; i < b->mc; i++) {
@@ -246,6 +246,8 @@ TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool pack
     }
 }
 
+enum { STEPS = 8 };
+
 /* a(i, p) = a[i * a_row + p]; b(p, j) = packed[p * 4 * vecs + j], or b[p * b_row + j], which it `packs`. */
 TW_INLINE void tiles(const int32_t rows, const int32_t vecs, const bool packs, const tile_run *r) {
     const int32_t a_row = r->a_row, b_row = packs ? r->b_row : 4 * vecs;
@@ -259,14 +261,14 @@ TW_INLINE void tiles(const int32_t rows, const int32_t vecs, const bool packs, c
             line[i] = a + i * a_row;
             UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
         }
-        for (; k >= 4; k -= 4, packed += 16 * vecs) {
+        for (; k >= STEPS; k -= STEPS, packed += 4 * STEPS * vecs) {
             if (packs) {
-                UNROLL for (int32_t u = 0; u < 4; u++, b += b_row) tile_step(rows, vecs, true, u, line, b, packed, acc);
+                UNROLL for (int32_t u = 0; u < STEPS; u++, b += b_row) tile_step(rows, vecs, true, u, line, b, packed, acc);
             } else {
-                UNROLL for (int32_t u = 0; u < 4; u++) tile_step(rows, vecs, false, u, line, b + 4 * vecs * u, 0, acc);
-                b += 16 * vecs;
+                UNROLL for (int32_t u = 0; u < STEPS; u++) tile_step(rows, vecs, false, u, line, b + 4 * vecs * u, 0, acc);
+                b += 4 * STEPS * vecs;
             }
-            UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
+            UNROLL for (int32_t i = 0; i < rows; i++) line[i] += STEPS;
         }
         for (; k; k--, b += b_row, packed += 4 * vecs) {
             tile_step(rows, vecs, packs, 0, line, b, packed, acc);
@@ -440,12 +442,17 @@ static gemm_problem exchanged(const gemm_problem *p) {
     return q;
 }
 
-/* Packing costs about one load and store an element, twice that where it transposes. */
+/* Cycles: a tile multiplies eight columns by a row a cycle, also where it has fewer columns. Measured a float: 1.2 to pack
+   a, 0.5 to transpose a panel of b. */
+static double product_cost(const gemm_problem *p) {
+    double m = p->m, n = p->n, k = p->k;
+    return m * ceil_div(p->n, TILE_COLS) * k + (p->a_col == 1 ? 0 : 1.2 * m * k) + (p->b_col == 1 ? 0 : 0.5 * n * k);
+}
+
+/* The product or, where it is cheaper, that with the operands exchanged, which stores its tiles transposed. */
 static gemm_problem cheaper_side(const gemm_problem *p) {
-    double mk = (double)p->m * p->k, nk = (double)p->n * p->k, mn = (double)p->m * p->n;
-    double straight = (p->b_col == 1 ? nk : 2 * nk) + (p->a_col == 1 ? 0 : mk);
-    double swapped = (p->a_row == 1 ? mk : 2 * mk) + (p->b_row == 1 ? 0 : nk) + 2 * mn;
-    return straight <= swapped ? *p : exchanged(p);
+    gemm_problem q = exchanged(p);
+    return product_cost(p) <= product_cost(&q) + (double)p->m * p->n ? *p : q;
 }
 
 /* The result where there is nothing to sum. */
@@ -461,6 +468,9 @@ static void fill_without_product(const gemm_problem *p) {
     }
 }
 
+/* Depth of a block: a panel of b and one tile's rows of a share the first-level cache. */
+enum { GEMM_KC = 512 };
+
 static void gemm_blocked(const gemm_problem *problem, float *packed_a, run_fn run) {
     if (problem->m == 0 || problem->n == 0) return;
     if (problem->k == 0) {
@@ -470,7 +480,9 @@ static void gemm_blocked(const gemm_problem *problem, float *packed_a, run_fn ru
     gemm_problem p = problem->n == 1 ? exchanged(problem) : *problem;
     if (vector_product(&p, run)) return;
     p = cheaper_side(problem);
-    int32_t kc = ceil_div(p.k, ceil_div(p.k, GEMM_KC)), mc = ceil_div(p.m, ceil_div(p.m, GEMM_MC));
+    bool in_place = p.a_col == 1;
+    int32_t k_blocks = ceil_div(p.k, in_place ? GEMM_KC : GEMM_PACKED_KC), m_blocks = ceil_div(p.m, GEMM_MC);
+    int32_t kc = ceil_div(p.k, k_blocks), mc = ceil_div(p.m, m_blocks);
     gemm_block b = {.problem = &p, .packed_a = packed_a};
     for (b.k0 = 0; b.k0 < p.k; b.k0 += kc) {
         b.kc = min_i32(kc, p.k - b.k0);
@@ -480,7 +492,7 @@ static void gemm_blocked(const gemm_problem *problem, float *packed_a, run_fn ru
         for (b.m0 = 0; b.m0 < p.m; b.m0 += mc) {
             b.mc = min_i32(mc, p.m - b.m0);
             b.rows = split_rows(b.mc);
-            if (p.a_col == 1) {
+            if (in_place) {
                 b.a = p.a + b.m0 * p.a_row + b.k0;
                 b.a_row = p.a_row;
             } else {
@@ -496,7 +508,7 @@ static void gemm_blocked(const gemm_problem *problem, float *packed_a, run_fn ru
 
 /* A panel of b and one tile; gemm_serial packs a behind them. */
 enum { PANEL_FLOATS = GEMM_KC * TILE_COLS + 64 };
-_Static_assert((PANEL_FLOATS + GEMM_MC * (GEMM_KC + GEMM_ROW_PADDING)) * 4 <= THREAD_SCRATCH_BYTES, "blocks of gemm_serial");
+_Static_assert((PANEL_FLOATS + GEMM_MC * (GEMM_PACKED_KC + GEMM_ROW_PADDING)) * 4 <= THREAD_SCRATCH_BYTES, "gemm_serial");
 
 void gemm_serial(const gemm_problem *problem) { gemm_blocked(problem, thread_scratch() + PANEL_FLOATS, run_here); }
 

@@ -8,7 +8,7 @@
 enum { ACTIVATION_NONE = 0, ACTIVATION_RELU = 1 };
 
 /* Rows and depth of a that are packed at a time, and what parts the rows; kernels.def sizes its scratch by them. */
-enum { GEMM_MC = 384, GEMM_KC = 512, GEMM_ROW_PADDING = 16 };
+enum { GEMM_MC = 384, GEMM_PACKED_KC = 128, GEMM_ROW_PADDING = 16 };
 
 /* c(m,n) = activation(alpha * sum_k a(m,k) b(k,n) + beta * bias(m,n) + (accumulate ? c(m,n) : 0)); strides in floats. */
 typedef struct {
@@ -28,6 +28,6 @@ typedef struct {
 /* Runs in the calling thread with its thread_scratch. */
 void gemm_serial(const gemm_problem *problem);
 
-/* Runs on all threads; `packed` holds (min(k, GEMM_KC) + GEMM_ROW_PADDING) * min(max(m, n), GEMM_MC) floats. */
+/* Runs on all threads; `packed` holds (min(k, GEMM_PACKED_KC) + GEMM_ROW_PADDING) * min(max(m, n), GEMM_MC) floats. */
 void gemm_parallel(const gemm_problem *problem, float *packed);
 #endif

@@ -179,8 +179,8 @@ def memory_block(data: Result) -> str:
     if rows:
         sizes = [sorted({row[key] for row in rows}) for key in ("inUse", "total", "heap")]
         lines.append(
-            f"\nFrom step {rows[0]['steps']} to step {data['flat_steps']} of A the kernels held {_span(sizes[0])} bytes "
-            f"of {_span(sizes[1])}, and the page's heap after a collection {_span(sizes[2])}."
+            f"\nFrom step {rows[0]['steps']} to step {data['flat_steps']} of A the kernels held "
+            f"{_span(sizes[0])} bytes of {_span(sizes[1])}, and the page's heap after a collection {_span(sizes[2])}."
         )
     if data.get("budget"):
         lines += [

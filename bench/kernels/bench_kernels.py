@@ -74,7 +74,18 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
         "conv dw": {"kernel": "conv_weight_gradient_f32", "args": {"x": x, "dy": y, "dw": w, "db": 4 * m}},
     }.items():
         operands["args"].update(words)
-        yield {"name": f"{kind} {name}", "flops": flops, **operands}
+        case = {"name": f"{kind} {name}", "flops": flops, **operands}
+        if kernel == stride == groups == 1 and kind != "conv dw":
+            case |= images_case("NN", n, m, c, size**2) if kind == "conv" else images_case("TN", n, c, m, size**2)
+        yield case
+
+
+def images_case(layout: str, images: int, m: int, k: int, area: int) -> dict[str, Any]:
+    """What a pointwise convolution runs: weights by the planes of each image."""
+    args = gemm_case(layout, m, area, k)["args"]
+    args |= {"b": 4 * images * k * area, "c": 4 * images * m * area, "batch": [1, images], "b_batch": [0, k * area],
+             "c_batch": [0, m * area]}  # fmt: skip
+    return {"kernel": "gemm_f32", "args": args}
 
 
 def pool_cases(planes: int, size: int, kernel: int, stride: int, pad: int) -> Iterator[dict[str, Any]]:

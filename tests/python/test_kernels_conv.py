@@ -302,6 +302,18 @@ def test_weight_gradient(build: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("build", BUILDS)
+def test_an_infinity_stays_in_the_tiles_that_read_it(build: str) -> None:
+    conv = conv2d(2, 5, 6, 16, 16, 3, 1)
+    x, w, y = operands(conv)
+    x[0, 2, 0, 4, 6] = np.inf
+    args = {"x": x, "w": w, "bias": None, "y": y, "accumulate": 0, "activation": 0, **conv.words}
+    bad = ~np.isfinite(runner(build).run("conv_f32", args)["y"])
+    assert bad[0, :, 0, 3:6, 5:8].all()
+    bad[0, :, 0, 0:8, 4:8] = False
+    assert not bad.any()
+
+
+@pytest.mark.parametrize("build", BUILDS)
 def test_a_window_that_no_workspace_holds(build: str) -> None:
     conv = Conv(1, 1, 1, (1, 2, 3), (1, 2, 140_000), (0, 1, 139_998), pad_end=(0, 0, 0))
     x, w, dy = operands(conv)

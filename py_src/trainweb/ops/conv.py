@@ -148,6 +148,22 @@ class _Convolution(Op):
         """Kernel arguments."""
         return {"n": x[0], "c": x[1], "m": w[0], "groups": self.group, **self.window_of(x, w).arguments()}
 
+    def is_pointwise(self, x: tuple[int, ...], w: tuple[int, ...]) -> bool:
+        """Whether each output position sums over the channels of the one position of the input that it lies at."""
+        win = self.window_of(x, w)
+        return self.group == 1 and {*win.kernel, *win.stride} == {1} and win.out == win.size and not any(win.pad)
+
+    def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
+        """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""
+        images, k, m, n = x.shape[0], x.shape[1], y.shape[1], prod(x.shape[2:])
+        b.emit(
+            "gemm_f32", a=w, b=x, bias=bias, c=y, m=m, n=n, k=k,
+            a_row=1 if transposed else k, a_col=m if transposed else 1, b_row=n, b_col=1, c_row=n,
+            bias_row=1, bias_col=0, batch=[1, images], a_batch=[0, 0], b_batch=[0, k * n],
+            c_batch=[0, m * n], bias_batch=[0, 0],
+            alpha=1.0, beta=1.0, accumulate=0, activation=0,
+        )  # fmt: skip
+
     def product(self, columns: Any, w: Any) -> Any:
         """Reference: patches (N, C, *out, *kernel) by weights -> (N, M, *out)."""
         n, g = len(columns), self.group
@@ -173,7 +189,11 @@ class Conv(_Convolution):
         return TensorType("float32", (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out))
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:
-        if outs[0] is not None and outs[0].size:
+        if outs[0] is None or not outs[0].size:
+            return
+        if self.is_pointwise(x.shape, w.shape):
+            self.mix_channels(b, w, x, outs[0], bias, transposed=False)
+        else:
             arguments = self.arguments(x.shape, w.shape)
             b.emit("conv_f32", x=x, w=w, bias=bias, y=outs[0], accumulate=0, activation=0, **arguments)
 
@@ -213,6 +233,8 @@ class Conv(_Convolution):
         Sample([(1, 2, 4, 5, 4), (3, 2, 2, 3, 2)], {"pads": [0, 1, 1, 1, 1, 0]}),
         Sample([(2, 3, 7, 6), (4, 3, 3, 3)], {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
         Sample([(2, 3, 7, 6), (4, 3, 2, 2)], {"auto_pad": "SAME_LOWER"}),
+        Sample([(2, 3, 5, 5), (4, 3, 1, 1), (4,)], {"pads": [1, 1, 1, 1], "strides": [2, 1]}),
+        Sample([(3, 5, 7), (9, 5, 1)]),
     )
     bad = (
         Bad([(2, 3, 7, 6), (4, 2, 3, 3)]),
@@ -242,7 +264,9 @@ class ConvGrad(_Convolution):
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, w: Buf) -> None:
         dx, dw, db = outs
         arguments = self.arguments(x.shape, w.shape)
-        if dx is not None:
+        if dx is not None and self.is_pointwise(x.shape, w.shape):
+            self.mix_channels(b, w, dy, dx, None, transposed=True)
+        elif dx is not None:
             b.emit("conv_data_gradient_f32", dy=dy, w=w, dx=dx, accumulate=0, activation=0, **arguments)
         if dw is not None or db is not None:
             dw = dw or b.temp("float32", w.shape)
@@ -262,5 +286,8 @@ class ConvGrad(_Convolution):
         Sample([(2, 4, 7, 6), (2, 3, 7, 6), (4, 3, 3, 3)], {"pads": [1, 1, 1, 1]}),
         Sample([(2, 6, 2, 4), (2, 4, 6, 5), (6, 2, 3, 2)], {"group": 2, "dilations": [2, 1]}),
         Sample([(2, 4, 4, 2), (2, 3, 7, 6), (4, 3, 3, 3)], {"strides": [2, 2], "pads": [1, 0, 1, 0]}),
+        Sample([(2, 9, 7, 6), (2, 5, 7, 6), (9, 5, 1, 1)]),
+        Sample([(2, 6, 7, 6), (2, 3, 7, 6), (6, 1, 3, 3)], {"group": 3, "pads": [1, 1, 1, 1]}),
+        Sample([(1, 3, 4, 4), (1, 3, 7, 8), (3, 1, 5, 5)], {"group": 3, "strides": [2, 2], "pads": [2, 1, 2, 3]}),
     )
     bad = (Bad([(2, 4, 6, 6), (2, 3, 7, 6), (4, 3, 3, 3)], {"pads": [1, 1, 1, 1]}),)

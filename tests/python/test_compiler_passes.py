@@ -121,6 +121,26 @@ def test_every_node_that_draws_draws_numbers_of_its_own() -> None:
     assert not (results["a"] == results["b"]).any() and not (results["b"] == results["c"]).any()
 
 
+def test_functions_of_strips_give_the_bits_of_single_elements() -> None:
+    """Three elements are computed one by one; 1809 in whole strips, a part of one, and one by itself."""
+    nodes = [
+        Node("Tanh", ["x"], ["t"]), Node("Exp", ["t"], ["e"]), Node("Erf", ["x"], ["f"]), Node("Sigmoid", ["x"], ["s"]),
+        Node("Abs", ["x"], ["a"]), Node("Pow", ["a", "s"], ["p"]), Node("Sin", ["x"], ["i"]), Node("Cos", ["i"], ["c"]),
+        Node("Log", ["a"], ["l"]), Node("Elu", ["x"], ["u"]), Node("Softplus", ["l"], ["o"]),
+        Node("Sum", ["e", "f", "p", "c", "u", "o"], ["y"]),
+    ]  # fmt: skip
+    graph = constant_graph(nodes)
+    x = np.random.default_rng(3).standard_normal((3, 603)).astype(np.float32)
+    whole = InferenceCore(Graph("rows", nodes, [Value("x", "float32", (3, 603))], graph.outputs, opsets=graph.opsets))
+    three = InferenceCore(Graph("row", nodes, [Value("x", "float32", (3,))], graph.outputs, opsets=graph.opsets))
+    y = np.frombuffer(whole.run({"x": from_numpy("x", x)})["y"].data, np.float32)
+    alone = [three.run({"x": from_numpy("x", part)})["y"].data for part in x.reshape(-1, 3)]
+    np.testing.assert_array_equal(y, np.frombuffer(b"".join(alone), np.float32))
+    for core in (whole, three):
+        assert len(core._plans.popitem()[1].plan.text) == 1
+        core.host.release()
+
+
 def test_random_graphs_with_empty_tensors() -> None:
     for seed in range(N_GRAPHS):
         check(1000 + seed, zero_sizes=True)

@@ -6,6 +6,8 @@ for each input its strides (in elements) along the outer dims. The function comp
 `inner` elements. Without outer dims ("flat") [lo, hi) are elements and `inner` is not used.
 
 float32, int32 and bool are computed four lanes at a time; expressions with other dtypes one element at a time.
+Functions such as exp are computed for a strip of a row at a time, in place in the thread's scratch memory: first the
+arguments of all that read inputs alone, then those functions, then the arguments of the next, and last the results.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from trainweb.compiler.expr import BINARY_MATH, COMPARISONS, UNARY_MATH, Expr, size_of
 
 I32, I64, F32, F64, V128 = 0x7F, 0x7E, 0x7D, 0x7C, 0x7B
 ITEM = {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "uint8": 1}
 SCALAR_TYPE = {"float32": F32, "int32": I32, "bool": I32, "uint8": I32, "int64": I64, "float64": F64}
+STRIP = 256
+"""Elements whose functions are computed together: strips of a few of them stay in the first cache."""
 UNROLL_BELOW = 8
 """Bodies with fewer operations than this are unrolled four times: more would spill registers."""
 
@@ -151,20 +156,23 @@ def emit_module(signatures: Sequence[Signature]) -> bytes:
     It imports `env.memory` as a private one; an engine with shared memory rewrites the import.
     """
     used = [m for m in MATH if any(_uses(s.roots, m) for s in signatures)]
-    imports = {name: k for k, name in enumerate(used)}
-    types = b"".join(
-        (b"\x60\x03\x7f\x7f\x7f\x00", b"\x60\x01\x7b\x01\x7b", b"\x60\x02\x7b\x7b\x01\x7b")
-    )
+    types = (
+        b"\x60\x03\x7f\x7f\x7f\x00", b"\x60\x01\x7b\x01\x7b", b"\x60\x02\x7b\x7b\x01\x7b",
+        b"\x60\x02\x7f\x7f\x00", b"\x60\x00\x01\x7f",
+    )  # fmt: skip
+    kinds = {m: (1, 3) if m in UNARY_MATH else (2, 0) for m in used}
+    imports = {"scratch": 4, **{m: kinds[m][0] for m in used}, **{f"{m}_n": kinds[m][1] for m in used}} if used else {}
     entries = [_name("env") + _name("memory") + b"\x02\x00\x00"]
-    entries += [_name("kernels") + _name(f"v_{m}") + b"\x00" + leb(1 if m in UNARY_MATH else 2) for m in used]
+    entries += [_name("kernels") + _name(f"v_{name}") + b"\x00" + leb(kind) for name, kind in imports.items()]
     functions = b"".join(leb(0) for _ in signatures)
     exports = b"".join(
-        _name(f"f{k}") + b"\x00" + leb(len(used) + k) for k in range(len(signatures))
+        _name(f"f{k}") + b"\x00" + leb(len(imports) + k) for k in range(len(signatures))
     )
-    code = b"".join(_function(s, imports) for s in signatures)
+    numbers = {name: k for k, name in enumerate(imports)}
+    code = b"".join(_function(s, numbers) for s in signatures)
     return (
         b"\x00asm\x01\x00\x00\x00"
-        + _section(1, leb(3) + types)
+        + _section(1, leb(len(types)) + b"".join(types))
         + _section(2, leb(len(entries)) + b"".join(entries))
         + _section(3, leb(len(signatures)) + functions)
         + _section(7, leb(len(signatures)) + exports)
@@ -210,6 +218,25 @@ def vectorizable(signature: Signature) -> bool:
     return True
 
 
+def _stages(roots: Sequence[Expr]) -> list[list[Expr]]:
+    """The functions in `roots`: those whose arguments need no other, then those that need only these, and so on."""
+    depth: dict[int, int] = {}
+    stages: list[list[Expr]] = []
+
+    def visit(x: Expr) -> int:
+        if id(x) not in depth:
+            below = max(map(visit, x.args), default=0)
+            depth[id(x)] = below + (x.op in MATH)
+            if x.op in MATH:
+                stages.extend([] for _ in range(below + 1 - len(stages)))
+                stages[below].append(x)
+        return depth[id(x)]
+
+    for root in roots:
+        visit(root)
+    return stages
+
+
 class _Generator:
     """Emits the loops of one function."""
 
@@ -226,6 +253,9 @@ class _Generator:
         self.scalar_locals: dict[int, int] = {}
         self.held: dict[int, int] = {}
         self.held_vectors: dict[int, int] = {}
+        self.strips: dict[int, int] = {}
+        self.stages = _stages(s.roots) if vectorizable(s) else []
+        self.origin = 0
         self.splats: dict[int, int] = {}
         self.scalars: dict[int, int] = {}
 
@@ -335,11 +365,82 @@ class _Generator:
                     self.b.set(self.splats[k])
 
     def _loops(self) -> None:
-        if vectorizable(self.s):
+        if self.stages:
+            self._strips()
+        elif vectorizable(self.s):
             if size_of(list(self.s.roots)) < UNROLL_BELOW:
                 self._loop(16, self._unrolled_body)
             self._loop(4, lambda: self._vector_body(0))
         self._loop(1, self._scalar_body)
+
+    def _strips(self) -> None:
+        b = self.b
+        scratch, start, last, count = (b.local(I32) for _ in range(4))
+        self.origin = b.local(I32)
+        b.op(0x10, leb(self.imports["scratch"]))
+        b.set(scratch)
+        b.get(self.end)
+        b.set(last)
+        b.op(0x02, 0x40, 0x03, 0x40)
+        b.get(self.index)
+        b.tee(start)
+        b.i32(4)
+        b.op(0x6A)
+        b.get(last)
+        b.op(0x4A, 0x0D, 1)  # start + 4 > last: leave
+        b.get(last)
+        b.get(start)
+        b.op(0x6B)
+        b.i32(-4)
+        b.op(0x71)
+        b.tee(count)
+        b.i32(STRIP)
+        b.get(count)
+        b.i32(STRIP)
+        b.op(0x48, 0x1B)  # the smaller one
+        b.tee(count)
+        b.get(start)
+        b.op(0x6A)
+        b.set(self.end)
+        b.get(scratch)
+        b.get(start)
+        b.i32(2)
+        b.op(0x74, 0x6B)
+        b.set(self.origin)
+        n_strips = 0
+        for stage in self.stages:
+            at = {id(x): n_strips + sum(len(y.args) for y in stage[:k]) for k, x in enumerate(stage)}
+            self._loop(4, partial(self._arguments, stage, at))
+            for x in stage:
+                for k in range(len(x.args)):
+                    b.get(scratch)
+                    b.i32(4 * STRIP * (at[id(x)] + k))
+                    b.op(0x6A)
+                b.get(count)
+                b.op(0x10, leb(self.imports[f"{x.op}_n"]))
+            self.strips |= at
+            n_strips += sum(len(x.args) for x in stage)
+            b.get(start)
+            b.set(self.index)
+        self._loop(4, lambda: self._vector_body(0))
+        b.op(0x0C, 0, 0x0B, 0x0B)
+        b.get(last)
+        b.set(self.end)
+        self.strips = {}
+
+    def _arguments(self, stage: Sequence[Expr], at: dict[int, int]) -> None:
+        done: set[int] = set()
+        for x in stage:
+            for k, argument in enumerate(x.args):
+                self._strip_address()
+                self._vector(argument, 0, done)
+                self.b.simd(11, 2, leb(4 * STRIP * (at[id(x)] + k)))
+
+    def _strip_address(self) -> None:
+        self.b.get(self.origin)
+        self.b.get(self.index)
+        self.b.i32(2)
+        self.b.op(0x74, 0x6A)
 
     def _unrolled_body(self) -> None:
         for unroll in range(4):
@@ -426,6 +527,10 @@ class _Generator:
         if id(x) in done:
             b.get(self.vector_locals[id(x)])
             return
+        if id(x) in self.strips:
+            self._strip_address()
+            b.simd(0, 2, leb(4 * STRIP * self.strips[id(x)]))
+            return
         self._vector_op(x, unroll, done)
         if self.uses[id(x)] > 1:
             b.tee(self._local(self.vector_locals, id(x), V128))
@@ -451,8 +556,6 @@ class _Generator:
             self._vector(a, unroll, done)
         if x.op == "cast":
             self._vector_cast(x.args[0].dtype, x.dtype)
-        elif x.op in MATH:
-            b.op(0x10, leb(self.imports[x.op]))
         else:
             op = {"pmin": "min", "pmax": "max"}.get(x.op, x.op)
             source = x.args[0].dtype

@@ -82,12 +82,22 @@ function buildDeclarations() {
   });
 }
 
+async function pack(file, target) {
+  await writeFile(target, gzipSync(await readFile(file), { level: constants.Z_BEST_COMPRESSION }));
+}
+
+/** Packed for the package's own workers, as they are for everybody else. */
 async function copyKernels() {
   const names = (await readdir(ENGINE)).filter((name) => name.endsWith(".wasm"));
   if (names.length !== 4) {
     throw new Error(`expected 4 kernel builds in ${ENGINE}, found ${names.length}`);
   }
-  await Promise.all(names.map((name) => copyFile(join(ENGINE, name), join(OUT, name))));
+  await Promise.all(
+    names.map(async (name) => {
+      await copyFile(join(ENGINE, name), join(OUT, name));
+      await pack(join(ENGINE, name), join(OUT, `${name}.gz`));
+    }),
+  );
 }
 
 async function findWheel(project) {
@@ -137,8 +147,7 @@ async function copyPyodide() {
   for (const name of ["pyodide.mjs", "pyodide.asm.mjs"]) {
     await copyFile(join(PYODIDE, name), join(folder, name));
   }
-  const wasm = await readFile(join(PYODIDE, "pyodide.asm.wasm"));
-  await writeFile(join(folder, "pyodide.asm.wasm.gz"), gzipSync(wasm, { level: constants.Z_BEST_COMPRESSION }));
+  await pack(join(PYODIDE, "pyodide.asm.wasm"), join(folder, "pyodide.asm.wasm.gz"));
 }
 
 async function buildAll() {

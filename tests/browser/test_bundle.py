@@ -131,7 +131,7 @@ def test_trains_to_the_recorded_trajectory_without_python(
     with open_page(browser, plain_site) as js:
         assert BundleReplay(js, case).run_without_python() > 5
         assert python_requests(plain_site) == []
-        kernels = [path for path in plain_site.requests("/dist/") if path.endswith(".wasm")]
+        kernels = [path for path in plain_site.requests("/dist/") if "kernels" in path]
         assert len(kernels) == 1
 
 
@@ -148,7 +148,7 @@ def test_two_threads(browser: Browser, isolated_site: Site) -> None:
         js.run("env.wasm.numThreads = 2;")
         assert BundleReplay(js, "cnn").run_without_python() > 5
         assert python_requests(isolated_site) == []
-        assert [p for p in isolated_site.requests("/dist/") if p.endswith(".threads.wasm")]
+        assert [p for p in isolated_site.requests("/dist/") if p.endswith(".threads.wasm.gz")]
 
 
 SESSION = """

@@ -157,7 +157,8 @@ def test_workers_and_assets_are_named_literally() -> None:
     module = (NPM / "module.js").read_text()
     assert re.search(r'new Worker\(new URL\("\./worker\.js", import\.meta\.url\)', module)
     worker = (NPM / "worker.js").read_text()
-    names = [f"kernels{kind}.wasm" for kind in ("", ".relaxed", ".threads", ".relaxed.threads")]
+    kinds = ("", ".relaxed", ".threads", ".relaxed.threads")
+    names = [f"kernels{kind}.wasm{packed}" for kind in kinds for packed in ("", ".gz")]
     for name in ("pool-worker.js", *names, *PYTHON_FILES):
         assert f'new URL("./{name}",import.meta.url)' in worker, name
 
@@ -182,13 +183,13 @@ def test_loaded_from_another_origin(
         losses = js.run("env.wasm.numThreads = 2;" + TRAIN)
     assert losses[2] < losses[0]
     assert page_site.requests("/dist/") == []
-    kernels = "/dist/kernels.relaxed.threads.wasm" if isolated else "/dist/kernels.relaxed.wasm"
+    kernels = "/dist/kernels.relaxed.threads.wasm.gz" if isolated else "/dist/kernels.relaxed.wasm.gz"
     assert kernels in cdn.requests()
     assert ("/dist/pool-worker.js" in cdn.requests()) == isolated
 
 
 SESSION_FILES = (
-    "/tests/session.html", "/tests/session.mjs", "/dist/index.js", "/dist/worker.js", "/dist/kernels.relaxed.wasm",
+    "/tests/session.html", "/tests/session.mjs", "/dist/index.js", "/dist/worker.js", "/dist/kernels.relaxed.wasm.gz",
     "/golden/mlp/training_model.onnx", "/golden/mlp/eval_model.onnx", "/golden/mlp/optimizer_model.onnx",
     "/golden/mlp/checkpoint",
 )  # fmt: skip

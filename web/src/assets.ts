@@ -2,11 +2,28 @@
 
 import type { KernelBuild } from "./features.js";
 
-/** URL of a kernel build; `prefix` is where the page keeps them, null for beside this script. */
+/** URL of a kernel build; `prefix` is where the page keeps them as they are, null for beside this script, packed. */
 export function kernelUrl(build: KernelBuild, prefix: string | null): URL {
   if (prefix !== null) {
     return new URL(`${build}.wasm`, prefix);
   }
+  return typeof DecompressionStream === "undefined" ? plainKernelUrl(build) : packedKernelUrl(build);
+}
+
+function packedKernelUrl(build: KernelBuild): URL {
+  switch (build) {
+    case "kernels":
+      return new URL("./kernels.wasm.gz", import.meta.url);
+    case "kernels.relaxed":
+      return new URL("./kernels.relaxed.wasm.gz", import.meta.url);
+    case "kernels.threads":
+      return new URL("./kernels.threads.wasm.gz", import.meta.url);
+    case "kernels.relaxed.threads":
+      return new URL("./kernels.relaxed.threads.wasm.gz", import.meta.url);
+  }
+}
+
+function plainKernelUrl(build: KernelBuild): URL {
   switch (build) {
     case "kernels":
       return new URL("./kernels.wasm", import.meta.url);

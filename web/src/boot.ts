@@ -2,6 +2,7 @@
 
 import { libraryUrl, packagesUrl, pyodideUrls, snapshotUrl } from "./assets.js";
 import { EngineError } from "./errors.js";
+import { isPacked, unpack } from "./packed.js";
 import { PYODIDE_ABI, PYODIDE_VERSION } from "./version.js";
 
 /** The part of Pyodide's interface that is used here. */
@@ -81,9 +82,6 @@ const CONSTANT_BYTES = 2 ** 22;
 
 /** Word of a snapshot that says at which byte the memory starts. */
 const MEMORY_WORD = 1;
-
-/** How packed files start. */
-const GZIP = [0x1f, 0x8b];
 
 /** A snapshot holds one state of the generator for everybody. */
 const RESEED = `
@@ -264,10 +262,7 @@ function fetchPackages(): Promise<ArrayBuffer> {
   return packages;
 }
 
-/**
- * WebAssembly or a snapshot, either of which starts with a zero. Some servers mark what is packed as such, and
- * the browser has unpacked it already.
- */
+/** WebAssembly or a snapshot, either of which starts with a zero, if it is not packed. */
 async function fetchUnpacked(url: URL): Promise<ReadableStream<Uint8Array<ArrayBuffer>>> {
   const { body } = await fetchOk(url);
   if (body === null) {
@@ -277,11 +272,11 @@ async function fetchUnpacked(url: URL): Promise<ReadableStream<Uint8Array<ArrayB
   const reader = head.getReader();
   const { value } = await reader.read();
   reader.cancel().catch(() => {});
-  const [first, second] = value ?? [];
-  if (first === GZIP[0] && second === GZIP[1]) {
-    return whole.pipeThrough(new DecompressionStream("gzip"));
+  const start = value ?? new Uint8Array();
+  if (isPacked(start)) {
+    return unpack(whole);
   }
-  if (first !== 0) {
+  if (start[0] !== 0) {
     throw new EngineError(`${url} has other contents than it should.`);
   }
   return whole;

@@ -12,6 +12,7 @@ import {
   type KernelExports,
   type ThreadExports,
 } from "./kernels.js";
+import { isPacked, unpack } from "./packed.js";
 import { Pool } from "./pool.js";
 import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 
@@ -328,7 +329,16 @@ async function fetchKernels(options: EngineOptions, threads: number): Promise<Fe
   if (!response.ok) {
     throw new EngineError(`${url} answered with HTTP status ${response.status}.`);
   }
-  return { bytes: new Uint8Array(await response.arrayBuffer()), build };
+  const bytes = new Uint8Array(await response.arrayBuffer());
+  if (!isPacked(bytes)) {
+    return { bytes, build };
+  }
+  try {
+    const unpacked = new Response(unpack(new Blob([bytes]).stream()));
+    return { bytes: new Uint8Array(await unpacked.arrayBuffer()), build };
+  } catch (error) {
+    throw new EngineError(`${url} cannot be unpacked: ${messageOf(error)}`);
+  }
 }
 
 async function compile(

@@ -1,10 +1,30 @@
 /* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). A register tile takes
  * rows of A that are contiguous along the depth, and a panel of eight columns of B from the first-level cache; the first tile
  * of a panel reads B where it lies and leaves a packed copy to the others. A is packed only where it has to be. */
-#include "gemm.h"
+#include <stdbool.h>
 
 #include "parallel.h"
 #include "tile.h"
+
+enum { ACTIVATION_NONE = 0, ACTIVATION_RELU = 1 };
+
+/* Rows and depth of a that are packed at a time, and what parts the rows; kernels.def sizes its scratch by them. */
+enum { GEMM_MC = 384, GEMM_PACKED_KC = 128, GEMM_ROW_PADDING = 16 };
+
+/* c(m,n) = activation(alpha * sum_k a(m,k) b(k,n) + beta * bias(m,n) + (accumulate ? c(m,n) : 0)); strides in floats. */
+typedef struct {
+    int32_t m, n, k;
+    const float *a;
+    int32_t a_row, a_col;
+    const float *b;
+    int32_t b_row, b_col;
+    float *c;
+    int32_t c_row, c_col;
+    const float *bias; /* may be null */
+    int32_t bias_row, bias_col;
+    float alpha, beta;
+    int32_t accumulate, activation;
+} gemm_problem;
 
 /* Where the tiles of one block of the product go. */
 typedef struct {
@@ -506,14 +526,6 @@ static void gemm_blocked(const gemm_problem *problem, float *packed_a, run_fn ru
     }
 }
 
-/* A panel of b and one tile; gemm_serial packs a behind them. */
-enum { PANEL_FLOATS = GEMM_KC * TILE_COLS + 64 };
-_Static_assert((PANEL_FLOATS + GEMM_MC * (GEMM_PACKED_KC + GEMM_ROW_PADDING)) * 4 <= THREAD_SCRATCH_BYTES, "gemm_serial");
-
-void gemm_serial(const gemm_problem *problem) { gemm_blocked(problem, thread_scratch() + PANEL_FLOATS, run_here); }
-
-void gemm_parallel(const gemm_problem *problem, float *packed) { gemm_blocked(problem, packed, parallel_for); }
-
 /* ---- the kernel ---- */
 
 static gemm_problem batch_item(const gemm_f32_args *a, int32_t item) {
@@ -529,9 +541,13 @@ static gemm_problem batch_item(const gemm_f32_args *a, int32_t item) {
     return p;
 }
 
+/* Of the thread's workspace: a panel of b and one tile, and behind them the packed rows of a product of the thread's own. */
+enum { PANEL_FLOATS = GEMM_KC * TILE_COLS + 64 };
+_Static_assert((PANEL_FLOATS + GEMM_MC * (GEMM_PACKED_KC + GEMM_ROW_PADDING)) * 4 <= THREAD_SCRATCH_BYTES, "own products");
+
 static void batch_chunk(const void *args, int32_t chunk) {
     gemm_problem p = batch_item(args, chunk);
-    gemm_serial(&p);
+    gemm_blocked(&p, thread_scratch() + PANEL_FLOATS, run_here);
 }
 
 /* From this many items on each thread takes whole products: packing stays private and nothing waits. */
@@ -545,7 +561,7 @@ int32_t kernel_gemm_f32(const gemm_f32_args *a) {
     }
     for (int32_t i = 0; i < items; i++) {
         gemm_problem p = batch_item(a, i);
-        gemm_parallel(&p, a->packed);
+        gemm_blocked(&p, a->packed, parallel_for);
     }
     return TW_OK;
 }

@@ -1,26 +1,34 @@
-"""Run Python with trainweb in a fresh page, started from the snapshot as the worker does, but on the main thread."""
+"""Run Python with trainweb in the worker of a fresh page, started as that of the JavaScript package is."""
 
 from __future__ import annotations
 
 import base64
 import json
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chrome import HERE, open_browser, open_site
+from chrome import HERE, ROOT, open_browser, open_site
 
 TIMEOUT_MS = 600_000
 
 PAGE = """
-async ({ indexURL, dist, modules, values, program }) => {
+(job) => new Promise((resolve, reject) => {
+  const worker = new Worker("/python/worker.js", { type: "module" });
+  worker.onmessage = ({ data }) => (data.error ? reject(new Error(data.error)) : resolve(data));
+  worker.onerror = ({ message }) => reject(new Error(message));
+  worker.postMessage(job);
+})
+"""
+
+WORKER = """
+import { bootPython } from "/dist/boot.js";
+import { Engine } from "/dist/engine.js";
+
+async function run({ modules, values, program }) {
   const started = performance.now();
-  const [{ loadPyodide }, { Engine }] = await Promise.all(
-    [import(`${indexURL}pyodide.mjs`), import(`${dist}engine.js`)]);
-  const engine = Engine.create({ wasm: (build) => `${dist}${build}.wasm` });
-  const unzip = async ({ body }) =>
-    new Uint8Array(await new Response(body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer());
-  const _loadSnapshot = fetch(`${dist}python/snapshot.bin`).then(unzip);
-  const pyodide = await loadPyodide({ indexURL, _loadSnapshot });
+  const engine = Engine.create({ wasm: (build) => `/dist/${build}.wasm` });
+  const pyodide = await bootPython(null, true);
   pyodide.pyimport("trainweb.training.bridge").start(await engine);
   const boot = performance.now() - started;
   for (const [name, source] of Object.entries(modules)) {
@@ -29,6 +37,8 @@ async ({ indexURL, dist, modules, values, program }) => {
   pyodide.globals.set("values_json", JSON.stringify(values));
   return { boot, result: pyodide.runPython(program) };
 }
+
+onmessage = ({ data }) => run(data).catch((error) => ({ error: `${error.stack}` })).then(postMessage);
 """
 
 PROGRAM = """
@@ -38,6 +48,13 @@ files = {name: base64.b64decode(text) for name, text in values["files"].items()}
 function = getattr(importlib.import_module(values["module"]), values["function"])
 json.dumps(function(files, *values["arguments"]))
 """
+
+
+def boot_script() -> bytes:
+    """What starts Python in the worker of the JavaScript package, by itself."""
+    esbuild, source = ROOT / "node_modules" / ".bin" / "esbuild", ROOT / "web" / "src" / "boot.ts"
+    command = [esbuild, source, "--bundle", "--format=esm", "--define:TRAINWEB_VERSION='bench'"]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
 
 
 def call(module: str, function: str, files: Mapping[str, bytes], arguments: Sequence[Any]) -> tuple[Any, float]:
@@ -52,15 +69,9 @@ def call(module: str, function: str, files: Mapping[str, bytes], arguments: Sequ
     with open_browser() as browser, open_site() as site:
         page = browser.new_page()
         page.set_default_timeout(TIMEOUT_MS)
+        site.add("/dist/boot.js", boot_script(), "text/javascript")
+        site.add("/python/worker.js", WORKER.encode(), "text/javascript")
         page.goto(site.add("/python/", "<!doctype html>", "text/html"))
-        answer = page.evaluate(
-            PAGE,
-            {
-                "indexURL": site.url("/pyodide/"),
-                "dist": site.url("/dist/"),
-                "modules": {module: (HERE / f"{module}.py").read_text()},
-                "values": values,
-                "program": PROGRAM,
-            },
-        )
+        modules = {module: (HERE / f"{module}.py").read_text()}
+        answer = page.evaluate(PAGE, {"modules": modules, "values": values, "program": PROGRAM})
     return json.loads(answer["result"]), answer["boot"]

@@ -222,18 +222,21 @@ def _stages(roots: Sequence[Expr]) -> list[list[Expr]]:
     """The functions in `roots`: those whose arguments need no other, then those that need only these, and so on."""
     depth: dict[int, int] = {}
     stages: list[list[Expr]] = []
-
-    def visit(x: Expr) -> int:
-        if id(x) not in depth:
-            below = max(map(visit, x.args), default=0)
-            depth[id(x)] = below + (x.op in MATH)
-            if x.op in MATH:
-                stages.extend([] for _ in range(below + 1 - len(stages)))
-                stages[below].append(x)
-        return depth[id(x)]
-
-    for root in roots:
-        visit(root)
+    stack = list(roots)
+    while stack:
+        x = stack[-1]
+        waits = [a for a in x.args if id(a) not in depth]
+        stack += waits
+        if waits:
+            continue
+        stack.pop()
+        if id(x) in depth:
+            continue
+        below = max((depth[id(a)] for a in x.args), default=0)
+        depth[id(x)] = below + (x.op in MATH)
+        if x.op in MATH:
+            stages.extend([] for _ in range(below + 1 - len(stages)))
+            stages[below].append(x)
     return stages
 
 

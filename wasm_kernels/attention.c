@@ -11,8 +11,8 @@
 
 /* Keys and rows of a block, rows of a task; scores of a row lie LINE apart, so that a tile may read past its end. */
 enum { KEYS = 64, ROWS = 64, TASK_ROWS = 128, LINE = KEYS + TILE_COLS };
-/* Scores in the scratch: e^-104 is less than half of the smallest float. */
-#define NEGLIGIBLE 105.0f
+/* Scores so far below the largest have exponentials that are zeros. */
+#define NEGLIGIBLE (1 - EXP_NEGLIGIBLE)
 #define INFINITE __builtin_inff()
 
 #define NOINLINE __attribute__((noinline))
@@ -30,6 +30,19 @@ typedef struct {
 
 TW_INLINE const float *row_at(matrix a, int32_t i) { return a.x + i * a.row; }
 TW_INLINE matrix rows_from(matrix a, int32_t i) { return (matrix){row_at(a, i), a.row}; }
+
+/* In place of calls of memset and memcpy, which cost more than a row. */
+TW_INLINE void zero_row(float *x, int32_t n) {
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) store4(x + i, splat(0));
+    for (; i < n; i++) x[i] = 0;
+}
+
+TW_INLINE void scale_row(float *y, const float *x, int32_t n, float factor) {
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) store4(y + i, mul4(load4(x + i), splat(factor)));
+    for (; i < n; i++) y[i] = x[i] * factor;
+}
 
 /* ---- packing ---- */
 
@@ -102,46 +115,53 @@ TW_INLINE void tile(const bool columns, int32_t k, const float *const a[TILE_ROW
     }
 }
 
-/* c[i * LINE] = scale * a b */
-static NOINLINE void store_tile(int32_t k, const float *const a[TILE_ROWS], const float *b, float scale, float *c) {
-    f32x4 acc[TILE_ROWS][2], s = splat(scale);
-    tile(false, k, a, 0, b, acc);
-    UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
-        store4(c + i * LINE, mul4(acc[i][0], s));
-        store4(c + i * LINE + 4, mul4(acc[i][1], s));
-    }
-}
-
-/* c[i][0..cols) = factor[i] * c[i] + a b */
-static NOINLINE void add_tile(int32_t k, const float *const a[TILE_ROWS], const float *b, const float *factor,
-                     float *const c[TILE_ROWS], int32_t col, int32_t cols) {
-    f32x4 acc[TILE_ROWS][2];
-    tile(false, k, a, 0, b, acc);
-    if (cols == TILE_COLS) {
+/* c[i * LINE] = scale * a b for n columns, whose panels lie one after the other. */
+static NOINLINE void store_tiles(int32_t k, const float *const a[TILE_ROWS], const float *b, float scale, float *c,
+                                 int32_t n) {
+    for (int32_t j = 0; j < n; j += TILE_COLS, b += k * TILE_COLS, c += TILE_COLS) {
+        f32x4 acc[TILE_ROWS][2], s = splat(scale);
+        tile(false, k, a, 0, b, acc);
         UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
-            float *p = c[i] + col;
-            f32x4 f = load_splat(factor + i);
-            store4(p, madd(f, load4(p), acc[i][0]));
-            store4(p + 4, madd(f, load4(p + 4), acc[i][1]));
+            store4(c + i * LINE, mul4(acc[i][0], s));
+            store4(c + i * LINE + 4, mul4(acc[i][1], s));
         }
-        return;
     }
-    float t[TILE_ROWS][TILE_COLS];
-    UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
-        store4(t[i], acc[i][0]);
-        store4(t[i] + 4, acc[i][1]);
-    }
-    for (int32_t i = 0; i < TILE_ROWS; i++)
-        for (int32_t j = 0; j < cols; j++) c[i][col + j] = factor[i] * c[i][col + j] + t[i][j];
 }
 
-/* c[i * row] += a' b, where a is [k][LINE] */
-static NOINLINE void add_transposed_tile(int32_t k, const float *a, const float *b, float *c, int32_t row) {
-    f32x4 acc[TILE_ROWS][2];
-    tile(true, k, &a, LINE, b, acc);
-    UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
-        store4(c + i * row, add4(load4(c + i * row), acc[i][0]));
-        store4(c + i * row + 4, add4(load4(c + i * row + 4), acc[i][1]));
+/* c[i] = factor[i] * c[i] + a b for n columns, whose panels lie `panel` apart. */
+static NOINLINE void add_tiles(int32_t k, const float *const a[TILE_ROWS], const float *b, int32_t panel,
+                               const float *factor, float *const c[TILE_ROWS], int32_t n) {
+    for (int32_t col = 0; col < n; col += TILE_COLS, b += panel) {
+        f32x4 acc[TILE_ROWS][2];
+        tile(false, k, a, 0, b, acc);
+        if (col + TILE_COLS <= n) {
+            UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
+                float *p = c[i] + col;
+                f32x4 f = load_splat(factor + i);
+                store4(p, madd(f, load4(p), acc[i][0]));
+                store4(p + 4, madd(f, load4(p + 4), acc[i][1]));
+            }
+            continue;
+        }
+        float t[TILE_ROWS][TILE_COLS];
+        UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
+            store4(t[i], acc[i][0]);
+            store4(t[i] + 4, acc[i][1]);
+        }
+        for (int32_t i = 0; i < TILE_ROWS; i++)
+            for (int32_t j = col; j < n; j++) c[i][j] = factor[i] * c[i][j] + t[i][j - col];
+    }
+}
+
+/* c[i * n] += a' b for n columns, where a is [k][LINE]; panels lie `panel` apart. */
+static NOINLINE void add_transposed_tiles(int32_t k, const float *a, const float *b, int32_t panel, float *c, int32_t n) {
+    for (int32_t col = 0; col < n; col += TILE_COLS, b += panel, c += TILE_COLS) {
+        f32x4 acc[TILE_ROWS][2];
+        tile(true, k, &a, LINE, b, acc);
+        UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
+            store4(c + i * n, add4(load4(c + i * n), acc[i][0]));
+            store4(c + i * n + 4, add4(load4(c + i * n + 4), acc[i][1]));
+        }
     }
 }
 
@@ -266,7 +286,7 @@ static float exp_scores(float *p, const float *mask, float fill, int32_t n, floa
     if (!(new_top > old_top)) new_top = old_top;
     /* Rows that have only seen -infinity so far must not become NaN: a finite score may follow. */
     float shift = new_top == -INFINITE ? 0 : new_top;
-    for (j = 0; j < n; j += 4) {
+    EXP_LOOP for (j = 0; j < n; j += 4) {
         f32x4 e = exp4_negative(sub4(load4(p + j), splat(shift)));
         store4(p + j, e);
         total = add4(total, e);
@@ -287,7 +307,7 @@ static void attend_tile(const head *h, int32_t row, int32_t rows, int32_t first_
     const float *line[TILE_ROWS];
     float *out[TILE_ROWS];
     tile_lines(line, h->q, row, row + rows);
-    for (int32_t j = 0; j < count; j += TILE_COLS) store_tile(h->d, line, packed_k + (s.first + j) * h->d, h->scale, p + j);
+    store_tiles(h->d, line, packed_k + s.first * h->d, h->scale, p, count);
     for (int32_t i = 0; i < TILE_ROWS; i++) {
         line[i] = p + i * LINE;
         out[i] = i < rows ? (float *)row_at(y, row + i) : unused;
@@ -295,20 +315,13 @@ static void attend_tile(const head *h, int32_t row, int32_t rows, int32_t first_
         const float *mask = h->mask.x ? row_at(h->mask, row + i) + first_key + s.first : 0;
         factor[i] = exp_scores(p + i * LINE, mask, h->fill, count, &state->top[i], &state->sum[i]);
     }
-    for (int32_t col = 0; col < h->e; col += TILE_COLS)
-        add_tile(count, line, packed_v + col * keys + s.first * TILE_COLS, factor, out, col, min_i32(TILE_COLS, h->e - col));
+    add_tiles(count, line, packed_v + s.first * TILE_COLS, keys * TILE_COLS, factor, out, h->e);
 }
 
 typedef struct {
     const attention_f32_args *a;
     int32_t blocks, grain; /* blocks of TASK_ROWS of an item; how many of them are a chunk */
 } forward_task;
-
-static void finish_row(float *y, int32_t e, float factor) {
-    int32_t j = 0;
-    for (; j + 4 <= e; j += 4) store4(y + j, mul4(load4(y + j), splat(factor)));
-    for (; j < e; j++) y[j] *= factor;
-}
 
 static void attend_block(const attention_f32_args *a, int32_t item, int32_t block) {
     head h = {
@@ -329,7 +342,7 @@ static void attend_block(const attention_f32_args *a, int32_t item, int32_t bloc
             states[t].bound = score_bound(&h, row, rows, key_norm);
             states[t].floor = score_floor(&h, row, rows, states[t].bound);
         }
-        for (int32_t i = 0; i < rows; i++) tw_zero((float *)row_at(y, row + i), 4 * (size_t)a->e);
+        for (int32_t i = 0; i < rows; i++) zero_row((float *)row_at(y, row + i), a->e);
     }
     float *packed_k = thread_scratch(), *packed_v = packed_k + KEYS * a->d;
     for (int32_t key = 0; key < a->n; key += KEYS) {
@@ -343,7 +356,8 @@ static void attend_block(const attention_f32_args *a, int32_t item, int32_t bloc
         const row_state *state = &states[(row - first) / TILE_ROWS];
         int32_t i = (row - first) % TILE_ROWS;
         float inverse = 1 / state->sum[i];
-        finish_row((float *)row_at(y, row), a->e, inverse);
+        float *out = (float *)row_at(y, row);
+        scale_row(out, out, a->e, inverse);
         if (a->top) a->top[item * a->m + row] = state->top[i];
         if (a->inverse) a->inverse[item * a->m + row] = inverse;
     }
@@ -395,12 +409,10 @@ static float dot(const float *x, const float *y, int32_t n) {
 
 /* p = e^(score - top) / sum */
 static void probabilities(float *p, const float *mask, float fill, int32_t n, float top, float inverse) {
-    int32_t j = 0;
-    for (; j < n; j += 4) {
-        f32x4 x = load4(p + j);
-        if (mask) x = masked(x, j + 4 <= n ? load4(mask + j) : load_part(mask + j, n - j), fill);
-        store4(p + j, mul4(exp4_negative(sub4(x, splat(top))), splat(inverse)));
-    }
+    for (int32_t j = 0; mask && j < n; j += 4)
+        store4(p + j, masked(load4(p + j), j + 4 <= n ? load4(mask + j) : load_part(mask + j, n - j), fill));
+    EXP_LOOP for (int32_t j = 0; j < n; j += 4)
+        store4(p + j, mul4(exp4_negative(sub4(load4(p + j), splat(top))), splat(inverse)));
 }
 
 /* ds = scale * p (dp - delta), zero where `mask`, which may be null, is -infinity: even if p is NaN. */
@@ -426,10 +438,9 @@ static span gradient_tile(const head_gradient *g, const gradient_blocks *b, int3
     const float *line[TILE_ROWS];
     bool scores = g->dq || g->dk;
     tile_lines(line, h->q, row, row + rows);
-    for (int32_t j = s.first; j < s.end; j += TILE_COLS) store_tile(h->d, line, b->kt + j * h->d, h->scale, p + j);
+    store_tiles(h->d, line, b->kt + s.first * h->d, h->scale, p + s.first, s.end - s.first);
     tile_lines(line, g->dy, row, row + rows);
-    if (scores)
-        for (int32_t j = s.first; j < s.end; j += TILE_COLS) store_tile(h->e, line, b->vt + j * h->e, 1, ds + j);
+    if (scores) store_tiles(h->e, line, b->vt + s.first * h->e, 1, ds + s.first, s.end - s.first);
     float one[TILE_ROWS], unused[WIDTH], *out[TILE_ROWS];
     for (int32_t i = 0; i < TILE_ROWS; i++) {
         line[i] = ds + i * LINE + s.first;
@@ -443,15 +454,13 @@ static span gradient_tile(const head_gradient *g, const gradient_blocks *b, int3
         if (scores)
             score_gradients(di + s.first, pi + s.first, g->conditional ? mask : 0, n, g->delta[row + i], h->scale);
         /* Tiles of keys read all rows between the first and the last that they matter to. */
-        tw_zero(pi, 4 * (size_t)s.first);
-        tw_zero(pi + end, 4 * (size_t)(LINE - end));
-        tw_zero(di, 4 * (size_t)s.first);
-        tw_zero(di + end, 4 * (size_t)(LINE - end));
+        zero_row(pi, s.first);
+        zero_row(pi + end, LINE - end);
+        zero_row(di, s.first);
+        zero_row(di + end, LINE - end);
     }
     if (g->dq && s.end > s.first)
-        for (int32_t col = 0; col < h->d; col += TILE_COLS)
-            add_tile(s.end - s.first, line, b->k + col * keys + s.first * TILE_COLS, one, out, col,
-                     min_i32(TILE_COLS, h->d - col));
+        add_tiles(s.end - s.first, line, b->k + s.first * TILE_COLS, keys * TILE_COLS, one, out, h->d);
     return s;
 }
 
@@ -467,14 +476,13 @@ static void add_to_keys(float *sum, const float *p, const float *x, int32_t widt
             end = min_i32(row + TILE_ROWS, rows);
         }
         if (end <= first) continue;
-        for (int32_t col = 0; col < width; col += TILE_COLS)
-            add_transposed_tile(end - first, p + first * LINE + key, x + col * rows + first * TILE_COLS,
-                                sum + key * padded + col, padded);
+        add_transposed_tiles(end - first, p + first * LINE + key, x + first * TILE_COLS, rows * TILE_COLS,
+                             sum + key * padded, padded);
     }
 }
 
 static void copy_rows(float *out, int32_t out_row, const float *x, int32_t rows, int32_t width) {
-    for (int32_t i = 0; i < rows; i++) tw_copy(out + i * out_row, x + i * whole_panels(width), 4 * (size_t)width);
+    for (int32_t i = 0; i < rows; i++) scale_row(out + i * out_row, x + i * whole_panels(width), width, 1);
 }
 
 /* Gradients of a block of keys, and what it adds to dq. */
@@ -484,8 +492,8 @@ static void gradient_of_keys(const head_gradient *g, const gradient_blocks *b, i
     pack_transposed(b->kt, k, keys, h->d);
     pack_transposed(b->vt, v, keys, h->e);
     if (g->dq) pack_panels(b->k, k, keys, h->d);
-    tw_zero(b->dk, 4 * (size_t)(LINE * whole_panels(h->d)));
-    tw_zero(b->dv, 4 * (size_t)(LINE * whole_panels(h->e)));
+    zero_row(b->dk, LINE * whole_panels(h->d));
+    zero_row(b->dv, LINE * whole_panels(h->e));
     float key_norm = h->mask.x ? largest_norm(k, keys, h->d) : 0;
     for (int32_t first = 0; first < h->m; first += ROWS) {
         int32_t rows = min_i32(ROWS, h->m - first);
@@ -551,7 +559,7 @@ static void gradient_of_part(const attention_gradient_f32_args *a, int32_t item,
     else if (a->dq) g.dq = item_at(a->dq, a->dq_strides, a->batch, item), g.dq_row = a->dq_strides[2];
     for (int32_t i = 0; i < a->m; i++) {
         g.delta[i] = dot(row_at(g.y, i), row_at(g.dy, i), a->e);
-        if (g.dq) tw_zero(g.dq + i * g.dq_row, 4 * (size_t)a->d);
+        if (g.dq) zero_row(g.dq + i * g.dq_row, a->d);
     }
     gradient_blocks blocks = place_blocks(a->d, a->e);
     int32_t count = (a->n + KEYS - 1) / KEYS;

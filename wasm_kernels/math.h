@@ -53,18 +53,21 @@ TW_INLINE f32x4 exp4(f32x4 x) {
     return mul4(mul4(e, power_of_two(half)), power_of_two(wasm_i32x4_sub(n, half)));
 }
 
-/* The same bits for x <= 0, such as what is left of scores after their maximum: 2^(n + 24) is always in range. */
-TW_INLINE f32x4 exp4_negative(f32x4 x) {
-    v128_t n;
-    f32x4 e = add4(expm1_reduced(reduce_exp(wasm_f32x4_pmax(x, held(-104.0f)), &n)), held(1.0f));
-    return mul4(mul4(e, power_of_two(wasm_i32x4_add(n, wasm_i32x4_splat(24)))), held(0x1p-24f));
-}
-
 /* For x in [-87, 88], where no result is subnormal or infinite. */
 TW_INLINE f32x4 exp4_normal(f32x4 x) {
     v128_t n;
     f32x4 e = add4(expm1_reduced(reduce_exp(x, &n)), held(1.0f));
     return mul4(e, power_of_two(n));
+}
+
+/* Before a loop over exponentials: V8 makes a dozen constants anew in every iteration. */
+#define EXP_LOOP _Pragma("clang loop unroll_count(4)")
+
+/* For x <= 0, such as what is left of scores after their maximum: the same bits, but 0 in place of subnormal results,
+   which some processors take a hundred cycles to round. */
+#define EXP_NEGLIGIBLE -87.0f
+TW_INLINE f32x4 exp4_negative(f32x4 x) {
+    return wasm_v128_andnot(exp4_normal(x), wasm_f32x4_lt(x, splat(EXP_NEGLIGIBLE)));
 }
 
 /* e^x - 1 = 2^n (e^r - 1) + (2^n - 1); halved so that n = 128 does not overflow too early. */

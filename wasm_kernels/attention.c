@@ -2,8 +2,8 @@
    Attention with IO-Awareness" (2022): keys go by in blocks, each row keeps its largest score and the sum of its
    exponentials, and the gradient computes the probabilities again from them.
 
-   What a mask rules out is not computed: where |q| |k| bounds the scores of a tile so low that their exponentials are
-   zeros in float32, leaving them out changes nothing. Errors: those of the products and of softmax.c. */
+   What a mask rules out is not computed: where the largest |q| and |k| bound the scores of a tile so low that their
+   exponentials are zeros, leaving them out changes nothing. Errors: those of the products and of softmax.c. */
 #include "math.h"
 #include "parallel.h"
 #include "reduce.h"
@@ -192,25 +192,28 @@ TW_INLINE f32x4 masked(f32x4 score, f32x4 mask, float fill) {
     return select4(wasm_f32x4_eq(mask, splat(-INFINITE)), splat(fill), add4(score, mask));
 }
 
-/* Square root of the largest sum of squares of a row. */
-static NOINLINE float largest_norm(matrix a, int32_t rows, int32_t width) {
-    float top = 0;
+/* Largest |x| of four columns from p on (zeros past `width`), as integers: in their order NaN is above infinity. */
+TW_INLINE f32x4 largest_of_columns(matrix a, int32_t rows, int32_t width, int32_t p) {
+    v128_t top = splat(0);
     for (int32_t i = 0; i < rows; i++) {
-        const float *x = row_at(a, i);
-        f32x4 total = splat(0);
-        float tail = 0;
-        int32_t p = 0;
-        for (; p + 4 <= width; p += 4) total = madd(load4(x + p), load4(x + p), total);
-        for (; p < width; p++) tail += x[p] * x[p];
-        float sum = hsum(total) + tail;
-        top = sum <= top ? top : sum; /* NaN stays */
+        const float *x = row_at(a, i) + p;
+        f32x4 v = p + 4 <= width ? load4(x) : load_part(x, width - p);
+        top = wasm_i32x4_max(top, wasm_f32x4_abs(v));
     }
-    return __builtin_sqrtf(top);
+    return top;
 }
 
-/* No score of these rows is further from the mask than this, roundings included. */
-static float score_bound(const head *h, int32_t first, int32_t rows, float key_norm) {
-    return 1.001f * __builtin_fabsf(h->scale) * key_norm * largest_norm(rows_from(h->q, first), rows, h->d);
+/* top[p] = largest |x| of column p, for whole vectors of columns. */
+static NOINLINE void column_tops(float *top, matrix a, int32_t rows, int32_t width) {
+    for (int32_t p = 0; p < width; p += 4) store4(top + p, largest_of_columns(a, rows, width, p));
+}
+
+/* No score of these rows with the keys of `key_tops` is larger than this, roundings included. */
+static float score_bound(const head *h, int32_t first, int32_t rows, const float *key_tops) {
+    f32x4 total = splat(0);
+    for (int32_t p = 0; p < h->d; p += 4)
+        total = madd(largest_of_columns(rows_from(h->q, first), rows, h->d, p), load4(key_tops + p), total);
+    return 1.001f * __builtin_fabsf(h->scale) * hsum(total);
 }
 
 /* Largest number of [rows, cols] of the mask from (row, col) on; `fill` may stand for -infinity. */
@@ -334,12 +337,13 @@ static void attend_block(const attention_f32_args *a, int32_t item, int32_t bloc
     matrix y = {item_at(a->y, a->y_strides, a->batch, item), a->y_strides[2]};
     int32_t first = block * TASK_ROWS, end = min_i32(first + TASK_ROWS, a->m);
     row_state states[(TASK_ROWS + TILE_ROWS - 1) / TILE_ROWS];
-    float key_norm = a->mask ? largest_norm(h.k, h.n, h.d) : 0;
+    float key_tops[WIDTH];
+    if (a->mask) column_tops(key_tops, h.k, h.n, h.d);
     for (int32_t row = first, t = 0; row < end; row += TILE_ROWS, t++) {
         int32_t rows = min_i32(TILE_ROWS, end - row);
         for (int32_t i = 0; i < TILE_ROWS; i++) states[t].top[i] = -INFINITE, states[t].sum[i] = 0;
         if (a->mask) {
-            states[t].bound = score_bound(&h, row, rows, key_norm);
+            states[t].bound = score_bound(&h, row, rows, key_tops);
             states[t].floor = score_floor(&h, row, rows, states[t].bound);
         }
         for (int32_t i = 0; i < rows; i++) zero_row((float *)row_at(y, row + i), a->e);
@@ -429,11 +433,11 @@ static void score_gradients(float *ds, const float *p, const float *mask, int32_
 
 /* Probabilities and gradients of the scores for the rows of a tile, and what they add to dq. */
 static span gradient_tile(const head_gradient *g, const gradient_blocks *b, int32_t row, int32_t rows, int32_t first_key,
-                          int32_t keys, float key_norm, float *p, float *ds) {
+                          int32_t keys, const float *key_tops, float *p, float *ds) {
     const head *h = &g->h;
     float floor = INFINITE, bound = 0;
     for (int32_t i = 0; i < rows; i++) floor = floor < g->top[row + i] ? floor : g->top[row + i];
-    if (h->mask.x) bound = score_bound(h, row, rows, key_norm);
+    if (h->mask.x) bound = score_bound(h, row, rows, key_tops);
     span s = active_keys(h, row, rows, first_key, keys, floor - NEGLIGIBLE, bound);
     const float *line[TILE_ROWS];
     bool scores = g->dq || g->dk;
@@ -494,13 +498,14 @@ static void gradient_of_keys(const head_gradient *g, const gradient_blocks *b, i
     if (g->dq) pack_panels(b->k, k, keys, h->d);
     zero_row(b->dk, LINE * whole_panels(h->d));
     zero_row(b->dv, LINE * whole_panels(h->e));
-    float key_norm = h->mask.x ? largest_norm(k, keys, h->d) : 0;
+    float key_tops[WIDTH];
+    if (h->mask.x) column_tops(key_tops, k, keys, h->d);
     for (int32_t first = 0; first < h->m; first += ROWS) {
         int32_t rows = min_i32(ROWS, h->m - first);
         span spans[(ROWS + TILE_ROWS - 1) / TILE_ROWS];
         bool any = false;
         for (int32_t row = 0, t = 0; row < rows; row += TILE_ROWS, t++) {
-            spans[t] = gradient_tile(g, b, first + row, min_i32(TILE_ROWS, rows - row), key, keys, key_norm,
+            spans[t] = gradient_tile(g, b, first + row, min_i32(TILE_ROWS, rows - row), key, keys, key_tops,
                                      b->p + row * LINE, b->ds + row * LINE);
             any |= spans[t].end > spans[t].first;
         }

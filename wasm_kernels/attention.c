@@ -289,7 +289,7 @@ static float exp_scores(float *p, const float *mask, float fill, int32_t n, floa
     if (!(new_top > old_top)) new_top = old_top;
     /* Rows that have only seen -infinity so far must not become NaN: a finite score may follow. */
     float shift = new_top == -INFINITE ? 0 : new_top;
-    EXP_LOOP for (j = 0; j < n; j += 4) {
+    for (j = 0; j < n; j += 4) {
         f32x4 e = exp4_negative(sub4(load4(p + j), splat(shift)));
         store4(p + j, e);
         total = add4(total, e);
@@ -413,10 +413,11 @@ static float dot(const float *x, const float *y, int32_t n) {
 
 /* p = e^(score - top) / sum */
 static void probabilities(float *p, const float *mask, float fill, int32_t n, float top, float inverse) {
-    for (int32_t j = 0; mask && j < n; j += 4)
-        store4(p + j, masked(load4(p + j), j + 4 <= n ? load4(mask + j) : load_part(mask + j, n - j), fill));
-    EXP_LOOP for (int32_t j = 0; j < n; j += 4)
-        store4(p + j, mul4(exp4_negative(sub4(load4(p + j), splat(top))), splat(inverse)));
+    for (int32_t j = 0; j < n; j += 4) {
+        f32x4 x = load4(p + j);
+        if (mask) x = masked(x, j + 4 <= n ? load4(mask + j) : load_part(mask + j, n - j), fill);
+        store4(p + j, mul4(exp4_negative(sub4(x, splat(top))), splat(inverse)));
+    }
 }
 
 /* ds = scale * p (dp - delta), zero where `mask`, which may be null, is -infinity: even if p is NaN. */

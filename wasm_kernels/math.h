@@ -60,9 +60,6 @@ TW_INLINE f32x4 exp4_normal(f32x4 x) {
     return mul4(e, power_of_two(n));
 }
 
-/* Before a loop over exponentials: V8 makes a dozen constants anew in every iteration. */
-#define EXP_LOOP _Pragma("clang loop unroll_count(4)")
-
 /* For x <= 0, such as what is left of scores after their maximum: the same bits, but 0 in place of subnormal results,
    which some processors take a hundred cycles to round. */
 #define EXP_NEGLIGIBLE -87.0f

@@ -17,7 +17,7 @@ static float exp_row(const float *x, float *y, int32_t n, float shift) {
     while (i + 4 <= n) {
         int32_t end = min_i32(i + SUM_BLOCK, n);
         f32x4 s = splat(0);
-        EXP_LOOP for (; i + 4 <= end; i += 4) {
+        for (; i + 4 <= end; i += 4) {
             f32x4 e = exp4_negative(sub4(load4(x + i), m));
             if (y) store4(y + i, e);
             s = add4(s, e);

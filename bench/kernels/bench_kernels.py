@@ -54,7 +54,8 @@ def gemm_case(layout: str, m: int, n: int, k: int) -> dict[str, Any]:
     args = {"a": 4 * m * k, "b": 4 * n * k, "bias": None, "c": 4 * m * n, "packed": 4 * 512 * 1536, "m": m, "n": n,
             "k": k, "a_row": 1 if ta else k, "a_col": m if ta else 1, "b_row": 1 if tb else n, "b_col": k if tb else 1,
             "c_row": n, "bias_row": 0, "bias_col": 0, "batch": [1, 1], "a_batch": [0, 0], "b_batch": [0, 0],
-            "c_batch": [0, 0], "bias_batch": [0, 0], "alpha": 1, "beta": 1, "accumulate": 0, "activation": 0}  # fmt: skip
+            "c_batch": [0, 0], "bias_batch": [0, 0], "alpha": 1, "beta": 1, "accumulate": 0,
+            "activation": 0}  # fmt: skip
     return {"name": f"gemm {layout} {m}x{n}x{k}", "flops": 2 * m * n * k, "kernel": "gemm_f32", "args": args}
 
 
@@ -66,7 +67,8 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
     words = {"n": n, "c": c, "m": m, "groups": groups, "size": [1, size, size], "kernel": [1, kernel, kernel],
              "out": [1, out, out], "stride": [1, stride, stride], "dilation": [1, 1, 1], "pad": [0, pad, pad],
              "accumulate": 0, "activation": 0, "transformed": 1 << 24, "partial": 1 << 24}  # fmt: skip
-    name = f"{n}x{c}x{size}x{size} -> {m} {kernel}x{kernel}" + f" s{stride}" * (stride > 1) + f" g{groups}" * (groups > 1)
+    name = f"{n}x{c}x{size}x{size} -> {m} {kernel}x{kernel}"
+    name += f" s{stride}" * (stride > 1) + f" g{groups}" * (groups > 1)
     flops = 2 * n * m * out**2 * c // groups * kernel**2
     for kind, operands in {
         "conv": {"kernel": "conv_f32", "args": {"x": x, "w": w, "bias": 4 * m, "y": y}},
@@ -211,7 +213,8 @@ def convolution_rows(by_name: dict[str, dict[str, Any]]) -> list[str]:
     """One row a convolution: forward and both gradients."""
     rows = ["| convolution | forward | by the data | by the weights |", "|---|---|---|---|"]
     for name in [n.removeprefix("conv ") for n in by_name if n.startswith("conv ") and n[5].isdigit()]:
-        rows.append(f"| {name} | " + " | ".join(cell(by_name[f"{k} {name}"]) for k in ("conv", "conv dx", "conv dw")) + " |")
+        cells = [cell(by_name[f"{kind} {name}"]) for kind in ("conv", "conv dx", "conv dw")]
+        rows += [f"| {name} | {' | '.join(cells)} |"]
     return rows
 
 
@@ -239,7 +242,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--milliseconds", type=float, default=4, help="length of one measurement")
     parser.add_argument("--json", help="also write the measurements to this file")
-    parser.add_argument("--document", action="store_true", help="write the tables to docs/performance.md; needs all cases")
+    parser.add_argument("--document", action="store_true", help="tables into docs/performance.md; needs all cases")
     options = parser.parse_args()
     cases = [c for c in all_cases() if not options.patterns or any(p in c["name"] for p in options.patterns)]
     results = run(Path(options.build), cases, options.rounds, options.milliseconds)

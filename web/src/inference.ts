@@ -15,13 +15,14 @@ import { resolveOptions, type SessionOptions } from "./options.js";
 import type { InferenceInfo } from "./protocol.js";
 import { packFeeds } from "./session.js";
 import { loadSource, type Source } from "./sources.js";
-import { describeFetch, unpackResults } from "./tensors.js";
+import { describeFetch, ownBytes, SpareBuffers, unpackResults } from "./tensors.js";
 
 const KEY = Symbol("InferenceSession");
 
 export class InferenceSession {
   readonly #info: InferenceInfo;
   readonly #channel: Channel;
+  readonly #spare = new SpareBuffers();
 
   private constructor(key: symbol, client: WorkerClient, info: InferenceInfo) {
     if (key !== KEY) {
@@ -95,10 +96,11 @@ export class InferenceSession {
     const { handle, inputNames, outputNames } = this.#info;
     const args = parseRunArguments(inputNames, outputNames, feeds, arg1, arg2);
     const wanted = [...args.fetches].map(([name, target]) => describeFetch(name, target));
-    const packed = packFeeds(inputNames, args.feeds, args.options.transfer ?? false);
-    const results = await this.#channel.post(packed, ({ tensors, buffers }) => {
+    const packed = packFeeds(inputNames, args.feeds, args.options.transfer ? ownBytes : this.#spare.copy);
+    const { results, buffers } = await this.#channel.post(packed, ({ tensors, buffers }) => {
       return (api) => api.runInference(handle, transfer(tensors, buffers), wanted);
     });
+    this.#spare.keep(buffers);
     return unpackResults(results, args.fetches);
   }
 

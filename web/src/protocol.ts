@@ -113,6 +113,12 @@ export interface CallAnswer {
   readonly data: Uint8Array | null;
 }
 
+/** What a plan gave, and the buffers of its feeds, for the page to use again. */
+export interface RunAnswer {
+  readonly results: readonly NamedTensor[];
+  readonly buffers: readonly ArrayBuffer[];
+}
+
 export type MaybePromise<T> = T | Promise<T>;
 
 /**
@@ -132,7 +138,7 @@ export interface WorkerApi {
     Promise<Result<SessionInfo>>;
   createFromBundle(bytes: Uint8Array, optionsJson: string): Result<SessionInfo>;
   step(handle: number, kind: StepKind, feeds: readonly NamedTensor[], fetches: readonly Fetch[]):
-    MaybePromise<Result<NamedTensor[]>>;
+    MaybePromise<Result<RunAnswer>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly NamedTensor[], runs: number):
     MaybePromise<Result<WireProfile>>;
   lazyResetGrad(handle: number): MaybePromise<Result<null>>;
@@ -143,7 +149,7 @@ export interface WorkerApi {
   release(handle: number): MaybePromise<Result<null>>;
   createInference(model: Uint8Array, optionsJson: string): Promise<Result<InferenceInfo>>;
   runInference(handle: number, feeds: readonly NamedTensor[], fetches: readonly Fetch[]):
-    MaybePromise<Result<NamedTensor[]>>;
+    MaybePromise<Result<RunAnswer>>;
   releaseInference(handle: number): Result<null>;
   /** Bytes allocated in the kernels' memory, and its size. */
   memory(): Result<{ readonly inUse: number; readonly total: number }>;

@@ -25,10 +25,13 @@ import {
   describe,
   describeFetch,
   isTensor,
+  ownBytes,
   packTensor,
+  SpareBuffers,
   unpackResults,
   unpackTensor,
   type PackedTensor,
+  type TakeBytes,
 } from "./tensors.js";
 
 /** The files of a training session: URLs, bytes or Blobs. */
@@ -115,6 +118,7 @@ const KEY = Symbol("TrainingSession");
 export class TrainingSession {
   readonly #info: SessionInfo;
   readonly #channel: Channel;
+  readonly #spare = new SpareBuffers();
   /** The optimizer step before; null until the first has succeeded. */
   #update: Promise<void> | null = null;
   /** Whether the cost of a memory budget is yet to be logged. */
@@ -409,7 +413,7 @@ export class TrainingSession {
     if (!isTensor(tensor)) {
       throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
     }
-    const packed = packTensor(name, tensor, false);
+    const packed = packTensor(name, tensor, copyBytes);
     await this.#channel.post(packed, ({ tensor: { dtype, dims, data }, buffer }) => {
       const args = JSON.stringify([name, dtype, dims]);
       const { handle } = this.#info;
@@ -468,7 +472,7 @@ export class TrainingSession {
     }
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
-    const packed = packFeeds(inputNames, args.feeds, false);
+    const packed = packFeeds(inputNames, args.feeds, copyBytes);
     const { handle } = this.#info;
     const measured = await this.#channel.post(packed, ({ tensors, buffers }) => {
       return (api) => api.profile(handle, kind, transfer(tensors, buffers), runs);
@@ -543,9 +547,9 @@ export class TrainingSession {
     { feeds, fetches, options }: RunArguments,
   ): Promise<ReturnType> {
     const wanted = [...fetches].map(([name, target]) => describeFetch(name, target));
-    const packed = packFeeds(inputNames, feeds, options.transfer ?? false);
+    const packed = packFeeds(inputNames, feeds, options.transfer ? ownBytes : this.#spare.copy);
     const { handle } = this.#info;
-    const results = await this.#channel.post(packed, ({ tensors, buffers }) => {
+    const { results, buffers } = await this.#channel.post(packed, ({ tensors, buffers }) => {
       return (api) => api.step(handle, kind, transfer(tensors, buffers), wanted);
     });
     if (this.#hasCost && kind === "train") {
@@ -553,6 +557,7 @@ export class TrainingSession {
       // A session that is released meanwhile has nothing to tell.
       this.memory().then(logCost, () => {});
     }
+    this.#spare.keep(buffers);
     return unpackResults(results, fetches);
   }
 }
@@ -573,9 +578,9 @@ export interface PackedFeeds {
 export function packFeeds(
   inputNames: readonly string[],
   feeds: FeedsType,
-  transferred: boolean,
+  take: TakeBytes,
 ): PackedFeeds | Promise<PackedFeeds> {
-  const packed = inputNames.map((name) => packTensor(name, feeds[name] as Tensor, transferred));
+  const packed = inputNames.map((name) => packTensor(name, feeds[name] as Tensor, take));
   const finish = (parts: readonly PackedTensor[]): PackedFeeds => ({
     tensors: parts.map(({ tensor }, index) => ({ name: inputNames[index] as string, ...tensor })),
     buffers: [...new Set(parts.map(({ buffer }) => buffer))],

@@ -64,14 +64,14 @@ export interface PackedTensor {
   readonly buffer: ArrayBuffer;
 }
 
-/**
- * The bytes of a tensor: a copy, or with `transfer` the tensor's own buffer where it owns all of it.
- * A promise only for a tensor that is not on the CPU.
- */
+/** `copyBytes`, `ownBytes`, or the copy that `SpareBuffers` make. */
+export type TakeBytes = (view: ArrayBufferView) => Uint8Array<ArrayBuffer>;
+
+/** The bytes of a tensor. A promise only for a tensor that is not on the CPU. */
 export function packTensor(
   name: string,
   tensor: Tensor,
-  transfer: boolean,
+  take: TakeBytes,
 ): PackedTensor | Promise<PackedTensor> {
   if (!isTensor(tensor)) {
     throw new FeedError(`feed '${name}' must be a Tensor, got ${describe(tensor)}.`);
@@ -81,9 +81,9 @@ export function packTensor(
     throw new FeedError(`feed '${name}': the tensor is disposed.`);
   }
   if (location === "cpu" || location === "cpu-pinned") {
-    return packData(name, type, dims, tensor.data, transfer);
+    return packData(name, type, dims, tensor.data, take);
   }
-  return tensor.getData().then((data) => packData(name, type, dims, data, transfer));
+  return tensor.getData().then((data) => packData(name, type, dims, data, take));
 }
 
 function packData(
@@ -91,7 +91,7 @@ function packData(
   type: string,
   dims: readonly number[],
   data: unknown,
-  transfer: boolean,
+  take: TakeBytes,
 ): PackedTensor {
   if (!Object.hasOwn(ARRAYS, type)) {
     throw new FeedError(`feed '${name}' has type ${type}, which trainweb does not take.`);
@@ -108,7 +108,7 @@ function packData(
         `but its data has ${data.byteLength} bytes. Was its buffer transferred or resized?`,
     );
   }
-  const bytes = transfer ? ownBytes(data) : copyBytes(data);
+  const bytes = take(data);
   return { tensor: { dtype, dims: [...dims], data: bytes }, buffer: bytes.buffer };
 }
 
@@ -126,6 +126,25 @@ export function ownBytes(view: ArrayBufferView): Uint8Array<ArrayBuffer> {
     return new Uint8Array(buffer);
   }
   return copyBytes(view);
+}
+
+/** Buffers that came back from the worker: to copy into fresh memory takes several times as long. */
+export class SpareBuffers {
+  #buffers: ArrayBuffer[] = [];
+
+  /** Keep the buffers of a call instead of those of the call before. */
+  keep(buffers: readonly ArrayBuffer[]): void {
+    this.#buffers = [...buffers];
+  }
+
+  /** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
+  readonly copy: TakeBytes = (view) => {
+    const index = this.#buffers.findIndex(({ byteLength }) => byteLength === view.byteLength);
+    const [spare] = index < 0 ? [] : this.#buffers.splice(index, 1);
+    const copy = new Uint8Array(spare ?? new ArrayBuffer(view.byteLength));
+    copy.set(new Uint8Array(view.buffer, view.byteOffset, view.byteLength));
+    return copy;
+  };
 }
 
 /** Make a tensor of bytes that nobody else holds. */

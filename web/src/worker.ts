@@ -23,6 +23,7 @@ import type {
   NamedTensor,
   PythonInfo,
   Result,
+  RunAnswer,
   SessionInfo,
   StepKind,
   WorkerApi,
@@ -133,10 +134,10 @@ class SessionWorker implements WorkerApi {
     kind: StepKind,
     feeds: readonly NamedTensor[],
     fetches: readonly Fetch[],
-  ): MaybePromise<Result<NamedTensor[]>> {
+  ): MaybePromise<Result<RunAnswer>> {
     return withBuffers(
-      this.#perform(handle, ({ compiled }) => compiled.step(kind, feeds, fetches)),
-      (results) => results.map(({ data }) => data),
+      this.#perform(handle, ({ compiled }) => runAnswer(compiled.step(kind, feeds, fetches), feeds)),
+      buffersOfRun,
     );
   }
 
@@ -183,7 +184,7 @@ class SessionWorker implements WorkerApi {
       }
     };
     return withBuffers(this.#perform(handle, call), (answer) =>
-      answer.data === null ? [] : [answer.data],
+      answer.data === null ? [] : [answer.data.buffer as ArrayBuffer],
     );
   }
 
@@ -212,15 +213,15 @@ class SessionWorker implements WorkerApi {
     handle: number,
     feeds: readonly NamedTensor[],
     fetches: readonly Fetch[],
-  ): MaybePromise<Result<NamedTensor[]>> {
-    const run = (): NamedTensor[] => {
+  ): MaybePromise<Result<RunAnswer>> {
+    const run = (): RunAnswer => {
       const session = this.#inference.get(handle);
       if (session === undefined) {
         throw new ReleasedError("the inference session was released.");
       }
-      return session.runner.run("inference", 0, feeds, fetches);
+      return runAnswer(session.runner.run("inference", 0, feeds, fetches), feeds);
     };
-    return withBuffers(attempt(run), (results) => results.map(({ data }) => data));
+    return withBuffers(attempt(run), buffersOfRun);
   }
 
   releaseInference(handle: number): Result<null> {
@@ -446,18 +447,23 @@ async function attemptAsync<T>(action: () => Promise<T>): Promise<Result<T>> {
 /** Hand the results' buffers over instead of copying them. */
 function withBuffers<T extends object>(
   result: MaybePromise<Result<T>>,
-  bytesOf: (value: T) => readonly Uint8Array[],
+  buffersOf: (value: T) => readonly ArrayBuffer[],
 ): MaybePromise<Result<T>> {
   if (result instanceof Promise) {
-    return result.then((settled) => withBuffers(settled, bytesOf));
+    return result.then((settled) => withBuffers(settled, buffersOf));
   }
   if ("error" in result) {
     return result;
   }
-  return transfer(
-    result,
-    bytesOf(result.ok).map(({ buffer }) => buffer as ArrayBuffer),
-  );
+  return transfer(result, [...buffersOf(result.ok)]);
+}
+
+function runAnswer(results: readonly NamedTensor[], feeds: readonly NamedTensor[]): RunAnswer {
+  return { results, buffers: [...new Set(feeds.map(({ data }) => data.buffer as ArrayBuffer))] };
+}
+
+function buffersOfRun({ results, buffers }: RunAnswer): ArrayBuffer[] {
+  return [...results.map(({ data }) => data.buffer as ArrayBuffer), ...buffers];
 }
 
 expose(new SessionWorker());

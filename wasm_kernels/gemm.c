@@ -120,10 +120,10 @@ static void pack_a_chunk(const void *args, int32_t chunk) {
 
 /* ---- tiles ---- */
 
-/* One row of `n` results from the spilled tile to c, whose elements have stride 1. */
+/* One row of `n` results, alpha being in them, to c, whose elements have stride 1. */
 static void finish_row(const float *t, float *c, int32_t n, const tile_out *o, const float *bias, int32_t bias_col) {
     for (int32_t j = 0; j < n; j++) {
-        float v = o->alpha * t[j];
+        float v = t[j];
         if (o->add) v += c[j];
         if (bias) v += o->beta * bias[j * bias_col];
         c[j] = o->relu && v < 0 ? 0 : v;
@@ -209,14 +209,14 @@ TW_INLINE void store_transposed(const int32_t rows, const int32_t vecs, f32x4 ac
 TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_run *r, int32_t row) {
     const tile_out *o = r->out;
     const bool whole = r->cols == 4 * vecs;
+    if (o->alpha != 1) {
+        UNROLL for (int32_t i = 0; i < rows; i++) {
+            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = mul4(acc[i][j], splat(o->alpha));
+        }
+    }
     if (whole && o->c_col == 1 && (!o->bias || (o->bias_row == 0 && o->bias_col == 1))) {
         const int32_t c_row = o->c_row;
         float *c = o->c + row * c_row + r->col;
-        if (o->alpha != 1) {
-            UNROLL for (int32_t i = 0; i < rows; i++) {
-                UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = mul4(acc[i][j], splat(o->alpha));
-            }
-        }
         if (o->add) {
             UNROLL for (int32_t i = 0; i < rows; i++) {
                 UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = add4(acc[i][j], load4(c + i * c_row + 4 * j));
@@ -238,7 +238,7 @@ TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE
         }
         return;
     }
-    if (rows >= 4 && whole && o->c_row == 1 && o->alpha == 1 && (!o->bias || o->bias_col == 0)) {
+    if (rows >= 4 && whole && o->c_row == 1 && (!o->bias || o->bias_col == 0)) {
         store_transposed(rows, vecs, acc, o, row, r->col);
         return;
     }
@@ -428,6 +428,7 @@ static void vector_chunk(const void *args, int32_t chunk) {
                   p->activation == ACTIVATION_RELU};
     for (int32_t j = 0; j < n; j++) {
         const float *bias = p->bias ? p->bias + (col + j) * p->bias_col : 0;
+        t[j] *= p->alpha;
         finish_row(t + j, p->c + (col + j) * p->c_col, 1, &o, bias, 0);
     }
 }

@@ -112,6 +112,8 @@ def all_cases() -> list[dict[str, Any]]:
         cases.append(gemm_case("NT", rows, outputs, inputs))
         cases.append(gemm_case("NN", rows, inputs, outputs))
         cases.append(gemm_case("TN", outputs, inputs, rows))
+        # The weights of MatMul lie the other way.
+        cases.append(gemm_case("TN", inputs, outputs, rows))
     cases += [gemm_case("NN", 1, 1024, 1024), gemm_case("NT", 1, 1024, 1024), gemm_case("NN", 1024, 1, 1024)]
     for shape in CONV_SHAPES:
         cases += conv_cases(*shape)

@@ -225,6 +225,14 @@ int32_t kernel_reduce_f32(const reduce_f32_args *a) {
     return TW_OK;
 }
 
+/* For generated code: of a chunk it computed, over the middle axis of [size / (n inner), n, inner], or of [size / inner,
+   inner] if n is 0. */
+TW_EXPORT(v_reduce) void v_reduce(const float *x, float *y, int32_t size, int32_t n, int32_t inner, int32_t op);
+void v_reduce(const float *x, float *y, int32_t size, int32_t n, int32_t inner, int32_t op) {
+    if (!n) n = size / inner;
+    kernel_reduce_f32(&(reduce_f32_args){.x = x, .y = y, .outer = size / (n * inner), .n = n, .inner = inner, .op = op});
+}
+
 #define REDUCE_INT(type)                                                                                   \
     do {                                                                                                   \
         const type *x = (const type *)a->x + o * a->n * a->inner + i;                                      \

@@ -14,7 +14,7 @@ from tests.python.test_recompute import Restless
 
 from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.expr import Emitter, Expr
-from trainweb.compiler.fuse import fuse_elementwise
+from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions
 from trainweb.compiler.lower import (
     ARENA,
     GRADIENTS,
@@ -52,8 +52,9 @@ class Program:
             for segment in (PARAMETERS, GRADIENTS) for k in range(2)
         ]  # fmt: skip
         self.bufs = [*self.feeds, *self.state]
+        kinds = 3 * [self.compute] + 2 * [self.product] + [self.move, self.widen, self.total]
         for _ in range(14):
-            self.pick((self.compute, self.compute, self.compute, self.product, self.product, self.move, self.widen))()
+            self.pick(kinds)()
         made = [b for b in self.bufs if b.storage.segment == ARENA and not b.storage.is_feed]
         self.outputs = [self.pick(made) for _ in range(2)] if made else []
         for k, b in enumerate(self.outputs):
@@ -174,6 +175,15 @@ class Program:
             transpose(self.builder, y, b.view((rows, b.size // rows)), (1, 0))
             self.done(y)
 
+    def total(self) -> None:
+        """A sum or mean along an axis."""
+        b = self.recent([b for b in self.bufs if b.size in (24, 16)])
+        outer, n, inner = self.pick(((1, b.size, 1), (4, b.size // 4, 1), (1, 4, b.size // 4), (2, b.size // 4, 2)))
+        y = self.target((outer * inner,))
+        if y.storage is not b.storage:
+            self.builder.emit("reduce_f32", x=b, y=y, outer=outer, n=n, inner=inner, op=int(self.rng.integers(2)))
+            self.done(y)
+
     def widen(self) -> None:
         """A copy into columns of something that was filled before (or after all, is another part of it)."""
         b = self.recent([b for b in self.bufs if b.size in (24, 16)])
@@ -223,6 +233,11 @@ class Interpreter:
                 g["src_offset"] + np.dot(index, g["src_strides"])
             ]
 
+    def reduce_f32(self, call: KernelCall) -> None:
+        g = call.args
+        x = self.memory(g["x"]).reshape(g["outer"], g["n"], g["inner"])
+        self.memory(g["y"])[:] = (x.mean(1) if g["op"] else x.sum(1)).ravel()
+
     def gemm_f32(self, call: KernelCall) -> None:
         g = call.args
         m, n, k = np.ogrid[: g["m"], : g["n"], : g["k"]]
@@ -246,7 +261,7 @@ def evaluate(x: Expr, ins: list[np.ndarray]) -> Any:
     return functions[x.op](*(evaluate(a, ins) for a in x.args))
 
 
-def check(seed: int, passes: Sequence[str] = ("factors", "strided", "epilogue", "fuse")) -> None:
+def check(seed: int, passes: Sequence[str] = ("factors", "strided", "epilogue", "fuse", "reduce")) -> None:
     program = Program(seed)
     rng = np.random.default_rng(seed)
     given = {b.storage: rng.standard_normal(b.size).astype(np.float32) for b in (*program.feeds, *program.state)}
@@ -262,6 +277,8 @@ def check(seed: int, passes: Sequence[str] = ("factors", "strided", "epilogue", 
         instructions = fuse_epilogues(instructions, program.outputs)
     if "fuse" in passes:
         instructions = fuse_elementwise(instructions, program.outputs, program.builder.emitter)
+    if "reduce" in passes:
+        instructions = fuse_reductions(instructions, program.outputs, program.builder)
     if "recompute" in passes:
         instructions = Restless.of(instructions, program.feeds, program.outputs).instructions
     for got, want in zip(execute(program, instructions, given), expected, strict=True):
@@ -292,8 +309,8 @@ def execute(program: Program, instructions: list[Instruction], given: dict[Stora
 
 
 @pytest.mark.parametrize("passes", [
-    (), ("factors",), ("strided",), ("epilogue",), ("fuse",), ("recompute",),
-    ("factors", "strided", "epilogue", "fuse", "recompute"),
+    (), ("factors",), ("strided",), ("epilogue",), ("fuse",), ("reduce",), ("recompute",),
+    ("factors", "strided", "epilogue", "fuse", "reduce", "recompute"),
 ])  # fmt: skip
 def test_random_programs_compute_the_same_after_every_pass(passes: tuple[str, ...]) -> None:
     for seed in range(N_PROGRAMS):

@@ -11,7 +11,7 @@ from tests.ops.op_runner import run
 from tests.python.random_graphs import RandomGraph
 
 from trainweb.compiler import compile as compiler
-from trainweb.compiler import memory
+from trainweb.compiler import fuse, memory
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.op import TensorType
 from trainweb.training.arrays import from_numpy
@@ -27,6 +27,7 @@ WITHOUT: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "absorb_copies": (compiler, "absorb_copies", lambda instructions, outputs: instructions),
     "fuse_epilogues": (compiler, "fuse_epilogues", lambda instructions, outputs: instructions),
     "fuse_elementwise": (compiler, "fuse_elementwise", lambda instructions, outputs, emitter: instructions),
+    "fuse_reductions": (compiler, "fuse_reductions", lambda instructions, outputs, builder: instructions),
     "in_place": (memory, "_in_place_donor", lambda *args: None),
 }
 
@@ -139,6 +140,73 @@ def test_functions_of_strips_give_the_bits_of_single_elements() -> None:
     for core in (whole, three):
         assert len(core._plans.popitem()[1].plan.text) == 1
         core.host.release()
+
+
+def chain(*axes: int, op: str = "ReduceSum") -> list[Node]:
+    """d = (x - y) * tanh(x), and its reduction s."""
+    attrs = {"axes": list(axes)} if op == "ReduceMean" else {}
+    inputs = ["d"] if op == "ReduceMean" else ["d", "axes"]
+    return [
+        Node("Sub", ["x", "y"], ["a"]), Node("Tanh", ["x"], ["t"]), Node("Mul", ["a", "t"], ["d"]),
+        Node(op, inputs, ["s"], {"keepdims": 0, **attrs}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(("x_shape", "y_shape", "axes", "names"), [
+    ((300, 70), (300, 70), (1,), ["f0"]),  # rows in two chunks, the second one not full
+    ((300, 70), (300, 1), (1,), ["f0"]),
+    ((60, 7), (7,), (0,), ["f0"]),
+    ((20, 30, 50), (20, 1, 50), (1,), ["f0"]),
+    ((20, 30, 50), (30, 50), (2,), ["f0"]),
+    ((5, 3), (5, 3), (0, 1), ["f0"]),
+    ((3000, 70), (3000, 70), (0,), ["f0", "reduce_f32"]),
+    ((3000, 70), (70,), (0,), ["f0", "reduce_f32"]),
+    ((1000, 1000), (1000, 1000), (0, 1), ["f0", "reduce_f32"]),
+    ((1000, 1000), (1000, 1), (0, 1), ["f0", "reduce_f32"]),
+])  # fmt: skip
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean"])
+def test_chains_reduce_their_results(
+    op: str, x_shape: tuple[int, ...], y_shape: tuple[int, ...], axes: tuple[int, ...], names: list[str], stored: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """In one function, a whole plane of the reduction with the bits of the kernel, a part of one about as exactly."""
+    monkeypatch.setattr(fuse, "CACHED_BYTES", 0)
+    graph = Graph("chain", chain(*axes, op=op), opsets={"": 17})
+    graph.inputs = [Value("x", "float32", x_shape), Value("y", "float32", y_shape)]
+    graph.initializers = {"axes": from_numpy("axes", np.array(axes))}
+    graph.outputs = [Value(n, "float32", None) for n in ("s", "d")[: 1 + stored]]
+    rng = np.random.default_rng(4)
+    feeds = {"x": rng.standard_normal(x_shape).astype(np.float32), "y": rng.standard_normal(y_shape).astype(np.float32)}
+    text = plan_of(graph, **feeds).text
+    assert [line.removeprefix("generated ").split("(")[0].split()[0] for line in text[: len(names)]] == names
+    assert len(text) == len(names) + (op == "ReduceMean" and len(names) > 1) and " -> " in text[0]
+    got = run(graph, feeds)
+    monkeypatch.setattr(compiler, "fuse_reductions", lambda instructions, outputs, builder: instructions)
+    graph.outputs = [Value(n, "float32", None) for n in "sd"]
+    kernel = run(graph, feeds)
+    terms = kernel["d"].astype(np.float64)
+    n = np.prod([x_shape[k] for k in axes])
+    reduced = np.sum if op == "ReduceSum" else np.mean
+    bound = (20 + np.log2(n)) * 2.0**-24 * reduced(np.abs(terms), axis=axes)
+    assert (np.abs(got["s"] - reduced(terms, axis=axes)) <= bound).all()
+    if len(names) == 1:
+        np.testing.assert_array_equal(got["s"], kernel["s"])
+    if stored:
+        np.testing.assert_array_equal(got["d"], kernel["d"])
+
+
+def test_chains_leave_reductions_to_the_kernel_that_they_would_slow_down() -> None:
+    graph = Graph("chain", chain(0), opsets={"": 17})
+    graph.initializers = {"axes": from_numpy("axes", np.array([0]))}
+    for outputs, shape, wanted in (
+        ("sd", (512, 512), False), ("s", (512, 512), False), ("s", (4096, 64), True), ("sd", (4096, 64), False),
+        ("sd", (1024, 1024), True), ("sd", (8, 16384), False),
+    ):  # fmt: skip
+        graph.outputs = [Value(n, "float32", None) for n in outputs]
+        graph.inputs = [Value(n, "float32", shape) for n in "xy"]
+        x = np.zeros(shape, np.float32)
+        assert (" -> " in plan_of(graph, x=x, y=x).text[0]) == wanted
 
 
 def test_random_graphs_with_empty_tensors() -> None:

@@ -16,7 +16,11 @@ import pytest
 import wasmtime
 from tests.python.plan_builder import RawPlan, instruction, words_of
 
+from trainweb.compiler import compile_model, wasm_emit
 from trainweb.engine import Engine, get_engine
+from trainweb.model.graph import Graph, Node, Value
+from trainweb.ops.op import TensorType
+from trainweb.training.arrays import from_numpy
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="Node runs the shared memory")
@@ -68,7 +72,7 @@ class Job:
             "plan": base64.b64encode(self.plan.encode().tobytes()).decode(),
             "bases": [[20 + 3 * k, k, 0] for k in range(len(self.arrays))],
             "code": base64.b64encode(self.code).decode() if self.code else None,
-            "functions": 1,
+            "functions": self.plan.n_functions,
         }
         assert NODE is not None
         done = subprocess.run(
@@ -199,6 +203,30 @@ def test_same_bytes_for_any_number_of_threads(job: Job) -> None:
         assert result["statuses"] == [0]
         assert result["ready"] == threads - 1
         assert result["digests"] == [expected], f"{threads} threads"
+
+
+@pytest.mark.parametrize(("axes", "n_calls"), [((1,), 1), ((0,), 2), ((0, 1), 2)])
+def test_generated_reductions(job: Job, monkeypatch: pytest.MonkeyPatch, axes: tuple[int, ...], n_calls: int) -> None:
+    """Chunks of a chain in the scratch memory of their threads, behind the strips of a function."""
+    graph = Graph("chain", opsets={"": 17})
+    graph.nodes = [
+        Node("Exp", ["x"], ["e"]), Node("Sub", ["e", "x"], ["d"]), Node("ReduceSum", ["d", "axes"], ["s"], {}),
+    ]  # fmt: skip
+    x = draw(3000, 90)
+    graph.inputs, graph.initializers = [Value("x", "float32", x.shape)], {"axes": from_numpy("axes", np.array(axes))}
+    section = wasm_emit._section
+    private, shared = b"memory\x02\x00\x00", b"memory\x02\x03\x00" + wasm_emit.leb(65536)
+    monkeypatch.setattr(wasm_emit, "_section", lambda n, content: section(n, content.replace(private, shared)))
+    plan = compile_model(graph, {"x": TensorType("float32", x.shape)}, ["s"], job.engine.description)
+    assert len(plan.text) == n_calls and " -> " in plan.text[0]
+    memory = np.zeros(plan.arena_bytes // 4, np.float32)
+    memory[plan.inputs["x"].offset // 4 :][: x.size] = x.ravel()
+    job.plan.n_functions = plan.n_functions
+    monkeypatch.setattr(job.plan, "encode", lambda: np.frombuffer(plan.words, np.uint32))
+    job.code, job.arrays = plan.code, [memory, np.frombuffer(plan.constants, np.uint8), *[np.zeros(0)] * 5]
+    digests = {threads: job.run_threads(threads, repeat=3)["digests"] for threads in (1, 2, 5)}
+    assert len(digests[1]) == 1 and digests[1] == digests[2] == digests[5]
+    assert digests[1] != [hashlib.sha256(b"".join(a.tobytes() for a in job.arrays)).hexdigest()]
 
 
 def test_many_small_forks(job: Job) -> None:

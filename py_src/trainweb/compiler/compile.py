@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trainweb.compiler.attention import fuse_attention
 from trainweb.compiler.eliminate import computation, drop_unread_results
 from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
-from trainweb.compiler.fuse import fuse_elementwise
+from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions
 from trainweb.compiler.lower import ARENA, Buf, BufSequence, Builder, Storage
 from trainweb.compiler.memory import place
 from trainweb.compiler.plan import Plan, Recomputation, encode
@@ -106,6 +106,7 @@ def compile_model(
     instructions = fuse_attention(instructions, outs, compilation.builder)
     instructions = fuse_epilogues(instructions, outs)
     instructions = fuse_elementwise(instructions, outs, compilation.builder.emitter)
+    instructions = fuse_reductions(instructions, outs, compilation.builder)
     recomputation = None
     if memory_budget is not None:
         instructions, recomputation = fit(instructions, feed_bufs, outs, memory_budget)

@@ -1,16 +1,25 @@
-"""Fusion of elementwise calls: a producer that only elementwise calls read is computed inside its consumer."""
+"""Fusion of elementwise calls: a producer that only elementwise calls read is computed inside its consumer.
+
+A sum or mean of the result of a chain is computed by the chain, chunk by chunk, while it is in the cache.
+"""
 
 from __future__ import annotations
 
-from math import prod
+from math import lcm, prod
 
 from trainweb.compiler.expr import Emitter, Expr, inputs_of, size_of
-from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, Storage
+from trainweb.compiler.lower import ARENA, Buf, Builder, ElementwiseCall, Instruction, KernelCall, Reduction, Storage
+from trainweb.compiler.plan import GRAIN_ELEMENTS, collapse
+from trainweb.ops.reduce import MEAN, SUM
 
 MAX_BUFFERS = 12
 """Addresses a fused function may hold: more spill."""
 MAX_OPERATIONS = 48
 """Operations of a fused function."""
+CACHED_BYTES = 4 << 20
+"""A result that the cache holds is read again in less time than many partial sums take."""
+MIN_ROWS = (64, 4)
+"""Rows of a chunk that are worth a partial sum, of such a result and of a bigger one."""
 
 
 def fuse_elementwise(
@@ -130,3 +139,61 @@ def _merge(
     return ElementwiseCall(
         target.shape, [ins[i] for i in used], outs, [e.substitute(r, renumber) for r in roots], target.node
     )
+
+
+def fuse_reductions(instructions: list[Instruction], outputs: list[Buf], builder: Builder) -> list[Instruction]:
+    """Let elementwise calls reduce their results; sums over several chunks end in a `reduce_f32` of partial ones."""
+    kept = {b.storage for b in outputs}
+    touched: dict[Storage, list[int]] = {}
+    made: dict[Storage, int] = {}
+    result: list[list[Instruction]] = []
+    for k, i in enumerate(instructions):
+        for storage in {b.storage for b in (*i.reads, *i.writes)}:
+            touched.setdefault(storage, []).append(k)
+    for k, i in enumerate(instructions):
+        result.append([i])
+        if isinstance(i, KernelCall) and i.kernel == "reduce_f32":
+            x, y = i.args["x"], i.args["y"]
+            p = made.get(x.storage, k)
+            source = instructions[p]
+            if isinstance(source, ElementwiseCall) and not any(p <= t < k for t in touched[y.storage]):
+                stored = touched[x.storage] != [p, k] or x.storage in kept or x.storage.segment != ARENA
+                rest = _reduce_inside(source, i, stored, builder)
+                if rest is not None:
+                    result[k] = rest
+        made.update((b.storage, k) for b in i.writes)
+    return [i for some in result for i in some]
+
+
+def _reduce_inside(
+    source: ElementwiseCall, call: KernelCall, stored: bool, builder: Builder
+) -> list[Instruction] | None:
+    """What is left of `call` when `source`, which makes its operand, reduces it; None where it cannot."""
+    x, y, n, inner, op = (call.args[name] for name in ("x", "y", "n", "inner", "op"))
+    number = next((k for k, out in enumerate(source.outs) if out.same_place(x)), None)
+    if number is None or source.reduction or op not in (SUM, MEAN) or n < 2 or prod(source.shape) != x.size:
+        return None
+    dims, _ = collapse(source.shape, [b.shape for b in source.ins])
+    unit = dims[-1] if len(dims) > 1 else 1
+    plane, row, is_big = lcm(unit, n * inner), lcm(unit, inner), x.nbytes >= CACHED_BYTES
+    rest: list[Instruction] = []
+    if plane <= GRAIN_ELEMENTS:
+        reduction, target = Reduction(op, n, inner, GRAIN_ELEMENTS // plane * plane), y
+    elif call.args["outer"] == 1 and row <= GRAIN_ELEMENTS // MIN_ROWS[is_big] and (is_big or not stored):
+        reduction = Reduction(SUM, 0, inner, GRAIN_ELEMENTS // row * row)
+        n_chunks = -(-x.size // reduction.elements)
+        target = builder.temp("float32", (n_chunks, inner))
+        total = y if op == SUM else builder.temp("float32", (inner,))
+        args = {"x": target, "y": total, "outer": 1, "n": n_chunks, "inner": inner, "op": SUM}
+        rest.append(KernelCall("reduce_f32", args, call.node, [target], [total]))
+        if op == MEAN:
+            e = builder.emitter
+            mean = e.div(e.input(0, "float32"), e.const(n, "float32"))
+            rest.append(ElementwiseCall((inner,), [total], [y.view((inner,))], [mean], call.node))
+    else:
+        return None
+    out, root = source.outs.pop(number), source.roots.pop(number)
+    source.outs += [out, target] if stored else [target]
+    source.roots.append(root)
+    source.reduction = reduction
+    return rest

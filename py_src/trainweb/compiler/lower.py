@@ -101,11 +101,30 @@ class KernelCall:
     writes: list[Buf] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What a generated function does with its last result: `op` of reduce.h over the middle axis of [-1, n, inner].
+
+    A chunk of `elements` is whole planes of [n, inner]; where `n` is 0, it is one plane of [-1, inner].
+    """
+
+    op: int
+    n: int
+    inner: int
+    elements: int
+
+    @property
+    def results(self) -> int:
+        """Values per chunk."""
+        return self.elements // self.n if self.n else self.inner
+
+
 @dataclass(eq=False, slots=True)
 class ElementwiseCall:
     """A generated function: outs[k] = roots[k](*ins), element by element over `shape`.
 
     All results of an element are computed before one is stored: an output may be an input's place.
+    With a `reduction`, the last output holds that of the last root, which is stored only if it has an output, too.
     """
 
     shape: tuple[int, ...]
@@ -113,6 +132,7 @@ class ElementwiseCall:
     outs: list[Buf]
     roots: list[Expr]
     node: str
+    reduction: Reduction | None = None
 
     @property
     def reads(self) -> list[Buf]:

@@ -24,6 +24,7 @@ NULL = 0xFFFFFFFF
 GENERATED = 0
 WRITABLE = 1
 SEGMENT_NAMES = ("arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state")
+REDUCTIONS = ("sum", "mean")
 GRAIN_ELEMENTS = 16384
 """Elements a chunk of a generated function works on: 64 KiB of float32, which the second-level cache holds."""
 
@@ -206,9 +207,10 @@ class _Encoder:
         dims, strides = collapse(call.shape, [b.shape for b in call.ins])
         inner, outer = dims[-1], dims[:-1]
         steps = tuple(s[-1] for s in strides)
+        reduces = call.reduction is not None
         signature = Signature(
-            tuple(b.dtype for b in call.ins), steps, tuple(b.dtype for b in call.outs), tuple(call.roots),
-            len(outer),
+            tuple(b.dtype for b in call.ins), steps, tuple(r.dtype for r in call.roots), tuple(call.roots),
+            len(outer), reduces, len(call.outs) == len(call.roots) + reduces,
         )  # fmt: skip
         number = self.signatures.setdefault(signature, len(self.signatures))
         words: list[int] = []
@@ -216,6 +218,13 @@ class _Encoder:
             words = [inner, *outer[1:], *(s for row in strides for s in row[:-1])]
         n = prod(outer) if outer else inner
         grain = max(1, GRAIN_ELEMENTS // inner) if outer else GRAIN_ELEMENTS
+        reduced = ""
+        if r := call.reduction:
+            unit = inner if outer else 1
+            grain = r.elements // unit
+            words += [grain, unit, r.results, r.n, r.inner, r.op]
+            rows = f"{r.n}" if r.n else f"{r.elements // r.inner} at a time"
+            reduced = f" -> {REDUCTIONS[r.op]} over {rows}, inner={r.inner}"
         bufs = [(b, 0) for b in call.ins] + [(b, 1) for b in call.outs]
         args: list[int] = [number, n, grain, len(bufs), len(words)]
         for b, writes in bufs:
@@ -224,7 +233,7 @@ class _Encoder:
         self.code += [GENERATED | len(args) << 16, *args]
         operands = ", ".join(_operand(b) for b in call.outs) + " = " + ", ".join(_operand(b) for b in call.ins)
         size = "x".join(map(str, dims))
-        self.text.append(f"generated f{number} {size} {operands}: {show(call.roots)}  ; {call.node}")
+        self.text.append(f"generated f{number} {size} {operands}: {show(call.roots)}{reduced}  ; {call.node}")
 
 
 def show(roots: Sequence[Expr]) -> str:

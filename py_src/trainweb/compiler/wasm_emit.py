@@ -5,6 +5,9 @@ addresses of the inputs, then of the outputs, then `inner`, then the outer dims 
 for each input its strides (in elements) along the outer dims. The function computes rows [lo, hi); a row is
 `inner` elements. Without outer dims ("flat") [lo, hi) are elements and `inner` is not used.
 
+A function that reduces has one chunk of the executor in [lo, hi) and, last, the words of `REDUCTION`. It hands its last
+result, which is in the thread's scratch memory if it is not stored, to kernels.v_reduce.
+
 float32, int32 and bool are computed four lanes at a time; expressions with other dtypes one element at a time.
 Functions such as exp are computed for a strip of a row at a time, in place in the thread's scratch memory: first the
 arguments of all that read inputs alone, then those functions, then the arguments of the next, and last the results.
@@ -24,6 +27,8 @@ ITEM = {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "uint8": 
 SCALAR_TYPE = {"float32": F32, "int32": I32, "bool": I32, "uint8": I32, "int64": I64, "float64": F64}
 STRIP = 256
 """Elements whose functions are computed together: strips of a few of them stay in the first cache."""
+REDUCTION = ("grain", "unit", "results", "n", "inner", "op")
+"""Rows in a chunk, elements of a row, values that a chunk is reduced to, and the numbers of `Reduction`."""
 UNROLL_BELOW = 8
 """Bodies with fewer operations than this are unrolled four times: more would spill registers."""
 
@@ -92,9 +97,12 @@ class Signature:
     out_dtypes: tuple[str, ...]
     roots: tuple[Expr, ...]
     n_outer: int
+    reduces: bool = False
+    stored: bool = True
+    """Whether the last root has an output; that of a reduction follows."""
 
     def n_words(self) -> int:
-        """Words after the addresses."""
+        """Words after the addresses, but for those of a reduction."""
         if self.n_outer == 0:
             return 0
         return 1 + (self.n_outer - 1) + self.n_outer * len(self.in_dtypes)
@@ -158,10 +166,14 @@ def emit_module(signatures: Sequence[Signature]) -> bytes:
     used = [m for m in MATH if any(_uses(s.roots, m) for s in signatures)]
     types = (
         b"\x60\x03\x7f\x7f\x7f\x00", b"\x60\x01\x7b\x01\x7b", b"\x60\x02\x7b\x7b\x01\x7b",
-        b"\x60\x02\x7f\x7f\x00", b"\x60\x00\x01\x7f",
+        b"\x60\x02\x7f\x7f\x00", b"\x60\x00\x01\x7f", b"\x60\x06" + 6 * b"\x7f" + b"\x00",
     )  # fmt: skip
     kinds = {m: (1, 3) if m in UNARY_MATH else (2, 0) for m in used}
-    imports = {"scratch": 4, **{m: kinds[m][0] for m in used}, **{f"{m}_n": kinds[m][1] for m in used}} if used else {}
+    imports = {m: kinds[m][0] for m in used} | {f"{m}_n": kinds[m][1] for m in used}
+    if any(s.reduces for s in signatures):
+        imports["reduce"] = 5
+    if imports:
+        imports["scratch"] = 4
     entries = [_name("env") + _name("memory") + b"\x02\x00\x00"]
     entries += [_name("kernels") + _name(f"v_{name}") + b"\x00" + leb(kind) for name, kind in imports.items()]
     functions = b"".join(leb(0) for _ in signatures)
@@ -247,7 +259,8 @@ class _Generator:
         self.s, self.imports = s, imports
         self.b = _Body(3)
         self.n_in = len(s.in_dtypes)
-        self.rows = [self.b.local(I32) for _ in range(self.n_in + len(s.out_dtypes))]
+        self.n_addresses = self.n_in + len(s.roots) - (not s.stored) + s.reduces
+        self.rows = [self.b.local(I32) for _ in range(self.n_in + len(s.roots))]
         self.bases = self.rows if s.n_outer == 0 else [self.b.local(I32) for _ in self.rows]
         self.index = self.b.local(I32)
         self.end = self.b.local(I32)
@@ -276,11 +289,65 @@ class _Generator:
         for k, base in enumerate(self.bases):
             self.b.load_word(0, k)
             self.b.set(base)
+        if self.s.reduces:
+            self._find_block()
         if self.s.n_outer == 0:
             self._flat()
         else:
             self._row_loop()
+        if self.s.reduces:
+            self._reduce()
         return self.b.encode()
+
+    def _word(self, name: str) -> None:
+        self.b.load_word(0, self.n_addresses + self.s.n_words() + REDUCTION.index(name))
+
+    def _skipped(self) -> None:
+        """Bytes of the last result before the chunk."""
+        self.b.get(1)
+        self._word("unit")
+        self.b.op(0x6C)
+        self.b.i32(2)
+        self.b.op(0x74)
+
+    def _find_block(self) -> None:
+        """Where the last result of the chunk is to lie."""
+        b, base = self.b, self.bases[-1]
+        self.block = b.local(I32)
+        if self.s.stored:
+            b.get(base)
+            self._skipped()
+            b.op(0x6A)
+            b.set(self.block)
+        else:
+            b.op(0x10, leb(self.imports["scratch"]))
+            b.i32(4 * STRIP * sum(len(x.args) for stage in self.stages for x in stage))  # the strips lie before
+            b.op(0x6A)
+            b.tee(self.block)
+            self._skipped()
+            b.op(0x6B)
+            b.set(base)
+
+    def _reduce(self) -> None:
+        """v_reduce(block, y + 4 * results * (lo / grain), (hi - lo) * unit, n, inner, op)."""
+        b = self.b
+        b.get(self.block)
+        b.load_word(0, self.n_addresses - 1)
+        b.get(1)
+        self._word("grain")
+        b.op(0x6E)
+        self._word("results")
+        b.op(0x6C)
+        b.i32(2)
+        b.op(0x74, 0x6A)
+        b.get(2)
+        b.get(1)
+        b.op(0x6B)
+        self._word("unit")
+        b.op(0x6C)
+        for name in ("n", "inner", "op"):
+            self._word(name)
+        b.op(0x10, leb(self.imports["reduce"]))
 
     def _flat(self) -> None:
         self._hoist()
@@ -293,8 +360,8 @@ class _Generator:
     def _row_loop(self) -> None:
         b, s = self.b, self.s
         row, rest, coordinate, inner = (b.local(I32) for _ in range(4))
-        n_buffers = len(self.rows)
-        b.load_word(0, n_buffers)
+        first = self.n_addresses
+        b.load_word(0, first)
         b.set(inner)
         b.get(1)
         b.set(row)
@@ -302,7 +369,7 @@ class _Generator:
         b.get(row)
         b.get(2)
         b.op(0x4F, 0x0D, 1)
-        for k in range(n_buffers):
+        for k in range(len(self.rows)):
             b.get(self.bases[k])
             if k >= self.n_in:
                 b.get(row)
@@ -316,11 +383,11 @@ class _Generator:
         for d in range(s.n_outer - 1, -1, -1):
             b.get(rest)
             if d > 0:
-                b.load_word(0, n_buffers + d)
+                b.load_word(0, first + d)
                 b.op(0x70)
                 b.set(coordinate)
                 b.get(rest)
-                b.load_word(0, n_buffers + d)
+                b.load_word(0, first + d)
                 b.op(0x6E)
                 b.set(rest)
             else:
@@ -328,7 +395,7 @@ class _Generator:
             for k in range(self.n_in):
                 b.get(self.rows[k])
                 b.get(coordinate)
-                b.load_word(0, n_buffers + 1 + (s.n_outer - 1) + k * s.n_outer + d)
+                b.load_word(0, first + 1 + (s.n_outer - 1) + k * s.n_outer + d)
                 b.op(0x6C)
                 b.i32(ITEM[s.in_dtypes[k]])
                 b.op(0x6C, 0x6A)
@@ -771,4 +838,3 @@ class _Generator:
 
 def _function(signature: Signature, imports: dict[str, int]) -> bytes:
     return _Generator(signature, imports).function()
-

@@ -8,9 +8,19 @@ from __future__ import annotations
 from math import lcm, prod
 
 from trainweb.compiler.expr import Emitter, Expr, inputs_of, size_of
-from trainweb.compiler.lower import ARENA, Buf, Builder, ElementwiseCall, Instruction, KernelCall, Reduction, Storage
+from trainweb.compiler.lower import (
+    ARENA,
+    MEAN,
+    SUM,
+    Buf,
+    Builder,
+    ElementwiseCall,
+    Instruction,
+    KernelCall,
+    Reduction,
+    Storage,
+)
 from trainweb.compiler.plan import GRAIN_ELEMENTS, collapse
-from trainweb.ops.reduce import MEAN, SUM
 
 MAX_BUFFERS = 12
 """Addresses a fused function may hold: more spill."""

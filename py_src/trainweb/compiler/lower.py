@@ -101,6 +101,10 @@ class KernelCall:
     writes: list[Buf] = field(default_factory=list)
 
 
+SUM, MEAN, MAX, MIN, PROD, SUM_SQUARES, SUM_ABS, LOG_SUM_EXP, NORM, LOG_SUM = range(10)
+"""What reduce_f32 computes, as in wasm_kernels/reduce.h."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """What a generated function does with its last result: `op` of reduce.h over the middle axis of [-1, n, inner].

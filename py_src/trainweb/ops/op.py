@@ -7,8 +7,9 @@ implementation, samples to test it on and inputs it must refuse. An instance is 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -373,13 +374,9 @@ def bind(node: Node, opsets: dict[str, int]) -> Op:
     return cls(node, opset)
 
 
-_loaders: list[Callable[[], None]] = []
-
-
+@cache
 def _load_families() -> None:
     # The families import this module: they are loaded at first use.
-    if not _loaders:
-        _loaders.append(lambda: None)
-        from trainweb.ops import load
+    from trainweb.ops import load
 
-        load()
+    load()

@@ -8,6 +8,7 @@ from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainweb.compiler.lower import LOG_SUM, LOG_SUM_EXP, MAX, MEAN, MIN, NORM, PROD, SUM, SUM_ABS, SUM_SQUARES
 from trainweb.errors import UnsupportedError
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.arguments import integers, scalar
@@ -33,9 +34,6 @@ from trainweb.ops.symbolic import Var, names
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.compiler.lower import Buf, Builder
-
-SUM, MEAN, MAX, MIN, PROD, SUM_SQUARES, SUM_ABS, LOG_SUM_EXP, NORM, LOG_SUM = range(10)
-"""As in wasm_kernels/reduce.h."""
 
 Over = Callable[[str, Var], Var]
 """(ONNX reduction, x) -> that reduction of x along the node's axes, kept as ones."""

@@ -6,10 +6,10 @@ import math
 import re
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from tests.ops.op_runner import with_loss
 
 from trainweb.autodiff.gradient import build_gradients
@@ -45,14 +45,14 @@ class Attention:
     def normal(self, name: str, *shape: int) -> str:
         return self.feed(name, self.rng.standard_normal(shape).astype(np.float32), trained=True)
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: ArrayLike) -> str:
         name = f"constant{len(self.graph.initializers)}"
         self.graph.initializers[name] = from_numpy(name, np.asarray(value))
         return name
 
-    def op(self, op_type: str, *inputs: str, **attrs: Any) -> str:
+    def op(self, op_type: str, *inputs: str, **attrs: int | list[int]) -> str:
         name = f"{op_type}{len(self.graph.nodes)}"
-        self.graph.nodes.append(Node(op_type, list(inputs), [name], attrs, "", f"node {name}"))
+        self.graph.nodes.append(Node(op_type, list(inputs), [name], dict(attrs), "", f"node {name}"))
         return name
 
     def split_heads(self, x: str, length: int, width: int, perm: tuple[int, ...]) -> str:

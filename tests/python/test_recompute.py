@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from onnx import TensorProto, helper
 from tests.conformance.models import make_model, normal
 from tests.python.random_graphs import RandomGraph
@@ -38,13 +39,17 @@ class Layers:
         self.nodes: list[Any] = []
         self.weights: dict[str, np.ndarray] = {}
 
-    def __call__(self, op: str, *inputs: str, n: int = 1, **attrs: Any) -> Any:
+    def __call__(self, op: str, *inputs: str, **attrs: int | list[int]) -> str:
+        (out,) = self.several(1, op, *inputs, **attrs)
+        return out
+
+    def several(self, n: int, op: str, *inputs: str, **attrs: int | list[int]) -> list[str]:
         name = f"{op}_{len(self.nodes)}"
         outs = [f"{name}.{k}" for k in range(n)]
         self.nodes.append(helper.make_node(op, inputs, outs, name, **attrs))
-        return outs if n > 1 else outs[0]
+        return outs
 
-    def weight(self, value: Any) -> str:
+    def weight(self, value: ArrayLike) -> str:
         name = f"w{len(self.weights)}"
         self.weights[name] = np.asarray(value)
         return name
@@ -74,7 +79,7 @@ def transformer() -> Any:
     heads, rows, thirds = (f.weight(np.array(v)) for v in ([0, 6, 2, 4], [0, 6, 8], [8, 8, 8]))
     for k in range(3):
         y = f("LayerNormalization", x, f.vector(1, 8), f.vector(0, 8), axis=-1)
-        parts = f("Split", f("MatMul", y, f.weight(normal(8, 24, seed=k))), thirds, n=3, axis=2)
+        parts = f.several(3, "Split", f("MatMul", y, f.weight(normal(8, 24, seed=k))), thirds, axis=2)
         q, key, v = (f("Reshape", part, heads) for part in parts)
         q, key, v = (f("Transpose", t, perm=p) for t, p in ((q, [0, 2, 1, 3]), (key, [0, 2, 3, 1]), (v, [0, 2, 1, 3])))
         y = f("Transpose", f("MatMul", f("Softmax", f("MatMul", q, key)), v), perm=[0, 2, 1, 3])
@@ -110,7 +115,7 @@ def feeds_of(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
 
 @contextmanager
 def open_session(
-    kind: str, budget: int | None = None, *, evaluates: bool = True
+    kind: str, budget: object = None, *, evaluates: bool = True
 ) -> Iterator[trainweb.TrainingSession]:
     made = artifacts_of(kind)
     state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
@@ -217,7 +222,7 @@ def test_a_budget_that_cannot_be_met_leaves_the_session_as_it_was() -> None:
 
 @pytest.mark.parametrize("budget", [0, -1, True, 1.5, "1000"])
 def test_a_budget_is_a_number_of_bytes(budget: object) -> None:
-    with pytest.raises(LimitError, match="memory_budget must be"), open_session("dropout", budget):  # type: ignore[arg-type]
+    with pytest.raises(LimitError, match="memory_budget must be"), open_session("dropout", budget):
         pass
 
 
@@ -242,7 +247,9 @@ def test_random_graphs_compute_the_same_bytes_from_values_that_are_all_made_agai
 ) -> None:
     repeated = []
 
-    def fit(instructions: Any, feeds: Any, outputs: Any, _: int) -> tuple[list[Instruction], Recomputation]:
+    def fit(
+        instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf], _: int
+    ) -> tuple[list[Instruction], Recomputation]:
         schedule = Restless.of(instructions, feeds, outputs)
         repeated.append(len(schedule.repeated))
         return schedule.instructions, Recomputation(0)

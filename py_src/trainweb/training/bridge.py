@@ -195,11 +195,11 @@ def _member(choices: Any, name: Any) -> Any:
 def create_from_model(model: Any, config_json: str, options_json: str) -> dict[str, Any]:
     """A session from a forward model: its artifacts are built here."""
     settings = _settings(options_json)
-    built, nominal = _build(model, config_json, settings["limits"])
+    built, nominal = _build(as_bytes(model), config_json, settings["limits"])
     return _create(CheckpointState(built.contents(nominal=nominal)), built.graphs, settings, lambda: built)
 
 
-def _build(model: Any, config_json: str, limits: Limits) -> tuple[Artifacts, bool]:
+def _build(model: bytes, config_json: str, limits: Limits) -> tuple[Artifacts, bool]:
     """Artifacts of a forward model, and whether the session is to start from the nominal checkpoint."""
     from trainweb.artifacts import LossType, OptimType, build_artifacts
 
@@ -211,7 +211,7 @@ def _build(model: Any, config_json: str, limits: Limits) -> tuple[Artifacts, boo
     for key, choices in (("loss", LossType), ("optimizer", OptimType)):
         if key in arguments:
             arguments[key] = _member(choices, arguments[key])
-    return build_artifacts(as_bytes(model), **arguments, limits=limits), arguments.get("nominal_checkpoint", False)
+    return build_artifacts(model, **arguments, limits=limits), arguments.get("nominal_checkpoint", False)
 
 
 def _signature(signature: Any) -> dict[str, TensorType]:

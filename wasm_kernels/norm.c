@@ -1,4 +1,4 @@
-/* Layer, RMS and batch normalisation. Means in blocks (reduce.h), variances in a second pass over x - mean, so that a
+/* Layer, RMS, batch and group normalisation. Means in blocks (reduce.h), variances in a second pass over x - mean, so that a
    large mean does not cancel. Against float64, for |mean| up to 1e3 standard deviations: y within 1e-5 + 2^-24 |mean/std|
    of max(1, |y|), gradients within 3e-5 of their largest element. */
 #include "parallel.h"
@@ -330,19 +330,22 @@ int32_t kernel_batch_norm_f32(const batch_norm_f32_args *a) {
     return TW_OK;
 }
 
+/* dx = p dy - q (x - mean) - r */
+static void input_gradient_row(const float *dy, const float *x, float *dx, int32_t n, float mean, float p, float q, float r) {
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        f32x4 rest = madd(sub4(load4(x + i), splat(mean)), splat(q), splat(r));
+        store4(dx + i, sub4(mul4(load4(dy + i), splat(p)), rest));
+    }
+    for (; i < n; i++) dx[i] = dy[i] * p - ((x[i] - mean) * q + r);
+}
+
 /* dx = factor ((dy - dy_mean) - (x - mean) slope) */
 static void channel_dx(const batch_norm_grad_f32_args *a, int64_t c, float dy_mean, float slope) {
     int64_t step = (int64_t)a->channels * a->size, at = c * a->size;
-    float factor = a->scale[c] * a->inv_std[c], mean = a->mean[c];
+    float factor = a->scale[c] * a->inv_std[c];
     for (int32_t b = 0; b < a->batch; b++, at += step) {
-        const float *dy = a->dy + at, *x = a->x + at;
-        float *dx = a->dx + at;
-        int32_t i = 0;
-        for (; i + 4 <= a->size; i += 4) {
-            f32x4 d = sub4(load4(dy + i), splat(dy_mean));
-            store4(dx + i, mul4(nmadd(sub4(load4(x + i), splat(mean)), splat(slope), d), splat(factor)));
-        }
-        for (; i < a->size; i++) dx[i] = ((dy[i] - dy_mean) - (x[i] - mean) * slope) * factor;
+        input_gradient_row(a->dy + at, a->x + at, a->dx + at, a->size, a->mean[c], factor, slope * factor, dy_mean * factor);
     }
 }
 
@@ -390,5 +393,77 @@ static void batch_norm_grad_chunk(const void *args, int32_t chunk) {
 int32_t kernel_batch_norm_grad_f32(const batch_norm_grad_f32_args *a) {
     row_task task = {a, channels_per_chunk(a->batch, a->size)};
     parallel_for(batch_norm_grad_chunk, &task, chunk_count(a->channels, task.grain));
+    return TW_OK;
+}
+
+/* ---- group norm: x [batch, groups, channels / groups, size]; a task does whole groups of an image ---- */
+
+typedef struct {
+    float mean, inv_std;
+} statistics;
+
+static statistics statistics_of(const float *x, int32_t n, float epsilon) {
+    float mean = sum_row(x, n) / (float)n;
+    return (statistics){mean, inverse_root(squares_around(x, n, mean) / n, epsilon)};
+}
+
+static void group_norm_chunk(const void *args, int32_t chunk) {
+    const row_task *task = args;
+    const group_norm_f32_args *a = task->a;
+    int32_t width = a->channels / a->groups, n = width * a->size;
+    int64_t lo = (int64_t)chunk * task->grain;
+    for (int64_t row = lo; row < min_i64(lo + task->grain, (int64_t)a->batch * a->groups); row++) {
+        const float *x = a->x + row * n;
+        float *y = a->y + row * n;
+        statistics s = statistics_of(x, n, a->epsilon);
+        int32_t channel = (int32_t)(row % a->groups) * width;
+        for (int32_t c = 0; c < width; c++, channel++, x += a->size, y += a->size)
+            channel_apply(x, y, 1, 0, a->size, s.mean, s.inv_std * a->scale[channel], a->bias[channel]);
+    }
+}
+
+int32_t kernel_group_norm_f32(const group_norm_f32_args *a) {
+    int32_t n = a->channels / a->groups * a->size;
+    if (!n || !a->batch) return TW_OK;
+    row_task task = {a, units_per_chunk(2 * (int64_t)n)};
+    parallel_for(group_norm_chunk, &task, chunk_count((int64_t)a->batch * a->groups, task.grain));
+    return TW_OK;
+}
+
+/* Its statistics are computed again: a group that was just read lies in the cache. */
+static void group_norm_grad_chunk(const void *args, int32_t chunk) {
+    const row_task *task = args;
+    const group_norm_grad_f32_args *a = task->a;
+    int32_t width = a->channels / a->groups, n = width * a->size;
+    int64_t lo = (int64_t)chunk * task->grain;
+    for (int64_t row = lo; row < min_i64(lo + task->grain, (int64_t)a->batch * a->groups); row++) {
+        int64_t image = row / a->groups, at = row * n;
+        int32_t channel0 = (int32_t)(row % a->groups) * width;
+        statistics s = statistics_of(a->x + at, n, a->epsilon);
+        sums total = {0, 0};
+        for (int32_t c = channel0; c < channel0 + width; c++, at += a->size) {
+            sums m = moments(a->dy + at, NULL, a->x + at, a->size, s.mean);
+            total.plain += a->scale[c] * m.plain;
+            total.weighted += a->scale[c] * m.weighted;
+            a->partial[2 * image * a->channels + c] = (float)(m.weighted * s.inv_std);
+            a->partial[(2 * image + 1) * a->channels + c] = (float)m.plain;
+        }
+        if (!a->dx) continue;
+        float r = (float)(total.plain / n) * s.inv_std;
+        float q = (float)(total.weighted / n * s.inv_std * s.inv_std) * s.inv_std;
+        at = row * n;
+        for (int32_t c = channel0; c < channel0 + width; c++, at += a->size)
+            input_gradient_row(a->dy + at, a->x + at, a->dx + at, a->size, s.mean, a->scale[c] * s.inv_std, q, r);
+    }
+}
+
+int32_t kernel_group_norm_grad_f32(const group_norm_grad_f32_args *a) {
+    int32_t n = a->channels / a->groups * a->size;
+    if (!a->channels) return TW_OK;
+    row_task task = {a, units_per_chunk(4 * (int64_t)n)};
+    if (n) parallel_for(group_norm_grad_chunk, &task, chunk_count((int64_t)a->batch * a->groups, task.grain));
+    int32_t images = n ? a->batch : 0;
+    if (a->dscale) reduce_columns(a->partial, a->dscale, images, a->channels, 2 * (int64_t)a->channels, SUM);
+    if (a->dbias) reduce_columns(a->partial + a->channels, a->dbias, images, a->channels, 2 * (int64_t)a->channels, SUM);
     return TW_OK;
 }

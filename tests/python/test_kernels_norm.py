@@ -153,3 +153,30 @@ def test_batch_norm(engine: Engine, batch: int, channels: int, size: int, mean: 
     )["y"]
     expected = (xd - per_channel(running_mean)) / np.sqrt(per_channel(running_var) + EPSILON)
     close(y, expected * per_channel(scale) + per_channel(bias), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "groups", "size"),
+    [(1, 1, 1, 1), (3, 6, 2, 1), (4, 6, 3, 2), (2, 12, 4, 49), (5, 7, 7, 64), (2, 8, 1, 1021), (0, 4, 2, 3)],
+)
+@pytest.mark.parametrize("mean", [0.0, 300.0])
+def test_group_norm(engine: Engine, batch: int, channels: int, groups: int, size: int, mean: float) -> None:
+    x, dy = draw((batch, channels, size), mean)
+    scale, bias = np.random.default_rng(3).standard_normal((2, channels)).astype(np.float32)
+    rows = x.astype(np.float64).reshape(batch, groups, channels // groups * size)
+    inv = 1 / np.sqrt(rows.var(axis=2, keepdims=True) + EPSILON)
+    xh = (rows - rows.mean(axis=2, keepdims=True)) * inv
+    dims = {"batch": batch, "channels": channels, "size": size, "groups": groups, "epsilon": EPSILON}
+    y = run_kernel(engine, "group_norm_f32", x=x, scale=scale, bias=bias, y=np.zeros_like(x), **dims)["y"]
+    few, offset = rows.shape[2] < 3, 2.0**-23 * mean * float(inv.max(initial=0))
+    close(y, xh.reshape(x.shape) * scale[:, None] + bias[:, None], 1e-5 + offset)
+    empty = np.zeros(channels, np.float32)
+    gradients = run_kernel(
+        engine, "group_norm_grad_f32", dy=dy, x=x, scale=scale, dx=np.zeros_like(x), dscale=empty, dbias=empty, **dims
+    )
+    g = (dy.astype(np.float64) * scale[:, None]).reshape(rows.shape)
+    dx = inv * (g - g.mean(axis=2, keepdims=True) - xh * (g * xh).mean(axis=2, keepdims=True))
+    if not few:
+        close(gradients["dx"], dx.reshape(x.shape), 3e-5 + 4 * offset)
+    close(gradients["dscale"], (dy * xh.reshape(x.shape)).sum(axis=(0, 2)), 3e-5 + 4 * offset)
+    close(gradients["dbias"], dy.astype(np.float64).sum(axis=(0, 2)), 3e-5)

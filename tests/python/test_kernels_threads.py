@@ -193,6 +193,11 @@ def big_kernels(job: Job) -> None:
         epsilon=1e-5,
         momentum=0.9,
     )
+    job.call(
+        "group_norm_grad_f32", dy=draw(16, 12, 401), x=draw(16, 12, 401), scale=draw(12),
+        dx=np.zeros((16, 12, 401), np.float32), dscale=np.zeros(12, np.float32), dbias=np.zeros(12, np.float32),
+        batch=16, channels=12, size=401, groups=3, epsilon=1e-5,
+    )  # fmt: skip
 
 
 def test_same_bytes_for_any_number_of_threads(job: Job) -> None:

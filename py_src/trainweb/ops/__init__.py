@@ -6,7 +6,7 @@ from importlib import import_module
 
 FAMILIES = (
     "elementwise", "logic", "activation", "trigonometry", "matmul", "conv", "pool", "reduce", "view", "shape",
-    "constant", "join", "slicing", "index", "norm", "softmax_loss", "random", "quantize", "optim",
+    "constant", "join", "slicing", "index", "norm", "group_norm", "softmax_loss", "random", "quantize", "optim",
 )  # fmt: skip
 
 

@@ -1,0 +1,209 @@
+"""Group and instance normalization and their gradient."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.op import Bad, Float, Int, Op, Sample, TensorType, register
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+SUM = 0
+"""`op` of reduce_f32."""
+
+
+class _GroupNorm(Op):
+    """Normalisation of each image over its dims after the channels and over the channels of a group."""
+
+    attrs = {"epsilon": Float(1e-5)}
+    epsilon: float
+
+    def groups_of(self, shape: tuple[int, ...]) -> int:
+        """Number of groups of an input of this shape."""
+        raise NotImplementedError
+
+    def scales_of(self, shape: tuple[int, ...]) -> int:
+        """Number of scales and of biases."""
+        return shape[1]
+
+    def check_channels(self, x: TensorType, *vectors: TensorType) -> None:
+        """Channels fall into whole groups; scale and bias have one number each."""
+        self.need_float32(x, *vectors)
+        if x.rank < 2:
+            raise self.error(f"X has shape {list(x.shape)}; it needs channels in dim 1.")
+        groups = self.groups_of(x.shape)
+        if x.shape[1] and (groups < 1 or x.shape[1] % groups):
+            raise self.error(f"{x.shape[1]} channels do not fall into {groups} groups.")
+        for t in vectors:
+            if t.shape != (self.scales_of(x.shape),):
+                raise self.error(f"scale and bias must have shape {[self.scales_of(x.shape)]}, got {list(t.shape)}.")
+
+    def arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        """Kernel arguments."""
+        return {
+            "batch": shape[0], "channels": shape[1], "size": prod(shape[2:]), "groups": max(self.groups_of(shape), 1),
+            "epsilon": self.epsilon,
+        }  # fmt: skip
+
+    def per_channel(self, b: Builder, v: Buf, channels: int) -> Buf:
+        """One number per channel: those that are given, or each of them for a group."""
+        if v.size == channels:
+            return v
+        spread = b.temp("float32", (v.size, channels // v.size))
+        b.elementwise([spread], [v.view((v.size, 1))], lambda e, x: x)
+        return spread.view((channels,))
+
+    def normal(self, x: Any) -> tuple[Any, Any]:
+        """Reference: the normalised input and the inverse deviations, both (batch, groups, -1)."""
+        rows = x.reshape(x.shape[0], self.groups_of(x.shape), -1)
+        inv = 1 / np.sqrt(rows.var(axis=2, keepdims=True) + self.epsilon)
+        return (rows - rows.mean(axis=2, keepdims=True)) * inv, inv
+
+    def column(self, v: Any, x: Any) -> Any:
+        """Reference: a scale or bias that broadcasts to `x`."""
+        return np.repeat(v, x.shape[1] // len(v)).reshape(1, -1, *[1] * (x.ndim - 2))
+
+
+class _Forward(_GroupNorm):
+    min_inputs = max_inputs = 3
+    differentiable = (0, 1, 2)
+
+    def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
+        self.check_channels(x, scale, bias)
+        return TensorType("float32", x.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf) -> None:
+        if outs[0] is not None and x.size:
+            scale, bias = (self.per_channel(b, v, x.shape[1]) for v in (scale, bias))
+            b.emit("group_norm_f32", x=x, scale=scale, bias=bias, y=outs[0], **self.arguments(x.shape))
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        attrs = {"epsilon": float(self.epsilon), **self.grouping()}
+        given = [douts[0] or "", ins[0], ins[1]]
+        names = g.op("GroupNormalizationGrad", given, domain="ai.trainweb", n_outputs=3, **attrs)
+        return [n if g.wants(name) else None for n, name in zip(names, ins, strict=True)]
+
+    def grouping(self) -> dict[str, int]:
+        """What says how many groups there are, for the gradient."""
+        raise NotImplementedError
+
+    def reference(self, x: Any, scale: Any, bias: Any) -> Any:
+        return self.normal(x)[0].reshape(x.shape) * self.column(scale, x) + self.column(bias, x)
+
+
+@register
+class GroupNormalization(_Forward):
+    """(x - mean) / sqrt(var + epsilon) * scale + bias, with the statistics of each group of channels of an image.
+
+    https://onnx.ai/onnx/operators/onnx__GroupNormalization.html; Wu & He, https://arxiv.org/abs/1803.08494.
+    Before opset 21 there is one scale and bias per group, from then on per channel.
+    """
+
+    versions = (18, 21)
+    attrs = {**_Forward.attrs, "num_groups": Int(required=True), "stash_type": Int(1)}
+    num_groups: int
+    stash_type: int
+
+    def groups_of(self, shape: tuple[int, ...]) -> int:
+        return self.num_groups
+
+    def scales_of(self, shape: tuple[int, ...]) -> int:
+        return shape[1] if self.opset >= 21 else self.num_groups
+
+    def grouping(self) -> dict[str, int]:
+        return {"num_groups": self.num_groups}
+
+    samples = (
+        Sample([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 3}, opset=21),
+        Sample([(3, 4, 7), (4,), (4,)], {"num_groups": 1, "epsilon": 1e-3}, opset=21),
+        Sample([(2, 6, 3, 3), (2,), (2,)], {"num_groups": 2}, opset=18),
+        Sample([(5, 8), (8,), (8,)], {"num_groups": 2}, opset=21),
+    )
+    bad = (
+        Bad([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 4}, opset=21),
+        Bad([(2, 6, 3, 5), (3,), (3,)], {"num_groups": 3}, opset=21),
+        Bad([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 3}, opset=18),
+        Bad([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 0}, opset=21),
+        Bad([(2, 6, 3, 5), (6,), (6,)], opset=21),
+    )
+
+
+@register
+class InstanceNormalization(_Forward):
+    """(x - mean) / sqrt(var + epsilon) * scale + bias, with the statistics of each channel of an image.
+
+    https://onnx.ai/onnx/operators/onnx__InstanceNormalization.html; Ulyanov et al., https://arxiv.org/abs/1607.08022.
+    """
+
+    versions = (1, 6, 22)
+
+    def groups_of(self, shape: tuple[int, ...]) -> int:
+        return shape[1]
+
+    def grouping(self) -> dict[str, int]:
+        return {}
+
+    samples = (
+        Sample([(2, 3, 4, 4), (3,), (3,)]),
+        Sample([(2, 3, 11), (3,), (3,)], {"epsilon": 1e-2}),
+    )
+    bad = (Bad([(2, 3, 4, 4), (2,), (3,)]), Bad([(3,), (3,), (3,)]))
+
+
+@register
+class GroupNormalizationGrad(_GroupNorm):
+    """Gradients of GroupNormalization and InstanceNormalization from (dY, X, scale) (ai.trainweb)."""
+
+    domain = "ai.trainweb"
+    min_inputs = max_inputs = 3
+    n_outputs = 3
+    attrs = {**_GroupNorm.attrs, "num_groups": Int(0)}
+    num_groups: int
+    """0: as many as channels."""
+
+    def groups_of(self, shape: tuple[int, ...]) -> int:
+        return self.num_groups or shape[1]
+
+    def infer(self, dy: TensorType, x: TensorType, scale: TensorType) -> tuple[TensorType, ...]:
+        self.need_float32(dy, x, scale)
+        if dy.shape != x.shape:
+            raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
+        if scale.shape not in ((x.shape[1],), (self.groups_of(x.shape),)):
+            raise self.error(f"scale has shape {list(scale.shape)}; it needs one number per channel or group.")
+        return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf) -> None:
+        channels = x.shape[1]
+        dx, *sums = outs
+        results = [o if o is None or o.size == channels else b.temp("float32", (channels,)) for o in sums]
+        b.emit(
+            "group_norm_grad_f32", dy=dy, x=x, scale=self.per_channel(b, scale, channels), dx=dx, dscale=results[0],
+            dbias=results[1], **self.arguments(x.shape),
+        )  # fmt: skip
+        for out, result in zip(sums, results, strict=True):
+            if out is not None and result is not None and out is not result:
+                b.emit("reduce_f32", x=result, y=out, outer=out.size, n=channels // out.size, inner=1, op=SUM)
+
+    def reference(self, dy: Any, x: Any, scale: Any) -> tuple[Any, Any, Any]:
+        xh, inv = self.normal(x)
+        g = (dy * self.column(scale, x)).reshape(xh.shape)
+        dx = inv * (g - g.mean(axis=2, keepdims=True) - xh * (g * xh).mean(axis=2, keepdims=True))
+        axes = (0, *range(2, x.ndim))
+        sums = [v.sum(axis=axes).reshape(len(scale), -1).sum(axis=1) for v in (dy * xh.reshape(x.shape), dy)]
+        return dx.reshape(x.shape), sums[0], sums[1]
+
+    samples = (
+        Sample([(2, 6, 3, 5), (2, 6, 3, 5), (6,)], {"num_groups": 3}),
+        Sample([(2, 6, 3, 5), (2, 6, 3, 5), (2,)], {"num_groups": 2}),
+        Sample([(2, 3, 9), (2, 3, 9), (3,)]),
+    )
+    bad = (
+        Bad([(2, 6, 3, 5), (2, 6, 3, 4), (6,)], {"num_groups": 3}),
+        Bad([(2, 6, 3, 5), (2, 6, 3, 5), (4,)], {"num_groups": 3}),
+    )

@@ -2,9 +2,6 @@
 
     python bench/models.py [--models A,B,...] [--force]
 
-Artifacts come from `trainweb.artifacts`; where that fails and TRAINWEB_ORT_PYTHON names an interpreter with
-onnxruntime-training, from that. `artifacts.json` beside them records which.
-
 init.bin holds the initial parameters (float32, one after the other), data.bin all inputs of `nb` batches and then
 all labels (int32); the manifest has names, shapes and offsets. Every contender starts from these.
 """
@@ -14,10 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import subprocess
 import sys
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +28,6 @@ BUILD = ROOT / ".build" / "bench"
 FOLDER = BUILD / "models"
 N_BATCHES = 4
 ADAMW = {"lr": 1e-3, "b1": 0.9, "b2": 0.999, "eps": 1e-8, "wd": 0.0}
-ORT_PYTHON = "TRAINWEB_ORT_PYTHON"
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,6 @@ class Built:
     name: str
     folder: Path
     manifest: dict[str, Any]
-    made_by: str
 
 
 def manifest(net: Network) -> dict[str, Any]:
@@ -81,31 +73,12 @@ def split_parameters(described: dict[str, Any]) -> tuple[list[str], list[str]]:
     return parts
 
 
-def our_artifacts(folder: Path, described: dict[str, Any]) -> None:
-    """Training artifacts made by trainweb."""
+def write_artifacts(folder: Path, described: dict[str, Any]) -> None:
+    """Write the training artifacts, made by trainweb."""
     trainable, frozen = split_parameters(described)
     optimizer = AdamW(eps=ADAMW["eps"], weight_decay=ADAMW["wd"])
     built = build_artifacts(folder / "base.onnx", trainable, frozen, LossType.CrossEntropyLoss, optimizer)
     built.write(folder, nominal=True)
-
-
-def ort_artifacts(folder: Path, out: Path) -> None:
-    """Training artifacts made by onnxruntime-training."""
-    python = os.environ[ORT_PYTHON]
-    subprocess.run([python, HERE / "native" / "ort_artifacts.py", folder, out], check=True)
-
-
-def make_artifacts(folder: Path, described: dict[str, Any]) -> str:
-    """Make the artifacts; returns by whom."""
-    try:
-        our_artifacts(folder, described)
-        return "trainweb"
-    except Exception:
-        if not os.environ.get(ORT_PYTHON):
-            raise
-        traceback.print_exc()
-    ort_artifacts(folder, folder)
-    return "onnxruntime-training"
 
 
 def _fingerprint(name: str) -> str:
@@ -125,16 +98,14 @@ def build(name: str, *, force: bool = False) -> Built:
     stamp = folder / "artifacts.json"
     fingerprint = _fingerprint(name)
     if not force and stamp.is_file():
-        known = json.loads(stamp.read_text())
-        if known["fingerprint"] == fingerprint:
-            described = json.loads((folder / "manifest.json").read_text())
-            return Built(name, folder, described, known["made_by"])
+        if json.loads(stamp.read_text())["fingerprint"] == fingerprint:
+            return Built(name, folder, json.loads((folder / "manifest.json").read_text()))
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     described = write_inputs(MODELS[name](), folder)
-    made_by = make_artifacts(folder, described)
-    stamp.write_text(json.dumps({"fingerprint": fingerprint, "made_by": made_by}))
-    return Built(name, folder, described, made_by)
+    write_artifacts(folder, described)
+    stamp.write_text(json.dumps({"fingerprint": fingerprint}))
+    return Built(name, folder, described)
 
 
 def main() -> int:
@@ -146,10 +117,7 @@ def main() -> int:
     for name in options.models.split(","):
         built = build(name, force=options.force)
         m = built.manifest
-        print(
-            f"{name:3} {m['n_params']:9} parameters, {m['n_trainable']:9} train, {m['flops'] / 1e6:7.0f} MFLOP a step; "
-            f"artifacts by {built.made_by}"
-        )
+        print(f"{name:3} {m['n_params']:9} parameters, {m['n_trainable']:9} train, {m['flops'] / 1e6:7.0f} MFLOP a step")
     return 0
 
 

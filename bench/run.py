@@ -193,7 +193,7 @@ def measure_model(
     results += [measure_native(c, built.folder, rounds * block_s / 2) for c in chosen if c.program]
     return {
         "model": name, "flops": built.manifest["flops"], "n_params": built.manifest["n_params"],
-        "artifacts": built.made_by, **limits, "load": load, "results": results,
+        **limits, "load": load, "results": results,
     }  # fmt: skip
 
 

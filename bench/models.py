@@ -97,9 +97,8 @@ def build(name: str, *, force: bool = False) -> Built:
     folder = FOLDER / name
     stamp = folder / "artifacts.json"
     fingerprint = _fingerprint(name)
-    if not force and stamp.is_file():
-        if json.loads(stamp.read_text())["fingerprint"] == fingerprint:
-            return Built(name, folder, json.loads((folder / "manifest.json").read_text()))
+    if not force and stamp.is_file() and json.loads(stamp.read_text())["fingerprint"] == fingerprint:
+        return Built(name, folder, json.loads((folder / "manifest.json").read_text()))
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     described = write_inputs(MODELS[name](), folder)
@@ -115,9 +114,8 @@ def main() -> int:
     parser.add_argument("--force", action="store_true", help="make them even if they are there")
     options = parser.parse_args()
     for name in options.models.split(","):
-        built = build(name, force=options.force)
-        m = built.manifest
-        print(f"{name:3} {m['n_params']:9} parameters, {m['n_trainable']:9} train, {m['flops'] / 1e6:7.0f} MFLOP a step")
+        m = build(name, force=options.force).manifest
+        print(f"{name:3} {m['n_params']:9} parameters, {m['n_trainable']:9} train, {m['flops'] / 1e6:.0f} MFLOP a step")
     return 0
 
 

@@ -327,6 +327,16 @@ def test_a_result_does_not_take_the_place_of_an_operand_that_another_result_repl
     assert y.storage.offset != z.storage.offset
 
 
+def test_a_large_value_takes_the_place_of_a_smaller_one_before_it() -> None:
+    builder = Builder(get_engine(reproducible=True).description)
+    small, lasting, large = (builder.temp("float32", (n,)) for n in (32, 16, 48))
+    for outs, ins in (([small], []), ([lasting], [small]), ([large], []), ([], [lasting, large])):
+        builder.instructions.append(KernelCall("copy", {}, "", ins, outs))
+    arena, _ = place(builder.instructions, [], [])
+    # As they come, `lasting` would lie right behind `small` and leave `large` no room there.
+    assert arena == lasting.nbytes + large.nbytes
+
+
 def test_a_product_reads_across_the_rows_of_a_transposed_tensor_from_a_copy() -> None:
     builder = Builder(get_engine(reproducible=True).description)
     x = Buf(Storage(ARENA, 4 * 12, is_feed=True), "float32", (3, 4), name="x")

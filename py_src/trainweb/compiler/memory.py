@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import insort
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from math import prod
 
 from trainweb.compiler.lower import ARENA, CONSTANTS, Buf, ElementwiseCall, Instruction, Storage
@@ -25,7 +27,6 @@ class Arena:
 
     def take(self, nbytes: int) -> int:
         """Offset of a free run of `nbytes`."""
-        nbytes = align(max(nbytes, 1))
         fitting = [(length, start) for start, length in self.free if length >= nbytes]
         if fitting:
             length, start = min(fitting)
@@ -43,7 +44,7 @@ class Arena:
 
     def give(self, start: int, nbytes: int) -> None:
         """Return a run."""
-        insort(self.free, (start, align(max(nbytes, 1))))
+        insort(self.free, (start, nbytes))
         merged: list[tuple[int, int]] = []
         for begin, length in self.free:
             if merged and sum(merged[-1]) == begin:
@@ -51,6 +52,17 @@ class Arena:
             else:
                 merged.append((begin, length))
         self.free = merged
+
+
+@dataclass(eq=False, slots=True)
+class _Tenant:
+    """Storages that take one place after the other, and from which to which instruction it is theirs."""
+
+    storages: list[Storage]
+    nbytes: int
+    first: int
+    last: int
+    offset: int = 0
 
 
 def place(instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf]) -> tuple[int, bytes]:
@@ -61,70 +73,111 @@ def place(instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf])
     arena_bytes, constants
         Size of the arena, and the contents of the constants segment.
     """
+    tenants = _tenants(instructions, feeds, outputs)
+    in_order = _place_in_order(tenants)
+    offsets = [t.offset for t in tenants]
+    size = _place_by_size(tenants)
+    if in_order <= size:
+        size = in_order
+        for t, offset in zip(tenants, offsets, strict=True):
+            t.offset = offset
+    for t in tenants:
+        for s in t.storages:
+            s.offset = t.offset
+    return size, _constants(instructions, outputs)
+
+
+def _tenants(instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf]) -> list[_Tenant]:
+    """Tenants of the arena, in the order in which they come."""
     last: dict[Storage, int] = {}
     for k, instruction in enumerate(instructions):
         for b in (*instruction.reads, *instruction.writes):
             last[b.storage] = k
     for b in outputs:
         last[b.storage] = len(instructions)
-    arena = Arena()
-    for s in (*last, *(b.storage for b in feeds)):
-        if s.segment in (ARENA, CONSTANTS):
-            s.offset = None  # of an earlier attempt
+    tenants: dict[Storage, _Tenant] = {}
+    found: list[_Tenant] = []
+
+    def add(s: Storage, k: int) -> None:
+        if s.segment == ARENA and s not in tenants:
+            tenants[s] = tenant = _Tenant([s], align(max(s.nbytes, 1)), k, last.get(s, len(instructions)))
+            found.append(tenant)
+
     for b in feeds:
-        if b.storage.offset is None:
-            b.storage.offset = arena.take(b.storage.nbytes)
-    ends: dict[int, list[Storage]] = {}
-    for storage, k in last.items():
-        if storage.segment == ARENA:
-            ends.setdefault(k, []).append(storage)
-    owners: dict[Storage, Storage] = {}
+        add(b.storage, -1)
     for k, instruction in enumerate(instructions):
         for b in instruction.writes:
-            storage = b.storage
-            if storage.segment == ARENA and storage.offset is None:
-                donor = _in_place_donor(instruction, b, last, k, owners)
-                if donor is not None:
-                    storage.offset = donor.offset
-                    owners[donor] = storage
-                else:
-                    storage.offset = arena.take(storage.nbytes)
-        for storage in ends.get(k, ()):
-            # A donor's place now belongs to the output that took it over.
-            if storage not in owners and storage.offset is not None:
-                arena.give(storage.offset, storage.nbytes)
+            donor = _in_place_donor(instruction, b, last, k, tenants) if b.storage not in tenants else None
+            if donor is not None:
+                tenants[b.storage] = donor
+                donor.storages.append(b.storage)
+                donor.last = last[b.storage]
+            else:
+                add(b.storage, k)
     for b in outputs:
-        if b.storage.segment == ARENA and b.storage.offset is None:
-            b.storage.offset = arena.take(b.storage.nbytes)
-    return arena.size, _constants(instructions, outputs)
+        add(b.storage, len(instructions))
+    return found
+
+
+def _place_in_order(tenants: list[_Tenant]) -> int:
+    """Place tenants as they come, each where it fits best; returns the size of the arena."""
+    arena = Arena()
+    leaving: list[tuple[int, int, _Tenant]] = []
+    for k, t in enumerate(tenants):
+        while leaving and leaving[0][0] < t.first:
+            gone = heappop(leaving)[2]
+            arena.give(gone.offset, gone.nbytes)
+        t.offset = arena.take(t.nbytes)
+        heappush(leaving, (t.last, k, t))
+    return arena.size
+
+
+def _place_by_size(tenants: list[_Tenant]) -> int:
+    """Place the largest first, each as low as those allow that are there at the same time; returns the size.
+
+    Y. Pisarchyk and J. Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by size.
+    """
+    placed: list[tuple[int, int, int, int]] = []
+    size = 0
+    for t in sorted(tenants, key=lambda t: -t.nbytes):
+        offset, first, last = 0, t.first, t.last
+        for start, end, begins, ends in placed:
+            if begins <= last and first <= ends:
+                if start - offset >= t.nbytes:
+                    break
+                if end > offset:
+                    offset = end
+        t.offset = offset
+        insort(placed, (offset, offset + t.nbytes, first, last))
+        size = max(size, offset + t.nbytes)
+    return size
 
 
 def _in_place_donor(
-    instruction: Instruction, out: Buf, last: dict[Storage, int], k: int, owners: dict[Storage, Storage]
-) -> Storage | None:
+    instruction: Instruction, out: Buf, last: dict[Storage, int], k: int, tenants: dict[Storage, _Tenant]
+) -> _Tenant | None:
     # An elementwise result may overwrite an operand that nobody reads afterwards, as long as it goes where the same
     # element was read.
-    if not isinstance(instruction, ElementwiseCall):
+    if not isinstance(instruction, ElementwiseCall) or out.storage.segment != ARENA:
         return None
     size = prod(instruction.shape)
     for b in instruction.ins:
         s = b.storage
         if (
-            s.segment == ARENA and last[s] == k and s.offset is not None and s not in owners
+            s in tenants and last[s] == k and tenants[s].storages[-1] is s
             and b.shift == 0 and out.shift == 0 and b.size == size and not s.is_feed
             and s.nbytes == out.storage.nbytes and b.nbytes == out.nbytes == s.nbytes
             and sum(other.storage is s for other in (*instruction.ins, *instruction.outs)) == 1
         ):  # fmt: skip
-            return s
+            return tenants[s]
     return None
 
 
 def _constants(instructions: list[Instruction], outputs: list[Buf]) -> bytes:
     blob = bytearray()
-    for b in [*(b for i in instructions for b in i.reads), *outputs]:
-        s = b.storage
-        if s.segment == CONSTANTS and s.offset is None:
-            blob += bytes(align(len(blob)) - len(blob))
-            s.offset = len(blob)
-            blob += s.data or b""
+    storages = [b.storage for b in [*(b for i in instructions for b in i.reads), *outputs]]
+    for s in dict.fromkeys(s for s in storages if s.segment == CONSTANTS):
+        blob += bytes(align(len(blob)) - len(blob))
+        s.offset = len(blob)
+        blob += s.data or b""
     return bytes(blob)

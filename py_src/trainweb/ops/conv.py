@@ -29,6 +29,11 @@ class Window:
     pad: tuple[int, ...]
     pad_end: tuple[int, ...]
 
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each output lies at one input."""
+        return {*self.kernel, *self.stride} == {1} and self.out == self.size and not any(self.pad)
+
     def arguments(self) -> dict[str, list[int]]:
         """Kernel arguments: three axes, those that are absent of size 1."""
         lead = 3 - len(self.size)
@@ -150,8 +155,7 @@ class _Convolution(Op):
 
     def is_pointwise(self, x: tuple[int, ...], w: tuple[int, ...]) -> bool:
         """Whether each output position sums over the channels of the one position of the input that it lies at."""
-        win = self.window_of(x, w)
-        return self.group == 1 and {*win.kernel, *win.stride} == {1} and win.out == win.size and not any(win.pad)
+        return self.group == 1 and self.window_of(x, w).is_pointwise
 
     def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
         """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""

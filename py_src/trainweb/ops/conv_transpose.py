@@ -1,0 +1,174 @@
+"""Transposed convolution."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, unpatch
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.op import MS, Bad, Ints, Sample, TensorType, register
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+
+@register
+class ConvTranspose(_Convolution):
+    """Transposed convolution (N, C, ...) with weights (C, M/group, ...): what Conv's gradient by its input is.
+
+    https://onnx.ai/onnx/operators/onnx__ConvTranspose.html; Dumoulin & Visin, https://arxiv.org/abs/1603.07285.
+    """
+
+    versions = (1, 11, 22)
+    attrs = {**_Convolution.attrs, "output_padding": Ints(), "output_shape": Ints()}
+    min_inputs, max_inputs = 2, 3
+    differentiable = (0, 1, 2)
+    output_padding: tuple[int, ...] | None
+    output_shape: tuple[int, ...] | None
+
+    def transposed(self, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
+        """The window of the convolution from the output (`size`) to the input (`out`)."""
+        if len(x) != len(w) or len(x) < 3:
+            raise self.error(f"input of shape {list(x)} and weights of shape {list(w)} do not fit.")
+        if self.group < 1 or x[1] != w[0] or w[0] % self.group:
+            raise self.error(
+                f"{x[1]} input channels, weights of shape {list(w)} and {self.group} groups do not fit."
+            )
+        if self.kernel_shape is not None and self.kernel_shape != w[2:]:
+            raise self.error(f"kernel_shape {list(self.kernel_shape)} is not that of the weights {list(w[2:])}.")
+        rank = len(x) - 2
+        if rank > 3:
+            raise self.unsupported(f"{rank} spatial dimensions")
+        if self.auto_pad not in AUTO_PADS:
+            raise self.error(f"auto_pad {self.auto_pad!r} is none of {', '.join(AUTO_PADS)}.")
+        stride = self._numbers("strides", self.strides, rank, 1)
+        dilation = self._numbers("dilations", self.dilations, rank, 1)
+        extra = self._numbers("output_padding", self.output_padding, rank, 0)
+        pads = self._numbers("pads", self.pads if self.auto_pad == "NOTSET" else None, 2 * rank, 0)
+        begin, end, size = list(pads[:rank]), list(pads[rank:]), []
+        given = self._output_shape(x[2:], stride)
+        for k in range(rank):
+            span = (w[2 + k] - 1) * dilation[k] + 1
+            full = (x[2 + k] - 1) * stride[k] + span + extra[k]
+            if given is not None:
+                total = max(0, full - given[k])
+                upper = self.auto_pad == "SAME_UPPER"
+                begin[k] = total // 2 if upper else total - total // 2
+                end[k] = total - begin[k]
+                size.append(given[k])
+            else:
+                size.append(full - begin[k] - end[k])
+            if size[k] < 1:
+                raise self.error(f"axis {k} of the output would have {size[k]} elements.")
+        return Window(tuple(size), w[2:], x[2:], stride, dilation, tuple(begin), tuple(end))
+
+    def _numbers(self, name: str, values: tuple[int, ...] | None, n: int, low: int) -> tuple[int, ...]:
+        if values is None:
+            return (low,) * n
+        if len(values) != n or any(v < low for v in values):
+            raise self.error(f"{name} {list(values)} must be {n} numbers >= {low}.")
+        return values
+
+    def _output_shape(self, size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Spatial output shape where the attributes give it, which the padding then follows from."""
+        if self.output_shape:
+            if len(self.output_shape) != len(size):
+                raise self.error(f"output_shape {list(self.output_shape)} must be {len(size)} numbers.")
+            return self.output_shape
+        if self.auto_pad.startswith("SAME"):
+            return tuple(n * s for n, s in zip(size, stride, strict=True))
+        return None
+
+    def channels(self, w: tuple[int, ...]) -> int:
+        """Number of output channels."""
+        return w[1] * self.group
+
+    def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
+        self.need_float32(x, w, b)
+        win = self.transposed(x.shape, w.shape)
+        if b is not None and b.shape != (self.channels(w.shape),):
+            raise self.error(f"the bias has shape {list(b.shape)}; it must be {[self.channels(w.shape)]}.")
+        return TensorType("float32", (x.shape[0], self.channels(w.shape), *win.size))
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:
+        y = outs[0]
+        if y is None or not y.size:
+            return
+        win = self.transposed(x.shape, w.shape)
+        if self.group == 1 and win.is_pointwise:
+            self.mix_channels(b, w, x, y, bias, transposed=True)
+            return
+        b.emit(
+            "conv_data_gradient_f32", dy=x, w=w, bias=bias, dx=y, n=x.shape[0], c=y.shape[1], m=x.shape[1],
+            groups=self.group, accumulate=0, activation=0, **win.arguments(),
+        )  # fmt: skip
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        attrs = self.backward(g.shape(ins[0]), g.shape(ins[1]))
+        dy, x, w = douts[0] or "", ins[0], ins[1]
+        dx = g.op("Conv", [dy, w], **attrs) if g.wants(x) else None
+        dw = None
+        if g.wants(w):
+            dw = g.op("ConvGrad", [x, dy, w], domain=MS, n_outputs=3, wanted=[False, True, False], **attrs)[1]
+        if len(ins) < 3:
+            return [dx, dw]
+        axes = [0, *range(2, g.rank(ins[0]))]
+        return [dx, dw, g.reduce_sum(dy, axes, keepdims=False) if g.wants(ins[2]) else None]
+
+    def backward(self, x: tuple[Any, ...], w: tuple[Any, ...]) -> dict[str, Any]:
+        """Attributes of the convolution from the output's gradient to the input's."""
+        attrs = {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
+        for name in ("auto_pad", "output_padding", "output_shape"):
+            attrs.pop(name, None)
+        if self.auto_pad == "VALID":
+            attrs.pop("pads", None)
+        spare = list(self.output_padding or ())
+        if self.auto_pad.startswith("SAME") or self.output_shape:
+            if not all(isinstance(d, int) for d in (*x[2:], *w)):
+                raise self.unsupported("the gradient with auto_pad or output_shape and symbolic sizes")
+            win = self.transposed((1, w[0], *x[2:]), tuple(w))
+            attrs["pads"] = [*win.pad, *win.pad_end]
+            spare = [
+                size + begin + end - (kernel - 1) * dilation - 1 - (out - 1) * stride
+                for size, begin, end, kernel, dilation, out, stride in zip(
+                    win.size, win.pad, win.pad_end, win.kernel, win.dilation, win.out, win.stride, strict=True
+                )
+            ]
+        strides = list(self.strides or (1,) * len(spare))
+        if spare and any(n >= s for n, s in zip(spare, strides, strict=True)):
+            raise self.unsupported(f"the gradient with {spare} elements behind the last window and strides {strides}")
+        return attrs
+
+    def reference(self, x: Any, w: Any, b: Any = None) -> Any:
+        win = self.transposed(x.shape, w.shape)
+        g, n, taps = self.group, len(x), prod(win.kernel)
+        weights = w.reshape(g, w.shape[0] // g, w.shape[1], taps)
+        columns = np.einsum("gmck,ngmp->ngcpk", weights, x.reshape(n, g, w.shape[0] // g, -1))
+        y = unpatch(columns.reshape(n, self.channels(w.shape), *win.out, *win.kernel), win)
+        return y if b is None else y + b.reshape(1, -1, *[1] * (x.ndim - 2))
+
+    samples = (
+        Sample([(1, 3, 4, 4), (3, 2, 3, 3), (2,)], {"strides": [2, 2]}),
+        Sample([(2, 4, 5, 3), (4, 5, 3, 3)], {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+        Sample([(2, 4, 5, 6), (4, 3, 2, 3), (6,)], {"group": 2, "dilations": [2, 1], "pads": [0, 1, 2, 0]}),
+        Sample([(2, 3, 5, 4), (3, 4, 3, 3), (4,)], {"auto_pad": "SAME_UPPER", "strides": [2, 3]}),
+        Sample([(2, 3, 5, 4), (3, 4, 4, 4)], {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),
+        Sample([(1, 2, 3, 3), (2, 2, 3, 3)], {"strides": [3, 2], "output_shape": [10, 8]}),
+        Sample([(2, 3, 4, 5), (3, 6, 1, 1), (6,)]),
+        Sample([(2, 3, 7), (3, 2, 4)], {"strides": [2], "auto_pad": "VALID"}),
+        Sample([(1, 2, 3, 4, 3), (2, 3, 2, 2, 2), (3,)], {"strides": [1, 2, 1]}),
+        Sample([(2, 6, 8, 8), (6, 1, 4, 4)], {"group": 6, "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    )
+    bad = (
+        Bad([(1, 3, 4, 4), (2, 3, 3, 3)]),
+        Bad([(1, 3, 4, 4), (3, 2, 3, 3), (3,)]),
+        Bad([(1, 3, 4, 4), (3, 2, 3, 3)], {"strides": [0, 1]}),
+        Bad([(1, 3, 4, 4), (3, 2, 3, 3)], {"pads": [3, 3, 3, 3]}),
+        Bad([(1, 3, 4, 4), (3, 2, 3, 3)], {"group": 2}),
+        Bad([(1, 3, 4, 4), (3, 2, 3, 3)], {"output_shape": [9]}),
+        Bad([(1, 3, 4, 4), (3, 2, 3, 3)], {"auto_pad": "SAME"}),
+    )

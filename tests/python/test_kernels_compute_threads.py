@@ -97,7 +97,7 @@ def test_same_bytes_for_any_number_of_threads(name: str) -> None:
     job = Job(get_engine(reproducible=True))
     CASES[name](job)
     expected = job.run_natively()
-    for threads in range(1, 9):
+    for threads in (1, 2, 3, 5, 8):
         result = job.run_threads(threads, repeat=2)
         assert result["statuses"] == [0]
         assert result["digests"] == [expected], f"{threads} threads"

@@ -84,7 +84,7 @@ class _Forward(_GroupNorm):
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
-        attrs = {"epsilon": float(self.epsilon), **self.grouping()}
+        attrs: dict[str, Any] = {"epsilon": float(self.epsilon), **self.grouping()}
         given = [douts[0] or "", ins[0], ins[1]]
         names = g.op("GroupNormalizationGrad", given, domain="ai.trainweb", n_outputs=3, **attrs)
         return [n if g.wants(name) else None for n, name in zip(names, ins, strict=True)]

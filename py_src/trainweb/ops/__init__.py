@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 
 FAMILIES = (
-    "elementwise", "logic", "activation", "trigonometry", "matmul", "conv", "conv_transpose", "pool", "reduce", "view",
-    "shape", "constant", "join", "slicing", "index", "norm", "group_norm", "softmax_loss", "random", "quantize",
-    "optim",
+    "elementwise", "logic", "activation", "trigonometry", "matmul", "einsum", "conv", "conv_transpose", "pool",
+    "reduce", "view", "shape", "constant", "join", "slicing", "index", "norm", "group_norm", "softmax_loss", "random",
+    "quantize", "optim",
 )  # fmt: skip
 
 

@@ -1,0 +1,228 @@
+"""Einstein summation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from string import ascii_letters
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ops.copies import strided_copy, transpose
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.matmul import lower_matmul
+from trainweb.ops.op import MANY, Bad, Op, Sample, Str, TensorType, contiguous_strides, register
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+
+ELLIPSIS = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A tensor and the label of each of its dims; no label twice."""
+
+    labels: str
+    buf: Buf
+
+    def size(self, labels: str) -> int:
+        """Elements of the dims of these labels."""
+        return prod(self.buf.shape[self.labels.index(label)] for label in labels)
+
+
+@register
+class Einsum(Op):
+    """Sums of products over labelled dims; each pair of operands, from the left, is one batched matrix product.
+
+    https://onnx.ai/onnx/operators/onnx__Einsum.html; labels as in numpy.einsum.
+    """
+
+    versions = (12, 28)
+    attrs = {"equation": Str(required=True)}
+    max_inputs = MANY
+    differentiable = range(MANY)
+    equation: str
+
+    def labels(self, ranks: list[int]) -> tuple[list[str], str]:
+        """Labels of every operand and of the output; the dims of an ellipsis get letters that are free."""
+        left, arrow, right = self.equation.replace(" ", "").partition("->")
+        terms = left.split(",")
+        if len(terms) != len(ranks):
+            raise self.error(f"equation {self.equation!r} has {len(terms)} operands, the node {len(ranks)}.")
+        used = {c for term in (*terms, right) for c in term.replace(ELLIPSIS, "")}
+        if not used <= set(ascii_letters) or any(term.count(ELLIPSIS) > 1 for term in (*terms, right)):
+            raise self.error(f"equation {self.equation!r} is malformed.")
+        widths = [rank - len(term.replace(ELLIPSIS, "")) for term, rank in zip(terms, ranks, strict=True)]
+        for term, rank, width in zip(terms, ranks, widths, strict=True):
+            if width < 0 or (width and ELLIPSIS not in term):
+                raise self.error(f"operand {term!r} of {self.equation!r} does not fit a tensor of rank {rank}.")
+        free = "".join(sorted(set(ascii_letters) - used))[: max(widths)]
+        if len(free) < max(widths):
+            raise self.unsupported("more labels than letters")
+        full = [t.replace(ELLIPSIS, free[len(free) - n :]) for t, n in zip(terms, widths, strict=True)]
+        if arrow:
+            out = right.replace(ELLIPSIS, free)
+        else:
+            joined = "".join(terms)
+            out = free + "".join(sorted(c for c in used if joined.count(c) == 1))
+        if len(set(out)) < len(out) or not set(out) <= {c for term in full for c in term}:
+            raise self.error(f"the output of {self.equation!r} must name labels of the operands, each once.")
+        return full, out
+
+    def sizes(self, terms: list[str], shapes: list[tuple[int, ...]]) -> dict[str, int]:
+        """Size of every label; only dims of an ellipsis broadcast."""
+        sizes: dict[str, int] = {}
+        for term, shape in zip(terms, shapes, strict=True):
+            for label, dim in zip(term, shape, strict=True):
+                known = sizes.setdefault(label, dim)
+                if known != dim and (label in self.equation or 1 not in (known, dim)):
+                    raise self.error(f"label {label!r} of {self.equation!r} has sizes {known} and {dim}.")
+                sizes[label] = dim if known == 1 else known
+        return sizes
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        self.need_float32(*inputs)
+        given = [t for t in inputs if t is not None]
+        terms, out = self.labels([t.rank for t in given])
+        sizes = self.sizes(terms, [t.shape for t in given])
+        return TensorType("float32", tuple(sizes[label] for label in out))
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
+        y = outs[0]
+        if y is None or not y.size:
+            return
+        labels, out = self.labels([len(x.shape) for x in ins])
+        sizes = self.sizes(labels, [x.shape for x in ins])
+        if 0 in sizes.values():
+            b.fill(y, 0.0)
+            return
+        terms = [self._distinct(b, term, x, sizes) for term, x in zip(labels, ins, strict=True)]
+        target = _Term(out, y)
+        while len(terms) > 1:
+            left, right, *rest = terms
+            kept = set(out).union(*(t.labels for t in rest))
+            terms = [self._contract(b, left, right, kept, None if rest else target), *rest]
+        result = self._sum_out(b, terms[0], set(out))
+        if result is not target:
+            self._order_into(b, target.buf, result, target.labels)
+
+    def _distinct(self, b: Builder, labels: str, x: Buf, sizes: dict[str, int]) -> _Term:
+        """The operand without dims that are broadcast, and with the diagonal of labels that stand twice."""
+        strides = dict.fromkeys(labels, 0)
+        for label, dim, step in zip(labels, x.shape, contiguous_strides(x.shape), strict=True):
+            if dim == sizes[label]:
+                strides[label] += step
+            else:
+                strides.pop(label, None)
+        once, dims = "".join(strides), [sizes[label] for label in strides]
+        if len(once) == len(labels) or prod(dims) == x.size:
+            return _Term(once, x.view(dims))
+        diagonal = b.temp("float32", dims)
+        strided_copy(b, diagonal, x, dims, contiguous_strides(dims), list(strides.values()))
+        return _Term(once, diagonal)
+
+    def _ordered(self, b: Builder, term: _Term, labels: str) -> _Term:
+        """The same tensor with its dims in another order."""
+        if term.labels == labels:
+            return term
+        moved = b.temp("float32", [term.size(label) for label in labels])
+        self._order_into(b, moved, term, labels)
+        return _Term(labels, moved)
+
+    def _order_into(self, b: Builder, y: Buf, term: _Term, labels: str) -> None:
+        transpose(b, y, term.buf, [term.labels.index(label) for label in labels])
+
+    def _sum_out(self, b: Builder, term: _Term, kept: set[str]) -> _Term:
+        """The sum over the labels that nobody needs any more."""
+        dropped = "".join(label for label in term.labels if label not in kept)
+        if not dropped:
+            return term
+        labels = "".join(label for label in term.labels if label in kept)
+        term = self._ordered(b, term, labels + dropped)
+        y = b.temp("float32", term.buf.shape[: len(labels)])
+        b.emit("reduce_f32", x=term.buf, y=y, outer=y.size, n=term.size(dropped), inner=1, op=0)
+        return _Term(labels, y)
+
+    def _contract(self, b: Builder, left: _Term, right: _Term, kept: set[str], target: _Term | None) -> _Term:
+        """Product of two operands, summed over the labels that both have and nobody else needs."""
+        left, right = (
+            self._sum_out(b, t, kept | set(other.labels)) for t, other in ((left, right), (right, left))
+        )
+        common = [label for label in left.labels if label in right.labels]
+        batch = "".join(label for label in common if label in kept)
+        inner = "".join(label for label in common if label not in kept)
+        rows = "".join(label for label in left.labels if label not in common)
+        columns = "".join(label for label in right.labels if label not in common)
+        left = self._ordered(b, left, batch + rows + inner)
+        right = self._ordered(b, right, batch + inner + columns)
+        labels, lead = batch + rows + columns, left.buf.shape[: len(batch)]
+        m, k, n = left.size(rows), left.size(inner), right.size(columns)
+        result = target if target is not None and target.labels == labels else None
+        if result is None:
+            dims = [t.size(label) for t, part in ((left, batch + rows), (right, columns)) for label in part]
+            result = _Term(labels, b.temp("float32", dims))
+        y = result.buf.view((*lead, m, n))
+        if inner:
+            lower_matmul(b, y, left.buf.view((*lead, m, k)), right.buf.view((*lead, k, n)))
+        else:
+            pair = [left.buf.view((*lead, m, 1)), right.buf.view((*lead, 1, n))]
+            b.elementwise([y], pair, lambda e, p, q: e.mul(p, q))
+        return result
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        terms, out = self.labels([g.rank(x) for x in ins])
+        shapes = [g.shape(x) for x in ins]
+        for label in {c for term in terms for c in term}:
+            dims = {shape[term.index(label)] for term, shape in zip(terms, shapes, strict=True) if label in term}
+            if 1 in dims and len(dims) > 1:
+                raise self.unsupported("the gradient of an operand that broadcasts")
+        return [
+            self._operand_gradient(g, ins, terms, out, k, douts[0] or "") if g.wants(x) else None
+            for k, x in enumerate(ins)
+        ]
+
+    def _operand_gradient(
+        self, g: GradientBuilder, ins: list[str], terms: list[str], out: str, k: int, dy: str
+    ) -> str:
+        """The output's gradient times the other operands, summed over what operand k does not have."""
+        mine = terms[k]
+        if len(set(mine)) < len(mine):
+            raise self.unsupported("the gradient of a diagonal")
+        others = [i for i in range(len(ins)) if i != k]
+        known = set(out).union(*(terms[i] for i in others))
+        equation = ",".join([out, *(terms[i] for i in others)]) + "->" + "".join(c for c in mine if c in known)
+        dx: str = g.op("Einsum", [dy, *(ins[i] for i in others)], equation=equation)
+        missing = [axis for axis, label in enumerate(mine) if label not in known]
+        return g.op("Expand", [g.unsqueeze(dx, missing), g.shape_of(ins[k])]) if missing else dx
+
+    def reference(self, *xs: Any) -> Any:
+        return np.einsum(self.equation, *xs)
+
+    samples = (
+        Sample([(2, 3), (3, 4)], {"equation": "ij,jk->ik"}),
+        Sample([(2, 3, 4, 5), (2, 3, 6, 5)], {"equation": "bhid,bhjd->bhij"}),
+        Sample([(2, 4, 3, 5), (2, 6, 3, 5)], {"equation": "bihd,bjhd->bhij"}),
+        Sample([(2, 3, 4), (2, 4, 5)], {"equation": "... i j, ... j k"}),
+        Sample([(2, 3, 4), (4, 5)], {"equation": "...i,ij->...j"}),
+        Sample([(3, 4), (2, 4), (3, 2)], {"equation": "ik,jk,ij->i"}),
+        Sample([(3,), (4,)], {"equation": "i,j->ji"}),
+        Sample([(3, 4), (3, 4)], {"equation": "ij,ij->"}),
+        Sample([(2, 3, 4)], {"equation": "ijk->kj"}),
+        Sample([(4, 4)], {"equation": "ii->i"}, grad=()),
+        Sample([(4, 4)], {"equation": "ii"}, grad=()),
+        Sample([(3, 4), (5, 3)], {"equation": "ij,ki"}),
+        Sample([(2, 1, 3), (1, 3, 2)], {"equation": "...ij,...jk->...ik"}, grad=()),
+        Sample([(0, 3), (3, 4)], {"equation": "ij,jk->ik"}, grad=()),
+        Sample([(2, 0), (0, 4)], {"equation": "ij,jk->ik"}, grad=()),
+    )
+    bad = (
+        Bad([(2, 3), (4, 4)], {"equation": "ij,jk->ik"}),
+        Bad([(2, 3), (3, 4)], {"equation": "ij->ij"}),
+        Bad([(2, 3)], {"equation": "ijk->ij"}),
+        Bad([(2, 3)], {"equation": "ij->ik"}),
+        Bad([(2, 3)], {"equation": "ij->ii"}),
+        Bad([(2, 3)], {"equation": "i1->i"}),
+    )

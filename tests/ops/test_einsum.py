@@ -1,0 +1,43 @@
+"""Einsum becomes the same plan as the products it spells."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.ops.op_runner import with_loss
+
+from trainweb.autodiff.gradient import build_gradients
+from trainweb.compiler.compile import compile_model
+from trainweb.engine import get_engine
+from trainweb.model.graph import Graph, Node, Value
+from trainweb.ops.op import TensorType
+
+SHAPE = (2, 6, 3, 8)
+
+
+def attention() -> Graph:
+    graph = Graph("attention", opsets={"": 17, "com.microsoft": 1})
+    graph.inputs = [Value(name, "float32", SHAPE) for name in "qkv"]
+    graph.nodes = [
+        Node("Einsum", ["q", "k"], ["s"], {"equation": "bihd,bjhd->bhij"}, name="scores"),
+        Node("Softmax", ["s"], ["p"], {"axis": -1}, name="softmax"),
+        Node("Einsum", ["p", "v"], ["y"], {"equation": "bhij,bjhd->bihd"}, name="values"),
+    ]
+    graph.outputs = [Value("y", "float32", SHAPE)]
+    return graph
+
+
+def kernels(graph: Graph, outputs: list[str]) -> list[str]:
+    feeds = {v.name: TensorType("float32", SHAPE) for v in graph.inputs}
+    plan = compile_model(graph, feeds, outputs, get_engine().description)
+    return [line.partition("(")[0] for line in plan.text]
+
+
+def test_attention_is_fused() -> None:
+    assert kernels(attention(), ["y"]) == ["attention_f32"]
+
+
+def test_its_gradient_is_fused() -> None:
+    graph = build_gradients(with_loss(attention(), [("y", np.ones(SHAPE, np.float32))]), "loss", list("qkv"))
+    used = kernels(graph, ["loss", *(f"{name}_grad" for name in "qkv")])
+    assert {"attention_f32", "attention_gradient_f32"} <= set(used)
+    assert not {"gemm_f32", "strided_copy", "softmax_f32"} & set(used)

@@ -170,6 +170,8 @@ class _CrossEntropy(Op):
     """What cross entropy and its gradient share: scores (N, C, d1, ...), labels (N, d1, ...)."""
 
     attrs = {"reduction": Str("mean"), "ignore_index": Int()}
+    from_log: ClassVar[int] = 0
+    """1: the scores are logarithms of probabilities already."""
     reduction: str
     ignore_index: int | None
 
@@ -192,9 +194,30 @@ class _CrossEntropy(Op):
         """Kernel arguments."""
         return {
             "n": scores[0], "c": scores[1], "inner": prod(scores[2:]), "label_size": LABEL_BYTES[labels.dtype],
-            "has_ignore": int(self.ignore_index is not None), "ignore_index": self.ignore_index or 0, "from_log": 0,
-            "reduction": REDUCTIONS[self.reduction],
+            "has_ignore": int(self.ignore_index is not None), "ignore_index": self.ignore_index or 0,
+            "from_log": self.from_log, "reduction": REDUCTIONS[self.reduction],
         }  # fmt: skip
+
+    def loss_attrs(self) -> dict[str, Any]:
+        """Attributes of the gradient."""
+        ignored = {} if self.ignore_index is None else {"ignore_index": self.ignore_index}
+        return {"reduction": self.reduction, **ignored}
+
+    def loss_of(self, log_prob: Any, labels: Any, weights: Any) -> Any:
+        """Reference loss."""
+        clipped, w = self.weights_of(labels, log_prob.shape[1], weights)
+        losses = -np.take_along_axis(log_prob, np.expand_dims(clipped, 1), axis=1).squeeze(1) * w
+        if self.reduction == "none":
+            return losses
+        return losses.sum() / w.sum() if self.reduction == "mean" and w.sum() else losses.sum()
+
+    def slope(self, dy: Any, shape: tuple[int, ...], labels: Any, weights: Any) -> tuple[Any, Any]:
+        """Reference: one at each label, and the weight of each position times dY."""
+        clipped, w = self.weights_of(labels, shape[1], weights)
+        onehot = np.zeros(shape)
+        np.put_along_axis(onehot, np.expand_dims(clipped, 1), 1.0, axis=1)
+        scale = w * dy / (w.sum() if self.reduction == "mean" and w.sum() else 1.0)
+        return onehot, np.expand_dims(scale, 1)
 
     def weights_of(self, labels: Any, classes: int, weights: Any) -> tuple[Any, Any]:
         """(clipped labels, weight of each position) for the reference."""
@@ -241,22 +264,13 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
         log_prob = g.extra_output(1, "_log_prob")
         if len(douts) > 1 and douts[1]:
             raise self.unsupported("the gradient of the log_prob output")
-        attrs: dict[str, Any] = {"reduction": self.reduction}
-        if self.ignore_index is not None:
-            attrs["ignore_index"] = self.ignore_index
-        weights = ins[2:3] if len(ins) > 2 and ins[2] else []
-        dx = g.op("SoftmaxCrossEntropyLossGrad", [douts[0] or "", log_prob, ins[1], *weights], domain=MS, **attrs)
+        given = [douts[0] or "", log_prob, *ins[1:]]
+        dx = g.op("SoftmaxCrossEntropyLossGrad", given, domain=MS, **self.loss_attrs())
         return [dx, *[None] * (len(ins) - 1)]
 
     def reference(self, scores: Any, labels: Any, weights: Any = None) -> tuple[Any, Any]:
         log_prob = softmax_log(scores)
-        clipped, w = self.weights_of(labels, scores.shape[1], weights)
-        picked = np.take_along_axis(log_prob, np.expand_dims(clipped, 1), axis=1).squeeze(1)
-        losses = -picked * w
-        if self.reduction == "none":
-            return losses, log_prob
-        total = losses.sum()
-        return (total / w.sum() if self.reduction == "mean" and w.sum() else total), log_prob
+        return self.loss_of(log_prob, labels, weights), log_prob
 
     samples = (
         Sample([(4, 5), i64([0, 4, 2, 2])], outputs=1),
@@ -295,11 +309,84 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
             )  # fmt: skip
 
     def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None, bias: Any = None) -> Any:
-        clipped, w = self.weights_of(labels, log_prob.shape[1], weights)
-        onehot = np.zeros_like(log_prob)
-        np.put_along_axis(onehot, np.expand_dims(clipped, 1), 1.0, axis=1)
-        scale = w * dy / (w.sum() if self.reduction == "mean" and w.sum() else 1.0)
-        return (np.exp(log_prob) - onehot) * np.expand_dims(scale, 1)
+        onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
+        return (np.exp(log_prob) - onehot) * scale
+
+    samples = (
+        Sample([(), (4, 5), i64([0, 4, 2, 2])]),
+        Sample([(4,), (4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}),
+    )
+    bad = (Bad([(), (4, 5), i64([0, 1])]),)
+
+
+@register
+class NegativeLogLikelihoodLoss(_CrossEntropy):
+    """-log_prob[label] of (N, C, ...). https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
+
+    Where every label is ignored the mean is 0, as that of SoftmaxCrossEntropyLoss.
+    """
+
+    versions = (12, 13, 22)
+    min_inputs, max_inputs = 2, 3
+    differentiable = (0,)
+    from_log = 1
+
+    def infer(self, log_prob: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
+        self.check(log_prob, labels, weights)
+        return TensorType("float32", labels.shape if self.reduction == "none" else ())
+
+    def lower(self, b: Builder, outs: list[Buf | None], log_prob: Buf, labels: Buf, weights: Buf | None) -> None:
+        if outs[0] is not None:
+            b.check_labels(labels, log_prob.shape[1], self.ignore_index)
+            b.emit(
+                "cross_entropy_f32", scores=log_prob, labels=labels, weights=weights, loss=outs[0],
+                **self.sizes(log_prob.shape, labels),
+            )  # fmt: skip
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        given = [douts[0] or "", *ins]
+        dx = g.op("NegativeLogLikelihoodLossGrad", given, domain="ai.trainweb", **self.loss_attrs())
+        return [dx, *[None] * (len(ins) - 1)]
+
+    def reference(self, log_prob: Any, labels: Any, weights: Any = None) -> Any:
+        return self.loss_of(log_prob, labels, weights)
+
+    samples = (
+        Sample([(4, 5), i64([0, 4, 2, 2])]),
+        Sample([(4, 5), i32([0, 4, -1, 2])], {"reduction": "sum", "ignore_index": -1}),
+        Sample([(2, 3, 4), i64([[0, 1, 2, 0], [1, 2, 0, 1]]), f32([0.5, 1.0, 2.0])], grad=[0]),
+        Sample([(4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}),
+    )
+    bad = (Bad([(4, 5), i64([0, 1])]), Bad([(4, 5), i64([0, 1, 2, 3])], {"reduction": "max"}))
+
+
+@register
+class NegativeLogLikelihoodLossGrad(_CrossEntropy):
+    """-onehot(label) * weight * dY / D from (dY, log_prob, labels, weights) (ai.trainweb); D as in cross entropy."""
+
+    domain = "ai.trainweb"
+    min_inputs, max_inputs = 3, 4
+    from_log = 1
+
+    def infer(self, dy: TensorType, log_prob: TensorType, labels: TensorType,
+              weights: TensorType | None) -> TensorType:  # fmt: skip
+        self.check(log_prob, labels, weights)
+        return TensorType("float32", log_prob.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, log_prob: Buf, labels: Buf,
+              weights: Buf | None) -> None:  # fmt: skip
+        if outs[0] is not None:
+            b.check_labels(labels, log_prob.shape[1], self.ignore_index)
+            b.emit(
+                "cross_entropy_grad_f32", dy=dy, labels=labels, weights=weights, dx=outs[0],
+                **self.sizes(log_prob.shape, labels),
+            )  # fmt: skip
+
+    def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None) -> Any:
+        onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
+        return -onehot * scale
 
     samples = (
         Sample([(), (4, 5), i64([0, 4, 2, 2])]),

@@ -32,7 +32,7 @@ NUMERIC = 5e-3
 """Against central differences of a float32 forward, as their recorder states."""
 
 UNSUPPORTED = {
-    "resize_linear", "resize_nearest", "lstm_minimal_inputs", "lstm_all_inputs",
+    "lstm_minimal_inputs", "lstm_all_inputs",
     "lstm_bias_no_state", "lstm_sequence_output_only", "lstm_reverse", "lstm_bidirectional",
     "gru_minimal_inputs", "gru_all_inputs", "gru_linear_before_reset", "rnn",
 }  # fmt: skip

@@ -6,8 +6,8 @@ from importlib import import_module
 
 FAMILIES = (
     "elementwise", "logic", "activation", "trigonometry", "matmul", "einsum", "conv", "conv_transpose", "pool",
-    "reduce", "view", "shape", "constant", "join", "slicing", "index", "norm", "group_norm", "softmax_loss", "random",
-    "quantize", "optim",
+    "resize", "reduce", "view", "shape", "constant", "join", "slicing", "index", "norm", "group_norm", "softmax_loss",
+    "random", "quantize", "optim",
 )  # fmt: skip
 
 

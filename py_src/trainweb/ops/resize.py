@@ -1,0 +1,237 @@
+"""Resizing of images and other grids by interpolation."""
+
+from __future__ import annotations
+
+from math import ceil, floor, prod
+from typing import TYPE_CHECKING, Any, cast
+
+from trainweb.ops.arguments import checked, integers, numbers
+from trainweb.ops.copies import gather_axis
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i64
+from trainweb.ops.matmul import lower_matmul
+from trainweb.ops.op import Bad, Float, Int, Ints, Op, Sample, Str, TensorType, register
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.model.graph import Dim
+
+COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+POLICIES = ("stretch", "not_larger", "not_smaller")
+RADIUS = {"linear": 1, "cubic": 2}
+"""How far an element reaches, in elements of the input."""
+
+
+@register
+class Resize(Op):
+    """Interpolation to another size, one axis after the other. https://onnx.ai/onnx/operators/onnx__Resize.html
+
+    Along an axis the result is a product with a matrix of weights (linear and cubic), or a choice of slices (nearest).
+    """
+
+    versions = (11, 13, 18, 19)
+    attrs = {
+        "antialias": Int(0), "axes": Ints(), "coordinate_transformation_mode": Str("half_pixel"),
+        "cubic_coeff_a": Float(-0.75), "exclude_outside": Int(0), "extrapolation_value": Float(0.0),
+        "keep_aspect_ratio_policy": Str("stretch"), "mode": Str("nearest"), "nearest_mode": Str("round_prefer_floor"),
+    }  # fmt: skip
+    min_inputs, max_inputs = 1, 4
+    differentiable = (0,)
+    static_inputs = (1, 2, 3)
+    antialias: int
+    axes: tuple[int, ...] | None
+    coordinate_transformation_mode: str
+    cubic_coeff_a: float
+    exclude_outside: int
+    keep_aspect_ratio_policy: str
+    mode: str
+    nearest_mode: str
+
+    def scaled(
+        self, x: tuple[int, ...], scales: TensorType | None, sizes: TensorType | None
+    ) -> dict[int, tuple[int, float]]:
+        """Size and scale of every axis that is resized."""
+        for name, allowed in (
+            ("mode", ("nearest", *RADIUS)), ("coordinate_transformation_mode", (*COORDINATES, "tf_crop_and_resize")),
+            ("nearest_mode", ROUNDINGS), ("keep_aspect_ratio_policy", POLICIES),
+        ):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise self.error(f"{name} {getattr(self, name)!r} is none of {', '.join(allowed)}.")
+        if self.coordinate_transformation_mode == "tf_crop_and_resize":
+            raise self.unsupported("coordinate_transformation_mode tf_crop_and_resize")
+        if self.antialias and self.mode == "nearest":
+            raise self.error("antialias is for modes linear and cubic.")
+        axes = [self.axis_of(a, len(x)) for a in (range(len(x)) if self.axes is None else self.axes)]
+        factors = numbers(self, scales, "scales") if scales is not None and scales.size else ()
+        target = integers(self, sizes, "sizes") if sizes is not None and sizes.size else ()
+        given = factors or target
+        if bool(factors) == bool(target) or len(given) != len(axes) or min(given, default=1) <= 0:
+            raise self.error(f"it needs positive scales or sizes, not both, for {len(axes)} axes.")
+        if factors:
+            found = {a: (floor(x[a] * f), float(f)) for a, f in zip(axes, factors, strict=True)}
+        else:
+            ratios = {a: n / x[a] if x[a] else 1.0 for a, n in zip(axes, target, strict=True)}
+            found = {a: (n, ratios[a]) for a, n in zip(axes, target, strict=True)}
+            if self.keep_aspect_ratio_policy != "stretch":
+                ratio = (min if self.keep_aspect_ratio_policy == "not_larger" else max)(ratios.values())
+                found = {a: (floor(x[a] * ratio + 0.5), ratio) for a in axes}
+        return {a: (n, f) for a, (n, f) in sorted(found.items()) if n != x[a] or f != 1}
+
+    def source(self, i: int, n_in: int, n_out: int, scale: float) -> float:
+        """Where in the input the output's element `i` lies."""
+        mode = self.coordinate_transformation_mode
+        if mode == "align_corners":
+            return i * (n_in - 1) / (n_out - 1) if n_out > 1 else 0.0
+        if mode == "asymmetric":
+            return i / scale
+        if mode == "pytorch_half_pixel" and n_out == 1:
+            return 0.0
+        offset = n_in / 2 * (1 - n_out / (n_in * scale)) if mode == "half_pixel_symmetric" else 0.0
+        return offset + (i + 0.5) / scale - 0.5
+
+    def nearest(self, n_in: int, n_out: int, scale: float) -> list[int]:
+        """The input's element for each of the output, of mode nearest."""
+        def rounded(x: float) -> int:
+            if self.nearest_mode == "floor":
+                return floor(x)
+            if self.nearest_mode == "ceil":
+                return ceil(x)
+            return ceil(x - 0.5) if self.nearest_mode == "round_prefer_floor" else floor(x + 0.5)
+
+        return [min(max(rounded(self.source(i, n_in, n_out, scale)), 0), n_in - 1) for i in range(n_out)]
+
+    def weights(self, n_in: int, n_out: int, scale: float) -> list[list[float]]:
+        """Weights of the input's elements for each of the output: (n_out, n_in)."""
+        if self.mode == "nearest":
+            return [[float(k == j) for k in range(n_in)] for j in self.nearest(n_in, n_out, scale)]
+        stretch = max(1.0, 1 / scale) if self.antialias else 1.0
+        reach = RADIUS[self.mode] * stretch
+        matrix = []
+        for i in range(n_out):
+            x = self.source(i, n_in, n_out, scale)
+            taps = [(j, self._kernel(abs(j - x) / stretch)) for j in range(floor(x - reach), ceil(x + reach) + 1)]
+            if self.exclude_outside:
+                taps = [(j, w) for j, w in taps if 0 <= j < n_in]
+            total = sum(w for _, w in taps) or 1.0
+            row = [0.0] * n_in
+            for j, w in taps:
+                row[min(max(j, 0), n_in - 1)] += w / total
+            matrix.append(row)
+        return matrix
+
+    def _kernel(self, x: float) -> float:
+        """Weight at a distance; the cubic one is that of R. Keys (1981)."""
+        if self.mode == "linear":
+            return max(0.0, 1 - x)
+        a = self.cubic_coeff_a
+        if x <= 1:
+            return ((a + 2) * x - (a + 3)) * x * x + 1
+        return ((x - 5) * x + 8) * x * a - 4 * a if x < 2 else 0.0
+
+    def infer(
+        self, x: TensorType, roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
+    ) -> TensorType:
+        self.need_float32(x)
+        scaled = self.scaled(x.shape, scales, sizes)
+        if any(not x.shape[a] and n for a, (n, _) in scaled.items()):
+            raise self.error(f"X of shape {list(x.shape)} has nothing to interpolate.")
+        return checked(self, "float32", [scaled[a][0] if a in scaled else n for a, n in enumerate(x.shape)])
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, _roi: Buf | None, *given: Buf | None) -> None:
+        y = outs[0]
+        if y is None or not y.size:
+            return
+        scaled = self.scaled(x.shape, *(None if t is None else TensorType(t.dtype, t.shape, t.value) for t in given))
+        if not scaled:
+            b.copy(y, x)
+        for k, (axis, (n, scale)) in enumerate(scaled.items(), 1):
+            n_in, lead, rest = x.shape[axis], prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
+            out = y if k == len(scaled) else b.temp("float32", (*x.shape[:axis], n, *x.shape[axis + 1 :]))
+            if self.mode == "nearest":
+                gather_axis(b, out, x, b.constant("int64", (n,), self.nearest(n_in, n, scale)), axis)
+            else:
+                weights = b.constant("float32", (n, n_in), [w for row in self.weights(n_in, n, scale) for w in row])
+                if rest == 1:
+                    lower_matmul(b, out.view((lead, n)), x.view((lead, n_in)), weights, trans_b=True)
+                else:
+                    lower_matmul(b, out.view((lead, n, rest)), weights, x.view((lead, n_in, rest)))
+            x = out
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        shape, sizes, dx = g.shape(ins[0]), list(g.shape(outs[0])), douts[0] or ""
+        scaled = self._scaled_back(g, ins, shape, sizes)
+        if not all(isinstance(d, int) for k in scaled for d in (*shape[k:], *sizes[k:])):
+            raise self.unsupported("the gradient along axes of symbolic sizes")
+        for axis, (n, scale) in reversed(scaled.items()):
+            sizes[axis] = n_in = cast(int, shape[axis])
+            dx = self._axis_gradient(g, dx, (n_in, n, prod(cast("list[int]", sizes[axis + 1 :]))), scale)
+        return [g.reshape_like(dx, ins[0]) if scaled else dx, *[None] * (len(ins) - 1)]
+
+    def _scaled_back(
+        self, g: GradientBuilder, ins: list[str], shape: Sequence[Dim], sizes: Sequence[Dim]
+    ) -> dict[int, tuple[int, float]]:
+        """What `scaled` gives, where sizes that are not resized, as that of the batch, may be symbolic."""
+        given = [g.is_constant(name) if name else None for name in [*ins, "", ""][2:4]]
+        if all(t is None or not t.size for t in given) and self.keep_aspect_ratio_policy == "stretch":
+            # Computed from shapes: what they came to stands in the output's shape.
+            return {
+                a: (n, n / n_in) for a, (n, n_in) in enumerate(zip(sizes, shape, strict=True))
+                if isinstance(n, int) and isinstance(n_in, int) and n != n_in
+            }  # fmt: skip
+        types = [None if t is None else TensorType(t.dtype, t.shape, t.values()) for t in given]
+        # A symbolic axis of scale 1 keeps the size that stands for it here.
+        return self.scaled(tuple(d if isinstance(d, int) else 1 for d in shape), *types)
+
+    def _axis_gradient(self, g: GradientBuilder, dy: str, sizes: tuple[int, int, int], scale: float) -> str:
+        """Gradient (-1, n_in, rest) of an input from that of its outputs, (-1, n, rest)."""
+        n_in, n, rest = sizes
+        weights = self.weights(n_in, n, scale)
+        flat = g.op("Reshape", [dy, self._shape(g, (-1, n) if rest == 1 else (-1, n, rest))])
+        if rest == 1:
+            by_output = g.constant("float32", (n, n_in), [w for row in weights for w in row])
+            dx: str = g.op("MatMul", [flat, by_output])
+            return dx
+        by_input = g.constant("float32", (n_in, n), [row[j] for j in range(n_in) for row in weights])
+        dx = g.op("MatMul", [by_input, flat])
+        return dx
+
+    @staticmethod
+    def _shape(g: GradientBuilder, shape: Sequence[int]) -> str:
+        return g.constant("int64", (len(shape),), shape)
+
+    def reference(self, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+        types = [
+            None if v is None else TensorType(dtype, v.shape, tuple(v.tolist()))
+            for dtype, v in (("float32", scales), ("int64", sizes))
+        ]
+        for axis, (n, scale) in self.scaled(x.shape, *types).items():
+            weights = np.array(self.weights(x.shape[axis], n, scale))
+            x = np.moveaxis(np.tensordot(weights, x, (1, axis)), 0, axis)
+        return x
+
+    samples = (
+        Sample([(1, 2, 3, 3), None, f32([1, 1, 2, 2])], {"mode": "nearest"}),
+        Sample([(2, 2, 3, 4), None, f32([1, 1, 2, 2])], {"mode": "linear"}),
+        Sample([(1, 2, 5, 4), None, None, i64([1, 2, 3, 7])],
+               {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+        Sample([(1, 2, 5, 6), None, f32([1, 1, 0.6, 1.5])], {"mode": "cubic"}),
+        Sample([(1, 2, 8, 9), None, None, i64([4, 5])], {"mode": "linear", "antialias": 1, "axes": [2, 3]}, opset=18),
+        Sample([(2, 3, 5), None, f32([1, 1, 1.4])],
+               {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}),
+        Sample([(1, 1, 2, 3, 2), None, f32([1, 1, 2, 1, 3])],
+               {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}),
+        Sample([(1, 2, 4, 4), None, f32([1, 1, 1, 1])]),
+    )  # fmt: skip
+    bad = (
+        Bad([(1, 2, 3, 3), None, f32([1, 1, 2])]),
+        Bad([(1, 2, 3, 3), None, f32([1, 1, 2, -2])]),
+        Bad([(1, 2, 3, 3), None, f32([1, 1, 2, 2])], {"mode": "bilinear"}),
+        Bad([(1, 2, 3, 3), None, f32([1, 1, 2, 2]), i64([1, 2, 6, 6])]),
+        Bad([(1, 2, 3, 3)]),
+    )

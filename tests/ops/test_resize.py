@@ -1,0 +1,83 @@
+"""Resize against ONNX's reference implementation, in all its modes."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import trainweb
+
+COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+X = np.random.default_rng(0).standard_normal((1, 2, 6, 8)).astype(np.float32)
+TARGETS: list[dict[str, Any]] = [
+    {"scales": [1.0, 1.0, 2.0, 3.0]}, {"scales": [1.0, 1.0, 0.7, 1.6]}, {"scales": [1.0, 1.0, 0.5, 0.25]},
+    {"sizes": [1, 2, 9, 3]}, {"sizes": [1, 2, 2, 12]},
+]  # fmt: skip
+
+
+def model(target: dict[str, Any], opset: int = 19, **attrs: Any) -> onnx.ModelProto:
+    kinds = {"scales": onnx.TensorProto.FLOAT, "sizes": onnx.TensorProto.INT64}
+    constants = [onnx.helper.make_tensor(name, kinds[name], [len(values)], values) for name, values in target.items()]
+    node = onnx.helper.make_node("Resize", ["x", "", *(n if n in target else "" for n in kinds)], ["y"], **attrs)
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, X.shape)
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    graph = onnx.helper.make_graph([node], "g", [x], [y], constants)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=9)
+
+
+def run(m: onnx.ModelProto) -> np.ndarray:
+    session = trainweb.InferenceSession(m.SerializeToString())
+    try:
+        result: np.ndarray = session.run(["y"], {"x": X})[0]
+    finally:
+        session.release()
+    return result
+
+
+def compare(m: onnx.ModelProto) -> None:
+    actual = run(m)
+    expected = ReferenceEvaluator(m).run(None, {"x": X})[0]
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-6)
+
+
+def whole(target: dict[str, Any]) -> bool:
+    """Whether scales make whole sizes."""
+    return all(float(n * f).is_integer() for n, f in zip(X.shape, target.get("scales", ()), strict=False))
+
+
+@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_modes(coordinates: str, target: dict[str, Any]) -> None:
+    if coordinates == "align_corners" and not whole(target):  # the reference aligns where the corners would have been
+        y = run(model(target, mode="linear", coordinate_transformation_mode=coordinates))
+        np.testing.assert_allclose(y[..., :: y.shape[2] - 1, :: y.shape[3] - 1], X[..., ::5, ::7], rtol=1e-6)
+        return
+    for rounding in ROUNDINGS:
+        compare(model(target, mode="nearest", nearest_mode=rounding, coordinate_transformation_mode=coordinates))
+    for mode, exclude in product(("linear", "cubic"), (0, 1)):
+        compare(model(target, mode=mode, exclude_outside=exclude, coordinate_transformation_mode=coordinates))
+    compare(model(target, mode="cubic", cubic_coeff_a=-0.5, coordinate_transformation_mode=coordinates))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_antialias(mode: str, target: dict[str, Any]) -> None:
+    for exclude in (0, 1):
+        compare(model(target, mode=mode, antialias=1, exclude_outside=exclude))
+
+
+@pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
+def test_sizes_of_some_axes(policy: str) -> None:
+    compare(model({"sizes": [9, 4]}, mode="linear", axes=[3, 2], keep_aspect_ratio_policy=policy))
+
+
+def test_tf_crop_and_resize_is_refused() -> None:
+    with pytest.raises(trainweb.errors.UnsupportedError, match="tf_crop_and_resize"):
+        compare(model(TARGETS[0], mode="linear", coordinate_transformation_mode="tf_crop_and_resize"))

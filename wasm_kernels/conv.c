@@ -6,7 +6,6 @@
 #include "conv_direct.h"
 #include "parallel.h"
 #include "tile.h"
-#include "winograd.h"
 
 /* ---- the workspace ---- */
 
@@ -548,14 +547,6 @@ void merge_pointwise_axes(conv_axis axis[3]) {
 /* ---- kernels ---- */
 
 int32_t kernel_conv_f32(const conv_f32_args *a) {
-    winograd_shape shape = {a->stride[1], a->c, a->m, a->out[1], a->out[2], a->pad[1], a->pad[2], false};
-    if (IS_PLAIN_3X3(a) && winograd_suits(&shape)) {
-        winograd_conv conv = {a->stride[1], a->n, a->c, a->m, a->size[1], a->size[2], a->out[1], a->out[2], a->pad[1], a->pad[2],
-                              a->x, a->w, a->bias, 9 * a->c, 9, false, a->accumulate != 0, a->activation == 1,
-                              a->y, a->transformed};
-        winograd_convolve(&conv);
-        return TW_OK;
-    }
     int32_t cg = a->c / a->groups, mg = a->m / a->groups, taps = a->kernel[1] * a->kernel[2];
     if (IS_PLANAR(a) && direct_suits(cg, mg, a->kernel + 1, a->stride[1], a->out[2])) {
         direct_conv conv = {a->n, a->groups, cg, mg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},
@@ -606,14 +597,6 @@ static void order_weights(const void *args, int32_t channel) {
 }
 
 int32_t kernel_conv_data_gradient_f32(const conv_data_gradient_f32_args *a) {
-    winograd_shape shape = {a->stride[1], a->m, a->c, a->size[1], a->size[2], a->pad[1], a->pad[2], true};
-    if (IS_PLAIN_3X3(a) && winograd_suits(&shape)) {
-        winograd_conv conv = {a->stride[1], a->n, a->m, a->c, a->out[1], a->out[2], a->size[1], a->size[2], a->pad[1],
-                              a->pad[2], a->dy, a->w, a->bias, 9, 9 * a->c, true, a->accumulate != 0,
-                              a->activation == 1, a->dx, a->transformed};
-        winograd_convolve(&conv);
-        return TW_OK;
-    }
     int32_t cg = a->c / a->groups, mg = a->m / a->groups, taps = a->kernel[1] * a->kernel[2];
     if (IS_PLANAR(a) && direct_suits(mg, cg, a->kernel + 1, a->stride[1], a->size[2])) {
         direct_conv conv = {a->n, a->groups, mg, cg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},
@@ -622,7 +605,7 @@ int32_t kernel_conv_data_gradient_f32(const conv_data_gradient_f32_args *a) {
         direct_convolve(&conv);
         return TW_OK;
     }
-    conv_pass p = {.x = a->dy, .w = a->transformed, .bias = a->bias, .y = a->dx, .n = a->n, .groups = a->groups,
+    conv_pass p = {.x = a->dy, .w = a->ordered, .bias = a->bias, .y = a->dx, .n = a->n, .groups = a->groups,
                    .in_channels = a->m / a->groups, .out_channels = a->c / a->groups, .gradient = true,
                    .accumulate = a->accumulate != 0, .relu = a->activation == 1};
     for (int32_t i = 0; i < 3; i++) {
@@ -633,7 +616,7 @@ int32_t kernel_conv_data_gradient_f32(const conv_data_gradient_f32_args *a) {
         p.classes[i] = min_i32(a->stride[i], a->size[i]);
         p.axis[i] = gradient_axis(0, a->size[i], a->out[i], a->kernel[i], a->stride[i], a->dilation[i], a->pad[i]);
     }
-    weight_order order = {&p, a->w, a->transformed};
+    weight_order order = {&p, a->w, a->ordered};
     parallel_for(order_weights, &order, a->c);
     if (n_classes(&p) == 1) {
         p.gradient = false;

@@ -35,10 +35,6 @@ typedef struct {
     ((a)->kernel[0] == 1 && (a)->size[0] == 1 && (a)->out[0] == 1 && (a)->pad[0] == 0 && (a)->stride[0] == 1 &&        \
      (a)->stride[1] == (a)->stride[2] && (a)->dilation[0] == 1 && (a)->dilation[1] == 1 && (a)->dilation[2] == 1)
 
-/* What Winograd's method takes. kernels.def sizes its scratch by the same conditions: no stricter ones. */
-#define IS_PLAIN_3X3(a)                                                                                                \
-    (IS_PLANAR(a) && (a)->groups == 1 && (a)->kernel[1] == 3 && (a)->kernel[2] == 3 && (a)->stride[1] <= 2)
-
 TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
 /* Axes that only enumerate positions become one: no strip is then cut at the end of a row. */
@@ -70,6 +66,9 @@ TW_INLINE void copy_line(const float *line, const int32_t step, float *out, int3
     }
     for (; i < hi; i++) out[i] = line[i * step];
 }
+
+/* db[m] (+)= sum over images and positions of dy[n, m, volume]. */
+void channel_sums(const float *dy, float *db, int32_t n, int32_t m, int32_t volume, bool accumulate);
 
 /* `x` is the first plane of the box's image and group. */
 void gather_box(const conv_layout *layout, const conv_box *box, const float *x, float *out);

@@ -5,7 +5,6 @@
 #include "conv_direct.h"
 #include "parallel.h"
 #include "tile.h"
-#include "winograd.h"
 
 typedef struct {
     const conv_weight_gradient_f32_args *a;
@@ -256,9 +255,16 @@ static void weight_pair(const void *args, int32_t pair) {
 
 /* ---- bias ---- */
 
+typedef struct {
+    const float *dy;
+    float *db;
+    int32_t n, m, volume;
+    bool accumulate;
+} bias_task;
+
 static void bias_chunk(const void *args, int32_t m) {
-    const conv_weight_gradient_f32_args *a = args;
-    int32_t volume = volume_of(a->out);
+    const bias_task *a = args;
+    int32_t volume = a->volume;
     float sum = 0;
     for (int32_t n = 0; n < a->n; n++) {
         const float *dy = a->dy + (n * a->m + m) * volume;
@@ -272,6 +278,11 @@ static void bias_chunk(const void *args, int32_t m) {
         sum += image;
     }
     a->db[m] = a->accumulate ? a->db[m] + sum : sum;
+}
+
+void channel_sums(const float *dy, float *db, int32_t n, int32_t m, int32_t volume, bool accumulate) {
+    bias_task task = {dy, db, n, m, volume, accumulate};
+    parallel_for(bias_chunk, &task, m);
 }
 
 /* ---- the kernel ---- */
@@ -326,14 +337,7 @@ static bool choose_blocks(weight_pass *p) {
 }
 
 int32_t kernel_conv_weight_gradient_f32(const conv_weight_gradient_f32_args *a) {
-    if (a->db) parallel_for(bias_chunk, a, a->m);
-    winograd_shape shape = {a->stride[1], a->c, a->m, a->out[1], a->out[2], a->pad[1], a->pad[2], false};
-    if (a->n && IS_PLAIN_3X3(a) && winograd_suits(&shape)) {
-        winograd_gradient gradient = {a->stride[1], a->n, a->c, a->m, a->size[1], a->size[2], a->out[1], a->out[2], a->pad[1],
-                                      a->pad[2], a->x, a->dy, a->accumulate != 0, a->dw, a->partial};
-        winograd_weight_gradient(&gradient);
-        return TW_OK;
-    }
+    if (a->db) channel_sums(a->dy, a->db, a->n, a->m, volume_of(a->out), a->accumulate != 0);
     int32_t cg = a->c / a->groups, mg = a->m / a->groups;
     if (IS_PLANAR(a) && direct_suits(cg, mg, a->kernel + 1, a->stride[1], a->out[2])) {
         direct_gradient gradient = {a->n, a->groups, cg, mg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},

@@ -6,18 +6,20 @@
    stride 1 with two taps: three taps of which the first is zero, so that point 0 has no part. The third needs no transform,
    and all its products share one weight. That makes 9 products an axis, 81 a tile instead of 144, with 6x6 different
    weights. The gradient by the data has the same shape: its even outputs come from two taps, its odd ones from one. */
-#include "winograd.h"
-
+#include "conv.h"
 #include "parallel.h"
 #include "tile.h"
 
-enum { TILE = 4, MAX_POINTS = 9, WEIGHTS = 6 };
+enum { TILE = 4, MAX_POINTS = 9, WEIGHTS = 6, WINOGRAD_POINTS = 36 };
+/* Floats between the planes of one weight each: without them, planes of a power of two meet in one set of the cache. */
+enum { WINOGRAD_PADDING = 16 };
+/* Partial sums of the weight gradient; kernels.def sizes its scratch by these. */
+enum { WINOGRAD_GROUPS = 8, WINOGRAD_PARTIAL_FLOATS = 1 << 20 };
 /* What is transformed: sources of stride 1 and 2; sources of the data gradient of stride 2 whose tiles begin with an even or
    an odd output; gradients of the outputs of stride 1 and 2, for the gradient by the weights. */
 enum { PLAIN, STRIDED, BACK_EVEN, BACK_ODD, OUTPUT, STRIDED_OUTPUT };
 #define ROOT 1.41421356237309505f
 
-TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 TW_INLINE int32_t ceil4(int32_t n) { return (n + 3) & ~3; }
 TW_INLINE f32x4 scaled(float a, f32x4 x) { return mul4(splat(a), x); }
 TW_INLINE f32x4 scaled_add(float a, f32x4 x, f32x4 y) { return madd(splat(a), x, y); }
@@ -376,24 +378,17 @@ static int32_t tiles_per_block(int32_t channels, int32_t points, int32_t floats)
     return max_i32(MIN_TILES, min_i32(MAX_TILES, floats / (points * points * ceil4(channels))));
 }
 
-/* ---- convolution ---- */
-
-typedef struct {
-    const winograd_conv *conv;
-    int32_t kind, points, tiles_y, tiles_x;
-    int32_t pad_y, pad_x; /* how far before its plane the first tile begins */
-    tile_split split;
-} conv_pass;
+/* ---- weights ---- */
 
 /* Weights u[weight][panel of 8 channels m][c][8]; a last panel of 4 or fewer has [c][4]. */
-TW_INLINE void transform_weights(const bool strided, const winograd_conv *conv, int32_t chunk) {
-    int32_t c4 = ceil4(conv->c), m0 = 4 * chunk, weight_stride = c4 * ceil4(conv->m) + WINOGRAD_PADDING;
-    int32_t width = ceil4(conv->m) - (m0 & ~7) >= 8 ? 8 : 4;
+TW_INLINE void transform_weights(const bool strided, const winograd_weights_f32_args *a, int32_t chunk) {
+    int32_t c4 = ceil4(a->c), m0 = 4 * chunk, weight_stride = c4 * ceil4(a->m) + WINOGRAD_PADDING;
+    int32_t width = ceil4(a->m) - (m0 & ~7) >= 8 ? 8 : 4;
     for (int32_t c = 0; c < c4; c++) {
         float lanes[9][4] = {{0}};
-        for (int32_t i = 0; c < conv->c && i < 4 && m0 + i < conv->m; i++) {
-            const float *g = conv->g + (m0 + i) * conv->g_m + c * conv->g_c;
-            for (int32_t t = 0; t < 9; t++) lanes[t][i] = g[conv->flipped ? 8 - t : t];
+        for (int32_t i = 0; c < a->c && i < 4 && m0 + i < a->m; i++) {
+            const float *g = a->w + (a->flipped ? c * a->m + m0 + i : (m0 + i) * a->c + c) * 9;
+            for (int32_t t = 0; t < 9; t++) lanes[t][i] = g[a->flipped ? 8 - t : t];
         }
         f32x4 t[WEIGHTS][3];
         UNROLL for (int32_t j = 0; j < 3; j++) {
@@ -401,7 +396,7 @@ TW_INLINE void transform_weights(const bool strided, const winograd_conv *conv, 
             weight_axis(strided, g, u);
             UNROLL for (int32_t i = 0; i < WEIGHTS; i++) t[i][j] = u[i];
         }
-        float *out = conv->u + (m0 & ~7) * c4 + c * width + (m0 & 7);
+        float *out = a->u + (m0 & ~7) * c4 + c * width + (m0 & 7);
         ROLLED for (int32_t i = 0; i < WEIGHTS; i++) {
             f32x4 u[WEIGHTS];
             weight_axis(strided, t[i], u);
@@ -412,6 +407,29 @@ TW_INLINE void transform_weights(const bool strided, const winograd_conv *conv, 
 
 static void weight_chunk(const void *args, int32_t chunk) { transform_weights(false, args, chunk); }
 static void strided_weight_chunk(const void *args, int32_t chunk) { transform_weights(true, args, chunk); }
+
+int32_t kernel_winograd_weights_f32(const winograd_weights_f32_args *a) {
+    parallel_for(a->stride == 2 ? strided_weight_chunk : weight_chunk, a, ceil_div(a->m, 4));
+    return TW_OK;
+}
+
+/* ---- convolution ---- */
+
+/* y[n, m] = x[n, c] * u[m, c]. `flipped`: y is the data gradient of a convolution with this stride and padding, x the
+   gradient of its outputs. */
+typedef struct {
+    int32_t stride, n, c, m, h, w, out_h, out_w, pad_y, pad_x;
+    const float *x, *u, *bias; /* u: transformed weights, 36 planes of m * c rounded up to whole vectors */
+    bool flipped, accumulate, relu;
+    float *y;
+} winograd_conv;
+
+typedef struct {
+    const winograd_conv *conv;
+    int32_t kind, points, tiles_y, tiles_x;
+    int32_t pad_y, pad_x; /* how far before its plane the first tile begins */
+    tile_split split;
+} conv_pass;
 
 static void store_columns(float *y, f32x4 v, int32_t cols, bool accumulate) {
     if (cols >= 4) {
@@ -531,27 +549,24 @@ static conv_pass plan_convolution(const winograd_conv *conv) {
     return p;
 }
 
-void winograd_convolve(const winograd_conv *conv) {
-    conv_pass p = plan_convolution(conv);
-    parallel_for(conv->stride == 2 ? strided_weight_chunk : weight_chunk, conv, ceil_div(conv->m, 4));
+int32_t kernel_winograd_conv_f32(const winograd_conv_f32_args *a) {
+    winograd_conv conv = {a->stride, a->n, a->c, a->m, a->size[0], a->size[1], a->out[0], a->out[1], a->pad[0], a->pad[1],
+                          a->x, a->u, a->bias, a->flipped == 1, a->accumulate != 0, a->activation == 1, a->y};
+    conv_pass p = plan_convolution(&conv);
     parallel_for(convolve_block, &p, p.split.row_blocks * p.split.col_blocks);
-    if (conv->relu && conv->accumulate) parallel_for(relu_plane, conv, conv->n * conv->m);
-}
-
-/* Share of the tiles that lies inside an axis of n outputs. */
-static double covered(int32_t n, int32_t tile) { return (double)n / (ceil_div(n, tile) * (double)tile); }
-
-bool winograd_suits(const winograd_shape *s) {
-    int32_t max_channels = s->stride == 1 ? WINOGRAD_MAX_CHANNELS : WINOGRAD_MAX_STRIDED;
-    if (s->c < WINOGRAD_MIN_CHANNELS || s->m < WINOGRAD_MIN_CHANNELS) return false;
-    if (s->c > max_channels || s->m > max_channels) return false;
-    int32_t tile = s->stride == 2 && s->back ? 2 * TILE : TILE;
-    double share = covered(s->out_h, tile) * covered(s->out_w, tile);
-    if (s->stride == 1) return share >= 0.5;
-    return share >= 0.75 && (!s->back || s->pad_y % 2 == s->pad_x % 2);
+    if (conv.relu && conv.accumulate) parallel_for(relu_plane, &conv, conv.n * conv.m);
+    return TW_OK;
 }
 
 /* ---- gradient by the weights ---- */
+
+/* dw[m, c] (+)= sum over images and outputs of dy x. */
+typedef struct {
+    int32_t stride, n, c, m, h, w, out_h, out_w, pad_y, pad_x;
+    const float *x, *dy;
+    bool accumulate;
+    float *dw, *partial;
+} winograd_gradient;
 
 typedef struct {
     const winograd_gradient *gradient;
@@ -633,7 +648,7 @@ TW_INLINE void finish_weights(const bool strided, const gradient_pass *p, int32_
 static void finish_channel(const void *args, int32_t m) { finish_weights(false, args, m); }
 static void finish_strided_channel(const void *args, int32_t m) { finish_weights(true, args, m); }
 
-void winograd_weight_gradient(const winograd_gradient *g) {
+static void sum_weight_gradient(const winograd_gradient *g) {
     gradient_pass p = {.gradient = g, .points = points_of(g->stride == 2 ? STRIDED : PLAIN), .tiles_y = ceil_div(g->out_h, TILE), .tiles_x = ceil_div(g->out_w, TILE)};
     p.weight_stride = g->m * ceil4(g->c) + WINOGRAD_PADDING;
     p.groups = max_i32(1, min_i32(WINOGRAD_GROUPS, WINOGRAD_PARTIAL_FLOATS / (WINOGRAD_POINTS * p.weight_stride)));
@@ -645,4 +660,12 @@ void winograd_weight_gradient(const winograd_gradient *g) {
     p.groups = min_i32(p.groups, p.split.row_blocks * p.split.col_blocks);
     parallel_for(gradient_chunk, &p, p.groups * p.m_blocks);
     parallel_for(g->stride == 2 ? finish_strided_channel : finish_channel, &p, g->m);
+}
+
+int32_t kernel_winograd_weight_gradient_f32(const winograd_weight_gradient_f32_args *a) {
+    if (a->db) channel_sums(a->dy, a->db, a->n, a->m, a->out[0] * a->out[1], a->accumulate != 0);
+    winograd_gradient gradient = {a->stride, a->n, a->c, a->m, a->size[0], a->size[1], a->out[0], a->out[1], a->pad[0],
+                                  a->pad[1], a->x, a->dy, a->accumulate != 0, a->dw, a->partial};
+    sum_weight_gradient(&gradient);
+    return TW_OK;
 }

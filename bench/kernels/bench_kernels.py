@@ -66,7 +66,7 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
     x, y, w = 4 * n * c * size**2, 4 * n * m * out**2, 4 * m * c // groups * kernel**2
     words = {"n": n, "c": c, "m": m, "groups": groups, "size": [1, size, size], "kernel": [1, kernel, kernel],
              "out": [1, out, out], "stride": [1, stride, stride], "dilation": [1, 1, 1], "pad": [0, pad, pad],
-             "accumulate": 0, "activation": 0, "transformed": 1 << 24, "partial": 1 << 24}  # fmt: skip
+             "accumulate": 0, "activation": 0, "ordered": 1 << 24}  # fmt: skip
     name = f"{n}x{c}x{size}x{size} -> {m} {kernel}x{kernel}"
     name += f" s{stride}" * (stride > 1) + f" g{groups}" * (groups > 1)
     flops = 2 * n * m * out**2 * c // groups * kernel**2
@@ -77,9 +77,25 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
     }.items():
         operands["args"].update(words)
         case = {"name": f"{kind} {name}", "flops": flops, **operands}
+        if kernel == 3 and groups == 1 and min(c, m) >= 4:
+            case |= tiles_case(kind, operands["args"])
         if kernel == stride == groups == 1 and kind != "conv dw":
             case |= images_case("NN", n, m, c, size**2) if kind == "conv" else images_case("TN", n, c, m, size**2)
         yield case
+
+
+def tiles_case(kind: str, args: dict[str, Any]) -> dict[str, Any]:
+    """What a 3x3 convolution runs: Winograd's method, without the transformation of its weights."""
+    back = kind == "conv dx"
+    size, out = (args["out"], args["size"]) if back else (args["size"], args["out"])
+    c, m = (args["m"], args["c"]) if back else (args["c"], args["m"])
+    tiles = {"n": args["n"], "c": c, "m": m, "size": size[1:], "out": out[1:], "stride": args["stride"][1],
+             "pad": args["pad"][1:], "accumulate": 0, "activation": 0, "flipped": int(back),
+             "partial": 1 << 24, "u": 1 << 24}  # fmt: skip
+    if kind == "conv dw":
+        return {"kernel": "winograd_weight_gradient_f32", "args": args | tiles}
+    x, y = (args["dy"], args["dx"]) if back else (args["x"], args["y"])
+    return {"kernel": "winograd_conv_f32", "args": {"x": x, "bias": args["bias"], "y": y, **tiles}}
 
 
 def images_case(layout: str, images: int, m: int, k: int, area: int) -> dict[str, Any]:

@@ -609,7 +609,7 @@ def test_wrong_words_and_code_are_engine_errors_at_the_step(damaged_page: JsPage
     start = blob_of(bundle, plan["words"])
     n_code = struct.unpack_from("<I", bundle, start + 28)[0]
     first = start + 4 * (n_words - 2 * n_code)
-    buffers = start + 4 * (20 + 3 * 7)
+    buffers = start + 4 * (20 + 3 * 8)
     damage = [
         (first, struct.pack("<I", 0xFFFF)),  # an opcode that there is none of
         (buffers, struct.pack("<3I", 99, 0, 64)),  # a buffer in no segment

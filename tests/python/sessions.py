@@ -13,7 +13,7 @@ from tests.conformance.models import batch_norm_net, make_model, mlp, normal
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
-from trainweb.compiler.lower import ARENA, CONSTANTS
+from trainweb.compiler.lower import ARENA, CONSTANTS, PREPARED
 from trainweb.training.core import LR_WORD, STEP_WORD
 
 
@@ -139,7 +139,7 @@ def snapshot(s: trainweb.TrainingSession) -> dict[str, Any]:
     """All a session remembers: parameters, gradients, moments and the words of its state."""
     host = s.core.host
     contents = {
-        k: host.read_segment(k, 0, size) for k, size in enumerate(host.sizes) if k not in (ARENA, CONSTANTS)
+        k: host.read_segment(k, 0, size) for k, size in enumerate(host.sizes) if k not in (ARENA, CONSTANTS, PREPARED)
     }
     return {
         "segments": contents, "lr": host.read_state("f", LR_WORD), "step": host.read_state("q", STEP_WORD),

@@ -44,6 +44,15 @@ def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride
     job.call("conv_f32", x=draw(*x), w=draw(*w), bias=draw(m), y=zeros(*y), **plain, **words)
     job.call("conv_data_gradient_f32", dy=draw(*y), w=draw(*w), bias=None, dx=zeros(*x), **plain, **words)
     job.call("conv_weight_gradient_f32", x=draw(*x), dy=draw(*y), dw=zeros(*w), db=zeros(m), accumulate=0, **words)
+    if kernel != 3 or groups > 1:
+        return
+    sizes = {"size": [size, size], "out": [out, out], "pad": [pad, pad], "stride": stride}
+    flags = {"m": m, "c": c, "stride": stride, "flipped": 0}
+    u = 36 * (-(-m // 4) * -(-c // 4) * 16 + 16)
+    job.call("winograd_weights_f32", w=draw(*w), u=zeros(u), **flags)
+    job.call("winograd_conv_f32", x=draw(*x), u=draw(u), bias=draw(m), y=zeros(*y), n=n, **(flags | sizes), **plain)
+    job.call("winograd_weight_gradient_f32", x=draw(*x), dy=draw(*y), dw=zeros(*w), db=zeros(m), n=n, c=c, m=m,
+             accumulate=0, **sizes)  # fmt: skip
 
 
 def pooling(job: Job) -> None:

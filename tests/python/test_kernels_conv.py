@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.kernel_runner import KernelError
+
+from trainweb.engine import get_engine
 
 Triple = tuple[int, int, int]
 
@@ -221,12 +224,60 @@ def per_channel(bias: np.ndarray) -> np.ndarray:
     return bias.reshape(1, -1, 1, 1, 1)
 
 
-def check_forward(build: str, conv: Conv, accumulate: int, activation: int, last: str) -> bytes:
+def tiled(conv: Conv, *, flipped: bool) -> dict[str, Any] | None:
+    """Arguments of winograd_conv_f32, where it takes the convolution."""
+    if conv.groups > 1 or conv.kernel != (1, 3, 3) or conv.size[0] * conv.stride[0] > 1 or set(conv.dilation) != {1}:
+        return None
+    (c, m), (size, out) = (conv.c, conv.m), (conv.size[1:], conv.out[1:])
+    if flipped:
+        (c, m), (size, out) = (m, c), (out, size)
+    numbers = {"n": conv.n, "c": c, "m": m, "size": list(size), "out": list(out), "stride": conv.stride[1],
+               "pad": list(conv.pad[1:]), "flipped": int(flipped), "accumulate": 0, "activation": 0}  # fmt: skip
+    takes = get_engine().description.kernels["winograd_conv_f32"].holds(numbers)
+    return numbers if takes and conv.stride[1] == conv.stride[2] else None
+
+
+TILED = [name for name, conv in CASES.items() if tiled(conv, flipped=False)]
+TILED_BACK = [name for name, conv in CASES.items() if tiled(conv, flipped=True)]
+
+
+def transformed(build: str, w: np.ndarray, numbers: dict[str, Any]) -> np.ndarray:
+    flags = {name: numbers[name] for name in ("m", "c", "stride", "flipped")}
+    size = 36 * (-(-flags["m"] // 4) * -(-flags["c"] // 4) * 16 + 16)
+    args = {"w": w, "u": np.full(size, np.nan, np.float32), **flags}
+    first = runner(build).run("winograd_weights_f32", args, last="w")["u"]
+    assert runner(build).run("winograd_weights_f32", args, last="u")["u"].tobytes() == first.tobytes()
+    return first
+
+
+def run_forward(build: str, conv: Conv, args: dict[str, Any], last: str, *, winograd: bool) -> np.ndarray:
+    if not winograd:
+        return runner(build).run("conv_f32", {**args, **conv.words}, last=last)["y"]
+    numbers = tiled(conv, flipped=False) or {}
+    u = transformed(build, args["w"], numbers)
+    args = {**numbers, **{name: value for name, value in args.items() if name != "w"}, "u": u}
+    return runner(build).run("winograd_conv_f32", args, last={"w": "u"}.get(last, last))["y"]
+
+
+def run_data_gradient(build: str, conv: Conv, args: dict[str, Any], last: str, *, winograd: bool) -> np.ndarray:
+    if not winograd:
+        return runner(build).run("conv_data_gradient_f32", {**args, **conv.words}, last=last)["dx"]
+    numbers = tiled(conv, flipped=True) or {}
+    u = transformed(build, args["w"], numbers)
+    flags = {name: args[name] for name in ("bias", "accumulate", "activation")}
+    operands = {"x": args["dy"], "u": u, "y": args["dx"]}
+    names = {"dy": "x", "w": "u", "dx": "y"}
+    return runner(build).run("winograd_conv_f32", {**numbers, **flags, **operands}, last=names.get(last, last))["y"]
+
+
+def check_forward(
+    build: str, conv: Conv, accumulate: int, activation: int, last: str, *, winograd: bool = False
+) -> bytes:
     x, w, y0 = operands(conv)
     bias = random(conv.m, seed=4)
     start = y0 if accumulate else np.full_like(y0, np.nan)
-    args = {"x": x, "w": w, "bias": bias, "y": start, "accumulate": accumulate, "activation": activation, **conv.words}
-    got = runner(build).run("conv_f32", args, last=last)["y"]
+    args = {"x": x, "w": w, "bias": bias, "y": start, "accumulate": accumulate, "activation": activation}
+    got = run_forward(build, conv, args, last, winograd=winograd)
     want = forward(conv, x, w) + per_channel(bias)
     magnitude = forward(conv, abs(x), abs(w)) + abs(per_channel(bias))
     if accumulate:
@@ -238,22 +289,23 @@ def check_forward(build: str, conv: Conv, accumulate: int, activation: int, last
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("name", CASES)
-def test_forward(build: str, name: str) -> None:
-    conv = CASES[name]
-    first = check_forward(build, conv, 0, 0, "x")
-    assert check_forward(build, conv, 0, 0, "w") == first
-    assert check_forward(build, conv, 0, 0, "y") == first
-    check_forward(build, conv, 0, 1, "bias")
-    check_forward(build, conv, 1, 1, "")
+@pytest.mark.parametrize(("name", "winograd"), [*((n, False) for n in CASES), *((n, True) for n in TILED)])
+def test_forward(build: str, name: str, winograd: bool) -> None:
+    check = partial(check_forward, build, CASES[name], winograd=winograd)
+    first = check(0, 0, "x")
+    assert check(0, 0, "w") == first
+    assert check(0, 0, "y") == first
+    check(0, 1, "bias")
+    check(1, 1, "")
 
 
-def check_data_gradient(build: str, conv: Conv, accumulate: int, bias: np.ndarray | None, last: str) -> bytes:
+def check_data_gradient(
+    build: str, conv: Conv, accumulate: int, bias: np.ndarray | None, last: str, *, winograd: bool = False
+) -> bytes:
     x0, w, dy = operands(conv)
     start = x0 if accumulate else np.full_like(x0, np.nan)
-    args = {"dy": dy, "w": w, "bias": bias, "dx": start, "accumulate": accumulate, "activation": int(bias is not None),
-            **conv.words}  # fmt: skip
-    got = runner(build).run("conv_data_gradient_f32", args, last=last)["dx"]
+    args = {"dy": dy, "w": w, "bias": bias, "dx": start, "accumulate": accumulate, "activation": int(bias is not None)}
+    got = run_data_gradient(build, conv, args, last, winograd=winograd)
     want, magnitude = data_gradient(conv, dy, w), data_gradient(conv, abs(dy), abs(w))
     if accumulate:
         want, magnitude = want + x0, magnitude + abs(x0)
@@ -264,23 +316,28 @@ def check_data_gradient(build: str, conv: Conv, accumulate: int, bias: np.ndarra
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("name", CASES)
-def test_data_gradient(build: str, name: str) -> None:
-    conv = CASES[name]
-    first = check_data_gradient(build, conv, 0, None, "dy")
-    assert check_data_gradient(build, conv, 0, None, "w") == first
-    assert check_data_gradient(build, conv, 0, None, "dx") == first
-    check_data_gradient(build, conv, 1, None, "")
-    check_data_gradient(build, conv, 0, random(conv.c, seed=5), "bias")
+@pytest.mark.parametrize(("name", "winograd"), [*((n, False) for n in CASES), *((n, True) for n in TILED_BACK)])
+def test_data_gradient(build: str, name: str, winograd: bool) -> None:
+    check = partial(check_data_gradient, build, CASES[name], winograd=winograd)
+    first = check(0, None, "dy")
+    assert check(0, None, "w") == first
+    assert check(0, None, "dx") == first
+    check(1, None, "")
+    check(0, random(CASES[name].c, seed=5), "bias")
 
 
-def check_weight_gradient(build: str, conv: Conv, accumulate: int, with_bias: bool, last: str) -> bytes:
+def check_weight_gradient(
+    build: str, conv: Conv, accumulate: int, with_bias: bool, last: str, *, winograd: bool = False
+) -> bytes:
     x, w0, dy = operands(conv)
     b0 = random(conv.m, seed=4)
     nothing = np.full_like(w0, np.nan)
-    args = {"x": x, "dy": dy, "dw": w0 if accumulate else nothing, "accumulate": accumulate,
-            "db": (b0 if accumulate else np.full_like(b0, np.nan)) if with_bias else None, **conv.words}  # fmt: skip
-    got = runner(build).run("conv_weight_gradient_f32", args, last=last)
+    args = {"x": x, "dy": dy, "dw": w0 if accumulate else nothing,
+            "db": (b0 if accumulate else np.full_like(b0, np.nan)) if with_bias else None}  # fmt: skip
+    numbers = tiled(conv, flipped=False) if winograd else conv.words
+    kernel = "winograd_weight_gradient_f32" if winograd else "conv_weight_gradient_f32"
+    numbers = {name: value for name, value in (numbers or {}).items() if name not in ("flipped", "activation")}
+    got = runner(build).run(kernel, {**numbers, **args, "accumulate": accumulate}, last=last)
     terms = conv.n * int(np.prod(conv.out))
     want, magnitude = weight_gradient(conv, x, dy), weight_gradient(conv, abs(x), abs(dy))
     assert_close(conv, got["dw"], want + accumulate * w0, magnitude + accumulate * abs(w0), terms + 1)
@@ -292,13 +349,13 @@ def check_weight_gradient(build: str, conv: Conv, accumulate: int, with_bias: bo
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("name", CASES)
-def test_weight_gradient(build: str, name: str) -> None:
-    conv = CASES[name]
-    first = check_weight_gradient(build, conv, 0, True, "x")
-    assert check_weight_gradient(build, conv, 0, True, "dy") == first
-    assert check_weight_gradient(build, conv, 0, False, "dw") == first
-    check_weight_gradient(build, conv, 1, True, "db")
+@pytest.mark.parametrize(("name", "winograd"), [*((n, False) for n in CASES), *((n, True) for n in TILED)])
+def test_weight_gradient(build: str, name: str, winograd: bool) -> None:
+    check = partial(check_weight_gradient, build, CASES[name], winograd=winograd)
+    first = check(0, True, "x")
+    assert check(0, True, "dy") == first
+    assert check(0, False, "dw") == first
+    check(1, True, "db")
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -306,8 +363,8 @@ def test_an_infinity_stays_in_the_tiles_that_read_it(build: str) -> None:
     conv = conv2d(2, 5, 6, 16, 16, 3, 1)
     x, w, y = operands(conv)
     x[0, 2, 0, 4, 6] = np.inf
-    args = {"x": x, "w": w, "bias": None, "y": y, "accumulate": 0, "activation": 0, **conv.words}
-    bad = ~np.isfinite(runner(build).run("conv_f32", args)["y"])
+    args = {"x": x, "w": w, "bias": None, "y": y, "accumulate": 0, "activation": 0}
+    bad = ~np.isfinite(run_forward(build, conv, args, "", winograd=True))
     assert bad[0, :, 0, 3:6, 5:8].all()
     bad[0, :, 0, 0:8, 4:8] = False
     assert not bad.any()

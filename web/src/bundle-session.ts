@@ -12,6 +12,7 @@ import {
   N_SEGMENTS,
   PARAMETERS,
   planKey,
+  PREPARED,
   SEGMENT_WORDS,
   sizeOf,
   STATE,
@@ -46,6 +47,7 @@ const SCHEDULER = 5;
 const WARMUP = 6;
 const TOTAL = 8;
 const SEED = 10;
+const LOADS = 14;
 
 /** Header words of a plan that say how its last run failed. */
 const FAILED_WORD = 12;
@@ -90,6 +92,7 @@ interface MemoryAnswer {
   readonly gradients: number;
   readonly moments: number;
   readonly arena: number;
+  readonly prepared: number;
   readonly plans: number;
   readonly arena_without_budget: number;
   readonly recomputed_instructions: number;
@@ -131,13 +134,16 @@ export class BundleSession implements SessionHost {
     this.#bundle = rest;
     this.#models = models;
     this.#nominal = bundle.nominal;
-    const usable = bundle.plans.filter(({ arenaBytes }) => arenaBytes <= options.memoryBudget);
+    const usable = bundle.plans.filter(
+      ({ arenaBytes, preparedBytes }) => arenaBytes + preparedBytes <= options.memoryBudget,
+    );
     this.#plans = new Map(
       usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]),
     );
     this.#sizes = segments.map(({ bytes }) => bytes);
     const arenas = usable.map(({ arenaBytes }) => arenaBytes);
     this.#sizes[ARENA] = Math.max(0, ...arenas.filter((bytes) => bytes <= options.arenaLimit));
+    this.#sizes[PREPARED] = Math.max(0, ...usable.map(({ preparedBytes }) => preparedBytes));
     this.#calls = this.#makeCalls();
     try {
       this.#fill(segments);
@@ -257,8 +263,8 @@ export class BundleSession implements SessionHost {
     }
     this.#loaded.clear();
     this.#constants.clear();
-    const own = this.#python === null ? this.#bases : [this.#bases[ARENA] as number];
-    for (const base of own) {
+    const kept = [this.#bases[ARENA] as number, this.#bases[PREPARED] as number];
+    for (const base of this.#python === null ? this.#bases : kept) {
       if (base !== 0) {
         this.#engine.free(base);
       }
@@ -300,6 +306,12 @@ export class BundleSession implements SessionHost {
     if (this.#bases[ARENA] === 0 && this.#sizes[ARENA] !== 0) {
       this.#bases[ARENA] = engine.alloc(this.#sizes[ARENA] as number);
     }
+    if (this.#bases[PREPARED] === 0 && plan.preparedBytes !== 0) {
+      const bytes = this.#sizes[PREPARED] as number;
+      this.#bases[PREPARED] = engine.alloc(bytes);
+      // Nothing is prepared yet.
+      engine.view(this.#bases[PREPARED], bytes).fill(0);
+    }
     const constants = this.#loadConstants(plan.constants);
     const codeBase = plan.code.length === 0 ? 0 : engine.loadCode(plan.code);
     const words = new Uint8Array(plan.words);
@@ -308,7 +320,7 @@ export class BundleSession implements SessionHost {
       const isConstants = segment === CONSTANTS;
       const at = 4 * (HEADER_WORDS + SEGMENT_WORDS * segment);
       view.setUint32(at, isConstants ? constants : (this.#bases[segment] as number), true);
-      view.setUint32(at + 4, isConstants ? plan.constants.length : (this.#sizes[segment] as number), true);
+      view.setUint32(at + 4, isConstants ? plan.constants.length : this.#allocated(segment), true);
     }
     view.setUint32(4 * CODE_BASE_WORD, codeBase, true);
     view.setUint32(4 * STATE_WORD, 0, true);
@@ -317,6 +329,10 @@ export class BundleSession implements SessionHost {
     const loaded = { plan, ptr, constants };
     this.#loaded.set(plan, loaded);
     return loaded;
+  }
+
+  #allocated(segment: number): number {
+    return this.#bases[segment] === 0 ? 0 : (this.#sizes[segment] as number);
   }
 
   #findLoaded(ptr: number): Loaded | undefined {
@@ -438,7 +454,8 @@ export class BundleSession implements SessionHost {
       parameters,
       gradients,
       moments: first + second,
-      arena: this.#bases[ARENA] === 0 ? 0 : (this.#sizes[ARENA] as number),
+      arena: this.#allocated(ARENA),
+      prepared: this.#allocated(PREPARED),
       plans: bytes(plans.map(({ words }) => words)) + bytes(this.#constants.keys()),
       arena_without_budget: most?.fullBytes ?? 0,
       recomputed_instructions: most?.instructions ?? 0,
@@ -450,7 +467,11 @@ export class BundleSession implements SessionHost {
     }
     const theirs = this.#python.call("memory", "[]", null).value as MemoryAnswer;
     const larger = own.arena_without_budget > theirs.arena_without_budget ? own : theirs;
-    const sums = { arena: own.arena + theirs.arena, plans: own.plans + theirs.plans };
+    const sums = {
+      arena: own.arena + theirs.arena,
+      prepared: own.prepared + theirs.prepared,
+      plans: own.plans + theirs.plans,
+    };
     return { value: { ...larger, ...sums }, data: null };
   }
 
@@ -515,6 +536,7 @@ export class BundleSession implements SessionHost {
       all.set(given.subarray(at, at + end - start), start);
       at += end - start;
     }
+    this.#countLoad();
     this.#nominal = false;
     return NOTHING;
   }
@@ -543,7 +565,14 @@ export class BundleSession implements SessionHost {
       throw new CheckpointError(`${what} shape mismatch. Expected: ${listOf(slot.dims)}, Got: ${listOf(given)}`);
     }
     this.#parameters().set(data, start);
+    this.#countLoad();
     return NOTHING;
+  }
+
+  /** What plans prepared of the parameters is void. */
+  #countLoad(): void {
+    const view = this.#stateView();
+    view.setUint32(4 * LOADS, view.getUint32(4 * LOADS, true) + 1, true);
   }
 
   #slot(name: unknown): ParameterSlot {

@@ -12,14 +12,15 @@ const VERSION = 1;
 const PREFIX_BYTES = 16;
 const ALIGNMENT = 64;
 
-/** Segments of a plan, in order; those from PARAMETERS on are the session's. */
+/** Segments of a plan, in order; those from PARAMETERS to STATE are the session's. */
 export const ARENA = 0;
 export const CONSTANTS = 1;
 export const PARAMETERS = 2;
 export const GRADIENTS = 3;
 export const MOMENTUM1 = 5;
 export const STATE = 6;
-export const N_SEGMENTS = 7;
+export const PREPARED = 7;
+export const N_SEGMENTS = 8;
 
 /** Places in a plan's words. */
 export const HEADER_WORDS = 20;
@@ -88,6 +89,8 @@ export interface BundlePlan {
   readonly constants: Uint8Array;
   readonly code: Uint8Array;
   readonly arenaBytes: number;
+  /** Size of the segment of what it keeps from run to run. */
+  readonly preparedBytes: number;
   readonly inputs: readonly PlanSlot[];
   readonly outputs: readonly PlanSlot[];
   /** The node behind each instruction. */
@@ -357,7 +360,7 @@ function readSegments(reader: Reader, root: Fields, size: number, trainableSize:
   const sizes = segments.map(({ bytes }) => bytes);
   const moments = sizes.slice(GRADIENTS + 1, MOMENTUM1 + 1);
   const isMoment = (bytes: number): boolean => bytes === 0 || bytes === 4 * trainableSize;
-  const expected = [0, 0, 4 * size, 4 * trainableSize, ...moments, STATE_BYTES];
+  const expected = [0, 0, 4 * size, 4 * trainableSize, ...moments, STATE_BYTES, 0];
   if (String(sizes) !== String(expected) || sizes.length !== N_SEGMENTS || !moments.every(isMoment)) {
     throw malformed(`its segments have ${sizes.join(", ")} bytes for ${size} parameters`);
   }
@@ -394,9 +397,11 @@ function readPlan(
   const words = reader.keep(fields["words"], `${where}.words`);
   const constants = reader.keep(fields["constants"], `${where}.constants`);
   const arenaBytes = reader.integer(fields["arenaBytes"], `${where}.arenaBytes`);
+  const preparedBytes = reader.integer(fields["preparedBytes"], `${where}.preparedBytes`);
   checkWords(words, where, fingerprint);
   const sizes = session.segments.map(({ bytes }) => bytes);
   sizes[ARENA] = arenaBytes;
+  sizes[PREPARED] = preparedBytes;
   sizes[CONSTANTS] = constants.length;
   const slots = (name: string): PlanSlot[] =>
     reader.list(fields[name], `${where}.${name}`, (item, at) => readSlot(reader, item, at, sizes));
@@ -408,6 +413,7 @@ function readPlan(
     constants,
     code: reader.keep(fields["code"], `${where}.code`),
     arenaBytes,
+    preparedBytes,
     inputs: slots("inputs"),
     outputs: slots("outputs"),
     nodes: reader.list(fields["nodes"], `${where}.nodes`, (item, at) => reader.text(item, at)),

@@ -23,7 +23,9 @@ const N_CODE = 7;
 
 const BUFFER_WORDS = 3;
 const NULL = 0xffffffff;
-const SEGMENT_NAMES = ["arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state"];
+const SEGMENT_NAMES = [
+  "arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared",
+];
 const NUMBERS: ReadonlySet<string> = new Set(["i32", "s32", "f32"]);
 
 /** One line per instruction: kernel, operands as segment+offset:bytes, numbers. */

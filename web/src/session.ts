@@ -99,6 +99,8 @@ export interface SessionMemory {
   readonly moments: number;
   /** Workspace of the largest step so far, which `memoryBudget` limits. */
   readonly arena: number;
+  /** Values that depend on parameters alone, which are kept from step to step; none with a `memoryBudget`. */
+  readonly prepared: number;
   /** Compiled steps and their constants. */
   readonly plans: number;
   /** What the workspace would be if nothing was computed again. */

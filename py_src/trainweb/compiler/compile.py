@@ -11,9 +11,10 @@ from trainweb.compiler.attention import fuse_attention
 from trainweb.compiler.eliminate import computation, drop_unread_results
 from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions
-from trainweb.compiler.lower import ARENA, Buf, BufSequence, Builder, Storage
+from trainweb.compiler.lower import ARENA, SEGMENTS, Buf, BufSequence, Builder, Instruction, Storage
 from trainweb.compiler.memory import place
 from trainweb.compiler.plan import Plan, Recomputation, encode
+from trainweb.compiler.prologue import Prepared, guard, hoist
 from trainweb.compiler.recompute import fit
 from trainweb.compiler.strided import absorb_copies
 from trainweb.compiler.transaction import hoist_checks, may_fail_midway, write_state_last
@@ -53,9 +54,11 @@ def compile_model(
     known: Mapping[str, TensorType] | None = None,
     overwrite: bool = True,
     evaluate: Callable[[Plan], Mapping[str, Tensor]] | None = None,
-    segment_bytes: Sequence[int] = (0,) * 7,
+    segment_bytes: Sequence[int] = (0,) * len(SEGMENTS),
     arena_limit: int = DEFAULT_ARENA_BYTES,
     memory_budget: int | None = None,
+    prepared: Prepared | None = None,
+    prepare_trained: bool = False,
 ) -> Plan:
     """Compile `graph` for feeds of static shapes.
 
@@ -74,9 +77,12 @@ def compile_model(
     evaluate
         Runs a plan that has no inputs; with it, what depends on constants alone is computed now, not in every run.
     segment_bytes
-        Sizes of the seven segments (those of the arena and the constants are computed).
+        Sizes of the segments (those of the arena and the constants are computed).
     memory_budget
         Bytes of workspace beyond which values are computed again instead of kept.
+    prepared, prepare_trained
+        Where values that depend on parameters alone are kept from run to run; whether those of parameters that
+        steps change are, too. None: they are made in every run, as with a memory budget.
 
     Raises
     ------
@@ -103,6 +109,10 @@ def compile_model(
     instructions = drop_unread_results(instructions, outs, description)
     instructions = absorb_factors(instructions, outs)
     instructions = absorb_copies(instructions, outs)
+    groups: list[list[Instruction]] = []
+    if prepared is not None and memory_budget is None:
+        groups, instructions = hoist(instructions, outs, prepared, trained=prepare_trained)
+        groups = [fuse_elementwise(group, outs, compilation.builder.emitter) for group in groups]
     instructions = fuse_attention(instructions, outs, compilation.builder)
     instructions = fuse_epilogues(instructions, outs)
     instructions = fuse_elementwise(instructions, outs, compilation.builder.emitter)
@@ -110,6 +120,8 @@ def compile_model(
     recomputation = None
     if memory_budget is not None:
         instructions, recomputation = fit(instructions, feed_bufs, outs, memory_budget)
+    if prepared is not None and any(groups):
+        instructions = [*guard(groups, prepared, compilation.builder), *instructions]
     arena_bytes, constants = place(instructions, feed_bufs, outs)
     if arena_bytes > arena_limit:
         raise LimitError(
@@ -118,6 +130,7 @@ def compile_model(
         )
     plan = encode(instructions, feed_bufs, outs, arena_bytes, constants, description, segment_bytes)
     plan.recomputation = recomputation or Recomputation(arena_bytes)
+    plan.prepared_bytes = prepared.nbytes if prepared is not None and any(groups) else 0
     return plan
 
 
@@ -324,6 +337,7 @@ class _Compilation:
             else:
                 op.lower(self.builder, self._outputs(op), *ins)
         self.builder.advance_random()
+        self.builder.note_change()
 
     def _view(self, name: str, source: Buf) -> None:
         view = source.view(self.types[name].shape)

@@ -7,7 +7,7 @@ from math import prod
 from trainweb.compiler.expr import Expr, inputs_of
 from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
-RESULTS = {"gemm_f32": "c", "conv_f32": "y"}
+RESULTS = {"gemm_f32": "c", "conv_f32": "y", "winograd_conv_f32": "y"}
 """Kernels with an epilogue, and their result."""
 RELU = 1
 

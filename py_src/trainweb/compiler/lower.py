@@ -15,7 +15,7 @@ from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
 if TYPE_CHECKING:
     from trainweb.engine.description import Description
 
-ARENA, CONSTANTS, PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE = range(7)
+ARENA, CONSTANTS, PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE, PREPARED = SEGMENTS = range(8)
 """Segments of kernel memory, in the order of a plan's segment table."""
 
 STATE_WORDS = 16
@@ -175,6 +175,12 @@ class Builder:
         shape = tuple(shape)
         return Buf(Storage(ARENA, prod(shape) * ITEM_SIZE[dtype]), dtype, shape, name="temp")
 
+    def result(self, kernel: str, name: str, **numbers: Any) -> Buf:
+        """Workspace for the result `name` of `kernel` for these integer arguments."""
+        spec = self.description.kernels[kernel]
+        arg = next(a for a in spec.args if a.name == name)
+        return self.temp(KERNEL_DTYPES[arg.type], (spec.extent(arg, numbers),))
+
     def constant(self, dtype: str, shape: Sequence[int], values: Sequence[Any]) -> Buf:
         """A constant from Python numbers."""
         data = struct.pack(f"<{len(values)}{STRUCT_FORMAT[dtype]}", *values)
@@ -205,6 +211,16 @@ class Builder:
         """A number for a random kernel, other than that of any before in this step."""
         self._draws += 1
         return self._draws - 1
+
+    def takes(self, kernel: str, /, **numbers: Any) -> bool:
+        """Whether `kernel` can work with these integer arguments."""
+        return self.description.kernels[kernel].holds(numbers)
+
+    def note_change(self) -> None:
+        """Tell what was made of parameters that they have changed, if they have."""
+        if any(b.storage.segment == PARAMETERS for i in self.instructions for b in i.writes):
+            self.node = "parameters have changed"
+            self.emit("note_change", state=self.state)
 
     def advance_random(self) -> None:
         """Let the next step draw other numbers; after all that draw."""

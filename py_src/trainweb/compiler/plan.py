@@ -23,8 +23,9 @@ STATUS_WORD = 11
 NULL = 0xFFFFFFFF
 GENERATED = 0
 WRITABLE = 1
-SEGMENT_NAMES = ("arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state")
+SEGMENT_NAMES = ("arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared")
 REDUCTIONS = ("sum", "mean")
+WINOGRAD = ("winograd_conv_f32", "winograd_weight_gradient_f32")
 GRAIN_ELEMENTS = 16384
 """Elements a chunk of a generated function works on: 64 KiB of float32, which the second-level cache holds."""
 
@@ -84,6 +85,8 @@ class Plan:
     flops: int = 0
     """Operations of products and convolutions, two for each multiplication."""
     recomputation: Recomputation = Recomputation(0)
+    prepared_bytes: int = 0
+    """Size that the segment of what is kept from run to run must have; new, it holds zeros."""
 
     def disassemble(self) -> str:
         """One line per instruction: number, kernel, operands as segment+offset, node."""
@@ -143,6 +146,9 @@ def flops_of(call: KernelCall) -> int:
     if call.kernel.startswith("attention_"):
         # Two products forward and four backward; that of the scores is not counted again.
         return int(2 * g["m"] * g["n"] * (g["d"] + g["e"]) * prod(g["batch"]) * (2 if "dy" in g else 1))
+    if call.kernel in WINOGRAD:
+        # What a direct convolution would do: 9 products a pair of channels at each position of its outputs.
+        return int(18 * g["n"] * g["m"] * g["c"] * prod(g["size" if g.get("flipped") else "out"]))
     if call.kernel.startswith("conv_"):
         return int(2 * g["n"] * g["m"] * (g["c"] // g["groups"]) * prod(g["kernel"]) * prod(g["out"]))
     return 0

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from trainweb.compiler.lower import Buf, Builder
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+PLAIN = {"accumulate": 0, "activation": 0}
+"""A kernel's result as it comes; passes change that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,12 @@ def unpatch(p: Any, w: Window) -> Any:
     return x[(slice(None), slice(None), *crop)]
 
 
+def planes(win: Window, *, back: bool) -> dict[str, Any]:
+    """Arguments of Winograd's kernels; `back`: from the outputs of the window to its inputs."""
+    size, out = (win.out, win.size) if back else (win.size, win.out)
+    return {"size": list(size), "out": list(out), "stride": win.stride[0], "pad": list(win.pad)}
+
+
 class _Convolution(Op):
     attrs = {
         "auto_pad": Str("NOTSET"), "dilations": Ints(), "group": Int(1), "kernel_shape": Ints(), "pads": Ints(),
@@ -149,13 +157,31 @@ class _Convolution(Op):
             self, x[2:], w[2:], strides=self.strides, dilations=self.dilations, pads=self.pads, auto_pad=self.auto_pad
         )
 
-    def arguments(self, x: tuple[int, ...], w: tuple[int, ...]) -> dict[str, Any]:
-        """Kernel arguments."""
-        return {"n": x[0], "c": x[1], "m": w[0], "groups": self.group, **self.window_of(x, w).arguments()}
+    def convolve(self, b: Builder, win: Window, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, back: bool) -> None:
+        """y = x * w + bias; `back`: as the gradient by the data, from the outputs of the window to its inputs."""
+        if self.group == 1 and win.is_pointwise:
+            self.mix_channels(b, w, x, y, bias, transposed=back)
+        elif self.is_tiled(b, win, x, y, back=back):
+            # Weights on their own: of those that stay, they are transformed once.
+            weights = {"m": y.shape[1], "c": x.shape[1], "stride": win.stride[0], "flipped": int(back)}
+            numbers = {"n": x.shape[0], **weights, **planes(win, back=back)}
+            u = b.result("winograd_weights_f32", "u", **weights)
+            b.emit("winograd_weights_f32", w=w, u=u, **weights)
+            b.emit("winograd_conv_f32", x=x, u=u, bias=bias, y=y, **numbers, **PLAIN)
+        elif back:
+            numbers = {"n": x.shape[0], "c": y.shape[1], "m": x.shape[1], "groups": self.group, **win.arguments()}
+            b.emit("conv_data_gradient_f32", dy=x, w=w, bias=bias, dx=y, **numbers, **PLAIN)
+        else:
+            numbers = {"n": x.shape[0], "c": x.shape[1], "m": y.shape[1], "groups": self.group, **win.arguments()}
+            b.emit("conv_f32", x=x, w=w, bias=bias, y=y, **numbers, **PLAIN)
 
-    def is_pointwise(self, x: tuple[int, ...], w: tuple[int, ...]) -> bool:
-        """Whether each output position sums over the channels of the one position of the input that it lies at."""
-        return self.group == 1 and self.window_of(x, w).is_pointwise
+    def is_tiled(self, b: Builder, win: Window, x: Buf, y: Buf, *, back: bool) -> bool:
+        """Whether Winograd's method takes this convolution."""
+        is_square = win.kernel == (3, 3) and win.dilation == (1, 1) and win.stride[0] == win.stride[1]
+        if not is_square or self.group > 1 or not x.shape[0]:
+            return False
+        channels = {"c": x.shape[1], "m": y.shape[1]}
+        return b.takes("winograd_conv_f32", flipped=int(back), **channels, **planes(win, back=back), **PLAIN)
 
     def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
         """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""
@@ -195,11 +221,7 @@ class Conv(_Convolution):
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:
         if outs[0] is None or not outs[0].size:
             return
-        if self.is_pointwise(x.shape, w.shape):
-            self.mix_channels(b, w, x, outs[0], bias, transposed=False)
-        else:
-            arguments = self.arguments(x.shape, w.shape)
-            b.emit("conv_f32", x=x, w=w, bias=bias, y=outs[0], accumulate=0, activation=0, **arguments)
+        self.convolve(b, self.window_of(x.shape, w.shape), w, x, outs[0], bias, back=False)
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -267,14 +289,17 @@ class ConvGrad(_Convolution):
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, w: Buf) -> None:
         dx, dw, db = outs
-        arguments = self.arguments(x.shape, w.shape)
-        if dx is not None and self.is_pointwise(x.shape, w.shape):
-            self.mix_channels(b, w, dy, dx, None, transposed=True)
-        elif dx is not None:
-            b.emit("conv_data_gradient_f32", dy=dy, w=w, dx=dx, accumulate=0, activation=0, **arguments)
-        if dw is not None or db is not None:
-            dw = dw or b.temp("float32", w.shape)
-            b.emit("conv_weight_gradient_f32", x=x, dy=dy, dw=dw, db=db, accumulate=0, **arguments)
+        win = self.window_of(x.shape, w.shape)
+        if dx is not None:
+            self.convolve(b, win, w, dy, dx, None, back=True)
+        if dw is None and db is None:
+            return
+        dw = dw or b.temp("float32", w.shape)
+        operands = {"x": x, "dy": dy, "dw": dw, "db": db, "n": x.shape[0], "c": x.shape[1], "m": w.shape[0]}
+        if self.is_tiled(b, win, x, dy, back=False):
+            b.emit("winograd_weight_gradient_f32", accumulate=0, **operands, **planes(win, back=False))
+        else:
+            b.emit("conv_weight_gradient_f32", accumulate=0, groups=self.group, **operands, **win.arguments())
 
     def reference(self, dy: Any, x: Any, w: Any) -> tuple[Any, Any, Any]:
         win = self.window_of(x.shape, w.shape)

@@ -96,14 +96,7 @@ class ConvTranspose(_Convolution):
         y = outs[0]
         if y is None or not y.size:
             return
-        win = self.transposed(x.shape, w.shape)
-        if self.group == 1 and win.is_pointwise:
-            self.mix_channels(b, w, x, y, bias, transposed=True)
-            return
-        b.emit(
-            "conv_data_gradient_f32", dy=x, w=w, bias=bias, dx=y, n=x.shape[0], c=y.shape[1], m=x.shape[1],
-            groups=self.group, accumulate=0, activation=0, **win.arguments(),
-        )  # fmt: skip
+        self.convolve(b, self.transposed(x.shape, w.shape), w, x, y, bias, back=True)
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]

@@ -155,7 +155,8 @@ def make_bundle(
         "parameters": slots_json(core),
         "size": core.size, "trainableSize": core.trainable_size,
         "segments": [
-            {"bytes": size if k >= PARAMETERS else 0, "data": places.get(k)} for k, size in enumerate(core.host.sizes)
+            {"bytes": size if PARAMETERS <= k <= STATE else 0, "data": places.get(k)}
+            for k, size in enumerate(core.host.sizes)
         ],
         "models": {name: blobs.add(data) for name, data in carried.items()},
         "plans": plans,
@@ -206,6 +207,6 @@ def _encode(blobs: _Blobs, plan: Plan) -> dict[str, Any]:
 
     return {
         "words": blobs.add(plan.words), "constants": blobs.add(plan.constants), "code": blobs.add(plan.code),
-        "arenaBytes": plan.arena_bytes, "inputs": slots(plan.inputs),
+        "arenaBytes": plan.arena_bytes, "preparedBytes": plan.prepared_bytes, "inputs": slots(plan.inputs),
         "outputs": slots(plan.outputs), "nodes": plan.nodes, "recomputation": asdict(plan.recomputation),
     }  # fmt: skip

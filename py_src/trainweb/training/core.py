@@ -16,12 +16,14 @@ from trainweb.compiler.lower import (
     MOMENTUM0,
     MOMENTUM1,
     PARAMETERS,
+    PREPARED,
     STATE,
     Buf,
     BufSequence,
     Storage,
 )  # fmt: skip
 from trainweb.compiler.plan import Recomputation
+from trainweb.compiler.prologue import Prepared
 from trainweb.engine import get_engine
 from trainweb.errors import (
     BufferSizeError,
@@ -35,7 +37,7 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
-from trainweb.ops.op import TensorType
+from trainweb.ops.op import TensorType, bind
 from trainweb.ops.optim import scheduler_graph
 from trainweb.training import seed
 from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost, evaluate
@@ -93,6 +95,8 @@ class SessionMemory:
     arena : int
         Workspace that the plans share: feeds, activations, their gradients, outputs and scratch of kernels. It
         is that of the largest plan so far, and what `memory_budget` limits.
+    prepared : int
+        Values that depend on parameters alone, which are kept from run to run; none with a `memory_budget`.
     plans : int
         Plans themselves and their constants.
     arena_without_budget : int
@@ -107,6 +111,7 @@ class SessionMemory:
     gradients: int
     moments: int
     arena: int
+    prepared: int
     plans: int
     arena_without_budget: int
     recomputed_instructions: int
@@ -153,6 +158,7 @@ class SessionCore:
         for name in self.moments:
             sizes[MOMENT_SEGMENTS[name]] = 4 * self.trainable_size
         self._plans: dict[object, LoadedPlan] = {}
+        self.prepared = Prepared(self._fixed_parameters(train_graph))
         if segments is not None:
             own = slice(PARAMETERS, STATE)
             if segments.slots != list(self.slots.values()) or segments.sizes[own] != sizes[own]:
@@ -191,6 +197,15 @@ class SessionCore:
             offset += slot.size
             trainable += slot.size if is_trainable else 0
         return slots
+
+    def _fixed_parameters(self, graph: Graph) -> set[int]:
+        """Byte offsets of parameters that no step changes: frozen ones that are no running statistics."""
+        fixed = {s.name: 4 * s.offset for s in self.slots.values() if s.trainable_offset < 0}
+        for node in graph.nodes:
+            if not fixed.keys().isdisjoint(node.inputs):
+                for k in bind(node, graph.opsets).state_inputs:
+                    fixed.pop(node.inputs[k], None)
+        return set(fixed.values())
 
     def _user_inputs(self, graph: Graph) -> dict[str, Value]:
         return {
@@ -318,7 +333,9 @@ class SessionCore:
             graph, {n: feeds[n] for n in self.inputs[kind]}, self.outputs[kind], self.engine.description,
             bindings={n: b for n, b in bindings.items() if n in names}, known=known, overwrite=overwrite,
             evaluate=partial(evaluate, self.engine), segment_bytes=self.host.sizes,
-            arena_limit=self.limits.arena_bytes, memory_budget=self.memory_budget,
+            arena_limit=self.limits.arena_bytes, memory_budget=self.memory_budget, prepared=self.prepared,
+            # Of parameters that change between two runs nothing would be left over for the second.
+            prepare_trained=kind == "eval" or not overwrite,
         )  # fmt: skip
         if plan.recomputation.instructions:
             _log_recomputation(kind, plan)
@@ -362,7 +379,7 @@ class SessionCore:
         largest = max((p.recomputation for p in plans), key=lambda r: r.full_bytes, default=Recomputation(0))
         sizes = self.host.sizes
         return SessionMemory(
-            sizes[PARAMETERS], sizes[GRADIENTS], sizes[MOMENTUM0] + sizes[MOMENTUM1], sizes[ARENA],
+            sizes[PARAMETERS], sizes[GRADIENTS], sizes[MOMENTUM0] + sizes[MOMENTUM1], sizes[ARENA], sizes[PREPARED],
             sum(len(p.words) for p in plans) + sum(map(len, {p.constants for p in plans})),
             largest.full_bytes, largest.instructions, largest.flops, largest.share,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainweb.compiler.lower import ARENA, CONSTANTS, STATE, STATE_WORDS
+from trainweb.compiler.lower import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEGMENTS, STATE, STATE_WORDS
 from trainweb.compiler.plan import (
     CODE_BASE_WORD,
     HEADER_WORDS,
@@ -24,7 +24,9 @@ from trainweb.model.graph import Tensor
 if TYPE_CHECKING:
     from trainweb.engine.base import Engine
 
-N_SEGMENTS = 7
+N_SEGMENTS = len(SEGMENTS)
+LOADS_WORD = 14
+"""State word that counts how often parameters were written, other than by plans."""
 
 
 @dataclass(eq=False, slots=True)
@@ -49,14 +51,14 @@ def evaluate(engine: Engine, plan: Plan) -> dict[str, Tensor]:
 
 
 class PlanHost:
-    """Owns kernel memory: seven segments and the plans that use them.
+    """Owns kernel memory: the segments and the plans that use them.
 
     Parameters
     ----------
     engine
         Where kernels run.
     segment_bytes
-        Sizes of the segments; the arena grows as plans need it.
+        Sizes of the segments; the arena and what is prepared grow as plans need it.
     bases
         Addresses of segments that are filled already, and become this host's; None: new ones, of zeros.
     """
@@ -72,7 +74,7 @@ class PlanHost:
         self._code: dict[bytes, int] = {}
         self.sizes[STATE] = 4 * STATE_WORDS
         if bases is not None:
-            self.bases[CONSTANTS + 1 :] = bases[CONSTANTS + 1 :]
+            self.bases[PARAMETERS:PREPARED] = bases[PARAMETERS:PREPARED]
             return
         try:
             for k, size in enumerate(self.sizes):
@@ -91,10 +93,9 @@ class PlanHost:
     # Plans.
 
     def load(self, plan: Plan) -> LoadedPlan:
-        """Put `plan` into kernel memory, growing the arena where it needs more."""
+        """Put `plan` into kernel memory, growing the segments where it needs more."""
         self.check()
-        if plan.arena_bytes > self.sizes[ARENA]:
-            self._grow_arena(plan.arena_bytes)
+        self._make_room(plan)
         constants = 0
         if plan.constants:
             if plan.constants not in self._constants:
@@ -112,19 +113,25 @@ class PlanHost:
         return loaded
 
     def ready(self, loaded: LoadedPlan) -> LoadedPlan:
-        """`loaded` with an arena to run in, even if memory ran out as the arena grew for another plan."""
-        if loaded.plan.arena_bytes > self.sizes[ARENA]:
-            self._grow_arena(loaded.plan.arena_bytes)
+        """`loaded` with room to run in, even if memory ran out as it grew for another plan."""
+        self._make_room(loaded.plan)
         return loaded
 
-    def _grow_arena(self, nbytes: int) -> None:
+    def _make_room(self, plan: Plan) -> None:
+        for segment, nbytes in ((ARENA, plan.arena_bytes), (PREPARED, plan.prepared_bytes)):
+            if nbytes > self.sizes[segment]:
+                self._grow(segment, nbytes)
+
+    def _grow(self, segment: int, nbytes: int) -> None:
         # The old one first: both together may be more than there is.
-        if self.bases[ARENA]:
-            self.engine.free(self.bases[ARENA])
-        self.bases[ARENA] = self.sizes[ARENA] = 0
+        if self.bases[segment]:
+            self.engine.free(self.bases[segment])
+        self.bases[segment] = self.sizes[segment] = 0
         try:
-            self.bases[ARENA] = self.engine.alloc(nbytes)
-            self.sizes[ARENA] = nbytes
+            self.bases[segment] = self.engine.alloc(nbytes)
+            self.sizes[segment] = nbytes
+            if segment == PREPARED:
+                self.engine.write(self.bases[segment], bytes(nbytes))  # nothing is prepared
         finally:
             # Feeds and results moved: plans are relocated again, cached addresses are void.
             self.generation += 1
@@ -212,6 +219,9 @@ class PlanHost:
         self.check()
         if len(data):
             self.engine.write(self.bases[segment] + offset, data)
+        if segment == PARAMETERS:
+            (loads,) = self.read_state("I", LOADS_WORD)
+            self.write_state("I", LOADS_WORD, (int(loads) + 1) % 2**32)
 
     def read_state(self, pattern: str, word: int) -> tuple[int | float, ...]:
         """State words as `struct` reads them."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.lower import PARAMETERS
 from trainweb.compiler.memory import align
+from trainweb.compiler.prologue import Prepared
 from trainweb.engine import get_engine
 from trainweb.errors import FeedError
 from trainweb.model.checks import Limits
@@ -48,6 +49,7 @@ class InferenceCore:
         self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value) and v.name not in graph.initializers}
         self.outputs = [v.name for v in graph.outputs]
         self._plans: dict[object, LoadedPlan] = {}
+        self.prepared = Prepared({binding.offset for binding in self.bindings.values()})
 
     def plan(self, feeds: Mapping[str, TensorType]) -> LoadedPlan:
         """The plan for these feeds."""
@@ -58,7 +60,7 @@ class InferenceCore:
                 compile_model(
                     self.graph, {n: feeds[n] for n in self.inputs}, self.outputs, self.engine.description,
                     bindings=self.bindings, evaluate=partial(evaluate, self.engine), segment_bytes=self.host.sizes,
-                    arena_limit=self.limits.arena_bytes, memory_budget=self.memory_budget,
+                    arena_limit=self.limits.arena_bytes, memory_budget=self.memory_budget, prepared=self.prepared,
                 )
             )  # fmt: skip
         return self.host.ready(self._plans[key])

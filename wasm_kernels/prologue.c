@@ -1,0 +1,22 @@
+/* What depends on parameters alone is made when they have changed. The state counts changes: LOADS by whoever writes
+   parameters, UPDATES by plans that do. `seen` holds the two counts plus one at which the instructions ran last. */
+#include <stdbool.h>
+
+#include "state.h"
+
+/* Below 0: the executor leaves out that many instructions. */
+int32_t kernel_skip_if_current(const skip_if_current_args *a) {
+    bool current = a->seen[0] == a->state[LOADS] + 1 && (!a->trained || a->seen[1] == a->state[UPDATES] + 1);
+    return current ? -a->instructions : TW_OK;
+}
+
+int32_t kernel_note_current(const note_current_args *a) {
+    a->seen[0] = a->state[LOADS] + 1;
+    a->seen[1] = a->state[UPDATES] + 1;
+    return TW_OK;
+}
+
+int32_t kernel_note_change(const note_change_args *a) {
+    a->state[UPDATES]++;
+    return TW_OK;
+}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser
+from tests.python import test_prologue as prologue
 
 from trainweb.engine import get_engine
 from trainweb.model.graph import Tensor
@@ -315,6 +316,65 @@ def test_parameters_are_read_and_written_without_python(browser: Browser, mlp_si
     assert [name for name, _ in same] == [
         "BufferSizeError", "CheckpointError", "CheckpointError", "CheckpointError", "SessionError", "SessionError",
     ]
+
+
+PREPARED_CALLS = """
+    const input = { x: new Tensor("float32", Float32Array.from({ length: 768 }, (_, i) => Math.sin(i)), [3, 4, 8, 8]),
+                    labels: new Tensor("int64", [0n, 2n, 1n], [3]) };
+    const filters = new Tensor("float32", Float32Array.from({ length: 180 }, (_, i) => Math.cos(i)), [5, 4, 3, 3]);
+    const run = async (s) => {
+      const seen = [];
+      const look = async () => seen.push(text(Object.values(await s.runEvalStep(input))[0].data));
+      const train = async () => seen.push(text(Object.values(await s.runTrainStep(input))[0].data));
+      await look();
+      await train();
+      await look();
+      await s.runOptimizerStep();
+      await look();
+      await s.updateParameter("frozen", filters);
+      await look();
+      await train();
+      const all = (await s.getContiguousParameters(false)).data;
+      await s.loadParametersBuffer(all.map((v) => v / 2), false);
+      await train();
+      await look();
+      const { prepared } = await s.memory();
+      await s.release();
+      return { seen, prepared };
+    };
+"""
+
+
+def test_what_is_kept_of_parameters_follows_them(browser: Browser, plain_site: Site) -> None:
+    """In a session from a bundle, in one of Python's, and in one that keeps nothing."""
+    made = prologue.artifacts()
+    models = {"train_model": made.training_model, "eval_model": made.eval_model or b"",
+              "optimizer_model": made.optimizer_model or b""}  # fmt: skip
+    feeds = {"x": TensorType("float32", (3, 4, 8, 8)), "labels": TensorType("int64", (3,))}
+    graphs = [read_model(model) for model in models.values()]
+    core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *graphs)
+    try:
+        plain_site.add("/m/bundle", make_bundle(core, [feeds], models))
+    finally:
+        core.release()
+    for name, data in (*models.items(), ("checkpoint", made.checkpoint)):
+        plain_site.add(f"/m/{name}", data)
+    with open_page(browser, plain_site) as js:
+        found = js.run(
+            f"""{SESSION}{PREPARED_CALLS}
+            return run(await TrainingSession.create({{ bundle: "/m/bundle" }}, options));"""
+        )
+        assert python_requests(plain_site) == []
+        for budget, prepared in (("undefined", found["prepared"]), ("2 ** 30", 0)):
+            again = js.run(
+                f"""{SESSION}{PREPARED_CALLS}
+                const files = {{ trainModel: "/m/train_model", evalModel: "/m/eval_model",
+                                 optimizerModel: "/m/optimizer_model", checkpointState: "/m/checkpoint" }};
+                return run(await TrainingSession.create(files, {{ ...options, memoryBudget: {budget} }}));"""
+            )
+            assert again == {"seen": found["seen"], "prepared": prepared}
+    assert found["prepared"] > 0
+    assert len(set(found["seen"])) == len(found["seen"])
 
 
 BAD_FEEDS = [

@@ -178,10 +178,10 @@ class _Convolution(Op):
     def is_tiled(self, b: Builder, win: Window, x: Buf, y: Buf, *, back: bool) -> bool:
         """Whether Winograd's method takes this convolution."""
         is_square = win.kernel == (3, 3) and win.dilation == (1, 1) and win.stride[0] == win.stride[1]
-        if not is_square or self.group > 1 or not x.shape[0]:
+        if not is_square or self.group > 1:
             return False
-        channels = {"c": x.shape[1], "m": y.shape[1]}
-        return b.takes("winograd_conv_f32", flipped=int(back), **channels, **planes(win, back=back), **PLAIN)
+        numbers = {"n": x.shape[0], "c": x.shape[1], "m": y.shape[1], **planes(win, back=back)}
+        return b.takes("winograd_conv_f32", flipped=int(back), **numbers, **PLAIN)
 
     def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
         """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""

@@ -94,42 +94,37 @@ TW_INLINE int32_t outputs_of(const int32_t kind) { return kind == BACK_EVEN || k
 /* Which of the 6 weights of an axis a product takes. */
 TW_INLINE int32_t weight_of(int32_t point) { return point < WEIGHTS ? point : WEIGHTS - 1; }
 
-/* Two taps: five samples to five products. */
-TW_INLINE void pair_transform(const f32x4 *d, const int32_t step, f32x4 v[5]) {
-    f32x4 all[6] = {splat(0), d[0], d[step], d[2 * step], d[3 * step], d[4 * step]}, out[6];
-    patch_transform(all, out);
-    UNROLL for (int32_t i = 0; i < 5; i++) v[i] = out[i + 1];
+/* Products of an axis that take a sum of samples; the others take one sample each. */
+TW_INLINE int32_t sums_of(const int32_t kind) { return kind == PLAIN || kind == OUTPUT ? 6 : 5; }
+TW_INLINE int32_t sample_of(const int32_t kind, int32_t single) {
+    return kind == STRIDED ? 2 * single + 1 : kind == BACK_EVEN ? single + 1 : single;
 }
 
-TW_INLINE void transform_axis(const int32_t kind, const f32x4 d[MAX_POINTS], f32x4 v[MAX_POINTS]) {
-    if (kind == PLAIN) {
-        patch_transform(d, v);
-    } else if (kind == STRIDED) {
-        pair_transform(d, 2, v);
-        UNROLL for (int32_t i = 0; i < TILE; i++) v[5 + i] = d[2 * i + 1];
-    } else if (kind == BACK_EVEN || kind == BACK_ODD) {
-        pair_transform(d, 1, v);
-        UNROLL for (int32_t i = 0; i < TILE; i++) v[5 + i] = d[kind == BACK_EVEN ? i + 1 : i];
-    } else if (kind == OUTPUT) {
-        output_gradient_transform(d, v);
+/* The sums of the samples at d, d + step, ... Two taps are three of which the first is zero: point 0 has no part. */
+TW_INLINE void sum_samples(const int32_t kind, const float *d, int32_t step, f32x4 v[6]) {
+    f32x4 in[6], out[6];
+    if (kind == OUTPUT || kind == STRIDED_OUTPUT) {
+        UNROLL for (int32_t i = 0; i < TILE; i++) in[i] = load4(d + i * step);
+        output_gradient_transform(in, out);
     } else {
-        f32x4 all[6];
-        output_gradient_transform(d, all);
-        UNROLL for (int32_t i = 0; i < 5; i++) v[i] = all[i + 1];
-        UNROLL for (int32_t i = 0; i < TILE; i++) v[5 + i] = d[i];
+        const int32_t first = 6 - sums_of(kind), apart = kind == STRIDED ? 2 : 1;
+        in[0] = splat(0);
+        UNROLL for (int32_t i = first; i < 6; i++) in[i] = load4(d + (i - first) * apart * step);
+        patch_transform(in, out);
     }
+    UNROLL for (int32_t i = 0; i < sums_of(kind); i++) v[i] = out[i + 6 - sums_of(kind)];
 }
 
-TW_INLINE void finish_axis(const int32_t kind, const f32x4 m[MAX_POINTS], f32x4 y[2 * TILE]) {
-    if (kind == PLAIN) {
-        output_transform(m, y);
-        return;
-    }
-    f32x4 all[6] = {splat(0), m[0], m[1], m[2], m[3], m[4]}, even[TILE];
-    output_transform(all, even);
+/* The products at m, m + step, ... to outputs. */
+TW_INLINE void finish_axis(const int32_t kind, const float *m, const int32_t step, f32x4 y[2 * TILE]) {
+    const int32_t first = 6 - sums_of(kind);
+    f32x4 in[6] = {splat(-0.0f)}, out[TILE]; /* an addition of -0 is none to the compiler either */
+    UNROLL for (int32_t i = first; i < 6; i++) in[i] = load4(m + (i - first) * step);
+    output_transform(in, out);
     UNROLL for (int32_t i = 0; i < TILE; i++) {
-        if (kind == STRIDED) y[i] = add4(even[i], m[5 + i]);
-        else y[2 * i + (kind == BACK_ODD)] = even[i], y[2 * i + (kind == BACK_EVEN)] = m[5 + i];
+        if (kind == PLAIN) y[i] = out[i];
+        else if (kind == STRIDED) y[i] = add4(out[i], load4(m + (5 + i) * step));
+        else y[2 * i + (kind == BACK_ODD)] = out[i], y[2 * i + (kind == BACK_EVEN)] = load4(m + (5 + i) * step);
     }
 }
 
@@ -203,18 +198,20 @@ static void interleave(const tile_source *s, const tile_block *b, int32_t row, i
 
 /* The products' side of the tile at z. */
 TW_INLINE void transform_tile(const int32_t kind, const float *z, int32_t line, float *out, int32_t point_stride) {
-    const int32_t samples = samples_of(kind), points = points_of(kind);
-    f32x4 t[MAX_POINTS][MAX_POINTS];
-    ROLLED for (int32_t j = 0; j < samples; j++, z += 4) {
-        f32x4 d[MAX_POINTS], v[MAX_POINTS];
-        UNROLL for (int32_t i = 0; i < samples; i++) d[i] = load4(z + i * line);
-        transform_axis(kind, d, v);
-        UNROLL for (int32_t i = 0; i < points; i++) t[i][j] = v[i];
+    const int32_t samples = samples_of(kind), points = points_of(kind), sums = sums_of(kind);
+    float t[WEIGHTS][4 * MAX_POINTS];
+    f32x4 v[WEIGHTS];
+    ROLLED for (int32_t j = 0; j < 4 * samples; j += 4) {
+        sum_samples(kind, z + j, line, v);
+        UNROLL for (int32_t i = 0; i < sums; i++) store4(t[i] + j, v[i]);
     }
     ROLLED for (int32_t i = 0; i < points; i++) {
-        f32x4 v[MAX_POINTS];
-        transform_axis(kind, t[i], v);
-        UNROLL for (int32_t j = 0; j < points; j++, out += point_stride) store4(out, v[j]);
+        const float *row = i < sums ? t[i] : z + sample_of(kind, i - sums) * line;
+        sum_samples(kind, row, 4, v);
+        UNROLL for (int32_t j = 0; j < sums; j++, out += point_stride) store4(out, v[j]);
+        UNROLL for (int32_t j = 0; j < points - sums; j++, out += point_stride) {
+            store4(out, load4(row + 4 * sample_of(kind, j)));
+        }
     }
 }
 
@@ -439,58 +436,66 @@ static void store_columns(float *y, f32x4 v, int32_t cols, bool accumulate) {
     store_part(y, accumulate ? add4(v, load_part(y, cols)) : v, cols);
 }
 
-/* One tile of 4 channels: its products to 4x4 outputs, or 8x8 where it goes back through a stride of 2. */
-TW_INLINE void finish_tile(const int32_t kind, const winograd_conv *conv, const float *products, int32_t point_stride,
-                           int32_t m, float *y, int32_t rows, int32_t cols) {
-    const int32_t points = points_of(kind), outputs = outputs_of(kind);
-    f32x4 t[2 * TILE][MAX_POINTS];
-    ROLLED for (int32_t j = 0; j < points; j++, products += point_stride) {
-        f32x4 in[MAX_POINTS], out[2 * TILE];
-        UNROLL for (int32_t i = 0; i < points; i++) in[i] = load4(products + i * points * point_stride);
-        finish_axis(kind, in, out);
-        UNROLL for (int32_t i = 0; i < outputs; i++) t[i][j] = out[i];
+/* A line of four channels of up to four columns; lines at the right edge, and of the last channels, are cut. */
+TW_INLINE void store_line(f32x4 c0, f32x4 c1, f32x4 c2, f32x4 c3, float *y, int32_t plane, int32_t channels, int32_t cols,
+                          bool accumulate) {
+    if (channels == 4 && cols >= 4) {
+        float *y1 = y + plane, *y2 = y1 + plane, *y3 = y2 + plane;
+        store4(y, accumulate ? add4(c0, load4(y)) : c0);
+        store4(y1, accumulate ? add4(c1, load4(y1)) : c1);
+        store4(y2, accumulate ? add4(c2, load4(y2)) : c2);
+        store4(y3, accumulate ? add4(c3, load4(y3)) : c3);
+        return;
     }
+    f32x4 lines[4] = {c0, c1, c2, c3};
+    for (int32_t c = 0; c < channels && cols > 0; c++, y += plane) store_columns(y, lines[c], cols, accumulate);
+}
+
+/* One tile of 4 channels: its products to 4x4 outputs, or 8x8 where it goes back through a stride of 2. */
+TW_INLINE void finish_tile(const int32_t kind, const winograd_conv *conv, const float *products, int32_t m, float *y,
+                           int32_t rows, int32_t cols) {
+    const int32_t points = points_of(kind), outputs = outputs_of(kind);
     int32_t channels = min_i32(4, conv->m - m), plane = conv->out_h * conv->out_w;
-    f32x4 bias = splat(0);
+    float t[2 * TILE][4 * MAX_POINTS];
+    f32x4 out[2 * TILE];
+    ROLLED for (int32_t j = 0; j < points; j++) {
+        finish_axis(kind, products + j * M_BLOCK, points * M_BLOCK, out);
+        UNROLL for (int32_t i = 0; i < outputs; i++) store4(t[i] + 4 * j, out[i]);
+    }
+    f32x4 bias = splat(0), floor = splat(conv->relu && !conv->accumulate ? 0 : -__builtin_inff());
     if (conv->bias) bias = channels == 4 ? load4(conv->bias + m) : load_part(conv->bias + m, channels);
-    for (int32_t i = 0; i < rows; i++, y += conv->out_w) {
-        f32x4 out[2 * TILE];
-        finish_axis(kind, t[i], out);
-        UNROLL for (int32_t j = 0; j < outputs; j++) out[j] = add4(out[j], bias);
+    ROLLED for (int32_t i = 0; i < rows; i++, y += conv->out_w) {
+        finish_axis(kind, t[i], 4, out);
+        UNROLL for (int32_t j = 0; j < outputs; j++) out[j] = wasm_f32x4_pmax(add4(out[j], bias), floor);
         UNROLL for (int32_t j = 0; j < outputs; j += 4) {
             transpose4(&out[j], &out[j + 1], &out[j + 2], &out[j + 3]);
-            for (int32_t c = 0; c < channels && cols > j; c++) {
-                f32x4 v = out[j + c];
-                if (conv->relu && !conv->accumulate) v = wasm_f32x4_pmax(v, splat(0));
-                store_columns(y + c * plane + j, v, cols - j, conv->accumulate);
-            }
+            store_line(out[j], out[j + 1], out[j + 2], out[j + 3], y + j, plane, channels, cols - j, conv->accumulate);
         }
     }
 }
 
-TW_INLINE void finish_block(const int32_t kind, const conv_pass *p, const tile_block *b, const float *products,
-                            int32_t point_stride, int32_t m0, int32_t m_count) {
+TW_INLINE void finish_block(const int32_t kind, const conv_pass *p, const tile_block *b, const float *products, int32_t m0,
+                            int32_t m_count) {
     const winograd_conv *conv = p->conv;
-    const int32_t size = outputs_of(kind);
+    const int32_t size = outputs_of(kind), points = points_of(kind);
     for (int32_t r = 0; r < b->rows; r++) {
         int32_t n = (b->row0 + r) / b->tiles_y, top = (b->row0 + r) % b->tiles_y * size;
         int32_t rows = min_i32(size, conv->out_h - top);
-        for (int32_t x = 0; x < b->cols; x++, products += M_BLOCK) {
+        for (int32_t x = 0; x < b->cols; x++, products += points * points * M_BLOCK) {
             int32_t left = (b->col0 + x) * size, cols = min_i32(size, conv->out_w - left);
             for (int32_t m = 0; m < m_count; m += 4) {
                 float *y = conv->y + ((n * conv->m + m0 + m) * conv->out_h + top) * conv->out_w + left;
-                finish_tile(kind, conv, products + m, point_stride, m0 + m, y, rows, cols);
+                finish_tile(kind, conv, products + m, m0 + m, y, rows, cols);
             }
         }
     }
 }
 
-static void finish(const conv_pass *p, const tile_block *b, const float *products, int32_t point_stride, int32_t m0,
-                   int32_t m_count) {
-    if (p->kind == PLAIN) finish_block(PLAIN, p, b, products, point_stride, m0, m_count);
-    else if (p->kind == STRIDED) finish_block(STRIDED, p, b, products, point_stride, m0, m_count);
-    else if (p->kind == BACK_EVEN) finish_block(BACK_EVEN, p, b, products, point_stride, m0, m_count);
-    else finish_block(BACK_ODD, p, b, products, point_stride, m0, m_count);
+static void finish(const conv_pass *p, const tile_block *b, const float *products, int32_t m0, int32_t m_count) {
+    if (p->kind == PLAIN) finish_block(PLAIN, p, b, products, m0, m_count);
+    else if (p->kind == STRIDED) finish_block(STRIDED, p, b, products, m0, m_count);
+    else if (p->kind == BACK_EVEN) finish_block(BACK_EVEN, p, b, products, m0, m_count);
+    else finish_block(BACK_ODD, p, b, products, m0, m_count);
 }
 
 static void convolve_block(const void *args, int32_t index) {
@@ -498,21 +503,21 @@ static void convolve_block(const void *args, int32_t index) {
     const winograd_conv *conv = p->conv;
     tile_block b = block_at(&p->split, conv->n, p->tiles_y, p->tiles_x, index);
     int32_t n_tiles = b.rows * b.cols, c4 = ceil4(conv->c), m4 = ceil4(conv->m);
-    int32_t v_stride = n_tiles * c4 + WINOGRAD_PADDING, out_stride = n_tiles * M_BLOCK + WINOGRAD_PADDING;
-    float *v = thread_scratch(), *products = v + p->points * p->points * v_stride;
+    int32_t points = p->points * p->points, v_stride = n_tiles * c4 + WINOGRAD_PADDING;
+    float *v = thread_scratch(), *products = v + points * v_stride; /* products[tile][point][M_BLOCK] */
     tile_source source = {conv->x, 0, conv->c, conv->c, conv->h, conv->w, p->pad_y, p->pad_x, v, v_stride, c4};
     transform(p->kind, &source, &b, products);
     for (int32_t m = 0; m < m4; m += M_BLOCK) {
         int32_t count = min_i32(M_BLOCK, m4 - m);
-        for (int32_t point = 0; point < p->points * p->points; point++) {
+        for (int32_t point = 0; point < points; point++) {
             int32_t weight = weight_of(point / p->points) * WEIGHTS + weight_of(point % p->points);
             const float *u = conv->u + weight * (c4 * m4 + WINOGRAD_PADDING) + m * c4, *patches = v + point * v_stride;
-            float *out = products + point * out_stride;
+            float *out = products + point * M_BLOCK;
             for (int32_t j = 0; j < count; j += 8) {
-                product(false, count - j < 8, n_tiles, c4, patches, c4, u + j * c4, 0, out + j, M_BLOCK, false);
+                product(false, count - j < 8, n_tiles, c4, patches, c4, u + j * c4, 0, out + j, points * M_BLOCK, false);
             }
         }
-        finish(p, &b, products, out_stride, m, min_i32(count, conv->m - m));
+        finish(p, &b, products, m, min_i32(count, conv->m - m));
     }
 }
 

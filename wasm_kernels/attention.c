@@ -2,23 +2,28 @@
    Attention with IO-Awareness" (2022): keys go by in blocks, each row keeps its largest score and the sum of its
    exponentials, and the gradient computes the probabilities again from them.
 
-   What a mask rules out is not computed: where the largest |q| and |k| bound the scores of a tile so low that their
-   exponentials are zeros, leaving them out changes nothing. Errors: those of the products and of softmax.c. */
+   What a mask rules out is not computed: where it lies so far below the rest of a row that exponentials are zeros whatever
+   the products are, as the largest |q| and |k| bound them, leaving it out changes nothing. Each mask is read once for all
+   items that share it. Errors: those of the products and of softmax.c. */
 #include "math.h"
 #include "parallel.h"
 #include "reduce.h"
 #include "tile.h"
 
 /* Keys and rows of a block, rows of a task; scores of a row lie LINE apart, so that a tile may read past its end. */
-enum { KEYS = 64, ROWS = 64, TASK_ROWS = 128, LINE = KEYS + TILE_COLS };
+enum { KEYS = 64, ROWS = 64, TASK_ROWS = 2 * ROWS, LINE = KEYS + TILE_COLS };
+enum { TILES = (ROWS + TILE_ROWS - 1) / TILE_ROWS };
+_Static_assert(TILES <= 16, "kernels.def says so, too");
 /* Scores so far below the largest have exponentials that are zeros. */
 #define NEGLIGIBLE (1 - EXP_NEGLIGIBLE)
+/* What a mask takes off a score to rule it out, if the products are small enough. */
+#define RULED_OUT 1000.0f
 #define INFINITE __builtin_inff()
 
 #define NOINLINE __attribute__((noinline))
 
 enum { WIDTH = 256 }; /* of a head at most; kernels.def says so, too */
-_Static_assert(4 * (WIDTH * (5 * KEYS + 2 * LINE) + 2 * (ROWS + TILE_ROWS) * LINE) <= THREAD_SCRATCH_BYTES, "blocks of a gradient");
+_Static_assert(4 * (5 * WIDTH * KEYS + 2 * (ROWS + TILE_ROWS) * LINE) <= THREAD_SCRATCH_BYTES, "blocks of a gradient");
 
 TW_INLINE int32_t whole_panels(int32_t n) { return (n + TILE_COLS - 1) & ~(TILE_COLS - 1); }
 
@@ -128,18 +133,18 @@ static NOINLINE void store_tiles(int32_t k, const float *const a[TILE_ROWS], con
     }
 }
 
-/* c[i] = factor[i] * c[i] + a b for n columns, whose panels lie `panel` apart. */
-static NOINLINE void add_tiles(int32_t k, const float *const a[TILE_ROWS], const float *b, int32_t panel,
-                               const float *factor, float *const c[TILE_ROWS], int32_t n) {
+/* c[i] = factor[i] * a b for n columns, whose panels lie `panel` apart; with `add`, c[i] = factor[i] * c[i] + a b. */
+TW_INLINE void put_tiles(const bool columns, const bool add, int32_t k, const float *const a[TILE_ROWS], const float *b,
+                         int32_t panel, const float *factor, float *const c[TILE_ROWS], int32_t n) {
     for (int32_t col = 0; col < n; col += TILE_COLS, b += panel) {
         f32x4 acc[TILE_ROWS][2];
-        tile(false, k, a, 0, b, acc);
+        tile(columns, k, a, LINE, b, acc);
         if (col + TILE_COLS <= n) {
             UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
                 float *p = c[i] + col;
                 f32x4 f = load_splat(factor + i);
-                store4(p, madd(f, load4(p), acc[i][0]));
-                store4(p + 4, madd(f, load4(p + 4), acc[i][1]));
+                store4(p, add ? madd(f, load4(p), acc[i][0]) : mul4(f, acc[i][0]));
+                store4(p + 4, add ? madd(f, load4(p + 4), acc[i][1]) : mul4(f, acc[i][1]));
             }
             continue;
         }
@@ -149,21 +154,23 @@ static NOINLINE void add_tiles(int32_t k, const float *const a[TILE_ROWS], const
             store4(t[i] + 4, acc[i][1]);
         }
         for (int32_t i = 0; i < TILE_ROWS; i++)
-            for (int32_t j = col; j < n; j++) c[i][j] = factor[i] * c[i][j] + t[i][j - col];
+            for (int32_t j = col; j < n; j++)
+                c[i][j] = add ? factor[i] * c[i][j] + t[i][j - col] : factor[i] * t[i][j - col];
     }
 }
 
-/* c[i * n] += a' b for n columns, where a is [k][LINE]; panels lie `panel` apart. */
-static NOINLINE void add_transposed_tiles(int32_t k, const float *a, const float *b, int32_t panel, float *c, int32_t n) {
-    for (int32_t col = 0; col < n; col += TILE_COLS, b += panel, c += TILE_COLS) {
-        f32x4 acc[TILE_ROWS][2];
-        tile(true, k, &a, LINE, b, acc);
-        UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
-            store4(c + i * n, add4(load4(c + i * n), acc[i][0]));
-            store4(c + i * n + 4, add4(load4(c + i * n + 4), acc[i][1]));
-        }
+#define PUT_TILES(name, columns, add)                                                                               \
+    static NOINLINE void name(int32_t k, const float *const a[TILE_ROWS], const float *b, int32_t panel,             \
+                              const float *factor, float *const c[TILE_ROWS], int32_t n) {                           \
+        put_tiles(columns, add, k, a, b, panel, factor, c, n);                                                       \
     }
-}
+PUT_TILES(set_rows, false, false)
+PUT_TILES(add_rows, false, true)
+PUT_TILES(set_columns, true, false) /* a is [k][LINE] */
+PUT_TILES(add_columns, true, true)
+
+static const float ones[] = {1, 1, 1, 1, 1, 1};
+_Static_assert(sizeof ones >= TILE_ROWS * sizeof *ones, "a factor for each row");
 
 /* Addresses of the rows of a tile; those past the end repeat the last. */
 TW_INLINE void tile_lines(const float *line[TILE_ROWS], matrix a, int32_t first, int32_t rows) {
@@ -172,16 +179,35 @@ TW_INLINE void tile_lines(const float *line[TILE_ROWS], matrix a, int32_t first,
 
 /* ---- one head ---- */
 
+/* Panels of a block of keys: those that matter to the rows of a tile, and those of them that have a mask. */
+typedef struct {
+    uint8_t first, end, mask_first, mask_end;
+} key_span;
+
+/* What a mask does to ROWS rows: it takes at least `gap` off all scores outside of the spans, [TILES][blocks of keys]. */
+typedef struct {
+    float gap;
+    key_span spans[];
+} mask_rows;
+
+/* The masks of a kernel's items. */
+typedef struct {
+    const float *x; /* null: none */
+    const int32_t *batch, *strides;
+    int32_t m, n;
+    float fill;
+    int32_t *records; /* of each mask and each ROWS of its rows */
+    int32_t grain;
+} mask_table;
+
 /* One item of the batch: q [m, d], k [n, d], v [n, e], mask [m, n] or null. */
 typedef struct {
     matrix q, k, v, mask;
     int32_t m, n, d, e;
     float scale, fill; /* a score where the mask is -infinity */
+    const int32_t *records;
+    float bound; /* no score without its mask is larger */
 } head;
-
-typedef struct {
-    int32_t first, end;
-} span;
 
 TW_INLINE float *item_at(const float *x, const int32_t strides[3], const int32_t batch[2], int32_t item) {
     return (float *)x + item / batch[1] * strides[0] + item % batch[1] * strides[1];
@@ -192,63 +218,150 @@ TW_INLINE f32x4 masked(f32x4 score, f32x4 mask, float fill) {
     return select4(wasm_f32x4_eq(mask, splat(-INFINITE)), splat(fill), add4(score, mask));
 }
 
-/* Largest |x| of four columns from p on (zeros past `width`), as integers: in their order NaN is above infinity. */
-TW_INLINE f32x4 largest_of_columns(matrix a, int32_t rows, int32_t width, int32_t p) {
-    v128_t top = splat(0);
+TW_INLINE int32_t panels_of(int32_t keys) { return (keys + TILE_COLS - 1) / TILE_COLS; }
+
+/* ---- what masks rule out ---- */
+
+TW_INLINE int32_t key_blocks(int32_t n) { return (n + KEYS - 1) / KEYS; }
+TW_INLINE int32_t record_words(int32_t n) { return 1 + TILES * key_blocks(n); }
+TW_INLINE int32_t row_blocks(int32_t m) { return (m + ROWS - 1) / ROWS; }
+TW_INLINE int32_t mask_dim(const mask_table *t, int32_t dim) { return t->strides[dim] ? t->batch[dim] : 1; }
+
+/* Records of the mask of an item. */
+static const int32_t *records_of(const mask_table *t, int32_t item) {
+    int32_t outer = item / t->batch[1] % mask_dim(t, 0), inner = item % t->batch[1] % mask_dim(t, 1);
+    return t->records + (outer * mask_dim(t, 1) + inner) * row_blocks(t->m) * record_words(t->n);
+}
+
+/* Largest number of a panel of the mask, `fill` standing for -infinity; NaN if there is one. */
+static float panel_top(matrix mask, int32_t rows, int32_t cols, float fill, bool *zeros) {
+    f32x4 top = splat(fill), any = splat(0);
     for (int32_t i = 0; i < rows; i++) {
-        const float *x = row_at(a, i) + p;
-        f32x4 v = p + 4 <= width ? load4(x) : load_part(x, width - p);
-        top = wasm_i32x4_max(top, wasm_f32x4_abs(v));
-    }
-    return top;
-}
-
-/* top[p] = largest |x| of column p, for whole vectors of columns. */
-static NOINLINE void column_tops(float *top, matrix a, int32_t rows, int32_t width) {
-    for (int32_t p = 0; p < width; p += 4) store4(top + p, largest_of_columns(a, rows, width, p));
-}
-
-/* No score of these rows with the keys of `key_tops` is larger than this, roundings included. */
-static float score_bound(const head *h, int32_t first, int32_t rows, const float *key_tops) {
-    f32x4 total = splat(0);
-    for (int32_t p = 0; p < h->d; p += 4)
-        total = madd(largest_of_columns(rows_from(h->q, first), rows, h->d, p), load4(key_tops + p), total);
-    return 1.001f * __builtin_fabsf(h->scale) * hsum(total);
-}
-
-/* Largest number of [rows, cols] of the mask from (row, col) on; `fill` may stand for -infinity. */
-static float mask_top(const head *h, int32_t row, int32_t rows, int32_t col, int32_t cols) {
-    float top = h->fill;
-    if (cols == TILE_COLS) {
-        f32x4 v = splat(top);
-        for (int32_t i = 0; i < rows; i++) {
-            const float *x = row_at(h->mask, row + i) + col;
-            v = wasm_f32x4_pmax(v, wasm_f32x4_pmax(load4(x), load4(x + 4)));
+        const float *x = row_at(mask, i);
+        for (int32_t j = 0; j < cols; j += 4) {
+            f32x4 v = j + 4 <= cols ? load4(x + j) : select4(first_lanes(cols - j), load_part(x + j, cols - j), splat(fill));
+            any = wasm_v128_or(any, j + 4 <= cols ? v : load_part(x + j, cols - j));
+            top = wasm_f32x4_max(top, v);
         }
-        return hmax(v);
     }
-    for (int32_t i = 0; i < rows; i++) {
-        float x = max_row(row_at(h->mask, row + i) + col, cols);
-        top = x > top ? x : top;
-    }
-    return top;
+    *zeros = !wasm_v128_any_true(wasm_i32x4_shl(any, 1)); /* of either sign */
+    return hmax(top);
 }
 
-/* The keys of a block that may matter to the rows of a tile: those outside have scores below `floor` by all means. */
-static NOINLINE span active_keys(const head *h, int32_t row, int32_t rows, int32_t first_key, int32_t keys, float floor, float bound) {
-    span s = {0, keys};
-    if (!h->mask.x) return s;
-    while (s.end > 0) {
-        int32_t at = (s.end - 1) & ~(TILE_COLS - 1);
-        if (!(mask_top(h, row, rows, first_key + at, s.end - at) + bound < floor)) break;
-        s.end = at;
+/* The spans of the rows of a tile, whose mask starts at `mask`; returns the least that the rest is masked by. */
+static float find_spans(key_span *spans, matrix mask, int32_t rows, int32_t n, float fill) {
+    float floor = INFINITE, gap = INFINITE;
+    for (int32_t i = 0; i < rows; i++) {
+        float top = max_row(row_at(mask, i), n);
+        if (top == -INFINITE) top = fill;
+        floor = top < floor ? top : floor;
     }
-    while (s.first < s.end) {
-        int32_t cols = min_i32(TILE_COLS, s.end - s.first);
-        if (!(mask_top(h, row, rows, first_key + s.first, cols) + bound < floor)) break;
-        s.first += TILE_COLS;
+    for (int32_t key = 0; key < n; key += KEYS) {
+        int32_t panels = panels_of(min_i32(KEYS, n - key));
+        key_span s = {(uint8_t)panels, 0, (uint8_t)panels, 0};
+        float below[KEYS / TILE_COLS];
+        for (int32_t j = 0; j < panels; j++) {
+            int32_t at = key + j * TILE_COLS;
+            bool zeros;
+            matrix panel = {mask.x + at, mask.row};
+            below[j] = floor - panel_top(panel, rows, min_i32(TILE_COLS, n - at), fill, &zeros);
+            if (below[j] >= RULED_OUT) continue;
+            if (s.end == 0) s.first = (uint8_t)j;
+            s.end = (uint8_t)(j + 1);
+            if (zeros) continue;
+            if (s.mask_end == 0) s.mask_first = (uint8_t)j;
+            s.mask_end = (uint8_t)(j + 1);
+        }
+        for (int32_t j = 0; j < panels; j++) {
+            if (j < s.first || j >= s.end) gap = below[j] < gap ? below[j] : gap;
+            else if (below[j] >= RULED_OUT) s.mask_first = s.first, s.mask_end = s.end;
+        }
+        spans[key / KEYS] = s;
     }
-    return s;
+    return gap;
+}
+
+static void describe_masks(const void *args, int32_t chunk) {
+    const mask_table *t = args;
+    int32_t blocks = row_blocks(t->m), total = mask_dim(t, 0) * mask_dim(t, 1) * blocks;
+    for (int32_t unit = chunk * t->grain; unit < min_i32((chunk + 1) * t->grain, total); unit++) {
+        int32_t index = unit / blocks, first = unit % blocks * ROWS, rows = min_i32(ROWS, t->m - first);
+        const float *x = t->x + index / mask_dim(t, 1) * t->strides[0] + index % mask_dim(t, 1) * t->strides[1];
+        mask_rows *record = (mask_rows *)(t->records + unit * record_words(t->n));
+        record->gap = INFINITE;
+        for (int32_t row = 0, tile = 0; row < rows; row += TILE_ROWS, tile++) {
+            matrix mask = rows_from((matrix){x, t->strides[2]}, first + row);
+            key_span *spans = record->spans + tile * key_blocks(t->n);
+            float gap = find_spans(spans, mask, min_i32(TILE_ROWS, rows - row), t->n, t->fill);
+            record->gap = gap < record->gap ? gap : record->gap;
+        }
+    }
+}
+
+/* Read all masks, before any item is worked on. */
+static void prepare_masks(mask_table *t) {
+    if (!t->x) return;
+    t->grain = units_per_chunk(ROWS * (int64_t)t->n);
+    parallel_for(describe_masks, t, chunk_count((int64_t)mask_dim(t, 0) * mask_dim(t, 1) * row_blocks(t->m), t->grain));
+}
+
+/* Largest |x|, NaN if there is one. */
+static float largest_of(matrix a, int32_t rows, int32_t width) {
+    v128_t top = splat(0), other = top; /* as integers: in their order NaN is above infinity */
+    for (int32_t i = 0; i < rows; i++) {
+        const float *x = row_at(a, i);
+        int32_t j = 0;
+        for (; j + 8 <= width; j += 8) {
+            top = wasm_i32x4_max(top, wasm_f32x4_abs(load4(x + j)));
+            other = wasm_i32x4_max(other, wasm_f32x4_abs(load4(x + j + 4)));
+        }
+        for (; j < width; j += 4)
+            top = wasm_i32x4_max(top, wasm_f32x4_abs(j + 4 <= width ? load4(x + j) : load_part(x + j, width - j)));
+    }
+    return hmax(wasm_i32x4_max(top, other));
+}
+
+/* No score of these rows is larger than this without its mask, roundings included. */
+static float score_bound(const head *h, int32_t first, int32_t rows) {
+    float q = largest_of(rows_from(h->q, first), rows, h->d), k = largest_of(h->k, h->n, h->d);
+    return 1.001f * (float)h->d * __builtin_fabsf(h->scale) * q * k;
+}
+
+/* The keys of a block that matter to the tile of rows from `row` on; none where `end` is no larger than `first`. */
+static key_span keys_of_tile(const head *h, int32_t row, int32_t first_key, int32_t keys) {
+    uint8_t panels = (uint8_t)panels_of(keys);
+    if (!h->mask.x) return (key_span){0, panels, 0, 0};
+    const mask_rows *record = (const mask_rows *)(h->records + row / ROWS * record_words(h->n));
+    if (!(2 * h->bound + NEGLIGIBLE < record->gap)) return (key_span){0, panels, 0, panels};
+    key_span s = record->spans[row % ROWS / TILE_ROWS * key_blocks(h->n) + first_key / KEYS];
+    /* A plan that is not to be trusted may let results lie where the spans do. */
+    return (key_span){s.first, s.end < panels ? s.end : panels, s.mask_first, s.mask_end < panels ? s.mask_end : panels};
+}
+
+/* scores[i][j] = mask + score, for the rows of a tile and columns [first, end) of its block of keys. */
+static void add_mask(const head *h, float *scores, int32_t row, int32_t rows, int32_t first_key, int32_t first,
+                     int32_t end) {
+    for (int32_t i = 0; i < rows; i++) {
+        const float *mask = row_at(h->mask, row + i) + first_key;
+        float *p = scores + i * LINE;
+        for (int32_t j = first; j < end; j += 4) {
+            int32_t left = h->n - first_key - j;
+            if (left <= 0) break;
+            store4(p + j, masked(load4(p + j), left >= 4 ? load4(mask + j) : load_part(mask + j, left), h->fill));
+        }
+    }
+}
+
+/* Scores of a tile of rows with the panels of a span, masked; past the last key they are -infinity. */
+static void score_tile(const head *h, float *scores, int32_t row, int32_t rows, int32_t first_key, int32_t keys, key_span s,
+                       const float *packed_k) {
+    const float *line[TILE_ROWS];
+    int32_t first = s.first * TILE_COLS, end = s.end * TILE_COLS;
+    tile_lines(line, h->q, row, row + rows);
+    store_tiles(h->d, line, packed_k + first * h->d, h->scale, scores + first, end - first);
+    if (s.mask_end) add_mask(h, scores, row, rows, first_key, s.mask_first * TILE_COLS, s.mask_end * TILE_COLS);
+    for (int32_t i = 0; i < TILE_ROWS; i++)
+        for (int32_t j = keys; j < end; j++) scores[i * LINE + j] = -INFINITE;
 }
 
 /* ---- forward ---- */
@@ -256,112 +369,107 @@ static NOINLINE span active_keys(const head *h, int32_t row, int32_t rows, int32
 /* What the rows of a tile keep from block to block. */
 typedef struct {
     float top[TILE_ROWS], sum[TILE_ROWS];
-    float floor, bound;
+    bool any; /* block was there */
 } row_state;
 
-/* Below every row's largest score, by what makes an exponential vanish. */
-static float score_floor(const head *h, int32_t row, int32_t rows, float bound) {
-    float floor = INFINITE;
-    for (int32_t i = 0; i < rows; i++) {
-        float top = max_row(row_at(h->mask, row + i), h->n);
-        if (top == -INFINITE) top = h->fill;
-        floor = top < floor ? top : floor;
-    }
-    return floor - bound - NEGLIGIBLE;
-}
-
-/* Scores of one row become e^(score - top); returns what the row's results so far must be multiplied by. */
-static float exp_scores(float *p, const float *mask, float fill, int32_t n, float *top, float *sum) {
-    f32x4 largest = splat(-INFINITE), total = splat(0);
-    int32_t j = 0;
-    for (; j + 4 <= n; j += 4) {
-        f32x4 x = load4(p + j);
-        if (mask) store4(p + j, x = masked(x, load4(mask + j), fill));
-        largest = wasm_f32x4_pmax(largest, x);
-    }
-    if (j < n) {
-        f32x4 x = load4(p + j);
-        if (mask) x = masked(x, load_part(mask + j, n - j), fill);
-        store4(p + j, x = select4(first_lanes(n - j), x, splat(-INFINITE)));
-        largest = wasm_f32x4_pmax(largest, x);
-    }
-    float new_top = hmax(largest), old_top = *top;
-    if (!(new_top > old_top)) new_top = old_top;
-    /* Rows that have only seen -infinity so far must not become NaN: a finite score may follow. */
-    float shift = new_top == -INFINITE ? 0 : new_top;
-    for (j = 0; j < n; j += 4) {
-        f32x4 e = exp4_negative(sub4(load4(p + j), splat(shift)));
-        store4(p + j, e);
-        total = add4(total, e);
-    }
-    float factor = old_top == shift ? 1 : old_top == -INFINITE ? 0 : exp1(old_top - shift);
-    *top = new_top;
-    *sum = *sum * factor + hsum(total);
-    return factor;
+/* n scores, whole panels, of each row become e^(score - top); factor: what the results so far must be multiplied by. */
+static NOINLINE void exp_tile(float *p, int32_t n, row_state *state, float *factor) {
+    int32_t row = 0;
+    do {
+        f32x4 largest = splat(-INFINITE), other = largest, total = splat(0), more = total;
+        int32_t j = 0;
+        do {
+            largest = wasm_f32x4_pmax(largest, load4(p + j));
+            other = wasm_f32x4_pmax(other, load4(p + j + 4));
+        } while ((j += TILE_COLS) < n);
+        float new_top = hmax(wasm_f32x4_pmax(largest, other)), old_top = state->top[row];
+        if (!(new_top > old_top)) new_top = old_top;
+        /* Rows that have only seen -infinity so far must not become NaN: a finite score may follow. */
+        float shift = new_top == -INFINITE ? 0 : new_top;
+        j = 0;
+        do {
+            f32x4 e = exp4_negative(sub4(load4(p + j), splat(shift)));
+            store4(p + j, e);
+            total = add4(total, e);
+            e = exp4_negative(sub4(load4(p + j + 4), splat(shift)));
+            store4(p + j + 4, e);
+            more = add4(more, e);
+        } while ((j += TILE_COLS) < n);
+        factor[row] = old_top == shift ? 1 : old_top == -INFINITE ? 0 : exp1(old_top - shift);
+        state->sum[row] = state->sum[row] * factor[row] + hsum(add4(total, more));
+        state->top[row] = new_top;
+        p += LINE;
+    } while (++row < TILE_ROWS);
 }
 
 /* One block of keys for the rows of a tile. */
 static void attend_tile(const head *h, int32_t row, int32_t rows, int32_t first_key, int32_t keys, const float *packed_k,
                         const float *packed_v, row_state *state, matrix y) {
-    span s = active_keys(h, row, rows, first_key, keys, state->floor, state->bound);
-    int32_t count = s.end - s.first;
-    if (!count) return;
-    float p[TILE_ROWS * LINE], factor[TILE_ROWS] = {0}, unused[WIDTH];
+    key_span s = keys_of_tile(h, row, first_key, keys);
+    if (s.end <= s.first) return;
+    int32_t first = s.first * TILE_COLS, count = min_i32(s.end * TILE_COLS, keys) - first;
+    float p[TILE_ROWS * LINE], factor[TILE_ROWS], unused[WIDTH];
     const float *line[TILE_ROWS];
     float *out[TILE_ROWS];
-    tile_lines(line, h->q, row, row + rows);
-    store_tiles(h->d, line, packed_k + s.first * h->d, h->scale, p, count);
+    score_tile(h, p, row, rows, first_key, keys, s, packed_k);
+    exp_tile(p + first, (s.end - s.first) * TILE_COLS, state, factor);
     for (int32_t i = 0; i < TILE_ROWS; i++) {
-        line[i] = p + i * LINE;
+        line[i] = p + i * LINE + first;
         out[i] = i < rows ? (float *)row_at(y, row + i) : unused;
-        if (i >= rows) continue;
-        const float *mask = h->mask.x ? row_at(h->mask, row + i) + first_key + s.first : 0;
-        factor[i] = exp_scores(p + i * LINE, mask, h->fill, count, &state->top[i], &state->sum[i]);
+        if (h->n <= KEYS) factor[i] = 1 / state->sum[i];
     }
-    add_tiles(count, line, packed_v + s.first * TILE_COLS, keys * TILE_COLS, factor, out, h->e);
+    const float *v = packed_v + first * TILE_COLS;
+    if (h->n <= KEYS) set_rows(count, line, v, keys * TILE_COLS, factor, out, h->e);
+    else if (!state->any) set_rows(count, line, v, keys * TILE_COLS, ones, out, h->e);
+    else add_rows(count, line, v, keys * TILE_COLS, factor, out, h->e);
+    state->any = true;
 }
 
 typedef struct {
     const attention_f32_args *a;
+    mask_table masks;
     int32_t blocks, grain; /* blocks of TASK_ROWS of an item; how many of them are a chunk */
 } forward_task;
 
-static void attend_block(const attention_f32_args *a, int32_t item, int32_t block) {
+TW_INLINE row_state *state_of(row_state *states, int32_t row) {
+    return states + row / ROWS * TILES + row % ROWS / TILE_ROWS;
+}
+
+static void attend_block(const forward_task *task, int32_t item, int32_t block) {
+    const attention_f32_args *a = task->a;
     head h = {
         {item_at(a->q, a->q_strides, a->batch, item), a->q_strides[2]},
         {item_at(a->k, a->k_strides, a->batch, item), a->k_strides[2]},
         {item_at(a->v, a->v_strides, a->batch, item), a->v_strides[2]},
         {a->mask ? item_at(a->mask, a->mask_strides, a->batch, item) : 0, a->mask_strides[2]},
-        a->m, a->n, a->d, a->e, a->scale, a->fill,
+        a->m, a->n, a->d, a->e, a->scale, a->fill, records_of(&task->masks, item), 0,
     };
     matrix y = {item_at(a->y, a->y_strides, a->batch, item), a->y_strides[2]};
     int32_t first = block * TASK_ROWS, end = min_i32(first + TASK_ROWS, a->m);
-    row_state states[(TASK_ROWS + TILE_ROWS - 1) / TILE_ROWS];
-    float key_tops[WIDTH];
-    if (a->mask) column_tops(key_tops, h.k, h.n, h.d);
-    for (int32_t row = first, t = 0; row < end; row += TILE_ROWS, t++) {
-        int32_t rows = min_i32(TILE_ROWS, end - row);
+    row_state states[2 * TILES];
+    if (a->mask) h.bound = score_bound(&h, first, end - first);
+    for (int32_t t = 0; t < 2 * TILES; t++) {
         for (int32_t i = 0; i < TILE_ROWS; i++) states[t].top[i] = -INFINITE, states[t].sum[i] = 0;
-        if (a->mask) {
-            states[t].bound = score_bound(&h, row, rows, key_tops);
-            states[t].floor = score_floor(&h, row, rows, states[t].bound);
-        }
-        for (int32_t i = 0; i < rows; i++) zero_row((float *)row_at(y, row + i), a->e);
+        states[t].any = false;
     }
     float *packed_k = thread_scratch(), *packed_v = packed_k + KEYS * a->d;
     for (int32_t key = 0; key < a->n; key += KEYS) {
         int32_t keys = min_i32(KEYS, a->n - key);
         pack_transposed(packed_k, rows_from(h.k, key), keys, a->d);
         pack_panels(packed_v, rows_from(h.v, key), keys, a->e);
-        for (int32_t row = first, t = 0; row < end; row += TILE_ROWS, t++)
-            attend_tile(&h, row, min_i32(TILE_ROWS, end - row), key, keys, packed_k, packed_v, &states[t], y);
+        for (int32_t start = first; start < end; start += ROWS) {
+            for (int32_t row = start, last = min_i32(start + ROWS, end); row < last; row += TILE_ROWS) {
+                row_state *state = state_of(states, row - first);
+                attend_tile(&h, row, min_i32(TILE_ROWS, last - row), key, keys, packed_k, packed_v, state, y);
+            }
+        }
     }
     for (int32_t row = first; row < end; row++) {
-        const row_state *state = &states[(row - first) / TILE_ROWS];
-        int32_t i = (row - first) % TILE_ROWS;
+        const row_state *state = state_of(states, row - first);
+        int32_t i = row % ROWS % TILE_ROWS;
         float inverse = 1 / state->sum[i];
         float *out = (float *)row_at(y, row);
-        scale_row(out, out, a->e, inverse);
+        if (a->n > KEYS) scale_row(out, out, a->e, inverse);
         if (a->top) a->top[item * a->m + row] = state->top[i];
         if (a->inverse) a->inverse[item * a->m + row] = inverse;
     }
@@ -371,7 +479,7 @@ static void attend_chunk(const void *args, int32_t chunk) {
     const forward_task *task = args;
     int32_t total = task->a->batch[0] * task->a->batch[1] * task->blocks;
     for (int32_t unit = chunk * task->grain; unit < min_i32((chunk + 1) * task->grain, total); unit++)
-        attend_block(task->a, unit / task->blocks, unit % task->blocks);
+        attend_block(task, unit / task->blocks, unit % task->blocks);
 }
 
 /* Multiply-adds take about as long as 1/16 of the elements of cheap work. */
@@ -379,7 +487,11 @@ static int32_t items_per_chunk(int64_t rows, int64_t n, int64_t width) { return 
 
 int32_t kernel_attention_f32(const attention_f32_args *a) {
     int32_t blocks = (a->m + TASK_ROWS - 1) / TASK_ROWS;
-    forward_task task = {a, blocks, items_per_chunk(min_i32(a->m, TASK_ROWS), a->n, a->d + a->e)};
+    forward_task task = {
+        a, {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans, 0}, blocks,
+        items_per_chunk(min_i32(a->m, TASK_ROWS), a->n, a->d + a->e),
+    };
+    prepare_masks(&task.masks);
     parallel_for(attend_chunk, &task, chunk_count((int64_t)a->batch[0] * a->batch[1] * blocks, task.grain));
     return TW_OK;
 }
@@ -393,13 +505,13 @@ typedef struct {
     const float *top, *inverse;
     float *dq, *dk, *dv; /* null where not wanted */
     int32_t dq_row, dk_row, dv_row;
-    float *delta; /* [m]: sum of dy * y */
+    float *delta; /* [m]: scale * sum of dy * y */
     bool conditional; /* the mask stands for a condition: no gradient goes through where it is -infinity */
 } head_gradient;
 
 /* Blocks in thread_scratch; p and ds are [ROWS][LINE]. */
 typedef struct {
-    float *kt, *vt, *k, *q, *dy, *dk, *dv, *p, *ds;
+    float *kt, *vt, *k, *q, *dy, *p, *ds;
 } gradient_blocks;
 
 static float dot(const float *x, const float *y, int32_t n) {
@@ -411,117 +523,114 @@ static float dot(const float *x, const float *y, int32_t n) {
     return hsum(total) + tail;
 }
 
-/* p = e^(score - top) / sum */
-static void probabilities(float *p, const float *mask, float fill, int32_t n, float top, float inverse) {
-    for (int32_t j = 0; j < n; j += 4) {
-        f32x4 x = load4(p + j);
-        if (mask) x = masked(x, j + 4 <= n ? load4(mask + j) : load_part(mask + j, n - j), fill);
-        store4(p + j, mul4(exp4_negative(sub4(x, splat(top))), splat(inverse)));
-    }
+/* p = e^(score - top) / sum and ds = p (ds - delta) for n columns, whole panels, of the rows of a tile. */
+static NOINLINE void gradient_of_scores(float *p, float *ds, int32_t n, int32_t rows, const float *top, const float *inverse,
+                                        const float *delta) {
+    do {
+        f32x4 t = load_splat(top), f = load_splat(inverse), d = load_splat(delta);
+        int32_t j = 0;
+        do {
+            f32x4 x = mul4(exp4_negative(sub4(load4(p + j), t)), f);
+            store4(p + j, x);
+            store4(ds + j, mul4(x, sub4(load4(ds + j), d)));
+        } while ((j += 4) < n);
+        p += LINE, ds += LINE, top++, inverse++, delta++;
+    } while (--rows);
 }
 
-/* ds = scale * p (dp - delta), zero where `mask`, which may be null, is -infinity: even if p is NaN. */
-static void score_gradients(float *ds, const float *p, const float *mask, int32_t n, float delta, float scale) {
-    for (int32_t j = 0; j < n; j += 4) {
-        f32x4 x = mul4(load4(p + j), mul4(sub4(load4(ds + j), splat(delta)), splat(scale)));
-        if (mask) {
-            f32x4 m = j + 4 <= n ? load4(mask + j) : load_part(mask + j, n - j);
-            x = wasm_v128_andnot(x, wasm_f32x4_eq(m, splat(-INFINITE)));
-        }
-        store4(ds + j, x);
+/* No gradient where the mask is -infinity: even if p is NaN. */
+static void clear_hidden(const head *h, float *ds, int32_t row, int32_t rows, int32_t first_key, int32_t first,
+                         int32_t end) {
+    for (int32_t i = 0; i < rows; i++) {
+        const float *mask = row_at(h->mask, row + i) + first_key;
+        for (int32_t j = first; j < min_i32(end, h->n - first_key); j++)
+            if (mask[j] == -INFINITE) ds[i * LINE + j] = 0;
     }
 }
 
 /* Probabilities and gradients of the scores for the rows of a tile, and what they add to dq. */
-static span gradient_tile(const head_gradient *g, const gradient_blocks *b, int32_t row, int32_t rows, int32_t first_key,
-                          int32_t keys, const float *key_tops, float *p, float *ds) {
+static key_span gradient_tile(const head_gradient *g, const gradient_blocks *b, int32_t row, int32_t rows, int32_t first_key,
+                              int32_t keys, float *p, float *ds) {
     const head *h = &g->h;
-    float floor = INFINITE, bound = 0;
-    for (int32_t i = 0; i < rows; i++) floor = floor < g->top[row + i] ? floor : g->top[row + i];
-    if (h->mask.x) bound = score_bound(h, row, rows, key_tops);
-    span s = active_keys(h, row, rows, first_key, keys, floor - NEGLIGIBLE, bound);
+    key_span s = keys_of_tile(h, row, first_key, keys);
+    if (s.end <= s.first) s.first = s.end = 0;
+    int32_t first = s.first * TILE_COLS, end = s.end * TILE_COLS;
     const float *line[TILE_ROWS];
-    bool scores = g->dq || g->dk;
-    tile_lines(line, h->q, row, row + rows);
-    store_tiles(h->d, line, b->kt + s.first * h->d, h->scale, p + s.first, s.end - s.first);
-    tile_lines(line, g->dy, row, row + rows);
-    if (scores) store_tiles(h->e, line, b->vt + s.first * h->e, 1, ds + s.first, s.end - s.first);
-    float one[TILE_ROWS], unused[WIDTH], *out[TILE_ROWS];
-    for (int32_t i = 0; i < TILE_ROWS; i++) {
-        line[i] = ds + i * LINE + s.first;
-        out[i] = i < rows && g->dq ? g->dq + (row + i) * g->dq_row : unused;
-        one[i] = i < rows;
-        if (i >= rows) continue;
-        const float *mask = h->mask.x ? row_at(h->mask, row + i) + first_key + s.first : 0;
-        float *pi = p + i * LINE, *di = ds + i * LINE;
-        int32_t n = s.end - s.first, end = s.first + ((n + 3) & ~3);
-        probabilities(pi + s.first, mask, h->fill, n, g->top[row + i], g->inverse[row + i]);
-        if (scores)
-            score_gradients(di + s.first, pi + s.first, g->conditional ? mask : 0, n, g->delta[row + i], h->scale);
-        /* Tiles of keys read all rows between the first and the last that they matter to. */
-        zero_row(pi, s.first);
-        zero_row(pi + end, LINE - end);
-        zero_row(di, s.first);
-        zero_row(di + end, LINE - end);
+    /* Tiles of keys read all rows between the first and the last that they matter to. */
+    for (int32_t i = 0; i < rows; i++) {
+        zero_row(p + i * LINE, first), zero_row(p + i * LINE + end, LINE - end);
+        zero_row(ds + i * LINE, first), zero_row(ds + i * LINE + end, LINE - end);
     }
-    if (g->dq && s.end > s.first)
-        add_tiles(s.end - s.first, line, b->k + s.first * TILE_COLS, keys * TILE_COLS, one, out, h->d);
+    if (!end) return s;
+    score_tile(h, p, row, rows, first_key, keys, s, b->kt);
+    if (g->dq || g->dk) {
+        tile_lines(line, g->dy, row, row + rows);
+        store_tiles(h->e, line, b->vt + first * h->e, h->scale, ds + first, end - first);
+    }
+    gradient_of_scores(p + first, ds + first, end - first, rows, g->top + row, g->inverse + row, g->delta + row);
+    if (g->conditional) clear_hidden(h, ds, row, rows, first_key, s.mask_first * TILE_COLS, s.mask_end * TILE_COLS);
+    if (!g->dq) return s;
+    float unused[WIDTH], *out[TILE_ROWS];
+    for (int32_t i = 0; i < TILE_ROWS; i++) {
+        line[i] = ds + i * LINE + first;
+        out[i] = i < rows ? g->dq + (row + i) * g->dq_row : unused;
+    }
+    const float *packed_k = b->k + first * TILE_COLS;
+    (h->n <= KEYS ? set_rows : add_rows)(min_i32(end, keys) - first, line, packed_k, keys * TILE_COLS, ones, out, h->d);
     return s;
 }
 
-/* sum[key][...] += p' x for the keys of a block, x being packed in panels; only rows that matter to a tile of keys. */
-static void add_to_keys(float *sum, const float *p, const float *x, int32_t width, int32_t rows, int32_t keys,
-                        const span *spans) {
-    int32_t padded = whole_panels(width);
+/* out[key][...] = p' x for the keys of a block, x being packed in panels; only rows that matter to a tile of keys. */
+static void put_keys(const head *h, float *out, int32_t out_row, const float *p, const float *x, int32_t width, int32_t rows,
+                     int32_t keys, const key_span *spans) {
+    float unused[WIDTH];
     for (int32_t key = 0; key < keys; key += TILE_ROWS) {
         int32_t first = rows, end = 0;
         for (int32_t row = 0, t = 0; row < rows; row += TILE_ROWS, t++) {
-            if (spans[t].end <= key || spans[t].first >= key + TILE_ROWS) continue;
+            if (spans[t].end * TILE_COLS <= key || spans[t].first * TILE_COLS >= key + TILE_ROWS) continue;
             first = min_i32(first, row);
             end = min_i32(row + TILE_ROWS, rows);
         }
-        if (end <= first) continue;
-        add_transposed_tiles(end - first, p + first * LINE + key, x + first * TILE_COLS, rows * TILE_COLS,
-                             sum + key * padded, padded);
+        if (end <= first && h->m > ROWS) continue;
+        float *line[TILE_ROWS];
+        for (int32_t i = 0; i < TILE_ROWS; i++) line[i] = key + i < keys ? out + (key + i) * out_row : unused;
+        const float *a = p + first * LINE + key, *b = x + first * TILE_COLS;
+        int32_t count = max_i32(end - first, 0); /* none: zeros are stored */
+        (h->m <= ROWS ? set_columns : add_columns)(count, &a, b, rows * TILE_COLS, ones, line, width);
     }
-}
-
-static void copy_rows(float *out, int32_t out_row, const float *x, int32_t rows, int32_t width) {
-    for (int32_t i = 0; i < rows; i++) scale_row(out + i * out_row, x + i * whole_panels(width), width, 1);
 }
 
 /* Gradients of a block of keys, and what it adds to dq. */
 static void gradient_of_keys(const head_gradient *g, const gradient_blocks *b, int32_t key, int32_t keys) {
     const head *h = &g->h;
     matrix k = rows_from(h->k, key), v = rows_from(h->v, key);
+    float *dk = g->dk ? g->dk + key * g->dk_row : 0, *dv = g->dv ? g->dv + key * g->dv_row : 0;
     pack_transposed(b->kt, k, keys, h->d);
-    pack_transposed(b->vt, v, keys, h->e);
+    if (g->dq || dk) pack_transposed(b->vt, v, keys, h->e);
     if (g->dq) pack_panels(b->k, k, keys, h->d);
-    zero_row(b->dk, LINE * whole_panels(h->d));
-    zero_row(b->dv, LINE * whole_panels(h->e));
-    float key_tops[WIDTH];
-    if (h->mask.x) column_tops(key_tops, k, keys, h->d);
+    for (int32_t i = 0; h->m > ROWS && i < keys; i++) {
+        if (dk) zero_row(dk + i * g->dk_row, h->d);
+        if (dv) zero_row(dv + i * g->dv_row, h->e);
+    }
     for (int32_t first = 0; first < h->m; first += ROWS) {
         int32_t rows = min_i32(ROWS, h->m - first);
-        span spans[(ROWS + TILE_ROWS - 1) / TILE_ROWS];
-        bool any = false;
+        key_span spans[TILES];
+        bool any = h->m <= ROWS;
         for (int32_t row = 0, t = 0; row < rows; row += TILE_ROWS, t++) {
-            spans[t] = gradient_tile(g, b, first + row, min_i32(TILE_ROWS, rows - row), key, keys, key_tops,
-                                     b->p + row * LINE, b->ds + row * LINE);
+            int32_t count = min_i32(TILE_ROWS, rows - row);
+            spans[t] = gradient_tile(g, b, first + row, count, key, keys, b->p + row * LINE, b->ds + row * LINE);
             any |= spans[t].end > spans[t].first;
         }
         if (!any) continue;
-        if (g->dv) {
+        if (dv) {
             pack_panels(b->dy, rows_from(g->dy, first), rows, h->e);
-            add_to_keys(b->dv, b->p, b->dy, h->e, rows, keys, spans);
+            put_keys(h, dv, g->dv_row, b->p, b->dy, h->e, rows, keys, spans);
         }
-        if (g->dk) {
+        if (dk) {
             pack_panels(b->q, rows_from(h->q, first), rows, h->d);
-            add_to_keys(b->dk, b->ds, b->q, h->d, rows, keys, spans);
+            put_keys(h, dk, g->dk_row, b->ds, b->q, h->d, rows, keys, spans);
         }
     }
-    if (g->dk) copy_rows(g->dk + key * g->dk_row, g->dk_row, b->dk, keys, h->d);
-    if (g->dv) copy_rows(g->dv + key * g->dv_row, g->dv_row, b->dv, keys, h->e);
 }
 
 static gradient_blocks place_blocks(int32_t d, int32_t e) {
@@ -533,8 +642,6 @@ static gradient_blocks place_blocks(int32_t d, int32_t e) {
     b.k = at, at += KEYS * dp;
     b.q = at, at += ROWS * dp;
     b.dy = at, at += ROWS * ep;
-    b.dk = at, at += LINE * dp;
-    b.dv = at, at += LINE * ep;
     b.p = at, at += (ROWS + TILE_ROWS) * LINE;
     b.ds = at;
     return b;
@@ -542,17 +649,19 @@ static gradient_blocks place_blocks(int32_t d, int32_t e) {
 
 typedef struct {
     const attention_gradient_f32_args *a;
+    mask_table masks;
     int32_t grain;
 } gradient_task;
 
-static void gradient_of_part(const attention_gradient_f32_args *a, int32_t item, int32_t part) {
+static void gradient_of_part(const gradient_task *task, int32_t item, int32_t part) {
+    const attention_gradient_f32_args *a = task->a;
     head_gradient g = {
         .h = {
             {item_at(a->q, a->q_strides, a->batch, item), a->q_strides[2]},
             {item_at(a->k, a->k_strides, a->batch, item), a->k_strides[2]},
             {item_at(a->v, a->v_strides, a->batch, item), a->v_strides[2]},
             {a->mask ? item_at(a->mask, a->mask_strides, a->batch, item) : 0, a->mask_strides[2]},
-            a->m, a->n, a->d, a->e, a->scale, a->fill,
+            a->m, a->n, a->d, a->e, a->scale, a->fill, records_of(&task->masks, item), 0,
         },
         .y = {item_at(a->y, a->y_strides, a->batch, item), a->y_strides[2]},
         .dy = {item_at(a->dy, a->dy_strides, a->batch, item), a->dy_strides[2]},
@@ -564,11 +673,12 @@ static void gradient_of_part(const attention_gradient_f32_args *a, int32_t item,
     if (a->dq && part) g.dq = a->partial + (item * (a->parts - 1) + part - 1) * a->m * a->d, g.dq_row = a->d;
     else if (a->dq) g.dq = item_at(a->dq, a->dq_strides, a->batch, item), g.dq_row = a->dq_strides[2];
     for (int32_t i = 0; i < a->m; i++) {
-        g.delta[i] = dot(row_at(g.y, i), row_at(g.dy, i), a->e);
-        if (g.dq) zero_row(g.dq + i * g.dq_row, a->d);
+        g.delta[i] = a->scale * dot(row_at(g.y, i), row_at(g.dy, i), a->e);
+        if (g.dq && a->n > KEYS) zero_row(g.dq + i * g.dq_row, a->d);
     }
+    if (a->mask) g.h.bound = score_bound(&g.h, 0, a->m);
     gradient_blocks blocks = place_blocks(a->d, a->e);
-    int32_t count = (a->n + KEYS - 1) / KEYS;
+    int32_t count = key_blocks(a->n);
     for (int32_t block = part * count / a->parts; block < (part + 1) * count / a->parts; block++)
         gradient_of_keys(&g, &blocks, block * KEYS, min_i32(KEYS, a->n - block * KEYS));
 }
@@ -577,7 +687,7 @@ static void gradient_chunk(const void *args, int32_t chunk) {
     const gradient_task *task = args;
     int32_t total = task->a->batch[0] * task->a->batch[1] * task->a->parts;
     for (int32_t unit = chunk * task->grain; unit < min_i32((chunk + 1) * task->grain, total); unit++)
-        gradient_of_part(task->a, unit / task->a->parts, unit % task->a->parts);
+        gradient_of_part(task, unit / task->a->parts, unit % task->a->parts);
 }
 
 /* dq of an item += what the other parts of its keys add. */
@@ -593,7 +703,11 @@ static void sum_parts_chunk(const void *args, int32_t item) {
 
 int32_t kernel_attention_gradient_f32(const attention_gradient_f32_args *a) {
     int32_t items = a->batch[0] * a->batch[1];
-    gradient_task task = {a, items_per_chunk(a->m, a->n / a->parts, 2 * (a->d + a->e))};
+    gradient_task task = {
+        a, {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans, 0},
+        items_per_chunk(a->m, a->n / a->parts, 2 * (a->d + a->e)),
+    };
+    prepare_masks(&task.masks);
     parallel_for(gradient_chunk, &task, chunk_count((int64_t)items * a->parts, task.grain));
     if (a->dq && a->parts > 1) parallel_for(sum_parts_chunk, a, items);
     return TW_OK;

@@ -143,10 +143,17 @@ def where_then_added(a: Attention, scores: str) -> str:
     return added(lambda a: np.where(padding(a), 0, MASKED), fed=True)(a, scores)
 
 
+def sink_and_window(a: Attention) -> np.ndarray:
+    """The first keys and the latest ones: what is masked lies between."""
+    m, n = a.sizes[2:4]
+    return a.causal & ((np.arange(n) < 3) | ~np.tri(m, n, max(0, n - m) - 9, dtype=bool))
+
+
 MASKS: dict[str, Mask] = {
     "none": lambda a, scores: scores,
     "causal": added(lambda a: np.where(a.causal, 0, MASKED)[None, None]),
     "causal -inf": added(lambda a: np.where(a.causal, 0, -math.inf)),
+    "sink and window": added(lambda a: np.where(sink_and_window(a), 0, -1e4)),
     "causal of each batch": added(lambda a: np.where(a.causal & padding(a), 0, -1e4), fed=True),
     "padding": added(lambda a: np.where(padding(a), 0, MASKED), fed=True),
     "reversed padding": added(lambda a: np.where(padding(a)[..., ::-1], 0, MASKED)),
@@ -270,9 +277,10 @@ def test_rows_without_any_key(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.isnan(y[:, [0, 3, 69]]).all() == value.endswith("inf") and np.isfinite(y[:, [1, 2, 4, 68]]).all()
 
 
-@pytest.mark.parametrize("size", [30.0, 1e4])
-def test_large_scores(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    a = Attention(1, 2, 70, 70, 8).build(mask="causal")
+@pytest.mark.parametrize(("size", "mask"), [(30.0, "causal"), (1e4, "causal"), (1e4, "sink and window")])
+def test_large_scores(size: float, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even so large that the mask rules nothing out."""
+    a = Attention(1, 2, 70, 70, 8).build(mask=mask)
     a.feeds["q"] *= np.float32(size)
     # A rounding of a score is an error of the probability relative to it.
     largest = size * np.abs(a.feeds["k"]).max() * 8

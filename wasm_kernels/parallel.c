@@ -170,6 +170,9 @@ TW_EXPORT(tw_stop_threads) void tw_stop_threads(void) {
     publish_nothing();
 }
 
+/* Who notifies this word wakes the workers for work that is about to come; without any they sleep again. */
+TW_EXPORT(tw_wake_word) uint32_t tw_wake_word(void) { return (uint32_t)(uintptr_t)((int *)&pool.ticket + 1); }
+
 /* A worker's script calls this when anything threw. */
 TW_EXPORT(tw_worker_failed) void tw_worker_failed(int32_t index) {
     (void)index;

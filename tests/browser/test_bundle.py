@@ -240,7 +240,7 @@ def test_results_are_the_bytes_of_a_python_session(browser: Browser, mlp_site: S
         assert found == natively()
 
 
-def test_python_takes_over_in_the_middle_of_training(browser: Browser, mlp_site: Site) -> None:
+def test_python_takes_over_in_the_middle_of_training(browser: Browser, site: Site) -> None:
     """New shapes, checkpoints and export give the same bytes as if Python had been there from the start."""
     body = """
         const run = async (s) => {
@@ -262,7 +262,8 @@ def test_python_takes_over_in_the_middle_of_training(browser: Browser, mlp_site:
     """
     names = json.loads((GOLDEN / "mlp" / "trace.json").read_text())["trace"]
     outputs = next(call["outputs"] for call in names if call["op"] == "export")
-    with open_page(browser, mlp_site) as js:
+    site.add("/bundles/mlp", mlp_bundle())
+    with open_page(browser, site) as js:
         found = js.run(f"{SESSION}{TRAIN}{body} return run(await fromBundle());", names=outputs)
         assert found == js.run(f"{SESSION}{TRAIN}{body} return run(await fromModels());", names=outputs)
 
@@ -525,9 +526,9 @@ def test_memory_comes_back(browser: Browser, mlp_site: Site) -> None:
             }};
             const memory = () => new Promise((resolve) => {{
               const id = `memory ${{Math.random()}}`;
-              const listen = ({{ data }}) => {{ if (data.id === id) resolve(data.value.ok); }};
+              const listen = ({{ data }}) => {{ if (data.id === id) resolve(data.result.ok); }};
               workers[0].addEventListener("message", listen);
-              workers[0].postMessage({{ id, type: "APPLY", path: ["memory"], argumentList: [] }});
+              workers[0].postMessage([{{ id, method: "memory", args: [] }}]);
             }});
             const cycle = async (adopt) => {{
               const s = await fromBundle();

@@ -69,7 +69,7 @@ def test_plain_page_runs_one_thread(scenario, plain_site, reproducible: bool, bu
 def test_isolated_page_runs_the_threads_asked_for(scenario, isolated_site, threads: int) -> None:
     found = scenario(isolated_site, "describe", threads=threads, reproducible=True)
     assert found["threads"] == threads
-    assert found["build"] == ("kernels" if threads == 1 else "kernels.threads")
+    assert found["build"] == "kernels.threads"
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser
 
+from trainweb.model.graph import Graph, Node, Value
+from trainweb.model.writer import write_model
+
 from .js_session import JsPage, open_js_page
 from .server import ROOT, Site
 
@@ -452,12 +455,106 @@ SPY = """
     };
 """
 
+# Counts the feeds that are sent as places in the kernels' memory.
+PLACED = """
+    const Native = Worker;
+    window.placed = 0;
+    window.Worker = class extends Native {
+      postMessage(message, ...rest) {
+        placed += JSON.stringify(message).split('"ptr"').length - 1;
+        super.postMessage(message, ...rest);
+      }
+    };
+"""
+
 WATCHED = """
     // A worker is watched from when it holds its lock: the page then waits for it.
     const isWatched = async () =>
       (await navigator.locks.query()).pending.some((lock) => lock.name.startsWith("trainweb-worker-"));
     while (!(await isWatched())) await new Promise((resolve) => queueMicrotask(resolve));
 """
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_feeds_in_shared_memory_train_as_those_that_travel(browser: Browser, isolated_site: Site, threads: int) -> None:
+    """Feeds that change after the call, several calls under way, accumulation, memory that grows, failures."""
+    with open_js_page(browser, isolated_site) as js:
+        placed, travelled, n_placed, n_travelled = js.run(
+            f"""{PLACED}{OPEN}
+            const make = (n, seed) => ({{
+              x: new Tensor("float32", Float32Array.from({{ length: 10 * n }}, (_, i) => Math.sin(i + seed)), [n, 10]),
+              labels: new Tensor("int64", BigInt64Array.from({{ length: n }}, (_, i) => BigInt((i + seed) % 4)), [n]),
+            }});
+            const run = async (transfer) => {{
+              const s = await open({{ threads, reproducible: true }});
+              const seen = [];
+              let seed = 0;
+              const call = (method, n) => {{
+                const feeds = make(n, seed++);
+                const pending = s[method](feeds, {{ transfer }});
+                if (!transfer) {{
+                  feeds.x.data.fill(NaN);
+                  feeds.labels.data.fill(99n);
+                }}
+                return pending.then((results) => Object.values(results)[0].data[0]);
+              }};
+              for (const n of [8, 8, 8, 3, 8, 300, 8, 60000, 3, 8, 300]) {{
+                seen.push(await call("runTrainStep", n));
+                if (n !== 3) await s.runOptimizerStep();
+                if (n === 300) {{
+                  const bad = make(8, 0);
+                  bad.labels.data[2] = -5n;
+                  seen.push((await failure(() => s.runTrainStep(bad, {{ transfer }}))).name);
+                  const calls = ["runTrainStep", "runEvalStep", "runTrainStep"].map((method) => call(method, 8));
+                  seen.push(...await Promise.all(calls));
+                  await s.updateParameter("fc1.bias", await s.getParameter("fc1.bias"));
+                }}
+                if (n % 2 === 0) await s.lazyResetGrad();
+                seen.push(await call("runEvalStep", 8));
+              }}
+              seen.push(...(await parameters(s)));
+              await s.release();
+              const sent = placed;
+              placed = 0;
+              return [seen, sent];
+            }};
+            const [first, n] = await run(false);
+            const [second, m] = await run(true);
+            return [first, second, n, m];""",
+            threads=threads,
+        )
+        assert placed == travelled
+        assert n_placed > 10
+        assert n_travelled == 0
+
+
+def test_feeds_of_all_types_in_shared_memory(browser: Browser, isolated_site: Site) -> None:
+    """An inference session that reads bool, uint8 and int64; no bytes at all where the batch is empty."""
+    graph = Graph(
+        "mix",
+        [
+            Node("Cast", ["bytes"], ["b"], {"to": 1}),
+            Node("Cast", ["ids"], ["i"], {"to": 1}),
+            Node("Where", ["mask", "b", "i"], ["y"]),
+        ],
+        [Value("mask", "bool", ("n",)), Value("bytes", "uint8", ("n",)), Value("ids", "int64", ("n",))],
+        [Value("y", "float32", ("n",))],
+        opsets={"": 17},
+    )
+    with open_js_page(browser, isolated_site) as js:
+        outcome = js.run(
+            f"""{PLACED}
+            const s = await InferenceSession.create(Uint8Array.from(model));
+            const run = async (mask, bytes, ids) => Array.from((await s.run({{
+              mask: new Tensor("bool", Uint8Array.from(mask), [mask.length]),
+              bytes: new Tensor("uint8", Uint8Array.from(bytes), [bytes.length]),
+              ids: new Tensor("int64", BigInt64Array.from(ids, BigInt), [ids.length]),
+            }})).y.data);
+            return [await run([1, 0, 1], [7, 8, 255], [-1, -2, -3]), await run([0, 0, 1], [1, 2, 3], [-4, -5, -6]),
+                    await run([1, 1, 0], [4, 5, 6], [9, 9, -9]), await run([], [], []), placed];""",
+            model=list(write_model(graph)),
+        )
+    assert outcome == [[7, -2, 255], [-4, -5, 3], [4, 5, -9], [], 6]
 
 
 class TestWorkerDeath:
@@ -565,9 +662,9 @@ def test_nothing_leaks_over_sessions_and_failures(browser: Browser, plain_site: 
             f"""{SPY}{OPEN}
             const memory = () => new Promise((resolve) => {{
               const id = `memory ${{Math.random()}}`;
-              const listen = ({{ data }}) => {{ if (data.id === id) resolve(data.value.ok); }};
+              const listen = ({{ data }}) => {{ if (data.id === id) resolve(data.result.ok); }};
               workers[0].addEventListener("message", listen);
-              workers[0].postMessage({{ id, type: "APPLY", path: ["memory"], argumentList: [] }});
+              workers[0].postMessage([{{ id, method: "memory", args: [] }}]);
             }});
             const cycle = async () => {{
               const s = await open();

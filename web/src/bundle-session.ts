@@ -361,7 +361,7 @@ export class BundleSession implements SessionHost {
     const inputs = plan.inputs.map(place);
     const outputs = plan.outputs.map(place);
     // Plans of the bundle never move; with the generation of Python's they keep each other in the cache.
-    return { ptr, generation: this.#generation, inputs, outputs };
+    return { ptr, generation: this.#generation, arenaBytes: plan.arenaBytes, inputs, outputs };
   }
 
   #explainOwn({ plan, ptr }: Loaded, status: number): Error {

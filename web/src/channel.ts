@@ -1,32 +1,36 @@
 /** What a session keeps of its worker: an order of calls, and an end. */
 
-import type { Remote } from "comlink";
-
-import type { WorkerClient } from "./client.js";
+import { callOf, type WorkerClient } from "./client.js";
 import { ReleasedError } from "./errors.js";
-import type { Result, WorkerApi } from "./protocol.js";
-
-type Send<T> = (api: Remote<WorkerApi>) => Promise<Result<T>>;
+import type { Answer, Call, Method } from "./protocol.js";
 
 /** Frees sessions that were dropped without `release`. */
 const abandoned = new FinalizationRegistry<() => void>((release) => release());
 
 export class Channel {
   readonly #client: WorkerClient;
-  readonly #release: Send<null>;
+  readonly #release: Call<"release" | "releaseInference">;
   readonly #what: string;
   #released: Promise<void> | null = null;
   #queue: Promise<unknown> = Promise.resolve();
   #queued = 0;
+  #held: Call[] = [];
 
   /**
    * @param owner - the session; when it is garbage its worker's side is freed
    * @param what - how errors call it
    */
-  constructor(owner: object, what: string, client: WorkerClient, release: Send<null>) {
+  constructor(
+    owner: object,
+    what: string,
+    client: WorkerClient,
+    method: "release" | "releaseInference",
+    handle: number,
+  ) {
     this.#client = client;
-    this.#release = release;
+    this.#release = callOf(method, [handle]);
     this.#what = what;
+    const release = this.#release;
     const free = (): void => {
       client.request(release).catch(() => {});
     };
@@ -45,24 +49,22 @@ export class Channel {
    *
    * @param prepared - what must be known before the call can be sent
    */
-  post<P, T>(prepared: P | Promise<P>, send: (prepared: P) => Send<T>): Promise<T> {
+  post<P, M extends Method>(prepared: P | Promise<P>, make: (prepared: P) => Call<M>): Promise<Answer<M>> {
     if (this.#queued === 0 && !(prepared instanceof Promise)) {
-      return this.#client.request(send(prepared));
+      return this.#send(make(prepared));
     }
-    const turn = this.#queue;
-    const sent = (async () => {
-      this.#queued++;
-      try {
-        await turn;
-        const ready = await prepared;
-        // In an object, so that the turn ends when the call is sent.
-        return { reply: this.#client.request(send(ready)) };
-      } finally {
-        this.#queued--;
-      }
-    })();
-    this.#queue = sent.catch(() => {});
+    // In an object, so that the turn ends when the call is sent.
+    const sent = this.#inTurn(async () => ({ reply: this.#send(make(await prepared)) }));
     return sent.then(({ reply }) => reply);
+  }
+
+  /** A call whose answer nobody wants: it goes along with the next one. */
+  hold(call: Call): void {
+    if (this.#queued === 0) {
+      this.#held.push(call);
+    } else {
+      void this.#inTurn(async () => this.#held.push(call));
+    }
   }
 
   /** End the session after the calls already made. Harmless when repeated, or when the worker is gone. */
@@ -75,5 +77,26 @@ export class Channel {
       );
     }
     return this.#released;
+  }
+
+  #send<M extends Method>(call: Call<M>): Promise<Answer<M>> {
+    const held = this.#held;
+    this.#held = [];
+    return this.#client.request(call, held);
+  }
+
+  #inTurn<T>(action: () => Promise<T>): Promise<T> {
+    const turn = this.#queue;
+    const done = (async () => {
+      this.#queued++;
+      try {
+        await turn;
+        return await action();
+      } finally {
+        this.#queued--;
+      }
+    })();
+    this.#queue = done.catch(() => {});
+    return done;
   }
 }

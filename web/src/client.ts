@@ -1,10 +1,18 @@
 /** The page's end of a worker: starts it, sends calls, notices when it dies. */
 
-import { wrap, type Remote } from "comlink";
-
 import { log } from "./env.js";
 import { EngineError, fromWire } from "./errors.js";
-import type { PythonInfo, Result, WorkerApi, WorkerInfo, WorkerSettings } from "./protocol.js";
+import type {
+  Answer,
+  Call,
+  Method,
+  PythonInfo,
+  Reply,
+  Request,
+  Result,
+  WorkerInfo,
+  WorkerSettings,
+} from "./protocol.js";
 import { startWorker } from "./start-worker.js";
 
 /**
@@ -31,13 +39,30 @@ export function connect(settings: WorkerSettings): WorkerClient {
   return client;
 }
 
+/** A call of the worker; its `buffers` are lost to the page when it is sent. */
+export function callOf<M extends Method>(
+  method: M,
+  args: Call<M>["args"],
+  buffers: readonly ArrayBuffer[] = [],
+): Call<M> {
+  return { method, args, buffers };
+}
+
+/** Who waits for a reply. */
+interface Waiting {
+  resolve(result: Result<unknown>): void;
+  reject(error: Error): void;
+}
+
 export class WorkerClient {
   readonly #worker: Worker;
-  readonly #api: Remote<WorkerApi>;
-  readonly #pending = new Set<(error: Error) => void>();
+  readonly #waiting = new Map<number, Waiting>();
   readonly #watching = new AbortController();
   readonly #onEnd: () => void;
+  #lastId = 0;
   #failure: string | null = null;
+  #memory: WebAssembly.Memory | null = null;
+  #wakeWord = 0;
   #python: Promise<PythonInfo> | null = null;
 
   /** Settles when the kernels run. */
@@ -53,20 +78,42 @@ export class WorkerClient {
       this.#fail(event.message || "its script did not load");
     });
     this.#worker.addEventListener("messageerror", () => this.#fail("a message was unreadable"));
-    this.#api = wrap<WorkerApi>(this.#worker);
+    this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply>) => this.#receive(data));
     void this.#watch();
     this.ready = this.#start(settings);
     // Whoever creates a session awaits it; nobody else needs to.
     this.ready.catch(() => {});
   }
 
+  /** The kernels' memory, once they run and if it is shared with this page. */
+  get memory(): WebAssembly.Memory | null {
+    return this.#memory;
+  }
+
+  /** Let the kernels' threads wake while a call for them is on its way; without one they soon sleep again. */
+  wakeThreads(): void {
+    if (this.#memory !== null && this.#wakeWord !== 0) {
+      Atomics.notify(new Int32Array(this.#memory.buffer, this.#wakeWord, 1), 0);
+    }
+  }
+
   /**
    * Send a call.
    *
+   * @param before - calls that are run before it and whose answers nobody wants
    * @throws the error that the worker answers with; EngineError when the worker is or gets lost
    */
-  request<T>(send: (api: Remote<WorkerApi>) => Promise<Result<T>>): Promise<T> {
-    return this.#track(() => send(this.#api)).then((result) => this.#unwrap(result));
+  request<M extends Method>(call: Call<M>, before: readonly Call[] = []): Promise<Answer<M>> {
+    if (this.#failure !== null) {
+      return Promise.reject(this.#lost(this.#failure));
+    }
+    const id = ++this.#lastId;
+    const requests: Request[] = before.map(({ method, args }) => ({ id: 0, method, args }));
+    requests.push({ id, method: call.method, args: call.args });
+    return new Promise<Result<unknown>>((resolve, reject) => {
+      this.#worker.postMessage(requests, [...call.buffers]);
+      this.#waiting.set(id, { resolve, reject });
+    }).then((result) => this.#unwrap(result as Result<Answer<M>>));
   }
 
   /** Start Python, too, if nobody has yet; settles when it and the kernels run. */
@@ -80,7 +127,9 @@ export class WorkerClient {
 
   async #start(settings: WorkerSettings): Promise<WorkerInfo> {
     try {
-      const info = await this.request((api) => api.start(settings));
+      const info = await this.request(callOf("start", [settings]));
+      this.#memory = info.memory;
+      this.#wakeWord = info.wakeWord;
       log("info", `${info.build}, ${info.threads} threads`);
       return info;
     } catch (error) {
@@ -92,7 +141,7 @@ export class WorkerClient {
 
   async #startPython(): Promise<PythonInfo> {
     try {
-      const info = await this.request((api) => api.startPython());
+      const info = await this.request(callOf("startPython", []));
       log("info", `Python of Pyodide ${info.python}`);
       return info;
     } catch (error) {
@@ -112,7 +161,7 @@ export class WorkerClient {
       this.#fail(`it did not start within ${START_TIMEOUT_MS / 1e3} s`);
     }, START_TIMEOUT_MS);
     try {
-      const isHeld = await this.#track(() => this.#api.holdLock(name));
+      const isHeld = await this.request(callOf("holdLock", [name]));
       clearTimeout(timer);
       if (isHeld) {
         const { signal } = this.#watching;
@@ -124,17 +173,10 @@ export class WorkerClient {
     }
   }
 
-  /** A promise that is rejected when the worker is lost. */
-  #track<T>(send: () => Promise<T>): Promise<T> {
-    if (this.#failure !== null) {
-      return Promise.reject(this.#lost(this.#failure));
-    }
-    return new Promise((resolve, reject) => {
-      this.#pending.add(reject);
-      send()
-        .then(resolve, reject)
-        .finally(() => this.#pending.delete(reject));
-    });
+  #receive({ id, result }: Reply): void {
+    const waiting = this.#waiting.get(id);
+    this.#waiting.delete(id);
+    waiting?.resolve(result);
   }
 
   #unwrap<T>(result: Result<T>): T {
@@ -156,10 +198,10 @@ export class WorkerClient {
     this.#onEnd();
     this.#watching.abort();
     this.#worker.terminate();
-    for (const reject of this.#pending) {
+    for (const { reject } of this.#waiting.values()) {
       reject(this.#lost(reason));
     }
-    this.#pending.clear();
+    this.#waiting.clear();
   }
 
   #lost(reason: string): EngineError {

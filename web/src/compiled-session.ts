@@ -6,7 +6,7 @@
 import type { Engine } from "./engine.js";
 import { FeedError, EngineError } from "./errors.js";
 import type { WireProfile } from "./profile.js";
-import type { Fetch, NamedTensor, StepKind, WireDtype } from "./protocol.js";
+import type { Feed, Fetch, NamedTensor, StepKind, WireDtype, Workspace } from "./protocol.js";
 
 /** Where a feed goes or a result comes from. */
 export interface Slot {
@@ -22,12 +22,14 @@ export interface LoadedPlan {
   readonly ptr: number;
   /** Changes when addresses given out before are void. */
   readonly generation: number;
+  /** What it uses of the workspace. */
+  readonly arenaBytes: number;
   readonly inputs: readonly Slot[];
   readonly outputs: readonly Slot[];
 }
 
 /** The type of a feed, which is all of it that plans depend on. */
-export type Signature = readonly Omit<NamedTensor, "data">[];
+export type Signature = readonly Omit<Feed, "data">[];
 
 /** What Python answers for a session. */
 export interface PlanSource {
@@ -42,6 +44,12 @@ export interface PlanSource {
 export interface Listing {
   readonly text: readonly string[];
   readonly nodes: readonly string[];
+}
+
+/** What a run gave, and where. */
+export interface Run {
+  readonly results: readonly NamedTensor[];
+  readonly workspace: Workspace;
 }
 
 /** Word of a plan's header with the address where its instructions' times are added up. */
@@ -72,20 +80,29 @@ export class PlanRunner {
   run(
     kind: string,
     variant: number,
-    feeds: readonly NamedTensor[],
+    feeds: readonly Feed[],
     fetches: readonly Fetch[],
-  ): NamedTensor[] {
-    const plan = this.#find(kind, variant, feeds);
+  ): Run {
+    const { plan, given } = this.#find(kind, variant, feeds);
     const outputs = fetches.map((fetch) => findOutput(plan, fetch));
-    this.#execute(plan, feeds);
-    return outputs.map(({ name, dtype, dims, ptr, nbytes }) => {
+    this.#execute(plan, given);
+    const results = outputs.map(({ name, dtype, dims, ptr, nbytes }) => {
       return { name, dtype, dims, data: this.#engine.read(ptr, nbytes) };
     });
+    const places = feeds.map(({ name }) => plan.inputs.find((slot) => slot.name === name) ?? NOWHERE);
+    return {
+      results,
+      workspace: {
+        generation: this.#generation,
+        nbytes: plan.arenaBytes,
+        feeds: places.map(({ ptr, nbytes }) => ({ ptr, nbytes })),
+      },
+    };
   }
 
   /** Time every instruction of a plan, the mean over `runs` runs. */
-  profile(kind: string, variant: number, feeds: readonly NamedTensor[], runs: number): WireProfile {
-    const plan = this.#find(kind, variant, feeds);
+  profile(kind: string, variant: number, feeds: readonly Feed[], runs: number): WireProfile {
+    const { plan, given } = this.#find(kind, variant, feeds);
     const listing = this.#source.listing(plan.ptr);
     const count = listing.nodes.length;
     const times = this.#engine.alloc(Float64Array.BYTES_PER_ELEMENT * Math.max(count, 1));
@@ -93,7 +110,7 @@ export class PlanRunner {
     this.#setProfile(plan, times);
     try {
       for (let run = 0; run < runs; run++) {
-        this.#execute(plan, feeds);
+        this.#execute(plan, given);
       }
       const sums = new Float64Array(this.#engine.read(times, Float64Array.BYTES_PER_ELEMENT * count).buffer);
       return { ...listing, milliseconds: Array.from(sums, (sum) => sum / runs) };
@@ -107,22 +124,28 @@ export class PlanRunner {
     this.#engine.u32[ptr / Uint32Array.BYTES_PER_ELEMENT + PROFILE_WORD] = times;
   }
 
-  #execute(plan: LoadedPlan, feeds: readonly NamedTensor[]): void {
-    for (const slot of plan.inputs) {
-      this.#write(slot, feeds);
-    }
+  #execute(plan: LoadedPlan, feeds: readonly Feed[]): void {
+    const sources = plan.inputs.map((slot) => this.#missing(slot, feeds));
+    plan.inputs.forEach(({ ptr }, index) => {
+      const source = sources[index] ?? null;
+      if (source !== null) {
+        this.#engine.write(ptr, source);
+      }
+    });
     const status = this.#engine.run(plan.ptr);
     if (status !== 0) {
       throw this.#source.explain(plan.ptr, status);
     }
   }
 
-  #find(kind: string, variant: number, feeds: readonly NamedTensor[]): LoadedPlan {
+  /** A plan, and the feeds to run it with: to load one may move the workspace, and what lies in it. */
+  #find(kind: string, variant: number, feeds: readonly Feed[]): { plan: LoadedPlan; given: readonly Feed[] } {
     const key = keyOf(kind, variant, feeds);
     const known = this.#plans.get(key);
     if (known !== undefined) {
-      return known;
+      return { plan: known, given: feeds };
     }
+    const given = feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
     const signature = feeds.map(({ name, dtype, dims }) => ({ name, dtype, dims }));
     const plan = this.#ask(kind, signature);
     if (plan.generation !== this.#generation) {
@@ -130,7 +153,7 @@ export class PlanRunner {
       this.#generation = plan.generation;
     }
     this.#plans.set(key, plan);
-    return plan;
+    return { plan, given };
   }
 
   #ask(kind: string, signature: Signature): LoadedPlan {
@@ -143,16 +166,24 @@ export class PlanRunner {
     }
   }
 
-  #write(slot: Slot, feeds: readonly NamedTensor[]): void {
+  /** What is to be written to the place of an input; null where it lies there already. */
+  #missing(slot: Slot, feeds: readonly Feed[]): Uint8Array | null {
     const feed = feeds.find(({ name }) => name === slot.name);
-    if (feed === undefined || feed.data.byteLength !== slot.nbytes) {
+    const nbytes = feed?.data instanceof Uint8Array ? feed.data.byteLength : feed?.data.nbytes;
+    if (feed === undefined || nbytes !== slot.nbytes) {
       throw new EngineError(`the plan wants ${slot.nbytes} bytes for '${slot.name}'.`);
     }
-    if (slot.nbytes > 0) {
-      this.#engine.write(slot.ptr, feed.data);
-    }
+    const isThere = !(feed.data instanceof Uint8Array) && feed.data.ptr === slot.ptr;
+    return isThere || nbytes === 0 ? null : this.#bytesOf(feed);
+  }
+
+  #bytesOf({ data }: Feed): Uint8Array {
+    return data instanceof Uint8Array ? data : this.#engine.read(data.ptr, data.nbytes);
   }
 }
+
+/** The place of a feed that a plan does not read. */
+const NOWHERE = { ptr: 0, nbytes: 0 };
 
 const LAZY_RESET = 0;
 const LEARNING_RATE = 1;
@@ -170,17 +201,17 @@ export class CompiledSession {
     this.#state = statePtr;
   }
 
-  step(kind: StepKind, feeds: readonly NamedTensor[], fetches: readonly Fetch[]): NamedTensor[] {
+  step(kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]): Run {
     if (kind !== "train") {
       return this.#runner.run(kind, 0, feeds, fetches);
     }
-    const results = this.#runner.run(kind, this.#words(LAZY_RESET)[0] as number, feeds, fetches);
+    const run = this.#runner.run(kind, this.#words(LAZY_RESET)[0] as number, feeds, fetches);
     this.#words(LAZY_RESET)[0] = 0;
-    return results;
+    return run;
   }
 
   /** Step once, as a check of the feeds, then time `runs` steps more. */
-  profile(kind: "train" | "eval", feeds: readonly NamedTensor[], runs: number): WireProfile {
+  profile(kind: "train" | "eval", feeds: readonly Feed[], runs: number): WireProfile {
     this.step(kind, feeds, []);
     return this.#runner.profile(kind, 0, feeds, runs);
   }
@@ -211,7 +242,7 @@ export class CompiledSession {
   }
 }
 
-function keyOf(kind: string, variant: number, feeds: readonly NamedTensor[]): string {
+function keyOf(kind: string, variant: number, feeds: readonly Feed[]): string {
   let key = `${kind} ${variant}`;
   for (const { name, dtype, dims } of feeds) {
     key += `\n${name}\n${dtype} ${dims.join("x")}`;

@@ -67,7 +67,7 @@ export class Engine {
    */
   static async create(options: EngineOptions): Promise<Engine> {
     const threads = canBlock() ? (options.threads ?? 1) : 1;
-    const { bytes, build } = await fetchKernels(options, threads);
+    const { bytes, build } = await fetchKernels(options);
     const memory = createMemory(bytes);
     const module = await compile(bytes, build);
     const engine = new Engine(module, memory, build);
@@ -85,7 +85,7 @@ export class Engine {
 
   /** Name of the fastest build without threads that runs here, for `createSync`. */
   static pickBuild(reproducible = false): KernelBuild {
-    return pickBuild(1, reproducible);
+    return pickBuild(false, reproducible);
   }
 
   /** Threads that compute. */
@@ -101,6 +101,16 @@ export class Engine {
   /** Bytes of all live allocations. */
   get bytesInUse(): number {
     return this.#kernels.tw_bytes_in_use() >>> 0;
+  }
+
+  /** The memory, where other threads can have it too. */
+  get sharedMemory(): WebAssembly.Memory | null {
+    return this.#shared ? this.#memory : null;
+  }
+
+  /** Address of the word whose notification wakes the threads; 0 without any. */
+  get wakeWord(): number {
+    return this.#pool === null ? 0 : this.#threads.tw_wake_word() >>> 0;
   }
 
   /** Why the engine cannot be used any more (a trap), or null. */
@@ -313,12 +323,12 @@ interface FetchedKernels {
   readonly build: string;
 }
 
-async function fetchKernels(options: EngineOptions, threads: number): Promise<FetchedKernels> {
+async function fetchKernels(options: EngineOptions): Promise<FetchedKernels> {
   const { wasm } = options;
   if (wasm instanceof ArrayBuffer || wasm instanceof Uint8Array) {
     return { bytes: copyOf(wasm), build: "" };
   }
-  const build = pickBuild(threads, options.reproducible ?? false);
+  const build = pickBuild(canBlock(), options.reproducible ?? false);
   const url = wasm instanceof URL ? new URL(`${build}.wasm`, wasm) : wasm(build);
   let response: Response;
   try {

@@ -45,11 +45,11 @@ export type KernelBuild = `kernels${"" | ".relaxed"}${"" | ".threads"}`;
 /**
  * The fastest build that runs here.
  *
- * @param threads - how many threads will run; one thread takes a build without shared memory
+ * @param canShare - whether a build with shared memory will do, which costs nothing with one thread either
  * @param reproducible - keep to plain simd128, whose results are the same bytes everywhere
  */
-export function pickBuild(threads: number, reproducible: boolean): KernelBuild {
+export function pickBuild(canShare: boolean, reproducible: boolean): KernelBuild {
   const relaxed = !reproducible && hasRelaxedSimd() ? ".relaxed" : "";
-  const threaded = threads > 1 && hasThreads() ? ".threads" : "";
+  const threaded = canShare && hasThreads() ? ".threads" : "";
   return `kernels${relaxed}${threaded}`;
 }

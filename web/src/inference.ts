@@ -1,7 +1,5 @@
 /** `InferenceSession`: runs forward models on the same kernels, e.g. what a training session exported. */
 
-import { transfer } from "comlink";
-
 import {
   parseRunArguments,
   type FetchesType,
@@ -10,29 +8,31 @@ import {
   type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";
-import { connect, type WorkerClient } from "./client.js";
+import { callOf, connect, type WorkerClient } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import type { InferenceInfo } from "./protocol.js";
-import { packFeeds } from "./session.js";
+import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { loadSource, type Source } from "./sources.js";
-import { describeFetch, ownBytes, SpareBuffers, unpackResults } from "./tensors.js";
+import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from "./tensors.js";
 
 const KEY = Symbol("InferenceSession");
 
 export class InferenceSession {
   readonly #info: InferenceInfo;
+  readonly #client: WorkerClient;
   readonly #channel: Channel;
   readonly #spare = new SpareBuffers();
+  /** Null where the page shares no memory with the kernels. */
+  readonly #shared: SharedFeeds | null;
 
   private constructor(key: symbol, client: WorkerClient, info: InferenceInfo) {
     if (key !== KEY) {
       throw new TypeError("use InferenceSession.create().");
     }
     this.#info = info;
-    const { handle } = info;
-    this.#channel = new Channel(this, "InferenceSession", client, (api) =>
-      api.releaseInference(handle),
-    );
+    this.#client = client;
+    this.#channel = new Channel(this, "InferenceSession", client, "releaseInference", info.handle);
+    this.#shared = client.memory === null ? null : new SharedFeeds(client.memory);
   }
 
   /**
@@ -66,9 +66,7 @@ export class InferenceSession {
     const bytes = await loadSource("model", source);
     await client.ready;
     await python;
-    const info = await client.request((api) =>
-      api.createInference(transfer(bytes, [bytes.buffer]), resolved.json),
-    );
+    const info = await client.request(callOf("createInference", [bytes, resolved.json], [bytes.buffer]));
     return new InferenceSession(KEY, client, info);
   }
 
@@ -96,10 +94,15 @@ export class InferenceSession {
     const { handle, inputNames, outputNames } = this.#info;
     const args = parseRunArguments(inputNames, outputNames, feeds, arg1, arg2);
     const wanted = [...args.fetches].map(([name, target]) => describeFetch(name, target));
-    const packed = packFeeds(inputNames, args.feeds, args.options.transfer ? ownBytes : this.#spare.copy);
-    const { results, buffers } = await this.#channel.post(packed, ({ tensors, buffers }) => {
-      return (api) => api.runInference(handle, transfer(tensors, buffers), wanted);
+    this.#client.wakeThreads();
+    const shared = this.#shared;
+    const signature = shared === null ? null : signatureOf("inference", inputNames, args.feeds);
+    const take = args.options.transfer ? ownBytes : (shared?.writer(signature) ?? this.#spare.copy);
+    const packed = packFeeds(inputNames, args.feeds, take);
+    const answer = this.#channel.post(packed, ({ feeds, buffers }) => {
+      return callOf("runInference", [handle, feeds, wanted], buffers);
     });
+    const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));
     this.#spare.keep(buffers);
     return unpackResults(results, args.fetches);
   }

@@ -24,6 +24,7 @@ export interface ThreadExports extends KernelExports {
   tw_load_size(): number;
   tw_load_slot(): number;
   tw_stop_threads(): void;
+  tw_wake_word(): number;
 }
 
 /** Codes that `tw_worker_loop` returns. */

@@ -32,9 +32,23 @@ export interface WireTensor {
   readonly data: Uint8Array;
 }
 
-/** A feed or a result with its name. */
+/** A result with its name. */
 export interface NamedTensor extends WireTensor {
   readonly name: string;
+}
+
+/** Bytes in the kernels' memory. */
+export interface PlacedBytes {
+  readonly ptr: number;
+  readonly nbytes: number;
+}
+
+/** A feed with its name. */
+export interface Feed {
+  readonly name: string;
+  readonly dtype: WireDtype;
+  readonly dims: readonly number[];
+  readonly data: Uint8Array | PlacedBytes;
 }
 
 /** One output that the caller wants; dtype and dims are given when it wants it in its own tensor. */
@@ -60,6 +74,10 @@ export interface WorkerSettings {
 export interface WorkerInfo {
   readonly build: string;
   readonly threads: number;
+  /** The kernels' memory, where it is shared. */
+  readonly memory: WebAssembly.Memory | null;
+  /** Address of the word that wakes the kernels' threads; 0: there are none. */
+  readonly wakeWord: number;
 }
 
 export interface PythonInfo {
@@ -113,10 +131,21 @@ export interface CallAnswer {
   readonly data: Uint8Array | null;
 }
 
+/** The workspace that a plan ran in. */
+export interface Workspace {
+  /** Changes when addresses given out before are void. */
+  readonly generation: number;
+  /** What the plan uses of it. */
+  readonly nbytes: number;
+  /** Where the feeds lie, in their order; no bytes for one that the plan does not read. */
+  readonly feeds: readonly PlacedBytes[];
+}
+
 /** What a plan gave, and the buffers of its feeds, for the page to use again. */
 export interface RunAnswer {
   readonly results: readonly NamedTensor[];
   readonly buffers: readonly ArrayBuffer[];
+  readonly workspace: Workspace;
 }
 
 export type MaybePromise<T> = T | Promise<T>;
@@ -127,7 +156,7 @@ export type MaybePromise<T> = T | Promise<T>;
  */
 export interface WorkerApi {
   /** Take the lock that shows the page whether this worker lives; false where there are no locks. */
-  holdLock(name: string): Promise<boolean>;
+  holdLock(name: string): Promise<Result<boolean>>;
   /** Start the kernels. */
   start(settings: WorkerSettings): Promise<Result<WorkerInfo>>;
   /** Start Python as well; after the call of `start`, not necessarily its end. */
@@ -137,9 +166,9 @@ export interface WorkerApi {
   createFromModel(model: Uint8Array, configJson: string, optionsJson: string, cache: boolean):
     Promise<Result<SessionInfo>>;
   createFromBundle(bytes: Uint8Array, optionsJson: string): Result<SessionInfo>;
-  step(handle: number, kind: StepKind, feeds: readonly NamedTensor[], fetches: readonly Fetch[]):
+  step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]):
     MaybePromise<Result<RunAnswer>>;
-  profile(handle: number, kind: "train" | "eval", feeds: readonly NamedTensor[], runs: number):
+  profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
     MaybePromise<Result<WireProfile>>;
   lazyResetGrad(handle: number): MaybePromise<Result<null>>;
   getLearningRate(handle: number): MaybePromise<Result<number>>;
@@ -148,9 +177,36 @@ export interface WorkerApi {
     MaybePromise<Result<CallAnswer>>;
   release(handle: number): MaybePromise<Result<null>>;
   createInference(model: Uint8Array, optionsJson: string): Promise<Result<InferenceInfo>>;
-  runInference(handle: number, feeds: readonly NamedTensor[], fetches: readonly Fetch[]):
+  runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[]):
     MaybePromise<Result<RunAnswer>>;
   releaseInference(handle: number): Result<null>;
   /** Bytes allocated in the kernels' memory, and its size. */
   memory(): Result<{ readonly inUse: number; readonly total: number }>;
+}
+
+export type Method = keyof WorkerApi;
+
+/** A call before it is sent. */
+export interface Call<M extends Method = Method> {
+  readonly method: M;
+  readonly args: Parameters<WorkerApi[M]>;
+  /** What goes over instead of being copied. */
+  readonly buffers: readonly ArrayBuffer[];
+}
+
+/** What a call gives. */
+export type Answer<M extends Method> = Extract<Awaited<ReturnType<WorkerApi[M]>>, { readonly ok: unknown }>["ok"];
+
+/** A message to the worker is a list of these, to be run in their order. */
+export interface Request {
+  /** Of the reply; 0: nobody waits for one. */
+  readonly id: number;
+  readonly method: Method;
+  readonly args: readonly unknown[];
+}
+
+/** A message from the worker. */
+export interface Reply {
+  readonly id: number;
+  readonly result: Result<unknown>;
 }

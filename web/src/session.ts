@@ -1,6 +1,5 @@
 /** `TrainingSession`: the interface of onnxruntime-web/training, continued. */
 
-import { transfer } from "comlink";
 import type { Tensor } from "onnxruntime-common";
 
 import {
@@ -13,12 +12,13 @@ import {
   type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";
-import { connect, type WorkerClient } from "./client.js";
+import { callOf, connect, type WorkerClient } from "./client.js";
 import { env, log } from "./env.js";
 import { BufferSizeError, FeedError, SessionError } from "./errors.js";
 import { resolveOptions, toCamelCase, type ResolvedOptions, type SessionOptions } from "./options.js";
-import { Profile, type ProfileOptions } from "./profile.js";
-import type { CallAnswer, NamedTensor, SessionInfo, StepKind, WireDtype } from "./protocol.js";
+import { Profile, type ProfileOptions, type WireProfile } from "./profile.js";
+import type { CallAnswer, SessionInfo, StepKind, WireDtype } from "./protocol.js";
+import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { isSource, loadSource, type Source } from "./sources.js";
 import {
   copyBytes,
@@ -26,12 +26,11 @@ import {
   describeFetch,
   isTensor,
   ownBytes,
+  packFeeds,
   packTensor,
   SpareBuffers,
   unpackResults,
   unpackTensor,
-  type PackedTensor,
-  type TakeBytes,
 } from "./tensors.js";
 
 /** The files of a training session: URLs, bytes or Blobs. */
@@ -119,8 +118,13 @@ const KEY = Symbol("TrainingSession");
 
 export class TrainingSession {
   readonly #info: SessionInfo;
+  readonly #client: WorkerClient;
   readonly #channel: Channel;
   readonly #spare = new SpareBuffers();
+  /** Null where the page shares no memory with the kernels. */
+  readonly #shared: SharedFeeds | null;
+  /** Steps that use no workspace. */
+  readonly #apart = new Set<StepKind>();
   /** The optimizer step before; null until the first has succeeded. */
   #update: Promise<void> | null = null;
   /** Whether the cost of a memory budget is yet to be logged. */
@@ -131,8 +135,9 @@ export class TrainingSession {
       throw new TypeError("use TrainingSession.create() or TrainingSession.createFromModel().");
     }
     this.#info = info;
-    const { handle } = info;
-    this.#channel = new Channel(this, "TrainingSession", client, (api) => api.release(handle));
+    this.#client = client;
+    this.#channel = new Channel(this, "TrainingSession", client, "release", info.handle);
+    this.#shared = client.memory === null ? null : new SharedFeeds(client.memory);
   }
 
   /** @internal */
@@ -183,8 +188,8 @@ export class TrainingSession {
     const buffers = [train, checkpoint, evaluate, optimizer].flatMap((bytes) =>
       bytes === null ? [] : [bytes.buffer],
     );
-    const info = await client.request((api) =>
-      api.createTraining(transfer(artifacts, buffers), options.json, options.cache),
+    const info = await client.request(
+      callOf("createTraining", [artifacts, options.json, options.cache], buffers),
     );
     return TrainingSession.open(client, info, options);
   }
@@ -213,8 +218,8 @@ export class TrainingSession {
     await client.ready;
     await python;
     const configJson = JSON.stringify(config);
-    const info = await client.request((api) =>
-      api.createFromModel(transfer(bytes, [bytes.buffer]), configJson, options.json, options.cache),
+    const info = await client.request(
+      callOf("createFromModel", [bytes, configJson, options.json, options.cache], [bytes.buffer]),
     );
     return TrainingSession.open(client, info, options);
   }
@@ -296,8 +301,8 @@ export class TrainingSession {
   async lazyResetGrad(): Promise<void> {
     this.#channel.check();
     const { handle } = this.#info;
-    // It sets a flag before any later call: there is nothing to wait for, and a lost worker fails the next call.
-    this.#channel.post(null, () => (api) => api.lazyResetGrad(handle)).catch(() => {});
+    // It sets a flag for later calls: there is nothing to wait for, and a lost worker fails the next call.
+    this.#channel.hold(callOf("lazyResetGrad", [handle]));
   }
 
   /** Number of elements of the (trainable) parameters. */
@@ -336,7 +341,7 @@ export class TrainingSession {
     this.#channel.check();
     this.#checkOptimizer();
     const { handle } = this.#info;
-    return this.#channel.post(null, () => (api) => api.getLearningRate(handle));
+    return this.#channel.post(null, () => callOf("getLearningRate", [handle]));
   }
 
   /** @throws SessionError without an optimizer model */
@@ -347,7 +352,7 @@ export class TrainingSession {
       throw new TypeError(`'learningRate' must be a number, got ${describe(learningRate)}.`);
     }
     const { handle } = this.#info;
-    await this.#channel.post(null, () => (api) => api.setLearningRate(handle, learningRate));
+    await this.#channel.post(null, () => callOf("setLearningRate", [handle, learningRate]));
   }
 
   /**
@@ -416,11 +421,12 @@ export class TrainingSession {
       throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
     }
     const packed = packTensor(name, tensor, copyBytes);
-    await this.#channel.post(packed, ({ tensor: { dtype, dims, data }, buffer }) => {
+    const { handle } = this.#info;
+    const answer = this.#channel.post(packed, ({ dtype, dims, data }) => {
       const args = JSON.stringify([name, dtype, dims]);
-      const { handle } = this.#info;
-      return (api) => api.call(handle, "update_parameter", args, transfer(data, [buffer]));
+      return callOf("call", [handle, "update_parameter", args, data], [data.buffer]);
     });
+    await this.#follow(answer);
   }
 
   async getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape> {
@@ -476,10 +482,10 @@ export class TrainingSession {
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
     const { handle } = this.#info;
-    const measured = await this.#channel.post(packed, ({ tensors, buffers }) => {
-      return (api) => api.profile(handle, kind, transfer(tensors, buffers), runs);
+    const answer = this.#channel.post(packed, ({ feeds, buffers }) => {
+      return callOf("profile", [handle, kind, feeds, runs], buffers);
     });
-    return new Profile(measured);
+    return new Profile(await this.#follow<WireProfile>(answer));
   }
 
   /** What the session takes of the kernels' memory, and what `memoryBudget` costs; after a step. */
@@ -532,15 +538,22 @@ export class TrainingSession {
   ): Promise<CallAnswer> {
     this.#channel.check();
     const { handle } = this.#info;
-    return this.#channel.post(null, () => (api) => {
-      const bytes = data === null ? null : transfer(data, [data.buffer]);
-      return api.call(handle, method, args, bytes);
-    });
+    const buffers = data === null ? [] : [data.buffer];
+    return this.#follow(this.#channel.post(null, () => callOf("call", [handle, method, args, data], buffers)));
   }
 
   async #step(kind: StepKind): Promise<void> {
     const { handle } = this.#info;
-    await this.#channel.post(null, () => (api) => api.step(handle, kind, [], []));
+    const answer = this.#channel.post(null, () => callOf("step", [handle, kind, [], []]));
+    const { workspace } = await (this.#apart.has(kind) ? answer : this.#follow(answer));
+    if (workspace.nbytes === 0) {
+      this.#apart.add(kind);
+    }
+  }
+
+  /** Let no feed be written in place while a call is under way that may use the workspace or move it. */
+  #follow<T extends object>(answer: Promise<T>): Promise<T> {
+    return this.#shared === null ? answer : this.#shared.follow(answer);
   }
 
   async #run(
@@ -549,11 +562,16 @@ export class TrainingSession {
     { feeds, fetches, options }: RunArguments,
   ): Promise<ReturnType> {
     const wanted = [...fetches].map(([name, target]) => describeFetch(name, target));
-    const packed = packFeeds(inputNames, feeds, options.transfer ? ownBytes : this.#spare.copy);
+    this.#client.wakeThreads();
+    const shared = this.#shared;
+    const signature = shared === null ? null : signatureOf(kind, inputNames, feeds);
+    const take = options.transfer ? ownBytes : (shared?.writer(signature) ?? this.#spare.copy);
+    const packed = packFeeds(inputNames, feeds, take);
     const { handle } = this.#info;
-    const { results, buffers } = await this.#channel.post(packed, ({ tensors, buffers }) => {
-      return (api) => api.step(handle, kind, transfer(tensors, buffers), wanted);
+    const answer = this.#channel.post(packed, ({ feeds, buffers }) => {
+      return callOf("step", [handle, kind, feeds, wanted], buffers);
     });
+    const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));
     if (this.#hasCost && kind === "train") {
       this.#hasCost = false;
       // A session that is released meanwhile has nothing to tell.
@@ -570,29 +588,6 @@ function logCost(memory: SessionMemory): void {
   log("info", `the workspace of a step takes ${arena} bytes instead of ${full}: ${cost}`);
 }
 
-/** Feeds in the order of the inputs, whatever order the caller has them in. */
-export interface PackedFeeds {
-  readonly tensors: NamedTensor[];
-  readonly buffers: ArrayBuffer[];
-}
-
-/** Take the data of the feeds now; a promise only where some tensor is not on the CPU. */
-export function packFeeds(
-  inputNames: readonly string[],
-  feeds: FeedsType,
-  take: TakeBytes,
-): PackedFeeds | Promise<PackedFeeds> {
-  const packed = inputNames.map((name) => packTensor(name, feeds[name] as Tensor, take));
-  const finish = (parts: readonly PackedTensor[]): PackedFeeds => ({
-    tensors: parts.map(({ tensor }, index) => ({ name: inputNames[index] as string, ...tensor })),
-    buffers: [...new Set(parts.map(({ buffer }) => buffer))],
-  });
-  if (packed.some((part) => part instanceof Promise)) {
-    return Promise.all(packed).then(finish);
-  }
-  return finish(packed as PackedTensor[]);
-}
-
 async function createFromBundle(
   client: WorkerClient,
   bundle: Source,
@@ -600,9 +595,7 @@ async function createFromBundle(
 ): Promise<TrainingSession> {
   const bytes = await loadSource("bundle", bundle);
   await client.ready;
-  const info = await client.request((api) =>
-    api.createFromBundle(transfer(bytes, [bytes.buffer]), options.json),
-  );
+  const info = await client.request(callOf("createFromBundle", [bytes, options.json], [bytes.buffer]));
   return TrainingSession.open(client, info, options);
 }
 

@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { FeedError, TrainwebError } from "./errors.js";
-import type { Fetch, NamedTensor, WireDtype, WireTensor } from "./protocol.js";
+import type { Feed, Fetch, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "./protocol.js";
 
 type NumericArray =
   | Float32Array
@@ -58,21 +58,18 @@ export function isTensor(value: unknown): value is Tensor {
   );
 }
 
-/** A feed ready to be posted, and the buffer to transfer with it. */
-export interface PackedTensor {
-  readonly tensor: WireTensor;
-  readonly buffer: ArrayBuffer;
-}
+/** A tensor with its bytes, as they are or where they were put. */
+type Packed<Bytes> = Omit<Feed, "data"> & { readonly data: Bytes };
 
-/** `copyBytes`, `ownBytes`, or the copy that `SpareBuffers` make. */
-export type TakeBytes = (view: ArrayBufferView) => Uint8Array<ArrayBuffer>;
+/** `copyBytes`, `ownBytes`, the copy that `SpareBuffers` make, or what puts them into the kernels' memory. */
+export type TakeBytes<Bytes> = (view: ArrayBufferView) => Bytes;
 
 /** The bytes of a tensor. A promise only for a tensor that is not on the CPU. */
-export function packTensor(
+export function packTensor<Bytes>(
   name: string,
   tensor: Tensor,
-  take: TakeBytes,
-): PackedTensor | Promise<PackedTensor> {
+  take: TakeBytes<Bytes>,
+): Packed<Bytes> | Promise<Packed<Bytes>> {
   if (!isTensor(tensor)) {
     throw new FeedError(`feed '${name}' must be a Tensor, got ${describe(tensor)}.`);
   }
@@ -80,19 +77,24 @@ export function packTensor(
   if (location === "none") {
     throw new FeedError(`feed '${name}': the tensor is disposed.`);
   }
-  if (location === "cpu" || location === "cpu-pinned") {
+  if (isOnCpu(tensor)) {
     return packData(name, type, dims, tensor.data, take);
   }
   return tensor.getData().then((data) => packData(name, type, dims, data, take));
 }
 
-function packData(
+/** Whether the data of a tensor is at hand. */
+export function isOnCpu({ location }: Tensor): boolean {
+  return location === "cpu" || location === "cpu-pinned";
+}
+
+function packData<Bytes>(
   name: string,
   type: string,
   dims: readonly number[],
   data: unknown,
-  take: TakeBytes,
-): PackedTensor {
+  take: TakeBytes<Bytes>,
+): Packed<Bytes> {
   if (!Object.hasOwn(ARRAYS, type)) {
     throw new FeedError(`feed '${name}' has type ${type}, which trainweb does not take.`);
   }
@@ -108,8 +110,36 @@ function packData(
         `but its data has ${data.byteLength} bytes. Was its buffer transferred or resized?`,
     );
   }
-  const bytes = take(data);
-  return { tensor: { dtype, dims: [...dims], data: bytes }, buffer: bytes.buffer };
+  return { name, dtype, dims: [...dims], data: take(data) };
+}
+
+/** Bytes of a feed that travel, or where they lie. */
+export type FeedBytes = Uint8Array<ArrayBuffer> | PlacedBytes;
+
+/** Feeds that are ready to be sent. */
+export interface PackedFeeds {
+  readonly feeds: readonly Feed[];
+  readonly buffers: readonly ArrayBuffer[];
+}
+
+/**
+ * Take the data of the feeds now, in the order of the inputs, whatever order the caller has them in; a promise only where
+ * some tensor is not on the CPU.
+ */
+export function packFeeds(
+  inputNames: readonly string[],
+  feeds: Readonly<Record<string, unknown>>,
+  take: TakeBytes<FeedBytes>,
+): PackedFeeds | Promise<PackedFeeds> {
+  const packed = inputNames.map((name) => packTensor(name, feeds[name] as Tensor, take));
+  const finish = (parts: readonly Packed<FeedBytes>[]): PackedFeeds => {
+    const buffers = parts.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer] : []));
+    return { feeds: parts, buffers: [...new Set(buffers)] };
+  };
+  if (packed.some((part) => part instanceof Promise)) {
+    return Promise.all(packed).then(finish);
+  }
+  return finish(packed as Packed<FeedBytes>[]);
 }
 
 /** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
@@ -138,7 +168,7 @@ export class SpareBuffers {
   }
 
   /** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
-  readonly copy: TakeBytes = (view) => {
+  readonly copy: TakeBytes<Uint8Array<ArrayBuffer>> = (view) => {
     const index = this.#buffers.findIndex(({ byteLength }) => byteLength === view.byteLength);
     const [spare] = index < 0 ? [] : this.#buffers.splice(index, 1);
     const copy = new Uint8Array(spare ?? new ArrayBuffer(view.byteLength));
@@ -160,7 +190,7 @@ export function describeFetch(name: string, target: Tensor | null): Fetch {
   if (target === null) {
     return { name };
   }
-  if (target.location !== "cpu" && target.location !== "cpu-pinned") {
+  if (!isOnCpu(target)) {
     throw new TrainwebError(`fetch '${name}' must be a tensor on the CPU, not '${target.location}'.`);
   }
   return { name, dtype: target.type as WireDtype, dims: [...target.dims] };

@@ -1,14 +1,12 @@
 /** The worker: the kernels, all sessions of a page, and Python once somebody needs it. */
 
-import { expose, transfer } from "comlink";
-
 import { kernelUrl } from "./assets.js";
 import { bootPython } from "./boot.js";
 import { Bridge } from "./bridge.js";
 import { parseBundle } from "./bundle.js";
 import { BundleSession, NeedsPython, type Kernels } from "./bundle-session.js";
 import { BundleCache, cacheName } from "./cache.js";
-import { CompiledSession, PlanRunner } from "./compiled-session.js";
+import { CompiledSession, PlanRunner, type Run } from "./compiled-session.js";
 import { Engine } from "./engine.js";
 import { EngineError, ReleasedError, SessionError, toWire } from "./errors.js";
 import { PythonPlans, PythonSession, type SessionHost } from "./host.js";
@@ -17,11 +15,14 @@ import { readFile } from "./store.js";
 import type {
   ArtifactBytes,
   CallAnswer,
+  Feed,
   Fetch,
   InferenceInfo,
   MaybePromise,
-  NamedTensor,
+  Method,
   PythonInfo,
+  Reply,
+  Request,
   Result,
   RunAnswer,
   SessionInfo,
@@ -74,15 +75,15 @@ class SessionWorker implements WorkerApi {
   readonly #sessions = new Map<number, Session>();
   readonly #inference = new Map<number, InferenceSession>();
 
-  async holdLock(name: string): Promise<boolean> {
+  async holdLock(name: string): Promise<Result<boolean>> {
     const locks = globalThis.navigator?.locks;
     if (locks === undefined) {
-      return false;
+      return { ok: false };
     }
     return new Promise((resolve) => {
       // Held until this worker ends, however it ends.
-      const held = locks.request(name, () => new Promise<never>(() => resolve(true)));
-      held.catch(() => resolve(false));
+      const held = locks.request(name, () => new Promise<never>(() => resolve({ ok: true })));
+      held.catch(() => resolve({ ok: false }));
     });
   }
 
@@ -97,7 +98,7 @@ class SessionWorker implements WorkerApi {
       });
       const engine = await this.#engine;
       this.#kernels = engine;
-      return { build: engine.build, threads: engine.threads };
+      return { build: engine.build, threads: engine.threads, memory: engine.sharedMemory, wakeWord: engine.wakeWord };
     });
   }
 
@@ -132,19 +133,16 @@ class SessionWorker implements WorkerApi {
   step(
     handle: number,
     kind: StepKind,
-    feeds: readonly NamedTensor[],
+    feeds: readonly Feed[],
     fetches: readonly Fetch[],
   ): MaybePromise<Result<RunAnswer>> {
-    return withBuffers(
-      this.#perform(handle, ({ compiled }) => runAnswer(compiled.step(kind, feeds, fetches), feeds)),
-      buffersOfRun,
-    );
+    return this.#perform(handle, ({ compiled }) => runAnswer(compiled.step(kind, feeds, fetches), feeds));
   }
 
   profile(
     handle: number,
     kind: "train" | "eval",
-    feeds: readonly NamedTensor[],
+    feeds: readonly Feed[],
     runs: number,
   ): MaybePromise<Result<WireProfile>> {
     return this.#perform(handle, ({ compiled }) => compiled.profile(kind, feeds, runs));
@@ -183,9 +181,7 @@ class SessionWorker implements WorkerApi {
         }
       }
     };
-    return withBuffers(this.#perform(handle, call), (answer) =>
-      answer.data === null ? [] : [answer.data.buffer as ArrayBuffer],
-    );
+    return this.#perform(handle, call);
   }
 
   release(handle: number): MaybePromise<Result<null>> {
@@ -211,17 +207,16 @@ class SessionWorker implements WorkerApi {
 
   runInference(
     handle: number,
-    feeds: readonly NamedTensor[],
+    feeds: readonly Feed[],
     fetches: readonly Fetch[],
   ): MaybePromise<Result<RunAnswer>> {
-    const run = (): RunAnswer => {
+    return attempt(() => {
       const session = this.#inference.get(handle);
       if (session === undefined) {
         throw new ReleasedError("the inference session was released.");
       }
       return runAnswer(session.runner.run("inference", 0, feeds, fetches), feeds);
-    };
-    return withBuffers(attempt(run), buffersOfRun);
+    });
   }
 
   releaseInference(handle: number): Result<null> {
@@ -444,26 +439,37 @@ async function attemptAsync<T>(action: () => Promise<T>): Promise<Result<T>> {
   }
 }
 
-/** Hand the results' buffers over instead of copying them. */
-function withBuffers<T extends object>(
-  result: MaybePromise<Result<T>>,
-  buffersOf: (value: T) => readonly ArrayBuffer[],
-): MaybePromise<Result<T>> {
-  if (result instanceof Promise) {
-    return result.then((settled) => withBuffers(settled, buffersOf));
+function runAnswer(run: Run, feeds: readonly Feed[]): RunAnswer {
+  const buffers = feeds.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : []));
+  return { ...run, buffers: [...new Set(buffers)] };
+}
+
+/** What is handed over with an answer instead of being copied. */
+function buffersOf(answer: Partial<RunAnswer & CallAnswer>): ArrayBuffer[] {
+  const { results = [], buffers = [], data = null } = answer;
+  const tensors = data === null ? results : [...results, { data }];
+  return [...tensors.map((tensor) => tensor.data.buffer as ArrayBuffer), ...buffers];
+}
+
+type Methods = Readonly<Record<Method, (...args: readonly unknown[]) => MaybePromise<Result<unknown>>>>;
+
+function reply(id: number, result: Result<unknown>): void {
+  if (id === 0) {
+    return;
   }
-  if ("error" in result) {
-    return result;
+  const message: Reply = { id, result };
+  postMessage(message, { transfer: "ok" in result && result.ok instanceof Object ? buffersOf(result.ok) : [] });
+}
+
+const worker = new SessionWorker() as unknown as Methods;
+
+addEventListener("message", ({ data }: MessageEvent<readonly Request[]>) => {
+  for (const { id, method, args } of data) {
+    const result = worker[method](...args);
+    if (result instanceof Promise) {
+      void result.then((settled) => reply(id, settled));
+    } else {
+      reply(id, result);
+    }
   }
-  return transfer(result, [...buffersOf(result.ok)]);
-}
-
-function runAnswer(results: readonly NamedTensor[], feeds: readonly NamedTensor[]): RunAnswer {
-  return { results, buffers: [...new Set(feeds.map(({ data }) => data.buffer as ArrayBuffer))] };
-}
-
-function buffersOfRun({ results, buffers }: RunAnswer): ArrayBuffer[] {
-  return [...results.map(({ data }) => data.buffer as ArrayBuffer), ...buffers];
-}
-
-expose(new SessionWorker());
+});

@@ -16,18 +16,18 @@ globalThis.Worker = class extends NativeWorker {
   }
 };
 
-/** Bytes allocated in the kernels' memory and its size: the worker's own `memory` call, as comlink sends it. */
+/** Bytes allocated in the kernels' memory and its size, which its own `memory` call tells. */
 function kernelMemory() {
   return new Promise((resolve) => {
     const id = "bench-memory";
     const listen = ({ data }) => {
       if (data?.id === id) {
         worker.removeEventListener("message", listen);
-        resolve(data.value.ok);
+        resolve(data.result.ok);
       }
     };
     worker.addEventListener("message", listen);
-    worker.postMessage({ id, type: "APPLY", path: ["memory"], argumentList: [] });
+    worker.postMessage([{ id, method: "memory", args: [] }]);
   });
 }
 

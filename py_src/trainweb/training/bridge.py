@@ -290,6 +290,7 @@ def plan(handle: int, kind: str, signature_json: str) -> dict[str, Any]:
     return {
         "ptr": loaded.ptr,
         "generation": host.generation,
+        "arenaBytes": loaded.plan.arena_bytes,
         "inputs": places(loaded.plan.inputs),
         "outputs": places(loaded.plan.outputs),
     }

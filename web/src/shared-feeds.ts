@@ -1,0 +1,81 @@
+/** Feeds that the page writes where the kernels read them, in memory that both share: one copy instead of two. */
+
+import type { Tensor } from "onnxruntime-common";
+
+import type { PlacedBytes, Workspace } from "./protocol.js";
+import { isOnCpu, isTensor, type TakeBytes } from "./tensors.js";
+
+/** What tells feeds apart that go to different places; null where some have to be fetched first. */
+export function signatureOf(
+  kind: string,
+  inputNames: readonly string[],
+  feeds: Readonly<Record<string, unknown>>,
+): string | null {
+  const tensors = inputNames.map((name) => feeds[name]);
+  if (!tensors.every((tensor): tensor is Tensor => isTensor(tensor) && isOnCpu(tensor))) {
+    return null;
+  }
+  return [kind, ...tensors.map(({ type, dims }) => `${type} ${dims.join("x")}`)].join();
+}
+
+/**
+ * Where the plans of one session have their feeds. The page writes there only while no call is under way that uses the
+ * workspace of the session or may move it: all calls that can are followed here. Other feeds travel with their calls.
+ */
+export class SharedFeeds {
+  readonly #memory: WebAssembly.Memory;
+  readonly #places = new Map<string, readonly PlacedBytes[]>();
+  #generation = -1;
+  #users = 0;
+
+  constructor(memory: WebAssembly.Memory) {
+    this.#memory = memory;
+  }
+
+  /** What writes feeds of this signature, one after the other; null where they have to travel. */
+  writer(signature: string | null): TakeBytes<PlacedBytes> | null {
+    const places = signature !== null && this.#users === 0 ? this.#places.get(signature) : undefined;
+    const { buffer } = this.#memory;
+    // A worker grew the memory, and this page has not heard of it yet.
+    if (!places?.every(({ ptr, nbytes }) => ptr + nbytes <= buffer.byteLength)) {
+      return null;
+    }
+    let next = 0;
+    return (view) => {
+      const place = places[next++] as PlacedBytes;
+      const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
+      new Uint8Array(buffer, place.ptr, place.nbytes).set(bytes);
+      return place;
+    };
+  }
+
+  /**
+   * Follow a call to its end.
+   *
+   * @param signature - of the feeds that it ran with, whose places it tells
+   */
+  async follow<T extends { readonly workspace?: Workspace }>(answer: Promise<T>, signature: string | null = null): Promise<T> {
+    this.#users++;
+    let workspace: Workspace | undefined;
+    try {
+      const settled = await answer;
+      workspace = settled.workspace;
+      return settled;
+    } finally {
+      this.#users--;
+      this.#learn(signature, workspace);
+    }
+  }
+
+  #learn(signature: string | null, workspace: Workspace | undefined): void {
+    if (workspace === undefined || workspace.generation !== this.#generation) {
+      this.#places.clear();
+    }
+    if (workspace !== undefined) {
+      this.#generation = workspace.generation;
+      if (signature !== null) {
+        this.#places.set(signature, workspace.feeds);
+      }
+    }
+  }
+}

@@ -83,6 +83,7 @@ TW_INLINE void weight_gradient_transform(const f32x4 u[6], f32x4 g[3]) {
 /* ---- one axis of each kind ---- */
 
 #define ROLLED _Pragma("clang loop unroll(disable)")
+#define BY_THREE _Pragma("clang loop unroll_count(3)") /* of 6 or 9 */
 
 /* Samples that a tile takes along an axis, products it makes of them, samples between tiles, outputs of a tile. */
 TW_INLINE int32_t samples_of(const int32_t kind) {
@@ -201,11 +202,11 @@ TW_INLINE void transform_tile(const int32_t kind, const float *z, int32_t line, 
     const int32_t samples = samples_of(kind), points = points_of(kind), sums = sums_of(kind);
     float t[WEIGHTS][4 * MAX_POINTS];
     f32x4 v[WEIGHTS];
-    ROLLED for (int32_t j = 0; j < 4 * samples; j += 4) {
+    BY_THREE for (int32_t j = 0; j < 4 * samples; j += 4) {
         sum_samples(kind, z + j, line, v);
         UNROLL for (int32_t i = 0; i < sums; i++) store4(t[i] + j, v[i]);
     }
-    ROLLED for (int32_t i = 0; i < points; i++) {
+    BY_THREE for (int32_t i = 0; i < points; i++) {
         const float *row = i < sums ? t[i] : z + sample_of(kind, i - sums) * line;
         sum_samples(kind, row, 4, v);
         UNROLL for (int32_t j = 0; j < sums; j++, out += point_stride) store4(out, v[j]);
@@ -458,7 +459,7 @@ TW_INLINE void finish_tile(const int32_t kind, const winograd_conv *conv, const 
     int32_t channels = min_i32(4, conv->m - m), plane = conv->out_h * conv->out_w;
     float t[2 * TILE][4 * MAX_POINTS];
     f32x4 out[2 * TILE];
-    ROLLED for (int32_t j = 0; j < points; j++) {
+    BY_THREE for (int32_t j = 0; j < points; j++) {
         finish_axis(kind, products + j * M_BLOCK, points * M_BLOCK, out);
         UNROLL for (int32_t i = 0; i < outputs; i++) store4(t[i] + 4 * j, out[i]);
     }

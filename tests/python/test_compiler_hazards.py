@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.python.test_recompute import Restless
 
+from trainweb.compiler.accumulate import accumulate_in_place
 from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.expr import Emitter, Expr
 from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions
@@ -261,7 +262,7 @@ def evaluate(x: Expr, ins: list[np.ndarray]) -> Any:
     return functions[x.op](*(evaluate(a, ins) for a in x.args))
 
 
-def check(seed: int, passes: Sequence[str] = ("factors", "strided", "epilogue", "fuse", "reduce")) -> None:
+def check(seed: int, passes: Sequence[str] = ("factors", "strided", "accumulate", "epilogue", "fuse", "reduce")) -> None:
     program = Program(seed)
     rng = np.random.default_rng(seed)
     given = {b.storage: rng.standard_normal(b.size).astype(np.float32) for b in (*program.feeds, *program.state)}
@@ -269,18 +270,18 @@ def check(seed: int, passes: Sequence[str] = ("factors", "strided", "epilogue", 
     instructions = program.builder.instructions
     interpreter.run(instructions)
     expected = [interpreter.memory(b).copy() for b in (*program.outputs, *program.state)]
-    if "factors" in passes:
-        instructions = absorb_factors(instructions, program.outputs)
-    if "strided" in passes:
-        instructions = absorb_copies(instructions, program.outputs)
-    if "epilogue" in passes:
-        instructions = fuse_epilogues(instructions, program.outputs)
-    if "fuse" in passes:
-        instructions = fuse_elementwise(instructions, program.outputs, program.builder.emitter)
-    if "reduce" in passes:
-        instructions = fuse_reductions(instructions, program.outputs, program.builder)
-    if "recompute" in passes:
-        instructions = Restless.of(instructions, program.feeds, program.outputs).instructions
+    outputs, builder = program.outputs, program.builder
+    known: dict[str, Callable[[list[Instruction]], list[Instruction]]] = {
+        "factors": lambda some: absorb_factors(some, outputs),
+        "strided": lambda some: absorb_copies(some, outputs),
+        "accumulate": lambda some: accumulate_in_place(some, outputs),
+        "epilogue": lambda some: fuse_epilogues(some, outputs),
+        "fuse": lambda some: fuse_elementwise(some, outputs, builder.emitter),
+        "reduce": lambda some: fuse_reductions(some, outputs, builder),
+        "recompute": lambda some: Restless.of(some, program.feeds, outputs).instructions,
+    }
+    for name in passes:
+        instructions = known[name](instructions)
     for got, want in zip(execute(program, instructions, given), expected, strict=True):
         error = np.abs(got - want).max() / max(1.0, np.abs(want).max())
         assert error < 1e-4, f"seed {seed}: off by {error}"
@@ -309,8 +310,8 @@ def execute(program: Program, instructions: list[Instruction], given: dict[Stora
 
 
 @pytest.mark.parametrize("passes", [
-    (), ("factors",), ("strided",), ("epilogue",), ("fuse",), ("reduce",), ("recompute",),
-    ("factors", "strided", "epilogue", "fuse", "reduce", "recompute"),
+    (), ("factors",), ("strided",), ("accumulate",), ("epilogue",), ("fuse",), ("reduce",), ("recompute",),
+    ("factors", "strided", "accumulate", "epilogue", "fuse", "reduce", "recompute"),
 ])  # fmt: skip
 def test_random_programs_compute_the_same_after_every_pass(passes: tuple[str, ...]) -> None:
     for seed in range(N_PROGRAMS):

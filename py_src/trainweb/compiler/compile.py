@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from trainweb.compiler.accumulate import accumulate_in_place
 from trainweb.compiler.attention import fuse_attention
 from trainweb.compiler.eliminate import computation, drop_unread_results
 from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
@@ -109,6 +110,7 @@ def compile_model(
     instructions = drop_unread_results(instructions, outs, description)
     instructions = absorb_factors(instructions, outs)
     instructions = absorb_copies(instructions, outs)
+    instructions = accumulate_in_place(instructions, outs)
     groups: list[list[Instruction]] = []
     if prepared is not None and memory_budget is None:
         groups, instructions = hoist(instructions, outs, prepared, trained=prepare_trained)

@@ -1,0 +1,38 @@
+"""Gradients of several steps add up in their buffers, in the workspace of one step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.python import sessions
+from tests.python.test_prologue import feeds, session
+
+import trainweb
+from trainweb.ops.op import TensorType
+
+
+def gradients(s: trainweb.TrainingSession, batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """What the buffers hold after these steps."""
+    s.lazy_reset_grad()
+    for batch in batches:
+        s.train_step(batch)
+    parameters = s.core.state.parameters
+    return {n: p.grad for n, p in parameters.items() if p.grad is not None}
+
+
+@pytest.mark.parametrize("kind", ["convolutions", "mlp"])
+def test_steps_add_up_without_workspace_for_the_sum(kind: str) -> None:
+    draw = feeds if kind == "convolutions" else lambda seed: sessions.batch("mlp", seed=seed)
+    with session() if kind == "convolutions" else sessions.session() as s:
+        types = {n: TensorType(str(x.dtype), x.shape) for n, x in draw(0).items()}
+        overwriting, adding = (s.core.compile_step("train", types, overwrite) for overwrite in (True, False))
+        assert adding.arena_bytes - overwriting.arena_bytes < 512
+        assert any("accumulate=1" in line for line in adding.text)
+        assert not any("accumulate=1" in line for line in overwriting.text)
+        if kind == "convolutions":
+            assert any("winograd_weight_gradient_f32" in line and "accumulate=1" in line for line in adding.text)
+        parts = [gradients(s, [draw(seed)]) for seed in range(3)]
+        total = gradients(s, [draw(seed) for seed in range(3)])
+        for name, value in total.items():
+            want = sum(part[name].astype(np.float64) for part in parts)
+            np.testing.assert_allclose(value, want, rtol=1e-4, atol=1e-5 * np.abs(want).max(), err_msg=name)

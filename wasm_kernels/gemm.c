@@ -1,6 +1,6 @@
 /* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). A register tile takes
- * rows of A that are contiguous along the depth, and a panel of eight columns of B from the first-level cache; the first tile
- * of a panel reads B where it lies and leaves a packed copy to the others. A is packed only where it has to be. */
+ * rows of A that are contiguous along the depth, in place or transposed into the second-level cache, and a panel of eight
+ * columns of B, which is packed into the first. */
 #include <stdbool.h>
 
 #include "parallel.h"
@@ -8,8 +8,8 @@
 
 enum { ACTIVATION_NONE = 0, ACTIVATION_RELU = 1 };
 
-/* Rows and depth of a that are packed at a time, and what parts the rows; kernels.def sizes its scratch by them. */
-enum { GEMM_MC = 384, GEMM_PACKED_KC = 128, GEMM_ROW_PADDING = 16 };
+/* Depth of a block and rows of A used at a time; where these are transposed: the depth, their floats and what parts them. */
+enum { GEMM_KC = 512, GEMM_MC = 384, TRANSPOSED_KC = 256, TRANSPOSED_FLOATS = 64 << 10, ROW_PADDING = 16 };
 
 /* c(m,n) = activation(alpha * sum_k a(m,k) b(k,n) + beta * bias(m,n) + (accumulate ? c(m,n) : 0)); strides in floats. */
 typedef struct {
@@ -26,35 +26,17 @@ typedef struct {
     int32_t accumulate, activation;
 } gemm_problem;
 
-/* Where the tiles of one block of the product go. */
+/* Where the tiles of one block of the depth go. */
 typedef struct {
     float *c;
     int32_t c_row, c_col;
     const float *bias; /* null unless this is the last block over k */
     int32_t bias_row, bias_col;
     float alpha, beta;
-    bool add, relu;
+    bool add, relu, plain; /* plain: sums are stored as they are, by rows */
 } tile_out;
 
-/* One block [kc] of the depth of mc rows of the product. */
-typedef struct {
-    const gemm_problem *problem;
-    int32_t m0, mc, k0, kc;
-    const float *a; /* its rows are contiguous along the depth */
-    int32_t a_row;
-    float *packed_a;
-    tile_out out;
-    row_split rows; /* of mc */
-    int32_t row_chunks, col_chunks;
-} gemm_block;
-
-typedef void (*run_fn)(task_fn fn, const void *args, int32_t n_chunks);
-
 TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
-
-static void run_here(task_fn fn, const void *args, int32_t n_chunks) {
-    for (int32_t i = 0; i < n_chunks; i++) fn(args, i);
-}
 
 /* ---- packing ---- */
 
@@ -80,41 +62,54 @@ TW_INLINE void pack_transposed(const int32_t width, float *out, const float *src
     pack_any(out, width, src + p, width, line, 1, k - p);
 }
 
-/* A panel of b that no tile can read in place. */
-static void pack_panel(float *out, int32_t width, const float *src, int32_t lines, int32_t line, int32_t step, int32_t k) {
-    if (lines == 8 && width == 8 && step == 1) {
+/* Panels packed at a time, where whole columns are next to each other: lines of memory are read once. */
+enum { PANELS = 2 };
+
+TW_INLINE void pack_columns(const int32_t panels, float *out, const float *src, int32_t step, int32_t k) {
+    float *other = out + TILE_COLS * k;
+    for (int32_t p = 0; p < k; p++, src += step, out += TILE_COLS, other += TILE_COLS) {
+        f32x4 x[4];
+        UNROLL for (int32_t i = 0; i < 2 * panels; i++) x[i] = load4(src + 4 * i);
+        UNROLL for (int32_t i = 0; i < 2; i++) store4(out + 4 * i, x[i]);
+        UNROLL for (int32_t i = 2; i < 2 * panels; i++) store4(other + 4 * (i - 2), x[i]);
+    }
+}
+
+/* Any other panel of b: eight columns, or four where there are no more. */
+static void pack_panel(float *out, const float *src, int32_t lines, int32_t line, int32_t step, int32_t k) {
+    int32_t width = lines > 4 ? 8 : 4;
+    if (lines == 8 && step == 1) {
         pack_transposed(8, out, src, line, k);
-    } else if (lines == 4 && width == 4 && step == 1) {
+    } else if (lines == 4 && step == 1) {
         pack_transposed(4, out, src, line, k);
     } else {
         pack_any(out, width, src, lines, line, step, k);
     }
 }
 
-/* A task packs the rows of a for DEPTH steps; it reads whole lines of memory at once. */
-enum { DEPTH_AT_A_TIME = 16 };
+/* Depth at a time for which rows of a are transposed: whole lines of memory. */
+enum { LINE_STEPS = 16 };
 
-static void pack_a_chunk(const void *args, int32_t chunk) {
-    const gemm_block *b = args;
-    const gemm_problem *p = b->problem;
-    int32_t k = chunk * DEPTH_AT_A_TIME, depth = min_i32(DEPTH_AT_A_TIME, b->kc - k), line = b->a_row, step = p->a_col;
-    int32_t rows = p->a_row == 1 ? b->mc & ~3 : 0, fours = depth & ~3;
-    const float *src = p->a + b->m0 * p->a_row + (b->k0 + k) * step;
-    float *out = b->packed_a + k;
-    for (int32_t q = 0; q < fours; q += 4) {
-        const float *s0 = src + q * step, *s1 = s0 + step, *s2 = s1 + step, *s3 = s2 + step;
-        float *d0 = out + q, *d1 = d0 + line, *d2 = d1 + line, *d3 = d2 + line;
-        for (int32_t i = 0; i < rows; i += 4) {
-            f32x4 x[4] = {load4(s0 + i), load4(s1 + i), load4(s2 + i), load4(s3 + i)};
-            transpose4(&x[0], &x[1], &x[2], &x[3]);
-            store4(d0 + i * line, x[0]);
-            store4(d1 + i * line, x[1]);
-            store4(d2 + i * line, x[2]);
-            store4(d3 + i * line, x[3]);
+/* out[rows][line] = rows of a; those of one step are a_row apart and steps a_col. */
+static void pack_rows(float *out, int32_t line, const float *src, int32_t rows, int32_t a_row, int32_t a_col, int32_t k) {
+    const int32_t whole = a_row == 1 ? rows & ~3 : 0;
+    for (int32_t q = 0; q < k; q += LINE_STEPS) {
+        const int32_t steps = min_i32(LINE_STEPS, k - q), fours = steps & ~3;
+        for (int32_t p = q; p < q + fours; p += 4) {
+            const float *s0 = src + p * a_col, *s1 = s0 + a_col, *s2 = s1 + a_col, *s3 = s2 + a_col;
+            float *d0 = out + p, *d1 = d0 + line, *d2 = d1 + line, *d3 = d2 + line;
+            for (int32_t i = 0; i < whole; i += 4) {
+                f32x4 x[4] = {load4(s0 + i), load4(s1 + i), load4(s2 + i), load4(s3 + i)};
+                transpose4(&x[0], &x[1], &x[2], &x[3]);
+                store4(d0 + i * line, x[0]);
+                store4(d1 + i * line, x[1]);
+                store4(d2 + i * line, x[2]);
+                store4(d3 + i * line, x[3]);
+            }
         }
-    }
-    for (int32_t i = 0; i < b->mc; i++) {
-        for (int32_t q = i < rows ? fours : 0; q < depth; q++) out[i * line + q] = src[i * p->a_row + q * step];
+        for (int32_t i = 0; i < rows; i++) {
+            for (int32_t p = i < whole ? q + fours : q; p < q + steps; p++) out[i * line + p] = src[i * a_row + p * a_col];
+        }
     }
 }
 
@@ -165,8 +160,8 @@ static __attribute__((noinline)) void finish_tile(const float *t, int32_t ldt, i
 typedef struct {
     int32_t k, count, row, col, cols;
     const float *a, *b;
-    int32_t a_row, b_row; /* b_row: of b where it lies, for the tile that packs it */
-    float *packed;        /* panel of b, and behind it room for one tile */
+    int32_t a_row, b_row; /* b_row: of b in place */
+    float *spare;         /* room for one tile */
     const tile_out *out;
 } tile_run;
 
@@ -209,13 +204,20 @@ TW_INLINE void store_transposed(const int32_t rows, const int32_t vecs, f32x4 ac
 TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_run *r, int32_t row) {
     const tile_out *o = r->out;
     const bool whole = r->cols == 4 * vecs;
+    const int32_t c_row = o->c_row;
+    if (o->plain && whole) {
+        float *c = o->c + row * c_row + r->col;
+        UNROLL for (int32_t i = 0; i < rows; i++, c += c_row) {
+            UNROLL for (int32_t j = 0; j < vecs; j++) store4(c + 4 * j, acc[i][j]);
+        }
+        return;
+    }
     if (o->alpha != 1) {
         UNROLL for (int32_t i = 0; i < rows; i++) {
             UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = mul4(acc[i][j], splat(o->alpha));
         }
     }
     if (whole && o->c_col == 1 && (!o->bias || (o->bias_row == 0 && o->bias_col == 1))) {
-        const int32_t c_row = o->c_row;
         float *c = o->c + row * c_row + r->col;
         if (o->add) {
             UNROLL for (int32_t i = 0; i < rows; i++) {
@@ -238,25 +240,21 @@ TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE
         }
         return;
     }
-    if (rows >= 4 && whole && o->c_row == 1 && (!o->bias || o->bias_col == 0)) {
+    if (rows >= 4 && whole && c_row == 1 && (!o->bias || o->bias_col == 0)) {
         store_transposed(rows, vecs, acc, o, row, r->col);
         return;
     }
-    float *t = r->packed + TILE_COLS * r->k;
     UNROLL for (int32_t i = 0; i < rows; i++) {
-        UNROLL for (int32_t j = 0; j < vecs; j++) store4(t + (i * vecs + j) * 4, acc[i][j]);
+        UNROLL for (int32_t j = 0; j < vecs; j++) store4(r->spare + (i * vecs + j) * 4, acc[i][j]);
     }
-    finish_tile(t, 4 * vecs, rows, r->cols, o, row, r->col);
+    finish_tile(r->spare, 4 * vecs, rows, r->cols, o, row, r->col);
 }
 
-/* One step of the depth at constant offset u. */
-TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool packs, const int32_t u,
-                         const float *const line[TILE_ROWS], const float *b, float *packed, f32x4 acc[TILE_ROWS][2]) {
+/* One step of the depth at constant offset u of the lines. */
+TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const int32_t u, const float *const line[TILE_ROWS],
+                         const float *b, f32x4 acc[TILE_ROWS][2]) {
     f32x4 bv[2];
-    UNROLL for (int32_t j = 0; j < vecs; j++) {
-        bv[j] = load4(b + 4 * j);
-        if (packs) store4(packed + 4 * (u * vecs + j), bv[j]);
-    }
+    UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * j);
     UNROLL for (int32_t i = 0; i < rows; i++) {
         f32x4 av = load_splat(line[i] + u);
         UNROLL for (int32_t j = 0; j < vecs; j++) {
@@ -268,30 +266,29 @@ TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const bool pack
 
 enum { STEPS = 8 };
 
-/* a(i, p) = a[i * a_row + p]; b(p, j) = packed[p * 4 * vecs + j], or b[p * b_row + j], which it `packs`. */
-TW_INLINE void tiles(const int32_t rows, const int32_t vecs, const bool packs, const tile_run *r) {
-    const int32_t a_row = r->a_row, b_row = packs ? r->b_row : 4 * vecs;
+/* a(i, p) = a[i * a_row + p]; b(p, j) = b[p * 4 * vecs + j], or b[p * b_row + j] where it is not packed. */
+TW_INLINE void tiles(const int32_t rows, const int32_t vecs, const bool packed, const tile_run *r) {
+    const int32_t b_row = packed ? 4 * vecs : r->b_row, a_row = r->a_row;
     const float *a = r->a;
     for (int32_t n = r->count, row = r->row; n; n--, row += rows, a += rows * a_row) {
         f32x4 acc[TILE_ROWS][2];
-        const float *line[TILE_ROWS], *b = packs ? r->b : r->packed;
-        float *packed = r->packed;
+        const float *line[TILE_ROWS], *b = r->b;
         int32_t k = r->k;
         UNROLL for (int32_t i = 0; i < rows; i++) {
             line[i] = a + i * a_row;
             UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
         }
-        for (; k >= STEPS; k -= STEPS, packed += 4 * STEPS * vecs) {
-            if (packs) {
-                UNROLL for (int32_t u = 0; u < STEPS; u++, b += b_row) tile_step(rows, vecs, true, u, line, b, packed, acc);
-            } else {
-                UNROLL for (int32_t u = 0; u < STEPS; u++) tile_step(rows, vecs, false, u, line, b + 4 * vecs * u, 0, acc);
+        for (; k >= STEPS; k -= STEPS) {
+            if (packed) {
+                UNROLL for (int32_t u = 0; u < STEPS; u++) tile_step(rows, vecs, u, line, b + 4 * vecs * u, acc);
                 b += 4 * STEPS * vecs;
+            } else {
+                UNROLL for (int32_t u = 0; u < STEPS; u++, b += b_row) tile_step(rows, vecs, u, line, b, acc);
             }
             UNROLL for (int32_t i = 0; i < rows; i++) line[i] += STEPS;
         }
-        for (; k; k--, b += b_row, packed += 4 * vecs) {
-            tile_step(rows, vecs, packs, 0, line, b, packed, acc);
+        for (; k; k--, b += b_row) {
+            tile_step(rows, vecs, 0, line, b, acc);
             UNROLL for (int32_t i = 0; i < rows; i++) line[i]++;
         }
         store_tile(rows, vecs, acc, r, row);
@@ -299,10 +296,10 @@ TW_INLINE void tiles(const int32_t rows, const int32_t vecs, const bool packs, c
 }
 
 #define TILE(rows)                                                                                                      \
-    static void tiles_##rows##x8(const tile_run *r) { tiles(rows, 2, false, r); }                                       \
-    static void tiles_##rows##x8_packing(const tile_run *r) { tiles(rows, 2, true, r); }                                \
-    static void tiles_##rows##x4(const tile_run *r) { tiles(rows, 1, false, r); }
-#define TILE_ENTRY(rows) {tiles_##rows##x8, tiles_##rows##x8_packing, tiles_##rows##x4}
+    static void tiles_##rows##x8(const tile_run *r) { tiles(rows, 2, true, r); }                                        \
+    static void tiles_##rows##x8_in_place(const tile_run *r) { tiles(rows, 2, false, r); }                              \
+    static void tiles_##rows##x4(const tile_run *r) { tiles(rows, 1, true, r); }
+#define TILE_ENTRY(rows) {tiles_##rows##x8, tiles_##rows##x8_in_place, tiles_##rows##x4}
 
 TILE(1)
 TILE(2)
@@ -314,7 +311,7 @@ TILE(6)
 #endif
 
 typedef void (*tiles_fn)(const tile_run *r);
-enum { WIDE, WIDE_PACKING, NARROW };
+enum { WIDE, WIDE_IN_PLACE, NARROW };
 static const tiles_fn tiles_of[TILE_ROWS][3] = {
     TILE_ENTRY(1), TILE_ENTRY(2), TILE_ENTRY(3), TILE_ENTRY(4),
 #ifdef TW_RELAXED
@@ -322,42 +319,141 @@ static const tiles_fn tiles_of[TILE_ROWS][3] = {
 #endif
 };
 
-static void compute_chunk(const void *args, int32_t chunk) {
-    const gemm_block *b = args;
-    const gemm_problem *p = b->problem;
-    int32_t blocks = b->rows.count, panels = ceil_div(p->n, TILE_COLS);
-    int32_t rc = chunk / b->col_chunks, cc = chunk % b->col_chunks;
-    int32_t first_block = rc * blocks / b->row_chunks, end_block = (rc + 1) * blocks / b->row_chunks;
-    int32_t first_panel = cc * panels / b->col_chunks, end_panel = (cc + 1) * panels / b->col_chunks;
-    tile_run r = {.k = b->kc, .a_row = b->a_row, .b_row = p->b_row, .packed = thread_scratch(), .out = &b->out};
-    for (int32_t panel = first_panel; panel < end_panel; panel++) {
-        r.col = panel * TILE_COLS;
-        r.cols = min_i32(TILE_COLS, p->n - r.col);
-        r.b = p->b + r.col * p->b_col + b->k0 * p->b_row;
-        int32_t kind = r.cols <= 4 ? NARROW : r.cols == 8 && p->b_col == 1 ? WIDE_PACKING : WIDE;
-        if (kind != WIDE_PACKING) pack_panel(r.packed, kind == WIDE ? 8 : 4, r.b, r.cols, p->b_col, p->b_row, b->kc);
-        for (int32_t i = first_block; i < end_block; i += r.count) {
-            int32_t height = split_height(&b->rows, i), row = split_start(&b->rows, i);
-            r.count = kind == WIDE_PACKING ? 1 : (i < b->rows.longer ? min_i32(b->rows.longer, end_block) : end_block) - i;
-            r.row = b->m0 + row;
-            r.a = b->a + row * b->a_row;
-            tiles_of[height - 1][kind](&r);
-            if (kind == WIDE_PACKING) kind = WIDE;
+/* ---- blocking ---- */
+
+/* Rows up to which packing b costs more than it gives, and the floats up to which b stays in the second-level cache then. */
+enum { IN_PLACE_ROWS = 36, IN_PLACE_FLOATS = 32 << 10 };
+
+/* The thread's workspace: packed panels, one tile, transposed rows. */
+enum { PANEL_FLOATS = PANELS * GEMM_KC * TILE_COLS, TILE_FLOATS = 64 };
+_Static_assert((PANEL_FLOATS + TILE_FLOATS + TRANSPOSED_FLOATS) * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
+
+/* Panels [first, end) of one block: r's depth, from k0 on, of the rows of a that block..end_block are. */
+static void compute_panels(const gemm_problem *p, tile_run *r, const float *a, int32_t k0, const row_split *split,
+                           int32_t block, int32_t end_block, int32_t first, int32_t end) {
+    const int32_t row = split_start(split, block);
+    const bool adjacent = p->b_col == 1, few_rows = split_start(split, end_block) - row <= IN_PLACE_ROWS;
+    const bool in_place = adjacent && few_rows && (double)p->b_row * r->k <= IN_PLACE_FLOATS;
+    float *panel = thread_scratch();
+    for (int32_t j = first; j < end; j++) {
+        r->col = j * TILE_COLS;
+        r->cols = min_i32(TILE_COLS, p->n - r->col);
+        const float *b = p->b + k0 * p->b_row + r->col * p->b_col;
+        const bool whole = r->cols == TILE_COLS, second = (j - first) % PANELS;
+        const int32_t kind = r->cols <= 4 ? NARROW : whole && in_place ? WIDE_IN_PLACE : WIDE;
+        float *packed = panel + (second ? TILE_COLS * r->k : 0);
+        r->b = kind == WIDE_IN_PLACE ? b : packed;
+        if (!adjacent || !whole) {
+            pack_panel(packed, b, r->cols, p->b_col, p->b_row, r->k);
+        } else if (!in_place && !second) {
+            if (j + 1 < end && r->col + 2 * TILE_COLS <= p->n) pack_columns(2, packed, b, p->b_row, r->k);
+            else pack_columns(1, packed, b, p->b_row, r->k);
+        }
+        for (int32_t i = block; i < end_block; i += r->count) {
+            r->row = split_start(split, i);
+            r->a = a + (r->row - row) * r->a_row;
+            r->count = (i < split->longer ? min_i32(split->longer, end_block) : end_block) - i;
+            tiles_of[split_height(split, i) - 1][kind](r);
         }
     }
 }
 
-/* ---- blocking ---- */
+/* Blocks [first, end) of the split rows of panels [first_panel, end_panel). */
+static void compute_tiles(const gemm_problem *p, const row_split *split, int32_t first, int32_t end, int32_t first_panel,
+                          int32_t end_panel) {
+    const bool transposes = p->a_col != 1;
+    const int32_t kc = ceil_div(p->k, ceil_div(p->k, transposes ? TRANSPOSED_KC : GEMM_KC));
+    const int32_t most = (transposes ? TRANSPOSED_FLOATS / (kc + ROW_PADDING) : GEMM_MC) / TILE_ROWS;
+    const int32_t blocks = ceil_div(end - first, ceil_div(end - first, most));
+    float *spare = thread_scratch() + PANEL_FLOATS, *rows = spare + TILE_FLOATS;
+    tile_out o = {p->c, p->c_row, p->c_col, 0, p->bias_row, p->bias_col, p->alpha, p->beta, p->accumulate != 0, false, false};
+    tile_run r = {.b_row = p->b_row, .spare = spare, .out = &o};
+    for (int32_t k0 = 0; k0 < p->k; k0 += kc, o.add = true) {
+        const bool last = k0 + kc >= p->k;
+        r.k = min_i32(kc, p->k - k0);
+        o.bias = last ? p->bias : 0;
+        o.relu = last && p->activation == ACTIVATION_RELU;
+        o.plain = o.alpha == 1 && !o.add && !o.bias && !o.relu && o.c_col == 1;
+        for (int32_t block = first; block < end; block += blocks) {
+            const int32_t end_block = min_i32(end, block + blocks), row = split_start(split, block);
+            const float *a = p->a + row * p->a_row + k0 * p->a_col;
+            r.a_row = p->a_row;
+            if (transposes) {
+                r.a_row = r.k + ROW_PADDING;
+                pack_rows(rows, r.a_row, a, split_start(split, end_block) - row, p->a_row, p->a_col, r.k);
+                a = rows;
+            }
+            compute_panels(p, &r, a, k0, split, block, end_block, first_panel, end_panel);
+        }
+    }
+}
 
-/* Multiply-adds a chunk should hold at least: 20 us of work against a fork-join of up to 10. */
-enum { CHUNK_WORK = 1 << 19, CHUNKS = 16 };
+/* ---- few columns ---- */
 
-/* Chunks of a block depend on its shape only; columns first, since every chunk of rows packs the panels of b again. */
-static void split_block(gemm_block *b) {
-    double work = (double)b->mc * b->problem->n * b->kc;
-    int32_t want = work < (double)CHUNKS * CHUNK_WORK ? (int32_t)(work / CHUNK_WORK) : CHUNKS;
-    b->col_chunks = max_i32(1, min_i32(want, ceil_div(b->problem->n, TILE_COLS) / 2));
-    b->row_chunks = max_i32(1, min_i32(ceil_div(want, b->col_chunks), b->rows.count / 4));
+enum { DOT_ROWS = 2, DOT_COLS = 5, DOT_STEPS = 16 };
+
+/* Four steps at constant offset u. */
+TW_INLINE void dot_step(const int32_t u, const float *const a[DOT_ROWS], const float *const b[DOT_COLS],
+                        f32x4 sum[DOT_ROWS][DOT_COLS]) {
+    f32x4 x[DOT_ROWS];
+    UNROLL for (int32_t i = 0; i < DOT_ROWS; i++) x[i] = load4(a[i] + u);
+    UNROLL for (int32_t j = 0; j < DOT_COLS; j++) {
+        f32x4 y = load4(b[j] + u);
+        UNROLL for (int32_t i = 0; i < DOT_ROWS; i++) {
+            sum[i][j] = madd(x[i], y, sum[i][j]);
+            IN_ORDER(sum[i][j]);
+        }
+    }
+}
+
+/* Dot products of rows of a by columns of b, all contiguous; the last one stands in for missing ones. */
+static __attribute__((noinline)) void dot_tile(const gemm_problem *p, const tile_out *o, int32_t row, int32_t col) {
+    const float *a[DOT_ROWS], *b[DOT_COLS];
+    f32x4 sum[DOT_ROWS][DOT_COLS];
+    UNROLL for (int32_t i = 0; i < DOT_ROWS; i++) a[i] = p->a + min_i32(row + i, p->m - 1) * p->a_row;
+    UNROLL for (int32_t j = 0; j < DOT_COLS; j++) {
+        b[j] = p->b + min_i32(col + j, p->n - 1) * p->b_col;
+        UNROLL for (int32_t i = 0; i < DOT_ROWS; i++) sum[i][j] = splat(0);
+    }
+    int32_t k = p->k;
+    for (; k >= DOT_STEPS; k -= DOT_STEPS) {
+        UNROLL for (int32_t u = 0; u < DOT_STEPS; u += 4) dot_step(u, a, b, sum);
+        UNROLL for (int32_t i = 0; i < DOT_ROWS; i++) a[i] += DOT_STEPS;
+        UNROLL for (int32_t j = 0; j < DOT_COLS; j++) b[j] += DOT_STEPS;
+    }
+    const bool whole = row + DOT_ROWS <= p->m && col + DOT_COLS <= p->n;
+    if (k == 0 && whole && o->c_col == 1 && (!o->bias || (o->bias_row == 0 && o->bias_col == 1))) {
+        float *c = o->c + row * o->c_row + col;
+        UNROLL for (int32_t i = 0; i < DOT_ROWS; i++, c += o->c_row) {
+            float last = o->alpha * hsum(sum[i][4]);
+            transpose4(&sum[i][0], &sum[i][1], &sum[i][2], &sum[i][3]);
+            f32x4 four = mul4(splat(o->alpha), add4(add4(sum[i][0], sum[i][1]), add4(sum[i][2], sum[i][3])));
+            if (o->add) four = add4(four, load4(c)), last += c[4];
+            if (o->bias) four = add4(four, mul4(splat(o->beta), load4(o->bias + col))), last += o->beta * o->bias[col + 4];
+            if (o->relu) four = wasm_f32x4_pmax(four, splat(0)), last = last < 0 ? 0 : last;
+            store4(c, four);
+            c[4] = last;
+        }
+        return;
+    }
+    float t[DOT_ROWS * TILE_COLS];
+    for (int32_t i = 0; i < DOT_ROWS; i++) {
+        for (int32_t j = 0; j < DOT_COLS; j++) {
+            float total = hsum(sum[i][j]);
+            for (int32_t q = 0; q < k; q++) total += a[i][q] * b[j][q];
+            t[i * TILE_COLS + j] = o->alpha * total;
+        }
+    }
+    finish_tile(t, TILE_COLS, min_i32(DOT_ROWS, p->m - row), min_i32(DOT_COLS, p->n - col), o, row, col);
+}
+
+/* Pairs of rows [first, end) of the product. */
+static void dot_product(const gemm_problem *p, int32_t first, int32_t end) {
+    const tile_out o = {p->c, p->c_row, p->c_col, p->bias, p->bias_row, p->bias_col, p->alpha, p->beta, p->accumulate != 0,
+                        p->activation == ACTIVATION_RELU, false};
+    for (int32_t col = 0; col < p->n; col += DOT_COLS) {
+        for (int32_t i = first; i < end; i++) dot_tile(p, &o, i * DOT_ROWS, col);
+    }
 }
 
 /* ---- matrix times vector ---- */
@@ -411,35 +507,30 @@ static void dot_columns(const float *x, const float *b, int32_t b_col, int32_t k
     }
 }
 
-typedef struct {
-    const gemm_problem *problem;
-    int32_t cols;
-} vector_pass;
+/* One row of results whose operands can be streamed as they are. */
+static bool is_vector_product(const gemm_problem *p) {
+    return p->m == 1 && (p->b_col == 1 || (p->b_row == 1 && p->a_col == 1));
+}
 
-static void vector_chunk(const void *args, int32_t chunk) {
-    const vector_pass *pass = args;
-    const gemm_problem *p = pass->problem;
-    int32_t col = chunk * pass->cols, n = min_i32(pass->cols, p->n - col);
+static int32_t vector_cols(const gemm_problem *p) {
+    int32_t cols = VECTOR_COLS;
+    while (cols > 64 && (double)cols * p->k > VECTOR_WORK) cols /= 2;
+    return cols;
+}
+
+/* Columns [col, col + n) of it. */
+static void vector_product(const gemm_problem *p, int32_t col, int32_t n) {
     float t[VECTOR_COLS];
     const float *b = p->b + col * p->b_col;
     if (p->b_col == 1) add_rows(p->a, p->a_col, b, p->b_row, p->k, n, t);
     else dot_columns(p->a, b, p->b_col, p->k, n, t);
     tile_out o = {p->c, p->c_row, p->c_col, p->bias, p->bias_row, p->bias_col, p->alpha, p->beta, p->accumulate != 0,
-                  p->activation == ACTIVATION_RELU};
+                  p->activation == ACTIVATION_RELU, false};
     for (int32_t j = 0; j < n; j++) {
         const float *bias = p->bias ? p->bias + (col + j) * p->bias_col : 0;
         t[j] *= p->alpha;
         finish_row(t + j, p->c + (col + j) * p->c_col, 1, &o, bias, 0);
     }
-}
-
-/* One row of results whose operands can be streamed as they are; false if they cannot. */
-static bool vector_product(const gemm_problem *p, run_fn run) {
-    if (p->m != 1 || !(p->b_col == 1 || (p->b_row == 1 && p->a_col == 1))) return false;
-    vector_pass pass = {p, VECTOR_COLS};
-    while (pass.cols > 64 && (double)pass.cols * p->k > VECTOR_WORK) pass.cols /= 2;
-    run(vector_chunk, &pass, ceil_div(p->n, pass.cols));
-    return true;
 }
 
 static void swap32(int32_t *a, int32_t *b) {
@@ -463,23 +554,22 @@ static gemm_problem exchanged(const gemm_problem *p) {
     return q;
 }
 
-/* Cycles: a tile multiplies eight columns by a row a cycle, also where it has fewer columns. Measured a float: 1.2 to pack
-   a, 0.5 to transpose a panel of b. */
-static double product_cost(const gemm_problem *p) {
+/* Cycles: a tile multiplies eight columns by a row a cycle, also where it has fewer columns. Measured a float: 0.7 to transpose
+   rows of a, 0.5 to transpose a panel of b, 0.2 to copy one. */
+static double tile_cost(const gemm_problem *p) {
     double m = p->m, n = p->n, k = p->k;
-    return m * ceil_div(p->n, TILE_COLS) * k + (p->a_col == 1 ? 0 : 1.2 * m * k) + (p->b_col == 1 ? 0 : 0.5 * n * k);
+    return m * ceil_div(p->n, TILE_COLS) * k + (p->a_col == 1 ? 0 : 0.7 * m * k) + (p->b_col == 1 ? 0.2 : 0.5) * n * k;
 }
 
-/* The product or, where it is cheaper, that with the operands exchanged, which stores its tiles transposed. */
-static gemm_problem cheaper_side(const gemm_problem *p) {
-    gemm_problem q = exchanged(p);
-    return product_cost(p) <= product_cost(&q) + (double)p->m * p->n ? *p : q;
+/* Cycles of dot products, of which each tile ends in 35. */
+static double dot_cost(const gemm_problem *p) {
+    return (double)ceil_div(p->m, DOT_ROWS) * ceil_div(p->n, DOT_COLS) * (DOT_ROWS * DOT_COLS / 8.0 * p->k + 35);
 }
 
 /* The result where there is nothing to sum. */
 static void fill_without_product(const gemm_problem *p) {
     tile_out o = {p->c, p->c_row, p->c_col, p->bias, p->bias_row, p->bias_col, p->alpha, p->beta, p->accumulate != 0,
-                  p->activation == ACTIVATION_RELU};
+                  p->activation == ACTIVATION_RELU, false};
     float zero[8] = {0};
     for (int32_t i = 0; i < p->m; i++) {
         for (int32_t j = 0; j < p->n; j += 8) {
@@ -489,45 +579,20 @@ static void fill_without_product(const gemm_problem *p) {
     }
 }
 
-/* Depth of a block: a panel of b and one tile's rows of a share the first-level cache. */
-enum { GEMM_KC = 512 };
-
-static void gemm_blocked(const gemm_problem *problem, float *packed_a, run_fn run) {
-    if (problem->m == 0 || problem->n == 0) return;
-    if (problem->k == 0) {
-        fill_without_product(problem);
-        return;
-    }
-    gemm_problem p = problem->n == 1 ? exchanged(problem) : *problem;
-    if (vector_product(&p, run)) return;
-    p = cheaper_side(problem);
-    bool in_place = p.a_col == 1;
-    int32_t k_blocks = ceil_div(p.k, in_place ? GEMM_KC : GEMM_PACKED_KC), m_blocks = ceil_div(p.m, GEMM_MC);
-    int32_t kc = ceil_div(p.k, k_blocks), mc = ceil_div(p.m, m_blocks);
-    gemm_block b = {.problem = &p, .packed_a = packed_a};
-    for (b.k0 = 0; b.k0 < p.k; b.k0 += kc) {
-        b.kc = min_i32(kc, p.k - b.k0);
-        bool first = b.k0 == 0, last = b.k0 + b.kc == p.k;
-        b.out = (tile_out){p.c, p.c_row, p.c_col, last ? p.bias : 0, p.bias_row, p.bias_col, p.alpha, p.beta,
-                           !first || p.accumulate, last && p.activation == ACTIVATION_RELU};
-        for (b.m0 = 0; b.m0 < p.m; b.m0 += mc) {
-            b.mc = min_i32(mc, p.m - b.m0);
-            b.rows = split_rows(b.mc);
-            if (in_place) {
-                b.a = p.a + b.m0 * p.a_row + b.k0;
-                b.a_row = p.a_row;
-            } else {
-                b.a = packed_a;
-                b.a_row = b.kc + GEMM_ROW_PADDING;
-                run(pack_a_chunk, &b, ceil_div(b.kc, DEPTH_AT_A_TIME));
-            }
-            split_block(&b);
-            run(compute_chunk, &b, b.row_chunks * b.col_chunks);
-        }
-    }
-}
-
 /* ---- the kernel ---- */
+
+/* Multiply-adds a chunk should hold at least: 20 us of work against a fork-join of up to 10. */
+enum { CHUNK_WORK = 1 << 19, CHUNKS = 16 };
+
+typedef enum { FILL, VECTOR, DOTS, TILES } gemm_method;
+
+/* How the items of a batch are computed, and cut: several in a chunk, or each in several, by rows and columns. */
+typedef struct {
+    const gemm_f32_args *args;
+    gemm_method method;
+    bool exchange;
+    int32_t items, per_chunk, row_chunks, col_chunks, vector_cols;
+} gemm_plan;
 
 static gemm_problem batch_item(const gemm_f32_args *a, int32_t item) {
     int32_t i = item / a->batch[1], j = item % a->batch[1];
@@ -542,27 +607,69 @@ static gemm_problem batch_item(const gemm_f32_args *a, int32_t item) {
     return p;
 }
 
-/* Of the thread's workspace: a panel of b and one tile, and behind them the packed rows of a product of the thread's own. */
-enum { PANEL_FLOATS = GEMM_KC * TILE_COLS + 64 };
-_Static_assert((PANEL_FLOATS + GEMM_MC * (GEMM_PACKED_KC + GEMM_ROW_PADDING)) * 4 <= THREAD_SCRATCH_BYTES, "own products");
-
-static void batch_chunk(const void *args, int32_t chunk) {
-    gemm_problem p = batch_item(args, chunk);
-    gemm_blocked(&p, thread_scratch() + PANEL_FLOATS, run_here);
+static void gemm_chunk(const void *args, int32_t chunk) {
+    const gemm_plan *g = args;
+    const int32_t parts = g->row_chunks * g->col_chunks, rc = chunk % parts / g->col_chunks, cc = chunk % g->col_chunks;
+    const int32_t first = chunk / parts * g->per_chunk, end = min_i32(g->items, first + g->per_chunk);
+    for (int32_t item = first; item < end; item++) {
+        gemm_problem p = batch_item(g->args, item);
+        if (g->exchange) p = exchanged(&p);
+        if (g->method == FILL) {
+            fill_without_product(&p);
+        } else if (g->method == VECTOR) {
+            vector_product(&p, cc * g->vector_cols, min_i32(g->vector_cols, p.n - cc * g->vector_cols));
+        } else if (g->method == DOTS) {
+            const int32_t pairs = ceil_div(p.m, DOT_ROWS);
+            dot_product(&p, rc * pairs / g->row_chunks, (rc + 1) * pairs / g->row_chunks);
+        } else {
+            const row_split rows = split_rows(p.m);
+            const int32_t panels = ceil_div(p.n, TILE_COLS);
+            compute_tiles(&p, &rows, rc * rows.count / g->row_chunks, (rc + 1) * rows.count / g->row_chunks,
+                          cc * panels / g->col_chunks, (cc + 1) * panels / g->col_chunks);
+        }
+    }
 }
 
-/* From this many items on each thread takes whole products: packing stays private and nothing waits. */
-enum { BATCH_ITEMS = 8 };
+/* Panels of a chunk at least: more of them where each chunk has to transpose its rows of a. */
+enum { CHUNK_PANELS = 2, CHUNK_PANELS_TRANSPOSING = 16, CHUNK_ROWS = 4 * TILE_ROWS };
+
+/* The fastest method, and the exchange of the operands if that is faster, in which case tiles are stored transposed. */
+static void choose_method(gemm_plan *g, const gemm_problem *p, const gemm_problem *exchanged) {
+    const double stores = (double)p->m * p->n;
+    if (p->k == 0) {
+        g->method = FILL;
+    } else if (is_vector_product(p->n == 1 ? exchanged : p)) {
+        g->method = VECTOR;
+        g->exchange = p->n == 1;
+    } else {
+        const double tiles = tile_cost(p), exchanged_tiles = tile_cost(exchanged) + stores;
+        g->method = TILES;
+        g->exchange = tiles > exchanged_tiles;
+        if (p->a_col == 1 && p->b_row == 1 && p->n <= 3 * DOT_COLS && dot_cost(p) < (g->exchange ? exchanged_tiles : tiles)) {
+            g->method = DOTS;
+            g->exchange = false;
+        }
+    }
+}
 
 int32_t kernel_gemm_f32(const gemm_f32_args *a) {
-    int32_t items = a->batch[0] * a->batch[1];
-    if (items >= BATCH_ITEMS) {
-        parallel_for(batch_chunk, a, items);
-        return TW_OK;
+    gemm_plan g = {.args = a, .items = a->batch[0] * a->batch[1], .per_chunk = 1, .row_chunks = 1, .col_chunks = 1};
+    if (g.items == 0 || a->m == 0 || a->n == 0) return TW_OK;
+    gemm_problem p = batch_item(a, 0), q = exchanged(&p);
+    choose_method(&g, &p, &q);
+    if (g.exchange) p = q;
+    const double work = (double)a->m * a->n * a->k;
+    if (g.method == VECTOR) {
+        g.vector_cols = vector_cols(&p);
+        g.col_chunks = ceil_div(p.n, g.vector_cols);
+    } else if (!parallel_alone()) {
+        const int32_t want = (int32_t)(work < (double)CHUNKS * CHUNK_WORK ? work / CHUNK_WORK : CHUNKS) / g.items;
+        const int32_t panels = ceil_div(p.n, TILE_COLS) / (p.a_col == 1 ? CHUNK_PANELS : CHUNK_PANELS_TRANSPOSING);
+        if (g.method == TILES) g.col_chunks = max_i32(1, min_i32(want, panels));
+        g.row_chunks = max_i32(1, min_i32(ceil_div(want, g.col_chunks), p.m / CHUNK_ROWS));
     }
-    for (int32_t i = 0; i < items; i++) {
-        gemm_problem p = batch_item(a, i);
-        gemm_blocked(&p, a->packed, parallel_for);
-    }
+    const int32_t parts = g.row_chunks * g.col_chunks;
+    if (parts == 1 && work < CHUNK_WORK) g.per_chunk = (int32_t)min_i64(g.items, (int64_t)(CHUNK_WORK / (work + 1)));
+    parallel_for(gemm_chunk, &g, ceil_div(g.items, g.per_chunk) * parts);
     return TW_OK;
 }

@@ -11,6 +11,8 @@ void parallel_for(task_fn fn, const void *args, int32_t n_chunks) {
     for (int32_t i = 0; i < n_chunks; i++) fn(args, i);
 }
 
+int32_t parallel_alone(void) { return 1; }
+
 float *thread_scratch(void) { return (float *)coordinator_scratch; }
 
 int32_t parallel_failed(void) { return 0; }
@@ -100,8 +102,10 @@ static void join(int32_t n_chunks) {
     STORE(pool.waiting, 0);
 }
 
+int32_t parallel_alone(void) { return in_task || !(uint32_t)LOAD(roster) || LOAD(pool.failed); }
+
 void parallel_for(task_fn fn, const void *args, int32_t n_chunks) {
-    if (n_chunks <= 1 || in_task || !(uint32_t)LOAD(roster) || LOAD(pool.failed)) {
+    if (n_chunks <= 1 || parallel_alone()) {
         for (int32_t i = 0; i < n_chunks; i++) fn(args, i);
         return;
     }

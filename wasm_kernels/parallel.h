@@ -40,6 +40,9 @@ enum { TW_MAX_THREADS = 64, TW_THREAD_STACK_BYTES = 256 << 10 };
 
 void parallel_for(task_fn fn, const void *args, int32_t n_chunks);
 
+/* True where parallel_for runs all chunks on this thread. Cutting less then saves work; it must not change results. */
+int32_t parallel_alone(void);
+
 /* Private workspace of the calling thread, THREAD_SCRATCH_BYTES, 64-byte aligned; contents do not survive a task. */
 float *thread_scratch(void);
 

@@ -51,7 +51,7 @@ CONV_SHAPES = [
 def gemm_case(layout: str, m: int, n: int, k: int) -> dict[str, Any]:
     """One product; the layout says which operand is stored transposed."""
     ta, tb = layout[0] == "T", layout[1] == "T"
-    args = {"a": 4 * m * k, "b": 4 * n * k, "bias": None, "c": 4 * m * n, "packed": 4 * 512 * 1536, "m": m, "n": n,
+    args = {"a": 4 * m * k, "b": 4 * n * k, "bias": None, "c": 4 * m * n, "m": m, "n": n,
             "k": k, "a_row": 1 if ta else k, "a_col": m if ta else 1, "b_row": 1 if tb else n, "b_col": k if tb else 1,
             "c_row": n, "bias_row": 0, "bias_col": 0, "batch": [1, 1], "a_batch": [0, 0], "b_batch": [0, 0],
             "c_batch": [0, 0], "bias_batch": [0, 0], "alpha": 1, "beta": 1, "accumulate": 0,

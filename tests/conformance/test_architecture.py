@@ -33,7 +33,7 @@ def test_the_worked_example_is_true() -> None:
     assert shown == [n_args, *words[at + 1 : at + 1 + n_args]]
 
     table = re.findall(r"(\d) = segment (\d)(?: \(\w+\))? \+ (\d+), (\d+)", page)
-    assert len(table) == 5
+    assert len(table) == 4
     for number, segment, offset, nbytes in table:
         entry = buffers_at + BUFFER_WORDS * int(number)
         assert words[entry : entry + 3] == (int(segment), int(offset), int(nbytes))

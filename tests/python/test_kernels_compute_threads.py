@@ -30,6 +30,9 @@ def products(job: Job) -> None:
             "c_batch": [5 * 64 * 48, 64 * 48], "bias_batch": [0, 0]}  # fmt: skip
     job.call("gemm_f32", a=draw(15 * 64 * 40), b=draw(3 * 40 * 48), bias=draw(48), c=zeros(15, 64, 48),
              m=64, n=48, k=40, a_row=40, a_col=1, b_row=48, b_col=1, c_row=48, **flags, **many)  # fmt: skip
+    # Few columns, an odd number of rows: no chunk may add to another's.
+    job.call("gemm_f32", a=draw(1401 * 160), b=draw(10 * 160), bias=draw(10), c=draw(1401, 10), m=1401, n=10, k=160,
+             a_row=160, a_col=1, b_row=1, b_col=160, c_row=10, **{**flags, "accumulate": 1}, **one)  # fmt: skip
 
 
 def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride: int, groups: int = 1) -> None:

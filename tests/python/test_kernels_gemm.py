@@ -14,6 +14,8 @@ SIZES = [
     (1, 1, 1), (3, 5, 7), (6, 8, 4), (7, 9, 1), (64, 10, 128), (10, 64, 33), (13, 31, 400), (100, 70, 800),
     (1, 50, 60), (50, 1, 60), (1, 1, 900), (5, 7, 0), (0, 3, 4), (3, 0, 4), (2, 1100, 9), (1000, 12, 5),
     (490, 1030, 390), (6, 4, 9), (12, 12, 12), (1, 1030, 33), (1030, 1, 33), (4, 260, 385),
+    # Few columns, a depth of whole steps or not; b in place; pairs of panels and one more; blocks of transposed rows.
+    (33, 10, 32), (2, 5, 16), (7, 13, 48), (9, 9, 21), (36, 40, 9), (37, 41, 11), (420, 24, 300), (48, 1032, 40),
 ]  # fmt: skip
 LAYOUTS = ["NN", "NT", "TN", "TT"]
 
@@ -107,7 +109,7 @@ def test_every_layout_at_every_size(build: str, layout: str, size: tuple[int, in
 
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("size", [(5, 7, 0), (13, 31, 400), (16, 24, 8), (1, 33, 17), (40, 10, 20)])
+@pytest.mark.parametrize("size", [(5, 7, 0), (13, 31, 400), (16, 24, 8), (1, 33, 17), (40, 10, 20), (11, 10, 32)])
 def test_bias_scale_accumulation_and_relu(size: tuple[int, int, int], layout: str, bias: str) -> None:
     for accumulate in (0, 1):
         for activation in (0, 1):
@@ -123,6 +125,12 @@ def test_batches_broadcast(build: str, layout: str) -> None:
         run_case(build, size, layout, batch=(3, 4), a_batch=(1, 4), b_batch=(3, 1), accumulate=1)
         run_case(build, size, layout, batch=(2, 3), b_batch=(1, 1), bias="column", pad=1)
         run_case(build, size, layout, batch=(0, 3))
+
+
+def test_small_products_of_a_batch_share_chunks() -> None:
+    for layout in LAYOUTS:
+        run_case("kernels.relaxed", (32, 32, 128), layout, batch=(2, 5))
+        run_case("kernels.relaxed", (3, 2, 4), layout, batch=(7, 11), bias="full", alpha=0.5, accumulate=1)
 
 
 def test_relu_keeps_nan() -> None:

@@ -15,7 +15,7 @@ from tests.python.test_recompute import Restless
 from trainweb.compiler.accumulate import accumulate_in_place
 from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.expr import Emitter, Expr
-from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions
+from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
 from trainweb.compiler.lower import (
     ARENA,
     GRADIENTS,
@@ -277,6 +277,7 @@ def check(seed: int, passes: Sequence[str]) -> None:
         "accumulate": lambda some: accumulate_in_place(some, outputs),
         "epilogue": lambda some: fuse_epilogues(some, outputs),
         "fuse": lambda some: fuse_elementwise(some, outputs, builder.emitter),
+        "repeat": lambda some: repeat_cheap(some, outputs, builder.emitter),
         "reduce": lambda some: fuse_reductions(some, outputs, builder),
         "recompute": lambda some: Restless.of(some, program.feeds, outputs).instructions,
     }
@@ -310,8 +311,9 @@ def execute(program: Program, instructions: list[Instruction], given: dict[Stora
 
 
 @pytest.mark.parametrize("passes", [
-    (), ("factors",), ("strided",), ("accumulate",), ("epilogue",), ("fuse",), ("reduce",), ("recompute",),
-    ("factors", "strided", "accumulate", "epilogue", "fuse", "reduce", "recompute"),
+    (), ("factors",), ("strided",), ("accumulate",), ("epilogue",), ("fuse",), ("repeat",), ("reduce",),
+    ("recompute",),
+    ("factors", "strided", "accumulate", "epilogue", "fuse", "repeat", "reduce", "recompute"),
 ])  # fmt: skip
 def test_random_programs_compute_the_same_after_every_pass(passes: tuple[str, ...]) -> None:
     for seed in range(N_PROGRAMS):

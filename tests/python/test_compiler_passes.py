@@ -27,6 +27,7 @@ WITHOUT: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "absorb_copies": (compiler, "absorb_copies", lambda instructions, outputs: instructions),
     "fuse_epilogues": (compiler, "fuse_epilogues", lambda instructions, outputs: instructions),
     "fuse_elementwise": (compiler, "fuse_elementwise", lambda instructions, outputs, emitter: instructions),
+    "repeat_cheap": (compiler, "repeat_cheap", lambda instructions, outputs, emitter: instructions),
     "fuse_reductions": (compiler, "fuse_reductions", lambda instructions, outputs, builder: instructions),
     "in_place": (memory, "_in_place_donor", lambda *args: None),
 }
@@ -239,3 +240,23 @@ def test_results_that_are_used_twice_over_and_over_compile_in_linear_time() -> N
     graph.nodes = [Node("Add", [f"x{k}"] * 2, [f"x{k + 1}"], {}, "", f"n{k}") for k in range(n)]
     graph.outputs = [Value(f"x{n}", "float32", None)]
     assert run(graph, {"x0": np.ones(4, np.float32)})[f"x{n}"].tolist() == [2.0**n] * 4
+
+
+def test_cheap_results_are_not_kept_for_those_who_read_what_they_are_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x / 1.4 is computed twice, of x, which the second chain reads anyway; erf(x / 1.4) once: the same bytes."""
+    nodes = [
+        Node("Div", ["x", "c"], ["t"]), Node("Erf", ["t"], ["r"]), Node("MatMul", ["r", "w"], ["m"]),
+        Node("Mul", ["t", "m"], ["a"]), Node("Mul", ["r", "x"], ["b"]), Node("Add", ["a", "b"], ["y"]),
+    ]  # fmt: skip
+    graph = Graph("kept", nodes, opsets={"": 17})
+    graph.inputs = [Value("x", "float32", (9, 9)), Value("w", "float32", (9, 9))]
+    graph.initializers = {"c": from_numpy("c", np.array(1.4, np.float32))}
+    graph.outputs = [Value("y", "float32", None)]
+    rng = np.random.default_rng(5)
+    feeds = {name: rng.standard_normal((9, 9)).astype(np.float32) for name in "xw"}
+    repeated, got = plan_of(graph, **feeds).text, run(graph, feeds)
+    monkeypatch.setattr(*WITHOUT["repeat_cheap"])
+    kept, expected = plan_of(graph, **feeds).text, run(graph, feeds)
+    assert [len(text) for text in (repeated, kept)] == [3, 3]
+    assert [sum("div" in line for line in text) for text in (repeated, kept)] == [2, 1]
+    np.testing.assert_array_equal(got["y"], expected["y"])

@@ -11,7 +11,7 @@ from trainweb.compiler.accumulate import accumulate_in_place
 from trainweb.compiler.attention import fuse_attention
 from trainweb.compiler.eliminate import computation, drop_unread_results
 from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
-from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions
+from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
 from trainweb.compiler.lower import ARENA, SEGMENTS, Buf, BufSequence, Builder, Instruction, Storage
 from trainweb.compiler.memory import place
 from trainweb.compiler.plan import Plan, Recomputation, encode
@@ -118,6 +118,7 @@ def compile_model(
     instructions = fuse_attention(instructions, outs, compilation.builder)
     instructions = fuse_epilogues(instructions, outs)
     instructions = fuse_elementwise(instructions, outs, compilation.builder.emitter)
+    instructions = repeat_cheap(instructions, outs, compilation.builder.emitter)
     instructions = fuse_reductions(instructions, outs, compilation.builder)
     recomputation = None
     if memory_budget is not None:

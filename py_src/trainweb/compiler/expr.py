@@ -14,6 +14,7 @@ UNARY_MATH = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "log1p", "ex
 """Functions of one float32 that are vector polynomials of the kernels, exported as `v_<name>`."""
 
 BINARY_MATH = ("pow",)
+MATH = (*UNARY_MATH, *BINARY_MATH)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import lcm, prod
 
-from trainweb.compiler.expr import Emitter, Expr, inputs_of, size_of
+from trainweb.compiler.expr import MATH, Emitter, Expr, inputs_of, size_of
 from trainweb.compiler.lower import (
     ARENA,
     MEAN,
@@ -26,6 +26,8 @@ MAX_BUFFERS = 12
 """Addresses a fused function may hold: more spill."""
 MAX_OPERATIONS = 48
 """Operations of a fused function."""
+CHEAP_OPERATIONS = 4
+"""Operations, no functions among them, that take less time than it takes to store a result and to read it again."""
 CACHED_BYTES = 4 << 20
 """A result that the cache holds is read again in less time than many partial sums take."""
 MIN_ROWS = (64, 4)
@@ -144,11 +146,75 @@ def _merge(
     # A result that lies across an operand or another result would be seen half written.
     if any(o.collides(b) for o in outs for b in (*ins, *outs)):
         return None
+    return _trimmed(target.shape, ins, outs, roots, target.node, e)
+
+
+def _trimmed(
+    shape: tuple[int, ...], ins: list[Buf], outs: list[Buf], roots: list[Expr], node: str, e: Emitter
+) -> ElementwiseCall:
+    """A call that reads those of `ins` alone that it needs."""
     used = inputs_of(roots)
     renumber = {old: e.input(new, ins[old].dtype) for new, old in enumerate(used)}
-    return ElementwiseCall(
-        target.shape, [ins[i] for i in used], outs, [e.substitute(r, renumber) for r in roots], target.node
-    )
+    return ElementwiseCall(shape, [ins[i] for i in used], outs, [e.substitute(r, renumber) for r in roots], node)
+
+
+def repeat_cheap(instructions: list[Instruction], outputs: list[Buf], emitter: Emitter) -> list[Instruction]:
+    """Compute cheap results again in the elementwise calls that read them along with all that they are made of.
+
+    They are not kept until then, such as x / sqrt(2) of a GELU for its gradient, which reads x. The bytes are the same.
+    """
+    kept = {b.storage for b in outputs}
+    slots: list[Instruction | None] = list(instructions)
+    touched: dict[Storage, set[int]] = {}
+    writers: dict[Storage, list[int]] = {}
+    for k, i in enumerate(instructions):
+        for b in (*i.reads, *i.writes):
+            touched.setdefault(b.storage, set()).add(k)
+        for b in i.writes:
+            writers.setdefault(b.storage, []).append(k)
+    for k in range(len(slots)):
+        source = slots[k]
+        if not isinstance(source, ElementwiseCall):
+            continue
+        results = list(zip(source.outs, source.roots, strict=True))
+        for out, root in tuple(results):
+            later = sorted(touched[out.storage] - {k})
+            if out.storage in kept or out.storage.segment != ARENA or not later or later[0] < k or not _is_cheap(root):
+                continue
+            made_of = {source.ins[i].storage for i in inputs_of([root])}
+            if any(k <= w < later[-1] for storage in made_of for w in writers.get(storage, ())):
+                continue
+            alone = ElementwiseCall(source.shape, source.ins, [out], [root], source.node)
+            repeated = {r: _repeated(alone, slots[r], emitter, r) for r in later}
+            if None not in repeated.values():
+                slots[:] = [repeated.get(r, i) for r, i in enumerate(slots)]
+                results.remove((out, root))
+        if not results:
+            slots[k] = None
+        elif len(results) < len(source.outs):
+            outs, roots = map(list, zip(*results, strict=True))
+            slots[k] = _trimmed(source.shape, source.ins, outs, roots, source.node, emitter)
+    return [i for i in slots if i is not None]
+
+
+def _repeated(source: ElementwiseCall, target: Instruction | None, e: Emitter, k: int) -> ElementwiseCall | None:
+    """`target` with `source` computed inside, or None where that takes reading anything more."""
+    if not isinstance(target, ElementwiseCall) or any(source.outs[0].storage is o.storage for o in target.outs):
+        return None
+    fused = _merge(source, target, e, k, {}, set())
+    return fused if fused and all(any(b.same_place(x) for x in target.ins) for b in fused.ins) else None
+
+
+def _is_cheap(root: Expr) -> bool:
+    if size_of([root]) > CHEAP_OPERATIONS or not inputs_of([root]):
+        return False
+    stack = [root]
+    while stack:
+        x = stack.pop()
+        if x.op in MATH:
+            return False
+        stack.extend(x.args)
+    return True
 
 
 def fuse_reductions(instructions: list[Instruction], outputs: list[Buf], builder: Builder) -> list[Instruction]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 
-from trainweb.compiler.expr import BINARY_MATH, UNARY_MATH
+from trainweb.compiler.expr import MATH
 from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.compiler.memory import align, place
 from trainweb.compiler.plan import Recomputation, flops_of
@@ -171,7 +171,7 @@ def work_of(i: Instruction) -> float:
         x = stack.pop()
         if x not in seen:
             seen.add(x)
-            functions += x.op in UNARY_MATH or x.op in BINARY_MATH
+            functions += x.op in MATH
             stack.extend(x.args)
     return moved + WORK_PER_FUNCTION * functions * prod(i.shape)
 

@@ -89,8 +89,37 @@ TW_INLINE void gather_slot(const conv_layout *l, const conv_box *box, const floa
     }
 }
 
+/* The lines of both slots of a stride of 2. */
+static void gather_apart(const conv_layout *l, const conv_box *box, const float *x, float *out) {
+    const conv_reach *z = &l->reach[0], *y = &l->reach[1], *w = &l->reach[2];
+    int32_t depth0 = box->depth * z->step + z->min, row0 = box->row0 * y->step + y->min;
+    int32_t first = box->col0 * 2 + w->min, line = l->line, n = 2 * line;
+    int32_t lo = min_i32(n, max_i32(0, -first)), hi = max_i32(lo, min_i32(n, w->source - first)), end = hi - lo;
+    float *even = out + place_of(l, lo), *odd = out + place_of(l, lo + 1);
+    for (int32_t c = box->channel0; c < box->channel0 + box->channels; c++) {
+        for (int32_t depth = depth0; depth < depth0 + l->slices; depth++) {
+            const float *slice = x + (c * z->source + depth) * y->source * w->source + first + lo;
+            for (int32_t i = 0, r = row0; i < l->rows; i++, r += l->row_step) {
+                bool outside = depth < 0 || depth >= z->source || r < 0 || r >= y->source;
+                if (outside) {
+                    zero_floats(out, n);
+                } else {
+                    copy_apart(slice + r * w->source, end, even, odd);
+                    for (int32_t q = 0; q < lo; q++) out[(q & 1) * line + (q >> 1)] = 0;
+                    for (int32_t q = hi; q < n; q++) out[(q & 1) * line + (q >> 1)] = 0;
+                }
+                out += l->row_stride, even += l->row_stride, odd += l->row_stride;
+            }
+        }
+    }
+}
+
 void gather_box(const conv_layout *l, const conv_box *box, const float *x, float *out) {
     int32_t step = l->reach[2].step;
+    if (step == 2 && l->slots == 2) {
+        gather_apart(l, box, x, out);
+        return;
+    }
     for (int32_t s = 0; s < l->slots; s++) {
         if (step == 1) gather_slot(l, box, x, 1, s, out);
         else if (step == 2) gather_slot(l, box, x, 2, s, out);

@@ -70,6 +70,32 @@ TW_INLINE void copy_line(const float *line, const int32_t step, float *out, int3
 /* db[m] (+)= sum over images and positions of dy[n, m, volume]. */
 void channel_sums(const float *dy, float *db, int32_t n, int32_t m, int32_t volume, bool accumulate);
 
+/* Where column `col` of the padded source is in a line of the workspace. */
+TW_INLINE int32_t place_of(const conv_layout *l, int32_t col) {
+    return l->slots == 2 ? (col & 1) * l->line + (col >> 1) : col;
+}
+
+/* Every second element of a line to `even`, the others to `odd`. The last vectors overlap the ones before. */
+TW_INLINE void copy_apart(const float *line, int32_t n, float *even, float *odd) {
+    int32_t pairs = n >> 1, i = 0;
+    for (; i + 8 <= pairs; i += 8) {
+        const float *from = line + 2 * i;
+        f32x4 a = load4(from), b = load4(from + 4), c = load4(from + 8), d = load4(from + 12);
+        store4(even + i, wasm_i32x4_shuffle(a, b, 0, 2, 4, 6));
+        store4(even + i + 4, wasm_i32x4_shuffle(c, d, 0, 2, 4, 6));
+        store4(odd + i, wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
+        store4(odd + i + 4, wasm_i32x4_shuffle(c, d, 1, 3, 5, 7));
+    }
+    for (; pairs >= 4 && i < pairs; i += 4) {
+        i = min_i32(i, pairs - 4);
+        f32x4 a = load4(line + 2 * i), b = load4(line + 2 * i + 4);
+        store4(even + i, wasm_i32x4_shuffle(a, b, 0, 2, 4, 6));
+        store4(odd + i, wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
+    }
+    for (; i < pairs; i++) even[i] = line[2 * i], odd[i] = line[2 * i + 1];
+    if (n & 1) even[pairs] = line[n - 1];
+}
+
 /* `x` is the first plane of the box's image and group. */
 void gather_box(const conv_layout *layout, const conv_box *box, const float *x, float *out);
 

@@ -264,24 +264,6 @@ static band_layout plan_band(const conv_reach reach[3], int32_t rows, int32_t co
     return b;
 }
 
-/* Where column `col` of the padded source is in a line of the workspace. */
-TW_INLINE int32_t place_of(const conv_layout *l, int32_t col) {
-    return l->slots == 2 ? (col & 1) * l->line + (col >> 1) : col;
-}
-
-/* Every second element of a line to `even`, the others to `odd`. The last vectors overlap the ones before. */
-static void copy_apart(const float *line, int32_t n, float *even, float *odd) {
-    int32_t pairs = n >> 1, i = pairs < 4 ? 0 : pairs;
-    for (int32_t j = 0; j < i; j += 4) {
-        int32_t at = min_i32(j, pairs - 4);
-        f32x4 a = load4(line + 2 * at), b = load4(line + 2 * at + 4);
-        store4(even + at, wasm_i32x4_shuffle(a, b, 0, 2, 4, 6));
-        store4(odd + at, wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
-    }
-    for (; i < pairs; i++) even[i] = line[2 * i], odd[i] = line[2 * i + 1];
-    if (n & 1) even[pairs] = line[n - 1];
-}
-
 /* Copies the lines of the band from output row0 on; what lies outside the planes was zeroed before. */
 static void copy_band(const band_layout *b, int32_t row0, int32_t channels, const float *x, float *out) {
     const conv_layout *l = &b->l;

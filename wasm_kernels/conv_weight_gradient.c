@@ -1,33 +1,67 @@
 /* dw[m][c, tap] = sum over positions dy[m] x[c, tap]. Both run along the positions, so a register tile accumulates four
-   positions side by side and lanes are summed at the very end. A chunk owns a block of dw and walks over all images in
-   order: no partial sums of other threads, hence the same bytes for any number of threads. */
+   positions side by side and lanes are summed at the very end. A chunk owns a block of dw for a group of images, which it
+   walks over in order; groups depend on shapes only and are added in order: the same bytes for any number of threads.
+
+   Three layouts of the positions, chosen in choose_layout():
+   IN_PLACE  one tap, no stride: each plane is one row, x and dy are read where they lie
+   STRIPS    x comes from boxes padded with zeros in the workspace, whose strips are listed; dy is read where it lies, unless
+             its rows must be filled up to whole vectors
+   MERGED    rows too short for vectors: the positions of several images side by side, [channel, tap] of x and [m] of dy */
 #include "conv.h"
 #include "conv_direct.h"
 #include "parallel.h"
 #include "tile.h"
+
+typedef enum { IN_PLACE, STRIPS, MERGED } weight_layout;
 
 typedef struct {
     const conv_weight_gradient_f32_args *a;
     conv_axis axis[3];
     conv_reach reach[3];
     int32_t cg, mg, taps; /* channels per group */
-    int32_t channels, c_blocks, rows_m, m_blocks;
-    int32_t rows, cols, images;
-    bool in_place; /* dy needs no copy: its rows are whole strips and lie one after the other */
-    bool bare;     /* nor does x, whose windows have one tap */
+    int32_t channels, c_blocks, rows_m, m_blocks, image_groups;
+    weight_layout layout;
+    int32_t rows, cols, images; /* of the positions that a tile sums at a time */
 } weight_pass;
 
 TW_INLINE int32_t volume_of(const int32_t size[3]) { return size[0] * size[1] * size[2]; }
 
-enum { TILE_M = 3, TILE_K = 3 };
+/* V8 spills from the 16th live vector on: accumulators, sources, one of dy (and one product without FMA). */
+#ifdef TW_RELAXED
+enum { TILE_M = 6 };
+#else
+enum { TILE_M = 5 };
+#endif
+enum { TILE_K = 2 };
 
-/* One strip: dy at constant offset u, sources at byte offset `at`. */
-TW_INLINE void weight_step(const int32_t rows, const int32_t taps, const int32_t u, const float *const line[TILE_M],
-                           const char *const source[TILE_K], int32_t at, f32x4 sum[TILE_M][TILE_K]) {
+/* Positions of images, and where x and dy have them; strides in floats. */
+typedef struct {
+    const float *dy, *x;
+    int32_t images, positions;
+    int32_t dy_image, dy_channel, x_image;
+    const int32_t *offsets; /* bytes from x to the source of each (channel, tap) */
+    const int32_t *places;  /* bytes to those of each strip, null where they lie side by side */
+} weight_view;
+
+/* Which lanes of a strip count: all; the last ones, where it overlaps the strip before; the first ones of a shorter row. */
+typedef enum { WHOLE, LAST, FIRST } strip_lanes;
+
+__attribute__((noinline)) static f32x4 load_first(const float *p, int32_t n) { return load_part(p, n); }
+
+/* The strip at constant offset u, or the `rest` positions there that are no whole strip. */
+TW_INLINE f32x4 load_strip(const strip_lanes lanes, const float *p, const int32_t u, int32_t rest, v128_t mask) {
+    if (lanes == WHOLE) return load4(p + u);
+    return lanes == LAST ? wasm_v128_and(load4(p + rest - 4), mask) : load_first(p, rest);
+}
+
+TW_INLINE void weight_step(const int32_t rows, const int32_t taps, const strip_lanes lanes, const int32_t u, int32_t rest,
+                           const float *const line[TILE_M], const float *const source[TILE_K],
+                           f32x4 sum[TILE_M][TILE_K]) {
     f32x4 v[TILE_K];
-    UNROLL for (int32_t j = 0; j < taps; j++) v[j] = load4((const float *)(source[j] + at));
+    v128_t mask = lanes == LAST ? wasm_v128_not(first_lanes(4 - rest)) : splat(0);
+    UNROLL for (int32_t j = 0; j < taps; j++) v[j] = load_strip(lanes, source[j], u, rest, mask);
     UNROLL for (int32_t i = 0; i < rows; i++) {
-        f32x4 d = load4(line[i] + u);
+        f32x4 d = load_strip(lanes, line[i], u, rest, mask);
         UNROLL for (int32_t j = 0; j < taps; j++) {
             sum[i][j] = madd(d, v[j], sum[i][j]);
             IN_ORDER(sum[i][j]);
@@ -35,64 +69,110 @@ TW_INLINE void weight_step(const int32_t rows, const int32_t taps, const int32_t
     }
 }
 
-/* acc[i][j] += sum over strips of dy line i times the source of tap j; without `positions` strips follow each other. */
-TW_INLINE void weight_tile(const int32_t rows, const int32_t taps, int32_t strips, const float *dy, int32_t dy_line,
-                           const float *sources, const int32_t *offsets, const int32_t *positions, float *acc,
-                           int32_t acc_line) {
+/* Positions side by side. */
+TW_INLINE void weight_row(const int32_t rows, const int32_t taps, int32_t positions, const float *line[TILE_M],
+                          const float *source[TILE_K], f32x4 sum[TILE_M][TILE_K]) {
+    int32_t n = positions;
+    for (; n >= 16; n -= 16) {
+        UNROLL for (int32_t u = 0; u < 16; u += 4) weight_step(rows, taps, WHOLE, u, 0, line, source, sum);
+        UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 16;
+        UNROLL for (int32_t j = 0; j < taps; j++) source[j] += 16;
+    }
+    for (; n >= 4; n -= 4) {
+        weight_step(rows, taps, WHOLE, 0, 0, line, source, sum);
+        UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
+        UNROLL for (int32_t j = 0; j < taps; j++) source[j] += 4;
+    }
+    if (n && positions >= 4) weight_step(rows, taps, LAST, 0, n, line, source, sum);
+    else if (n) weight_step(rows, taps, FIRST, 0, n, line, source, sum);
+}
+
+/* Strips whose sources lie anywhere, those of dy side by side. */
+TW_INLINE void weight_strips(const int32_t rows, const int32_t taps, int32_t strips, const int32_t *places,
+                             const float *line[TILE_M], const float *const source[TILE_K], f32x4 sum[TILE_M][TILE_K]) {
+    for (; strips >= 4; strips -= 4, places += 4) {
+        UNROLL for (int32_t u = 0; u < 4; u++) {
+            const float *at[TILE_K];
+            UNROLL for (int32_t j = 0; j < taps; j++) at[j] = (const float *)((const char *)source[j] + places[u]) - 4 * u;
+            weight_step(rows, taps, WHOLE, 4 * u, 0, line, at, sum);
+        }
+        UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 16;
+    }
+    for (; strips; strips--, places++) {
+        const float *at[TILE_K];
+        UNROLL for (int32_t j = 0; j < taps; j++) at[j] = (const float *)((const char *)source[j] + *places);
+        weight_step(rows, taps, WHOLE, 0, 0, line, at, sum);
+        UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
+    }
+}
+
+/* acc[i][j] += sum over positions of dy line i times the source of tap j. */
+TW_INLINE void weight_tile(const int32_t rows, const int32_t taps, const weight_view *v, const float *dy,
+                           const int32_t *offsets, float *acc, int32_t acc_line) {
     f32x4 sum[TILE_M][TILE_K];
-    const char *source[TILE_K];
-    const float *line[TILE_M];
+    const float *line[TILE_M], *source[TILE_K];
+    const int32_t dy_channel = v->dy_channel, positions = v->positions;
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < taps; j++) sum[i][j] = load4(acc + i * acc_line + 4 * j);
-        line[i] = dy + i * dy_line;
     }
-    UNROLL for (int32_t j = 0; j < taps; j++) source[j] = (const char *)sources + offsets[j];
-    if (positions) {
-        for (int32_t s = 0; s < strips; s++) {
-            weight_step(rows, taps, 0, line, source, positions[s], sum);
-            UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
-        }
-    } else {
-        for (; strips >= 4; strips -= 4) {
-            UNROLL for (int32_t u = 0; u < 4; u++) weight_step(rows, taps, 4 * u, line, source, 16 * u, sum);
-            UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 16;
-            UNROLL for (int32_t j = 0; j < taps; j++) source[j] += 64;
-        }
-        for (; strips; strips--) {
-            weight_step(rows, taps, 0, line, source, 0, sum);
-            UNROLL for (int32_t i = 0; i < rows; i++) line[i] += 4;
-            UNROLL for (int32_t j = 0; j < taps; j++) source[j] += 16;
-        }
+    for (int32_t image = 0; image < v->images; image++) {
+        const float *x = v->x + image * v->x_image;
+        UNROLL for (int32_t i = 0; i < rows; i++) line[i] = dy + image * v->dy_image + i * dy_channel;
+        UNROLL for (int32_t j = 0; j < taps; j++) source[j] = (const float *)((const char *)x + offsets[j]);
+        if (v->places) weight_strips(rows, taps, positions / 4, v->places, line, source, sum);
+        else weight_row(rows, taps, positions, line, source, sum);
     }
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < taps; j++) store4(acc + i * acc_line + 4 * j, sum[i][j]);
     }
 }
 
-#define TILE_PARAMS                                                                                                    \
-    int32_t strips, const float *dy, int32_t dy_line, const float *sources, const int32_t *offsets,                    \
-        const int32_t *positions, float *acc, int32_t acc_line
-#define TILE_ARGS strips, dy, dy_line, sources, offsets, positions, acc, acc_line
+#define TILE_PARAMS const weight_view *v, const float *dy, const int32_t *offsets, float *acc, int32_t acc_line
+#define TILE_ARGS v, dy, offsets, acc, acc_line
 #define TILE(rows)                                                                                                     \
     static void tile_##rows##x1(TILE_PARAMS) { weight_tile(rows, 1, TILE_ARGS); }                                      \
-    static void tile_##rows##x2(TILE_PARAMS) { weight_tile(rows, 2, TILE_ARGS); }                                      \
-    static void tile_##rows##x3(TILE_PARAMS) { weight_tile(rows, 3, TILE_ARGS); }
+    static void tile_##rows##x2(TILE_PARAMS) { weight_tile(rows, 2, TILE_ARGS); }
+#define TILE_ENTRY(rows) {tile_##rows##x1, tile_##rows##x2}
 
 TILE(1)
 TILE(2)
 TILE(3)
+TILE(4)
+TILE(5)
+#ifdef TW_RELAXED
+TILE(6)
+#endif
 
 typedef void (*tile_fn)(TILE_PARAMS);
 static const tile_fn tiles[TILE_M][TILE_K] = {
-    {tile_1x1, tile_1x2, tile_1x3}, {tile_2x1, tile_2x2, tile_2x3}, {tile_3x1, tile_3x2, tile_3x3}};
+    TILE_ENTRY(1), TILE_ENTRY(2), TILE_ENTRY(3), TILE_ENTRY(4), TILE_ENTRY(5),
+#ifdef TW_RELAXED
+    TILE_ENTRY(6),
+#endif
+};
 
-/* Parts of the workspace of a chunk. */
+/* Measured: shorter rows than this are merged. */
+enum { MERGED_COLS = 8 };
+
+/* Parts of the workspace of a chunk: accumulators, offsets of (channel, tap), places of strips, boxes; merged sources and
+   dy where it is copied. */
 typedef struct {
-    float *acc, *sources, *dy;
-    int32_t *offsets, *positions;
-    int32_t source_stride, strips; /* per image */
-    bool in_line; /* the strips follow each other */
+    float *acc;
+    int32_t *offsets, *places;
+    float *boxes, *columns, *dy;
 } weight_space;
+
+/* acc[m][k] += products of all positions of the view; rows of dy stay in the first cache. */
+static void add_products(const weight_view *v, int32_t rows_m, int32_t k, float *acc) {
+    int32_t blocks = ceil_div(rows_m, TILE_M);
+    for (int32_t b = 0; b < blocks; b++) {
+        int32_t i = b * rows_m / blocks, rows = (b + 1) * rows_m / blocks - i;
+        for (int32_t j = 0; j < k; j += TILE_K) {
+            tiles[rows - 1][min_i32(TILE_K, k - j) - 1](v, v->dy + i * v->dy_channel, v->offsets + j, acc + (i * k + j) * 4,
+                                                       4 * k);
+        }
+    }
+}
 
 /* Where the box begins in the planes of dy of one image and group. */
 static int32_t plane_at(const weight_pass *p, int32_t m, const conv_box *box) {
@@ -100,100 +180,160 @@ static int32_t plane_at(const weight_pass *p, int32_t m, const conv_box *box) {
     return ((m * a[0].out + box->depth) * a[1].out + box->row0) * a[2].out + box->col0;
 }
 
-/* Rows of dy, each filled up with zeros to whole strips: out[m][image][row][col]. */
-static void gather_dy(const weight_pass *p, const conv_box *box, const float *dy, int32_t m, int32_t rows_m,
-                      int32_t image, const weight_space *space) {
-    int32_t width = (box->cols + 3) & ~3;
-    for (int32_t i = 0; i < rows_m; i++) {
-        const float *plane = dy + plane_at(p, m + i, box);
-        float *out = space->dy + (i * p->images + image) * 4 * space->strips;
-        for (int32_t r = 0; r < box->rows; r++, plane += p->axis[2].out, out += width) {
-            int32_t col = 0;
-            for (; col + 4 <= box->cols; col += 4) store4(out + col, load4(plane + col));
-            for (; col < box->cols; col++) out[col] = plane[col];
-            for (; col < width; col++) out[col] = 0;
+/* The sources of each (channel, tap) of an image side by side: out[k][stride]. Whole vectors: up to three floats behind a
+   row are overwritten. */
+static void spread_taps(const conv_box *box, const conv_layout *l, const float *sources, const int32_t *offsets, int32_t k,
+                        float *out, int32_t stride) {
+    for (int32_t j = 0; j < k; j++, out += stride) {
+        const float *line = (const float *)((const char *)sources + offsets[j]);
+        float *to = out;
+        for (int32_t r = 0; r < box->rows; r++, line += l->out_stride, to += box->cols) {
+            for (int32_t col = 0; col < box->cols; col += 4) store4(to + col, load4(line + col));
         }
     }
 }
 
-static void add_products(const weight_space *space, const float *dy, int32_t dy_line, int32_t rows_m, int32_t k,
-                         int32_t images) {
-    int32_t blocks = ceil_div(rows_m, TILE_M);
-    const int32_t *positions = space->in_line ? 0 : space->positions;
-    for (int32_t j = 0; j < k; j += TILE_K) {
-        for (int32_t b = 0; b < blocks; b++) {
-            int32_t i = b * rows_m / blocks, rows = (b + 1) * rows_m / blocks - i;
-            tiles[rows - 1][min_i32(TILE_K, k - j) - 1](images * space->strips, dy + i * dy_line, dy_line, space->sources,
-                                                       space->offsets + j, positions, space->acc + (i * k + j) * 4, 4 * k);
-        }
-    }
-}
-
-/* Planes of whole strips, where they lie. */
-static void add_planes(const weight_pass *p, const conv_box *box, int32_t m, int32_t rows_m, weight_space *space) {
+/* Positions of several images side by side, filled up with zeros to whole vectors. */
+static weight_view merge_images(const weight_pass *p, const conv_box *box, int32_t m, int32_t rows_m, int32_t images,
+                                const weight_space *space, const conv_layout *l) {
     const conv_weight_gradient_f32_args *a = p->a;
-    int32_t n = box->n * a->groups + box->group, volume = volume_of(a->out);
-    for (int32_t c = 0; c < box->channels; c++) space->offsets[c] = 4 * c * volume;
-    space->strips = box->cols / 4;
-    space->in_line = true;
-    space->sources = (float *)a->x + (n * p->cg + box->channel0) * volume + box->col0;
-    add_products(space, a->dy + n * p->mg * volume + plane_at(p, m, box), volume, rows_m, box->channels, 1);
-}
-
-static void add_box(const weight_pass *p, conv_box *box, int32_t m, int32_t rows_m, int32_t images, weight_space *space) {
-    const conv_weight_gradient_f32_args *a = p->a;
-    if (p->bare) {
-        add_planes(p, box, m, rows_m, space);
-        return;
-    }
-    conv_layout l = layout_box(p->reach, box->rows, box->cols);
-    int32_t k = box->channels * p->taps, per_row = ceil_div(box->cols, 4);
-    space->source_stride = box->channels * l.channel_stride;
-    space->strips = box->rows * per_row;
-    space->in_line = l.out_stride == 4 * per_row && images == 1;
-    tap_offsets(p->axis, &l, box->channels, space->offsets);
-    int32_t *position = space->positions;
+    int32_t area = box->rows * box->cols, k = box->channels * p->taps, total = images * area, end = (total + 3) & ~3;
+    int32_t stride = end + 4, volume = volume_of(a->out);
+    tap_offsets(p->axis, l, box->channels, space->offsets);
     for (int32_t image = 0; image < images; image++) {
         int32_t n = (box->n + image) * a->groups + box->group;
-        const float *x = a->x + n * p->cg * volume_of(a->size);
-        gather_box(&l, box, x, space->sources + image * space->source_stride);
-        if (!p->in_place) gather_dy(p, box, a->dy + n * p->mg * volume_of(a->out), m, rows_m, image, space);
-        for (int32_t r = 0; r < box->rows; r++) {
-            int32_t row = image * space->source_stride + r * l.out_stride;
-            for (int32_t s = 0; s < per_row; s++) *position++ = 4 * (row + 4 * s);
+        gather_box(l, box, a->x + n * p->cg * volume_of(a->size), space->boxes);
+        spread_taps(box, l, space->boxes, space->offsets, k, space->columns + image * area, stride);
+        const float *dy = a->dy + n * p->mg * volume + plane_at(p, m, box);
+        float *to = space->dy + image * area;
+        for (int32_t i = 0; i < rows_m; i++) copy_line(dy + i * volume, 1, to + i * stride, 0, area);
+    }
+    for (int32_t j = 0; j < k; j++) space->offsets[j] = 4 * j * stride;
+    for (int32_t q = total; q < end; q++) {
+        for (int32_t j = 0; j < k; j++) space->columns[j * stride + q] = 0;
+        for (int32_t i = 0; i < rows_m; i++) space->dy[i * stride + q] = 0;
+    }
+    return (weight_view){space->dy, space->columns, 1, end, 0, stride, 0, space->offsets, 0};
+}
+
+/* Rows of dy, each filled up with zeros to whole strips: out[m][image][row][col]. */
+static void gather_dy(const weight_pass *p, const conv_box *box, int32_t m, int32_t rows_m, int32_t images, float *out) {
+    const conv_weight_gradient_f32_args *a = p->a;
+    int32_t width = (box->cols + 3) & ~3;
+    for (int32_t i = 0; i < rows_m; i++) {
+        for (int32_t image = 0; image < images; image++) {
+            int32_t n = (box->n + image) * a->groups + box->group;
+            const float *line = a->dy + n * p->mg * volume_of(a->out) + plane_at(p, m + i, box);
+            for (int32_t r = 0; r < box->rows; r++, line += p->axis[2].out, out += width) {
+                copy_line(line, 1, out, 0, box->cols);
+                for (int32_t col = box->cols; col < width; col++) out[col] = 0;
+            }
         }
     }
-    if (p->in_place) {
-        const float *dy = a->dy + (box->n * a->groups + box->group) * p->mg * volume_of(a->out) + plane_at(p, m, box);
-        add_products(space, dy, volume_of(a->out), rows_m, k, 1);
-    } else {
-        add_products(space, space->dy, p->images * 4 * space->strips, rows_m, k, images);
+}
+
+/* Whether the rows of dy are no whole strips, one after the other. */
+static bool copies_dy(const weight_pass *p) { return p->axis[2].out % 4 || p->cols < p->axis[2].out; }
+
+/* Sources in the workspace; dy where it lies or copied. */
+static weight_view gather_strips(const weight_pass *p, const conv_box *box, int32_t m, int32_t rows_m, int32_t images,
+                                 const float *dy, const weight_space *space, const conv_layout *l) {
+    const conv_weight_gradient_f32_args *a = p->a;
+    int32_t volume = volume_of(a->out), image_stride = box->channels * l->channel_stride, per_row = ceil_div(box->cols, 4);
+    tap_offsets(p->axis, l, box->channels, space->offsets);
+    for (int32_t image = 0; image < images; image++) {
+        int32_t n = (box->n + image) * a->groups + box->group;
+        gather_box(l, box, a->x + n * p->cg * volume_of(a->size), space->boxes + image * image_stride);
     }
+    int32_t *place = space->places;
+    for (int32_t r = 0; r < box->rows; r++) {
+        for (int32_t i = 0; i < per_row; i++) *place++ = 4 * (r * l->out_stride + 4 * i);
+    }
+    weight_view v = {dy, space->boxes, images, 4 * box->rows * per_row, a->m * volume, volume, image_stride, space->offsets,
+                     space->places};
+    if (copies_dy(p)) {
+        gather_dy(p, box, m, rows_m, images, space->dy);
+        v.dy = space->dy, v.dy_image = v.positions, v.dy_channel = images * v.positions;
+    }
+    return v;
+}
+
+/* Planes where they lie. */
+static weight_view view_planes(const weight_pass *p, const conv_box *box, int32_t images, const float *dy,
+                               const weight_space *space) {
+    const conv_weight_gradient_f32_args *a = p->a;
+    int32_t volume = volume_of(a->out);
+    const float *x = a->x + ((box->n * a->groups + box->group) * p->cg + box->channel0) * volume + box->col0;
+    for (int32_t c = 0; c < box->channels; c++) space->offsets[c] = 4 * c * volume;
+    return (weight_view){dy, x, images, box->cols, a->m * volume, volume, a->c * volume, space->offsets, 0};
+}
+
+static void add_box(const weight_pass *p, const conv_box *box, int32_t m, int32_t rows_m, int32_t images,
+                    const weight_space *space) {
+    const conv_weight_gradient_f32_args *a = p->a;
+    const float *dy = a->dy + (box->n * a->groups + box->group) * p->mg * volume_of(a->out) + plane_at(p, m, box);
+    conv_layout l = layout_box(p->reach, box->rows, box->cols);
+    weight_view v = p->layout == IN_PLACE ? view_planes(p, box, images, dy, space)
+                    : p->layout == MERGED ? merge_images(p, box, m, rows_m, images, space, &l)
+                                          : gather_strips(p, box, m, rows_m, images, dy, space, &l);
+    add_products(&v, rows_m, box->channels * p->taps, space->acc);
+}
+
+static double strips_of_image(const weight_pass *p) {
+    return p->layout == STRIPS ? (double)p->rows * ceil_div(p->cols, 4) : 0;
+}
+
+/* Floats that copies of dy need a channel: strips, or merged positions and one vector more. */
+static double copied_floats(const weight_pass *p) {
+    if (p->layout == MERGED) return (double)p->images * p->rows * p->cols + 7;
+    return p->layout == STRIPS && copies_dy(p) ? 4 * p->images * strips_of_image(p) : 0;
+}
+
+static double space_floats(const weight_pass *p) {
+    double k = (double)p->channels * p->taps, copied = copied_floats(p);
+    double boxes = p->layout == MERGED ? 1 : p->layout == IN_PLACE ? 0 : p->images;
+    return 4.0 * p->rows_m * k + k + strips_of_image(p) + boxes * box_floats(p->reach, p->channels, p->rows, p->cols) +
+           (p->rows_m + (p->layout == MERGED ? k : 0)) * copied;
 }
 
 static weight_space divide_scratch(const weight_pass *p) {
-    weight_space space = {0};
-    int32_t k = p->channels * p->taps;
-    int32_t strips = p->images * p->rows * ceil_div(p->cols, 4);
-    space.acc = thread_scratch();
-    space.dy = space.acc + 4 * p->rows_m * k;
-    space.offsets = (int32_t *)(space.dy + p->rows_m * 4 * strips);
-    space.positions = space.offsets + k;
-    space.sources = (float *)(space.positions + strips);
+    int32_t k = p->channels * p->taps, copied = (int32_t)copied_floats(p) & ~3;
+    weight_space space = {.acc = thread_scratch()};
+    space.columns = space.acc + 4 * p->rows_m * k;
+    space.dy = space.columns + (p->layout == MERGED ? k * copied : 0);
+    space.offsets = (int32_t *)(space.dy + p->rows_m * copied);
+    space.places = space.offsets + k;
+    space.boxes = (float *)(space.places + (int32_t)strips_of_image(p));
     return space;
+}
+
+/* Sums of the lanes of acc[n][4], in the order of hsum. */
+static void sum_lanes(const float *acc, int32_t n, float *out, bool add) {
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4, acc += 16) {
+        f32x4 a = load4(acc), b = load4(acc + 4), c = load4(acc + 8), d = load4(acc + 12);
+        transpose4(&a, &b, &c, &d);
+        f32x4 sum = add4(add4(a, c), add4(b, d));
+        store4(out + i, add ? add4(load4(out + i), sum) : sum);
+    }
+    for (; i < n; i++, acc += 4) out[i] = add ? out[i] + hsum(load4(acc)) : hsum(load4(acc));
 }
 
 static void weight_chunk(const void *args, int32_t chunk) {
     const weight_pass *p = args;
     const conv_weight_gradient_f32_args *a = p->a;
     int32_t m = chunk % p->m_blocks * p->rows_m, rows_m = min_i32(p->rows_m, p->mg - m);
-    conv_box box = {.group = chunk / p->m_blocks / p->c_blocks, .channel0 = chunk / p->m_blocks % p->c_blocks * p->channels};
+    chunk /= p->m_blocks;
+    conv_box box = {.channel0 = chunk % p->c_blocks * p->channels};
+    chunk /= p->c_blocks;
+    box.group = chunk % a->groups;
+    int32_t image_group = chunk / a->groups, end = (int32_t)((int64_t)(image_group + 1) * a->n / p->image_groups);
     box.channels = min_i32(p->channels, p->cg - box.channel0);
     int32_t k = box.channels * p->taps;
     weight_space space = divide_scratch(p);
-    for (int32_t i = 0; i < 4 * rows_m * k; i++) space.acc[i] = 0;
-    for (box.n = 0; box.n < a->n; box.n += p->images) {
-        int32_t images = min_i32(p->images, a->n - box.n);
+    tw_zero(space.acc, 16 * (size_t)(rows_m * k));
+    for (box.n = (int32_t)((int64_t)image_group * a->n / p->image_groups); box.n < end; box.n += p->images) {
+        int32_t images = min_i32(p->images, end - box.n);
         for (box.depth = 0; box.depth < p->axis[0].out; box.depth++) {
             for (box.row0 = 0; box.row0 < p->axis[1].out; box.row0 += p->rows) {
                 box.rows = min_i32(p->rows, p->axis[1].out - box.row0);
@@ -204,12 +344,21 @@ static void weight_chunk(const void *args, int32_t chunk) {
             }
         }
     }
+    bool parts = p->image_groups > 1;
+    float *dw = parts ? a->partial + image_group * a->m * p->cg * p->taps : a->dw;
     for (int32_t i = 0; i < rows_m; i++) {
-        float *dw = a->dw + ((box.group * p->mg + m + i) * p->cg + box.channel0) * p->taps;
-        for (int32_t j = 0; j < k; j++) {
-            float sum = hsum(load4(space.acc + (i * k + j) * 4));
-            dw[j] = a->accumulate ? dw[j] + sum : sum;
-        }
+        float *line = dw + ((box.group * p->mg + m + i) * p->cg + box.channel0) * p->taps;
+        sum_lanes(space.acc + 4 * i * k, k, line, a->accumulate && !parts);
+    }
+}
+
+static void add_image_groups(const weight_pass *p) {
+    const conv_weight_gradient_f32_args *a = p->a;
+    int32_t n = a->m * p->cg * p->taps;
+    for (int32_t i = 0; i < n; i++) {
+        float sum = a->partial[i];
+        for (int32_t g = 1; g < p->image_groups; g++) sum += a->partial[g * n + i];
+        a->dw[i] = a->accumulate ? a->dw[i] + sum : sum;
     }
 }
 
@@ -289,26 +438,36 @@ void channel_sums(const float *dy, float *db, int32_t n, int32_t m, int32_t volu
 
 enum { LIMIT_FLOATS = THREAD_SCRATCH_BYTES / 4, ACC_FLOATS = 64 << 10, PREFERRED_FLOATS = 160 << 10 };
 enum { MAX_COLS = 1024, MIN_COLS = 32, ENOUGH_STRIPS = 96, CHUNK_WORK = 1 << 20, CHUNKS = 8 };
+/* Weights of which groups of images have partial sums, and positions that make up for summing lanes once more;
+   kernels.def sizes its scratch by the first and by CHUNKS. */
+enum { GROUPED_WEIGHTS = 4096, GROUPED_POSITIONS = 512 };
+/* Each block of rows gathers its sources anew, so channels are parted first, into blocks of about this many. */
+enum { GATHERED_CHANNELS = 16 };
 
-static double space_floats(const weight_pass *p) {
-    double k = (double)p->channels * p->taps, strips = (double)p->images * p->rows * ceil_div(p->cols, 4);
-    return 4.0 * p->rows_m * k + 4.0 * p->rows_m * strips + k + strips +
-           p->images * box_floats(p->reach, p->channels, p->rows, p->cols);
+static bool whole_planes(const weight_pass *p) {
+    const conv_axis *x = &p->axis[2];
+    return p->taps == 1 && x->step == 1 && x->out >= 4 && x->out == volume_of(p->a->out) && x->source == x->out;
 }
 
-/* Chooses blocks of dw and boxes of positions from shapes alone; false if even the smallest do not fit. */
-static bool choose_blocks(weight_pass *p) {
+/* Groups of images and blocks of dw for the chunks, from shapes alone. */
+static void choose_chunks(weight_pass *p) {
     const conv_weight_gradient_f32_args *a = p->a;
-    double work = (double)a->n * p->mg * a->c * p->taps * a->out[0] * a->out[1] * a->out[2];
-    double want = work / CHUNK_WORK < CHUNKS ? work / CHUNK_WORK : CHUNKS;
+    double positions = (double)a->n * volume_of(a->out), weights = (double)a->m * p->cg * p->taps;
+    double want = positions * weights / CHUNK_WORK < CHUNKS ? positions * weights / CHUNK_WORK : CHUNKS;
     p->channels = p->cg;
     p->rows_m = p->mg;
+    p->image_groups = 1;
+    double most = min_i32(a->n, CHUNKS);
+    if (most > positions / GROUPED_POSITIONS) most = positions / GROUPED_POSITIONS;
+    if (weights > GROUPED_WEIGHTS || a->groups > 1) most = 1;
+    while (p->image_groups < want && p->image_groups + 1 <= most) p->image_groups++;
     for (;;) {
         p->c_blocks = ceil_div(p->cg, p->channels);
         p->m_blocks = ceil_div(p->mg, p->rows_m);
         bool fits = 4.0 * p->rows_m * p->channels * p->taps <= ACC_FLOATS;
-        if (fits && (double)a->groups * p->c_blocks * p->m_blocks >= want) break;
-        if (p->channels > 1 && ((double)p->channels * p->taps >= p->rows_m || p->rows_m == 1)) {
+        if (fits && (double)a->groups * p->image_groups * p->c_blocks * p->m_blocks >= want) break;
+        double least = whole_planes(p) ? p->rows_m : GATHERED_CHANNELS;
+        if (p->channels > 1 && ((double)p->channels * p->taps >= least || p->rows_m <= TILE_M)) {
             p->channels = (p->channels + 1) / 2;
         } else if (p->rows_m > TILE_M) {
             p->rows_m = ceil_div((p->rows_m + 1) / 2, TILE_M) * TILE_M;
@@ -316,18 +475,21 @@ static bool choose_blocks(weight_pass *p) {
             break;
         }
     }
+}
+
+/* The layout of positions, and boxes of them; false if even the smallest do not fit. */
+static bool choose_layout(weight_pass *p) {
     const conv_axis *y = &p->axis[1], *x = &p->axis[2];
+    p->layout = whole_planes(p) ? IN_PLACE : x->out < MERGED_COLS ? MERGED : STRIPS;
     p->images = 1;
     p->rows = y->out;
     p->cols = min_i32(x->out, MAX_COLS);
     while (p->rows > 1 && space_floats(p) > PREFERRED_FLOATS) p->rows = (p->rows + 1) / 2;
+    if (p->layout == MERGED && space_floats(p) > LIMIT_FLOATS) p->layout = STRIPS;
     while (p->cols > MIN_COLS && space_floats(p) > LIMIT_FLOATS) p->cols = (p->cols / 2 + 3) & ~3;
     if (space_floats(p) > LIMIT_FLOATS) return false;
-    p->in_place = x->out % 4 == 0 && (p->cols == x->out || p->rows == 1) && p->rows * p->cols >= 4 * ENOUGH_STRIPS / 2;
-    p->bare = p->taps == 1 && x->out % 4 == 0 && x->step == 1 && x->out == volume_of(a->out) && x->source == x->out;
-    p->in_place |= p->bare;
-    if (p->in_place || p->rows < y->out || p->cols < x->out) return true;
-    while (p->images < a->n && p->images * p->rows * ceil_div(p->cols, 4) < ENOUGH_STRIPS) {
+    if (p->rows < y->out || p->cols < x->out) return true;
+    while (p->images < p->a->n && p->images * p->rows * ceil_div(p->cols, 4) < ENOUGH_STRIPS) {
         p->images++;
         if (space_floats(p) <= PREFERRED_FLOATS) continue;
         p->images--;
@@ -354,8 +516,13 @@ int32_t kernel_conv_weight_gradient_f32(const conv_weight_gradient_f32_args *a) 
     merge_pointwise_axes(p.axis);
     for (int32_t i = 0; i < 3; i++) p.reach[i] = reach_of(&p.axis[i]);
     if (p.cg && p.mg) {
-        if (choose_blocks(&p)) parallel_for(weight_chunk, &p, a->groups * p.c_blocks * p.m_blocks);
-        else parallel_for(weight_pair, &p, a->m * p.cg);
+        choose_chunks(&p);
+        if (choose_layout(&p)) {
+            parallel_for(weight_chunk, &p, a->groups * p.image_groups * p.c_blocks * p.m_blocks);
+            if (p.image_groups > 1) add_image_groups(&p);
+        } else {
+            parallel_for(weight_pair, &p, a->m * p.cg);
+        }
     }
     return TW_OK;
 }

@@ -66,7 +66,7 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
     x, y, w = 4 * n * c * size**2, 4 * n * m * out**2, 4 * m * c // groups * kernel**2
     words = {"n": n, "c": c, "m": m, "groups": groups, "size": [1, size, size], "kernel": [1, kernel, kernel],
              "out": [1, out, out], "stride": [1, stride, stride], "dilation": [1, 1, 1], "pad": [0, pad, pad],
-             "accumulate": 0, "activation": 0, "ordered": 1 << 24}  # fmt: skip
+             "accumulate": 0, "activation": 0, "ordered": 1 << 24, "partial": 1 << 20}  # fmt: skip
     name = f"{n}x{c}x{size}x{size} -> {m} {kernel}x{kernel}"
     name += f" s{stride}" * (stride > 1) + f" g{groups}" * (groups > 1)
     flops = 2 * n * m * out**2 * c // groups * kernel**2

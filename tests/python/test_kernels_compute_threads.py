@@ -95,6 +95,8 @@ CASES = {
     "3x3": lambda job: convolution(job, 6, 20, 24, 19, 3, 1),
     "3x3 of stride 2": lambda job: convolution(job, 5, 12, 21, 32, 3, 2),
     "3x3 of stride 3": lambda job: convolution(job, 5, 12, 21, 22, 3, 3),
+    "3x3 from three channels": lambda job: convolution(job, 5, 3, 17, 31, 3, 1),
+    "pointwise of stride 2": lambda job: convolution(job, 5, 40, 30, 13, 1, 2),
     "5x5 grouped": lambda job: convolution(job, 3, 8, 12, 24, 5, 1, groups=4),
     "depthwise": lambda job: convolution(job, 2, 24, 48, 19, 3, 1, groups=24),
     "depthwise of stride 2": lambda job: convolution(job, 1, 9, 9, 56, 5, 2, groups=9),

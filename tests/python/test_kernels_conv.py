@@ -153,6 +153,16 @@ CASES = {
     "large_plane": conv2d(1, 9, 7, 120, 130, 3, 1),
     "many_input_channels": conv2d(1, 300, 5, 30, 30, 3, 1),
     "kernel_is_input": conv2d(2, 6, 4, 9, 9, 9),
+    "pointwise_7x7": conv2d(3, 9, 13, 7, 7, 1),
+    "pointwise_long_rest": conv2d(2, 3, 5, 5, 205, 1),
+    "pointwise_2x1": conv2d(5, 6, 7, 2, 1, 1),
+    "pointwise_stride2_7x7": conv2d(5, 40, 17, 13, 14, 1, s=2),
+    "5x5_small_planes": conv2d(7, 5, 11, 3, 5, 5, 2),
+    "5x5_short_rows": conv2d(3, 5, 13, 9, 11, 5, 2),
+    "5x5_long_rows": conv2d(2, 3, 7, 6, 40, 5, 2),
+    "5x5_longer_rows": conv2d(1, 2, 7, 3, 1026, 5, 2),
+    "3x3_groups_of_images": conv2d(5, 3, 17, 31, 32, 3, 1),
+    "28x28_stride3": conv2d(1, 20, 1, 46, 46, 28, s=3),
     "no_images": conv2d(0, 3, 4, 5, 5, 3, 1),
 }
 

@@ -24,8 +24,9 @@ int32_t parallel_load(uint32_t ptr, uint32_t size, uint32_t slot) {
 
 #else
 
-/* Loads before a waiting thread goes to sleep: a few microseconds. Longer spinning hurts on busy machines. */
-enum { SPINS = 4000 };
+/* Loads before a waiting thread goes to sleep: some 50 us, which is what a message from the page takes and longer than the
+   instructions of a plan that run on one thread. To wake takes half of that. Longer spinning hurts on busy machines. */
+enum { SPINS = 40000 };
 /* How long the coordinator waits for its workers to compile generated code. */
 #define LOAD_TIMEOUT_NS 10000000000ll
 

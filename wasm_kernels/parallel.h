@@ -23,6 +23,9 @@
            tw_free(ptr)                                  if anything throws: tw_worker_failed(k), then report the error
        tw_stop_threads()  --------------------------->  (code 2)
 
+   A host that knows of work to come notifies the word at tw_wake_word(), from any thread: workers wake and wait for it, awake
+   for some 50 us, and sleep again.
+
    Workers that enter tw_worker_loop for the first time after code was registered are turned away with code 2: start
    all workers first. tw_register_code must be called in builds without threads, too (ptr and size are then unused):
    plans may only use functions in registered slots. It returns 0, TW_BAD_FUNCTION (slots not appended in order) or

@@ -152,6 +152,7 @@ class ConvTranspose(_Convolution):
         Sample([(2, 3, 5, 4), (3, 4, 4, 4)], {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),
         Sample([(1, 2, 3, 3), (2, 2, 3, 3)], {"strides": [3, 2], "output_shape": [10, 8]}),
         Sample([(2, 3, 4, 5), (3, 6, 1, 1), (6,)]),
+        Sample([(5, 6, 1, 1), (6, 4, 1, 1), (4,)]),
         Sample([(2, 3, 7), (3, 2, 4)], {"strides": [2], "auto_pad": "VALID"}),
         Sample([(1, 2, 3, 4, 3), (2, 3, 2, 2, 2), (3,)], {"strides": [1, 2, 1]}),
         Sample([(2, 6, 8, 8), (6, 1, 4, 4)], {"group": 6, "strides": [2, 2], "pads": [1, 1, 1, 1]}),

@@ -200,56 +200,60 @@ def median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def rates(result: dict[str, Any]) -> tuple[list[float], float]:
-    """GFLOP/s of each round, and the median share of the peak measured just before it."""
-    found = [result["flops"] / t / 1e6 for t in result["times"]]
-    return found, median([rate / peak for rate, peak in zip(found, result["peaks"], strict=True)])
+def rates(result: dict[str, Any]) -> list[float]:
+    """GFLOP/s of each round."""
+    return [result["flops"] / t / 1e6 for t in result["times"]]
+
+
+def peaks_of(results: list[dict[str, Any]]) -> list[float]:
+    """GFLOP/s of registers alone, before each round of each case."""
+    return [rate for r in results for rate in r["peaks"]]
 
 
 def report(results: list[dict[str, Any]], write: Callable[[str], None] = print) -> None:
     """One line a case."""
-    peaks = [rate for r in results for rate in r["peaks"]]
+    peaks = peaks_of(results)
     write(f"peak: {max(peaks):.1f} GFLOP/s max, {median(peaks):.1f} median")
     for r in results:
-        found, share = rates(r)
+        found = rates(r)
         write(f"{r['name']:40} {min(r['times']):9.4f} ms {max(found):6.1f} GFLOP/s max {median(found):6.1f} median"
-              f" {100 * share:5.1f} % of peak")  # fmt: skip
+              f" {100 * max(found) / max(peaks):5.1f} % of peak")  # fmt: skip
 
 
-def product_rows(by_name: dict[str, dict[str, Any]]) -> list[str]:
+def product_rows(cells: dict[str, str]) -> list[str]:
     """One row a layer: its three products."""
     rows = ["| product | forward NT | by the data NN | by the weights TN |", "|---|---|---|---|"]
     squares = [(f"{m}x{n}x{k}", [(m, n, k)] * 3) for m, n, k in SQUARES]
     layers = [(f"{m} rows, {i} -> {o}", [(m, o, i), (m, i, o), (o, i, m)]) for m, i, o in LAYERS]
     for title, shapes in squares + layers:
         names = [f"gemm {kind} {m}x{n}x{k}" for kind, (m, n, k) in zip(("NT", "NN", "TN"), shapes, strict=True)]
-        rows.append(f"| {title} | " + " | ".join(cell(by_name[n]) for n in names) + " |")
+        rows.append(f"| {title} | " + " | ".join(cells[n] for n in names) + " |")
     return rows
 
 
-def convolution_rows(by_name: dict[str, dict[str, Any]]) -> list[str]:
+def convolution_rows(cells: dict[str, str]) -> list[str]:
     """One row a convolution: forward and both gradients."""
     rows = ["| convolution | forward | by the data | by the weights |", "|---|---|---|---|"]
-    for name in [n.removeprefix("conv ") for n in by_name if n.startswith("conv ") and n[5].isdigit()]:
-        cells = [cell(by_name[f"{kind} {name}"]) for kind in ("conv", "conv dx", "conv dw")]
-        rows += [f"| {name} | {' | '.join(cells)} |"]
+    for name in [n.removeprefix("conv ") for n in cells if n.startswith("conv ") and n[5].isdigit()]:
+        row = [cells[f"{kind} {name}"] for kind in ("conv", "conv dx", "conv dw")]
+        rows += [f"| {name} | {' | '.join(row)} |"]
     return rows
 
 
-def cell(result: dict[str, Any]) -> str:
-    """Best GFLOP/s and the share of the peak."""
-    found, share = rates(result)
-    return f"{max(found):.1f} ({100 * share:.0f} %)"
+def cell(result: dict[str, Any], peak: float) -> str:
+    """Best GFLOP/s and its share of the peak."""
+    best = max(rates(result))
+    return f"{best:.1f} ({100 * best / peak:.0f} %)"
 
 
 def document(results: list[dict[str, Any]], page: Path) -> None:
     """Write the tables between the markers of the page."""
-    by_name = {r["name"]: r for r in results}
-    peaks = [rate for r in results for rate in r["peaks"]]
+    peaks = peaks_of(results)
+    cells = {r["name"]: cell(r, max(peaks)) for r in results}
     text = page.read_text()
     start, end = (text.index(f"<!-- {mark} -->") for mark in ("kernels", "/kernels"))
     lines = ["<!-- kernels -->", f"Peak: {max(peaks):.1f} GFLOP/s at most, median {median(peaks):.1f}.", ""]
-    lines += [*product_rows(by_name), "", *convolution_rows(by_name)]
+    lines += [*product_rows(cells), "", *convolution_rows(cells)]
     page.write_text(text[:start] + "\n".join(lines) + "\n" + text[end:])
 
 

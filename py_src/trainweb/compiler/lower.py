@@ -175,7 +175,7 @@ class Builder:
         shape = tuple(shape)
         return Buf(Storage(ARENA, prod(shape) * ITEM_SIZE[dtype]), dtype, shape, name="temp")
 
-    def result(self, kernel: str, name: str, **numbers: Any) -> Buf:
+    def result(self, kernel: str, name: str, **numbers: int) -> Buf:
         """Workspace for the result `name` of `kernel` for these integer arguments."""
         spec = self.description.kernels[kernel]
         arg = next(a for a in spec.args if a.name == name)
@@ -212,7 +212,7 @@ class Builder:
         self._draws += 1
         return self._draws - 1
 
-    def takes(self, kernel: str, /, **numbers: Any) -> bool:
+    def takes(self, kernel: str, /, **numbers: int | Sequence[int]) -> bool:
         """Whether `kernel` can work with these integer arguments."""
         return self.description.kernels[kernel].holds(numbers)
 

@@ -46,6 +46,13 @@ class Window:
         }  # fmt: skip
 
 
+def counts(op: Op, name: str, values: tuple[int, ...], n: int, low: int) -> tuple[int, ...]:
+    """`values`, which must be `n` numbers from `low` on."""
+    if len(values) != n or any(v < low for v in values):
+        raise op.error(f"{name} {list(values)} must be {n} numbers >= {low}.")
+    return values
+
+
 def window(
     op: Op,
     size: tuple[int, ...],
@@ -62,11 +69,10 @@ def window(
     if not 1 <= rank <= 3:
         raise op.unsupported(f"{rank} spatial dimensions")
     stride, dilation = strides or (1,) * rank, dilations or (1,) * rank
-    for name, values, low in (("kernel_shape", kernel, 1), ("strides", stride, 1), ("dilations", dilation, 1)):
-        if len(values) != rank or any(v < low for v in values):
-            raise op.error(f"{name} {list(values)} must be {rank} numbers >= {low}.")
-    if pads is not None and (len(pads) != 2 * rank or any(p < 0 for p in pads)):
-        raise op.error(f"pads {list(pads)} must be {2 * rank} numbers >= 0.")
+    for name, values in (("kernel_shape", kernel), ("strides", stride), ("dilations", dilation)):
+        counts(op, name, values, rank, 1)
+    if pads is not None:
+        counts(op, "pads", pads, 2 * rank, 0)
     if auto_pad not in AUTO_PADS:
         raise op.error(f"auto_pad {auto_pad!r} is none of {', '.join(AUTO_PADS)}.")
     begin: list[int] = []
@@ -145,17 +151,25 @@ class _Convolution(Op):
 
     def window_of(self, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
         """The window over an input of shape `x` (N, C, ...) with weights (M, C/group, ...)."""
+        self.check_operands(x, w, channels=w[1] * self.group if len(w) > 1 else 0)
+        return window(
+            self, x[2:], w[2:], strides=self.strides, dilations=self.dilations, pads=self.pads, auto_pad=self.auto_pad
+        )
+
+    def check_operands(self, x: tuple[int, ...], w: tuple[int, ...], *, channels: int) -> None:
+        """Raise unless an input of shape `x` fits weights of shape `w`, which take `channels` channels."""
         if len(x) != len(w) or len(x) < 3:
             raise self.error(f"input of shape {list(x)} and weights of shape {list(w)} do not fit.")
-        if self.group < 1 or x[1] != w[1] * self.group or w[0] % self.group:
+        if self.group < 1 or x[1] != channels or w[0] % self.group:
             raise self.error(
                 f"{x[1]} input channels, weights of shape {list(w)} and {self.group} groups do not fit."
             )
         if self.kernel_shape is not None and self.kernel_shape != w[2:]:
             raise self.error(f"kernel_shape {list(self.kernel_shape)} is not that of the weights {list(w[2:])}.")
-        return window(
-            self, x[2:], w[2:], strides=self.strides, dilations=self.dilations, pads=self.pads, auto_pad=self.auto_pad
-        )
+
+    def given_attrs(self) -> dict[str, Any]:
+        """The node's attributes, for another node."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
 
     def convolve(self, b: Builder, win: Window, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, back: bool) -> None:
         """y = x * w + bias; `back`: as the gradient by the data, from the outputs of the window to its inputs."""
@@ -233,7 +247,7 @@ class Conv(_Convolution):
 
     def explicit(self, x: tuple[Any, ...], w: tuple[Any, ...]) -> dict[str, Any]:
         """Attributes with `auto_pad` turned into pads, which ONNX Runtime's ConvGrad ignores otherwise."""
-        attrs = {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
+        attrs = self.given_attrs()
         auto = self.auto_pad
         if auto == "NOTSET":
             return attrs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, unpatch
+from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts, unpatch
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Ints, Sample, TensorType, register
 
@@ -30,23 +30,17 @@ class ConvTranspose(_Convolution):
 
     def transposed(self, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
         """The window of the convolution from the output (`size`) to the input (`out`)."""
-        if len(x) != len(w) or len(x) < 3:
-            raise self.error(f"input of shape {list(x)} and weights of shape {list(w)} do not fit.")
-        if self.group < 1 or x[1] != w[0] or w[0] % self.group:
-            raise self.error(
-                f"{x[1]} input channels, weights of shape {list(w)} and {self.group} groups do not fit."
-            )
-        if self.kernel_shape is not None and self.kernel_shape != w[2:]:
-            raise self.error(f"kernel_shape {list(self.kernel_shape)} is not that of the weights {list(w[2:])}.")
+        self.check_operands(x, w, channels=w[0] if w else 0)
         rank = len(x) - 2
         if rank > 3:
             raise self.unsupported(f"{rank} spatial dimensions")
         if self.auto_pad not in AUTO_PADS:
             raise self.error(f"auto_pad {self.auto_pad!r} is none of {', '.join(AUTO_PADS)}.")
-        stride = self._numbers("strides", self.strides, rank, 1)
-        dilation = self._numbers("dilations", self.dilations, rank, 1)
-        extra = self._numbers("output_padding", self.output_padding, rank, 0)
-        pads = self._numbers("pads", self.pads if self.auto_pad == "NOTSET" else None, 2 * rank, 0)
+        stride = counts(self, "strides", self.strides or (1,) * rank, rank, 1)
+        dilation = counts(self, "dilations", self.dilations or (1,) * rank, rank, 1)
+        extra = counts(self, "output_padding", self.output_padding or (0,) * rank, rank, 0)
+        given_pads = self.pads if self.auto_pad == "NOTSET" else None
+        pads = counts(self, "pads", given_pads or (0,) * 2 * rank, 2 * rank, 0)
         begin, end, size = list(pads[:rank]), list(pads[rank:]), []
         given = self._output_shape(x[2:], stride)
         for k in range(rank):
@@ -63,13 +57,6 @@ class ConvTranspose(_Convolution):
             if size[k] < 1:
                 raise self.error(f"axis {k} of the output would have {size[k]} elements.")
         return Window(tuple(size), w[2:], x[2:], stride, dilation, tuple(begin), tuple(end))
-
-    def _numbers(self, name: str, values: tuple[int, ...] | None, n: int, low: int) -> tuple[int, ...]:
-        if values is None:
-            return (low,) * n
-        if len(values) != n or any(v < low for v in values):
-            raise self.error(f"{name} {list(values)} must be {n} numbers >= {low}.")
-        return values
 
     def _output_shape(self, size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...] | None:
         """Spatial output shape where the attributes give it, which the padding then follows from."""
@@ -114,7 +101,7 @@ class ConvTranspose(_Convolution):
 
     def backward(self, x: tuple[Any, ...], w: tuple[Any, ...]) -> dict[str, Any]:
         """Attributes of the convolution from the output's gradient to the input's."""
-        attrs = {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
+        attrs = self.given_attrs()
         for name in ("auto_pad", "output_padding", "output_shape"):
             attrs.pop(name, None)
         if self.auto_pad == "VALID":

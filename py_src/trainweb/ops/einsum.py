@@ -7,10 +7,12 @@ from math import prod
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
+from trainweb.compiler.lower import SUM
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.matmul import lower_matmul
 from trainweb.ops.op import MANY, Bad, Op, Sample, Str, TensorType, contiguous_strides, register
+from trainweb.ops.reduce import reduce
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -139,9 +141,8 @@ class Einsum(Op):
         if not dropped:
             return term
         labels = "".join(label for label in term.labels if label in kept)
-        term = self._ordered(b, term, labels + dropped)
-        y = b.temp("float32", term.buf.shape[: len(labels)])
-        b.emit("reduce_f32", x=term.buf, y=y, outer=y.size, n=term.size(dropped), inner=1, op=0)
+        y = b.temp("float32", [term.size(label) for label in labels])
+        reduce(b, y, term.buf, [term.labels.index(label) for label in dropped], SUM)
         return _Term(labels, y)
 
     def _contract(self, b: Builder, left: _Term, right: _Term, kept: set[str], target: _Term | None) -> _Term:

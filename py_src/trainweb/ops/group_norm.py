@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import Bad, Float, Int, Op, Sample, TensorType, register
+from trainweb.ops.reduce import sum_to
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.compiler.lower import Buf, Builder
-
-SUM = 0
-"""`op` of reduce_f32."""
 
 
 class _GroupNorm(Op):
@@ -21,10 +19,12 @@ class _GroupNorm(Op):
 
     attrs = {"epsilon": Float(1e-5)}
     epsilon: float
+    num_groups: int = 0
+    """0: as many as channels."""
 
     def groups_of(self, shape: tuple[int, ...]) -> int:
         """Number of groups of an input of this shape."""
-        raise NotImplementedError
+        return self.num_groups or shape[1]
 
     def scales_of(self, shape: tuple[int, ...]) -> int:
         """Number of scales and of biases."""
@@ -84,14 +84,12 @@ class _Forward(_GroupNorm):
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
-        attrs: dict[str, Any] = {"epsilon": float(self.epsilon), **self.grouping()}
         given = [douts[0] or "", ins[0], ins[1]]
-        names = g.op("GroupNormalizationGrad", given, domain="ai.trainweb", n_outputs=3, **attrs)
+        names = g.op(
+            "GroupNormalizationGrad", given, domain="ai.trainweb", n_outputs=3, epsilon=float(self.epsilon),
+            num_groups=self.num_groups,
+        )  # fmt: skip
         return [n if g.wants(name) else None for n, name in zip(names, ins, strict=True)]
-
-    def grouping(self) -> dict[str, int]:
-        """What says how many groups there are, for the gradient."""
-        raise NotImplementedError
 
     def reference(self, x: Any, scale: Any, bias: Any) -> Any:
         return self.normal(x)[0].reshape(x.shape) * self.column(scale, x) + self.column(bias, x)
@@ -107,17 +105,15 @@ class GroupNormalization(_Forward):
 
     versions = (18, 21)
     attrs = {**_Forward.attrs, "num_groups": Int(required=True), "stash_type": Int(1)}
-    num_groups: int
     stash_type: int
 
-    def groups_of(self, shape: tuple[int, ...]) -> int:
-        return self.num_groups
+    def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
+        if self.num_groups < 1:
+            raise self.error(f"num_groups is {self.num_groups}; it must be at least 1.")
+        return super().infer(x, scale, bias)
 
     def scales_of(self, shape: tuple[int, ...]) -> int:
         return shape[1] if self.opset >= 21 else self.num_groups
-
-    def grouping(self) -> dict[str, int]:
-        return {"num_groups": self.num_groups}
 
     samples = (
         Sample([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 3}, opset=21),
@@ -142,13 +138,6 @@ class InstanceNormalization(_Forward):
     """
 
     versions = (1, 6, 22)
-
-    def groups_of(self, shape: tuple[int, ...]) -> int:
-        return shape[1]
-
-    def grouping(self) -> dict[str, int]:
-        return {}
-
     samples = (
         Sample([(2, 3, 4, 4), (3,), (3,)]),
         Sample([(2, 3, 11), (3,), (3,)], {"epsilon": 1e-2}),
@@ -164,11 +153,6 @@ class GroupNormalizationGrad(_GroupNorm):
     min_inputs = max_inputs = 3
     n_outputs = 3
     attrs = {**_GroupNorm.attrs, "num_groups": Int(0)}
-    num_groups: int
-    """0: as many as channels."""
-
-    def groups_of(self, shape: tuple[int, ...]) -> int:
-        return self.num_groups or shape[1]
 
     def infer(self, dy: TensorType, x: TensorType, scale: TensorType) -> tuple[TensorType, ...]:
         self.need_float32(dy, x, scale)
@@ -188,7 +172,7 @@ class GroupNormalizationGrad(_GroupNorm):
         )  # fmt: skip
         for out, result in zip(sums, results, strict=True):
             if out is not None and result is not None and out is not result:
-                b.emit("reduce_f32", x=result, y=out, outer=out.size, n=channels // out.size, inner=1, op=SUM)
+                sum_to(b, out.view((out.size, 1)), result.view((out.size, channels // out.size)))
 
     def reference(self, dy: Any, x: Any, scale: Any) -> tuple[Any, Any, Any]:
         xh, inv = self.normal(x)

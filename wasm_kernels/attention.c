@@ -4,9 +4,10 @@
 
    What a mask rules out is not computed: where it lies so far below the rest of a row that exponentials are zeros whatever
    the products are, as the largest |q| and |k| bound them, leaving it out changes nothing. Each mask is read once for all
-   items that share it. Errors: those of the products and of softmax.c. */
+   items that share it. Dropout's factors are drawn where they are needed. Errors: those of the products and of softmax.c. */
 #include "math.h"
 #include "parallel.h"
+#include "random.h"
 #include "reduce.h"
 #include "tile.h"
 
@@ -207,6 +208,8 @@ typedef struct {
     float scale, fill; /* a score where the mask is -infinity */
     const int32_t *records;
     float bound; /* no score without its mask is larger */
+    const dropout_numbers *dropout; /* null: none */
+    int64_t first_score;            /* of all items' */
 } head;
 
 TW_INLINE float *item_at(const float *x, const int32_t strides[3], const int32_t batch[2], int32_t item) {
@@ -364,6 +367,24 @@ static void score_tile(const head *h, float *scores, int32_t row, int32_t rows, 
         for (int32_t j = keys; j < end; j++) scores[i * LINE + j] = -INFINITE;
 }
 
+/* ---- dropout of the probabilities ---- */
+
+/* What the scores of a tile are multiplied by, n from the key `first` on. */
+typedef struct {
+    const float *line[TILE_ROWS];
+    float space[TILE_ROWS][KEYS + DROPOUT_SLACK];
+} dropout_tile;
+
+static NOINLINE void draw_dropout(dropout_tile *t, const head *h, int32_t row, int32_t rows, int32_t first, int32_t n) {
+    for (int32_t i = 0; i < rows; i++)
+        t->line[i] = dropout_factors(h->dropout, h->first_score + (int64_t)(row + i) * h->n + first, n, t->space[i]);
+}
+
+static NOINLINE void drop_out(const dropout_tile *t, float *x, int32_t rows, int32_t n) {
+    for (int32_t i = 0; i < rows; i++, x += LINE)
+        for (int32_t j = 0; j < n; j += 4) store4(x + j, mul4(load4(x + j), load4(t->line[i] + j)));
+}
+
 /* ---- forward ---- */
 
 /* What the rows of a tile keep from block to block. */
@@ -413,6 +434,11 @@ static void attend_tile(const head *h, int32_t row, int32_t rows, int32_t first_
     float *out[TILE_ROWS];
     score_tile(h, p, row, rows, first_key, keys, s, packed_k);
     exp_tile(p + first, (s.end - s.first) * TILE_COLS, state, factor);
+    if (h->dropout) {
+        dropout_tile t;
+        draw_dropout(&t, h, row, rows, first_key + first, count);
+        drop_out(&t, p + first, rows, count);
+    }
     for (int32_t i = 0; i < TILE_ROWS; i++) {
         line[i] = p + i * LINE + first;
         out[i] = i < rows ? (float *)row_at(y, row + i) : unused;
@@ -428,6 +454,7 @@ static void attend_tile(const head *h, int32_t row, int32_t rows, int32_t first_
 typedef struct {
     const attention_f32_args *a;
     mask_table masks;
+    dropout_numbers dropout;
     int32_t blocks, grain; /* blocks of TASK_ROWS of an item; how many of them are a chunk */
 } forward_task;
 
@@ -443,6 +470,7 @@ static void attend_block(const forward_task *task, int32_t item, int32_t block) 
         {item_at(a->v, a->v_strides, a->batch, item), a->v_strides[2]},
         {a->mask ? item_at(a->mask, a->mask_strides, a->batch, item) : 0, a->mask_strides[2]},
         a->m, a->n, a->d, a->e, a->scale, a->fill, records_of(&task->masks, item), 0,
+        a->state ? &task->dropout : 0, (int64_t)item * a->m * a->n,
     };
     matrix y = {item_at(a->y, a->y_strides, a->batch, item), a->y_strides[2]};
     int32_t first = block * TASK_ROWS, end = min_i32(first + TASK_ROWS, a->m);
@@ -488,9 +516,11 @@ static int32_t items_per_chunk(int64_t rows, int64_t n, int64_t width) { return 
 int32_t kernel_attention_f32(const attention_f32_args *a) {
     int32_t blocks = (a->m + TASK_ROWS - 1) / TASK_ROWS;
     forward_task task = {
-        a, {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans, 0}, blocks,
-        items_per_chunk(min_i32(a->m, TASK_ROWS), a->n, a->d + a->e),
+        .a = a, .masks = {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans, 0}, .blocks = blocks,
+        .grain = items_per_chunk(min_i32(a->m, TASK_ROWS), a->n, a->d + a->e),
     };
+    int32_t status = a->state ? start_dropout(&task.dropout, a->state, a->salt, a->draw, a->ratio) : TW_OK;
+    if (status != TW_OK) return status;
     prepare_masks(&task.masks);
     parallel_for(attend_chunk, &task, chunk_count((int64_t)a->batch[0] * a->batch[1] * blocks, task.grain));
     return TW_OK;
@@ -567,7 +597,13 @@ static key_span gradient_tile(const head_gradient *g, const gradient_blocks *b, 
         tile_lines(line, g->dy, row, row + rows);
         store_tiles(h->e, line, b->vt + first * h->e, h->scale, ds + first, end - first);
     }
+    dropout_tile t;
+    if (h->dropout) {
+        draw_dropout(&t, h, row, rows, first_key + first, end - first);
+        drop_out(&t, ds + first, rows, end - first);
+    }
     gradient_of_scores(p + first, ds + first, end - first, rows, g->top + row, g->inverse + row, g->delta + row);
+    if (h->dropout) drop_out(&t, p + first, rows, end - first);
     if (g->conditional) clear_hidden(h, ds, row, rows, first_key, s.mask_first * TILE_COLS, s.mask_end * TILE_COLS);
     if (!g->dq) return s;
     float unused[WIDTH], *out[TILE_ROWS];
@@ -650,6 +686,7 @@ static gradient_blocks place_blocks(int32_t d, int32_t e) {
 typedef struct {
     const attention_gradient_f32_args *a;
     mask_table masks;
+    dropout_numbers dropout;
     int32_t grain;
 } gradient_task;
 
@@ -662,6 +699,7 @@ static void gradient_of_part(const gradient_task *task, int32_t item, int32_t pa
             {item_at(a->v, a->v_strides, a->batch, item), a->v_strides[2]},
             {a->mask ? item_at(a->mask, a->mask_strides, a->batch, item) : 0, a->mask_strides[2]},
             a->m, a->n, a->d, a->e, a->scale, a->fill, records_of(&task->masks, item), 0,
+            a->state ? &task->dropout : 0, (int64_t)item * a->m * a->n,
         },
         .y = {item_at(a->y, a->y_strides, a->batch, item), a->y_strides[2]},
         .dy = {item_at(a->dy, a->dy_strides, a->batch, item), a->dy_strides[2]},
@@ -704,9 +742,11 @@ static void sum_parts_chunk(const void *args, int32_t item) {
 int32_t kernel_attention_gradient_f32(const attention_gradient_f32_args *a) {
     int32_t items = a->batch[0] * a->batch[1];
     gradient_task task = {
-        a, {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans, 0},
-        items_per_chunk(a->m, a->n / a->parts, 2 * (a->d + a->e)),
+        .a = a, .masks = {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans, 0},
+        .grain = items_per_chunk(a->m, a->n / a->parts, 2 * (a->d + a->e)),
     };
+    int32_t status = a->state ? start_dropout(&task.dropout, a->state, a->salt, a->draw, a->ratio) : TW_OK;
+    if (status != TW_OK) return status;
     prepare_masks(&task.masks);
     parallel_for(gradient_chunk, &task, chunk_count((int64_t)items * a->parts, task.grain));
     if (a->dq && a->parts > 1) parallel_for(sum_parts_chunk, a, items);

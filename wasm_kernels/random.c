@@ -4,19 +4,17 @@
 
    Four counters go through the rounds side by side; block b uses counters 4b .. 4b+3 and has 16 words, word 4j + i being
    word j of counter i. Fills take a word an element; dropout half a word, low half first. */
+#include "random.h"
+
 #include "math.h"
 #include "parallel.h"
 #include "state.h"
 
-typedef struct {
-    uint32_t seed[2], salt, offset[2];
-} stream;
-
-static stream make_stream(const int32_t *state, int32_t salt, int32_t draw) {
+static random_stream make_stream(const int32_t *state, int32_t salt, int32_t draw) {
     uint64_t offset = (uint64_t)state_i64(state, OFFSET) + (uint64_t)draw;
-    return (stream){{(uint32_t)state[SEED], (uint32_t)state[SEED + 1]},
-                    (uint32_t)salt,
-                    {(uint32_t)offset, (uint32_t)(offset >> 32)}};
+    return (random_stream){{(uint32_t)state[SEED], (uint32_t)state[SEED + 1]},
+                           (uint32_t)salt,
+                           {(uint32_t)offset, (uint32_t)(offset >> 32)}};
 }
 
 /* Low and high halves of x * m. */
@@ -28,7 +26,7 @@ TW_INLINE void multiply(v128_t x, uint32_t m, v128_t *low, v128_t *high) {
 }
 
 /* 16 random words for block `block`. */
-static void philox(const stream *s, uint32_t block, v128_t out[4]) {
+static void philox(const random_stream *s, uint32_t block, v128_t out[4]) {
     v128_t c0 = wasm_i32x4_add(wasm_i32x4_splat((int32_t)(block << 2)), wasm_i32x4_const(0, 1, 2, 3));
     v128_t c1 = wasm_i32x4_splat((int32_t)s->salt);
     v128_t c2 = wasm_i32x4_splat((int32_t)s->offset[0]), c3 = wasm_i32x4_splat((int32_t)s->offset[1]);
@@ -57,28 +55,50 @@ enum { BLOCK = 16, DROPOUT_BLOCK = 32 };
 
 /* ---- dropout ---- */
 
+/* The ratio is rounded to a multiple of 2^-16, the scale is not: the mean of the output is off by at most 2^-17. */
+int32_t start_dropout(dropout_numbers *d, const int32_t *state, int32_t salt, int32_t draw, float ratio) {
+    if (!(ratio >= 0.0f && ratio < 1.0f)) return tw_fail(TW_BAD_VALUE, (int64_t)(100 * ratio), 0);
+    int32_t threshold = min_i32(65535, (int32_t)(ratio * 65536.0f + 0.5f));
+    *d = (dropout_numbers){make_stream(state, salt, draw), 1.0f / (1.0f - ratio), wasm_i16x8_splat((int16_t)threshold)};
+    return TW_OK;
+}
+
+const float *dropout_factors(const dropout_numbers *d, int64_t first, int32_t n, float *space) {
+    int64_t block = first / DROPOUT_BLOCK;
+    int32_t skipped = (int32_t)(first - block * DROPOUT_BLOCK);
+    f32x4 scale = splat(d->scale);
+    for (float *y = space; y < space + skipped + n; y += DROPOUT_BLOCK) {
+        v128_t bits[4];
+        philox(&d->stream, (uint32_t)block++, bits);
+        for (int32_t k = 0; k < 4; k++) {
+            v128_t keep = wasm_u16x8_ge(bits[k], d->threshold);
+            store4(y + 8 * k, wasm_v128_and(wasm_i32x4_extend_low_i16x8(keep), scale));
+            store4(y + 8 * k + 4, wasm_v128_and(wasm_i32x4_extend_high_i16x8(keep), scale));
+        }
+    }
+    return space + skipped;
+}
+
 typedef struct {
     const dropout_f32_args *a;
-    stream stream;
-    float scale;
-    v128_t threshold; /* eight numbers of 16 bits: keep where the random one is not below */
+    dropout_numbers numbers;
 } dropout_task;
 
 /* Eight elements; returns the mask as 16-bit lanes. */
-TW_INLINE v128_t dropout8(const dropout_task *t, const float *x, float *y, v128_t bits) {
-    v128_t keep = wasm_u16x8_ge(bits, t->threshold);
-    f32x4 scale = splat(t->scale);
+TW_INLINE v128_t dropout8(const dropout_numbers *d, const float *x, float *y, v128_t bits) {
+    v128_t keep = wasm_u16x8_ge(bits, d->threshold);
+    f32x4 scale = splat(d->scale);
     store4(y, wasm_v128_and(wasm_i32x4_extend_low_i16x8(keep), mul4(load4(x), scale)));
     store4(y + 4, wasm_v128_and(wasm_i32x4_extend_high_i16x8(keep), mul4(load4(x + 4), scale)));
     return keep;
 }
 
-static void dropout_block(const dropout_task *t, uint32_t block, const float *x, float *y, uint8_t *mask) {
+static void dropout_block(const dropout_numbers *d, uint32_t block, const float *x, float *y, uint8_t *mask) {
     v128_t bits[4], one = wasm_i8x16_splat(1);
-    philox(&t->stream, block, bits);
-    v128_t k0 = dropout8(t, x, y, bits[0]), k1 = dropout8(t, x + 8, y + 8, bits[1]);
+    philox(&d->stream, block, bits);
+    v128_t k0 = dropout8(d, x, y, bits[0]), k1 = dropout8(d, x + 8, y + 8, bits[1]);
     wasm_v128_store(mask, wasm_v128_and(wasm_i8x16_narrow_i16x8(k0, k1), one));
-    v128_t k2 = dropout8(t, x + 16, y + 16, bits[2]), k3 = dropout8(t, x + 24, y + 24, bits[3]);
+    v128_t k2 = dropout8(d, x + 16, y + 16, bits[2]), k3 = dropout8(d, x + 24, y + 24, bits[3]);
     wasm_v128_store(mask + 16, wasm_v128_and(wasm_i8x16_narrow_i16x8(k2, k3), one));
 }
 
@@ -88,22 +108,20 @@ static void dropout_chunk(const void *args, int32_t chunk) {
     int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
     uint8_t unused[DROPOUT_BLOCK];
     for (; i + DROPOUT_BLOCK <= end; i += DROPOUT_BLOCK)
-        dropout_block(t, (uint32_t)i / DROPOUT_BLOCK, a->x + i, a->y + i, a->mask ? a->mask + i : unused);
+        dropout_block(&t->numbers, (uint32_t)i / DROPOUT_BLOCK, a->x + i, a->y + i, a->mask ? a->mask + i : unused);
     if (i < end) {
         float x[DROPOUT_BLOCK] = {0}, y[DROPOUT_BLOCK];
         for (int32_t k = i; k < end; k++) x[k - i] = a->x[k];
-        dropout_block(t, (uint32_t)i / DROPOUT_BLOCK, x, y, unused);
+        dropout_block(&t->numbers, (uint32_t)i / DROPOUT_BLOCK, x, y, unused);
         for (int32_t k = i; k < end; k++) a->y[k] = y[k - i];
         for (int32_t k = i; k < end && a->mask; k++) a->mask[k] = unused[k - i];
     }
 }
 
-/* The ratio is rounded to a multiple of 2^-16, the scale is not: the mean of the output is off by at most 2^-17. */
 int32_t kernel_dropout_f32(const dropout_f32_args *a) {
-    if (!(a->ratio >= 0.0f && a->ratio < 1.0f)) return tw_fail(TW_BAD_VALUE, (int64_t)(100 * a->ratio), 0);
-    int32_t threshold = min_i32(65535, (int32_t)(a->ratio * 65536.0f + 0.5f));
-    dropout_task task = {a, make_stream(a->state, a->salt, a->draw), 1.0f / (1.0f - a->ratio),
-                         wasm_i16x8_splat((int16_t)threshold)};
+    dropout_task task = {.a = a};
+    int32_t status = start_dropout(&task.numbers, a->state, a->salt, a->draw, a->ratio);
+    if (status != TW_OK) return status;
     parallel_for(dropout_chunk, &task, chunk_count(a->n, GRAIN));
     return TW_OK;
 }
@@ -112,7 +130,7 @@ int32_t kernel_dropout_f32(const dropout_f32_args *a) {
 
 typedef struct {
     const random_f32_args *a;
-    stream stream;
+    random_stream stream;
 } random_task;
 
 /* Box and Muller: two uniform numbers make two normal ones. The first is moved to (0, 1]. */

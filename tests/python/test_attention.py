@@ -81,7 +81,7 @@ class Attention:
         return (self.split_heads(q, m, d, (0, 2, 1, 3)), self.split_heads(k, n, d, (0, 2, 3, 1)),
                 self.split_heads(v, n, e, (0, 2, 1, 3)))  # fmt: skip
 
-    def build(self, layout: str = "separate", scale: str = "mul", mask: str = "none") -> Attention:
+    def build(self, layout: str = "separate", scale: str = "mul", mask: str = "none", dropout: float = 0) -> Attention:
         batch, heads, m, _, d, e = self.sizes
         q, k, v = self.operands(layout)
         factor = np.float32(1 / math.sqrt(d))
@@ -95,6 +95,8 @@ class Attention:
         if scale == "div":
             s = self.op("Div", s, self.constant(1 / factor))
         p = self.op("Softmax", MASKS[mask](self, s), axis=-1)
+        if dropout:
+            p = self.op("Dropout", p, self.constant(np.float32(dropout)), self.constant(np.array(True)))
         y = self.op("MatMul", p, v)
         if layout not in ("heads", "flat"):
             y = self.op("Transpose", y, perm=[0, 2, 1, 3])
@@ -233,6 +235,15 @@ def test_masks(mask: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatc
     check(monkeypatch, Attention(*shape).build(mask=mask))
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_dropout_drops_what_it_would_drop_of_stored_probabilities(
+    shape: tuple[int, ...], mask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = check(monkeypatch, Attention(*shape).build(mask=mask, dropout=0.3))
+    assert "dropout_f32" not in kernels(plan)
+
+
 @pytest.mark.parametrize("layout", ["separate", "joined", "heads", "flat"])
 @pytest.mark.parametrize("scale", ["mul", "div", "q", "roots", "none"])
 def test_ways_to_write_it(layout: str, scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,8 +252,9 @@ def test_ways_to_write_it(layout: str, scale: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("trained", [["q"], ["k"], ["v"], ["q", "v"], ["k", "v"], ["q", "k"]], ids="".join)
-def test_only_some_gradients_are_wanted(trained: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    a = Attention(1, 2, 70, 70, 8).build(mask="causal")
+@pytest.mark.parametrize("dropout", [0, 0.5])
+def test_only_some_gradients_are_wanted(trained: list[str], dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Attention(1, 2, 70, 70, 8).build(mask="causal", dropout=dropout)
     a.trained = trained
     results, plan = results_of(a)
     with monkeypatch.context() as patch:
@@ -301,9 +313,11 @@ def arena_buffers(plan: Plan) -> list[int]:
     return [words[at + 3 * k + 2] for k in range(n_buffers) if words[at + 3 * k] == 0]
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "where", "padding"])
-def test_nothing_has_the_size_of_the_scores(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    a = Attention(2, 4, 256, 256, 8).build(mask=mask)
+@pytest.mark.parametrize(
+    ("mask", "dropout"), [("none", 0), ("causal", 0), ("where", 0), ("padding", 0), ("causal", 0.1)]
+)
+def test_nothing_has_the_size_of_the_scores(mask: str, dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Attention(2, 4, 256, 256, 8).build(mask=mask, dropout=dropout)
     scores = 4 * 2 * 4 * 256 * 256
     plan = check(monkeypatch, a)
     assert max(arena_buffers(plan)) <= scores // 4
@@ -348,18 +362,27 @@ def unusual(name: str) -> tuple[Attention, list[str]]:
         condition = a.feed("condition", a.rng.random((1, 2, 12, 12)) < 0.7)
         s = a.op("Where", condition, s, a.constant(np.float32(MASKED)))
     p = a.op("Softmax", s, axis=2 if name == "other axis" else -1)
+    weights, kept = p, "kept elements"
+    if "dropout" in name:
+        training = a.constant(np.array(True))
+        weights = "weights"
+        a.graph.nodes.append(Node("Dropout", [p, "", training], [weights, kept], {}, "", "dropout"))
     if name == "bias after softmax":
-        p = a.op("Add", p, a.constant(np.float32(0.1)))
-    y = a.op("MatMul", p, v)
+        weights = a.op("Add", p, a.constant(np.float32(0.1)))
+    y = a.op("MatMul", weights, v)
     if name == "probabilities used twice":
         y = a.op("Add", y, a.op("MatMul", p, q))
     a.graph.outputs = [Value(y, "float32", None)]
-    return a, {"scores wanted": [s], "probabilities wanted": [p]}.get(name, [])
+    if name == "mask of dropout wanted":
+        return a, [a.op("Cast", kept, to=1)]
+    wanted = {"scores wanted": [s], "probabilities wanted": [p], "probabilities before dropout wanted": [p]}
+    return a, wanted.get(name, [])
 
 
 @pytest.mark.parametrize("name", [
     "wide heads", "trained bias", "tanh of scores", "condition of each score", "other axis", "bias after softmax",
     "probabilities used twice", "scores wanted", "probabilities wanted",
+    "mask of dropout wanted", "probabilities before dropout wanted",
 ])  # fmt: skip
 def test_what_does_not_fit_stays_as_it_was(name: str) -> None:
     a, others = unusual(name)

@@ -1,8 +1,9 @@
 """Softmax attention becomes two kernels that never store the scores (wasm_kernels/attention.c).
 
 The pattern is found among lowered calls, where every way to write it looks alike: a product q k', elementwise calls
-that scale and mask it, softmax along its rows, a product with v; and where gradients are wanted the four products and
-the softmax gradient between them. Anything else that reads scores or probabilities keeps them stored.
+that scale and mask it, softmax along its rows, dropout, a product with v; and where gradients are wanted the four
+products, dropout and the softmax gradient between them. Anything else that reads scores or probabilities keeps them
+stored.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from trainweb.compiler.expr import Emitter, Expr
     from trainweb.compiler.lower import Builder
 
-GEMM, SOFTMAX, SOFTMAX_GRADIENT = "gemm_f32", "softmax_f32", "softmax_grad_f32"
+GEMM, SOFTMAX, SOFTMAX_GRADIENT, DROPOUT = "gemm_f32", "softmax_f32", "softmax_grad_f32", "dropout_f32"
+DROPOUT_NUMBERS = ("state", "ratio", "salt", "draw")
+"""Arguments that tell which elements a dropout keeps."""
 
 MAX_WIDTH = 256
 """Of a head: what the kernels' scratch holds."""
@@ -60,7 +63,7 @@ class Condition:
 
 @dataclass(slots=True)
 class Forward:
-    """y = softmax(condition(scale * q k' + added)) v for every item of the batch."""
+    """y = dropout(softmax(condition(scale * q k' + added))) v for every item of the batch."""
 
     batch: tuple[int, int]
     m: int
@@ -76,6 +79,9 @@ class Forward:
     condition: Condition | None
     scores_shape: tuple[int, ...]
     probabilities: Buf
+    weights: Buf
+    """What v is multiplied by: the probabilities after dropout."""
+    dropout: dict[str, Any] | None
     members: list[int]
     """Instructions, in order: the product of the scores first, that with v last."""
 
@@ -83,6 +89,11 @@ class Forward:
     def masks(self) -> list[Buf]:
         """Tensors that mask the scores."""
         return [b for b in (self.added, self.condition.buf if self.condition else None) if b is not None]
+
+    @property
+    def operands(self) -> list[Buf]:
+        """What the scores and the weights are made from."""
+        return [self.q.buf, self.k.buf, *self.masks, *([self.dropout["state"]] if self.dropout else [])]
 
 
 @dataclass(slots=True)
@@ -167,26 +178,41 @@ class _Fusion:
         p = self._args(made, GEMM)
         m, n, width = p["m"], p["n"], p["k"]
         _need(_is_plain(p) and p["c"].same_place(scores) and n == g["n"] and m * n > 1)
-        probabilities = g["y"]
-        weighted = [r for r in self._readers(probabilities) if self._multiplies(r, probabilities, m, n, False)]
+        probabilities = weights = g["y"]
+        dropped = [r for r in self._readers(probabilities) if self._is(r, DROPOUT)]
+        dropout = None
+        if dropped:
+            weights, dropout = self._dropout(dropped[0], probabilities)
+            members.append(dropped[0])
+        weighted = [r for r in self._readers(weights) if self._multiplies(r, weights, m, n, False)]
         _need(bool(weighted))
         w = self._args(weighted[0], GEMM)
         batch = max((tuple(p["batch"]), tuple(w["batch"])))
         _need(_is_whole(p, batch, m, n) and w["alpha"] == 1 and max(width, w["n"]) <= MAX_WIDTH and width >= 1)
         return Forward(
             batch, m, n, width, w["n"], _rows(p, "a", batch), _columns(p, batch), _rows(w, "b", batch),
-            _rows(w, "c", batch), scale * p["alpha"], added, condition, shape, probabilities, [*members, weighted[0]],
+            _rows(w, "c", batch), scale * p["alpha"], added, condition, shape, probabilities, weights, dropout,
+            [*members, weighted[0]],
         )  # fmt: skip
+
+    def _dropout(self, k: int, x: Buf) -> tuple[Buf, dict[str, Any]]:
+        """What instruction `k` makes of all of x by dropout, and which elements it keeps; nobody may read its mask."""
+        g = self._args(k, DROPOUT)
+        mask = g["mask"]
+        _need(g["x"].same_place(x) and g["n"] == x.size)
+        _need(mask is None or (mask.storage not in self.kept and mask.storage not in self.readers))
+        return g["y"], {name: g[name] for name in DROPOUT_NUMBERS}
 
     def _backward(self, f: Forward) -> Backward | None:
         """The gradient, or None where none is wanted."""
-        others = [r for r in self._readers(f.probabilities) if r not in f.members]
+        readers = {*self._readers(f.probabilities), *self._readers(f.weights)}
+        others = sorted(readers - set(f.members))
         gradients = [r for r in others if self._is(r, SOFTMAX_GRADIENT)]
         products = [r for r in others if r not in gradients]
         _need(len(gradients) <= 1 and len(products) <= 1)
         found = None
         for r in products:
-            _need(self._multiplies(r, f.probabilities, f.m, f.n, True))
+            _need(self._multiplies(r, f.weights, f.m, f.n, True))
             g = self._args(r, GEMM)
             _need(g["alpha"] == 1)
             dv = _rows(g, "c", f.batch)
@@ -195,14 +221,20 @@ class _Fusion:
 
     def _score_gradient(self, f: Forward, k: int, found: Backward | None) -> Backward:
         g = self._args(k, SOFTMAX_GRADIENT)
-        made = self._maker(g["dy"], k)
+        made, dw, members = self._maker(g["dy"], k), g["dy"], [k]
+        if f.dropout:
+            dw = self._args(made, DROPOUT)["x"]
+            dropped, dropout = self._dropout(made, dw)
+            _need(dropped.same_place(g["dy"]) and dropout == f.dropout)
+            members.append(made)
+            made = self._maker(dw, made)
         p = self._args(made, GEMM)
-        _need(g["inner"] == 1 and not g["log"] and g["n"] == f.n and p["c"].same_place(g["dy"]))
+        _need(g["inner"] == 1 and not g["log"] and g["n"] == f.n and p["c"].same_place(dw))
         _need(_is_plain(p) and p["alpha"] == 1 and _is_whole(p, f.batch, f.m, f.n))
         dy = _rows(p, "a", f.batch)
         _need(_columns(p, f.batch).same(f.v) and (found is None or found.dy.same(dy)))
         result = found or Backward(dy)
-        result.members |= {made: None, k: None}
+        result.members |= dict.fromkeys([made, *members])
         scale, ds = 1.0, g["dx"]
         condition: Condition | None = None
         while isinstance(call := self.instructions[(readers := self._readers(ds))[0]], ElementwiseCall):
@@ -298,13 +330,13 @@ class _Fusion:
         """Operands must still hold what they did, and results must be free to be stored as early as they will be."""
         first, last = f.members[0], f.members[-1]
         start = last if b is None else min(b.members)
-        for since, operands in ((first, [f.q.buf, f.k.buf, *f.masks]), (last, [f.v.buf, f.y.buf])):
+        for since, operands in ((first, f.operands), (last, [f.v.buf, f.y.buf])):
             for x in operands:
                 _need(not any(since < w <= start and w != last for w in self.writers.get(x.storage, ())))
-        _need(f.y.buf.storage not in {x.storage for x in (f.q.buf, f.k.buf, f.v.buf, *f.masks)})
+        _need(f.y.buf.storage not in {x.storage for x in (*f.operands, f.v.buf)})
         if b is None:
             return
-        read = {x.storage for x in (f.q.buf, f.k.buf, f.v.buf, f.y.buf, b.dy.buf, *f.masks)}
+        read = {x.storage for x in (*f.operands, f.v.buf, f.y.buf, b.dy.buf)}
         _need(start > last and not any(start < w < max(b.members) for w in self.writers.get(b.dy.buf.storage, ())))
         for k, made in b.members.items():
             if made is None:
@@ -366,6 +398,7 @@ class _Fusion:
             "batch": list(f.batch), "m": f.m, "n": f.n, "d": f.width, "e": f.v_width, "scale": f.scale, "fill": fill,
             "q_strides": list(f.q.strides), "k_strides": list(f.k.strides), "v_strides": list(f.v.strides),
             "y_strides": list(f.y.strides), "mask_strides": mask_strides,
+            **(f.dropout or {"state": None, "ratio": 0.0, "salt": 0, "draw": 0}),
         }  # fmt: skip
         builder.node, builder.instructions = self._name(f), self.slots[last]
         builder.emit("attention_f32", **shared)

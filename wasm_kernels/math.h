@@ -9,18 +9,16 @@
 
 #include "simd.h"
 
-/* A constant in all lanes, kept out of the compiler's sight: it stays in a register or on the stack throughout a loop,
+/* A constant, kept out of the compiler's sight: it stays in a register or on the stack throughout a loop,
    which is a third cheaper for a whole polynomial than what V8 makes of a v128.const wherever it stands. */
-TW_INLINE f32x4 held(float c) {
-    f32x4 v = splat(c);
+TW_INLINE v128_t held4(v128_t v) {
     __asm__("" : "+r"(v));
     return v;
 }
+TW_INLINE f32x4 held(float c) { return held4(splat(c)); }
 
 /* 2^n for n in [-126, 127], of which only the low 9 bits count. */
-TW_INLINE f32x4 power_of_two(v128_t n) {
-    return wasm_i32x4_shl(wasm_i32x4_add(n, wasm_i32x4_splat(127)), 23);
-}
+TW_INLINE f32x4 power_of_two(v128_t n) { return wasm_i32x4_add(wasm_i32x4_shl(n, 23), held(1.0f)); }
 
 /* Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits: cheaper than nearest and trunc_sat. */
 #define ROUNDING 12582912.0f
@@ -33,15 +31,13 @@ TW_INLINE f32x4 reduce_exp(f32x4 x, v128_t *n) {
     return nmadd(k, held(-2.12194440e-4f), nmadd(k, held(0.693359375f), x));
 }
 
-/* e^r - 1 for |r| <= ln 2 / 2: r + r^2 P(r), the minimax polynomial of Cephes' expf. */
+/* e^r - 1 for |r| <= ln 2 / 2: r + r^2 P(r), the minimax polynomial of Cephes' expf, by Estrin's scheme. */
 TW_INLINE f32x4 expm1_reduced(f32x4 r) {
-    f32x4 p = held(1.9875691500e-4f);
-    p = madd(p, r, held(1.3981999507e-3f));
-    p = madd(p, r, held(8.3334519073e-3f));
-    p = madd(p, r, held(4.1665795894e-2f));
-    p = madd(p, r, held(1.6666665459e-1f));
-    p = madd(p, r, held(5.0000001201e-1f));
-    return madd(p, mul4(r, r), r);
+    f32x4 s = mul4(r, r);
+    f32x4 p0 = madd(held(1.6666665459e-1f), r, held(5.0000001201e-1f));
+    f32x4 p2 = madd(held(8.3334519073e-3f), r, held(4.1665795894e-2f));
+    f32x4 p4 = madd(held(1.9875691500e-4f), r, held(1.3981999507e-3f));
+    return madd(madd(madd(p4, s, p2), s, p0), s, r);
 }
 
 /* The two halves of n keep each power of two in range, so that results may be subnormal or infinite. */
@@ -49,7 +45,6 @@ TW_INLINE f32x4 exp4(f32x4 x) {
     v128_t n;
     f32x4 clamped = wasm_f32x4_pmin(wasm_f32x4_pmax(x, held(-104.0f)), held(89.0f));
     f32x4 e = add4(expm1_reduced(reduce_exp(clamped, &n)), held(1.0f));
-    n = wasm_i32x4_sub(n, held(ROUNDING));
     v128_t half = wasm_i32x4_shr(n, 1);
     return mul4(mul4(e, power_of_two(half)), power_of_two(wasm_i32x4_sub(n, half)));
 }
@@ -146,27 +141,32 @@ TW_INLINE f32x4 tanh4(f32x4 x) {
     return wasm_v128_or(y, wasm_v128_and(x, held(-0.0f)));
 }
 
-/* |x| < 1: x + x P(x^2); else 1 - 2 / Q(|x|)^8, where rounding errors of Q count a fraction of what they do in the quotient
-   of polynomials that would serve all x. Both are minimax polynomials; past 3.92 the result is 1 - 2^-24 or 1. */
+/* Coefficients of erf(1.125 k + u) for |u| <= 0.5625: minimax polynomials in u, a column each for k = 0 to 3. */
+static const float ERF[9][4] = {{0.0f, 0.888388216f, 0.998537302f, 0.999998212f},
+                                {1.12837923f, 0.318274021f, 0.00714231888f, 1.27517351e-05f},
+                                {-9.90350145e-06f, -0.35805881f, -0.0160713755f, -4.57277238e-05f},
+                                {-0.375850886f, 0.162447929f, 0.0217229221f, 9.27066867e-05f},
+                                {-0.0028735057f, 0.0279999934f, -0.0190703068f, -9.98662072e-05f},
+                                {0.127043605f, -0.0612620823f, 0.0106926486f, 0.000161425458f},
+                                {-0.0355759673f, 0.0152828386f, -0.00295413169f, -0.000356918696f},
+                                {0.0155323409f, 0.0093250908f, -0.000874206482f, 0.000114966293f},
+                                {-0.0158444103f, -0.00512290699f, 0.00105507916f, 0.000273989775f}};
+
+/* In each lane the coefficient of its k, whose bytes `at` has the places of. */
+TW_INLINE f32x4 coefficient(int32_t power, v128_t at) { return swizzle(held4(load4(ERF[power])), at); }
+
+/* One polynomial in every lane, of degree 8 by Estrin's scheme; past 3.93 the result is 1. */
 TW_INLINE f32x4 erf4(f32x4 x) {
-    f32x4 t = wasm_f32x4_pmin(wasm_f32x4_abs(x), held(3.92f)), s = mul4(x, x), one = held(1.0f);
-    f32x4 q = madd(held(5.97560022e-4f), t, held(-4.41978825e-3f));
-    q = madd(q, t, held(1.96321495e-2f));
-    q = madd(q, t, held(-3.67625616e-2f));
-    q = madd(q, t, held(8.15879107e-2f));
-    q = madd(q, t, held(5.27892187e-2f));
-    q = madd(q, t, held(1.74180940e-1f));
-    q = madd(q, t, held(1.08655655f));
-    q = mul4(q, q);
-    q = mul4(q, q);
-    f32x4 large = sub4(one, div4(held(2.0f), mul4(q, q)));
-    f32x4 p = madd(held(-5.63142239e-4f), s, held(4.91755130e-3f));
-    p = madd(p, s, held(-2.67113112e-2f));
-    p = madd(p, s, held(1.12801798e-1f));
-    p = madd(p, s, held(-3.76123250e-1f));
-    p = madd(p, s, held(1.28379121e-1f));
-    f32x4 small = madd(p, x, x);
-    return select4(wasm_f32x4_lt(t, one), small, wasm_v128_or(large, wasm_v128_and(x, held(-0.0f))));
+    f32x4 t = wasm_f32x4_pmin(wasm_f32x4_abs(x), held(3.93f));
+    f32x4 n = madd(t, held(1 / 1.125f), held(ROUNDING));
+    f32x4 u = nmadd(sub4(n, held(ROUNDING)), held(1.125f), t), s = mul4(u, u);
+    v128_t low_bytes = held4(wasm_i8x16_make(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
+    v128_t at = wasm_i32x4_add(wasm_i32x4_shl(swizzle(n, low_bytes), 2), held4(wasm_i32x4_splat(0x03020100)));
+    f32x4 p2 = madd(coefficient(3, at), u, coefficient(2, at)), p4 = madd(coefficient(5, at), u, coefficient(4, at));
+    f32x4 p6 = madd(coefficient(8, at), s, madd(coefficient(7, at), u, coefficient(6, at)));
+    f32x4 p = madd(p6, mul4(s, s), madd(p4, s, p2));
+    f32x4 y = madd(madd(p, u, coefficient(1, at)), u, coefficient(0, at));
+    return wasm_v128_or(y, wasm_v128_and(x, held(-0.0f)));
 }
 
 /* Two lanes in double: r = x - k pi/2, k rounded; exact enough for relative accuracy near the zeros. */

@@ -44,6 +44,15 @@ TW_INLINE f32x4 select4(v128_t mask, f32x4 a, f32x4 b) {
 #endif
 }
 
+/* Bytes of x at the places 0 to 15 in the bytes of `at`. */
+TW_INLINE v128_t swizzle(v128_t x, v128_t at) {
+#ifdef TW_RELAXED
+    return wasm_i8x16_relaxed_swizzle(x, at);
+#else
+    return wasm_i8x16_swizzle(x, at);
+#endif
+}
+
 /* x clamped to [low, high]; NaN stays. One instruction each, unlike f32x4.min and max, which order zeros and NaN. */
 TW_INLINE f32x4 clamp4(f32x4 x, float low, float high) {
     return wasm_f32x4_pmin(wasm_f32x4_pmax(x, splat(low)), splat(high));

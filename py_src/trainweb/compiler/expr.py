@@ -7,6 +7,7 @@ subexpressions are computed once.
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -186,29 +187,23 @@ class Emitter:
         return walk(root)
 
 
-def inputs_of(roots: list[Expr]) -> list[int]:
-    """Numbers of the inputs that `roots` read, sorted."""
-    seen: set[int] = set()
-    found: set[int] = set()
+def walk(roots: Sequence[Expr], known: Collection[int] = ()) -> Iterator[Expr]:
+    """Every expression in `roots` once, but for those whose id is `known` and what they alone need."""
+    seen = set(known)
     stack = list(roots)
     while stack:
         x = stack.pop()
-        if id(x) in seen:
-            continue
-        seen.add(id(x))
-        if x.op == "input":
-            found.add(int(x.imm or 0))
-        stack.extend(x.args)
-    return sorted(found)
-
-
-def size_of(roots: list[Expr]) -> int:
-    """Number of distinct operations."""
-    seen: set[int] = set()
-    stack = list(roots)
-    while stack:
-        x = stack.pop()
-        if id(x) not in seen and x.op not in ("input", "const"):
+        if id(x) not in seen:
             seen.add(id(x))
+            yield x
             stack.extend(x.args)
-    return len(seen)
+
+
+def inputs_of(roots: Sequence[Expr]) -> list[int]:
+    """Numbers of the inputs that `roots` read, sorted."""
+    return sorted(int(x.imm or 0) for x in walk(roots) if x.op == "input")
+
+
+def size_of(roots: Sequence[Expr], known: Collection[int] = ()) -> int:
+    """Number of distinct operations; `known` as in `walk`."""
+    return sum(x.op not in ("input", "const") for x in walk(roots, known))

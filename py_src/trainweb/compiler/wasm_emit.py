@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from trainweb.compiler.expr import COMPARISONS, MATH, UNARY_MATH, Expr, size_of
+from trainweb.compiler.expr import COMPARISONS, MATH, UNARY_MATH, Expr, size_of, walk
 
 I32, I64, F32, F64, V128 = 0x7F, 0x7E, 0x7D, 0x7C, 0x7B
 ITEM = {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "uint8": 1}
@@ -160,7 +160,8 @@ def emit_module(signatures: Sequence[Signature]) -> bytes:
 
     It imports `env.memory` as a private one; an engine with shared memory rewrites the import.
     """
-    used = [m for m in MATH if any(_uses(s.roots, m) for s in signatures)]
+    found = {x.op for s in signatures for x in walk(s.roots)}
+    used = [m for m in MATH if m in found]
     types = (
         b"\x60\x03\x7f\x7f\x7f\x00", b"\x60\x01\x7b\x01\x7b", b"\x60\x02\x7b\x7b\x01\x7b",
         b"\x60\x02\x7f\x7f\x00", b"\x60\x00\x01\x7f", b"\x60\x06" + 6 * b"\x7f" + b"\x00",
@@ -189,19 +190,6 @@ def emit_module(signatures: Sequence[Signature]) -> bytes:
     )
 
 
-def _uses(roots: Sequence[Expr], op: str) -> bool:
-    stack, seen = list(roots), set()
-    while stack:
-        x = stack.pop()
-        if id(x) in seen:
-            continue
-        seen.add(id(x))
-        if x.op == op:
-            return True
-        stack.extend(x.args)
-    return False
-
-
 def _name(text: str) -> bytes:
     raw = text.encode()
     return leb(len(raw)) + raw
@@ -213,18 +201,8 @@ def _section(number: int, content: bytes) -> bytes:
 
 def vectorizable(signature: Signature) -> bool:
     """Whether every operation has a four-lane form."""
-    stack, seen = list(signature.roots), set()
-    while stack:
-        x = stack.pop()
-        if id(x) in seen:
-            continue
-        seen.add(id(x))
-        if x.dtype not in ("float32", "int32", "bool", "uint8"):
-            return False
-        if x.dtype in ("int32", "uint8") and x.op == "div":
-            return False
-        stack.extend(x.args)
-    return True
+    dtypes = {"float32", "int32", "bool", "uint8"}
+    return all(x.dtype in dtypes and (x.op != "div" or x.dtype == "float32") for x in walk(signature.roots))
 
 
 def _stages(roots: Sequence[Expr]) -> list[list[Expr]]:
@@ -266,6 +244,7 @@ class _Generator:
         self.scalar_locals: dict[int, int] = {}
         self.held: dict[int, int] = {}
         self.held_vectors: dict[int, int] = {}
+        self.constants: dict[int, int] = {}
         self.strips: dict[int, int] = {}
         self.stages = _stages(s.roots) if vectorizable(s) else []
         self.origin = 0
@@ -288,6 +267,8 @@ class _Generator:
             self.b.set(base)
         if self.s.reduces:
             self._find_block()
+        if vectorizable(self.s):
+            self._hold_constants()
         if self.s.n_outer == 0:
             self._flat()
         else:
@@ -295,6 +276,15 @@ class _Generator:
         if self.s.reduces:
             self._reduce()
         return self.b.encode()
+
+    def _hold_constants(self) -> None:
+        """In locals: V8 takes three instructions for a v128.const wherever one stands."""
+        for x in walk(self.s.roots):
+            if x.op == "const":
+                pattern = "<4f" if x.dtype == "float32" else "<4i"
+                value = x.imm if x.dtype != "bool" else -int(bool(x.imm))
+                self.b.simd(12, struct.pack(pattern, *([value] * 4)))
+                self.b.set(self._local(self.constants, id(x), V128))
 
     def _word(self, name: str) -> None:
         self.b.load_word(0, self.n_addresses + self.s.n_words() + REDUCTION.index(name))
@@ -435,10 +425,19 @@ class _Generator:
         if self.stages:
             self._strips()
         elif vectorizable(self.s):
-            if size_of(list(self.s.roots)) < UNROLL_BELOW:
-                self._loop(16, self._unrolled_body)
-            self._loop(4, lambda: self._vector_body(0))
+            self._vector_loops(self.s.roots, self._vector_body)
         self._loop(1, self._scalar_body)
+
+    def _vector_loops(self, roots: Sequence[Expr], body: Callable[[int], None]) -> None:
+        """Loops over four vectors at a time, if that does not spill registers, and over what is left."""
+        if size_of(roots, self.strips) < UNROLL_BELOW:
+
+            def four() -> None:
+                for unroll in range(4):
+                    body(unroll)
+
+            self._loop(16, four)
+        self._loop(4, lambda: body(0))
 
     def _strips(self) -> None:
         b = self.b
@@ -477,7 +476,8 @@ class _Generator:
         n_strips = 0
         for stage in self.stages:
             at = {id(x): n_strips + sum(len(y.args) for y in stage[:k]) for k, x in enumerate(stage)}
-            self._loop(4, partial(self._arguments, stage, at))
+            arguments = [argument for x in stage for argument in x.args]
+            self._vector_loops(arguments, partial(self._arguments, stage, at))
             for x in stage:
                 for k in range(len(x.args)):
                     b.get(scratch)
@@ -489,29 +489,25 @@ class _Generator:
             n_strips += sum(len(x.args) for x in stage)
             b.get(start)
             b.set(self.index)
-        self._loop(4, lambda: self._vector_body(0))
+        self._vector_loops(self.s.roots, self._vector_body)
         b.op(0x0C, 0, 0x0B, 0x0B)
         b.get(last)
         b.set(self.end)
         self.strips = {}
 
-    def _arguments(self, stage: Sequence[Expr], at: dict[int, int]) -> None:
+    def _arguments(self, stage: Sequence[Expr], at: dict[int, int], unroll: int) -> None:
         done: set[int] = set()
         for x in stage:
             for k, argument in enumerate(x.args):
                 self._strip_address()
-                self._vector(argument, 0, done)
-                self.b.simd(11, 2, leb(4 * STRIP * (at[id(x)] + k)))
+                self._vector(argument, unroll, done)
+                self.b.simd(11, 2, leb(4 * STRIP * (at[id(x)] + k) + 16 * unroll))
 
     def _strip_address(self) -> None:
         self.b.get(self.origin)
         self.b.get(self.index)
         self.b.i32(2)
         self.b.op(0x74, 0x6A)
-
-    def _unrolled_body(self) -> None:
-        for unroll in range(4):
-            self._vector_body(unroll)
 
     def _loop(self, step: int, body: Callable[[], None]) -> None:
         b = self.b
@@ -584,9 +580,7 @@ class _Generator:
     def _vector(self, x: Expr, unroll: int, done: set[int]) -> None:
         b = self.b
         if x.op == "const":
-            pattern = "<4f" if x.dtype == "float32" else "<4i"
-            value = x.imm if x.dtype != "bool" else -int(bool(x.imm))
-            b.simd(12, struct.pack(pattern, *([value] * 4)))
+            b.get(self.constants[id(x)])
             return
         if x.op == "input" and self.s.steps[int(x.imm or 0)] == 0:
             b.get(self.splats[int(x.imm or 0)])
@@ -596,7 +590,7 @@ class _Generator:
             return
         if id(x) in self.strips:
             self._strip_address()
-            b.simd(0, 2, leb(4 * STRIP * self.strips[id(x)]))
+            b.simd(0, 2, leb(4 * STRIP * self.strips[id(x)] + 16 * unroll))
             return
         self._vector_op(x, unroll, done)
         if self.uses[id(x)] > 1:

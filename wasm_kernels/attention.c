@@ -89,44 +89,12 @@ static NOINLINE void pack_panels(float *out, matrix a, int32_t rows, int32_t wid
 
 /* ---- tiles: TILE_ROWS x 8 of a product whose right operand is a packed panel ---- */
 
-TW_INLINE void tile_step(const bool columns, const int32_t u, const float *const line[TILE_ROWS], const float *b,
-                         f32x4 acc[TILE_ROWS][2]) {
-    f32x4 b0 = load4(b + 8 * u), b1 = load4(b + 8 * u + 4);
-    UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
-        f32x4 a = load_splat(columns ? line[0] + i : line[i] + u);
-        acc[i][0] = madd(a, b0, acc[i][0]);
-        IN_ORDER(acc[i][0]);
-        acc[i][1] = madd(a, b1, acc[i][1]);
-        IN_ORDER(acc[i][1]);
-    }
-}
-
-/* acc = sum over p < k of a(i, p) b[p][8]; a(i, p) is line[i][p], or with `columns` line[0][p * step + i]. */
-TW_INLINE void tile(const bool columns, int32_t k, const float *const a[TILE_ROWS], int32_t step, const float *b,
-                    f32x4 acc[TILE_ROWS][2]) {
-    const float *line[TILE_ROWS];
-    const int32_t lines = columns ? 1 : TILE_ROWS;
-    UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) acc[i][0] = acc[i][1] = splat(0);
-    UNROLL for (int32_t i = 0; i < lines; i++) line[i] = a[i];
-    for (; k >= 4; k -= 4, b += 32) {
-        UNROLL for (int32_t u = 0; u < 4; u++) {
-            tile_step(columns, u, line, b, acc);
-            if (columns) line[0] += step;
-        }
-        UNROLL for (int32_t i = 0; i < lines; i++) line[i] += columns ? 0 : 4;
-    }
-    for (; k; k--, b += 8) {
-        tile_step(columns, 0, line, b, acc);
-        UNROLL for (int32_t i = 0; i < lines; i++) line[i] += columns ? step : 1;
-    }
-}
-
 /* c[i * LINE] = scale * a b for n columns, whose panels lie one after the other. */
 static NOINLINE void store_tiles(int32_t k, const float *const a[TILE_ROWS], const float *b, float scale, float *c,
                                  int32_t n) {
     for (int32_t j = 0; j < n; j += TILE_COLS, b += k * TILE_COLS, c += TILE_COLS) {
         f32x4 acc[TILE_ROWS][2], s = splat(scale);
-        tile(false, k, a, 0, b, acc);
+        tile_product(TILE_ROWS, 2, false, k, a, 1, b, TILE_COLS, acc);
         UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
             store4(c + i * LINE, mul4(acc[i][0], s));
             store4(c + i * LINE + 4, mul4(acc[i][1], s));
@@ -139,7 +107,7 @@ TW_INLINE void put_tiles(const bool columns, const bool add, int32_t k, const fl
                          int32_t panel, const float *factor, float *const c[TILE_ROWS], int32_t n) {
     for (int32_t col = 0; col < n; col += TILE_COLS, b += panel) {
         f32x4 acc[TILE_ROWS][2];
-        tile(columns, k, a, LINE, b, acc);
+        tile_product(TILE_ROWS, 2, columns, k, a, LINE, b, TILE_COLS, acc);
         if (col + TILE_COLS <= n) {
             UNROLL for (int32_t i = 0; i < TILE_ROWS; i++) {
                 float *p = c[i] + col;

@@ -1,15 +1,13 @@
-/* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). A register tile takes
- * rows of A that are contiguous along the depth, in place or transposed into the second-level cache, and a panel of eight
- * columns of B, which is packed into the first. */
-#include <stdbool.h>
-
+/* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). A register tile
+ * takes up to six rows of A, in place or packed into the second-level cache, and a panel of eight columns of B, packed into
+ * the first. Each block of rows passes all panels that are there, so that C is written along its rows. */
 #include "parallel.h"
 #include "tile.h"
 
 enum { ACTIVATION_NONE = 0, ACTIVATION_RELU = 1 };
 
-/* Depth of a block and rows of A used at a time; where these are transposed: the depth, their floats and what parts them. */
-enum { GEMM_KC = 512, GEMM_MC = 384, TRANSPOSED_KC = 256, TRANSPOSED_FLOATS = 64 << 10, ROW_PADDING = 16 };
+/* Depth of a block and rows of A used at a time; where these are packed: the depth and their floats. */
+enum { GEMM_KC = 512, GEMM_MC = 384, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
 
 /* c(m,n) = activation(alpha * sum_k a(m,k) b(k,n) + beta * bias(m,n) + (accumulate ? c(m,n) : 0)); strides in floats. */
 typedef struct {
@@ -62,20 +60,16 @@ TW_INLINE void pack_transposed(const int32_t width, float *out, const float *src
     pack_any(out, width, src + p, width, line, 1, k - p);
 }
 
-/* Panels packed at a time, where whole columns are next to each other: lines of memory are read once. */
-enum { PANELS = 2 };
-
+/* Panels of b that are next to each other, step by step: lines of memory are read once. */
 TW_INLINE void pack_columns(const int32_t panels, float *out, const float *src, int32_t step, int32_t k) {
-    float *other = out + TILE_COLS * k;
-    for (int32_t p = 0; p < k; p++, src += step, out += TILE_COLS, other += TILE_COLS) {
-        f32x4 x[4];
+    for (int32_t p = 0; p < k; p++, src += step, out += TILE_COLS) {
+        f32x4 x[8];
         UNROLL for (int32_t i = 0; i < 2 * panels; i++) x[i] = load4(src + 4 * i);
-        UNROLL for (int32_t i = 0; i < 2; i++) store4(out + 4 * i, x[i]);
-        UNROLL for (int32_t i = 2; i < 2 * panels; i++) store4(other + 4 * (i - 2), x[i]);
+        UNROLL for (int32_t i = 0; i < 2 * panels; i++) store4(out + i / 2 * TILE_COLS * k + i % 2 * 4, x[i]);
     }
 }
 
-/* Any other panel of b: eight columns, or four where there are no more. */
+/* Any panel of b: eight columns, or four where there are no more. */
 static void pack_panel(float *out, const float *src, int32_t lines, int32_t line, int32_t step, int32_t k) {
     int32_t width = lines > 4 ? 8 : 4;
     if (lines == 8 && step == 1) {
@@ -87,30 +81,29 @@ static void pack_panel(float *out, const float *src, int32_t lines, int32_t line
     }
 }
 
-/* Depth at a time for which rows of a are transposed: whole lines of memory. */
-enum { LINE_STEPS = 16 };
+/* Whole panels of b, or a last one of fewer lines. */
+static void pack_panels(float *out, const float *src, int32_t panels, int32_t lines, int32_t line, int32_t step, int32_t k) {
+    const bool adjacent = line == 1 && lines == TILE_COLS;
+    for (int32_t n; panels; panels -= n, src += n * TILE_COLS * line, out += n * TILE_COLS * k) {
+        n = !adjacent || panels == 1 ? 1 : panels < 4 ? 2 : 4;
+        if (!adjacent) pack_panel(out, src, lines, line, step, k);
+        else if (n == 4) pack_columns(4, out, src, step, k);
+        else if (n == 2) pack_columns(2, out, src, step, k);
+        else pack_columns(1, out, src, step, k);
+    }
+}
 
-/* out[rows][line] = rows of a; those of one step are a_row apart and steps a_col. */
-static void pack_rows(float *out, int32_t line, const float *src, int32_t rows, int32_t a_row, int32_t a_col, int32_t k) {
-    const int32_t whole = a_row == 1 ? rows & ~3 : 0;
-    for (int32_t q = 0; q < k; q += LINE_STEPS) {
-        const int32_t steps = min_i32(LINE_STEPS, k - q), fours = steps & ~3;
-        for (int32_t p = q; p < q + fours; p += 4) {
-            const float *s0 = src + p * a_col, *s1 = s0 + a_col, *s2 = s1 + a_col, *s3 = s2 + a_col;
-            float *d0 = out + p, *d1 = d0 + line, *d2 = d1 + line, *d3 = d2 + line;
-            for (int32_t i = 0; i < whole; i += 4) {
-                f32x4 x[4] = {load4(s0 + i), load4(s1 + i), load4(s2 + i), load4(s3 + i)};
-                transpose4(&x[0], &x[1], &x[2], &x[3]);
-                store4(d0 + i * line, x[0]);
-                store4(d1 + i * line, x[1]);
-                store4(d2 + i * line, x[2]);
-                store4(d3 + i * line, x[3]);
-            }
-        }
-        for (int32_t i = 0; i < rows; i++) {
-            for (int32_t p = i < whole ? q + fours : q; p < q + steps; p++) out[i * line + p] = src[i * a_row + p * a_col];
+/* out[k][rows] from a block of rows of a. Eight are copied at a time, the next step then writes over those past `rows`. */
+static void pack_block(float *out, const float *src, int32_t rows, int32_t a_row, int32_t a_col, int32_t k) {
+    int32_t p = 0;
+    if (a_row == 1 && a_col >= TILE_COLS) {
+        for (; p + 1 < k; p++, src += a_col, out += rows) {
+            f32x4 x = load4(src), y = load4(src + 4);
+            store4(out, x);
+            store4(out + 4, y);
         }
     }
+    pack_any(out, rows, src, rows, a_row, a_col, k - p);
 }
 
 /* ---- tiles ---- */
@@ -156,12 +149,13 @@ static __attribute__((noinline)) void finish_tile(const float *t, int32_t ldt, i
     }
 }
 
-/* Tiles of equal height below each other. */
+/* Blocks of rows of equal height by neighbouring panels. */
 typedef struct {
-    int32_t k, count, row, col, cols;
+    int32_t k, count, row, panels, col, cols;
     const float *a, *b;
-    int32_t a_row, b_row; /* b_row: of b in place */
-    float *spare;         /* room for one tile */
+    int32_t a_row, a_step; /* a_step: from one step of the depth to the next, where rows are next to each other */
+    int32_t b_step, panel; /* of b in place; from one panel to the next */
+    float *spare;          /* room for one tile */
     const tile_out *out;
 } tile_run;
 
@@ -201,12 +195,13 @@ TW_INLINE void store_transposed(const int32_t rows, const int32_t vecs, f32x4 ac
     }
 }
 
-TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_run *r, int32_t row) {
+TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_run *r, int32_t row,
+                          int32_t col) {
     const tile_out *o = r->out;
     const bool whole = r->cols == 4 * vecs;
     const int32_t c_row = o->c_row;
     if (o->plain && whole) {
-        float *c = o->c + row * c_row + r->col;
+        float *c = o->c + row * c_row + col;
         UNROLL for (int32_t i = 0; i < rows; i++, c += c_row) {
             UNROLL for (int32_t j = 0; j < vecs; j++) store4(c + 4 * j, acc[i][j]);
         }
@@ -218,7 +213,7 @@ TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE
         }
     }
     if (whole && o->c_col == 1 && (!o->bias || (o->bias_row == 0 && o->bias_col == 1))) {
-        float *c = o->c + row * c_row + r->col;
+        float *c = o->c + row * c_row + col;
         if (o->add) {
             UNROLL for (int32_t i = 0; i < rows; i++) {
                 UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = add4(acc[i][j], load4(c + i * c_row + 4 * j));
@@ -226,7 +221,7 @@ TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE
         }
         if (o->bias) {
             UNROLL for (int32_t j = 0; j < vecs; j++) {
-                f32x4 bias = mul4(splat(o->beta), load4(o->bias + r->col + 4 * j));
+                f32x4 bias = mul4(splat(o->beta), load4(o->bias + col + 4 * j));
                 UNROLL for (int32_t i = 0; i < rows; i++) acc[i][j] = add4(acc[i][j], bias);
             }
         }
@@ -241,119 +236,102 @@ TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE
         return;
     }
     if (rows >= 4 && whole && c_row == 1 && (!o->bias || o->bias_col == 0)) {
-        store_transposed(rows, vecs, acc, o, row, r->col);
+        store_transposed(rows, vecs, acc, o, row, col);
         return;
     }
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < vecs; j++) store4(r->spare + (i * vecs + j) * 4, acc[i][j]);
     }
-    finish_tile(r->spare, 4 * vecs, rows, r->cols, o, row, r->col);
+    finish_tile(r->spare, 4 * vecs, rows, r->cols, o, row, col);
 }
 
-/* One step of the depth at constant offset u of the lines. */
-TW_INLINE void tile_step(const int32_t rows, const int32_t vecs, const int32_t u, const float *const line[TILE_ROWS],
-                         const float *b, f32x4 acc[TILE_ROWS][2]) {
-    f32x4 bv[2];
-    UNROLL for (int32_t j = 0; j < vecs; j++) bv[j] = load4(b + 4 * j);
-    UNROLL for (int32_t i = 0; i < rows; i++) {
-        f32x4 av = load_splat(line[i] + u);
-        UNROLL for (int32_t j = 0; j < vecs; j++) {
-            acc[i][j] = madd(av, bv[j], acc[i][j]);
-            IN_ORDER(acc[i][j]);
-        }
-    }
-}
-
-enum { STEPS = 8 };
-
-/* a(i, p) = a[i * a_row + p]; b(p, j) = b[p * 4 * vecs + j], or b[p * b_row + j] where it is not packed. */
-TW_INLINE void tiles(const int32_t rows, const int32_t vecs, const bool packed, const tile_run *r) {
-    const int32_t b_row = packed ? 4 * vecs : r->b_row, a_row = r->a_row;
+/* With `columns` the rows of a block are next to each other, otherwise the steps of a row are. */
+TW_INLINE void tiles(const int32_t rows, const int32_t vecs, const bool columns, const bool packed, const tile_run *r) {
     const float *a = r->a;
-    for (int32_t n = r->count, row = r->row; n; n--, row += rows, a += rows * a_row) {
-        f32x4 acc[TILE_ROWS][2];
+    for (int32_t n = r->count, row = r->row; n; n--, row += rows, a += rows * r->a_row) {
         const float *line[TILE_ROWS], *b = r->b;
-        int32_t k = r->k;
-        UNROLL for (int32_t i = 0; i < rows; i++) {
-            line[i] = a + i * a_row;
-            UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
+        UNROLL for (int32_t i = 0; i < rows; i++) line[i] = a + i * r->a_row;
+        for (int32_t left = r->panels, col = r->col; left; left--, col += TILE_COLS, b += r->panel) {
+            f32x4 acc[TILE_ROWS][2];
+            tile_product(rows, vecs, columns, r->k, line, r->a_step, b, packed ? 4 * vecs : r->b_step, acc);
+            store_tile(rows, vecs, acc, r, row, col);
         }
-        for (; k >= STEPS; k -= STEPS) {
-            if (packed) {
-                UNROLL for (int32_t u = 0; u < STEPS; u++) tile_step(rows, vecs, u, line, b + 4 * vecs * u, acc);
-                b += 4 * STEPS * vecs;
-            } else {
-                UNROLL for (int32_t u = 0; u < STEPS; u++, b += b_row) tile_step(rows, vecs, u, line, b, acc);
-            }
-            UNROLL for (int32_t i = 0; i < rows; i++) line[i] += STEPS;
-        }
-        for (; k; k--, b += b_row) {
-            tile_step(rows, vecs, 0, line, b, acc);
-            UNROLL for (int32_t i = 0; i < rows; i++) line[i]++;
-        }
-        store_tile(rows, vecs, acc, r, row);
     }
 }
 
-#define TILE(rows)                                                                                                      \
-    static void tiles_##rows##x8(const tile_run *r) { tiles(rows, 2, true, r); }                                        \
-    static void tiles_##rows##x8_in_place(const tile_run *r) { tiles(rows, 2, false, r); }                              \
-    static void tiles_##rows##x4(const tile_run *r) { tiles(rows, 1, true, r); }
-#define TILE_ENTRY(rows) {tiles_##rows##x8, tiles_##rows##x8_in_place, tiles_##rows##x4}
+#define TILE(rows, name, columns)                                                                                       \
+    static void tiles_##rows##x8##name(const tile_run *r) { tiles(rows, 2, columns, true, r); }                         \
+    static void tiles_##rows##x8_in_place##name(const tile_run *r) { tiles(rows, 2, columns, false, r); }               \
+    static void tiles_##rows##x4##name(const tile_run *r) { tiles(rows, 1, columns, true, r); }
+#define TILES(rows) TILE(rows, , false) TILE(rows, _columns, true)
+#define TILE_ENTRY(rows, name) {tiles_##rows##x8##name, tiles_##rows##x8_in_place##name, tiles_##rows##x4##name}
+#define TILE_ENTRIES(rows) {TILE_ENTRY(rows, ), TILE_ENTRY(rows, _columns)}
 
-TILE(1)
-TILE(2)
-TILE(3)
-TILE(4)
+TILES(1)
+TILES(2)
+TILES(3)
+TILES(4)
 #ifdef TW_RELAXED
-TILE(5)
-TILE(6)
+TILES(5)
+TILES(6)
 #endif
 
 typedef void (*tiles_fn)(const tile_run *r);
 enum { WIDE, WIDE_IN_PLACE, NARROW };
-static const tiles_fn tiles_of[TILE_ROWS][3] = {
-    TILE_ENTRY(1), TILE_ENTRY(2), TILE_ENTRY(3), TILE_ENTRY(4),
+static const tiles_fn tiles_of[TILE_ROWS][2][3] = {
+    TILE_ENTRIES(1), TILE_ENTRIES(2), TILE_ENTRIES(3), TILE_ENTRIES(4),
 #ifdef TW_RELAXED
-    TILE_ENTRY(5), TILE_ENTRY(6),
+    TILE_ENTRIES(5), TILE_ENTRIES(6),
 #endif
 };
 
 /* ---- blocking ---- */
 
 /* Rows up to which packing b costs more than it gives, and the floats up to which b stays in the second-level cache then. */
-enum { IN_PLACE_ROWS = 36, IN_PLACE_FLOATS = 32 << 10 };
+enum { B_IN_PLACE_ROWS = 72, B_IN_PLACE_FLOATS = 32 << 10 };
 
-/* The thread's workspace: packed panels, one tile, transposed rows. */
-enum { PANEL_FLOATS = PANELS * GEMM_KC * TILE_COLS, TILE_FLOATS = 64 };
-_Static_assert((PANEL_FLOATS + TILE_FLOATS + TRANSPOSED_FLOATS) * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
+/* Where rows of a are next to each other: their number and the floats up to which packing them costs more than it gives. */
+enum { A_IN_PLACE_ROWS = 160, A_IN_PLACE_FLOATS = 20 << 10 };
+
+/* Floats of neighbouring panels that stay in the first-level cache while rows of a go by: two panels at least. */
+enum { NEIGHBOUR_FLOATS = 4096 };
+
+/* The thread's workspace: packed panels, one tile, packed rows. */
+enum { PANEL_FLOATS = 2 * GEMM_KC * TILE_COLS, TILE_FLOATS = 64 };
+_Static_assert(NEIGHBOUR_FLOATS <= PANEL_FLOATS, "packed panels");
+_Static_assert((PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS + TILE_COLS) * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
+
+static bool packs_rows(const gemm_problem *p) {
+    const bool near = p->a_row == 1 && p->a_col <= A_IN_PLACE_ROWS && (double)p->a_col * p->k <= A_IN_PLACE_FLOATS;
+    return p->a_col != 1 && !near;
+}
 
 /* Panels [first, end) of one block: r's depth, from k0 on, of the rows of a that block..end_block are. */
-static void compute_panels(const gemm_problem *p, tile_run *r, const float *a, int32_t k0, const row_split *split,
-                           int32_t block, int32_t end_block, int32_t first, int32_t end) {
-    const int32_t row = split_start(split, block);
-    const bool adjacent = p->b_col == 1, few_rows = split_start(split, end_block) - row <= IN_PLACE_ROWS;
-    const bool in_place = adjacent && few_rows && (double)p->b_row * r->k <= IN_PLACE_FLOATS;
-    float *panel = thread_scratch();
-    for (int32_t j = first; j < end; j++) {
+static void compute_panels(const gemm_problem *p, tile_run *r, const float *a, bool packed, int32_t k0,
+                           const row_split *split, int32_t block, int32_t end_block, int32_t first, int32_t end) {
+    const int32_t row = split_start(split, block), most = max_i32(2, NEIGHBOUR_FLOATS / (TILE_COLS * r->k));
+    const bool few_rows = split_start(split, end_block) - row <= B_IN_PLACE_ROWS;
+    const bool in_place = p->b_col == 1 && few_rows && (double)p->b_row * r->k <= B_IN_PLACE_FLOATS;
+    for (int32_t j = first; j < end; j += r->panels) {
         r->col = j * TILE_COLS;
         r->cols = min_i32(TILE_COLS, p->n - r->col);
-        const float *b = p->b + k0 * p->b_row + r->col * p->b_col;
-        const bool whole = r->cols == TILE_COLS, second = (j - first) % PANELS;
+        const bool whole = r->cols == TILE_COLS;
         const int32_t kind = r->cols <= 4 ? NARROW : whole && in_place ? WIDE_IN_PLACE : WIDE;
-        float *packed = panel + (second ? TILE_COLS * r->k : 0);
-        r->b = kind == WIDE_IN_PLACE ? b : packed;
-        if (!adjacent || !whole) {
-            pack_panel(packed, b, r->cols, p->b_col, p->b_row, r->k);
-        } else if (!in_place && !second) {
-            if (j + 1 < end && r->col + 2 * TILE_COLS <= p->n) pack_columns(2, packed, b, p->b_row, r->k);
-            else pack_columns(1, packed, b, p->b_row, r->k);
+        r->b = p->b + k0 * p->b_row + r->col * p->b_col;
+        r->panel = TILE_COLS;
+        r->panels = whole ? min_i32(most, min_i32(end, p->n / TILE_COLS) - j) : 1;
+        if (kind != WIDE_IN_PLACE) {
+            pack_panels(thread_scratch(), r->b, r->panels, r->cols, p->b_col, p->b_row, r->k);
+            r->b = thread_scratch();
+            r->panel = TILE_COLS * r->k;
         }
         for (int32_t i = block; i < end_block; i += r->count) {
+            const int32_t height = split_height(split, i);
             r->row = split_start(split, i);
             r->a = a + (r->row - row) * r->a_row;
+            r->a_step = packed ? height : p->a_col;
             r->count = (i < split->longer ? min_i32(split->longer, end_block) : end_block) - i;
-            tiles_of[split_height(split, i) - 1][kind](r);
+            tiles_of[height - 1][p->a_col != 1][kind](r);
         }
     }
 }
@@ -361,29 +339,28 @@ static void compute_panels(const gemm_problem *p, tile_run *r, const float *a, i
 /* Blocks [first, end) of the split rows of panels [first_panel, end_panel). */
 static void compute_tiles(const gemm_problem *p, const row_split *split, int32_t first, int32_t end, int32_t first_panel,
                           int32_t end_panel) {
-    const bool transposes = p->a_col != 1;
-    const int32_t kc = ceil_div(p->k, ceil_div(p->k, transposes ? TRANSPOSED_KC : GEMM_KC));
-    const int32_t most = (transposes ? TRANSPOSED_FLOATS / (kc + ROW_PADDING) : GEMM_MC) / TILE_ROWS;
+    const bool packs = packs_rows(p);
+    const int32_t kc = ceil_div(p->k, ceil_div(p->k, packs ? PACKED_KC : GEMM_KC));
+    const int32_t most = (packs ? PACKED_FLOATS / kc : GEMM_MC) / TILE_ROWS;
     const int32_t blocks = ceil_div(end - first, ceil_div(end - first, most));
     float *spare = thread_scratch() + PANEL_FLOATS, *rows = spare + TILE_FLOATS;
     tile_out o = {p->c, p->c_row, p->c_col, 0, p->bias_row, p->bias_col, p->alpha, p->beta, p->accumulate != 0, false, false};
-    tile_run r = {.b_row = p->b_row, .spare = spare, .out = &o};
+    tile_run r = {.b_step = p->b_row, .spare = spare, .out = &o};
     for (int32_t k0 = 0; k0 < p->k; k0 += kc, o.add = true) {
         const bool last = k0 + kc >= p->k;
         r.k = min_i32(kc, p->k - k0);
+        r.a_row = packs ? r.k : p->a_row;
         o.bias = last ? p->bias : 0;
         o.relu = last && p->activation == ACTIVATION_RELU;
         o.plain = o.alpha == 1 && !o.add && !o.bias && !o.relu && o.c_col == 1;
         for (int32_t block = first; block < end; block += blocks) {
             const int32_t end_block = min_i32(end, block + blocks), row = split_start(split, block);
             const float *a = p->a + row * p->a_row + k0 * p->a_col;
-            r.a_row = p->a_row;
-            if (transposes) {
-                r.a_row = r.k + ROW_PADDING;
-                pack_rows(rows, r.a_row, a, split_start(split, end_block) - row, p->a_row, p->a_col, r.k);
-                a = rows;
+            for (int32_t i = block; packs && i < end_block; i++) {
+                const int32_t at = split_start(split, i) - row;
+                pack_block(rows + at * r.k, a + at * p->a_row, split_height(split, i), p->a_row, p->a_col, r.k);
             }
-            compute_panels(p, &r, a, k0, split, block, end_block, first_panel, end_panel);
+            compute_panels(p, &r, packs ? rows : a, packs, k0, split, block, end_block, first_panel, end_panel);
         }
     }
 }
@@ -407,7 +384,7 @@ TW_INLINE void dot_step(const int32_t u, const float *const a[DOT_ROWS], const f
 }
 
 /* Dot products of rows of a by columns of b, all contiguous; the last one stands in for missing ones. */
-static __attribute__((noinline)) void dot_tile(const gemm_problem *p, const tile_out *o, int32_t row, int32_t col) {
+TW_INLINE void dot_tile(const gemm_problem *p, const tile_out *o, int32_t row, int32_t col) {
     const float *a[DOT_ROWS], *b[DOT_COLS];
     f32x4 sum[DOT_ROWS][DOT_COLS];
     UNROLL for (int32_t i = 0; i < DOT_ROWS; i++) a[i] = p->a + min_i32(row + i, p->m - 1) * p->a_row;
@@ -554,11 +531,11 @@ static gemm_problem exchanged(const gemm_problem *p) {
     return q;
 }
 
-/* Cycles: a tile multiplies eight columns by a row a cycle, also where it has fewer columns. Measured a float: 0.7 to transpose
+/* Cycles: a tile multiplies eight columns by a row a cycle, also where it has fewer columns. Measured a float: 0.3 to pack
    rows of a, 0.5 to transpose a panel of b, 0.2 to copy one. */
 static double tile_cost(const gemm_problem *p) {
     double m = p->m, n = p->n, k = p->k;
-    return m * ceil_div(p->n, TILE_COLS) * k + (p->a_col == 1 ? 0 : 0.7 * m * k) + (p->b_col == 1 ? 0.2 : 0.5) * n * k;
+    return m * ceil_div(p->n, TILE_COLS) * k + (packs_rows(p) ? 0.3 * m * k : 0) + (p->b_col == 1 ? 0.2 : 0.5) * n * k;
 }
 
 /* Cycles of dot products, of which each tile ends in 35. */
@@ -630,8 +607,8 @@ static void gemm_chunk(const void *args, int32_t chunk) {
     }
 }
 
-/* Panels of a chunk at least: more of them where each chunk has to transpose its rows of a. */
-enum { CHUNK_PANELS = 2, CHUNK_PANELS_TRANSPOSING = 16, CHUNK_ROWS = 4 * TILE_ROWS };
+/* Panels of a chunk at least: more of them where each chunk has to pack its rows of a. */
+enum { CHUNK_PANELS = 2, CHUNK_PANELS_PACKING = 16, CHUNK_ROWS = 4 * TILE_ROWS };
 
 /* The fastest method, and the exchange of the operands if that is faster, in which case tiles are stored transposed. */
 static void choose_method(gemm_plan *g, const gemm_problem *p, const gemm_problem *exchanged) {
@@ -664,7 +641,7 @@ int32_t kernel_gemm_f32(const gemm_f32_args *a) {
         g.col_chunks = ceil_div(p.n, g.vector_cols);
     } else if (!parallel_alone()) {
         const int32_t want = (int32_t)(work < (double)CHUNKS * CHUNK_WORK ? work / CHUNK_WORK : CHUNKS) / g.items;
-        const int32_t panels = ceil_div(p.n, TILE_COLS) / (p.a_col == 1 ? CHUNK_PANELS : CHUNK_PANELS_TRANSPOSING);
+        const int32_t panels = ceil_div(p.n, TILE_COLS) / (packs_rows(&p) ? CHUNK_PANELS_PACKING : CHUNK_PANELS);
         if (g.method == TILES) g.col_chunks = max_i32(1, min_i32(want, panels));
         g.row_chunks = max_i32(1, min_i32(ceil_div(want, g.col_chunks), p.m / CHUNK_ROWS));
     }

@@ -14,8 +14,9 @@ SIZES = [
     (1, 1, 1), (3, 5, 7), (6, 8, 4), (7, 9, 1), (64, 10, 128), (10, 64, 33), (13, 31, 400), (100, 70, 800),
     (1, 50, 60), (50, 1, 60), (1, 1, 900), (5, 7, 0), (0, 3, 4), (3, 0, 4), (2, 1100, 9), (1000, 12, 5),
     (490, 1030, 390), (6, 4, 9), (12, 12, 12), (1, 1030, 33), (1030, 1, 33), (4, 260, 385),
-    # Few columns, a depth of whole steps or not; b in place; pairs of panels and one more; blocks of transposed rows.
-    (33, 10, 32), (2, 5, 16), (7, 13, 48), (9, 9, 21), (36, 40, 9), (37, 41, 11), (420, 24, 300), (48, 1032, 40),
+    # Few columns, a depth of whole steps or not; b in place and just not; one to four panels; blocks of packed rows.
+    (33, 10, 32), (2, 5, 16), (7, 13, 48), (9, 9, 21), (72, 40, 9), (73, 41, 11), (420, 24, 300), (48, 1032, 40),
+    (13, 30, 1700), (170, 11, 3), (80, 1000, 2),
 ]  # fmt: skip
 LAYOUTS = ["NN", "NT", "TN", "TT"]
 
@@ -125,6 +126,21 @@ def test_batches_broadcast(build: str, layout: str) -> None:
         run_case(build, size, layout, batch=(3, 4), a_batch=(1, 4), b_batch=(3, 1), accumulate=1)
         run_case(build, size, layout, batch=(2, 3), b_batch=(1, 1), bias="column", pad=1)
         run_case(build, size, layout, batch=(0, 3))
+
+
+@pytest.mark.parametrize("size", [(1, 9, 4), (13, 31, 400), (64, 16, 5)])
+def test_operands_without_neighbours(size: tuple[int, int, int]) -> None:
+    m, n, k = size
+    a, b = random(m, k, 2, seed=1), random(k, n, 3, seed=2)
+    args = {"a": a.reshape(-1), "b": b.reshape(-1), "bias": None, "c": np.zeros(m * n, np.float32), "m": m, "n": n,
+            "k": k, "a_row": 2 * k, "a_col": 2, "b_row": 3 * n, "b_col": 3, "c_row": n, "bias_row": 0, "bias_col": 0,
+            "batch": [1, 1], "a_batch": [0, 0], "b_batch": [0, 0], "c_batch": [0, 0], "bias_batch": [0, 0],
+            "alpha": 1.0, "beta": 1.0, "accumulate": 0, "activation": 0}  # fmt: skip
+    trim(args)
+    x, y = a[..., 0].astype(np.float64), b[..., 0].astype(np.float64)
+    for build in BUILDS:
+        got = runner(build).run("gemm_f32", args)["c"].reshape(m, n)
+        assert_close_sum(got, x @ y, abs(x) @ abs(y), k + 3)
 
 
 def test_small_products_of_a_batch_share_chunks() -> None:

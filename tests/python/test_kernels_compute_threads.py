@@ -74,7 +74,8 @@ def pooling(job: Job) -> None:
 
 
 def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int) -> None:
-    sizes = {"batch": [1, items], "m": m, "n": n, "d": d, "e": e, "scale": d**-0.5, "fill": -np.inf}
+    sizes = {"batch": [1, items], "m": m, "n": n, "d": d, "e": e, "scale": d**-0.5, "fill": -np.inf, "ratio": 0.0,
+             "salt": 0, "draw": 0}  # fmt: skip
     strides: dict[str, Any] = {"mask_strides": [0, 0, n]}
     widths = {"q": (m, d), "k": (n, d), "v": (n, e), "y": (m, e)}
     strides |= {f"{x}_strides": [0, rows * width, width] for x, (rows, width) in widths.items()}

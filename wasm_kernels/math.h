@@ -9,14 +9,6 @@
 
 #include "simd.h"
 
-/* A constant, kept out of the compiler's sight: it stays in a register or on the stack throughout a loop,
-   which is a third cheaper for a whole polynomial than what V8 makes of a v128.const wherever it stands. */
-TW_INLINE v128_t held4(v128_t v) {
-    __asm__("" : "+r"(v));
-    return v;
-}
-TW_INLINE f32x4 held(float c) { return held4(splat(c)); }
-
 /* 2^n for n in [-126, 127], of which only the low 9 bits count. */
 TW_INLINE f32x4 power_of_two(v128_t n) { return wasm_i32x4_add(wasm_i32x4_shl(n, 23), held(1.0f)); }
 

@@ -69,6 +69,7 @@ typedef struct {
     pool_axis axis[3];
     output_range whole; /* columns */
     int32_t size, out, per_chunk;
+    bool squares;
 } max_pass;
 
 static void max_window(const max_pass *p, const float *x, tap_range z, tap_range y, int32_t column, float *best,
@@ -93,53 +94,97 @@ static void max_window(const max_pass *p, const float *x, tap_range z, tap_range
     }
 }
 
-/* Replaces best where v is greater, or is the first NaN. */
+/* Mask where b is greater than a, or is the first NaN. */
+TW_INLINE v128_t replaces(f32x4 b, f32x4 a) { return wasm_v128_andnot(wasm_f32x4_eq(a, a), wasm_f32x4_le(b, a)); }
+
+/* Replaces best where v does. */
 TW_INLINE void max_step(f32x4 *best, v128_t *where, f32x4 v, v128_t at) {
-    v128_t take = wasm_v128_andnot(wasm_f32x4_eq(*best, *best), wasm_f32x4_le(v, *best));
+    v128_t take = replaces(v, *best);
     *best = select4(take, v, *best);
     *where = select4(take, at, *where);
 }
 
-/* Four neighbouring outputs whose windows are whole along the row. */
-TW_INLINE void max_vector(const max_pass *p, const int32_t kernel_y, const int32_t kernel_x, const int32_t stride,
-                          const float *x, tap_range z, tap_range y, int32_t column, float *out, int64_t *indices,
-                          int64_t base) {
+/* Positions in x fit 32 bits: there are 4 GiB of memory. */
+TW_INLINE void store_maxima(f32x4 best, v128_t where, float *out, int64_t *indices) {
+    store4(out, best);
+    if (!indices) return;
+    wasm_v128_store(indices, wasm_i64x2_extend_low_i32x4(where));
+    wasm_v128_store(indices + 2, wasm_i64x2_extend_high_i32x4(where));
+}
+
+/* Four neighbouring outputs whose windows are whole along the row, and hold something. */
+TW_INLINE void max_vector(const max_pass *p, const int32_t kernel, const int32_t stride, const float *x, tap_range z,
+                          tap_range y, int32_t column, float *out, int64_t *indices, int32_t base) {
     const pool_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
-    v128_t lanes = wasm_i32x4_mul(wasm_i32x4_make(0, 1, 2, 3), wasm_i32x4_splat(stride)), where = wasm_i32x4_splat(-1);
-    f32x4 best = splat(-__builtin_inff());
-    int32_t start = column * stride - ax->pad;
-    bool first = true;
+    v128_t lanes = wasm_i32x4_mul(wasm_i32x4_make(0, 1, 2, 3), wasm_i32x4_splat(stride));
+    v128_t next = wasm_i32x4_splat(ax->dilation), where = wasm_i32x4_splat(-1);
+    f32x4 best = splat(0);
     for (int32_t tz = z.lo; tz < z.hi; tz++) {
-        for (int32_t ty = y.lo; ty < y.lo + kernel_y; ty++) {
-            int32_t at = ((z.start + tz * az->dilation) * ay->size + y.start + ty * ay->dilation) * ax->size + start;
-            for (int32_t tx = 0; tx < kernel_x; tx++, at += ax->dilation) {
-                f32x4 v = load_strided(x + at, stride);
-                v128_t position = wasm_i32x4_add(lanes, wasm_i32x4_splat(at));
-                if (first) best = v, where = position;
-                else max_step(&best, &where, v, position);
-                first = false;
+        for (int32_t ty = y.lo; ty < y.hi; ty++) {
+            int32_t at = ((z.start + tz * az->dilation) * ay->size + y.start + ty * ay->dilation) * ax->size +
+                         column * stride - ax->pad;
+            v128_t position = wasm_i32x4_add(lanes, wasm_i32x4_splat(base + at));
+            if (tz == z.lo && ty == y.lo) best = load_strided(x + at, stride), where = position;
+            for (int32_t tx = 0; tx < kernel; tx++, at += ax->dilation) {
+                max_step(&best, &where, load_strided(x + at, stride), position);
+                position = wasm_i32x4_add(position, next);
             }
         }
     }
-    store4(out + column, best);
-    if (!indices) return;
-    v128_t empty = wasm_i64x2_splat(first ? 0 : base);
-    wasm_v128_store(indices + column, wasm_i64x2_add(empty, wasm_i64x2_extend_low_i32x4(where)));
-    wasm_v128_store(indices + column + 2, wasm_i64x2_add(empty, wasm_i64x2_extend_high_i32x4(where)));
+    store_maxima(best, where, out + column, indices ? indices + column : NULL);
+}
+
+/* Four outputs of windows of 2x2 side by side, the first of which stands at x; `position` is its index. */
+TW_INLINE void max_squares(const float *x, int32_t width, v128_t lanes, int32_t position, float *out, int64_t *indices) {
+    f32x4 a = load4(x), b = load4(x + 4), c = load4(x + width), d = load4(x + width + 4);
+    f32x4 top = wasm_i32x4_shuffle(a, b, 0, 2, 4, 6), top_right = wasm_i32x4_shuffle(a, b, 1, 3, 5, 7);
+    f32x4 low = wasm_i32x4_shuffle(c, d, 0, 2, 4, 6), low_right = wasm_i32x4_shuffle(c, d, 1, 3, 5, 7);
+    v128_t right = replaces(top_right, top), right_below = replaces(low_right, low);
+    top = select4(right, top_right, top);
+    low = select4(right_below, low_right, low);
+    v128_t below = replaces(low, top), where = wasm_i32x4_add(lanes, wasm_i32x4_splat(position));
+    where = wasm_i32x4_add(where, wasm_v128_and(below, wasm_i32x4_splat(width)));
+    where = wasm_i32x4_sub(where, select4(below, right_below, right));
+    store_maxima(select4(below, low, top), where, out, indices);
+}
+
+/* Whether windows are 2x2 without padding or overlap, in rows of at least one vector. */
+static bool has_squares(const max_pass *p) {
+    for (int32_t i = 0; i < 3; i++) {
+        const pool_axis *a = &p->axis[i];
+        int32_t k = i ? 2 : 1;
+        if (a->kernel != k || a->stride != k || a->dilation != 1 || a->pad || a->out > a->size / k) return false;
+    }
+    return p->axis[2].out >= 4;
+}
+
+static void max_plane_of_squares(const max_pass *p, const float *x, float *y, int64_t *indices, int32_t base) {
+    v128_t lanes = held4(wasm_i32x4_make(0, 2, 4, 6));
+    int32_t width = p->axis[2].size, out = p->axis[2].out, row = 0;
+    for (int32_t oz = 0; oz < p->axis[0].out; oz++, row += (p->axis[1].size - 2 * p->axis[1].out) * width) {
+        for (int32_t oy = 0; oy < p->axis[1].out; oy++, row += 2 * width, y += out) {
+            for (int32_t i = 0; i < out; i += 4) {
+                /* The last vector overlaps the one before. */
+                int32_t column = min_i32(i, out - 4), at = row + 2 * column;
+                max_squares(x + at, width, lanes, base + at, y + column, indices ? indices + column : NULL);
+            }
+            if (indices) indices += out;
+        }
+    }
 }
 
 /* One row of outputs. */
-static void max_row(const max_pass *p, const float *x, tap_range z, tap_range r, float *y, int64_t *indices, int64_t base) {
+static void max_row(const max_pass *p, const float *x, tap_range z, tap_range r, float *y, int64_t *indices, int32_t base) {
     const pool_axis *ax = &p->axis[2];
-    int32_t lo = p->whole.lo, hi = p->whole.hi, taps = r.hi - r.lo;
-    bool two_by_two = taps == 2 && ax->kernel == 2 && ax->stride == 2 && p->axis[0].kernel == 1 && z.hi == 1;
-    if (hi - lo < 4) lo = hi = 0;
+    int32_t lo = p->whole.lo, hi = p->whole.hi, n = (z.hi - z.lo) * (r.hi - r.lo), k = ax->kernel, s = ax->stride;
+    if (hi - lo < 4 || !n) lo = hi = 0;
     for (int32_t i = lo; i < hi; i += 4) {
         /* The last vector overlaps the one before. */
         int32_t column = min_i32(i, hi - 4);
-        if (two_by_two) max_vector(p, 2, 2, 2, x, (tap_range){0, 1, z.start}, r, column, y, indices, base);
-        else if (ax->stride == 2) max_vector(p, taps, ax->kernel, 2, x, z, r, column, y, indices, base);
-        else max_vector(p, taps, ax->kernel, ax->stride, x, z, r, column, y, indices, base);
+        if (k == 3 && s == 1) max_vector(p, 3, 1, x, z, r, column, y, indices, base);
+        else if (k == 3 && s == 2) max_vector(p, 3, 2, x, z, r, column, y, indices, base);
+        else if (s == 2) max_vector(p, k, 2, x, z, r, column, y, indices, base);
+        else max_vector(p, k, s, x, z, r, column, y, indices, base);
     }
     for (int32_t column = 0; column < ax->out; column++) {
         if (column == lo) column = hi;
@@ -156,11 +201,12 @@ static void max_plane(const max_pass *p, int32_t plane) {
     const pool_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
     const float *x = p->a->x + plane * p->size;
     float *y = p->a->y + plane * p->out;
-    int64_t *indices = p->a->indices ? p->a->indices + plane * p->out : 0, base = (int64_t)plane * p->size;
+    int64_t *indices = p->a->indices ? p->a->indices + plane * p->out : 0;
+    if (p->squares) return max_plane_of_squares(p, x, y, indices, plane * p->size);
     for (int32_t oz = 0; oz < az->out; oz++) {
         tap_range z = taps_inside(az, oz, 0, az->size);
         for (int32_t oy = 0; oy < ay->out; oy++) {
-            max_row(p, x, z, taps_inside(ay, oy, 0, ay->size), y, indices, base);
+            max_row(p, x, z, taps_inside(ay, oy, 0, ay->size), y, indices, plane * p->size);
             y += ax->out;
             if (indices) indices += ax->out;
         }
@@ -180,6 +226,7 @@ int32_t kernel_max_pool_f32(const max_pool_f32_args *a) {
     p.size = a->size[0] * a->size[1] * a->size[2];
     p.out = a->out[0] * a->out[1] * a->out[2];
     p.per_chunk = planes_per_chunk(p.size);
+    p.squares = has_squares(&p);
     parallel_for(max_chunk, &p, chunk_count(a->planes, p.per_chunk));
     return TW_OK;
 }

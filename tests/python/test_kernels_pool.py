@@ -69,6 +69,7 @@ CASES = {
     "2x2_28": pool2d(2, 28, 28, 2, 2),
     "2x2_one_column": pool2d(3, 6, 2, 2, 2),
     "2x2_ceil": pool2d(2, 7, 9, 2, 2, ceil_mode=True),
+    "2x2_in_depth": Pool(2, (3, 7, 13), (1, 2, 2), (1, 2, 2)),
     "2x2_overlapping": pool2d(2, 6, 7, 2, 1),
     "3x3_stride2_padded": pool2d(2, 11, 10, 3, 2, 1),
     "3x3_same": pool2d(2, 5, 6, 3, 1, 1),
@@ -125,7 +126,7 @@ def test_max_pool_and_its_indices(build: str, name: str) -> None:
         np.testing.assert_array_equal(run_max(build, pool, data, False, "y")[0], y)
 
 
-@pytest.mark.parametrize("name", ["2x2", "2x2_odd", "3x3_stride2_padded", "global"])
+@pytest.mark.parametrize("name", ["2x2", "2x2_odd", "3x3_stride2_padded", "3x3_same", "global"])
 def test_max_pool_passes_nan_on(name: str) -> None:
     pool = CASES[name]
     x = random(pool.planes, *pool.size)

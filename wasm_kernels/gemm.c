@@ -6,8 +6,8 @@
 
 enum { ACTIVATION_NONE = 0, ACTIVATION_RELU = 1 };
 
-/* Depth of a block and rows of A used at a time; where these are packed: the depth and their floats. */
-enum { GEMM_KC = 512, GEMM_MC = 384, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
+/* Depth of a block and rows of A used at a time; the depth where steps of a row are apart, floats of packed rows. */
+enum { GEMM_KC = 512, GEMM_MC = 384, COLUMNS_KC = 256, PACKED_FLOATS = 64 << 10 };
 
 /* c(m,n) = activation(alpha * sum_k a(m,k) b(k,n) + beta * bias(m,n) + (accumulate ? c(m,n) : 0)); strides in floats. */
 typedef struct {
@@ -290,8 +290,8 @@ static const tiles_fn tiles_of[TILE_ROWS][2][3] = {
 /* Rows up to which packing b costs more than it gives, and the floats up to which b stays in the second-level cache then. */
 enum { B_IN_PLACE_ROWS = 72, B_IN_PLACE_FLOATS = 32 << 10 };
 
-/* Where rows of a are next to each other: their number and the floats up to which packing them costs more than it gives. */
-enum { A_IN_PLACE_ROWS = 160, A_IN_PLACE_FLOATS = 20 << 10 };
+/* Rows of a that are next to each other up to which packing them costs more than it gives. */
+enum { A_IN_PLACE_ROWS = 160 };
 
 /* Floats of neighbouring panels that stay in the first-level cache while rows of a go by: two panels at least. */
 enum { NEIGHBOUR_FLOATS = 4096 };
@@ -302,8 +302,7 @@ _Static_assert(NEIGHBOUR_FLOATS <= PANEL_FLOATS, "packed panels");
 _Static_assert((PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS + TILE_COLS) * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
 
 static bool packs_rows(const gemm_problem *p) {
-    const bool near = p->a_row == 1 && p->a_col <= A_IN_PLACE_ROWS && (double)p->a_col * p->k <= A_IN_PLACE_FLOATS;
-    return p->a_col != 1 && !near;
+    return p->a_col != 1 && (p->a_row != 1 || p->a_col > A_IN_PLACE_ROWS);
 }
 
 /* Panels [first, end) of one block: r's depth, from k0 on, of the rows of a that block..end_block are. */
@@ -340,7 +339,7 @@ static void compute_panels(const gemm_problem *p, tile_run *r, const float *a, b
 static void compute_tiles(const gemm_problem *p, const row_split *split, int32_t first, int32_t end, int32_t first_panel,
                           int32_t end_panel) {
     const bool packs = packs_rows(p);
-    const int32_t kc = ceil_div(p->k, ceil_div(p->k, packs ? PACKED_KC : GEMM_KC));
+    const int32_t kc = ceil_div(p->k, ceil_div(p->k, p->a_col == 1 ? GEMM_KC : COLUMNS_KC));
     const int32_t most = (packs ? PACKED_FLOATS / kc : GEMM_MC) / TILE_ROWS;
     const int32_t blocks = ceil_div(end - first, ceil_div(end - first, most));
     float *spare = thread_scratch() + PANEL_FLOATS, *rows = spare + TILE_FLOATS;

@@ -16,7 +16,7 @@ SIZES = [
     (490, 1030, 390), (6, 4, 9), (12, 12, 12), (1, 1030, 33), (1030, 1, 33), (4, 260, 385),
     # Few columns, a depth of whole steps or not; b in place and just not; one to four panels; blocks of packed rows.
     (33, 10, 32), (2, 5, 16), (7, 13, 48), (9, 9, 21), (72, 40, 9), (73, 41, 11), (420, 24, 300), (48, 1032, 40),
-    (13, 30, 1700), (170, 11, 3), (80, 1000, 2),
+    (13, 30, 600), (170, 11, 3), (80, 1000, 2),
 ]  # fmt: skip
 LAYOUTS = ["NN", "NT", "TN", "TT"]
 
@@ -126,6 +126,14 @@ def test_batches_broadcast(build: str, layout: str) -> None:
         run_case(build, size, layout, batch=(3, 4), a_batch=(1, 4), b_batch=(3, 1), accumulate=1)
         run_case(build, size, layout, batch=(2, 3), b_batch=(1, 1), bias="column", pad=1)
         run_case(build, size, layout, batch=(0, 3))
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parts_of_longer_lines(build: str, layout: str) -> None:
+    for m in (1, 2, 3, 5, 13):
+        run_case(build, (m, 20, 9), layout, pad=200, last="a")
+        run_case(build, (m, 40, 300), layout, pad=200, last="b")
 
 
 @pytest.mark.parametrize("size", [(1, 9, 4), (13, 31, 400), (64, 16, 5)])

@@ -1,10 +1,15 @@
 /* Layer, RMS, batch and group normalisation. Means in blocks (reduce.h), variances in a second pass over x - mean, so that a
    large mean does not cancel. Against float64, for |mean| up to 1e3 standard deviations: y within 1e-5 + 2^-24 |mean/std|
    of max(1, |y|), gradients within 3e-5 of their largest element. */
+#include <stdbool.h>
+
 #include "parallel.h"
 #include "reduce.h"
 
-enum { BLOCK = 256 };
+/* Elements added up in float, by four sums at a time. */
+enum { BLOCK = 256, SUMS = 4 };
+
+TW_INLINE float total_of(const f32x4 *s) { return hsum(add4(add4(s[0], s[1]), add4(s[2], s[3]))); }
 
 /* Sum of (x - mean)^2 over a row, in blocks. */
 static double squares_around(const float *x, int32_t n, float mean) {
@@ -12,15 +17,20 @@ static double squares_around(const float *x, int32_t n, float mean) {
     double total = 0;
     for (int32_t start = 0; start < n; start += BLOCK) {
         int32_t end = min_i32(start + BLOCK, n), i = start;
-        f32x4 s0 = splat(0), s1 = splat(0);
-        for (; i + 8 <= end; i += 8) {
-            f32x4 d0 = sub4(load4(x + i), m), d1 = sub4(load4(x + i + 4), m);
-            s0 = madd(d0, d0, s0);
-            s1 = madd(d1, d1, s1);
+        f32x4 s[SUMS] = {splat(0), splat(0), splat(0), splat(0)};
+        for (; i + 4 * SUMS <= end; i += 4 * SUMS) {
+            for (int32_t k = 0; k < SUMS; k++) {
+                f32x4 d = sub4(load4(x + i + 4 * k), m);
+                s[k] = madd(d, d, s[k]);
+            }
+        }
+        for (; i + 4 <= end; i += 4) {
+            f32x4 d = sub4(load4(x + i), m);
+            s[0] = madd(d, d, s[0]);
         }
         float tail = 0;
         for (; i < end; i++) tail += (x[i] - mean) * (x[i] - mean);
-        total += hsum(add4(s0, s1)) + tail;
+        total += total_of(s) + tail;
     }
     return total;
 }
@@ -30,17 +40,28 @@ typedef struct {
     double plain, weighted;
 } sums;
 
+/* a times scale, where there is one. */
+TW_INLINE f32x4 load_scaled(const float *a, const float *scale, int32_t i) {
+    return scale ? mul4(load4(a + i), load4(scale + i)) : load4(a + i);
+}
+
 static sums moments(const float *a, const float *scale, const float *x, int32_t n, float mean) {
     f32x4 m = splat(mean);
     sums total = {0, 0};
     for (int32_t start = 0; start < n; start += BLOCK) {
         int32_t end = min_i32(start + BLOCK, n), i = start;
-        f32x4 s = splat(0), w = splat(0);
+        f32x4 s[SUMS] = {splat(0), splat(0), splat(0), splat(0)}, w[SUMS] = {splat(0), splat(0), splat(0), splat(0)};
+        for (; i + 4 * SUMS <= end; i += 4 * SUMS) {
+            for (int32_t k = 0; k < SUMS; k++) {
+                f32x4 g = load_scaled(a, scale, i + 4 * k);
+                s[k] = add4(s[k], g);
+                w[k] = madd(g, sub4(load4(x + i + 4 * k), m), w[k]);
+            }
+        }
         for (; i + 4 <= end; i += 4) {
-            f32x4 g = load4(a + i);
-            if (scale) g = mul4(g, load4(scale + i));
-            s = add4(s, g);
-            w = madd(g, sub4(load4(x + i), m), w);
+            f32x4 g = load_scaled(a, scale, i);
+            s[0] = add4(s[0], g);
+            w[0] = madd(g, sub4(load4(x + i), m), w[0]);
         }
         float tail = 0, weighted_tail = 0;
         for (; i < end; i++) {
@@ -48,8 +69,8 @@ static sums moments(const float *a, const float *scale, const float *x, int32_t 
             tail += g;
             weighted_tail += g * (x[i] - mean);
         }
-        total.plain += hsum(s) + tail;
-        total.weighted += hsum(w) + weighted_tail;
+        total.plain += total_of(s) + tail;
+        total.weighted += total_of(w) + weighted_tail;
     }
     return total;
 }
@@ -65,16 +86,25 @@ typedef struct {
     int32_t grain;
 } row_task;
 
+/* Elements of a turn of the loops below: constant offsets cost nothing. */
+enum { TURN = 16 };
+
+TW_INLINE void normalise4(const float *x, float *y, const float *scale, const float *bias, f32x4 mean, f32x4 inv) {
+    f32x4 v = mul4(sub4(load4(x), mean), inv);
+    if (scale && bias) v = madd(v, load4(scale), load4(bias));
+    else if (scale) v = mul4(v, load4(scale));
+    else if (bias) v = add4(v, load4(bias));
+    store4(y, v);
+}
+
 static void normalise_row(const float *x, float *y, const float *scale, const float *bias, int32_t n, float mean,
                           float inv) {
     f32x4 m = splat(mean), f = splat(inv);
     int32_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        f32x4 v = mul4(sub4(load4(x + i), m), f);
-        if (scale) v = mul4(v, load4(scale + i));
-        if (bias) v = add4(v, load4(bias + i));
-        store4(y + i, v);
-    }
+    for (; i + TURN <= n; i += TURN)
+        for (int32_t k = 0; k < TURN; k += 4)
+            normalise4(x + i + k, y + i + k, scale ? scale + i + k : NULL, bias ? bias + i + k : NULL, m, f);
+    for (; i + 4 <= n; i += 4) normalise4(x + i, y + i, scale ? scale + i : NULL, bias ? bias + i : NULL, m, f);
     for (; i < n; i++) {
         float v = (x[i] - mean) * inv;
         if (scale) v *= scale[i];
@@ -82,18 +112,30 @@ static void normalise_row(const float *x, float *y, const float *scale, const fl
     }
 }
 
+/* Rows whose sums do not wait for each other, as long as they stay in the first cache. */
+enum { ROWS_TOGETHER = 8, CACHED = 4096 };
+
+static int32_t rows_together(int64_t elements) { return (int32_t)min_i64(ROWS_TOGETHER, 1 + CACHED / elements); }
+
+static void layer_norm_rows(const layer_norm_f32_args *a, int64_t r, int32_t rows) {
+    const float *x = a->x + r * a->n;
+    float mean[ROWS_TOGETHER], inv[ROWS_TOGETHER];
+    for (int64_t k = 0; k < rows; k++) mean[k] = a->rms ? 0.0f : sum_row(x + k * a->n, a->n) / (float)a->n;
+    for (int64_t k = 0; k < rows; k++)
+        inv[k] = inverse_root(squares_around(x + k * a->n, a->n, mean[k]) / a->n, a->epsilon);
+    for (int64_t k = 0; k < rows; k++) {
+        normalise_row(x + k * a->n, a->y + (r + k) * a->n, a->scale, a->bias, a->n, mean[k], inv[k]);
+        if (a->mean) a->mean[r + k] = mean[k];
+        if (a->inv_std) a->inv_std[r + k] = inv[k];
+    }
+}
+
 static void layer_norm_chunk(const void *args, int32_t chunk) {
     const row_task *task = args;
     const layer_norm_f32_args *a = task->a;
-    int64_t lo = (int64_t)chunk * task->grain;
-    for (int64_t r = lo; r < min_i64(lo + task->grain, a->rows); r++) {
-        const float *x = a->x + r * a->n;
-        float mean = a->rms ? 0.0f : sum_row(x, a->n) / (float)a->n;
-        float inv = inverse_root(squares_around(x, a->n, mean) / a->n, a->epsilon);
-        normalise_row(x, a->y + r * a->n, a->scale, a->bias, a->n, mean, inv);
-        if (a->mean) a->mean[r] = mean;
-        if (a->inv_std) a->inv_std[r] = inv;
-    }
+    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, a->rows);
+    int32_t together = rows_together(a->n);
+    for (int64_t r = lo; r < hi; r += together) layer_norm_rows(a, r, (int32_t)min_i64(together, hi - r));
 }
 
 int32_t kernel_layer_norm_f32(const layer_norm_f32_args *a) {
@@ -104,39 +146,56 @@ int32_t kernel_layer_norm_f32(const layer_norm_f32_args *a) {
 }
 
 /* dx = inv (g - mean(g) - xh mean(g xh)), g = dy scale; the RMS form has no mean(g). */
-static void layer_norm_dx_row(const layer_norm_grad_f32_args *a, int64_t r) {
-    const float *dy = a->dy + r * a->n, *x = a->x + r * a->n;
-    float *dx = a->dx + r * a->n;
+typedef struct {
+    float mean, inv, shift, slope; /* dx = inv g - shift - (x - mean) slope */
+} row_factors;
+
+static row_factors factors_of(const layer_norm_grad_f32_args *a, int64_t r) {
     float mean = a->rms || !a->mean ? 0.0f : a->mean[r], inv = a->inv_std[r];
-    sums s = moments(dy, a->scale, x, a->n, mean);
+    if (!a->dx) return (row_factors){mean, inv, 0, 0};
+    sums s = moments(a->dy + r * a->n, a->scale, a->x + r * a->n, a->n, mean);
     float g_mean = a->rms ? 0.0f : (float)(s.plain / a->n);
-    float slope = (float)(s.weighted / a->n * inv * inv);
-    int32_t i = 0;
-    for (; i + 4 <= a->n; i += 4) {
-        f32x4 g = load4(dy + i);
-        if (a->scale) g = mul4(g, load4(a->scale + i));
-        g = sub4(g, splat(g_mean));
-        store4(dx + i, mul4(nmadd(sub4(load4(x + i), splat(mean)), splat(slope), g), splat(inv)));
-    }
-    for (; i < a->n; i++) {
-        float g = a->scale ? dy[i] * a->scale[i] : dy[i];
-        dx[i] = (g - g_mean - (x[i] - mean) * slope) * inv;
-    }
+    return (row_factors){mean, inv, inv * g_mean, inv * (float)(s.weighted / a->n * inv * inv)};
 }
 
-/* Add row r to the partial sums of dscale and dbias. */
-static void layer_norm_parameter_row(const layer_norm_grad_f32_args *a, int64_t r, float *dscale, float *dbias) {
-    const float *dy = a->dy + r * a->n, *x = a->x + r * a->n;
-    float mean = a->rms || !a->mean ? 0.0f : a->mean[r], inv = a->inv_std[r];
-    int32_t i = 0;
-    for (; i + 4 <= a->n; i += 4) {
-        f32x4 g = load4(dy + i), xh = mul4(sub4(load4(x + i), splat(mean)), splat(inv));
-        store4(dscale + i, madd(g, xh, load4(dscale + i)));
-        store4(dbias + i, add4(load4(dbias + i), g));
+/* Four columns of rows n elements apart. */
+TW_INLINE void layer_norm_grad4(const float *dy, const float *x, float *dx, const float *scale, float *dscale, float *dbias,
+                                int32_t n, const row_factors *f, const int32_t rows, const bool through, const bool scaled) {
+    f32x4 ds = load4(dscale), db = load4(dbias);
+    for (int32_t k = 0; k < rows; k++) {
+        f32x4 g = load4(dy + k * n), centered = sub4(load4(x + k * n), splat(f[k].mean));
+        ds = madd(g, mul4(centered, splat(f[k].inv)), ds);
+        db = add4(db, g);
+        if (!through) continue;
+        if (scaled) g = mul4(g, load4(scale));
+        g = madd(g, splat(f[k].inv), splat(-f[k].shift));
+        store4(dx + k * n, nmadd(centered, splat(f[k].slope), g));
     }
-    for (; i < a->n; i++) {
-        dscale[i] += dy[i] * ((x[i] - mean) * inv);
-        dbias[i] += dy[i];
+    store4(dscale, ds);
+    store4(dbias, db);
+}
+
+/* `rows` rows from r on, whose share of the gradients of scale and bias is added to dscale and dbias; `through`: to dx. */
+TW_INLINE void layer_norm_grad_rows(const layer_norm_grad_f32_args *a, int64_t r, const int32_t rows, const bool through,
+                                    const bool scaled, float *dscale, float *dbias) {
+    int32_t n = a->n, i = 0;
+    const float *dy = a->dy + r * n, *x = a->x + r * n, *scale = a->scale;
+    float *dx = a->dx + r * n;
+    row_factors f[2];
+    for (int32_t k = 0; k < rows; k++) f[k] = factors_of(a, r + k);
+    for (; i + 8 <= n; i += 8)
+        for (int32_t j = i; j < i + 8; j += 4)
+            layer_norm_grad4(dy + j, x + j, dx + j, scale + j, dscale + j, dbias + j, n, f, rows, through,
+                             scaled);
+    for (; i + 4 <= n; i += 4)
+        layer_norm_grad4(dy + i, x + i, dx + i, scale + i, dscale + i, dbias + i, n, f, rows, through, scaled);
+    for (; i < n; i++) {
+        for (int32_t k = 0; k < rows; k++) {
+            float g = dy[k * n + i], centered = x[k * n + i] - f[k].mean;
+            dscale[i] += g * (centered * f[k].inv);
+            dbias[i] += g;
+            if (through) dx[k * n + i] = (scaled ? g * scale[i] : g) * f[k].inv - f[k].shift - centered * f[k].slope;
+        }
     }
 }
 
@@ -144,14 +203,12 @@ static void layer_norm_parameter_row(const layer_norm_grad_f32_args *a, int64_t 
 static void layer_norm_grad_chunk(const void *args, int32_t chunk) {
     const row_task *task = args;
     const layer_norm_grad_f32_args *a = task->a;
-    int64_t lo = (int64_t)chunk * task->grain;
+    int64_t r = (int64_t)chunk * task->grain, hi = min_i64(r + task->grain, a->rows);
     float *dscale = a->partial + 2 * (int64_t)a->n * chunk, *dbias = dscale + a->n;
-    int32_t parameters = a->dscale || a->dbias;
-    if (parameters) tw_zero(dscale, 8 * (size_t)a->n);
-    for (int64_t r = lo; r < min_i64(lo + task->grain, a->rows); r++) {
-        if (a->dx) layer_norm_dx_row(a, r);
-        if (parameters) layer_norm_parameter_row(a, r, dscale, dbias);
-    }
+    tw_zero(dscale, 8 * (size_t)a->n);
+    if (a->dx && a->scale)
+        for (; r + 2 <= hi; r += 2) layer_norm_grad_rows(a, r, 2, true, true, dscale, dbias);
+    for (; r < hi; r++) layer_norm_grad_rows(a, r, 1, a->dx != NULL, a->scale != NULL, dscale, dbias);
 }
 
 enum { MAX_PARTIALS = 32 };
@@ -213,6 +270,9 @@ static void channel_apply(const float *x, float *y, int32_t batch, int64_t step,
                           float bias) {
     for (int32_t b = 0; b < batch; b++, x += step, y += step) {
         int32_t i = 0;
+        for (; i + TURN <= size; i += TURN)
+            for (int32_t k = 0; k < TURN; k += 4)
+                store4(y + i + k, madd(sub4(load4(x + i + k), splat(mean)), splat(factor), splat(bias)));
         for (; i + 4 <= size; i += 4)
             store4(y + i, madd(sub4(load4(x + i), splat(mean)), splat(factor), splat(bias)));
         for (; i < size; i++) y[i] = (x[i] - mean) * factor + bias;
@@ -331,13 +391,17 @@ int32_t kernel_batch_norm_f32(const batch_norm_f32_args *a) {
 }
 
 /* dx = p dy - q (x - mean) - r */
+TW_INLINE void input_gradient4(const float *dy, const float *x, float *dx, float mean, float p, float q, float r) {
+    f32x4 g = madd(load4(dy), splat(p), splat(-r));
+    store4(dx, nmadd(sub4(load4(x), splat(mean)), splat(q), g));
+}
+
 static void input_gradient_row(const float *dy, const float *x, float *dx, int32_t n, float mean, float p, float q, float r) {
     int32_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        f32x4 rest = madd(sub4(load4(x + i), splat(mean)), splat(q), splat(r));
-        store4(dx + i, sub4(mul4(load4(dy + i), splat(p)), rest));
-    }
-    for (; i < n; i++) dx[i] = dy[i] * p - ((x[i] - mean) * q + r);
+    for (; i + TURN <= n; i += TURN)
+        for (int32_t k = 0; k < TURN; k += 4) input_gradient4(dy + i + k, x + i + k, dx + i + k, mean, p, q, r);
+    for (; i + 4 <= n; i += 4) input_gradient4(dy + i, x + i, dx + i, mean, p, q, r);
+    for (; i < n; i++) dx[i] = dy[i] * p - r - (x[i] - mean) * q;
 }
 
 /* dx = factor ((dy - dy_mean) - (x - mean) slope) */

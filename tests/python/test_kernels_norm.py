@@ -26,11 +26,11 @@ def draw(shape: tuple[int, ...], mean: float) -> list[np.ndarray]:
 @pytest.mark.parametrize(("rows", "n"), [(1, 1), (3, 5), (64, 128), (7, 1023), (2000, 64), (0, 4), (33, 768)])
 @pytest.mark.parametrize("mean", [0.0, 1000.0])
 @pytest.mark.parametrize("rms", [0, 1])
-@pytest.mark.parametrize("affine", [True, False])
-def test_layer_norm(engine: Engine, rows: int, n: int, mean: float, rms: int, affine: bool) -> None:
+@pytest.mark.parametrize("affine", ["", "scale", "bias", "scale bias"])
+def test_layer_norm(engine: Engine, rows: int, n: int, mean: float, rms: int, affine: str) -> None:
     x, dy = draw((rows, n), mean)
     rng = np.random.default_rng(1)
-    scale, bias = (rng.standard_normal(n).astype(np.float32) if affine else None for _ in range(2))
+    scale, bias = (rng.standard_normal(n).astype(np.float32) if name in affine else None for name in ("scale", "bias"))
     xd, g = x.astype(np.float64), dy.astype(np.float64)
     center = 0 if rms else xd.mean(axis=1, keepdims=True)
     inv = 1 / np.sqrt(((xd - center) ** 2).mean(axis=1, keepdims=True) + EPSILON)
@@ -56,21 +56,15 @@ def test_layer_norm(engine: Engine, rows: int, n: int, mean: float, rms: int, af
     np.testing.assert_allclose(result["inv_std"], inv[:, 0], rtol=1e-5)
     d = g * (1 if scale is None else scale)
     dx = inv * (d - (0 if rms else d.mean(axis=1, keepdims=True)) - xh * (d * xh).mean(axis=1, keepdims=True))
-    gradients = run_kernel(
-        engine,
-        "layer_norm_grad_f32",
-        dy=dy,
-        x=x,
-        scale=scale,
-        mean=None if rms else result["mean"],
-        inv_std=result["inv_std"],
-        dx=zeros(x),
-        dscale=np.zeros(n, np.float32),
-        dbias=np.zeros(n, np.float32),
-        rows=rows,
-        n=n,
-        rms=rms,
-    )
+    operands = dict(dy=dy, x=x, scale=scale, mean=None if rms else result["mean"], inv_std=result["inv_std"])
+    parameters = dict(dscale=np.zeros(n, np.float32), dbias=np.zeros(n, np.float32))
+    dims = dict(rows=rows, n=n, rms=rms)
+    gradients = run_kernel(engine, "layer_norm_grad_f32", dx=zeros(x), **operands, **parameters, **dims)
+    alone = run_kernel(engine, "layer_norm_grad_f32", dx=None, **operands, **parameters, **dims)
+    alone |= run_kernel(engine, "layer_norm_grad_f32", dx=zeros(x), **operands, dscale=None, dbias=None, **dims)
+    np.testing.assert_array_equal(alone["dx"], gradients["dx"])
+    for name in parameters:
+        close(alone[name], gradients[name].astype(np.float64), 3e-5)
     if n > 1:
         close(gradients["dx"], dx, 3e-5 + 2.0**-22 * mean)
     close(gradients["dscale"], (g * xh).sum(axis=0), 3e-5 + 2.0**-22 * mean)

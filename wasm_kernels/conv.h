@@ -54,17 +54,24 @@ conv_layout layout_box(const conv_reach reach[3], int32_t rows, int32_t cols);
 /* Floats that a box needs, without overflow. */
 double box_floats(const conv_reach reach[3], int32_t channels, int32_t rows, int32_t cols);
 
-/* out[i] = line[i * step] for lo <= i < hi. The last vector overlaps the one before. */
+/* Four elements of a line, from each step-th of 1 or 2. */
+TW_INLINE f32x4 load_every(const float *line, const int32_t step) {
+    return step == 1 ? load4(line) : wasm_i32x4_shuffle(load4(line), load4(line + 3), 0, 2, 5, 7);
+}
+
+/* out[i] = line[i * step] for lo <= i < hi. The last vector may overlap the one before. */
 TW_INLINE void copy_line(const float *line, const int32_t step, float *out, int32_t lo, int32_t hi) {
     int32_t i = lo;
     if (step <= 2 && hi - lo >= 4) {
-        for (; i < hi; i += 4) {
-            int32_t at = min_i32(i, hi - 4);
-            const float *from = line + at * step;
-            store4(out + at, step == 1 ? load4(from) : wasm_i32x4_shuffle(load4(from), load4(from + 3), 0, 2, 5, 7));
+        for (; i + 8 <= hi; i += 8) {
+            store4(out + i, load_every(line + i * step, step));
+            store4(out + i + 4, load_every(line + (i + 4) * step, step));
         }
+        if (i + 4 < hi) store4(out + i, load_every(line + i * step, step));
+        if (i < hi) store4(out + hi - 4, load_every(line + (hi - 4) * step, step));
+    } else {
+        for (; i < hi; i++) out[i] = line[i * step];
     }
-    for (; i < hi; i++) out[i] = line[i * step];
 }
 
 /* db[m] (+)= sum over images and positions of dy[n, m, volume]. */

@@ -602,26 +602,32 @@ typedef struct {
     float *out;
 } weight_order;
 
-/* Weights [class][group][c][m][taps of the class] for one input channel of all. */
-static void order_weights(const void *args, int32_t channel) {
+/* Channels that a chunk orders: enough to pay for finding the classes. */
+enum { ORDERED_CHANNELS = 16 };
+
+/* Weights [class][group][c][m][taps of the class] for some input channels of all. */
+static void order_weights(const void *args, int32_t chunk) {
     const weight_order *order = args;
     const conv_pass *p = order->pass;
-    int32_t cg = p->out_channels, mg = p->in_channels;
+    int32_t cg = p->out_channels, mg = p->in_channels, kernel = p->kernel[0] * p->kernel[1] * p->kernel[2];
+    int32_t channels = p->groups * cg, end = min_i32(channels, (chunk + 1) * ORDERED_CHANNELS);
     float *class_out = order->out;
     for (int32_t i = 0; i < n_classes(p); i++) {
         conv_axis axis[3];
         class_axes(p, i, axis);
         const conv_axis *az = &axis[0], *ay = &axis[1], *ax = &axis[2];
-        float *out = class_out + channel * mg * n_taps(axis);
-        for (int32_t m = channel / cg * mg, end = m + mg; m < end; m++) {
-            const float *w = order->w + (m * cg + channel % cg) * p->kernel[0] * p->kernel[1] * p->kernel[2];
-            for (int32_t t = 0; t < n_taps(axis); t++) {
-                int32_t z = t / (ay->taps * ax->taps), y = t / ax->taps % ay->taps, x = t % ax->taps;
-                int32_t line = (az->w_first + z * az->w_step) * p->kernel[1] + ay->w_first + y * ay->w_step;
-                *out++ = w[line * p->kernel[2] + ax->w_first + x * ax->w_step];
+        int32_t taps = n_taps(axis);
+        for (int32_t t = 0; t < taps; t++) {
+            int32_t z = t / (ay->taps * ax->taps), y = t / ax->taps % ay->taps, x = t % ax->taps;
+            int32_t line = (az->w_first + z * az->w_step) * p->kernel[1] + ay->w_first + y * ay->w_step;
+            const float *tap = order->w + line * p->kernel[2] + ax->w_first + x * ax->w_step;
+            for (int32_t c = chunk * ORDERED_CHANNELS; c < end; c++) {
+                const float *w = tap + (c / cg * mg * cg + c % cg) * kernel;
+                float *out = class_out + c * mg * taps + t;
+                for (int32_t m = 0; m < mg; m++) out[m * taps] = w[m * cg * kernel];
             }
         }
-        class_out += p->groups * cg * mg * n_taps(axis);
+        class_out += channels * mg * taps;
     }
 }
 
@@ -646,7 +652,7 @@ int32_t kernel_conv_data_gradient_f32(const conv_data_gradient_f32_args *a) {
         p.axis[i] = gradient_axis(0, a->size[i], a->out[i], a->kernel[i], a->stride[i], a->dilation[i], a->pad[i]);
     }
     weight_order order = {&p, a->w, a->ordered};
-    parallel_for(order_weights, &order, a->c);
+    parallel_for(order_weights, &order, ceil_div(a->c, ORDERED_CHANNELS));
     if (n_classes(&p) == 1) {
         p.gradient = false;
         merge_pointwise_axes(p.axis);

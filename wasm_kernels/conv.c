@@ -57,6 +57,9 @@ double box_floats(const conv_reach reach[3], int32_t channels, int32_t rows, int
 
 static void zero_floats(float *out, int32_t n) {
     int32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        UNROLL for (int32_t j = 0; j < 16; j += 4) store4(out + i + j, splat(0));
+    }
     for (; i + 4 <= n; i += 4) store4(out + i, splat(0));
     for (; i < n; i++) out[i] = 0;
 }
@@ -155,7 +158,7 @@ typedef struct {
     int32_t classes[3];                           /* numbers of residues */
     int32_t kernel[3], stride[3], dilation[3], pad[3];
     bool gradient, accumulate, relu;
-    bool sparse; /* classes without taps are zeros, which a chunk writes before it begins */
+    bool sparse; /* single pixels back through a stride: the sums of one class, zeros between them */
     conv_axis axis[3]; /* of the first class, which has the most outputs */
     conv_reach reach[3];
     int32_t rows, row_blocks, cols, col_blocks, channels, m_blocks, max_taps;
@@ -167,7 +170,6 @@ typedef struct {
     int32_t channel_stride, step;
     const float *bias; /* null unless this is the last block of channels */
     bool add, relu;
-    bool spread; /* every second column is written, zeros between them may be */
 } strip_out;
 
 static void store_lanes(float *y, int32_t step, int32_t lanes, f32x4 v, bool add, bool relu) {
@@ -179,11 +181,8 @@ static void store_lanes(float *y, int32_t step, int32_t lanes, f32x4 v, bool add
     }
 }
 
-TW_INLINE void store_strip(float *y, int32_t step, int32_t lanes, f32x4 v, bool add, bool relu, bool spread) {
-    if (spread && lanes == 4) {
-        store4(y, wasm_i32x4_shuffle(v, splat(0), 0, 4, 1, 4));
-        store4(y + 4, wasm_i32x4_shuffle(v, splat(0), 2, 4, 3, 4));
-    } else if (lanes < 4 || (step != 1 && (add || relu))) {
+TW_INLINE void store_strip(float *y, int32_t step, int32_t lanes, f32x4 v, bool add, bool relu) {
+    if (lanes < 4 || (step != 1 && (add || relu))) {
         store_lanes(y, step, lanes, v, add, relu);
     } else if (step != 1) {
         wasm_v128_store32_lane(y, v, 0);
@@ -247,8 +246,7 @@ TW_INLINE void conv_tile(const int32_t rows, const int32_t strips, int32_t k, co
     conv_sum(rows, strips, false, k, w, w_row, offsets, source, o->bias, acc);
     UNROLL for (int32_t i = 0; i < rows; i++) {
         UNROLL for (int32_t j = 0; j < strips; j++) {
-            store_strip(o->y + i * o->channel_stride + at[j], o->step, lanes[j], acc[i][j], o->add, o->relu,
-                        o->spread);
+            store_strip(o->y + i * o->channel_stride + at[j], o->step, lanes[j], acc[i][j], o->add, o->relu);
         }
     }
 }
@@ -363,6 +361,13 @@ static void join_classes(conv_pass *p) {
     p->max_taps = taps[0] * taps[1] * taps[2];
 }
 
+/* Lines that windows of single pixels read follow each other, so that strips need not end with them. */
+static void close_lines(conv_layout *l, int32_t cols) {
+    l->line = l->row_stride = l->out_stride = cols;
+    l->slice_stride = l->rows * cols;
+    l->channel_stride = l->slices * l->slice_stride;
+}
+
 /* ---- a chunk: one box of outputs and a range of its channels ---- */
 
 /* All strips of the box for output channels [m, m + rows). */
@@ -371,6 +376,10 @@ static void run_strips(const conv_axis axis[3], const conv_box *box, const conv_
     const float *base[2];
     int32_t at[2], lanes[2], held = 0, first_row = axis[1].out_first + box->row0 * axis[1].out_step;
     int32_t cols = min_i32(box->cols, axis[2].count - box->col0), n_rows = min_i32(box->rows, axis[1].count - box->row0);
+    if (l->out_stride == cols && cols == axis[2].out && axis[1].out_step == 1 && axis[2].out_step == 1) {
+        cols *= n_rows;
+        n_rows = 1;
+    }
     for (int32_t r = 0; r < n_rows; r++) {
         int32_t row_at = (first_row + r * axis[1].out_step) * axis[2].out + axis[2].out_first + box->col0 * axis[2].out_step;
         const float *line = sources + r * l->out_stride;
@@ -412,38 +421,73 @@ static int32_t volume(const conv_pass *p, bool out) {
     return v;
 }
 
+/* out[first + i * step] = line[i] for i < count, zeros elsewhere below n. */
+static void spread_line(const float *line, int32_t count, int32_t first, int32_t step, float *out, int32_t n) {
+    int32_t i = 0, pairs = step == 2 && first == 0 ? min_i32(count, n / 2) : 0;
+    for (; i + 4 <= pairs; i += 4) {
+        f32x4 v = load4(line + i);
+        store4(out + 2 * i, wasm_i32x4_shuffle(v, splat(0), 0, 4, 1, 4));
+        store4(out + 2 * i + 4, wasm_i32x4_shuffle(v, splat(0), 2, 4, 3, 4));
+    }
+    zero_floats(out + i * step, n - i * step);
+    for (; i < count; i++) out[first + i * step] = line[i];
+}
+
+/* The lines of the box of `channels` planes y: those of the class that has taps from `sums`, zeros between them. */
+static void spread_box(const conv_axis axis[3], const conv_box *box, const float *sums, int32_t channels, float *y) {
+    const conv_axis *down = &axis[1], *across = &axis[2];
+    int32_t step = down->out_step, top = box->row0 * step, end = min_i32(down->out, top + box->rows * step);
+    for (int32_t i = 0; i < channels; i++, y += down->out * across->out, sums += box->rows * across->count) {
+        for (int32_t row = top; row < end; row++) {
+            float *line = y + row * across->out;
+            int32_t from = row - down->out_first, r = from / step;
+            if (from % step || r >= down->count) {
+                zero_floats(line, across->out);
+            } else {
+                const float *sum = sums + (r - box->row0) * across->count;
+                spread_line(sum, across->count, across->out_first, across->out_step, line, across->out);
+            }
+        }
+    }
+}
+
 /* The outputs of one class in the box; `w` holds the weights of the class for all output channels of all groups. */
 static void run_class(const conv_pass *p, const conv_axis axis[3], const conv_box *box, const conv_layout *l,
-                      const int32_t *offsets, const float *sources, const float *w, int32_t m_block) {
+                      const int32_t *offsets, const float *sources, const float *w, int32_t m_block, float *sums) {
     bool last = box->channel0 + box->channels == p->in_channels;
     row_split split = split_rows(p->out_channels);
     int32_t taps = n_taps(axis);
     int32_t first = m_block * split.count / p->m_blocks, end = (m_block + 1) * split.count / p->m_blocks;
     int32_t depth = (axis[0].out_first + box->depth * axis[0].out_step) * axis[1].out * axis[2].out;
-    strip_out o = {0, volume(p, true), axis[2].out_step, 0, p->accumulate || box->channel0 > 0, p->relu && last, false};
-    o.spread = p->sparse && !o.add && axis[2].out_step == 2 && axis[2].out % 2 == 0 && p->kernel[2] == 1;
+    strip_out o = {0, volume(p, true), axis[2].out_step, 0, p->accumulate || box->channel0 > 0, p->relu && last};
+    conv_axis close[3] = {axis[0], axis[1], axis[2]}; /* lines of sums in the workspace follow each other */
+    close[1].out_first = -box->row0, close[2].out_first = 0;
+    close[1].out_step = close[2].out_step = 1;
+    close[2].out = axis[2].count;
     for (int32_t i = first; i < end; i++) {
         int32_t m = split_start(&split, i), rows = split_height(&split, i);
         int32_t channel = box->group * p->out_channels + m;
         o.y = p->y + (box->n * p->groups * p->out_channels + channel) * o.channel_stride + depth;
         o.bias = p->bias && last ? p->bias + channel : 0;
         const float *lines = w + (channel * p->in_channels + box->channel0) * taps;
-        run_strips(axis, box, l, offsets, sources, box->channels * taps, lines, p->in_channels * taps, rows, &o);
+        if (p->sparse) {
+            strip_out closed = {.y = sums, .channel_stride = box->rows * axis[2].count, .step = 1};
+            run_strips(close, box, l, offsets, sources, box->channels, lines, p->in_channels, rows, &closed);
+            spread_box(axis, box, sums, rows, o.y);
+        } else {
+            run_strips(axis, box, l, offsets, sources, box->channels * taps, lines, p->in_channels * taps, rows, &o);
+        }
     }
 }
 
-/* The lines of the box's outputs, of all classes. */
-static void zero_lines(const conv_pass *p, const conv_box *box, int32_t m_block) {
-    row_split split = split_rows(p->out_channels);
-    const conv_axis *y = &p->axis[1];
-    int32_t line = p->axis[2].out, end = min_i32(y->out, (box->row0 + box->rows) * p->stride[1]);
-    for (int32_t i = m_block * split.count / p->m_blocks; i < (m_block + 1) * split.count / p->m_blocks; i++) {
-        int32_t m = split_start(&split, i), channel = (box->n * p->groups + box->group) * p->out_channels + m;
-        for (int32_t k = 0; k < split_height(&split, i); k++) {
-            float *plane = p->y + (channel + k) * volume(p, true);
-            tw_zero(plane + box->row0 * p->stride[1] * line, 4 * (size_t)((end - box->row0 * p->stride[1]) * line));
-        }
+/* Whether the sources of the box lie as the workspace would hold them, in whole strips. */
+static bool lies_closed(const conv_pass *p, const conv_box *box) {
+    for (int32_t i = 0; i < 3; i++) {
+        const conv_reach *r = &p->reach[i];
+        if (r->span || r->min || r->step != 1 || p->axis[i].count > r->source) return false;
     }
+    bool lines = box->rows == 1 || box->cols == p->reach[2].source;
+    return lines && p->reach[0].source == 1 && box->rows * box->cols % 4 == 0;
 }
 
 static void conv_chunk(const void *args, int32_t chunk) {
@@ -451,20 +495,25 @@ static void conv_chunk(const void *args, int32_t chunk) {
     int32_t m_block;
     conv_box box = chunk_box(p, chunk, &m_block);
     conv_layout l = layout_box(p->reach, box.rows, box.cols);
+    if (p->reach[1].span == 0 && p->reach[2].span == 0) close_lines(&l, box.cols);
+    bool in_place = lies_closed(p, &box);
+    if (in_place) l.channel_stride = volume(p, false);
     int32_t *offsets = (int32_t *)thread_scratch();
     float *sources = thread_scratch() + p->channels * p->max_taps;
+    float *sums = sources + (in_place ? 0 : p->channels * l.channel_stride);
     const float *x = p->x + (box.n * p->groups + box.group) * p->in_channels * volume(p, false);
-    if (p->sparse && !p->accumulate) zero_lines(p, &box, m_block);
     do {
         box.channels = min_i32(p->channels, p->in_channels - box.channel0);
-        gather_box(&l, &box, x, sources);
+        const float *from = sources;
+        if (in_place) from = x + box.channel0 * l.channel_stride + box.row0 * box.cols + box.col0;
+        else gather_box(&l, &box, x, sources);
         const float *w = p->w;
         for (int32_t i = 0; i < n_classes(p); i++) {
             conv_axis axis[3];
             class_axes(p, i, axis);
             if (p->sparse && !n_taps(axis)) continue;
             tap_offsets(axis, &l, box.channels, offsets);
-            if (box.depth < axis[0].count) run_class(p, axis, &box, &l, offsets, sources, w, m_block);
+            if (box.depth < axis[0].count) run_class(p, axis, &box, &l, offsets, from, w, m_block, sums);
             w += p->groups * p->out_channels * p->in_channels * n_taps(axis);
         }
         box.channel0 += box.channels;
@@ -551,11 +600,18 @@ static bool choose_boxes(conv_pass *p) {
     return true;
 }
 
+static bool is_sparse(const conv_pass *p) {
+    bool pixels = p->gradient && p->kernel[0] * p->kernel[1] * p->kernel[2] == 1 && p->axis[0].out == 1;
+    bool plain = !p->bias && !p->relu && !p->accumulate;
+    return pixels && plain && p->col_blocks == 1 && p->channels == p->in_channels &&
+           chunk_floats(p) + TILE_ROWS * (double)p->rows * p->cols <= LIMIT_FLOATS;
+}
+
 static void run_pass(conv_pass *p) {
     if (p->n == 0 || p->groups * p->out_channels == 0) return;
     join_classes(p);
     if (choose_boxes(p)) {
-        p->sparse = p->gradient && !p->bias && !p->relu && p->classes[0] == 1 && p->axis[0].out == 1 && p->col_blocks == 1;
+        p->sparse = is_sparse(p);
         parallel_for(conv_chunk, p, p->n * p->groups * p->axis[0].count * p->row_blocks * p->col_blocks * p->m_blocks);
     } else {
         parallel_for(conv_plane, p, p->n * p->groups * p->out_channels);

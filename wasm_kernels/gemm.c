@@ -6,8 +6,8 @@
 
 enum { ACTIVATION_NONE = 0, ACTIVATION_RELU = 1 };
 
-/* Depth of a block and rows of A used at a time; the depth where steps of a row are apart, floats of packed rows. */
-enum { GEMM_KC = 512, GEMM_MC = 384, COLUMNS_KC = 256, PACKED_FLOATS = 64 << 10 };
+/* Depth of a block and rows of A used at a time; the depth where steps of a row are apart, and floats of packed rows. */
+enum { GEMM_KC = 512, GEMM_MC = 384, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
 
 /* c(m,n) = activation(alpha * sum_k a(m,k) b(k,n) + beta * bias(m,n) + (accumulate ? c(m,n) : 0)); strides in floats. */
 typedef struct {
@@ -93,17 +93,17 @@ static void pack_panels(float *out, const float *src, int32_t panels, int32_t li
     }
 }
 
-/* out[k][rows] from a block of rows of a. Eight are copied at a time, the next step then writes over those past `rows`. */
+/* out[k][rows] from a block of fewer than eight rows of a. Eight elements are copied at a time, of which the next step writes
+   over those that are too many. */
 static void pack_block(float *out, const float *src, int32_t rows, int32_t a_row, int32_t a_col, int32_t k) {
-    int32_t p = 0;
-    if (a_row == 1 && a_col >= TILE_COLS) {
-        for (; p + 1 < k; p++, src += a_col, out += rows) {
+    if (a_row == 1 && a_col >= 8) {
+        for (; rows * k >= 8; k--, src += a_col, out += rows) {
             f32x4 x = load4(src), y = load4(src + 4);
             store4(out, x);
             store4(out + 4, y);
         }
     }
-    pack_any(out, rows, src, rows, a_row, a_col, k - p);
+    pack_any(out, rows, src, rows, a_row, a_col, k);
 }
 
 /* ---- tiles ---- */
@@ -287,11 +287,12 @@ static const tiles_fn tiles_of[TILE_ROWS][2][3] = {
 
 /* ---- blocking ---- */
 
-/* Rows up to which packing b costs more than it gives, and the floats up to which b stays in the second-level cache then. */
-enum { B_IN_PLACE_ROWS = 72, B_IN_PLACE_FLOATS = 32 << 10 };
+/* Rows of a and their elements up to which packing b costs more than it gives, and the floats up to which b stays in the
+   second-level cache then. */
+enum { B_IN_PLACE_ROWS = 72, B_IN_PLACE_ELEMENTS = 9 << 10, B_IN_PLACE_FLOATS = 32 << 10 };
 
-/* Rows of a that are next to each other up to which packing them costs more than it gives. */
-enum { A_IN_PLACE_ROWS = 160 };
+/* Distance of a's steps up to which packing its rows, which are next to each other, costs more than it gives. */
+enum { A_IN_PLACE_STEP = 160 };
 
 /* Floats of neighbouring panels that stay in the first-level cache while rows of a go by: two panels at least. */
 enum { NEIGHBOUR_FLOATS = 4096 };
@@ -299,18 +300,19 @@ enum { NEIGHBOUR_FLOATS = 4096 };
 /* The thread's workspace: packed panels, one tile, packed rows. */
 enum { PANEL_FLOATS = 2 * GEMM_KC * TILE_COLS, TILE_FLOATS = 64 };
 _Static_assert(NEIGHBOUR_FLOATS <= PANEL_FLOATS, "packed panels");
-_Static_assert((PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS + TILE_COLS) * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
+_Static_assert((PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS) * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
 
 static bool packs_rows(const gemm_problem *p) {
-    return p->a_col != 1 && (p->a_row != 1 || p->a_col > A_IN_PLACE_ROWS);
+    return p->a_col != 1 && (p->a_row != 1 || p->a_col > A_IN_PLACE_STEP);
 }
 
 /* Panels [first, end) of one block: r's depth, from k0 on, of the rows of a that block..end_block are. */
 static void compute_panels(const gemm_problem *p, tile_run *r, const float *a, bool packed, int32_t k0,
                            const row_split *split, int32_t block, int32_t end_block, int32_t first, int32_t end) {
     const int32_t row = split_start(split, block), most = max_i32(2, NEIGHBOUR_FLOATS / (TILE_COLS * r->k));
-    const bool few_rows = split_start(split, end_block) - row <= B_IN_PLACE_ROWS;
-    const bool in_place = p->b_col == 1 && few_rows && (double)p->b_row * r->k <= B_IN_PLACE_FLOATS;
+    const int32_t rows = split_start(split, end_block) - row;
+    const bool few = rows <= B_IN_PLACE_ROWS && rows * r->k <= B_IN_PLACE_ELEMENTS;
+    const bool in_place = p->b_col == 1 && few && (double)p->b_row * r->k <= B_IN_PLACE_FLOATS;
     for (int32_t j = first; j < end; j += r->panels) {
         r->col = j * TILE_COLS;
         r->cols = min_i32(TILE_COLS, p->n - r->col);
@@ -339,7 +341,7 @@ static void compute_panels(const gemm_problem *p, tile_run *r, const float *a, b
 static void compute_tiles(const gemm_problem *p, const row_split *split, int32_t first, int32_t end, int32_t first_panel,
                           int32_t end_panel) {
     const bool packs = packs_rows(p);
-    const int32_t kc = ceil_div(p->k, ceil_div(p->k, p->a_col == 1 ? GEMM_KC : COLUMNS_KC));
+    const int32_t kc = ceil_div(p->k, ceil_div(p->k, packs ? PACKED_KC : p->a_col == 1 ? GEMM_KC : COLUMNS_KC));
     const int32_t most = (packs ? PACKED_FLOATS / kc : GEMM_MC) / TILE_ROWS;
     const int32_t blocks = ceil_div(end - first, ceil_div(end - first, most));
     float *spare = thread_scratch() + PANEL_FLOATS, *rows = spare + TILE_FLOATS;
@@ -531,10 +533,10 @@ static gemm_problem exchanged(const gemm_problem *p) {
 }
 
 /* Cycles: a tile multiplies eight columns by a row a cycle, also where it has fewer columns. Measured a float: 0.3 to pack
-   rows of a, 0.5 to transpose a panel of b, 0.2 to copy one. */
+   rows of a or to read them apart, 0.5 to transpose a panel of b, 0.2 to copy one. */
 static double tile_cost(const gemm_problem *p) {
     double m = p->m, n = p->n, k = p->k;
-    return m * ceil_div(p->n, TILE_COLS) * k + (packs_rows(p) ? 0.3 * m * k : 0) + (p->b_col == 1 ? 0.2 : 0.5) * n * k;
+    return m * ceil_div(p->n, TILE_COLS) * k + (p->a_col == 1 ? 0 : 0.3 * m * k) + (p->b_col == 1 ? 0.2 : 0.5) * n * k;
 }
 
 /* Cycles of dot products, of which each tile ends in 35. */

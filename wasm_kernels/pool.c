@@ -52,6 +52,16 @@ static output_range whole_windows(const pool_axis *a) {
     return r;
 }
 
+/* Whether windows are 2x2 without padding or overlap, in rows of at least one vector. */
+static bool has_squares(const pool_axis axis[3]) {
+    for (int32_t i = 0; i < 3; i++) {
+        const pool_axis *a = &axis[i];
+        int32_t k = i ? 2 : 1;
+        if (a->kernel != k || a->stride != k || a->dilation != 1 || a->pad || a->out > a->size / k) return false;
+    }
+    return axis[2].out >= 4;
+}
+
 /* x[0], x[stride], x[2 * stride], x[3 * stride]; reads nothing beyond the last. */
 TW_INLINE f32x4 load_strided(const float *x, const int32_t stride) {
     if (stride == 1) return load4(x);
@@ -148,16 +158,6 @@ TW_INLINE void max_squares(const float *x, int32_t width, v128_t lanes, int32_t 
     store_maxima(select4(below, low, top), where, out, indices);
 }
 
-/* Whether windows are 2x2 without padding or overlap, in rows of at least one vector. */
-static bool has_squares(const max_pass *p) {
-    for (int32_t i = 0; i < 3; i++) {
-        const pool_axis *a = &p->axis[i];
-        int32_t k = i ? 2 : 1;
-        if (a->kernel != k || a->stride != k || a->dilation != 1 || a->pad || a->out > a->size / k) return false;
-    }
-    return p->axis[2].out >= 4;
-}
-
 static void max_plane_of_squares(const max_pass *p, const float *x, float *y, int64_t *indices, int32_t base) {
     v128_t lanes = held4(wasm_i32x4_make(0, 2, 4, 6));
     int32_t width = p->axis[2].size, out = p->axis[2].out, row = 0;
@@ -226,7 +226,7 @@ int32_t kernel_max_pool_f32(const max_pool_f32_args *a) {
     p.size = a->size[0] * a->size[1] * a->size[2];
     p.out = a->out[0] * a->out[1] * a->out[2];
     p.per_chunk = planes_per_chunk(p.size);
-    p.squares = has_squares(&p);
+    p.squares = has_squares(p.axis);
     parallel_for(max_chunk, &p, chunk_count(a->planes, p.per_chunk));
     return TW_OK;
 }
@@ -276,6 +276,7 @@ typedef struct {
     const int32_t *pad_end;
     int32_t size, out, planes, per_chunk;
     bool include_pad;
+    bool global, squares;
     const float *in;
     float *result;
 } average_pass;
@@ -312,15 +313,15 @@ static float window_sum(const average_pass *p, const float *x, tap_range z, tap_
 }
 
 /* Sums of four neighbouring windows that are whole along the row. */
-TW_INLINE f32x4 window_sums(const average_pass *p, const int32_t stride, const float *x, tap_range z, tap_range y,
-                            int32_t column) {
+TW_INLINE f32x4 window_sums(const average_pass *p, const int32_t kernel, const int32_t stride, const float *x, tap_range z,
+                            tap_range y, int32_t column) {
     const pool_axis *az = &p->axis[0], *ay = &p->axis[1], *ax = &p->axis[2];
     f32x4 sum = splat(0);
     for (int32_t tz = z.lo; tz < z.hi; tz++) {
         for (int32_t ty = y.lo; ty < y.hi; ty++) {
             int32_t at = ((z.start + tz * az->dilation) * ay->size + y.start + ty * ay->dilation) * ax->size +
                          column * stride - ax->pad;
-            for (int32_t tx = 0; tx < ax->kernel; tx++, at += ax->dilation) sum = add4(sum, load_strided(x + at, stride));
+            for (int32_t tx = 0; tx < kernel; tx++, at += ax->dilation) sum = add4(sum, load_strided(x + at, stride));
         }
     }
     return sum;
@@ -331,15 +332,17 @@ TW_INLINE float at_least_one(float count) { return count < 1 ? 1 : count; }
 /* One row of means; `count` positions count along the other axes. */
 static void average_row(const average_pass *p, const float *x, tap_range z, tap_range r, float count, float *y) {
     const pool_axis *ax = &p->axis[2];
-    int32_t lo = p->whole.lo, hi = p->whole.hi;
+    int32_t lo = p->whole.lo, hi = p->whole.hi, k = ax->kernel, s = ax->stride;
     f32x4 divisor = splat(at_least_one(count * (float)ax->kernel));
     if (hi - lo < 4) lo = hi = 0;
     for (int32_t i = lo; i < hi; i += 4) {
         int32_t column = min_i32(i, hi - 4);
         f32x4 sum;
-        if (ax->stride == 1) sum = window_sums(p, 1, x, z, r, column);
-        else if (ax->stride == 2) sum = window_sums(p, 2, x, z, r, column);
-        else sum = window_sums(p, ax->stride, x, z, r, column);
+        if (k == 3 && s == 1) sum = window_sums(p, 3, 1, x, z, r, column);
+        else if (k == 3 && s == 2) sum = window_sums(p, 3, 2, x, z, r, column);
+        else if (s == 1) sum = window_sums(p, k, 1, x, z, r, column);
+        else if (s == 2) sum = window_sums(p, k, 2, x, z, r, column);
+        else sum = window_sums(p, k, s, x, z, r, column);
         store4(y + column, div4(sum, divisor));
     }
     for (int32_t column = 0; column < ax->out; column++) {
@@ -369,18 +372,53 @@ static void spread_row(const average_pass *p, const float *dy, tap_range z, tap_
     float shares[SHARES], whole = at_least_one(count * (float)ax->kernel);
     for (int32_t column0 = 0; column0 < ax->out; column0 += SHARES) {
         int32_t n = min_i32(SHARES, ax->out - column0);
+        int32_t lo = max_i32(0, min_i32(n, p->whole.lo - column0)), hi = max_i32(lo, min_i32(n, p->whole.hi - column0));
+        for (int32_t i = lo; i < hi; i++) shares[i] = dy[column0 + i] / whole;
         for (int32_t i = 0; i < n; i++) {
+            if (i == lo) i = hi;
+            if (i >= n) break;
             int32_t column = column0 + i;
-            bool is_whole = column >= p->whole.lo && column < p->whole.hi;
-            float divisor = whole;
-            if (!is_whole) divisor = at_least_one(count * (float)counted(p, 2, column, taps_inside(ax, column, 0, ax->size)));
-            shares[i] = dy[column] / divisor;
+            float positions = (float)counted(p, 2, column, taps_inside(ax, column, 0, ax->size));
+            shares[i] = dy[column] / at_least_one(count * positions);
         }
         for (int32_t tz = z.lo; tz < z.hi; tz++) {
             for (int32_t ty = r.lo; ty < r.hi; ty++) {
                 int32_t row = (z.start + tz * az->dilation) * ay->size + r.start + ty * ay->dilation;
                 for (int32_t tx = 0; tx < ax->kernel; tx++) spread_tap(ax, column0, n, tx, shares, dx + row * ax->size);
             }
+        }
+    }
+}
+
+/* Means of 2x2 squares of x into y, or quarters of dy into the squares of dx. */
+TW_INLINE void average_squares(const average_pass *p, const float *in, float *result, const bool gradient) {
+    int32_t width = p->axis[2].size, n = p->axis[2].out;
+    int64_t below = (p->axis[1].size - 2 * (int64_t)p->axis[1].out) * width;
+    const float *x = in;
+    float *dx = result;
+    for (int32_t oz = 0; oz < p->axis[0].out; oz++, x += below, dx += below) {
+        for (int32_t oy = 0; oy < p->axis[1].out; oy++, x += 2 * width, dx += 2 * width) {
+            for (int32_t i = 0; i < n; i += 4) {
+                /* The last vector overlaps the one before. */
+                int32_t column = min_i32(i, n - 4), at = 2 * column;
+                if (gradient) {
+                    f32x4 share = mul4(load4(in + column), splat(0.25f));
+                    f32x4 left = wasm_i32x4_shuffle(share, share, 0, 0, 1, 1);
+                    f32x4 right = wasm_i32x4_shuffle(share, share, 2, 2, 3, 3);
+                    store4(dx + at, left);
+                    store4(dx + at + 4, right);
+                    store4(dx + at + width, left);
+                    store4(dx + at + width + 4, right);
+                } else {
+                    f32x4 a = load4(x + at), b = load4(x + at + 4), c = load4(x + at + width), d = load4(x + at + width + 4);
+                    f32x4 sum = add4(wasm_i32x4_shuffle(a, b, 0, 2, 4, 6), wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
+                    sum = add4(sum, wasm_i32x4_shuffle(c, d, 0, 2, 4, 6));
+                    sum = add4(sum, wasm_i32x4_shuffle(c, d, 1, 3, 5, 7));
+                    store4(result + column, mul4(sum, splat(0.25f)));
+                }
+            }
+            if (gradient) in += n;
+            else result += n;
         }
     }
 }
@@ -411,33 +449,39 @@ static bool is_global(const average_pass *p) {
 
 static void average_chunk(const void *args, int32_t chunk) {
     const average_pass *p = args;
-    bool global = is_global(p);
     int32_t end = (int32_t)min_i64(p->planes, ((int64_t)chunk + 1) * p->per_chunk);
     for (int32_t plane = chunk * p->per_chunk; plane < end; plane++) {
         const float *x = p->in + plane * p->size;
         float *y = p->result + plane * p->out;
-        if (global) *y = plane_sum(x, p->size) / (float)p->size;
+        if (p->global) *y = plane_sum(x, p->size) / (float)p->size;
+        else if (p->squares) average_squares(p, x, y, false);
         else average_plane(p, x, y, false);
     }
 }
 
 static void average_gradient_chunk(const void *args, int32_t chunk) {
     const average_pass *p = args;
-    bool global = is_global(p);
     int32_t end = (int32_t)min_i64(p->planes, ((int64_t)chunk + 1) * p->per_chunk);
     for (int32_t plane = chunk * p->per_chunk; plane < end; plane++) {
         const float *dy = p->in + plane * p->out;
         float *dx = p->result + plane * p->size;
-        if (global) {
+        if (p->global) {
             float share = *dy / (float)p->size;
             int32_t i = 0;
             for (; i + 4 <= p->size; i += 4) store4(dx + i, splat(share));
             for (; i < p->size; i++) dx[i] = share;
         } else {
             tw_zero(dx, 4 * (size_t)p->size);
-            average_plane(p, dy, dx, true);
+            if (p->squares) average_squares(p, dy, dx, true);
+            else average_plane(p, dy, dx, true);
         }
     }
+}
+
+static void prepare_average(average_pass *p) {
+    p->whole = whole_windows(&p->axis[2]);
+    p->global = is_global(p);
+    p->squares = has_squares(p->axis);
 }
 
 /* The two kernels have the same fields after their two operands. */
@@ -454,7 +498,7 @@ static void average_gradient_chunk(const void *args, int32_t chunk) {
 int32_t kernel_average_pool_f32(const average_pool_f32_args *a) {
     average_pass p = AVERAGE_PASS(a, .in = a->x, .result = a->y);
     load_axes(p.axis, a->size, a->kernel, a->out, a->stride, a->dilation, a->pad);
-    p.whole = whole_windows(&p.axis[2]);
+    prepare_average(&p);
     parallel_for(average_chunk, &p, chunk_count(a->planes, p.per_chunk));
     return TW_OK;
 }
@@ -462,7 +506,7 @@ int32_t kernel_average_pool_f32(const average_pool_f32_args *a) {
 int32_t kernel_average_pool_gradient_f32(const average_pool_gradient_f32_args *a) {
     average_pass p = AVERAGE_PASS(a, .in = a->dy, .result = a->dx);
     load_axes(p.axis, a->size, a->kernel, a->out, a->stride, a->dilation, a->pad);
-    p.whole = whole_windows(&p.axis[2]);
+    prepare_average(&p);
     parallel_for(average_gradient_chunk, &p, chunk_count(a->planes, p.per_chunk));
     return TW_OK;
 }

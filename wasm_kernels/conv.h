@@ -82,24 +82,30 @@ TW_INLINE int32_t place_of(const conv_layout *l, int32_t col) {
     return l->slots == 2 ? (col & 1) * l->line + (col >> 1) : col;
 }
 
-/* Every second element of a line to `even`, the others to `odd`. The last vectors overlap the ones before. */
+/* Four pairs of neighbours. */
+TW_INLINE void part_pairs(const float *line, float *even, float *odd) {
+    f32x4 a = load4(line), b = load4(line + 4);
+    store4(even, wasm_i32x4_shuffle(a, b, 0, 2, 4, 6));
+    store4(odd, wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
+}
+
+/* Every second element of a line to `even`, the others to `odd`. The last vectors may overlap the ones before. */
 TW_INLINE void copy_apart(const float *line, int32_t n, float *even, float *odd) {
     int32_t pairs = n >> 1, i = 0;
-    for (; i + 8 <= pairs; i += 8) {
-        const float *from = line + 2 * i;
-        f32x4 a = load4(from), b = load4(from + 4), c = load4(from + 8), d = load4(from + 12);
-        store4(even + i, wasm_i32x4_shuffle(a, b, 0, 2, 4, 6));
-        store4(even + i + 4, wasm_i32x4_shuffle(c, d, 0, 2, 4, 6));
-        store4(odd + i, wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
-        store4(odd + i + 4, wasm_i32x4_shuffle(c, d, 1, 3, 5, 7));
+    if (pairs >= 4) {
+        for (; i + 8 <= pairs; i += 8) {
+            const float *from = line + 2 * i;
+            f32x4 a = load4(from), b = load4(from + 4), c = load4(from + 8), d = load4(from + 12);
+            store4(even + i, wasm_i32x4_shuffle(a, b, 0, 2, 4, 6));
+            store4(even + i + 4, wasm_i32x4_shuffle(c, d, 0, 2, 4, 6));
+            store4(odd + i, wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
+            store4(odd + i + 4, wasm_i32x4_shuffle(c, d, 1, 3, 5, 7));
+        }
+        if (i + 4 < pairs) part_pairs(line + 2 * i, even + i, odd + i);
+        if (i < pairs) part_pairs(line + 2 * pairs - 8, even + pairs - 4, odd + pairs - 4);
+    } else {
+        for (; i < pairs; i++) even[i] = line[2 * i], odd[i] = line[2 * i + 1];
     }
-    for (; pairs >= 4 && i < pairs; i += 4) {
-        i = min_i32(i, pairs - 4);
-        f32x4 a = load4(line + 2 * i), b = load4(line + 2 * i + 4);
-        store4(even + i, wasm_i32x4_shuffle(a, b, 0, 2, 4, 6));
-        store4(odd + i, wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
-    }
-    for (; i < pairs; i++) even[i] = line[2 * i], odd[i] = line[2 * i + 1];
     if (n & 1) even[pairs] = line[n - 1];
 }
 

@@ -3,14 +3,15 @@
    whose transforms hold no large numbers: the error is about twice that of a direct sum. Vectors hold 4 channels.
 
    With stride 2 an axis splits by parity: y[o] = (g0 x[2o] + g2 x[2o+2]) + g1 x[2o+1]. The first two are a convolution of
-   stride 1 with two taps: three taps of which the first is zero, so that point 0 has no part. The third needs no transform,
-   and all its products share one weight. That makes 9 products an axis, 81 a tile instead of 144, with 6x6 different
-   weights. The gradient by the data has the same shape: its even outputs come from two taps, its odd ones from one. */
+   stride 1 with two taps, which takes four points and infinity; the third, with one tap, takes the four, and has one weight
+   at all of them. At these both meet in one product of twice the depth: 9 products an axis, 81 a tile instead of 144, with
+   6x6 different weights. In the gradient by the data even outputs come from two taps and odd ones from one, which needs no
+   transform: 9 products again, that do not meet. */
 #include "conv.h"
 #include "parallel.h"
 #include "tile.h"
 
-enum { TILE = 4, MAX_POINTS = 9, WEIGHTS = 6, WINOGRAD_POINTS = 36 };
+enum { TILE = 4, MAX_POINTS = 9, WEIGHTS = 6, SINGLE = WEIGHTS - 1, WINOGRAD_POINTS = 36 };
 /* Floats between the planes of one weight each: without them, planes of a power of two meet in one set of the cache. */
 enum { WINOGRAD_PADDING = 16 };
 /* Partial sums of the weight gradient; kernels.def sizes its scratch by these. */
@@ -19,6 +20,11 @@ enum { WINOGRAD_GROUPS = 8, WINOGRAD_PARTIAL_FLOATS = 1 << 20 };
    an odd output; gradients of the outputs of stride 1 and 2, for the gradient by the weights. */
 enum { PLAIN, STRIDED, BACK_EVEN, BACK_ODD, OUTPUT, STRIDED_OUTPUT };
 #define ROOT 1.41421356237309505f
+/* The points of stride 2 are +-NEAR, +-FAR and infinity, near where the products of two taps and of one are smallest: the
+   error is a third less than at those of stride 1. */
+#define NEAR 0.4375f
+#define FAR 1.375f
+#define SPREAD (2 * (FAR * FAR - NEAR * NEAR))
 
 TW_INLINE int32_t ceil4(int32_t n) { return (n + 3) & ~3; }
 TW_INLINE f32x4 scaled(float a, f32x4 x) { return mul4(splat(a), x); }
@@ -26,16 +32,25 @@ TW_INLINE f32x4 scaled_add(float a, f32x4 x, f32x4 y) { return madd(splat(a), x,
 
 /* ---- the transforms in one dimension ---- */
 
-/* Patch of the source: B'd. */
+/* Patch of the source at the points +-a and +-b, of as many taps as there are other points. */
+TW_INLINE void finite_transform(const float a, const float b, const f32x4 d[4], f32x4 v[4]) {
+    f32x4 even = scaled_add(-b * b, d[1], d[3]), odd = scaled_add(-a * b * b, d[0], scaled(a, d[2]));
+    f32x4 even2 = scaled_add(-a * a, d[1], d[3]), odd2 = scaled_add(-a * a * b, d[0], scaled(b, d[2]));
+    v[0] = add4(even, odd);
+    v[1] = sub4(even, odd);
+    v[2] = add4(even2, odd2);
+    v[3] = sub4(even2, odd2);
+}
+
+/* B'd, of three taps and of two. */
 TW_INLINE void patch_transform(const f32x4 d[6], f32x4 v[6]) {
-    f32x4 even = scaled_add(-2, d[2], d[4]), odd = scaled_add(-ROOT, d[1], scaled(ROOT / 2, d[3]));
-    f32x4 even2 = scaled_add(-0.5f, d[2], d[4]), odd2 = scaled_add(-ROOT / 2, d[1], scaled(ROOT, d[3]));
     v[0] = scaled_add(-2.5f, d[2], add4(d[0], d[4]));
-    v[1] = add4(even, odd);
-    v[2] = sub4(even, odd);
-    v[3] = add4(even2, odd2);
-    v[4] = sub4(even2, odd2);
+    finite_transform(ROOT / 2, ROOT, d + 1, v + 1);
     v[5] = scaled_add(-2.5f, d[3], add4(d[1], d[5]));
+}
+TW_INLINE void pair_transform(const f32x4 d[5], f32x4 v[5]) {
+    finite_transform(NEAR, FAR, d, v);
+    v[4] = scaled_add(-(NEAR * NEAR + FAR * FAR), d[2], scaled_add(NEAR * NEAR * FAR * FAR, d[0], d[4]));
 }
 
 /* Weights: Gg. */
@@ -60,7 +75,16 @@ TW_INLINE void output_transform(const f32x4 m[6], f32x4 y[TILE]) {
     y[3] = scaled_add(ROOT / 4, difference, scaled_add(2 * ROOT, difference2, m[5]));
 }
 
-/* Its transpose, for the gradient of the outputs: A dy. */
+TW_INLINE void pair_output_transform(const f32x4 m[5], f32x4 y[TILE]) {
+    f32x4 sum = add4(m[0], m[1]), difference = sub4(m[0], m[1]);
+    f32x4 sum2 = add4(m[2], m[3]), difference2 = sub4(m[2], m[3]);
+    y[0] = scaled_add(-1 / (NEAR * SPREAD), difference, scaled(1 / (FAR * SPREAD), difference2));
+    y[1] = scaled(1 / SPREAD, sub4(sum2, sum));
+    y[2] = scaled_add(-NEAR / SPREAD, difference, scaled(FAR / SPREAD, difference2));
+    y[3] = scaled_add(-NEAR * NEAR / SPREAD, sum, scaled_add(FAR * FAR / SPREAD, sum2, m[4]));
+}
+
+/* Their transposes, for the gradient of the outputs: A dy. */
 TW_INLINE void output_gradient_transform(const f32x4 y[TILE], f32x4 m[6]) {
     f32x4 even = scaled_add(0.5f, y[2], y[0]), odd = scaled_add(ROOT / 4, y[3], scaled(ROOT / 2, y[1]));
     f32x4 even2 = scaled_add(2, y[2], y[0]), odd2 = scaled_add(2 * ROOT, y[3], scaled(ROOT, y[1]));
@@ -70,6 +94,18 @@ TW_INLINE void output_gradient_transform(const f32x4 y[TILE], f32x4 m[6]) {
     m[3] = add4(even2, odd2);
     m[4] = sub4(even2, odd2);
     m[5] = y[3];
+}
+
+TW_INLINE void pair_output_gradient_transform(const f32x4 y[TILE], f32x4 m[5]) {
+    f32x4 even = scaled_add(NEAR / SPREAD, y[2], scaled(1 / (NEAR * SPREAD), y[0]));
+    f32x4 odd = scaled_add(NEAR * NEAR / SPREAD, y[3], scaled(1 / SPREAD, y[1]));
+    f32x4 even2 = scaled_add(FAR / SPREAD, y[2], scaled(1 / (FAR * SPREAD), y[0]));
+    f32x4 odd2 = scaled_add(FAR * FAR / SPREAD, y[3], scaled(1 / SPREAD, y[1]));
+    m[0] = sub4(splat(0), add4(even, odd));
+    m[1] = sub4(even, odd);
+    m[2] = add4(odd2, even2);
+    m[3] = sub4(odd2, even2);
+    m[4] = y[3];
 }
 
 /* The transpose of the transform of the weights: G'u. */
@@ -85,46 +121,53 @@ TW_INLINE void weight_gradient_transform(const f32x4 u[6], f32x4 g[3]) {
 #define ROLLED _Pragma("clang loop unroll(disable)")
 #define BY_THREE _Pragma("clang loop unroll_count(3)") /* of 6 or 9 */
 
-/* Samples that a tile takes along an axis, products it makes of them, samples between tiles, outputs of a tile. */
+/* Samples that a tile takes along an axis, sums it makes of them, samples between tiles, outputs of a tile. */
 TW_INLINE int32_t samples_of(const int32_t kind) {
     return kind == PLAIN ? 6 : kind == STRIDED ? 9 : kind == BACK_EVEN || kind == BACK_ODD ? 5 : TILE;
 }
-TW_INLINE int32_t points_of(const int32_t kind) { return kind == PLAIN || kind == OUTPUT ? 6 : 9; }
+TW_INLINE int32_t points_of(const int32_t kind) {
+    return kind == PLAIN || kind == OUTPUT ? 6 : kind == STRIDED || kind == STRIDED_OUTPUT ? 5 : 9;
+}
 TW_INLINE int32_t step_of(const int32_t kind) { return kind == STRIDED ? 2 * TILE : TILE; }
 TW_INLINE int32_t outputs_of(const int32_t kind) { return kind == BACK_EVEN || kind == BACK_ODD ? 2 * TILE : TILE; }
 /* Which of the 6 weights of an axis a product takes. */
-TW_INLINE int32_t weight_of(int32_t point) { return point < WEIGHTS ? point : WEIGHTS - 1; }
+TW_INLINE int32_t weight_of(int32_t point) { return point < SINGLE ? point : SINGLE; }
 
 /* Products of an axis that take a sum of samples; the others take one sample each. */
 TW_INLINE int32_t sums_of(const int32_t kind) { return kind == PLAIN || kind == OUTPUT ? 6 : 5; }
-TW_INLINE int32_t sample_of(const int32_t kind, int32_t single) {
-    return kind == STRIDED ? 2 * single + 1 : kind == BACK_EVEN ? single + 1 : single;
+TW_INLINE int32_t sample_of(const int32_t kind, int32_t single) { return kind == BACK_EVEN ? single + 1 : single; }
+
+/* The sums of the samples at d, d + step, ... */
+TW_INLINE void sum_samples(const int32_t kind, const float *d, const int32_t step, f32x4 v[6]) {
+    f32x4 in[6];
+    UNROLL for (int32_t i = 0; i < samples_of(kind); i++) in[i] = load4(d + i * step);
+    if (kind == PLAIN) patch_transform(in, v);
+    else if (kind == OUTPUT) output_gradient_transform(in, v);
+    else if (kind == STRIDED_OUTPUT) pair_output_gradient_transform(in, v);
+    else pair_transform(in, v);
 }
 
-/* The sums of the samples at d, d + step, ... Two taps are three of which the first is zero: point 0 has no part. */
-TW_INLINE void sum_samples(const int32_t kind, const float *d, int32_t step, f32x4 v[6]) {
-    f32x4 in[6], out[6];
-    if (kind == OUTPUT || kind == STRIDED_OUTPUT) {
-        UNROLL for (int32_t i = 0; i < TILE; i++) in[i] = load4(d + i * step);
-        output_gradient_transform(in, out);
-    } else {
-        const int32_t first = 6 - sums_of(kind), apart = kind == STRIDED ? 2 : 1;
-        in[0] = splat(0);
-        UNROLL for (int32_t i = first; i < 6; i++) in[i] = load4(d + (i - first) * apart * step);
-        patch_transform(in, out);
-    }
-    UNROLL for (int32_t i = 0; i < sums_of(kind); i++) v[i] = out[i + 6 - sums_of(kind)];
+/* The 9 samples of STRIDED: sums of the even ones to to[point], of the odd ones `apart` from them; the even ones alone have
+   an end. One parity after the other, for all nine samples do not fit into registers. */
+TW_INLINE void sum_parities(const float *d, const int32_t step, float *const to[4], int32_t apart, float *end) {
+    f32x4 in[5], v[5];
+    UNROLL for (int32_t i = 0; i < 5; i++) in[i] = load4(d + 2 * i * step);
+    pair_transform(in, v);
+    UNROLL for (int32_t i = 0; i < 4; i++) store4(to[i], v[i]);
+    store4(end, v[4]);
+    UNROLL for (int32_t i = 0; i < 4; i++) in[i] = load4(d + (2 * i + 1) * step);
+    finite_transform(NEAR, FAR, in, v);
+    UNROLL for (int32_t i = 0; i < 4; i++) store4(to[i] + apart, v[i]);
 }
 
 /* The products at m, m + step, ... to outputs. */
 TW_INLINE void finish_axis(const int32_t kind, const float *m, const int32_t step, f32x4 y[2 * TILE]) {
-    const int32_t first = 6 - sums_of(kind);
-    f32x4 in[6] = {splat(-0.0f)}, out[TILE]; /* an addition of -0 is none to the compiler either */
-    UNROLL for (int32_t i = first; i < 6; i++) in[i] = load4(m + (i - first) * step);
-    output_transform(in, out);
+    f32x4 in[6], out[TILE];
+    UNROLL for (int32_t i = 0; i < sums_of(kind); i++) in[i] = load4(m + i * step);
+    if (kind == PLAIN) output_transform(in, out);
+    else pair_output_transform(in, out);
     UNROLL for (int32_t i = 0; i < TILE; i++) {
-        if (kind == PLAIN) y[i] = out[i];
-        else if (kind == STRIDED) y[i] = add4(out[i], load4(m + (5 + i) * step));
+        if (kind == PLAIN || kind == STRIDED) y[i] = out[i];
         else y[2 * i + (kind == BACK_ODD)] = out[i], y[2 * i + (kind == BACK_EVEN)] = load4(m + (5 + i) * step);
     }
 }
@@ -134,10 +177,12 @@ TW_INLINE void weight_axis(const bool strided, const f32x4 g[3], f32x4 u[WEIGHTS
         weight_transform(g, u);
         return;
     }
-    f32x4 pair[3] = {splat(0), g[0], g[2]}, all[6];
-    weight_transform(pair, all);
-    UNROLL for (int32_t i = 0; i < 5; i++) u[i] = all[i + 1];
-    u[5] = g[1];
+    u[0] = scaled_add(NEAR, g[2], g[0]);
+    u[1] = scaled_add(-NEAR, g[2], g[0]);
+    u[2] = scaled_add(FAR, g[2], g[0]);
+    u[3] = scaled_add(-FAR, g[2], g[0]);
+    u[4] = g[2];
+    u[SINGLE] = g[1];
 }
 
 TW_INLINE void weight_gradient_axis(const bool strided, const f32x4 u[WEIGHTS], f32x4 g[3]) {
@@ -145,11 +190,9 @@ TW_INLINE void weight_gradient_axis(const bool strided, const f32x4 u[WEIGHTS], 
         weight_gradient_transform(u, g);
         return;
     }
-    f32x4 all[6] = {splat(0), u[0], u[1], u[2], u[3], u[4]}, pair[3];
-    weight_gradient_transform(all, pair);
-    g[0] = pair[1];
-    g[1] = u[5];
-    g[2] = pair[2];
+    g[0] = add4(add4(u[0], u[1]), add4(u[2], u[3]));
+    g[1] = u[SINGLE];
+    g[2] = scaled_add(NEAR, sub4(u[0], u[1]), scaled_add(FAR, sub4(u[2], u[3]), u[4]));
 }
 
 /* ---- tiles of a block ---- */
@@ -160,7 +203,9 @@ typedef struct {
     int32_t row0, rows, col0, cols;
 } tile_block;
 
-/* One side of the products: its planes, and where its transformed tiles go, [point][tile][channel]. */
+/* One side of the products: its planes, and where its transformed tiles go, [point][tile][channel]. STRIDED puts what meets
+   in a product side by side, [record][tile][odd row][odd column][channel]: 16 records of points, and 5 of points with one
+   end, of which (i, end) has the first half and (end, i) the second. */
 typedef struct {
     const float *x;
     int32_t channel0, channels, total; /* of the images' `total` channels */
@@ -169,50 +214,96 @@ typedef struct {
     int32_t point_stride, tile_stride;
 } tile_source;
 
-/* Copies the lines of 4 channels that a row of tiles reaches: `tall` of them, z[line][column][4]. What lies outside the
-   plane is not written: it was zeroed for all channels. */
-static void interleave(const tile_source *s, const tile_block *b, int32_t row, int32_t c, int32_t step, int32_t tall,
-                       int32_t width, float *z) {
+TW_INLINE int32_t records_of(const int32_t kind) { return kind == STRIDED ? 21 : points_of(kind) * points_of(kind); }
+TW_INLINE int32_t parts_of(const int32_t kind) { return kind == STRIDED ? 4 : 1; }
+
+/* One product of a tile: its record, the parts of it that take part, and the plane of weights of each. */
+typedef struct {
+    int32_t record, first, parts, weight[4];
+} point_product;
+
+static point_product product_at(int32_t kind, int32_t point) {
+    int32_t points = points_of(kind), y = point / points, x = point % points;
+    int32_t weight = weight_of(y) * WEIGHTS + weight_of(x);
+    if (kind != STRIDED) return (point_product){point, 0, 1, {weight}};
+    int32_t odd_x = weight_of(y) * WEIGHTS + SINGLE, odd_y = SINGLE * WEIGHTS + x;
+    if (y < 4 && x < 4) return (point_product){4 * y + x, 0, 4, {weight, odd_x, odd_y, SINGLE * WEIGHTS + SINGLE}};
+    if (y < 4) return (point_product){16 + y, 0, 2, {weight, odd_y}};
+    if (x < 4) return (point_product){16 + x, 2, 2, {weight, odd_x}};
+    return (point_product){20, 0, 1, {weight}};
+}
+
+/* Copies the lines of 4 channels that a row of tiles reaches: z[column][line][4]. What lies outside the plane is not
+   written: it was zeroed for all channels. */
+TW_INLINE void interleave(const int32_t kind, const tile_source *s, const tile_block *b, int32_t row, int32_t c,
+                          int32_t width, float *z) {
+    const int32_t step = step_of(kind), tall = samples_of(kind);
     int32_t from = b->col0 * step - s->pad_x, lo = max_i32(0, -from), hi = min_i32(width, s->w - from);
     int32_t top = row % b->tiles_y * step - s->pad_y, channels = min_i32(4, s->channels - c), plane = s->h * s->w;
     const float *x = s->x + (row / b->tiles_y * s->total + s->channel0 + c) * plane;
     for (int32_t i = max_i32(0, -top); i < tall && top + i < s->h; i++) {
         const float *src = x + (top + i) * s->w + from;
-        float *out = z + i * width * 4;
+        float *out = z + 4 * i;
         int32_t col = lo;
         if (channels == 4) {
             for (; col + 4 <= hi; col += 4) {
                 f32x4 c0 = load4(src + col), c1 = load4(src + plane + col);
                 f32x4 c2 = load4(src + 2 * plane + col), c3 = load4(src + 3 * plane + col);
                 transpose4(&c0, &c1, &c2, &c3);
-                store4(out + 4 * col, c0);
-                store4(out + 4 * col + 4, c1);
-                store4(out + 4 * col + 8, c2);
-                store4(out + 4 * col + 12, c3);
+                float *to = out + 4 * tall * col;
+                store4(to, c0);
+                store4(to + 4 * tall, c1);
+                store4(to + 8 * tall, c2);
+                store4(to + 12 * tall, c3);
             }
         }
         for (; col < hi; col++) {
-            for (int32_t k = 0; k < 4; k++) out[4 * col + k] = k < channels ? src[k * plane + col] : 0;
+            for (int32_t k = 0; k < 4; k++) out[4 * tall * col + k] = k < channels ? src[k * plane + col] : 0;
         }
     }
 }
 
-/* The products' side of the tile at z. */
-TW_INLINE void transform_tile(const int32_t kind, const float *z, int32_t line, float *out, int32_t point_stride) {
-    const int32_t samples = samples_of(kind), points = points_of(kind), sums = sums_of(kind);
-    float t[WEIGHTS][4 * MAX_POINTS];
+/* A line of samples at d, d + step, ... to its products; returns where the next line's go. */
+TW_INLINE float *transform_line(const int32_t kind, const float *d, const int32_t step, float *out, int32_t point_stride) {
     f32x4 v[WEIGHTS];
-    BY_THREE for (int32_t j = 0; j < 4 * samples; j += 4) {
-        sum_samples(kind, z + j, line, v);
-        UNROLL for (int32_t i = 0; i < sums; i++) store4(t[i] + j, v[i]);
+    sum_samples(kind, d, step, v);
+    UNROLL for (int32_t j = 0; j < sums_of(kind); j++, out += point_stride) store4(out, v[j]);
+    UNROLL for (int32_t j = 0; j < points_of(kind) - sums_of(kind); j++, out += point_stride) {
+        store4(out, load4(d + step * sample_of(kind, j)));
     }
-    BY_THREE for (int32_t i = 0; i < points; i++) {
-        const float *row = i < sums ? t[i] : z + sample_of(kind, i - sums) * line;
-        sum_samples(kind, row, 4, v);
-        UNROLL for (int32_t j = 0; j < sums; j++, out += point_stride) store4(out, v[j]);
-        UNROLL for (int32_t j = 0; j < points - sums; j++, out += point_stride) {
-            store4(out, load4(row + 4 * sample_of(kind, j)));
-        }
+    return out;
+}
+
+/* The products' side of the tile at z[column][line][4]. */
+TW_INLINE void transform_tile(const int32_t kind, const float *z, float *out, int32_t point_stride) {
+    const int32_t samples = samples_of(kind), sums = sums_of(kind), singles = points_of(kind) - sums;
+    float t[WEIGHTS][4 * WEIGHTS];
+    f32x4 v[WEIGHTS];
+    BY_THREE for (int32_t j = 0; j < samples; j++) {
+        sum_samples(kind, z + 4 * samples * j, 4, v);
+        UNROLL for (int32_t i = 0; i < sums; i++) store4(t[i] + 4 * j, v[i]);
+    }
+    BY_THREE for (int32_t i = 0; i < sums; i++) out = transform_line(kind, t[i], 4, out, point_stride);
+    UNROLL for (int32_t i = 0; i < singles; i++) {
+        out = transform_line(kind, z + 4 * sample_of(kind, i), 4 * samples, out, point_stride);
+    }
+}
+
+/* The same with both parities of both axes. */
+TW_INLINE void transform_strided_tile(const float *z, float *out, int32_t record_stride, int32_t channels) {
+    float t[5][9 * 8]; /* [point][column][parity][4] */
+    float *ends = out + 16 * record_stride, *to[4];
+    BY_THREE for (int32_t j = 0; j < 9; j++) {
+        UNROLL for (int32_t i = 0; i < 4; i++) to[i] = t[i] + 8 * j;
+        sum_parities(z + 9 * 4 * j, 4, to, 4, t[4] + 8 * j);
+    }
+    UNROLL for (int32_t j = 0; j < 4; j++) to[j] = ends + j * record_stride + 2 * channels;
+    sum_parities(t[4], 8, to, channels, ends + 4 * record_stride);
+    ROLLED for (int32_t i = 0; i < 4; i++, ends += record_stride) {
+        UNROLL for (int32_t j = 0; j < 4; j++, out += record_stride) to[j] = out;
+        sum_parities(t[i], 8, to, channels, ends);
+        UNROLL for (int32_t j = 0; j < 4; j++) to[j] += 2 * channels;
+        sum_parities(t[i] + 4, 8, to, channels, ends + channels);
     }
 }
 
@@ -223,10 +314,12 @@ TW_INLINE void transform_block(const int32_t kind, const tile_source *s, const t
     for (int32_t r = 0; r < b->rows; r++) {
         tw_zero(z, 4 * (size_t)(tall * width * 4));
         for (int32_t c = 0; c < s->channels; c += 4) {
-            interleave(s, b, b->row0 + r, c, step, tall, width, z);
+            interleave(kind, s, b, b->row0 + r, c, width, z);
             float *out = s->out + r * b->cols * s->tile_stride + c;
             for (int32_t x = 0; x < b->cols; x++, out += s->tile_stride) {
-                transform_tile(kind, z + x * step * 4, width * 4, out, s->point_stride);
+                const float *tile = z + x * step * tall * 4;
+                if (kind == STRIDED) transform_strided_tile(tile, out, s->point_stride, s->tile_stride / 4);
+                else transform_tile(kind, tile, out, s->point_stride);
             }
         }
     }
@@ -257,59 +350,61 @@ TW_INLINE void product_step(const int32_t rows, const int32_t vecs, const bool i
     }
 }
 
-/* c[rows][4 * vecs] (+)= sum over p of a(i, p) b(p, j): a(i, p) = a[i * a_row + p] if `in_place`, else a[i + p * a_row];
-   b(p, j) = b[p * b_row + j]; for `blocks` blocks of rows below each other. */
-TW_INLINE void product_tiles(const int32_t rows, const int32_t vecs, const bool in_place, int32_t blocks, int32_t k,
-                             const float *a, int32_t a_row, const float *b, const int32_t b_row, float *c, int32_t c_row,
-                             bool add) {
-    const int32_t lines = in_place ? rows : 1;
+/* c (+)= sum over p of a(i, p) b(p, j): a(i, p) = a[i * a_row + p] going forward, a[i + p * a_row] in the gradient by the
+   weights. Each k of the depth have a panel of their own: b(p, j) = b[p / k][p % k * b_row + j]. */
+typedef struct {
+    int32_t panels, k, a_row, b_row, c_row;
+    bool add;
+    const float *b[4];
+} operands;
+
+/* c[rows][4 * vecs] for `blocks` blocks of rows below each other. Going forward, k is a multiple of 4. */
+TW_INLINE void product_tiles(const int32_t rows, const int32_t vecs, const bool in_place, int32_t blocks,
+                             const operands *o, const float *a, float *c) {
+    const int32_t lines = in_place ? rows : 1, b_row = in_place ? 4 * vecs : o->b_row;
+    int32_t a_row = o->a_row, c_row = o->c_row, panels = in_place ? o->panels : 1;
     for (; blocks; blocks--, a += in_place ? rows * a_row : rows, c += rows * c_row) {
         f32x4 acc[TILE_ROWS][2];
-        const float *line[TILE_ROWS], *panel = b;
-        int32_t p = k;
+        const float *line[TILE_ROWS];
         UNROLL for (int32_t i = 0; i < rows; i++) {
             UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = splat(0);
         }
-        if (add) {
+        if (!in_place && o->add) {
             UNROLL for (int32_t i = 0; i < rows; i++) {
                 UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = load4(c + i * c_row + 4 * j);
             }
         }
         UNROLL for (int32_t i = 0; i < lines; i++) line[i] = a + i * a_row;
-        for (; p >= 4; p -= 4) {
-            UNROLL for (int32_t u = 0; u < 4; u++, panel += b_row) {
-                product_step(rows, vecs, in_place, in_place ? u : 0, line, panel, acc);
-                if (!in_place) line[0] += a_row;
+        for (int32_t n = 0; n < panels; n++) {
+            const float *panel = o->b[n];
+            int32_t p = o->k;
+            for (; p >= 4; p -= 4) {
+                UNROLL for (int32_t u = 0; u < 4; u++, panel += b_row) {
+                    product_step(rows, vecs, in_place, in_place ? u : 0, line, panel, acc);
+                    if (!in_place) line[0] += a_row;
+                }
+                UNROLL for (int32_t i = 0; i < lines; i++) line[i] += in_place ? 4 : 0;
             }
-            UNROLL for (int32_t i = 0; i < lines; i++) line[i] += in_place ? 4 : 0;
+            for (; !in_place && p; p--, panel += b_row, line[0] += a_row) {
+                product_step(rows, vecs, false, 0, line, panel, acc);
+            }
         }
-        /* Where a is read in place, k is a multiple of 4. */
-        for (; !in_place && p; p--, panel += b_row, line[0] += a_row) product_step(rows, vecs, false, 0, line, panel, acc);
         UNROLL for (int32_t i = 0; i < rows; i++) {
             UNROLL for (int32_t j = 0; j < vecs; j++) store4(c + i * c_row + 4 * j, acc[i][j]);
         }
     }
 }
 
-#define TILE_PARAMS                                                                                                    \
-    int32_t blocks, int32_t k, const float *a, int32_t a_row, const float *b, int32_t b_row, float *c, int32_t c_row,  \
-        bool add
-#define ROWS_TILE(rows)                                                                                                \
-    static void forward_##rows##x8(TILE_PARAMS) {                                                                      \
-        (void)b_row, (void)add;                                                                                        \
-        product_tiles(rows, 2, true, blocks, k, a, a_row, b, 8, c, c_row, false);                                      \
+#define SIZED_TILE(rows, vecs)                                                                                         \
+    static void forward_##rows##_##vecs(int32_t blocks, const operands *o, const float *a, float *c) {                 \
+        product_tiles(rows, vecs, true, blocks, o, a, c);                                                              \
     }                                                                                                                  \
-    static void forward_##rows##x4(TILE_PARAMS) {                                                                      \
-        (void)b_row, (void)add;                                                                                        \
-        product_tiles(rows, 1, true, blocks, k, a, a_row, b, 4, c, c_row, false);                                      \
-    }                                                                                                                  \
-    static void gradient_##rows##x8(TILE_PARAMS) {                                                                     \
-        product_tiles(rows, 2, false, blocks, k, a, a_row, b, b_row, c, c_row, add);                                   \
-    }                                                                                                                  \
-    static void gradient_##rows##x4(TILE_PARAMS) {                                                                     \
-        product_tiles(rows, 1, false, blocks, k, a, a_row, b, b_row, c, c_row, add);                                   \
+    static void gradient_##rows##_##vecs(int32_t blocks, const operands *o, const float *a, float *c) {                \
+        product_tiles(rows, vecs, false, blocks, o, a, c);                                                             \
     }
-#define ROWS_ENTRY(rows) {{forward_##rows##x8, forward_##rows##x4}, {gradient_##rows##x8, gradient_##rows##x4}}
+#define ROWS_TILE(rows) SIZED_TILE(rows, 1) SIZED_TILE(rows, 2)
+#define ROWS_ENTRY(rows)                                                                                               \
+    {{forward_##rows##_2, forward_##rows##_1}, {gradient_##rows##_2, gradient_##rows##_1}}
 
 ROWS_TILE(1)
 ROWS_TILE(2)
@@ -320,7 +415,7 @@ ROWS_TILE(5)
 ROWS_TILE(6)
 #endif
 
-typedef void (*tile_fn)(TILE_PARAMS);
+typedef void (*tile_fn)(int32_t blocks, const operands *o, const float *a, float *c);
 static const tile_fn tiles[TILE_ROWS][2][2] = {
     ROWS_ENTRY(1), ROWS_ENTRY(2), ROWS_ENTRY(3), ROWS_ENTRY(4),
 #ifdef TW_RELAXED
@@ -328,20 +423,21 @@ static const tile_fn tiles[TILE_ROWS][2][2] = {
 #endif
 };
 
-/* c[m][4 or 8] (+)= a b, by blocks of rows of two heights. */
-static void product(bool gradient, bool narrow, int32_t m, int32_t k, const float *a, int32_t a_row, const float *b,
-                    int32_t b_row, float *c, int32_t c_row, bool add) {
+/* c[m][4 or 8], by blocks of rows of two heights. */
+static void product(bool gradient, bool narrow, int32_t m, const operands *o, const float *a, float *c) {
     row_split s = split_rows(m);
     int32_t row = split_start(&s, s.longer);
-    if (s.longer) tiles[s.height][gradient][narrow](s.longer, k, a, a_row, b, b_row, c, c_row, add);
-    a += gradient ? row : row * a_row;
-    tiles[s.height - 1][gradient][narrow](s.count - s.longer, k, a, a_row, b, b_row, c + row * c_row, c_row, add);
+    if (s.longer) tiles[s.height][gradient][narrow](s.longer, o, a, c);
+    tiles[s.height - 1][gradient][narrow](s.count - s.longer, o, a + (gradient ? row : row * o->a_row), c + row * o->c_row);
 }
 
 /* ---- blocks ---- */
 
 /* Transformed sources of a block stay in the second-level cache. The gradient sums over tiles: it wants many at a time. */
-enum { BLOCK_FLOATS = 64 << 10, STRIDED_FLOATS = 112 << 10, GRADIENT_FLOATS = 144 << 10, MAX_TILES = 60, MIN_TILES = 8, M_BLOCK = 16 };
+enum { BLOCK_FLOATS = 64 << 10, STRIDED_FLOATS = 112 << 10, GRADIENT_FLOATS = 144 << 10, MAX_TILES = 60, MIN_TILES = 8 };
+/* Channels of outputs at a time: what their products take stays in the second-level cache, too. */
+TW_INLINE int32_t m_block_of(const int32_t kind) { return kind == STRIDED ? 32 : 16; }
+
 /* Blocks that keep all threads busy, unless they would hold too few tiles for what they read of the weights. */
 enum { ENOUGH_BLOCKS = 8, FEW_TILES = 16, GRADIENT_FEW_TILES = 32 };
 
@@ -372,8 +468,11 @@ static tile_block block_at(const tile_split *s, int32_t n, int32_t tiles_y, int3
     return b;
 }
 
-static int32_t tiles_per_block(int32_t channels, int32_t points, int32_t floats) {
-    return max_i32(MIN_TILES, min_i32(MAX_TILES, floats / (points * points * ceil4(channels))));
+/* Transformed floats of a channel of a tile. */
+static int32_t floats_of(int32_t kind) { return records_of(kind) * parts_of(kind); }
+
+static int32_t tiles_per_block(int32_t tile_floats, int32_t floats) {
+    return max_i32(MIN_TILES, min_i32(MAX_TILES, floats / tile_floats));
 }
 
 /* ---- weights ---- */
@@ -424,7 +523,7 @@ typedef struct {
 
 typedef struct {
     const winograd_conv *conv;
-    int32_t kind, points, tiles_y, tiles_x;
+    int32_t kind, tiles_y, tiles_x;
     int32_t pad_y, pad_x; /* how far before its plane the first tile begins */
     tile_split split;
 } conv_pass;
@@ -455,12 +554,12 @@ TW_INLINE void store_line(f32x4 c0, f32x4 c1, f32x4 c2, f32x4 c3, float *y, int3
 /* One tile of 4 channels: its products to 4x4 outputs, or 8x8 where it goes back through a stride of 2. */
 TW_INLINE void finish_tile(const int32_t kind, const winograd_conv *conv, const float *products, int32_t m, float *y,
                            int32_t rows, int32_t cols) {
-    const int32_t points = points_of(kind), outputs = outputs_of(kind);
+    const int32_t points = points_of(kind), outputs = outputs_of(kind), m_block = m_block_of(kind);
     int32_t channels = min_i32(4, conv->m - m), plane = conv->out_h * conv->out_w;
     float t[2 * TILE][4 * MAX_POINTS];
     f32x4 out[2 * TILE];
     BY_THREE for (int32_t j = 0; j < points; j++) {
-        finish_axis(kind, products + j * M_BLOCK, points * M_BLOCK, out);
+        finish_axis(kind, products + j * m_block, points * m_block, out);
         UNROLL for (int32_t i = 0; i < outputs; i++) store4(t[i] + 4 * j, out[i]);
     }
     f32x4 bias = splat(0), floor = splat(conv->relu && !conv->accumulate ? 0 : -__builtin_inff());
@@ -482,7 +581,7 @@ TW_INLINE void finish_block(const int32_t kind, const conv_pass *p, const tile_b
     for (int32_t r = 0; r < b->rows; r++) {
         int32_t n = (b->row0 + r) / b->tiles_y, top = (b->row0 + r) % b->tiles_y * size;
         int32_t rows = min_i32(size, conv->out_h - top);
-        for (int32_t x = 0; x < b->cols; x++, products += points * points * M_BLOCK) {
+        for (int32_t x = 0; x < b->cols; x++, products += points * points * m_block_of(kind)) {
             int32_t left = (b->col0 + x) * size, cols = min_i32(size, conv->out_w - left);
             for (int32_t m = 0; m < m_count; m += 4) {
                 float *y = conv->y + ((n * conv->m + m0 + m) * conv->out_h + top) * conv->out_w + left;
@@ -504,18 +603,21 @@ static void convolve_block(const void *args, int32_t index) {
     const winograd_conv *conv = p->conv;
     tile_block b = block_at(&p->split, conv->n, p->tiles_y, p->tiles_x, index);
     int32_t n_tiles = b.rows * b.cols, c4 = ceil4(conv->c), m4 = ceil4(conv->m);
-    int32_t points = p->points * p->points, v_stride = n_tiles * c4 + WINOGRAD_PADDING;
-    float *v = thread_scratch(), *products = v + points * v_stride; /* products[tile][point][M_BLOCK] */
-    tile_source source = {conv->x, 0, conv->c, conv->c, conv->h, conv->w, p->pad_y, p->pad_x, v, v_stride, c4};
+    int32_t points = points_of(p->kind) * points_of(p->kind), m_block = m_block_of(p->kind);
+    int32_t v_row = parts_of(p->kind) * c4, v_stride = n_tiles * v_row + WINOGRAD_PADDING;
+    int32_t u_stride = c4 * m4 + WINOGRAD_PADDING;
+    float *v = thread_scratch(), *products = v + records_of(p->kind) * v_stride; /* products[tile][point][m_block] */
+    tile_source source = {conv->x, 0, conv->c, conv->c, conv->h, conv->w, p->pad_y, p->pad_x, v, v_stride, v_row};
     transform(p->kind, &source, &b, products);
-    for (int32_t m = 0; m < m4; m += M_BLOCK) {
-        int32_t count = min_i32(M_BLOCK, m4 - m);
+    for (int32_t m = 0; m < m4; m += m_block) {
+        int32_t count = min_i32(m_block, m4 - m);
         for (int32_t point = 0; point < points; point++) {
-            int32_t weight = weight_of(point / p->points) * WEIGHTS + weight_of(point % p->points);
-            const float *u = conv->u + weight * (c4 * m4 + WINOGRAD_PADDING) + m * c4, *patches = v + point * v_stride;
-            float *out = products + point * M_BLOCK;
+            point_product q = product_at(p->kind, point);
+            operands o = {.panels = q.parts, .k = c4, .a_row = v_row, .c_row = points * m_block};
             for (int32_t j = 0; j < count; j += 8) {
-                product(false, count - j < 8, n_tiles, c4, patches, c4, u + j * c4, 0, out + j, points * M_BLOCK, false);
+                for (int32_t i = 0; i < q.parts; i++) o.b[i] = conv->u + q.weight[i] * u_stride + (m + j) * c4;
+                product(false, count - j < 8, n_tiles, &o, v + q.record * v_stride + q.first * c4,
+                        products + point * m_block + j);
             }
         }
         finish(p, &b, products, m, min_i32(count, conv->m - m));
@@ -548,10 +650,10 @@ static conv_pass plan_convolution(const winograd_conv *conv) {
         p.pad_y = 2 - conv->pad_y;
         p.pad_x = 2 - conv->pad_x;
     }
-    p.points = points_of(p.kind);
     p.tiles_y = ceil_div(conv->out_h, outputs_of(p.kind));
     p.tiles_x = ceil_div(conv->out_w, outputs_of(p.kind));
-    p.split = split_tiles(conv->n, p.tiles_y, p.tiles_x, tiles_per_block(conv->c, p.points, floats), FEW_TILES);
+    int32_t tiles = tiles_per_block(floats_of(p.kind) * ceil4(conv->c), floats);
+    p.split = split_tiles(conv->n, p.tiles_y, p.tiles_x, tiles, FEW_TILES);
     return p;
 }
 
@@ -576,7 +678,7 @@ typedef struct {
 
 typedef struct {
     const winograd_gradient *gradient;
-    int32_t points, tiles_y, tiles_x, groups, m_blocks, m_block, weight_stride;
+    int32_t x_kind, dy_kind, tiles_y, tiles_x, groups, m_blocks, m_block, weight_stride;
     tile_split split;
 } gradient_pass;
 
@@ -584,22 +686,27 @@ typedef struct {
 static void add_block(const gradient_pass *p, const tile_block *b, int32_t m0, int32_t m_count, float *partial, bool add) {
     const winograd_gradient *g = p->gradient;
     int32_t n_tiles = b->rows * b->cols, c4 = ceil4(g->c), m4 = ceil4(m_count);
-    int32_t v_stride = n_tiles * c4 + WINOGRAD_PADDING, w_stride = n_tiles * m4 + WINOGRAD_PADDING;
-    int32_t points = p->points * p->points;
-    float *v = thread_scratch(), *w = v + points * v_stride;
+    int32_t points = points_of(p->dy_kind) * points_of(p->dy_kind), v_row = parts_of(p->x_kind) * c4;
+    int32_t v_stride = n_tiles * v_row + WINOGRAD_PADDING, w_stride = n_tiles * m4 + WINOGRAD_PADDING;
+    float *v = thread_scratch(), *w = v + records_of(p->x_kind) * v_stride;
     float *z = w + points * w_stride;
-    tile_source x = {g->x, 0, g->c, g->c, g->h, g->w, g->pad_y, g->pad_x, v, v_stride, c4};
+    tile_source x = {g->x, 0, g->c, g->c, g->h, g->w, g->pad_y, g->pad_x, v, v_stride, v_row};
     tile_source dy = {g->dy, m0, m_count, g->m, g->out_h, g->out_w, 0, 0, w, w_stride, m4};
-    transform(g->stride == 2 ? STRIDED : PLAIN, &x, b, z);
-    transform(g->stride == 2 ? STRIDED_OUTPUT : OUTPUT, &dy, b, z);
+    bool seen[WINOGRAD_POINTS] = {false};
+    transform(p->x_kind, &x, b, z);
+    transform(p->dy_kind, &dy, b, z);
     for (int32_t point = 0; point < points; point++) {
-        int32_t i = point / p->points, k = point % p->points;
-        float *out = partial + (weight_of(i) * WEIGHTS + weight_of(k)) * p->weight_stride + m0 * c4;
-        /* Products that share a weight add up. */
-        bool again = add || i >= WEIGHTS || k >= WEIGHTS;
-        for (int32_t j = 0; j < c4; j += 8) {
-            product(true, c4 - j < 8, m_count, n_tiles, w + point * w_stride, m4, v + point * v_stride + j, c4, out + j, c4,
-                    again);
+        point_product q = product_at(p->x_kind, point);
+        for (int32_t i = 0; i < q.parts; i++) {
+            const float *patches = v + q.record * v_stride + (q.first + i) * c4;
+            float *out = partial + q.weight[i] * p->weight_stride + m0 * c4;
+            /* Products that share a weight add up. */
+            operands o = {1, n_tiles, m4, v_row, c4, add || seen[q.weight[i]], {0}};
+            seen[q.weight[i]] = true;
+            for (int32_t j = 0; j < c4; j += 8) {
+                o.b[0] = patches + j;
+                product(true, c4 - j < 8, m_count, &o, w + point * w_stride, out + j);
+            }
         }
     }
 }
@@ -655,14 +762,17 @@ static void finish_channel(const void *args, int32_t m) { finish_weights(false, 
 static void finish_strided_channel(const void *args, int32_t m) { finish_weights(true, args, m); }
 
 static void sum_weight_gradient(const winograd_gradient *g) {
-    gradient_pass p = {.gradient = g, .points = points_of(g->stride == 2 ? STRIDED : PLAIN), .tiles_y = ceil_div(g->out_h, TILE), .tiles_x = ceil_div(g->out_w, TILE)};
+    gradient_pass p = {.gradient = g, .x_kind = PLAIN, .dy_kind = OUTPUT};
+    if (g->stride == 2) p.x_kind = STRIDED, p.dy_kind = STRIDED_OUTPUT;
+    p.tiles_y = ceil_div(g->out_h, TILE);
+    p.tiles_x = ceil_div(g->out_w, TILE);
     p.weight_stride = g->m * ceil4(g->c) + WINOGRAD_PADDING;
     p.groups = max_i32(1, min_i32(WINOGRAD_GROUPS, WINOGRAD_PARTIAL_FLOATS / (WINOGRAD_POINTS * p.weight_stride)));
     p.m_block = ceil4(ceil_div(g->m, ceil_div(WINOGRAD_GROUPS, p.groups)));
     if (p.m_block < 32) p.m_block = min_i32(32, ceil4(g->m));
     p.m_blocks = ceil_div(g->m, p.m_block);
-    p.split = split_tiles(g->n, p.tiles_y, p.tiles_x, tiles_per_block(ceil4(g->c) + p.m_block, p.points, GRADIENT_FLOATS),
-                          GRADIENT_FEW_TILES);
+    int32_t tile_floats = floats_of(p.x_kind) * ceil4(g->c) + floats_of(p.dy_kind) * p.m_block;
+    p.split = split_tiles(g->n, p.tiles_y, p.tiles_x, tiles_per_block(tile_floats, GRADIENT_FLOATS), GRADIENT_FEW_TILES);
     p.groups = min_i32(p.groups, p.split.row_blocks * p.split.col_blocks);
     parallel_for(gradient_chunk, &p, p.groups * p.m_blocks);
     parallel_for(g->stride == 2 ? finish_strided_channel : finish_channel, &p, g->m);

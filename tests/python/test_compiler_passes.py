@@ -143,6 +143,31 @@ def test_functions_of_strips_give_the_bits_of_single_elements() -> None:
         core.host.release()
 
 
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("attrs", [
+    {"kernel_shape": [2, 2], "strides": [2, 2]}, {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+])  # fmt: skip
+def test_relu_gradients_go_before_those_of_pooling(
+    attrs: dict[str, list[int]], kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        Node("Relu", ["x"], ["y"]), Node("MaxPool", ["y"], ["p", "i"], attrs), Node("Exp", ["p"], ["d"]),
+        Node("MaxPoolGrad", ["d", "i"], ["y_grad"], attrs),
+        Node("ReluGrad", ["y_grad", "x"], ["x_grad"], {}, "com.microsoft"),
+    ]  # fmt: skip
+    x = np.random.default_rng(4).standard_normal((2, 3, 9, 12)).astype(np.float32).round(1) - 1
+    x[0, 1, 2, 3] = np.nan
+    outputs = [Value(n, "float32", None) for n in ["x_grad", *["y_grad"] * kept]]
+    graph = Graph("pool", nodes, [Value("x", "float32", x.shape)], outputs, opsets={"": 18, "com.microsoft": 1})
+    sizes = [b for b in plan_of(graph, x=x).text if "select" in b]
+    results = run(graph, {"x": x})
+    monkeypatch.setattr(compiler, "mask_maxima", lambda instructions, outputs: instructions)
+    for name, expected in run(graph, {"x": x}).items():
+        np.testing.assert_array_equal(results[name], expected)
+    assert (results["x_grad"] != 0).any() and len(sizes) == 1
+    assert (f" {x.size} " in sizes[0]) == kept
+
+
 def chain(*axes: int, op: str = "ReduceSum") -> list[Node]:
     """d = (x - y) * tanh(x), and its reduction s."""
     attrs = {"axes": list(axes)} if op == "ReduceMean" else {}

@@ -15,6 +15,7 @@ from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions, repeat_che
 from trainweb.compiler.lower import ARENA, SEGMENTS, Buf, BufSequence, Builder, Instruction, Storage
 from trainweb.compiler.memory import place
 from trainweb.compiler.plan import Plan, Recomputation, encode
+from trainweb.compiler.pooling import mask_maxima
 from trainweb.compiler.prologue import Prepared, guard, hoist
 from trainweb.compiler.recompute import fit
 from trainweb.compiler.strided import absorb_copies
@@ -111,6 +112,7 @@ def compile_model(
     instructions = absorb_factors(instructions, outs)
     instructions = absorb_copies(instructions, outs)
     instructions = accumulate_in_place(instructions, outs)
+    instructions = mask_maxima(instructions, outs)
     groups: list[list[Instruction]] = []
     if prepared is not None and memory_budget is None:
         groups, instructions = hoist(instructions, outs, prepared, trained=prepare_trained)

@@ -436,7 +436,8 @@ static void dot_product(const gemm_problem *p, int32_t first, int32_t end) {
 
 /* ---- matrix times vector ---- */
 
-enum { VECTOR_COLS = 1024, VECTOR_WORK = 1 << 17, VECTOR_LINES = 4, VECTOR_ROWS = 8 };
+/* A chunk has as many columns as its work allows: the prefetcher wants long pieces of lines. */
+enum { VECTOR_COLS = 1024, VECTOR_WORK = 1 << 19, VECTOR_LINES = 4, VECTOR_ROWS = 8 };
 
 /* t[n] = sum over k of x[k * step] b[k], rows of b being contiguous: several rows are added at a time. */
 static void add_rows(const float *x, int32_t step, const float *b, int32_t b_row, int32_t k, int32_t n, float *t) {

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 360, 250
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 30, 40
+LEFT, RIGHT, TOP, BOTTOM = 52, 24, 30, 40
 COLOURS = ("#0b6fb8", "#c2410c", "#15803d", "#7c3aed")
 
 Points = Sequence[tuple[float, float]]
@@ -49,7 +49,7 @@ def _chart(title: str, x_label: str, y_label: str, series: Mapping[str, Points],
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in spots]
-        parts.append(f'<text x="{LEFT + 8}" y="{TOP + 14 + 13 * k}" fill="{colour}">{escape(name)}</text>')
+        parts.append(f'<text x="{LEFT + 8}" y="{TOP + 14 + 13 * k}" style="fill:{colour}">{escape(name)}</text>')
     return [*parts, "</g>"]
 
 

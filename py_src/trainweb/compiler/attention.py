@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainweb.compiler.epilogue import added_operand, constant_factor
-from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
 from trainweb.ops.op import broadcast_shapes, contiguous_strides
 
 if TYPE_CHECKING:
@@ -128,13 +128,7 @@ class _Fusion:
     def __init__(self, instructions: list[Instruction], outputs: list[Buf], builder: Builder) -> None:
         self.instructions, self.builder = instructions, builder
         self.kept = {b.storage for b in outputs}
-        self.readers: dict[Storage, list[int]] = {}
-        self.writers: dict[Storage, list[int]] = {}
-        for k, i in enumerate(instructions):
-            for b in _reads(i):
-                self.readers.setdefault(b.storage, []).append(k)
-            for b in i.writes:
-                self.writers.setdefault(b.storage, []).append(k)
+        self.readers, self.writers = index_uses(instructions, _reads)
         self.slots: list[list[Instruction]] = [[i] for i in instructions]
         self.masks: dict[tuple[object, ...], tuple[int, Buf]] = {}
         """Where additive masks were made, by what they were made of."""

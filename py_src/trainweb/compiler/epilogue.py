@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from trainweb.compiler.expr import Expr, inputs_of
-from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
 
 RESULTS = {"gemm_f32": "c", "conv_f32": "y", "winograd_conv_f32": "y"}
 """Kernels with an epilogue, and their result."""
@@ -24,13 +24,7 @@ def fuse_epilogues(instructions: list[Instruction], outputs: list[Buf]) -> list[
 
 def _absorb_operand_factors(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
     kept = {b.storage for b in outputs}
-    readers: dict[Storage, list[int]] = {}
-    writers: dict[Storage, list[int]] = {}
-    for k, i in enumerate(instructions):
-        for b in i.reads:
-            readers.setdefault(b.storage, []).append(k)
-        for b in i.writes:
-            writers.setdefault(b.storage, []).append(k)
+    readers, writers = index_uses(instructions)
     result: list[Instruction] = []
     for k, e in enumerate(instructions):
         if isinstance(e, ElementwiseCall) and len(e.roots) == 1 and (factor := constant_factor(e.roots[0])) is not None:

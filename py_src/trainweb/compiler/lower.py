@@ -155,6 +155,20 @@ class ElementwiseCall:
 Instruction = KernelCall | ElementwiseCall
 
 
+def index_uses(
+    instructions: Sequence[Instruction], reads_of: Callable[[Instruction], Sequence[Buf]] = lambda i: i.reads
+) -> tuple[dict[Storage, list[int]], dict[Storage, list[int]]]:
+    """The instructions that read each storage and those that write it, in order, as often as they do."""
+    readers: dict[Storage, list[int]] = {}
+    writers: dict[Storage, list[int]] = {}
+    for k, i in enumerate(instructions):
+        for b in reads_of(i):
+            readers.setdefault(b.storage, []).append(k)
+        for b in i.writes:
+            writers.setdefault(b.storage, []).append(k)
+    return readers, writers
+
+
 class Builder:
     """What `Op.lower` emits instructions through."""
 

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from math import prod
 
-from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
 
 
 def mask_maxima(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
     """Exchange gradients of max pooling and relu where nothing else reads what is between them: the same bits."""
     kept = {b.storage for b in outputs}
-    readers: dict[Storage, list[int]] = {}
-    writers: dict[Storage, list[int]] = {}
-    for k, i in enumerate(instructions):
-        for b in i.reads:
-            readers.setdefault(b.storage, []).append(k)
-        for b in i.writes:
-            writers.setdefault(b.storage, []).append(k)
+    readers, writers = index_uses(instructions)
 
     def maker(b: Buf, kernel: str) -> tuple[int, KernelCall] | None:
         k, *more = writers.get(b.storage, [-1])

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainweb.model.graph import Tensor
+    from trainweb.ops.op import TensorType
+    from trainweb.training.core import SessionCore
+    from trainweb.training.host import LoadedPlan
 
 TIMED_S = 0.25
 ROUND_MS, MIN_ROUNDS = 2.0, 5
@@ -51,7 +57,7 @@ def measure_one(model: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def time_plan(core: Any, plan: Any, feeds: dict[str, Any]) -> float:
+def time_plan(core: SessionCore, plan: LoadedPlan, feeds: Mapping[str, Tensor]) -> float:
     """Milliseconds of a run of a plan, less those of writing its feeds, whose memory it may use for something else."""
 
     def write() -> None:
@@ -81,7 +87,7 @@ def fastest(action: Callable[[], None]) -> float:
     return min(times)
 
 
-def _zeros(name: str, t: Any) -> Any:
+def _zeros(name: str, t: TensorType) -> Tensor:
     from trainweb.model.graph import ITEM_SIZE, Tensor
 
     return Tensor(name, t.dtype, t.shape, bytes(t.size * ITEM_SIZE[t.dtype]))

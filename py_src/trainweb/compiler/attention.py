@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from trainweb.compiler.lower import Builder
 
 GEMM, SOFTMAX, SOFTMAX_GRADIENT, DROPOUT = "gemm_f32", "softmax_f32", "softmax_grad_f32", "dropout_f32"
-DROPOUT_NUMBERS = ("state", "ratio", "salt", "draw")
-"""Arguments that tell which elements a dropout keeps."""
 
 MAX_WIDTH = 256
 """Of a head: what the kernels' scratch holds."""
@@ -61,6 +59,16 @@ class Condition:
         return self.buf.same_place(other.buf) and self.buf.shape == other.buf.shape and self.keeps == other.keeps
 
 
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """Which elements a dropout keeps: arguments of its kernel."""
+
+    state: Buf
+    ratio: float
+    salt: int
+    draw: int
+
+
 @dataclass(slots=True)
 class Forward:
     """y = dropout(softmax(condition(scale * q k' + added))) v for every item of the batch."""
@@ -81,7 +89,7 @@ class Forward:
     probabilities: Buf
     weights: Buf
     """What v is multiplied by: the probabilities after dropout."""
-    dropout: dict[str, Any] | None
+    dropout: Dropout | None
     members: list[int]
     """Instructions, in order: the product of the scores first, that with v last."""
 
@@ -93,7 +101,7 @@ class Forward:
     @property
     def operands(self) -> list[Buf]:
         """What the scores and the weights are made from."""
-        return [self.q.buf, self.k.buf, *self.masks, *([self.dropout["state"]] if self.dropout else [])]
+        return [self.q.buf, self.k.buf, *self.masks, *([self.dropout.state] if self.dropout else [])]
 
 
 @dataclass(slots=True)
@@ -189,13 +197,13 @@ class _Fusion:
             [*members, weighted[0]],
         )  # fmt: skip
 
-    def _dropout(self, k: int, x: Buf) -> tuple[Buf, dict[str, Any]]:
+    def _dropout(self, k: int, x: Buf) -> tuple[Buf, Dropout]:
         """What instruction `k` makes of all of x by dropout, and which elements it keeps; nobody may read its mask."""
         g = self._args(k, DROPOUT)
         mask = g["mask"]
         _need(g["x"].same_place(x) and g["n"] == x.size)
         _need(mask is None or (mask.storage not in self.kept and mask.storage not in self.readers))
-        return g["y"], {name: g[name] for name in DROPOUT_NUMBERS}
+        return g["y"], Dropout(g["state"], g["ratio"], g["salt"], g["draw"])
 
     def _backward(self, f: Forward) -> Backward | None:
         """The gradient, or None where none is wanted."""
@@ -387,12 +395,14 @@ class _Fusion:
         builder, rows = self.builder, (*f.batch, f.m)
         top, inverse = (builder.temp("float32", rows) if b else None for _ in range(2))
         fill = f.condition.fill if f.condition else -math.inf
+        dropout = f.dropout
         shared: dict[str, Any] = {
             "q": f.q.buf, "k": f.k.buf, "v": f.v.buf, "y": f.y.buf, "mask": mask, "top": top, "inverse": inverse,
             "batch": list(f.batch), "m": f.m, "n": f.n, "d": f.width, "e": f.v_width, "scale": f.scale, "fill": fill,
             "q_strides": list(f.q.strides), "k_strides": list(f.k.strides), "v_strides": list(f.v.strides),
             "y_strides": list(f.y.strides), "mask_strides": mask_strides,
-            **(f.dropout or {"state": None, "ratio": 0.0, "salt": 0, "draw": 0}),
+            "state": dropout and dropout.state, "ratio": dropout.ratio if dropout else 0.0,
+            "salt": dropout.salt if dropout else 0, "draw": dropout.draw if dropout else 0,
         }  # fmt: skip
         builder.node, builder.instructions = self._name(f), self.slots[last]
         builder.emit("attention_f32", **shared)

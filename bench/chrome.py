@@ -64,9 +64,22 @@ def build_peak() -> None:
         return
     PEAK_WASM.parent.mkdir(parents=True, exist_ok=True)
     command = [
-        sys.executable, "-m", "ziglang", "cc", "--target=wasm32-freestanding", "-O3", "-nostdlib", "-msimd128",
-        "-mrelaxed-simd", "-DTW_RELAXED", "-fno-sanitize=all", "-Wl,--no-entry", str(source), "-o", str(PEAK_WASM),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "--target=wasm32-freestanding",
+        "-O3",
+        "-nostdlib",
+        "-msimd128",
+        "-mrelaxed-simd",
+        "-DTW_RELAXED",
+        "-fno-sanitize=all",
+        "-Wl,--no-entry",
+        str(source),
+        "-o",
+        str(PEAK_WASM),
+    ]
     cache = {f"ZIG_{kind}_CACHE_DIR": str(ROOT / ".build" / "zig-cache") for kind in ("GLOBAL", "LOCAL")}
     subprocess.run(command, check=True, env={**os.environ, **cache})
 

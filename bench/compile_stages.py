@@ -27,8 +27,18 @@ STAGES: dict[str, str] = {
 }
 """Functions, where they are called from, and the stage their own time counts for."""
 ORDER = [
-    "read", "artifacts", "differentiate", "session", "infer", "lower", "fuse", "passes", "place", "encode", "load",
-]  # fmt: skip
+    "read",
+    "artifacts",
+    "differentiate",
+    "session",
+    "infer",
+    "lower",
+    "fuse",
+    "passes",
+    "place",
+    "encode",
+    "load",
+]
 
 
 Feeds = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -123,9 +133,13 @@ def once(model: bytes, feeds: Feeds) -> dict[str, Any]:
     instructions = sum(len(p.plan.nodes) for p in core._plans.values())
     core.release()
     return {
-        "total": total, "stages": watch.ms, "nodes": nodes, "training_nodes": len(training.nodes),
-        "instructions": instructions, "gone": gone,
-    }  # fmt: skip
+        "total": total,
+        "stages": watch.ms,
+        "nodes": nodes,
+        "training_nodes": len(training.nodes),
+        "instructions": instructions,
+        "gone": gone,
+    }
 
 
 def measure(files: Mapping[str, bytes], feeds: Feeds, repeat: int = 3) -> dict[str, Any]:

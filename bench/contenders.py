@@ -49,11 +49,14 @@ def _pair(name: str, label: str, query: dict[str, str], two: dict[str, str] | No
 def _native(name: str, label: str, program: str, python: str, threads: tuple[int, ...] = (1, 2)) -> list[Contender]:
     return [
         Contender(
-            name if n == 1 else f"{name}-t{n}", f"{label}, native, {n} thread{'s' * (n > 1)}", n,
-            program=str(NATIVE / program), python=python,
+            name if n == 1 else f"{name}-t{n}",
+            f"{label}, native, {n} thread{'s' * (n > 1)}",
+            n,
+            program=str(NATIVE / program),
+            python=python,
         )
         for n in threads
-    ]  # fmt: skip
+    ]
 
 
 TFJS_TUNED = {"contender": "tfjs", "backend": "wasm", "tuned": "1"}

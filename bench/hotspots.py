@@ -18,8 +18,12 @@ import step_profile
 from chrome import BUILD, machine
 from networks import MODELS
 
-FILES = {"training_model": "training_model.onnx", "optimizer_model": "optimizer_model.onnx",
-         "checkpoint": "checkpoint", "data": "data.bin"}  # fmt: skip
+FILES = {
+    "training_model": "training_model.onnx",
+    "optimizer_model": "optimizer_model.onnx",
+    "checkpoint": "checkpoint",
+    "data": "data.bin",
+}
 
 
 def profile(built: models.Built, runs: int, native: bool) -> dict[str, Any]:

@@ -48,9 +48,15 @@ def manifest(net: Network) -> dict[str, Any]:
         )
         offset += p.value.size
     return dict(
-        model=net.name, **net.description, nb=N_BATCHES, params=parameters, n_params=offset,
-        n_trainable=net.n_trainable, flops=net.flops, adamw=ADAMW,
-    )  # fmt: skip
+        model=net.name,
+        **net.description,
+        nb=N_BATCHES,
+        params=parameters,
+        n_params=offset,
+        n_trainable=net.n_trainable,
+        flops=net.flops,
+        adamw=ADAMW,
+    )
 
 
 def write_inputs(net: Network, folder: Path) -> dict[str, Any]:

@@ -111,9 +111,20 @@ class Network:
         return self.op("Gemm", [x, weight, bias], transB=1)
 
     def conv(
-        self, x: str, n_in: int, n_out: int, name: str, *, out_pixels: int, kernel: int = 3, stride: int = 1,
-        bias: bool = True, trainable: bool = True, gain: float = 1.0, needs_dx: bool = True,
-    ) -> str:  # fmt: skip
+        self,
+        x: str,
+        n_in: int,
+        n_out: int,
+        name: str,
+        *,
+        out_pixels: int,
+        kernel: int = 3,
+        stride: int = 1,
+        bias: bool = True,
+        trainable: bool = True,
+        gain: float = 1.0,
+        needs_dx: bool = True,
+    ) -> str:
         """Convolution that keeps the size (up to its stride); `out_pixels` is batch x height x width of its output."""
         bound = gain / math.sqrt(n_in * kernel * kernel)
         shape = (n_out, n_in, kernel, kernel)
@@ -179,9 +190,17 @@ def resnet(name: str, batch: int, seed: int, *, norm: bool, size: int = 32) -> N
     def unit(x: str, n_in: int, n_out: int, name: str, side: int, stride: int = 1, kernel: int = 3) -> str:
         # Without normalization: a bias, and a gain large enough for the net to train.
         y = net.conv(
-            x, n_in, n_out, name, out_pixels=batch * side**2, kernel=kernel, stride=stride, bias=not norm,
-            gain=math.sqrt(3), needs_dx=name != "stem",
-        )  # fmt: skip
+            x,
+            n_in,
+            n_out,
+            name,
+            out_pixels=batch * side**2,
+            kernel=kernel,
+            stride=stride,
+            bias=not norm,
+            gain=math.sqrt(3),
+            needs_dx=name != "stem",
+        )
         if not norm:
             return y
         statistics = [("gamma", 1, True), ("beta", 0, True), ("mean", 0, False), ("var", 1, False)]
@@ -205,14 +224,22 @@ def resnet(name: str, batch: int, seed: int, *, norm: bool, size: int = 32) -> N
 
 
 def gpt(
-    name: str, seed: int, *, batch: int = 8, length: int = 64, width: int = 128, heads: int = 4, layers: int = 4,
+    name: str,
+    seed: int,
+    *,
+    batch: int = 8,
+    length: int = 64,
+    width: int = 128,
+    heads: int = 4,
+    layers: int = 4,
     vocabulary: int = 96,
-) -> Network:  # fmt: skip
+) -> Network:
     """Decoder-only transformer with learnt positions, pre-norm blocks and exact GELU, as PyTorch exports it."""
     net = Network(
-        name, seed,
+        name,
+        seed,
         dict(kind="gpt", batch=batch, S=length, D=width, H=heads, L=layers, V=vocabulary),
-    )  # fmt: skip
+    )
     rng, rows = net.rng, batch * length
     ids = net.input([batch, length], tokens=True)
     wte = net.parameter("wte", rng.normal(0, 0.02, (vocabulary, width)))
@@ -272,9 +299,10 @@ def transfer(name: str, batch: int, seed: int) -> Network:
     n_in = 3
     for k, n_out in enumerate([16, 32, 64, 128]):
         pixels = batch * (32 >> k) ** 2
-        x = net.op("Relu", [
-            net.conv(x, n_in, n_out, f"feat{k + 1}", out_pixels=pixels, stride=2, trainable=False, gain=math.sqrt(3))
-        ])  # fmt: skip
+        x = net.op(
+            "Relu",
+            [net.conv(x, n_in, n_out, f"feat{k + 1}", out_pixels=pixels, stride=2, trainable=False, gain=math.sqrt(3))],
+        )
         n_in = n_out
     x = net.op("Flatten", [net.op("GlobalAveragePool", [x])], axis=1)
     net.output(net.linear(x, batch, n_in, N_CLASSES, "fc", needs_dx=False), batch, N_CLASSES)

@@ -63,9 +63,11 @@ def call(module: str, function: str, files: Mapping[str, bytes], arguments: Sequ
     The page is isolated, because the clock is finer there.
     """
     values = {
-        "module": module, "function": function, "arguments": list(arguments),
+        "module": module,
+        "function": function,
+        "arguments": list(arguments),
         "files": {name: base64.b64encode(data).decode() for name, data in files.items()},
-    }  # fmt: skip
+    }
     with open_browser() as browser, open_site() as site:
         page = browser.new_page()
         page.set_default_timeout(TIMEOUT_MS)

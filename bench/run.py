@@ -103,13 +103,19 @@ class Turn:
             self._run(WARM_UP_STEPS - count)
         parts = None if self.slow else self.page.evaluate(f"bench.parts({PARTS_STEPS})")
         return {
-            **found, "min": min(self.times), "median": median(self.times), "blocks": self.blocks,
-            "quiet": self.quiet, "n": len(self.times),
-            "parts": parts, "losses": self.page.evaluate("bench.losses"),
+            **found,
+            "min": min(self.times),
+            "median": median(self.times),
+            "blocks": self.blocks,
+            "quiet": self.quiet,
+            "n": len(self.times),
+            "parts": parts,
+            "losses": self.page.evaluate("bench.losses"),
             "memory": self.page.evaluate("bench.memory()"),
-            "info": self.page.evaluate("bench.info"), "marks": self.page.evaluate("bench.marks"),
+            "info": self.page.evaluate("bench.info"),
+            "marks": self.page.evaluate("bench.marks"),
             "log": self.page.log[:5],
-        }  # fmt: skip
+        }
 
 
 def measure_pages(
@@ -136,10 +142,14 @@ def measure_pages(
         try:
             turns.append(Turn(contender, ContenderPage(context, site, model, contender.query)))
         except (ContenderError, PlaywrightError) as error:
-            failed.append({
-                "contender": contender.name, "label": contender.label, "threads": contender.threads,
-                "error": str(error),
-            })  # fmt: skip
+            failed.append(
+                {
+                    "contender": contender.name,
+                    "label": contender.label,
+                    "threads": contender.threads,
+                    "error": str(error),
+                }
+            )
             context.close()
     for turn in turns:
         turn.warm_up(block_s if turn.contender is not PEAK else block_s / 4)
@@ -192,9 +202,13 @@ def measure_model(
     )
     results += [measure_native(c, built.folder, rounds * block_s / 2) for c in chosen if c.program]
     return {
-        "model": name, "flops": built.manifest["flops"], "n_params": built.manifest["n_params"],
-        **limits, "load": load, "results": results,
-    }  # fmt: skip
+        "model": name,
+        "flops": built.manifest["flops"],
+        "n_params": built.manifest["n_params"],
+        **limits,
+        "load": load,
+        "results": results,
+    }
 
 
 def parse() -> argparse.Namespace:

@@ -49,10 +49,14 @@ def measure_one(model: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
     core.step("train", zeros)
     step_ms = [time_plan(core, plan, zeros) for plan in plans]
     result = {
-        "compile": compile_ms, "train": step_ms[0], "optimizer": step_ms[1], "nodes": len(built.graphs[0].nodes),
-        "instructions": sum(len(p.plan.nodes) for p in plans), "arena": plans[0].plan.arena_bytes,
+        "compile": compile_ms,
+        "train": step_ms[0],
+        "optimizer": step_ms[1],
+        "nodes": len(built.graphs[0].nodes),
+        "instructions": sum(len(p.plan.nodes) for p in plans),
+        "arena": plans[0].plan.arena_bytes,
         "in_use": core.engine.bytes_in_use(),
-    }  # fmt: skip
+    }
     core.release()
     return result
 

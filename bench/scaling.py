@@ -59,8 +59,10 @@ def sweep(name: str, native: bool) -> list[dict[str, Any]]:
 def report_sweep(name: str, rows: list[dict[str, Any]]) -> None:
     """Print one sweep."""
     print(f"\n### {name}\n")
-    print(f"| {name} | MFLOP | train ms | optimizer ms | GFLOP/s | instructions | us an instruction | compile ms "
-          "| compile ms a node | arena MiB |")  # fmt: skip
+    print(
+        f"| {name} | MFLOP | train ms | optimizer ms | GFLOP/s | instructions | us an instruction | compile ms "
+        "| compile ms a node | arena MiB |"
+    )
     print("|---|" + "---|" * 9)
     for r in rows:
         print(
@@ -77,15 +79,29 @@ def draw(found: dict[str, list[dict[str, Any]]]) -> str:
     def series(name: str, key: str) -> list[tuple[float, float]]:
         return [(r["size"], r[key]) for r in found[name]]
 
-    return charts([
-        ("Batch (784-256-128-10)", "rows", "ms", {"train step": series("batch", "train")}),
-        ("Width (three layers, batch 64)", "units", "ms",
-         {"train step": series("width", "train"), "optimizer": series("width", "optimizer")}),
-        (f"Depth (layers of {DEEP_WIDTH}, batch 64)", "layers", "ms",
-         {"train step": series("depth", "train"), "compile": series("depth", "compile")}),
-        ("Nodes (tiny ones)", "nodes of the forward model", "ms",
-         {"train step": series("nodes", "train"), "compile": series("nodes", "compile")}),
-    ])  # fmt: skip
+    return charts(
+        [
+            ("Batch (784-256-128-10)", "rows", "ms", {"train step": series("batch", "train")}),
+            (
+                "Width (three layers, batch 64)",
+                "units",
+                "ms",
+                {"train step": series("width", "train"), "optimizer": series("width", "optimizer")},
+            ),
+            (
+                f"Depth (layers of {DEEP_WIDTH}, batch 64)",
+                "layers",
+                "ms",
+                {"train step": series("depth", "train"), "compile": series("depth", "compile")},
+            ),
+            (
+                "Nodes (tiny ones)",
+                "nodes of the forward model",
+                "ms",
+                {"train step": series("nodes", "train"), "compile": series("nodes", "compile")},
+            ),
+        ]
+    )
 
 
 def memory(names: list[str]) -> dict[str, dict[str, float]]:
@@ -165,14 +181,18 @@ def budget() -> dict[str, dict[str, float]]:
             for page in pages:
                 page.close()
             row = result[name] = {
-                "full": full["arena"] / BYTES_PER_MIB, "small": small["arena"] / BYTES_PER_MIB,
-                "full_ms": min(times[0]), "small_ms": min(times[1]), "estimated": 1 + small["recomputedShare"],
+                "full": full["arena"] / BYTES_PER_MIB,
+                "small": small["arena"] / BYTES_PER_MIB,
+                "full_ms": min(times[0]),
+                "small_ms": min(times[1]),
+                "estimated": 1 + small["recomputedShare"],
                 "again": small["recomputedInstructions"],
-            }  # fmt: skip
+            }
             print(
                 f"| {name} | {row['full']:.1f} | {row['small']:.1f} | {row['full_ms']:.2f} | {row['small_ms']:.2f} "
-                f"| {row['small_ms'] / row['full_ms']:.2f} | {row['estimated']:.2f} | {row['again']} |", flush=True,
-            )  # fmt: skip
+                f"| {row['small_ms'] / row['full_ms']:.2f} | {row['estimated']:.2f} | {row['again']} |",
+                flush=True,
+            )
     return result
 
 

@@ -118,18 +118,24 @@ def summarise(site: Site, samples: list[Result], kind: str, model: str) -> Resul
     files = samples[-1][kind]["files"]
     plain, zipped = code_bytes(site, files, model)
     return {
-        "min": min(times), "median": median(times),
-        "session_min": min(sessions, default=None), "session_median": median(sessions) if sessions else None,
-        "bytes": sum(files.values()), "code_bytes": plain, "code_gzip": zipped,
+        "min": min(times),
+        "median": median(times),
+        "session_min": min(sessions, default=None),
+        "session_median": median(sessions) if sessions else None,
+        "bytes": sum(files.values()),
+        "code_bytes": plain,
+        "code_gzip": zipped,
         "files": files,
-    }  # fmt: skip
+    }
 
 
 def report(model: str, contenders: list[Contender], results: dict[str, Result]) -> None:
     """Print one model's table."""
     print(f"\n### {model}\n")
-    print("| contender | cold ms (min / median) | of it from create | warm ms | of it from create "
-          "| cold MB without weights and data | the same gzipped | warm MB |")  # fmt: skip
+    print(
+        "| contender | cold ms (min / median) | of it from create | warm ms | of it from create "
+        "| cold MB without weights and data | the same gzipped | warm MB |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for contender in contenders:
         r = results[contender.name]

@@ -66,8 +66,9 @@ def _feeds(core: Any, data: bytes, manifest: dict[str, Any], tensor: Any) -> lis
     if manifest["xdtype"] == "int32":
         x, x_dtype = _widen(x), "int64"
     return [
-        tensor(x_name, x_dtype, tuple(manifest["xshape"]), x), tensor(y_name, "int64", (ysize,), _widen(y)),
-    ]  # fmt: skip
+        tensor(x_name, x_dtype, tuple(manifest["xshape"]), x),
+        tensor(y_name, "int64", (ysize,), _widen(y)),
+    ]
 
 
 def _widen(data: bytes) -> bytes:

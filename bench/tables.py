@@ -42,10 +42,18 @@ def row(r: Result, found: Result, references: dict[int, Result], losses: list[fl
     memory = r.get("memory") or {}
     mib = memory.get("inUse", memory.get("total", 0)) / 2**20
     cells = [
-        r["label"], f"{r['min']:.2f}", f"{r['median']:.2f}", *faster, f"{rate:.1f}", f"{100 * share:.0f} %", parts,
-        f"{first:.0e}", f"{worst:.0e}" + ("" if same else " LOSSES DIFFER"), f"{mib:.0f}" if mib else "",
+        r["label"],
+        f"{r['min']:.2f}",
+        f"{r['median']:.2f}",
+        *faster,
+        f"{rate:.1f}",
+        f"{100 * share:.0f} %",
+        parts,
+        f"{first:.0e}",
+        f"{worst:.0e}" + ("" if same else " LOSSES DIFFER"),
+        f"{mib:.0f}" if mib else "",
         f"{r['quiet']}/{len(r['blocks'])}" if "quiet" in r else "",
-    ]  # fmt: skip
+    ]
     return "| " + " | ".join(cells) + " |", same or not ours
 
 
@@ -58,8 +66,10 @@ def print_model(found: Result, names: dict[int, str]) -> bool:
         f"\n### {found['model']}: {found['n_params']} parameters, {found['flops'] / 1e6:.0f} MFLOP a step, "
         f"peak {found['peak_gflops']:.1f} GFLOP/s a core, load {found['load'][0]:.1f}\n"
     )
-    print("| contender | min ms | median ms | faster (min) | faster (median) | GFLOP/s | of peak "
-          "| train / optimizer / reset ms | loss 1 off | losses off | MiB | quiet |")  # fmt: skip
+    print(
+        "| contender | min ms | median ms | faster (min) | faster (median) | GFLOP/s | of peak "
+        "| train / optimizer / reset ms | loss 1 off | losses off | MiB | quiet |"
+    )
     print("|---|" + "---|" * 11)
     good = True
     for r in sorted(results, key=lambda r: (r["threads"], r.get("min", float("inf")))):

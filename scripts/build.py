@@ -37,9 +37,7 @@ from steps import (
 NODE_MAJOR = 20
 PACKAGE = ROOT / "py_src" / "trainweb"
 ENGINE = PACKAGE / "engine"
-KERNELS = tuple(
-    f"kernels{variant}.wasm" for variant in ("", ".relaxed", ".threads", ".relaxed.threads")
-)
+KERNELS = tuple(f"kernels{variant}.wasm" for variant in ("", ".relaxed", ".threads", ".relaxed.threads"))
 SCHEMA = PACKAGE / "model" / "onnx_schema.bin"
 ENGINE_JS = ENGINE / "engine.js"
 WHEEL_BUILDER = ("build", "editables", "hatchling")
@@ -112,12 +110,14 @@ def setup_node() -> None:
     version = _node_version()
     marker = ROOT / "node_modules" / ".package-lock.json"
     lock = ROOT / "package-lock.json"
-    run_step(Step(
-        "npm-packages",
-        lambda: run("npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"),
-        inputs=[lock, version, platform.machine()],
-        outputs=[marker],
-    ))
+    run_step(
+        Step(
+            "npm-packages",
+            lambda: run("npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"),
+            inputs=[lock, version, platform.machine()],
+            outputs=[marker],
+        )
+    )
 
 
 def setup_chromium() -> str:
@@ -132,41 +132,48 @@ def setup_chromium() -> str:
 
 def build_kernels() -> None:
     """Compile the C kernels to the four WebAssembly builds."""
-    run_step(Step(
-        "kernels",
-        lambda: run(PYTHON, "wasm_kernels/build.py"),
-        inputs=[ROOT / "wasm_kernels", *requirements("ziglang")],
-        outputs=[ROOT / "wasm_kernels" / "build", *(ENGINE / name for name in KERNELS)],
-    ))
+    run_step(
+        Step(
+            "kernels",
+            lambda: run(PYTHON, "wasm_kernels/build.py"),
+            inputs=[ROOT / "wasm_kernels", *requirements("ziglang")],
+            outputs=[ROOT / "wasm_kernels" / "build", *(ENGINE / name for name in KERNELS)],
+        )
+    )
 
 
 def build_schema() -> None:
     """Take the ONNX protobuf schema out of the installed `onnx` package."""
     script = ROOT / "scripts" / "make_schema.py"
-    run_step(Step(
-        "onnx-schema",
-        lambda: run(PYTHON, script),
-        inputs=[script, *requirements("onnx", "protobuf")],
-        outputs=[SCHEMA],
-    ))
+    run_step(
+        Step(
+            "onnx-schema",
+            lambda: run(PYTHON, script),
+            inputs=[script, *requirements("onnx", "protobuf")],
+            outputs=[SCHEMA],
+        )
+    )
 
 
 def build_pyodide() -> None:
     """Put up the self-hosted Pyodide and the pure wheels of the dependencies."""
     this = ROOT / "scripts" / "pyodide_dist.py"
-    run_step(Step(
-        "pyodide",
-        pyodide_dist.build_pyodide,
-        inputs=[this],
-        outputs=[pyodide_dist.OUT / name for name in pyodide_dist.RUNTIME]
-        + [pyodide_dist.LOCAL_LOCK],
-    ))
-    run_step(Step(
-        "dependency-wheels",
-        pyodide_dist.build_wheels,
-        inputs=list(pyodide_dist.PURE_WHEELS),
-        outputs=[pyodide_dist.WHEELS],
-    ))
+    run_step(
+        Step(
+            "pyodide",
+            pyodide_dist.build_pyodide,
+            inputs=[this],
+            outputs=[pyodide_dist.OUT / name for name in pyodide_dist.RUNTIME] + [pyodide_dist.LOCAL_LOCK],
+        )
+    )
+    run_step(
+        Step(
+            "dependency-wheels",
+            pyodide_dist.build_wheels,
+            inputs=list(pyodide_dist.PURE_WHEELS),
+            outputs=[pyodide_dist.WHEELS],
+        )
+    )
 
 
 def version() -> str:
@@ -188,19 +195,35 @@ def wheel_path() -> Path:
 def _build_wheel() -> None:
     for old in DIST.glob("trainweb-*.whl"):
         old.unlink()
-    run(PYTHON, "-m", "build", "--wheel", "--no-isolation", "--outdir", DIST, ".",
-        env={"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+    run(
+        PYTHON,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        DIST,
+        ".",
+        env={"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+    )
 
 
 def build_wheel() -> None:
     """Build the Python wheel into dist/."""
-    run_step(Step(
-        "wheel",
-        _build_wheel,
-        inputs=[ROOT / "pyproject.toml", ROOT / "README.md", ROOT / "LICENSE", PACKAGE,
-                *requirements(*WHEEL_BUILDER)],
-        outputs=[wheel_path()],
-    ))
+    run_step(
+        Step(
+            "wheel",
+            _build_wheel,
+            inputs=[
+                ROOT / "pyproject.toml",
+                ROOT / "README.md",
+                ROOT / "LICENSE",
+                PACKAGE,
+                *requirements(*WHEEL_BUILDER),
+            ],
+            outputs=[wheel_path()],
+        )
+    )
 
 
 WEB_INPUTS = [ROOT / "web", ROOT / "package.json", ROOT / "package-lock.json"]
@@ -208,23 +231,32 @@ WEB_INPUTS = [ROOT / "web", ROOT / "package.json", ROOT / "package-lock.json"]
 
 def build_engine_js() -> None:
     """Bundle the kernel engine that goes into the wheel."""
-    run_step(Step(
-        "engine-js",
-        lambda: run("node", "web/build.mjs", "--engine"),
-        inputs=WEB_INPUTS,
-        outputs=[ENGINE_JS],
-    ))
+    run_step(
+        Step(
+            "engine-js",
+            lambda: run("node", "web/build.mjs", "--engine"),
+            inputs=WEB_INPUTS,
+            outputs=[ENGINE_JS],
+        )
+    )
 
 
 def build_web() -> None:
     """Build the JS package into dist/npm."""
-    run_step(Step(
-        "js-package",
-        lambda: run("node", "web/build.mjs"),
-        inputs=[*WEB_INPUTS, *(ENGINE / name for name in KERNELS), wheel_path(),
-                pyodide_dist.WHEELS, pyodide_dist.OUT / "pyodide-lock.json"],
-        outputs=[DIST / "npm" / "index.js"],
-    ))
+    run_step(
+        Step(
+            "js-package",
+            lambda: run("node", "web/build.mjs"),
+            inputs=[
+                *WEB_INPUTS,
+                *(ENGINE / name for name in KERNELS),
+                wheel_path(),
+                pyodide_dist.WHEELS,
+                pyodide_dist.OUT / "pyodide-lock.json",
+            ],
+            outputs=[DIST / "npm" / "index.js"],
+        )
+    )
 
 
 def _pack() -> None:
@@ -237,29 +269,35 @@ def _pack() -> None:
 
 def build_npm_tarball() -> None:
     """Pack the npm tarball and lay the kernels beside it."""
-    run_step(Step(
-        "npm-tarball",
-        _pack,
-        inputs=[ROOT / "package.json", ROOT / "README.md", ROOT / "LICENSE", DIST / "npm"],
-        outputs=[DIST / name for name in KERNELS],
-    ))
+    run_step(
+        Step(
+            "npm-tarball",
+            _pack,
+            inputs=[ROOT / "package.json", ROOT / "README.md", ROOT / "LICENSE", DIST / "npm"],
+            outputs=[DIST / name for name in KERNELS],
+        )
+    )
 
 
 def build_pyodide_distribution() -> None:
     """Write a Pyodide distribution with trainweb in its lock file to dist/pyodide."""
     this = ROOT / "scripts" / "pyodide_lockfile.py"
-    run_step(Step(
-        "pyodide-build",
-        pyodide_lockfile.build_tools,
-        inputs=list(pyodide_lockfile.REQUIREMENTS),
-        outputs=[pyodide_lockfile.TOOLS / "bin" / "pyodide"],
-    ))
-    run_step(Step(
-        "pyodide-distribution",
-        lambda: pyodide_lockfile.build_distribution(wheel_path()),
-        inputs=[this, wheel_path(), pyodide_dist.WHEELS, pyodide_dist.LOCAL_LOCK],
-        outputs=[pyodide_lockfile.OUT / "pyodide-lock.json"],
-    ))
+    run_step(
+        Step(
+            "pyodide-build",
+            pyodide_lockfile.build_tools,
+            inputs=list(pyodide_lockfile.REQUIREMENTS),
+            outputs=[pyodide_lockfile.TOOLS / "bin" / "pyodide"],
+        )
+    )
+    run_step(
+        Step(
+            "pyodide-distribution",
+            lambda: pyodide_lockfile.build_distribution(wheel_path()),
+            inputs=[this, wheel_path(), pyodide_dist.WHEELS, pyodide_dist.LOCAL_LOCK],
+            outputs=[pyodide_lockfile.OUT / "pyodide-lock.json"],
+        )
+    )
 
 
 def build_all() -> None:
@@ -336,9 +374,11 @@ def command_pyodide_dist(_: list[str]) -> None:
 
 
 def command_lint(_: list[str]) -> None:
-    """Run ruff, mypy and tsc."""
+    """Run ruff (rules and format), mypy and tsc."""
     build_all()
-    run(PYTHON, "-m", "ruff", "check", "py_src", "tests", "scripts", "bench", "wasm_kernels")
+    folders = ("py_src", "tests", "scripts", "bench", "wasm_kernels")
+    run(PYTHON, "-m", "ruff", "check", *folders)
+    run(PYTHON, "-m", "ruff", "format", "--check", *folders)
     run(PYTHON, "-m", "mypy")
     run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
 
@@ -371,8 +411,14 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="./build.sh [command] [arguments ...]",
     )
-    parser.add_argument("command", nargs="?", default="build", choices=COMMANDS,
-                        metavar="command", help="one of those below; build when none is given")
+    parser.add_argument(
+        "command",
+        nargs="?",
+        default="build",
+        choices=COMMANDS,
+        metavar="command",
+        help="one of those below; build when none is given",
+    )
     # Split by hand: argparse would swallow options such as -k that are meant for pytest.
     words = sys.argv[1:]
     options = parser.parse_args(words[:1])

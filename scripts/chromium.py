@@ -18,9 +18,7 @@ PATH_FILE = BUILD / "chromium.path"
 def runs(path: str | Path) -> bool:
     """Whether the binary starts at all (a snap stub without snapd does not)."""
     try:
-        done = subprocess.run(
-            [str(path), "--version", "--no-sandbox"], capture_output=True, timeout=60, check=False
-        )
+        done = subprocess.run([str(path), "--version", "--no-sandbox"], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
@@ -51,8 +49,13 @@ def _attempt(command: list[str]) -> str | None:
     say("chromium: " + " ".join(command))
     try:
         done = subprocess.run(
-            command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=900, check=False,
+            command,
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=900,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
@@ -104,7 +107,8 @@ def find_chromium(install: bool = True) -> str:
             tried.append(f"  {how}: {problem or 'installed, but no binary that runs came of it'}")
     if not found:
         raise BuildError(
-            f"no Chromium. On PATH: none of {', '.join(NAMES)} runs.\n" + "\n".join(tried)
+            f"no Chromium. On PATH: none of {', '.join(NAMES)} runs.\n"
+            + "\n".join(tried)
             + "\nInstall Chromium or Chrome by hand, or name the binary in TRAINWEB_CHROMIUM."
         )
     BUILD.mkdir(exist_ok=True)

@@ -44,8 +44,17 @@ CHROMIUM_FLAGS = [
     "--disable-dev-shm-usage",  # containers have a small /dev/shm
 ]
 #: A three, in units of the pad's side.
-STROKE = [(0.3, 0.26), (0.48, 0.18), (0.68, 0.26), (0.67, 0.42), (0.46, 0.49), (0.68, 0.56),
-          (0.71, 0.72), (0.5, 0.83), (0.28, 0.75)]
+STROKE = [
+    (0.3, 0.26),
+    (0.48, 0.18),
+    (0.68, 0.26),
+    (0.67, 0.42),
+    (0.46, 0.49),
+    (0.68, 0.56),
+    (0.71, 0.72),
+    (0.5, 0.83),
+    (0.28, 0.75),
+]
 DESKTOP, PHONE = (1280, 900), (390, 844)
 
 
@@ -56,24 +65,30 @@ class DemoError(Exception):
 def build_page() -> None:
     """Bundle the page and make its model and its images, as far as their sources changed."""
     model_script = ROOT / "scripts" / "make_demo_model.py"
-    run_step(Step(
-        "demo-data",
-        lambda: run("node", SOURCES / "make-data.mjs", PAGE / "mnist.bin"),
-        inputs=[SOURCES / "make-data.mjs", SOURCES / "random.mjs", ROOT / "package-lock.json"],
-        outputs=[PAGE / "mnist.bin"],
-    ))
-    run_step(Step(
-        "demo-model",
-        lambda: run(PYTHON, model_script, PAGE / "digits.onnx"),
-        inputs=[model_script],
-        outputs=[PAGE / "digits.onnx"],
-    ))
-    run_step(Step(
-        "demo-page",
-        lambda: run("node", SOURCES / "build.mjs", PAGE),
-        inputs=[SOURCES, ROOT / "package-lock.json"],
-        outputs=[PAGE / "index.html", PAGE / "main.js"],
-    ))
+    run_step(
+        Step(
+            "demo-data",
+            lambda: run("node", SOURCES / "make-data.mjs", PAGE / "mnist.bin"),
+            inputs=[SOURCES / "make-data.mjs", SOURCES / "random.mjs", ROOT / "package-lock.json"],
+            outputs=[PAGE / "mnist.bin"],
+        )
+    )
+    run_step(
+        Step(
+            "demo-model",
+            lambda: run(PYTHON, model_script, PAGE / "digits.onnx"),
+            inputs=[model_script],
+            outputs=[PAGE / "digits.onnx"],
+        )
+    )
+    run_step(
+        Step(
+            "demo-page",
+            lambda: run("node", SOURCES / "build.mjs", PAGE),
+            inputs=[SOURCES, ROOT / "package-lock.json"],
+            outputs=[PAGE / "index.html", PAGE / "main.js"],
+        )
+    )
 
 
 def serve(*, isolated: bool = True, port: int = 0) -> Site:
@@ -95,9 +110,7 @@ def serve(*, isolated: bool = True, port: int = 0) -> Site:
 def opened_page(url: str) -> Iterator[Page]:
     """Open the page in headless Chromium."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=find_chromium(install=False), args=CHROMIUM_FLAGS
-        )
+        browser = playwright.chromium.launch(executable_path=find_chromium(install=False), args=CHROMIUM_FLAGS)
         page = browser.new_page(viewport={"width": DESKTOP[0], "height": DESKTOP[1]})
         page.on("pageerror", lambda error: tqdm.write(f"error in the page: {error}", sys.stderr))
         page.goto(url)
@@ -173,15 +186,17 @@ def epoch_rows(page: Page) -> list[dict[str, Any]]:
         if step == 0 or (step % run_data["perEpoch"] != 0 and step != run_data["total"]):
             continue
         steps = [one for one in run_data["train"] if begin < one["step"] <= step]
-        rows.append({
-            "epoch": step / run_data["perEpoch"],
-            "step": step,
-            "train_loss": fmean(one["loss"] for one in steps),
-            "train_accuracy": fmean(one["accuracy"] for one in steps),
-            "test_loss": record["loss"],
-            "test_accuracy": record["accuracy"],
-            "seconds": sum(one["seconds"] for one in steps),
-        })
+        rows.append(
+            {
+                "epoch": step / run_data["perEpoch"],
+                "step": step,
+                "train_loss": fmean(one["loss"] for one in steps),
+                "train_accuracy": fmean(one["accuracy"] for one in steps),
+                "test_loss": record["loss"],
+                "test_accuracy": record["accuracy"],
+                "seconds": sum(one["seconds"] for one in steps),
+            }
+        )
         begin = step
     return rows
 
@@ -265,17 +280,19 @@ def train_headless(url: str, screenshots: Path | None) -> float:
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="./build.sh demo", description=__doc__.splitlines()[0])
-    parser.add_argument("--headless", action="store_true",
-                        help="train in Chromium without a window and print the course")
-    parser.add_argument("--screenshots", type=Path, metavar="DIR",
-                        help="with --headless: write pictures of the trained page there")
+    parser.add_argument(
+        "--headless", action="store_true", help="train in Chromium without a window and print the course"
+    )
+    parser.add_argument(
+        "--screenshots", type=Path, metavar="DIR", help="with --headless: write pictures of the trained page there"
+    )
     parser.add_argument("--epochs", type=int, help="epochs to train")
     parser.add_argument("--threads", type=int, help="kernel threads")
     parser.add_argument("--seed", type=int, help="seed of the order of the training images")
-    parser.add_argument("--no-isolation", action="store_true",
-                        help="serve without COOP and COEP headers, as most static hosts do")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT,
-                        help=f"port without --headless ({DEFAULT_PORT})")
+    parser.add_argument(
+        "--no-isolation", action="store_true", help="serve without COOP and COEP headers, as most static hosts do"
+    )
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port without --headless ({DEFAULT_PORT})")
     return parser.parse_args()
 
 
@@ -304,8 +321,7 @@ def main() -> int:
     query = urlencode({name: value for name, value in given.items() if value is not None})
     try:
         build_page()
-        site = open_site(isolated=not options.no_isolation,
-                         port=0 if options.headless else options.port)
+        site = open_site(isolated=not options.no_isolation, port=0 if options.headless else options.port)
     except (BuildError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

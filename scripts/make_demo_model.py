@@ -70,9 +70,7 @@ def build_model() -> onnx.ModelProto:
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES])],
         initializers,
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="trainweb-demo"
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="trainweb-demo")
     model.ir_version = IR_VERSION
     onnx.checker.check_model(model, full_check=True)
     return model

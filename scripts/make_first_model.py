@@ -37,10 +37,7 @@ def build_model() -> onnx.ModelProto:
         "inside_the_circle",
         [helper.make_tensor_value_info("points", TensorProto.FLOAT, ["batch", 2])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
-        [
-            numpy_helper.from_array(value.astype(np.float32), name)
-            for name, value in parameters.items()
-        ],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in parameters.items()],
     )
     opsets = [helper.make_opsetid("", OPSET)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)

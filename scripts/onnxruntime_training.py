@@ -78,12 +78,14 @@ def setup() -> str:
         say("onnxruntime-training: tests with it are skipped; its wheels are for Python 3.11 on Linux x86_64")
         return ""
     try:
-        run_step(Step(
-            "onnxruntime-training",
-            lambda: _install(python),
-            inputs=[*REQUIREMENTS, WITHOUT_TORCH],
-            outputs=[INTERPRETER],
-        ))
+        run_step(
+            Step(
+                "onnxruntime-training",
+                lambda: _install(python),
+                inputs=[*REQUIREMENTS, WITHOUT_TORCH],
+                outputs=[INTERPRETER],
+            )
+        )
     except BuildError as e:
         say(f"onnxruntime-training: tests with it are skipped; it cannot be installed: {e}")
         return ""

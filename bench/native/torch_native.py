@@ -86,9 +86,13 @@ def main() -> int:
     p = {name: torch.from_numpy(v).requires_grad_(name in trainable) for name, v in values.items()}
     a = m["adamw"]
     optimizer = torch.optim.AdamW(
-        [t for t in p.values() if t.requires_grad], lr=a["lr"], betas=(a["b1"], a["b2"]), eps=a["eps"],
-        weight_decay=a["wd"], fused=True,
-    )  # fmt: skip
+        [t for t in p.values() if t.requires_grad],
+        lr=a["lr"],
+        betas=(a["b1"], a["b2"]),
+        eps=a["eps"],
+        weight_decay=a["wd"],
+        fused=True,
+    )
     forward, nb = FORWARD[m["kind"]], m["nb"]
 
     def step(k: int) -> float:

@@ -30,9 +30,19 @@ _HOMES = {
 _MODULES = ("api", "artifacts", "compat", "errors", "onnxblock")
 
 __all__ = [
-    "CheckpointState", "GradientGraphBuilder", "InferenceSession", "TrainingSession", "__version__", "api", "artifacts",
-    "check", "compat", "errors", "onnxblock", "set_seed",
-]  # fmt: skip
+    "CheckpointState",
+    "GradientGraphBuilder",
+    "InferenceSession",
+    "TrainingSession",
+    "__version__",
+    "api",
+    "artifacts",
+    "check",
+    "compat",
+    "errors",
+    "onnxblock",
+    "set_seed",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from trainweb.training.state import CheckpointState
 
 ARTIFACT_FILES = {
-    "train_model": "training_model.onnx", "eval_model": "eval_model.onnx", "optimizer_model": "optimizer_model.onnx",
-}  # fmt: skip
+    "train_model": "training_model.onnx",
+    "eval_model": "eval_model.onnx",
+    "optimizer_model": "optimizer_model.onnx",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,10 +44,20 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("-o", "--output", type=Path, default=Path(), help="existing folder to write to")
     p.add_argument("--loss", default="CrossEntropyLoss", help="MSELoss, CrossEntropyLoss, BCEWithLogitsLoss or L1Loss")
     p.add_argument("--optimizer", default="AdamW", help="AdamW or SGD")
-    p.add_argument("--freeze", action="append", default=[], metavar="PATTERN",
-                   help="name or regular expression of parameters not to train")  # fmt: skip
-    p.add_argument("--output-name", action="append", default=[], metavar="NAME",
-                   help="tensor that the steps output besides the loss")  # fmt: skip
+    p.add_argument(
+        "--freeze",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="name or regular expression of parameters not to train",
+    )
+    p.add_argument(
+        "--output-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tensor that the steps output besides the loss",
+    )
     p.set_defaults(run=_artifacts)
 
     p = commands.add_parser(
@@ -72,10 +84,19 @@ def _parser() -> argparse.ArgumentParser:
 
     p = commands.add_parser("compile", help="make a bundle that a page trains from without starting Python")
     _add_artifacts(p)
-    p.add_argument("--feed", action="append", required=True, metavar="NAME=DTYPE[D,D,...]",
-                   help="dtype and shape of a training input, e.g. x=float32[64,784]; once per input")  # fmt: skip
-    p.add_argument("--memory-budget", type=int, metavar="BYTES",
-                   help="workspace that a step may take; beyond it activations are computed again")  # fmt: skip
+    p.add_argument(
+        "--feed",
+        action="append",
+        required=True,
+        metavar="NAME=DTYPE[D,D,...]",
+        help="dtype and shape of a training input, e.g. x=float32[64,784]; once per input",
+    )
+    p.add_argument(
+        "--memory-budget",
+        type=int,
+        metavar="BYTES",
+        help="workspace that a step may take; beyond it activations are computed again",
+    )
     p.add_argument("-o", "--output", type=Path, required=True, help="bundle to write")
     p.set_defaults(run=_compile)
     return parser
@@ -98,7 +119,10 @@ def _open(
     present = {k: p if p.exists() else None for k, p in models.items()}
     state = CheckpointState.load_checkpoint(args.checkpoint or args.artifacts / "checkpoint")
     session = TrainingSession(
-        state, present["train_model"], present["eval_model"], present["optimizer_model"] if optimizer else None,
+        state,
+        present["train_model"],
+        present["eval_model"],
+        present["optimizer_model"] if optimizer else None,
         options,
     )
     return state, session, {k: p.read_bytes() for k, p in present.items() if p is not None}
@@ -108,15 +132,20 @@ def _artifacts(args: argparse.Namespace) -> None:
     from trainweb.artifacts import LossType, OptimType, generate_artifacts
 
     kinds: tuple[tuple[str, str, type[LossType | OptimType]], ...] = (
-        ("loss", args.loss, LossType), ("optimizer", args.optimizer, OptimType),
-    )  # fmt: skip
+        ("loss", args.loss, LossType),
+        ("optimizer", args.optimizer, OptimType),
+    )
     for name, given, enum in kinds:
         if given not in enum.__members__:
             raise ValueError(f"--{name} {given!r} is none of {', '.join(enum.__members__)}.")
     generate_artifacts(
-        args.model, loss=LossType[args.loss], optimizer=OptimType[args.optimizer], frozen_params=args.freeze or None,
-        artifact_directory=args.output, additional_output_names=args.output_name or None,
-    )  # fmt: skip
+        args.model,
+        loss=LossType[args.loss],
+        optimizer=OptimType[args.optimizer],
+        frozen_params=args.freeze or None,
+        artifact_directory=args.output,
+        additional_output_names=args.output_name or None,
+    )
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
 
 

@@ -234,9 +234,7 @@ def content_cases() -> dict[str, Case]:
             "two states",
         ),
         "two_moments": (
-            with_group(
-                name, (3, "tables", [[(0, "string", "w"), (1, "tables", [moment, moment])]])
-            ),
+            with_group(name, (3, "tables", [[(0, "string", "w"), (1, "tables", [moment, moment])]])),
             CheckpointError,
             "two momentums of 'w'",
         ),

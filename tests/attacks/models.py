@@ -22,9 +22,7 @@ Case = tuple[bytes, type[Exception], str]
 
 def good_model() -> onnx.ModelProto:
     """A small valid model: y = relu(x @ w + b)."""
-    weight = helper.make_tensor(
-        "w", TensorProto.FLOAT, [2, 3], np.arange(6, dtype="f4").tobytes(), raw=True
-    )
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [2, 3], np.arange(6, dtype="f4").tobytes(), raw=True)
     bias = helper.make_tensor("b", TensorProto.FLOAT, [3], [1.0, 2.0, 3.0])
     graph = helper.make_graph(
         [
@@ -207,13 +205,8 @@ def structure() -> dict[str, Case]:
 
 
 def _function(name: str, calls: list[str]) -> onnx.FunctionProto:
-    nodes = [
-        helper.make_node(op, ["x"], [f"y{i}" if i else "y"], domain="local")
-        for i, op in enumerate(calls)
-    ]
-    return helper.make_function(
-        "local", name, ["x"], ["y"], nodes, [helper.make_opsetid("local", 1)]
-    )
+    nodes = [helper.make_node(op, ["x"], [f"y{i}" if i else "y"], domain="local") for i, op in enumerate(calls)]
+    return helper.make_function("local", name, ["x"], ["y"], nodes, [helper.make_opsetid("local", 1)])
 
 
 def _with_functions(functions: list[onnx.FunctionProto], first: str) -> bytes:
@@ -241,9 +234,7 @@ def _chain(length: int) -> bytes:
 def _if_model(reads: str, after: list[onnx.NodeProto]) -> bytes:
     """A model whose If has a branch that reads `reads`."""
     out = [helper.make_tensor_value_info("t", TensorProto.FLOAT, None)]
-    branch = helper.make_graph(
-        [helper.make_node("Relu", [reads], ["t"], name="inner")], "branch", [], out
-    )
+    branch = helper.make_graph([helper.make_node("Relu", [reads], ["t"], name="inner")], "branch", [], out)
     model = good_model()
     condition = helper.make_tensor("c", TensorProto.BOOL, [], [True])
     model.graph.initializer.append(condition)
@@ -274,9 +265,7 @@ def tensors() -> dict[str, Case]:
 
     def external(*entries: tuple[str, str], **fields) -> bytes:
         def change(m: onnx.ModelProto) -> None:
-            proto = m.graph.initializer.add(
-                name="bad", data_type=1, dims=[2], data_location=1, **fields
-            )
+            proto = m.graph.initializer.add(name="bad", data_type=1, dims=[2], data_location=1, **fields)
             for key, value in entries:
                 proto.external_data.add(key=key, value=value)
 
@@ -284,9 +273,14 @@ def tensors() -> dict[str, Case]:
 
     eight = bytes(8)
     unsupported = {
-        "string": 8, "complex64": 14, "complex128": 15, "float8e4m3fn": 17, "uint4": 21, "int4": 22,
+        "string": 8,
+        "complex64": 14,
+        "complex128": 15,
+        "float8e4m3fn": 17,
+        "uint4": 21,
+        "int4": 22,
         "float4e2m1": 23,
-    }  # fmt: skip
+    }
     cases: dict[str, Case] = {
         "negative_size": (
             tensor(eight, data_type=1, dims=[-1, -2]),

@@ -56,12 +56,29 @@ def test_data_below_the_model_is_read(home: Path, location, entries, expected) -
 @pytest.mark.parametrize(
     "location",
     [
-        "../secret", "inner/../../secret", "/etc/hostname", "..", ".", "inner", "C:\\secret",
-        "C:secret", "..\\secret", "w.bin\0", "data:,x", "http://localhost/w.bin",
-        "file:///etc/hostname", "missing.bin", "w.bin/x", "x" * 5000, "//etc/hostname",
-        "inner/./../../secret", "~/secret", "/dev/zero", "é/..",
+        "../secret",
+        "inner/../../secret",
+        "/etc/hostname",
+        "..",
+        ".",
+        "inner",
+        "C:\\secret",
+        "C:secret",
+        "..\\secret",
+        "w.bin\0",
+        "data:,x",
+        "http://localhost/w.bin",
+        "file:///etc/hostname",
+        "missing.bin",
+        "w.bin/x",
+        "x" * 5000,
+        "//etc/hostname",
+        "inner/./../../secret",
+        "~/secret",
+        "/dev/zero",
+        "é/..",
     ],
-)  # fmt: skip
+)
 def test_location_outside_is_refused(home: Path, location: str) -> None:
     with pytest.raises(ModelError, match="'bad'"):
         read_from(home, location)
@@ -141,9 +158,7 @@ def test_overlapping_data_counts_each_time() -> None:
         tensor.name = f"copy{index}"
     data = model.SerializeToString()
     with pytest.raises(LimitError, match="'copy2'"):
-        read_model(
-            data, external_data={"w.bin": bytes(8)}, limits={"arena_bytes": 24 + 12 + 24 + 7}
-        )
+        read_model(data, external_data={"w.bin": bytes(8)}, limits={"arena_bytes": 24 + 12 + 24 + 7})
 
 
 def test_many_files(home: Path) -> None:
@@ -151,9 +166,7 @@ def test_many_files(home: Path) -> None:
     model = good_model()
     for index in range(40):
         (home / f"w{index}").write_bytes(bytes([index] * 4))
-        tensor = model.graph.initializer.add(
-            name=f"t{index}", data_type=1, dims=[1], data_location=1
-        )
+        tensor = model.graph.initializer.add(name=f"t{index}", data_type=1, dims=[1], data_location=1)
         tensor.external_data.add(key="location", value=f"w{index}")
     (home / "model.onnx").write_bytes(model.SerializeToString())
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0

@@ -103,9 +103,7 @@ def test_with_protobuf_in_pure_python() -> None:
         for change in (0x01, 0x80, 0xFF):
             byte = bytes([data[position] ^ change])
             mutants.append(data[:position] + byte + data[position + 1 :])
-    cases = {
-        name: (data, error.__name__, message) for name, (data, error, message) in CORPUS.items()
-    }
+    cases = {name: (data, error.__name__, message) for name, (data, error, message) in CORPUS.items()}
     root = Path(__file__).parents[2]
     env = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python", "PYTHONPATH": str(root / "py_src")}
     result = subprocess.run(

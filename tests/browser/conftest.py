@@ -100,18 +100,14 @@ class PageErrors:
         page.on("crash", lambda _: self.messages.append("the page crashed"))
         page.on(
             "console",
-            lambda line: self.messages.append(f"console: {line.text} ({line.location['url']})")
-            if line.type == "error"
-            else None,
+            lambda line: (
+                self.messages.append(f"console: {line.text} ({line.location['url']})") if line.type == "error" else None
+            ),
         )
 
     def unexpected(self, patterns: tuple[str, ...]) -> list[str]:
         """The messages that none of `patterns` matches."""
-        return [
-            message
-            for message in self.messages
-            if not any(re.search(pattern, message) for pattern in patterns)
-        ]
+        return [message for message in self.messages if not any(re.search(pattern, message) for pattern in patterns)]
 
 
 def watched_page(browser: Browser) -> tuple[Page, PageErrors]:

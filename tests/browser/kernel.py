@@ -58,10 +58,16 @@ class Kernel:
         """Start Pyodide and load `packages` of its distribution; returns the version."""
         self.page.goto(self.site.url("/tests/pyodide.html" + self._query))
         self.page.wait_for_function("window.ask !== undefined")
-        return str(self._ask({
-            "kind": "boot", "base": self.site.url("/pyodide/"), "lock": LOCAL_LOCK,
-            "packages": list(packages),
-        }))
+        return str(
+            self._ask(
+                {
+                    "kind": "boot",
+                    "base": self.site.url("/pyodide/"),
+                    "lock": LOCAL_LOCK,
+                    "packages": list(packages),
+                }
+            )
+        )
 
     def run(self, code: str, **variables: Any) -> Any:
         """Run Python; returns its last expression (numbers, strings, lists, dicts, None).
@@ -94,8 +100,7 @@ class Kernel:
 
         Raises PythonError with the full traceback if it raises.
         """
-        text = self.run(CALL, folder=folder, module=module, function=function,
-                        arguments=json.dumps(arguments))
+        text = self.run(CALL, folder=folder, module=module, function=function, arguments=json.dumps(arguments))
         reply = json.loads(text)
         if reply["traceback"]:
             raise PythonError(reply["traceback"])
@@ -107,4 +112,3 @@ class Kernel:
             return self.page.evaluate("(a) => window.ask(...a)", arguments)
         except Error as error:
             raise PythonError(str(error)) from None
-

@@ -135,9 +135,16 @@ class Site:
         """The full address of a path that starts with a slash."""
         return self.origin + path
 
-    def add(self, path: str, body: bytes | str, content_type: str | None = None, *,
-            status: int = 200, headers: Mapping[str, str] | None = None,
-            delay_s: float = 0.0) -> str:
+    def add(
+        self,
+        path: str,
+        body: bytes | str,
+        content_type: str | None = None,
+        *,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        delay_s: float = 0.0,
+    ) -> str:
         """Serve `body` under `path` and return its URL; it goes before any file there."""
         data = body.encode() if isinstance(body, str) else body
         reply = Reply(data, content_type or mime_type(path), status, dict(headers or {}), delay_s)
@@ -189,7 +196,7 @@ class Site:
         for prefix, folders in self.mounts.items():
             if path.startswith(prefix):
                 for folder in folders:
-                    file = (folder / path[len(prefix):]).resolve()
+                    file = (folder / path[len(prefix) :]).resolve()
                     if file.is_relative_to(folder.resolve()) and file.is_file():
                         return Reply(file.read_bytes(), mime_type(file.name))
         return Reply(html.escape(f"no such file: {path}").encode(), "text/plain", 404)

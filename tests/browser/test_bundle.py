@@ -28,8 +28,10 @@ from .server import ROOT, Site
 from .test_js_golden import GOLDEN, Replay
 
 MODELS = {
-    "train_model": "training_model.onnx", "eval_model": "eval_model.onnx", "optimizer_model": "optimizer_model.onnx",
-}  # fmt: skip
+    "train_model": "training_model.onnx",
+    "eval_model": "eval_model.onnx",
+    "optimizer_model": "optimizer_model.onnx",
+}
 PYTHON_CALLS = ("save_checkpoint", "export", "set_property", "get_properties")
 PREFIX_BYTES = 16
 
@@ -126,9 +128,7 @@ class BundleReplay(Replay):
 
 
 @pytest.mark.parametrize("case", ["mlp", "cnn", "transformer", "nominal"])
-def test_trains_to_the_recorded_trajectory_without_python(
-    browser: Browser, plain_site: Site, case: str
-) -> None:
+def test_trains_to_the_recorded_trajectory_without_python(browser: Browser, plain_site: Site, case: str) -> None:
     with open_page(browser, plain_site) as js:
         assert BundleReplay(js, case).run_without_python() > 5
         assert python_requests(plain_site) == []
@@ -315,7 +315,12 @@ def test_parameters_are_read_and_written_without_python(browser: Browser, mlp_si
     assert outcome["equal"] and outcome["changed"] == 16
     assert outcome["errors"] == same
     assert [name for name, _ in same] == [
-        "BufferSizeError", "CheckpointError", "CheckpointError", "CheckpointError", "SessionError", "SessionError",
+        "BufferSizeError",
+        "CheckpointError",
+        "CheckpointError",
+        "CheckpointError",
+        "SessionError",
+        "SessionError",
     ]
 
 
@@ -349,8 +354,11 @@ PREPARED_CALLS = """
 def test_what_is_kept_of_parameters_follows_them(browser: Browser, plain_site: Site) -> None:
     """In a session from a bundle, in one of Python's, and in one that keeps nothing."""
     made = prologue.artifacts()
-    models = {"train_model": made.training_model, "eval_model": made.eval_model or b"",
-              "optimizer_model": made.optimizer_model or b""}  # fmt: skip
+    models = {
+        "train_model": made.training_model,
+        "eval_model": made.eval_model or b"",
+        "optimizer_model": made.optimizer_model or b"",
+    }
     feeds = {"x": TensorType("float32", (3, 4, 8, 8)), "labels": TensorType("int64", (3,))}
     graphs = [read_model(model) for model in models.values()]
     core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *graphs)
@@ -428,8 +436,10 @@ def test_without_models_what_is_missing_is_named(browser: Browser, mlp_site: Sit
 @pytest.mark.parametrize("how", ["Uint8Array", "ArrayBuffer", "Blob"])
 def test_bundles_come_as_bytes(browser: Browser, mlp_site: Site, how: str) -> None:
     make = {
-        "Uint8Array": "new Uint8Array(data)", "ArrayBuffer": "data", "Blob": "new Blob([data])",
-    }[how]  # fmt: skip
+        "Uint8Array": "new Uint8Array(data)",
+        "ArrayBuffer": "data",
+        "Blob": "new Blob([data])",
+    }[how]
     with open_page(browser, mlp_site) as js:
         assert js.run(
             f"""{SESSION}
@@ -450,9 +460,7 @@ def test_arguments_are_checked(browser: Browser, mlp_site: Site) -> None:
 
 
 def test_limits_mean_what_they_mean_to_a_python_session(browser: Browser, mlp_site: Site) -> None:
-    body = (
-        "const s = await TrainingSession.create(%s, { limits: { arenaBytes: 64 } }); await s.runTrainStep(feeds);"
-    )
+    body = "const s = await TrainingSession.create(%s, { limits: { arenaBytes: 64 } }); await s.runTrainStep(feeds);"
     with open_page(browser, mlp_site) as js:
         found = js.failure(SESSION + body % "{ bundle: '/bundles/mlp' }")
         assert python_requests(mlp_site) == []
@@ -821,9 +829,7 @@ def test_models_are_cached_with_their_configuration(browser: Browser, plain_site
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "header"])
-def test_damaged_cache_files_are_ignored_and_written_anew(
-    browser: Browser, plain_site: Site, damage: str
-) -> None:
+def test_damaged_cache_files_are_ignored_and_written_anew(browser: Browser, plain_site: Site, damage: str) -> None:
     with open_page(browser, plain_site) as js:
         first = js.run(FIRST_VISIT)
         after = visit(
@@ -901,9 +907,7 @@ N_OPERATIONS = 7
 
 
 @pytest.mark.parametrize("fault", range(N_OPERATIONS + 1))
-def test_an_interrupted_write_leaves_the_old_or_the_new_file(
-    browser: Browser, own_site: Site, fault: int
-) -> None:
+def test_an_interrupted_write_leaves_the_old_or_the_new_file(browser: Browser, own_site: Site, fault: int) -> None:
     """Everything from operation `fault` on fails; then the storage is opened again."""
     with open_page(browser, own_site) as js:
         worker_site(own_site, "")

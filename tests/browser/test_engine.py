@@ -55,9 +55,7 @@ def scenario(page: Page) -> Any:
     return run
 
 
-@pytest.mark.parametrize(
-    ("reproducible", "build"), [(False, "kernels.relaxed"), (True, "kernels")]
-)
+@pytest.mark.parametrize(("reproducible", "build"), [(False, "kernels.relaxed"), (True, "kernels")])
 def test_plain_page_runs_one_thread(scenario, plain_site, reproducible: bool, build: str) -> None:
     found = scenario(plain_site, "describe", threads=4, reproducible=reproducible)
     assert found["build"] == build
@@ -84,8 +82,11 @@ def test_engine_refuses_with_a_typed_error_and_goes_on(scenario, site: Site, thr
     found = scenario(site, "refusals", threads=threads)
     assert found.pop("works") is None
     messages = {
-        "tooMuch": "out of memory", "negative": "out of memory", "freeTwice": "not an allocated",
-        "writeBeyond": "outside the memory", "readBeyond": "outside the memory",
+        "tooMuch": "out of memory",
+        "negative": "out of memory",
+        "freeTwice": "not an allocated",
+        "writeBeyond": "outside the memory",
+        "readBeyond": "outside the memory",
         "badCode": "generated code does not load",
     }
     assert set(found) == set(messages)
@@ -119,9 +120,7 @@ def test_generated_code_uses_the_vector_maths_of_the_kernels(scenario, site: Sit
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_code_loaded_later_gets_slots_of_its_own(scenario, site: Site, threads: int) -> None:
-    found = scenario(
-        site, "moreCode", code=module("double"), other=module("increment"), threads=threads
-    )
+    found = scenario(site, "moreCode", code=module("double"), other=module("increment"), threads=threads)
     doubled = expected_sum(lambda v: 2 * v, 100_000)
     assert found["statuses"] == [0, 0, 0, 0]
     assert found["sums"] == [doubled, expected_sum(lambda v: v + 1, 100_000), doubled]
@@ -139,9 +138,7 @@ def test_changed_segment_bases_take_effect(scenario, plain_site: Site) -> None:
 
 @pytest.mark.page_errors("thread .* failed", "RuntimeError")
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_trap_is_a_typed_error_and_the_engine_is_lost(
-    scenario, isolated_site: Site, threads: int
-) -> None:
+def test_a_trap_is_a_typed_error_and_the_engine_is_lost(scenario, isolated_site: Site, threads: int) -> None:
     found = scenario(isolated_site, "trap", code=list(TRAP), threads=threads)
     for error in (found["trapped"], found["after"]):
         assert error["name"] == "EngineError"

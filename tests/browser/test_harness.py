@@ -10,9 +10,7 @@ from .kernel import Kernel, PythonError
 from .server import ROOT, Site
 
 
-def test_only_the_isolated_site_isolates(
-    page: Page, plain_site: Site, isolated_site: Site
-) -> None:
+def test_only_the_isolated_site_isolates(page: Page, plain_site: Site, isolated_site: Site) -> None:
     page.goto(plain_site.url("/tests/blank.html"))
     assert page.evaluate("crossOriginIsolated") is False
     page.goto(isolated_site.url("/tests/blank.html"))

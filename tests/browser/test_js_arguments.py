@@ -12,9 +12,7 @@ from .server import Site
 
 OUT = "onnx::loss::2"
 
-FEEDS_TEXT = (
-    "'feeds' must be an object that use input names as keys and OnnxValue as corresponding values."
-)
+FEEDS_TEXT = "'feeds' must be an object that use input names as keys and OnnxValue as corresponding values."
 
 # arguments of run*Step, class of the error, its text
 RUN_RULES = [
@@ -57,7 +55,8 @@ CREATE_RULES = [
     ("null", "TypeError", "'trainingOptions' must be an object"),
     ("{}", "TypeError", f"'trainingOptions.trainModel' is required: {FILE_TEXT}."),
     (
-        "{trainModel: 'a'}", "TypeError",
+        "{trainModel: 'a'}",
+        "TypeError",
         f"'trainingOptions.checkpointState' is required: {FILE_TEXT}.",
     ),
     ("{...files, trainModel: 7}", "TypeError", f"must be {FILE_TEXT}, got a number."),
@@ -66,7 +65,8 @@ CREATE_RULES = [
     ("files, 'fast'", "TypeError", "'options' must be an object."),
     ("files, {executionProviders: ['cuda']}", "Error", "no available backend found. ERR: "),
     (
-        "files, {graphOptimizationLevel: 'best'}", "Error",
+        "files, {graphOptimizationLevel: 'best'}",
+        "Error",
         "unsupported graph optimization level: best",
     ),
     ("files, {executionMode: 'random'}", "Error", "unsupported execution mode: random"),
@@ -232,9 +232,7 @@ def test_env(js: JsPage) -> None:
 
 
 def test_names(js: JsPage) -> None:
-    names = js.run(
-        f"{OPEN} return [s.trainingInputNames, s.trainingOutputNames, s.evalInputNames, s.evalOutputNames];"
-    )
+    names = js.run(f"{OPEN} return [s.trainingInputNames, s.trainingOutputNames, s.evalInputNames, s.evalOutputNames];")
     assert names == [["x", "labels"], [OUT], ["x", "labels"], [OUT]]
 
 

@@ -15,8 +15,16 @@ from .server import ROOT, Site
 
 GOLDEN = ROOT / "tests" / "golden"
 CASES = (
-    "mlp", "mlp_sgd_mse", "cnn", "transfer", "bce", "l1", "transformer", "nominal",
-    "scheduler_accumulation", "custom_block",
+    "mlp",
+    "mlp_sgd_mse",
+    "cnn",
+    "transfer",
+    "bce",
+    "l1",
+    "transformer",
+    "nominal",
+    "scheduler_accumulation",
+    "custom_block",
 )
 THREADED_CASES = ("mlp", "cnn", "transformer")
 
@@ -53,7 +61,8 @@ class Replay:
             window.session = s;
             return [s.trainingInputNames, s.trainingOutputNames, s.evalInputNames, s.evalOutputNames,
                     await s.getParametersSize(), await s.getParametersSize(false)];""",
-            name=self.case, checkpoint=checkpoint,
+            name=self.case,
+            checkpoint=checkpoint,
         )
         t, size = self.trace, self.trace["parameters_size"]
         kinds = ("training_input", "training_output", "eval_input", "eval_output")
@@ -62,11 +71,7 @@ class Replay:
 
     def feeds(self, feed: str) -> dict[str, Any]:
         prefix = f"{feed}."
-        return {
-            key[len(prefix):]: to_json(self.inputs[key])
-            for key in self.inputs.files
-            if key.startswith(prefix)
-        }
+        return {key[len(prefix) :]: to_json(self.inputs[key]) for key in self.inputs.files if key.startswith(prefix)}
 
     def compare(self, where: str, key: str, got: Any) -> None:
         kind = key.split(".")[1]
@@ -90,9 +95,7 @@ class Replay:
         return self.step("runEvalStep", call["feed"])
 
     def parameters(self, trainable_only: bool) -> np.ndarray:
-        got = self.js.run(
-            "return fromTensor(await session.getContiguousParameters(only));", only=trainable_only
-        )
+        got = self.js.run("return fromTensor(await session.getContiguousParameters(only));", only=trainable_only)
         return from_json(got)
 
     def do_get_parameters(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +121,8 @@ class Replay:
     def do_register_linear_lr_scheduler(self, call: dict[str, Any]) -> None:
         self.js.run(
             "await session.registerLinearLRScheduler(warmup, total, rate);",
-            warmup=call["warmup_step_count"], total=call["total_step_count"],
+            warmup=call["warmup_step_count"],
+            total=call["total_step_count"],
             rate=call["initial_lr"],
         )
 
@@ -129,7 +133,8 @@ class Replay:
         self.js.run(
             """const { data } = toTensor(buffer);
             await session.loadParametersBuffer(new Uint8Array(data.buffer), only);""",
-            buffer=self.feeds(call["feed"])["buffer"], only=call["trainable_only"],
+            buffer=self.feeds(call["feed"])["buffer"],
+            only=call["trainable_only"],
         )
 
     def do_update_parameter(self, call: dict[str, Any]) -> None:
@@ -139,14 +144,13 @@ class Replay:
             const { type, dims } = await session.getParameterTypeAndShape(name);
             const back = fromTensor(await session.getParameter(name));
             return JSON.stringify({ type, dims, data: value.data }) === JSON.stringify(back);""",
-            name=name, value=value,
+            name=name,
+            value=value,
         )
         assert same, f"{name} does not read back"
 
     def do_set_property(self, call: dict[str, Any]) -> None:
-        self.js.run(
-            "await session.addProperty(name, value);", name=call["name"], value=call["value"]
-        )
+        self.js.run("await session.addProperty(name, value);", name=call["name"], value=call["value"])
 
     def do_get_properties(self, call: dict[str, Any]) -> None:
         for name, value in call["value"].items():
@@ -157,7 +161,8 @@ class Replay:
         self.js.run(
             """const data = await session.saveCheckpoint({ includeOptimizerState: whole });
             window.saved = { ...window.saved, [file]: data };""",
-            file=call["file"], whole=call["include_optimizer_state"],
+            file=call["file"],
+            whole=call["include_optimizer_state"],
         )
 
     def do_load_checkpoint(self, call: dict[str, Any]) -> dict[str, Any]:

@@ -18,9 +18,13 @@ from .server import ROOT, Site
 
 NPM = ROOT / "dist" / "npm"
 PYTHON_FILES = [
-    "python/packages.zip", "python/snapshot.bin", "python/python_stdlib.zip",
-    "python/pyodide.mjs", "python/pyodide.asm.mjs", "python/pyodide.asm.wasm.gz",
-]  # fmt: skip
+    "python/packages.zip",
+    "python/snapshot.bin",
+    "python/python_stdlib.zip",
+    "python/pyodide.mjs",
+    "python/pyodide.asm.mjs",
+    "python/pyodide.asm.wasm.gz",
+]
 
 TRAIN = """
     const s = await TrainingSession.create(golden("mlp"));
@@ -39,16 +43,24 @@ TRAIN = """
 ORT_WEB_BYTES = 11_854_635
 """What a first visit fetches of onnxruntime-web 1.19.2: its WebAssembly and its scripts."""
 
-STRICT_POLICY = "; ".join((
-    "default-src 'none'", "script-src 'self' 'wasm-unsafe-eval'", "worker-src 'self'",
-    "connect-src 'self'", "img-src data:",
-))
+STRICT_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self' 'wasm-unsafe-eval'",
+        "worker-src 'self'",
+        "connect-src 'self'",
+        "img-src data:",
+    )
+)
 
 
 def node(code: str, *arguments: str, cwd: Path = ROOT) -> str:
     done = subprocess.run(
         ["node", *arguments, "--input-type=module", "-e", code],
-        cwd=cwd, capture_output=True, text=True, check=False,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -58,20 +70,25 @@ def node(code: str, *arguments: str, cwd: Path = ROOT) -> str:
 def test_imports_on_a_server(specifier: str) -> None:
     """Nothing of a browser is touched at import: server-side rendering loads the module, too."""
     require_built(NPM / "index.js")
-    names = json.loads(node(
-        "for (const name of ['window', 'document', 'Worker', 'crossOriginIsolated', 'navigator'])"
-        "  Object.defineProperty(globalThis, name, { get() { throw new Error(name) } });"
-        f"console.log(JSON.stringify(Object.keys(await import('{specifier}'))))"
-    ))
+    names = json.loads(
+        node(
+            "for (const name of ['window', 'document', 'Worker', 'crossOriginIsolated', 'navigator'])"
+            "  Object.defineProperty(globalThis, name, { get() { throw new Error(name) } });"
+            f"console.log(JSON.stringify(Object.keys(await import('{specifier}'))))"
+        )
+    )
     wanted = {"Engine"} if specifier.endswith("engine") else {"TrainingSession", "Tensor", "env"}
     assert wanted <= set(names)
 
 
 def test_tensor_is_that_of_onnxruntime_common() -> None:
-    assert node(
-        "import { Tensor } from 'trainweb'; import * as ort from 'onnxruntime-common';"
-        "console.log(Tensor === ort.Tensor)"
-    ).strip() == "true"
+    assert (
+        node(
+            "import { Tensor } from 'trainweb'; import * as ort from 'onnxruntime-common';"
+            "console.log(Tensor === ort.Tensor)"
+        ).strip()
+        == "true"
+    )
 
 
 def test_a_session_on_a_server_is_a_typed_error() -> None:
@@ -122,19 +139,34 @@ new TrainingSession();
 """
     )
     done = subprocess.run(
-        ["node", str(ROOT / "node_modules/typescript/bin/tsc"), "--noEmit", "--strict",
-         "--exactOptionalPropertyTypes", "--target", "es2022", "--module", "es2022",
-         "--moduleResolution", "bundler", "--lib", "es2023,dom,esnext.disposable", "--types", "",
-         "program.ts"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        [
+            "node",
+            str(ROOT / "node_modules/typescript/bin/tsc"),
+            "--noEmit",
+            "--strict",
+            "--exactOptionalPropertyTypes",
+            "--target",
+            "es2022",
+            "--module",
+            "es2022",
+            "--moduleResolution",
+            "bundler",
+            "--lib",
+            "es2023,dom,esnext.disposable",
+            "--types",
+            "",
+            "program.ts",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
 
 
 def test_package_lists_what_it_needs() -> None:
-    done = subprocess.run(
-        ["npm", "pack", "--dry-run", "--json"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(["npm", "pack", "--dry-run", "--json"], cwd=ROOT, capture_output=True, text=True, check=True)
     listing = json.loads(done.stdout)
     entry = listing[0] if isinstance(listing, list) else next(iter(listing.values()))
     files = {file["path"] for file in entry["files"]}
@@ -164,9 +196,7 @@ def test_workers_and_assets_are_named_literally() -> None:
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-def test_a_strict_content_security_policy(
-    browser: Browser, make_site: Callable[..., Site], isolated: bool
-) -> None:
+def test_a_strict_content_security_policy(browser: Browser, make_site: Callable[..., Site], isolated: bool) -> None:
     site = make_site(csp=STRICT_POLICY, isolated=isolated)
     with open_js_page(browser, site) as js:
         losses = js.run("env.wasm.numThreads = 2;" + TRAIN)
@@ -174,9 +204,7 @@ def test_a_strict_content_security_policy(
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-def test_loaded_from_another_origin(
-    browser: Browser, make_site: Callable[..., Site], isolated: bool
-) -> None:
+def test_loaded_from_another_origin(browser: Browser, make_site: Callable[..., Site], isolated: bool) -> None:
     """As from a content delivery network: scripts, kernels and Python all come from there."""
     page_site, cdn = make_site(isolated=isolated), make_site(isolated=isolated)
     with open_js_page(browser, page_site, package=cdn.url("/dist/index.js")) as js:
@@ -189,10 +217,16 @@ def test_loaded_from_another_origin(
 
 
 SESSION_FILES = (
-    "/tests/session.html", "/tests/session.mjs", "/dist/index.js", "/dist/worker.js", "/dist/kernels.relaxed.wasm.gz",
-    "/golden/mlp/training_model.onnx", "/golden/mlp/eval_model.onnx", "/golden/mlp/optimizer_model.onnx",
+    "/tests/session.html",
+    "/tests/session.mjs",
+    "/dist/index.js",
+    "/dist/worker.js",
+    "/dist/kernels.relaxed.wasm.gz",
+    "/golden/mlp/training_model.onnx",
+    "/golden/mlp/eval_model.onnx",
+    "/golden/mlp/optimizer_model.onnx",
     "/golden/mlp/checkpoint",
-)  # fmt: skip
+)
 PLAIN_FILES = ("/dist/python/packages.zip", "/dist/python/python_stdlib.zip")
 
 
@@ -203,9 +237,7 @@ def fetched(prefix: str, packed: str, *others: str) -> list[str]:
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_nothing_else_is_fetched(
-    browser: Browser, make_site: Callable[..., Site], snapshot: bool
-) -> None:
+def test_nothing_else_is_fetched(browser: Browser, make_site: Callable[..., Site], snapshot: bool) -> None:
     """Neither numpy nor a package index: what a first visit costs is listed here in full."""
     site = make_site()
     with open_js_page(browser, site) as js:
@@ -244,9 +276,7 @@ def test_the_library_is_fetched_when_something_else_is_imported(
 
 
 @pytest.mark.parametrize("how", ["missing", "a page", "broken off", "unpacked"])
-def test_pyodide_that_does_not_arrive_is_an_error(
-    browser: Browser, make_site: Callable[..., Site], how: str
-) -> None:
+def test_pyodide_that_does_not_arrive_is_an_error(browser: Browser, make_site: Callable[..., Site], how: str) -> None:
     """And not a session that never comes; bytes that a server has unpacked already are fine."""
     site = make_site()
     path = "/dist/python/pyodide.asm.wasm.gz"
@@ -266,9 +296,7 @@ def test_pyodide_that_does_not_arrive_is_an_error(
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "plain"])
 @pytest.mark.page_errors("404")
-def test_a_snapshot_that_does_not_fit_is_no_harm(
-    browser: Browser, make_site: Callable[..., Site], damage: str
-) -> None:
+def test_a_snapshot_that_does_not_fit_is_no_harm(browser: Browser, make_site: Callable[..., Site], damage: str) -> None:
     """Python starts plainly then; bytes that a server has unpacked already are fine, too."""
     site = make_site()
     data = (NPM / "python" / "snapshot.bin").read_bytes()

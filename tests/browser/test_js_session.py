@@ -88,12 +88,9 @@ def test_preallocated_fetches_are_written_in_place(js: JsPage) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["new Tensor('float32', [0, 0], [2])", "new Tensor('float64', [0], [])",
-     "new Tensor('float32', [0], [1])"],
+    ["new Tensor('float32', [0, 0], [2])", "new Tensor('float64', [0], [])", "new Tensor('float32', [0], [1])"],
 )
-def test_a_preallocated_fetch_that_does_not_fit_leaves_the_session_alone(
-    js: JsPage, target: str
-) -> None:
+def test_a_preallocated_fetch_that_does_not_fit_leaves_the_session_alone(js: JsPage, target: str) -> None:
     outcome = js.run(
         f"""{OPEN}
         const s = await open();
@@ -286,8 +283,10 @@ def test_parameters_and_checkpoints_round_trip(js: JsPage) -> None:
         return {{ same, properties: properties.map(String), resumed: next[0] === next[1], loaded }};"""
     )
     assert outcome == {
-        "same": True, "properties": ["7", "9007199254740992", "0.5", 'quote " and é'],
-        "resumed": True, "loaded": True,
+        "same": True,
+        "properties": ["7", "9007199254740992", "0.5", 'quote " and é'],
+        "resumed": True,
+        "loaded": True,
     }
 
 
@@ -318,12 +317,15 @@ def test_released_sessions_refuse_every_call(js: JsPage) -> None:
 
 
 def test_async_disposal(js: JsPage) -> None:
-    assert js.run(
-        f"""{OPEN}
+    assert (
+        js.run(
+            f"""{OPEN}
         const s = await open();
         await s[Symbol.asyncDispose]();
         return (await failure(() => loss(s))).name;"""
-    ) == "ReleasedError"
+        )
+        == "ReleasedError"
+    )
 
 
 def test_seed_is_taken_from_env(js: JsPage) -> None:
@@ -340,8 +342,15 @@ def test_seed_is_taken_from_env(js: JsPage) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    ["bytes", "bytes.buffer", "new Blob([bytes])", "new URL(url)", "url", "url.slice(url.indexOf('/golden'))",
-     "shifted"],
+    [
+        "bytes",
+        "bytes.buffer",
+        "new Blob([bytes])",
+        "new URL(url)",
+        "url",
+        "url.slice(url.indexOf('/golden'))",
+        "shifted",
+    ],
 )
 def test_files_come_from_urls_bytes_and_blobs(js: JsPage, make: str) -> None:
     size = js.run(
@@ -374,13 +383,22 @@ def test_inference_of_a_part_of_a_buffer(js: JsPage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "name"), [("trainModel", "ModelError"), ("evalModel", "ModelError"),
-                       ("optimizerModel", "ModelError"), ("checkpointState", "CheckpointError")],
+    ("file", "name"),
+    [
+        ("trainModel", "ModelError"),
+        ("evalModel", "ModelError"),
+        ("optimizerModel", "ModelError"),
+        ("checkpointState", "CheckpointError"),
+    ],
 )
 @pytest.mark.parametrize(
     "content",
-    ["new Uint8Array(0)", "new TextEncoder().encode('<!doctype html><title>404</title>')",
-     "crypto.getRandomValues(new Uint8Array(500))", "bytes.subarray(0, bytes.length >> 1)"],
+    [
+        "new Uint8Array(0)",
+        "new TextEncoder().encode('<!doctype html><title>404</title>')",
+        "crypto.getRandomValues(new Uint8Array(500))",
+        "bytes.subarray(0, bytes.length >> 1)",
+    ],
 )
 def test_broken_files_are_typed_errors(js: JsPage, file: str, name: str, content: str) -> None:
     error = js.failure(
@@ -403,21 +421,15 @@ class TestLoading:
                 ("evalModel", "/broken.onnx", "500", "ModelError"),
                 ("checkpointState", "/golden/nowhere", "404", "CheckpointError"),
             ):
-                error = js.failure(
-                    f"await TrainingSession.create(golden('mlp', {{ {file}: '{url}' }}));"
-                )
+                error = js.failure(f"await TrainingSession.create(golden('mlp', {{ {file}: '{url}' }}));")
                 assert error["name"] == name
                 assert url in error["message"] and status in error["message"]
                 assert error["message"].startswith(file)
-            error = js.failure(
-                "await TrainingSession.create(golden('mlp', { trainModel: 'http://127.0.0.1:9/x' }));"
-            )
+            error = js.failure("await TrainingSession.create(golden('mlp', { trainModel: 'http://127.0.0.1:9/x' }));")
             assert error["name"] == "ModelError"
             assert "http://127.0.0.1:9/x" in error["message"]
 
-    def test_missing_pyodide_is_named_and_a_later_try_works(
-        self, browser: Browser, plain_site: Site
-    ) -> None:
+    def test_missing_pyodide_is_named_and_a_later_try_works(self, browser: Browser, plain_site: Site) -> None:
         with open_js_page(browser, plain_site, ("404",)) as js:
             js.run("env.pyodide.indexURL = '/nowhere/';")
             error = js.failure("await TrainingSession.create(golden('mlp'));")
@@ -425,9 +437,7 @@ class TestLoading:
             assert "/nowhere/pyodide.mjs" in error["message"]
             assert "env.pyodide.indexURL" in error["message"]
             js.run("env.pyodide.indexURL = '/pyodide';")
-            assert js.run(
-                "const s = await TrainingSession.create(golden('mlp')); return s.getParametersSize();"
-            ) == 432
+            assert js.run("const s = await TrainingSession.create(golden('mlp')); return s.getParametersSize();") == 432
 
     def test_missing_kernels_are_named(self, browser: Browser, plain_site: Site) -> None:
         with open_js_page(browser, plain_site, ("404",)) as js:

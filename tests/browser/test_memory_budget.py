@@ -49,10 +49,13 @@ def bundle(budget: int | None, *, models: bool) -> bytes:
 def files(plain_site: Site) -> Iterator[Site]:
     made = artifacts_of(KIND)
     for name, data in (
-        ("train", made.training_model), ("checkpoint", made.checkpoint), ("optimizer", made.optimizer_model),
-        ("free", bundle(None, models=True)), ("bare", bundle(None, models=False)),
+        ("train", made.training_model),
+        ("checkpoint", made.checkpoint),
+        ("optimizer", made.optimizer_model),
+        ("free", bundle(None, models=True)),
+        ("bare", bundle(None, models=False)),
         ("small", bundle(smallest(KIND), models=False)),
-    ):  # fmt: skip
+    ):
         assert data is not None
         plain_site.add(f"/m/{name}", data)
     plain_site.clear_log()
@@ -64,14 +67,17 @@ def test_a_budget_changes_no_byte_and_tells_its_cost(browser: Browser, files: Si
     batch = {name: to_json(x) for name, x in feeds_of(KIND).items()}
     with open_js_page(browser, files) as js:
         from_bundle: dict[str, Any] = js.run(
-            TRAIN + """return { free: await train({ bundle: "/m/bare" }), small: await train({ bundle: "/m/small" }),
+            TRAIN
+            + """return { free: await train({ bundle: "/m/bare" }), small: await train({ bundle: "/m/small" }),
                 allowed: await train({ bundle: "/m/small" }, { memoryBudget: budget }),
                 refused: await failure(() => train({ bundle: "/m/bare" }, { memoryBudget: budget })) };""",
-            batch=batch, budget=budget,
-        )  # fmt: skip
+            batch=batch,
+            budget=budget,
+        )
         assert python_requests(files) == []
         found: dict[str, Any] = js.run(
-            TRAIN + """
+            TRAIN
+            + """
             const said = [];
             console.info = (text) => said.push(text);
             env.logLevel = "info";
@@ -79,8 +85,9 @@ def test_a_budget_changes_no_byte_and_tells_its_cost(browser: Browser, files: Si
             return { small, said, free: await train(files), recompiled:
                 await train({ bundle: "/m/free" }, { memoryBudget: budget }), unmet:
                 await failure(() => train(files, { memoryBudget: 1000 })) };""",
-            batch=batch, budget=budget,
-        )  # fmt: skip
+            batch=batch,
+            budget=budget,
+        )
     free = found["free"]
     for run in (found["small"], found["recompiled"], *(from_bundle[k] for k in ("free", "small", "allowed"))):
         assert (run["losses"], run["parameters"]) == (free["losses"], free["parameters"])
@@ -104,7 +111,8 @@ def test_sessions_of_different_budgets_are_cached_apart(browser: Browser, files:
     batch = {name: to_json(x) for name, x in feeds_of(KIND).items()}
     with open_js_page(browser, files) as js:
         arenas = js.run(
-            TRAIN + """
+            TRAIN
+            + """
             const arenas = [];
             for (const memoryBudget of [undefined, budget, undefined, budget]) {
               const options = { cache: true, ...(memoryBudget === undefined ? {} : { memoryBudget }) };
@@ -112,6 +120,7 @@ def test_sessions_of_different_budgets_are_cached_apart(browser: Browser, files:
               await new Promise((resolve) => setTimeout(resolve, 1500));
             }
             return arenas;""",
-            batch=batch, budget=budget,
-        )  # fmt: skip
+            batch=batch,
+            budget=budget,
+        )
     assert max(arenas[1::2]) <= budget < min(arenas[::2])

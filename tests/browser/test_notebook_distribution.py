@@ -23,9 +23,7 @@ LOAD = """async (base) => {
     not (DISTRIBUTION / "pyodide-lock.json").is_file(),
     reason="dist/pyodide is not built: ./build.sh pyodide-dist, which needs Python >= 3.12",
 )
-def test_load_package_finds_trainweb_and_its_dependencies(
-    page: Page, make_site: Callable[..., Site]
-) -> None:
+def test_load_package_finds_trainweb_and_its_dependencies(page: Page, make_site: Callable[..., Site]) -> None:
     from trainweb import __version__
 
     site = make_site(mounts={"/distribution/": [DISTRIBUTION]})

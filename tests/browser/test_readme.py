@@ -65,9 +65,7 @@ def wait_for_log(page: Page, errors: PageErrors, text: str) -> str:
     raise AssertionError(f"no {text!r} in the log: {page.inner_text('#log')!r} {errors.messages}")
 
 
-def test_first_page_trains(
-    page: Page, page_errors: PageErrors, make_site: Callable[..., Site]
-) -> None:
+def test_first_page_trains(page: Page, page_errors: PageErrors, make_site: Callable[..., Site]) -> None:
     require_built(ROOT / "dist" / "npm" / "index.js")
     html = code_block("html")
     assert len(html.splitlines()) <= PAGE_LINES
@@ -86,17 +84,13 @@ def test_first_page_trains(
 def test_first_notebook_cell_trains(browser: Browser, plain_site: Site) -> None:
     with open_kernel(browser, plain_site) as kernel:
         kernel.use_local_index()
-        kernel.run(
-            "open('first.onnx', 'wb').write(bytes(data))", data=list(FIRST_MODEL.read_bytes())
-        )
+        kernel.run("open('first.onnx', 'wb').write(bytes(data))", data=list(FIRST_MODEL.read_bytes()))
         kernel.run("import io, sys; sys.stdout = io.StringIO()")
         kernel.run(code_block("python"))
         check_log(kernel.run("import sys\nsys.stdout.getvalue()"))
 
 
-def test_first_notebook_cell_trains_in_native_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_notebook_cell_trains_in_native_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = code_block("python").splitlines()
     assert lines[:2] == ["import micropip", 'await micropip.install("trainweb")']
     (tmp_path / "first.onnx").write_bytes(FIRST_MODEL.read_bytes())

@@ -49,11 +49,13 @@ def mlp(*, opset: int = 17) -> onnx.ModelProto:
         {"x": ["batch", 5]},
         {"logits": ["batch", 3]},
         {
-            "fc1.weight": normal(4, 5), "fc1.bias": normal(4, seed=1),
-            "fc2.weight": normal(3, 4, seed=2), "fc2.bias": normal(3, seed=3),
+            "fc1.weight": normal(4, 5),
+            "fc1.bias": normal(4, seed=1),
+            "fc2.weight": normal(3, 4, seed=2),
+            "fc2.bias": normal(3, seed=3),
         },
         opset=opset,
-    )  # fmt: skip
+    )
 
 
 def batch_norm_net(*, training_mode: bool = False, opset: int = 17) -> onnx.ModelProto:
@@ -78,9 +80,12 @@ def batch_norm_net(*, training_mode: bool = False, opset: int = 17) -> onnx.Mode
         {"x": ["batch", 2, 4, 4]},
         {"logits": ["batch", 2]},
         {
-            "conv.weight": normal(3, 2, 3, 3), "bn.scale": np.ones(3, np.float32),
-            "bn.bias": np.zeros(3, np.float32), "bn.mean": normal(3, seed=1),
-            "bn.var": np.ones(3, np.float32), "head.weight": normal(3, 2, seed=2),
+            "conv.weight": normal(3, 2, 3, 3),
+            "bn.scale": np.ones(3, np.float32),
+            "bn.bias": np.zeros(3, np.float32),
+            "bn.mean": normal(3, seed=1),
+            "bn.var": np.ones(3, np.float32),
+            "head.weight": normal(3, 2, seed=2),
         },
         opset=opset,
-    )  # fmt: skip
+    )

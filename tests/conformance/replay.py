@@ -16,9 +16,17 @@ import numpy as np
 import trainweb
 
 CASES = (
-    "mlp", "mlp_sgd_mse", "cnn", "transfer", "bce", "l1", "transformer", "nominal", "scheduler_accumulation",
+    "mlp",
+    "mlp_sgd_mse",
+    "cnn",
+    "transfer",
+    "bce",
+    "l1",
+    "transformer",
+    "nominal",
+    "scheduler_accumulation",
     "custom_block",
-)  # fmt: skip
+)
 
 
 class Mismatch(AssertionError):
@@ -225,9 +233,12 @@ class Replay:
             for parameter, moments in h.states.items():
                 for name, tensor in moments.items():
                     np.testing.assert_allclose(
-                        to_numpy(g.states[parameter][name]), to_numpy(tensor), rtol=1e-3, atol=1e-5,
+                        to_numpy(g.states[parameter][name]),
+                        to_numpy(tensor),
+                        rtol=1e-3,
+                        atol=1e-5,
                         err_msg=f"{parameter} {name}",
-                    )  # fmt: skip
+                    )
 
     def do_load_checkpoint(self, call: dict[str, Any]) -> dict[str, Any]:
         self.open(self.checkpoint(call["file"]))

@@ -35,8 +35,10 @@ def op_types(model: bytes) -> list[str]:
 def session(artifacts: Artifacts) -> trainweb.TrainingSession:
     return trainweb.TrainingSession(
         trainweb.CheckpointState.load_checkpoint(artifacts.checkpoint),
-        artifacts.training_model, artifacts.eval_model, artifacts.optimizer_model,
-    )  # fmt: skip
+        artifacts.training_model,
+        artifacts.eval_model,
+        artifacts.optimizer_model,
+    )
 
 
 def losses(artifacts: Artifacts, feeds: dict[str, Any], steps: int = 4) -> list[float]:
@@ -81,8 +83,12 @@ def test_initializers_in_neither_list_stay_constants() -> None:
     training = read_model(artifacts.training_model)
     assert {"fc1.weight", "fc1.bias", "fc2.bias"} <= set(training.initializers)
     assert [v.name for v in training.inputs] == [
-        "x", "labels", "fc2.weight", "fc2.weight_grad.accumulation.buffer", "lazy_reset_grad",
-    ]  # fmt: skip
+        "x",
+        "labels",
+        "fc2.weight",
+        "fc2.weight_grad.accumulation.buffer",
+        "lazy_reset_grad",
+    ]
 
 
 def test_scalars_and_integers_are_trained_only_by_name() -> None:
@@ -92,9 +98,10 @@ def test_scalars_and_integers_are_trained_only_by_name() -> None:
             helper.make_node("Mul", ["m", "temperature"], ["s"]),
             helper.make_node("Reshape", ["s", "shape"], ["logits"]),
         ],
-        {"x": ["batch", 5]}, {"logits": ["batch", 3]},
+        {"x": ["batch", 5]},
+        {"logits": ["batch", 3]},
         {"w": normal(5, 3), "temperature": np.float32(0.5), "shape": np.array([-1, 3])},
-    )  # fmt: skip
+    )
     assert parameters(build_artifacts(model, loss=LossType.CrossEntropyLoss)) == (["w"], [])
     named = build_artifacts(model, ["w", "temperature"], loss=LossType.CrossEntropyLoss)
     assert parameters(named) == (["w", "temperature"], [])
@@ -106,8 +113,10 @@ def test_parameters_given_as_constant_nodes_are_found() -> None:
     weight = helper.make_node("Constant", [], ["w"], value=onnx.numpy_helper.from_array(normal(5, 3)))
     model = make_model(
         [weight, helper.make_node("MatMul", ["x", "w"], ["logits"])],
-        {"x": ["batch", 5]}, {"logits": ["batch", 3]}, {},
-    )  # fmt: skip
+        {"x": ["batch", 5]},
+        {"logits": ["batch", 3]},
+        {},
+    )
     artifacts = build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD)
     assert parameters(artifacts) == (["w"], [])
     assert "Constant" not in op_types(artifacts.eval_model)
@@ -143,8 +152,10 @@ def test_without_a_loss_the_first_output_is_it() -> None:
             helper.make_node("Mul", ["x", "w"], ["y"]),
             helper.make_node("ReduceMean", ["y"], ["l"], keepdims=0),
         ],
-        {"x": [2, 3]}, {"l": []}, {"w": normal(3)},
-    )  # fmt: skip
+        {"x": [2, 3]},
+        {"l": []},
+        {"w": normal(3)},
+    )
     artifacts = build_artifacts(model, optimizer=OptimType.SGD)
     assert next(v.name for v in read_model(artifacts.training_model).outputs) == "l"
     with session(artifacts) as s:
@@ -163,8 +174,10 @@ def test_a_loss_that_is_no_scalar_is_refused() -> None:
 def test_cross_entropy_of_sequences_takes_the_last_axis_as_classes() -> None:
     model = make_model(
         [helper.make_node("MatMul", ["x", "w"], ["logits"])],
-        {"x": ["batch", "tokens", 5]}, {"logits": ["batch", "tokens", 7]}, {"w": normal(5, 7)},
-    )  # fmt: skip
+        {"x": ["batch", "tokens", 5]},
+        {"logits": ["batch", "tokens", 7]},
+        {"w": normal(5, 7)},
+    )
     artifacts = build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD)
     labels = {v.name: v for v in read_model(artifacts.training_model).inputs}["labels"]
     assert (labels.dtype, labels.shape) == ("int64", ("batch", "tokens"))
@@ -179,8 +192,10 @@ def test_cross_entropy_of_sequences_takes_the_last_axis_as_classes() -> None:
 def test_cross_entropy_of_images_takes_a_class_axis() -> None:
     model = make_model(
         [helper.make_node("Conv", ["x", "w"], ["logits"])],
-        {"x": ["batch", 2, 3, 4]}, {"logits": ["batch", 5, 3, 4]}, {"w": normal(5, 2, 1, 1)},
-    )  # fmt: skip
+        {"x": ["batch", 2, 3, 4]},
+        {"logits": ["batch", 5, 3, 4]},
+        {"w": normal(5, 2, 1, 1)},
+    )
     loss = onnxblock.loss.CrossEntropyLoss(class_axis=1)
     artifacts = build_artifacts(model, loss=loss, optimizer=OptimType.SGD)
     labels = {v.name: v for v in read_model(artifacts.training_model).inputs}["labels"]
@@ -222,8 +237,10 @@ def bce(x: np.ndarray, t: np.ndarray, p: Any = 1.0) -> np.ndarray:
 def test_binary_cross_entropy_is_stable_and_exact_at_zero(pos_weight: Any) -> None:
     model = make_model(
         [helper.make_node("Add", ["x", "b"], ["logits"])],
-        {"x": ["batch", 2]}, {"logits": ["batch", 2]}, {"b": np.zeros(2, np.float32)},
-    )  # fmt: skip
+        {"x": ["batch", 2]},
+        {"logits": ["batch", 2]},
+        {"b": np.zeros(2, np.float32)},
+    )
     loss = onnxblock.loss.BCEWithLogitsLoss(reduction="sum", pos_weight=pos_weight)
     artifacts = build_artifacts(model, loss=loss, optimizer=OptimType.SGD)
     x = np.array([[0.0, 0.0], [80.0, -80.0], [-80.0, 80.0], [1.0, -2.0]], np.float32)
@@ -356,9 +373,10 @@ def test_dropout_is_off_in_the_eval_model() -> None:
             helper.make_node("Gemm", ["x", "w"], ["h"], "fc"),
             helper.make_node("Dropout", ["h", "ratio", "mode"], ["logits"], "drop"),
         ],
-        {"x": ["batch", 5]}, {"logits": ["batch", 3]},
+        {"x": ["batch", 5]},
+        {"logits": ["batch", 3]},
         {"w": normal(5, 3), "ratio": np.float32(0.5), "mode": np.array(True)},
-    )  # fmt: skip
+    )
     artifacts = build_artifacts(model, ["w"], loss=LossType.MSELoss, optimizer=OptimType.SGD)
     nodes = {n.op_type: n for n in read_model(artifacts.eval_model).nodes}
     assert nodes["Dropout"].inputs == ["h", "ratio"]
@@ -383,10 +401,12 @@ def test_generate_artifacts_writes_the_files_it_builds(tmp_path: Path) -> None:
     generate_artifacts(source, artifact_directory=target, prefix="p_", nominal_checkpoint=True, **arguments)
     built = build_artifacts(source, **arguments)
     assert {p.name: p.read_bytes() for p in target.iterdir()} == {
-        "p_training_model.onnx": built.training_model, "p_eval_model.onnx": built.eval_model,
-        "p_optimizer_model.onnx": built.optimizer_model, "p_checkpoint": built.checkpoint,
+        "p_training_model.onnx": built.training_model,
+        "p_eval_model.onnx": built.eval_model,
+        "p_optimizer_model.onnx": built.optimizer_model,
+        "p_checkpoint": built.checkpoint,
         "p_nominal_checkpoint": built.nominal_checkpoint,
-    }  # fmt: skip
+    }
     with pytest.raises(FileNotFoundError):
         generate_artifacts(source, artifact_directory=tmp_path / "none", **arguments)
 
@@ -415,8 +435,10 @@ def test_an_unknown_operator_is_named() -> None:
             helper.make_node("Gemm", ["x", "w"], ["h"], "fc"),
             helper.make_node("Hardmax", ["h"], ["logits"], "hard"),
         ],
-        {"x": ["batch", 5]}, {"logits": ["batch", 3]}, {"w": normal(5, 3)},
-    )  # fmt: skip
+        {"x": ["batch", 5]},
+        {"logits": ["batch", 3]},
+        {"w": normal(5, 3)},
+    )
     with pytest.raises((UnsupportedError, GradientError), match="Hardmax") as caught:
         build_artifacts(model, ["w"], loss=LossType.MSELoss)
     assert caught.value.node == "hard"

@@ -32,10 +32,17 @@ NUMERIC = 5e-3
 """Against central differences of a float32 forward, as their recorder states."""
 
 UNSUPPORTED = {
-    "lstm_minimal_inputs", "lstm_all_inputs",
-    "lstm_bias_no_state", "lstm_sequence_output_only", "lstm_reverse", "lstm_bidirectional",
-    "gru_minimal_inputs", "gru_all_inputs", "gru_linear_before_reset", "rnn",
-}  # fmt: skip
+    "lstm_minimal_inputs",
+    "lstm_all_inputs",
+    "lstm_bias_no_state",
+    "lstm_sequence_output_only",
+    "lstm_reverse",
+    "lstm_bidirectional",
+    "gru_minimal_inputs",
+    "gru_all_inputs",
+    "gru_linear_before_reset",
+    "rnn",
+}
 """Operators that trainweb does not know."""
 ZERO = {"sign", "floor"}
 """Piecewise constant operators: what lies behind them is unreachable."""

@@ -39,8 +39,10 @@ def classifier(**loss: Any) -> Case:
 def sequences() -> Case:
     model = make_model(
         [helper.make_node("MatMul", ["x", "w"], ["m"], "m"), helper.make_node("Add", ["m", "b"], ["logits"], "a")],
-        {"x": ["batch", "tokens", 5]}, {"logits": ["batch", "tokens", 7]}, {"w": normal(5, 7), "b": normal(7, seed=1)},
-    )  # fmt: skip
+        {"x": ["batch", "tokens", 5]},
+        {"logits": ["batch", "tokens", 7]},
+        {"w": normal(5, 7), "b": normal(7, seed=1)},
+    )
     feeds = {"x": normal(2, 3, 5, seed=1), "labels": np.array([[0, 1, -100], [3, 4, 6]])}
     return model, {"loss": losses.CrossEntropyLoss(ignore_index=-100)}, feeds
 
@@ -48,8 +50,10 @@ def sequences() -> Case:
 def images() -> Case:
     model = make_model(
         [helper.make_node("Conv", ["x", "w"], ["logits"], "conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1])],
-        {"x": ["batch", 2, 3, 4]}, {"logits": ["batch", 5, 3, 4]}, {"w": normal(5, 2, 3, 3)},
-    )  # fmt: skip
+        {"x": ["batch", 2, 3, 4]},
+        {"logits": ["batch", 5, 3, 4]},
+        {"w": normal(5, 2, 3, 3)},
+    )
     feeds = {"x": normal(2, 2, 3, 4, seed=1), "labels": np.arange(24).reshape(2, 3, 4) % 5}
     return model, {"loss": losses.CrossEntropyLoss(class_axis=1)}, feeds
 
@@ -73,9 +77,11 @@ def symbolic_broadcasts(opset: int) -> Case:
             helper.make_node("Add", ["m", "b"], ["y"], "add"),
             helper.make_node("Sub", ["y", "x"], ["d"], "sub"),
         ],
-        {"x": ["n", 3, 4], "mask": ["m", 1, 4]}, {"d": ["n", 3, 4]}, {"s": normal(3, 1), "b": normal(4, seed=1)},
+        {"x": ["n", 3, 4], "mask": ["m", 1, 4]},
+        {"d": ["n", 3, 4]},
+        {"s": normal(3, 1), "b": normal(4, seed=1)},
         opset=opset,
-    )  # fmt: skip
+    )
     feeds = {"x": normal(2, 3, 4, seed=4), "mask": normal(1, 1, 4, seed=6), "target": normal(2, 3, 4, seed=5)}
     return model, {"loss": LossType.L1Loss}, feeds
 
@@ -89,8 +95,10 @@ def layer_norm(outputs: int, bias: bool) -> Case:
             helper.make_node("LayerNormalization", inputs, names, "ln"),
             helper.make_node("MatMul", ["y", "w"], ["z"], "m"),
         ],
-        {"x": ["batch", 5]}, {"z": ["batch", 3]}, {n: a for n, a in weights.items() if bias or n != "bias"},
-    )  # fmt: skip
+        {"x": ["batch", 5]},
+        {"z": ["batch", 3]},
+        {n: a for n, a in weights.items() if bias or n != "bias"},
+    )
     return model, {"loss": LossType.MSELoss}, {"x": normal(4, 5, seed=5), "target": normal(4, 3, seed=6)}
 
 
@@ -103,9 +111,11 @@ def shared_weights() -> Case:
             helper.make_node("Transpose", ["w"], ["wt"], "tie"),
             helper.make_node("MatMul", ["h", "wt"], ["logits"], "head"),
         ],
-        {"ids": ["batch", "tokens"]}, {"logits": ["batch", "tokens", 6]}, {"w": normal(6, 4)},
+        {"ids": ["batch", "tokens"]},
+        {"logits": ["batch", "tokens", 6]},
+        {"w": normal(6, 4)},
         input_types={"ids": onnx.TensorProto.INT64},
-    )  # fmt: skip
+    )
     feeds = {"ids": np.array([[0, 5, 2], [1, 1, 3]]), "labels": np.array([[5, 2, 1], [1, 3, 0]])}
     return model, {"loss": LossType.CrossEntropyLoss}, feeds
 
@@ -120,8 +130,10 @@ def residual() -> Case:
             helper.make_node("Sum", ["h", "r", "e"], ["s"], "sum"),
             helper.make_node("Softplus", ["s"], ["y"], "softplus"),
         ],
-        {"x": ["batch", 5]}, {"y": ["batch", 5]}, {"w1": normal(5, 5), "w2": normal(5, 5, seed=1)},
-    )  # fmt: skip
+        {"x": ["batch", 5]},
+        {"y": ["batch", 5]},
+        {"w1": normal(5, 5), "w2": normal(5, 5, seed=1)},
+    )
     return model, {"loss": LossType.MSELoss}, {"x": normal(4, 5, seed=5), "target": normal(4, 5, seed=6)}
 
 

@@ -71,9 +71,14 @@ def materialize(given: Sequence[Any], seed: str, sample: Sample | None = None) -
 
 
 def single_node(
-    cls: type[Op], arrays: Sequence[np.ndarray | None], attrs: dict[str, Any], opset: int,
-    n_outputs: int = 1, *, constants: Sequence[int] = (),
-) -> Graph:  # fmt: skip
+    cls: type[Op],
+    arrays: Sequence[np.ndarray | None],
+    attrs: dict[str, Any],
+    opset: int,
+    n_outputs: int = 1,
+    *,
+    constants: Sequence[int] = (),
+) -> Graph:
     """A graph of one node; inputs in `constants` are initializers, the others are fed."""
     names = [f"x{k}" if x is not None else "" for k, x in enumerate(arrays)]
     outputs = [f"y{k}" for k in range(n_outputs)]

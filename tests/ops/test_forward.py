@@ -40,9 +40,11 @@ def compare(case: Case, actual: np.ndarray, expected: np.ndarray) -> None:
     scale = float(np.abs(finite).max(initial=1.0))
     tolerance = case.sample.tolerance
     np.testing.assert_allclose(
-        actual.astype(np.float64), expected,
-        rtol=RTOL if tolerance is None else tolerance, atol=scale * (ATOL if tolerance is None else tolerance),
-    )  # fmt: skip
+        actual.astype(np.float64),
+        expected,
+        rtol=RTOL if tolerance is None else tolerance,
+        atol=scale * (ATOL if tolerance is None else tolerance),
+    )
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.cls.stochastic], ids=str)
@@ -99,9 +101,11 @@ def test_constant_inputs_give_the_same(case: Case) -> None:
 
 
 BAD = [
-    (cls, number, bad) for cls in registry() if not getattr(cls, "tested_through", "")
+    (cls, number, bad)
+    for cls in registry()
+    if not getattr(cls, "tested_through", "")
     for number, bad in enumerate(cls.bad)
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("cls", "number", "bad"), BAD, ids=[f"{label(c)}-{k}" for c, k, _ in BAD])

@@ -20,8 +20,10 @@ from trainweb.ops.op import find
 FOLDER = Path(__file__).parents[1] / "golden" / "op_grads"
 ENTRIES: list[dict[str, Any]] = json.loads((FOLDER / "index.json").read_text())
 NOT_YET = {
-    "GRU", "LSTM", "RNN",
-}  # fmt: skip
+    "GRU",
+    "LSTM",
+    "RNN",
+}
 """Operators of the recordings that trainweb has no class for."""
 STEPS = {"Floor", "Sign"}
 """Piecewise constant: no gradient flows, and asking for one is an error."""

@@ -14,7 +14,7 @@ from tests.ops.op_runner import (
     reference,
     single_node,
     with_loss,
-)  # fmt: skip
+)
 
 from trainweb.model.graph import Graph
 from trainweb.ops.optim import SequenceOp

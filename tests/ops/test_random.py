@@ -61,9 +61,10 @@ def two_dropouts(x: np.ndarray, weights: np.ndarray, *, keep_masks: bool) -> tup
     graph = Graph("two", opsets={"": 13, "com.microsoft": 1}, inputs=[Value("x", "float32", x.shape)])
     graph.initializers = {"r": from_numpy("r", np.array(0.3, np.float32)), "on": from_numpy("on", np.array(True))}
     graph.nodes = [
-        Node("Dropout", ["x", "r", "on"], ["a", "a_mask"], {}, "", "first"), Node("Neg", ["a"], ["b"], {}, "", "neg"),
+        Node("Dropout", ["x", "r", "on"], ["a", "a_mask"], {}, "", "first"),
+        Node("Neg", ["a"], ["b"], {}, "", "neg"),
         Node("Dropout", ["b", "r", "on"], ["c", "c_mask"], {}, "", "second"),
-    ]  # fmt: skip
+    ]
     backward = build_gradients(with_loss(graph, [("c", weights)]), "loss", ["x"])
     names = ["x_grad", *(["a_mask", "c_mask"] if keep_masks else [])]
     backward.outputs = [Value(name, "float32", None) for name in names]

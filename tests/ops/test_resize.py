@@ -16,9 +16,12 @@ COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "alig
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 X = np.random.default_rng(0).standard_normal((1, 2, 6, 8)).astype(np.float32)
 TARGETS: list[dict[str, Any]] = [
-    {"scales": [1.0, 1.0, 2.0, 3.0]}, {"scales": [1.0, 1.0, 0.7, 1.6]}, {"scales": [1.0, 1.0, 0.5, 0.25]},
-    {"sizes": [1, 2, 9, 3]}, {"sizes": [1, 2, 2, 12]},
-]  # fmt: skip
+    {"scales": [1.0, 1.0, 2.0, 3.0]},
+    {"scales": [1.0, 1.0, 0.7, 1.6]},
+    {"scales": [1.0, 1.0, 0.5, 0.25]},
+    {"sizes": [1, 2, 9, 3]},
+    {"sizes": [1, 2, 2, 12]},
+]
 
 
 def model(target: dict[str, Any], opset: int = 19, **attrs: Any) -> onnx.ModelProto:

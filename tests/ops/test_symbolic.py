@@ -12,10 +12,19 @@ from trainweb.model.graph import Graph, Value
 from trainweb.model.shapes import ShapeInference
 
 STATIC_ONLY = {
-    "Conv-7", "Conv-8", "ConvTranspose-3", "ConvTranspose-4", "ConvTranspose-5", "GlobalAveragePool-0",
-    "GlobalAveragePool-1", "MatMul-1", "Pad-4", "Pad-5", "Pad-6",
+    "Conv-7",
+    "Conv-8",
+    "ConvTranspose-3",
+    "ConvTranspose-4",
+    "ConvTranspose-5",
+    "GlobalAveragePool-0",
+    "GlobalAveragePool-1",
+    "MatMul-1",
+    "Pad-4",
+    "Pad-5",
+    "Pad-6",
     *(f"Resize-{k}" for k in range(7)),
-}  # fmt: skip
+}
 """Gradients that need sizes: auto_pad, margins that repeat, the width of a weight matrix, an image to average."""
 MOST = 340
 """Other samples have constants (shapes, indices) that fit their own sizes only."""

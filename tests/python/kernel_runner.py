@@ -53,8 +53,11 @@ class KernelRunner:
         """Run kernel `name`; returns the operands it may write. `args` has every argument but scratch."""
         kernel = self.kernels[name]
         sizes = {a["name"]: a for a in kernel["args"]}
-        scalars = {k: (list(v) if isinstance(v, (list, tuple)) else v) for k, v in args.items()
-                   if sizes[k]["kind"] in ("i32", "s32", "f32")}
+        scalars = {
+            k: (list(v) if isinstance(v, (list, tuple)) else v)
+            for k, v in args.items()
+            if sizes[k]["kind"] in ("i32", "s32", "f32")
+        }
         arrays: dict[str, np.ndarray | None] = {}
         for a in kernel["args"]:
             if a["kind"] == "scratch":
@@ -145,7 +148,9 @@ class KernelError(Exception):
 
 def evaluate(extent: str, scalars: dict[str, Any]) -> int:
     """The extent expression of kernels.def, as the description holds it."""
+
     def prod(x):
         return int(np.prod(x, dtype=object))
+
     names = {"max": max, "min": min, "ceil4": lambda n: -(-n // 4) * 4, "prod": prod}
     return int(eval(extent, {"__builtins__": {}}, {**names, **scalars}))

@@ -86,10 +86,25 @@ class RandomGraph:
 
     def grow(self) -> None:
         kinds = (
-            self.unary, self.binary, self.binary, self.binary, self.matmul, self.matmul, self.transpose, self.reshape,
-            self.concat, self.split, self.slice_grad, self.pad, self.slice, self.reduce, self.scale, self.where,
-            self.bias_relu, self.expand,
-        )  # fmt: skip
+            self.unary,
+            self.binary,
+            self.binary,
+            self.binary,
+            self.matmul,
+            self.matmul,
+            self.transpose,
+            self.reshape,
+            self.concat,
+            self.split,
+            self.slice_grad,
+            self.pad,
+            self.slice,
+            self.reduce,
+            self.scale,
+            self.where,
+            self.bias_relu,
+            self.expand,
+        )
         self.pick(kinds)()
 
     def unary(self) -> None:

@@ -35,11 +35,15 @@ def embedding_net(*, computed: bool = False) -> Any:
         {"ids": ["batch", 3]} | ({"offset": [1]} if computed else {}),
         {"logits": ["batch", 2]},
         {
-            "table": normal(7, 4), "bn.scale": np.ones(4, np.float32), "bn.bias": np.zeros(4, np.float32),
-            "bn.mean": normal(4, seed=1), "bn.var": np.ones(4, np.float32), "head.weight": normal(4, 2, seed=2),
+            "table": normal(7, 4),
+            "bn.scale": np.ones(4, np.float32),
+            "bn.bias": np.zeros(4, np.float32),
+            "bn.mean": normal(4, seed=1),
+            "bn.var": np.ones(4, np.float32),
+            "head.weight": normal(4, 2, seed=2),
         },
         input_types={"ids": TensorProto.INT64, "offset": TensorProto.INT64},
-    )  # fmt: skip
+    )
 
 
 def picking_net(op: str) -> Any:
@@ -58,11 +62,13 @@ def picking_net(op: str) -> Any:
         {"x": ["batch", 4], "ids": ids},
         {"y": y},
         {
-            "bn.scale": np.ones(4, np.float32), "bn.bias": np.zeros(4, np.float32),
-            "bn.mean": normal(4, seed=1), "bn.var": np.ones(4, np.float32),
+            "bn.scale": np.ones(4, np.float32),
+            "bn.bias": np.zeros(4, np.float32),
+            "bn.mean": normal(4, seed=1),
+            "bn.var": np.ones(4, np.float32),
         },
         input_types={"ids": TensorProto.INT64},
-    )  # fmt: skip
+    )
 
 
 def dropout_net() -> Any:
@@ -85,22 +91,32 @@ PICKING = ("Gather", "GatherElements", "GatherND")
 def artifacts(kind: str, optimizer: str = "AdamW") -> Artifacts:
     """Artifacts of one of the small models."""
     make: dict[str, Any] = {
-        "mlp": mlp, "batch_norm": batch_norm_net, "embedding": embedding_net,
-        "computed": lambda: embedding_net(computed=True), "dropout": dropout_net,
+        "mlp": mlp,
+        "batch_norm": batch_norm_net,
+        "embedding": embedding_net,
+        "computed": lambda: embedding_net(computed=True),
+        "dropout": dropout_net,
         **{op: partial(picking_net, op) for op in PICKING},
-    }  # fmt: skip
+    }
     loss = LossType.MSELoss if kind in ("dropout", *PICKING) else LossType.CrossEntropyLoss
     return build_artifacts(
-        make[kind](), loss=loss, optimizer=OptimType[optimizer], nominal_checkpoint=kind == "mlp",
+        make[kind](),
+        loss=loss,
+        optimizer=OptimType[optimizer],
+        nominal_checkpoint=kind == "mlp",
         frozen_params=["fc1.bias"] if kind == "mlp" else None,
-    )  # fmt: skip
+    )
 
 
 @contextmanager
 def session(
-    kind: str = "mlp", *, optimizer: str = "AdamW", nominal: bool = False, checkpoint: bytes | None = None,
+    kind: str = "mlp",
+    *,
+    optimizer: str = "AdamW",
+    nominal: bool = False,
+    checkpoint: bytes | None = None,
     options: dict[str, Any] | None = None,
-) -> Iterator[trainweb.TrainingSession]:  # fmt: skip
+) -> Iterator[trainweb.TrainingSession]:
     """A session, released at the end."""
     made = artifacts(kind, optimizer)
     source = checkpoint or (made.nominal_checkpoint if nominal else made.checkpoint)
@@ -142,9 +158,12 @@ def snapshot(s: trainweb.TrainingSession) -> dict[str, Any]:
         k: host.read_segment(k, 0, size) for k, size in enumerate(host.sizes) if k not in (ARENA, CONSTANTS, PREPARED)
     }
     return {
-        "segments": contents, "lr": host.read_state("f", LR_WORD), "step": host.read_state("q", STEP_WORD),
-        "nominal": s.core.state.is_nominal, "properties": dict(s.core.state.properties.items()),
-    }  # fmt: skip
+        "segments": contents,
+        "lr": host.read_state("f", LR_WORD),
+        "step": host.read_state("q", STEP_WORD),
+        "nominal": s.core.state.is_nominal,
+        "properties": dict(s.core.state.properties.items()),
+    }
 
 
 @contextmanager

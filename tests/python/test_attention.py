@@ -78,8 +78,11 @@ class Attention:
             q, k, v = parts
         else:
             q, k, v = (self.normal(x, batch, r, heads * w) for x, r, w in (("q", m, d), ("k", n, d), ("v", n, e)))
-        return (self.split_heads(q, m, d, (0, 2, 1, 3)), self.split_heads(k, n, d, (0, 2, 3, 1)),
-                self.split_heads(v, n, e, (0, 2, 1, 3)))  # fmt: skip
+        return (
+            self.split_heads(q, m, d, (0, 2, 1, 3)),
+            self.split_heads(k, n, d, (0, 2, 3, 1)),
+            self.split_heads(v, n, e, (0, 2, 1, 3)),
+        )
 
     def build(self, layout: str = "separate", scale: str = "mul", mask: str = "none", dropout: float = 0) -> Attention:
         batch, heads, m, _, d, e = self.sizes
@@ -218,9 +221,17 @@ def check(monkeypatch: pytest.MonkeyPatch, a: Attention, tolerance: float = TOLE
 
 
 SHAPES = [
-    (2, 3, 64, 64, 32, 0), (1, 1, 7, 7, 4, 0), (2, 2, 65, 65, 5, 0), (1, 2, 200, 200, 16, 0), (2, 1, 33, 130, 12, 20),
-    (1, 3, 130, 9, 8, 7), (3, 1, 1, 70, 16, 0), (2, 2, 5, 2, 3, 0), (1, 1, 300, 300, 64, 0), (1, 1, 70, 70, 256, 256),
-]  # fmt: skip
+    (2, 3, 64, 64, 32, 0),
+    (1, 1, 7, 7, 4, 0),
+    (2, 2, 65, 65, 5, 0),
+    (1, 2, 200, 200, 16, 0),
+    (2, 1, 33, 130, 12, 20),
+    (1, 3, 130, 9, 8, 7),
+    (3, 1, 1, 70, 16, 0),
+    (2, 2, 5, 2, 3, 0),
+    (1, 1, 300, 300, 64, 0),
+    (1, 1, 70, 70, 256, 256),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -379,11 +390,22 @@ def unusual(name: str) -> tuple[Attention, list[str]]:
     return a, wanted.get(name, [])
 
 
-@pytest.mark.parametrize("name", [
-    "wide heads", "trained bias", "tanh of scores", "condition of each score", "other axis", "bias after softmax",
-    "probabilities used twice", "scores wanted", "probabilities wanted",
-    "mask of dropout wanted", "probabilities before dropout wanted",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "wide heads",
+        "trained bias",
+        "tanh of scores",
+        "condition of each score",
+        "other axis",
+        "bias after softmax",
+        "probabilities used twice",
+        "scores wanted",
+        "probabilities wanted",
+        "mask of dropout wanted",
+        "probabilities before dropout wanted",
+    ],
+)
 def test_what_does_not_fit_stays_as_it_was(name: str) -> None:
     a, others = unusual(name)
     y = a.graph.outputs[0].name

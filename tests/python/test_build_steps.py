@@ -77,9 +77,7 @@ def test_failed_and_missing_commands_are_named() -> None:
 
 def test_every_requirement_is_pinned() -> None:
     assert all("==" in line for line in build.requirements())
-    assert build.requirements("ziglang") == [
-        line for line in build.requirements() if line.startswith("ziglang==")
-    ]
+    assert build.requirements("ziglang") == [line for line in build.requirements() if line.startswith("ziglang==")]
 
 
 def test_wheel_is_pure_and_has_what_the_page_needs() -> None:

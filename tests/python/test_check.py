@@ -16,10 +16,12 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 def model(*nodes: tuple[str, list[str], list[str]], opset: int = 17) -> bytes:
     w = numpy_helper.from_array(np.ones((4, 3), np.float32), "w")
     graph = helper.make_graph(
-        [helper.make_node(op, i, o, name=f"{op}_{k}") for k, (op, i, o) in enumerate(nodes)], "g",
+        [helper.make_node(op, i, o, name=f"{op}_{k}") for k, (op, i, o) in enumerate(nodes)],
+        "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])], [w],
-    )  # fmt: skip
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
+        [w],
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]).SerializeToString()
 
 

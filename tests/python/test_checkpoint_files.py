@@ -76,9 +76,7 @@ def test_saved_checkpoint_has_the_recorded_parameters(case: str) -> None:
             flat = array(found[parameter["name"]]).ravel()
             start = parameter["offset_trainable"]
             np.testing.assert_array_equal(flat, buffer[start : start + flat.size])
-        assert [group.step for group in checkpoint.groups] == (
-            [steps] if call["include_optimizer_state"] else []
-        )
+        assert [group.step for group in checkpoint.groups] == ([steps] if call["include_optimizer_state"] else [])
         for group in checkpoint.groups:
             assert list(group.states) == sorted(p["name"] for p in trainable)
     assert saves
@@ -157,11 +155,7 @@ def sample() -> Checkpoint:
         [tensor("z.weight", 2, 3), tensor("a.bias", 3), tensor("scalar")],
         [tensor("frozen", 4, dtype="int64"), tensor("empty", 0, 5)],
         False,
-        [
-            OptimizerGroup(
-                "group0", 7, 0.25, {"z.weight": state(2, 3), "a.bias": state(3), "scalar": state()}
-            )
-        ],
+        [OptimizerGroup("group0", 7, 0.25, {"z.weight": state(2, 3), "a.bias": state(3), "scalar": state()})],
         {
             "best": -0.0,
             "count": -(2**63),
@@ -219,14 +213,10 @@ print(json.dumps([values, properties]))
 """
 
 
-@pytest.mark.skipif(
-    not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training"
-)
+@pytest.mark.skipif(not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training")
 @pytest.mark.parametrize("generated", [False, True])
 @pytest.mark.parametrize("case", ["mlp", "cnn", "scheduler_accumulation"])
-def test_onnx_runtime_training_loads_what_is_written(
-    case: str, generated: bool, tmp_path: Path
-) -> None:
+def test_onnx_runtime_training_loads_what_is_written(case: str, generated: bool, tmp_path: Path) -> None:
     """Parameters, moments, step and properties go through the real library and come back."""
     checkpoint = read_checkpoint(GOLDEN / case / "checkpoint_after")
     checkpoint.properties = {"n": -7, "big": 2**40, "rate": 0.1, "zero": 0.0, "text": "naïve ☃"}

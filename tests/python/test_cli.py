@@ -22,16 +22,23 @@ def artifacts(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_training_from_the_command_line_lowers_the_loss(
-    artifacts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_from_the_command_line_lowers_the_loss(artifacts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 256)
     x = (rng.normal(size=(256, 10)) + labels[:, None]).astype(np.float32)
     np.savez(artifacts / "data.npz", x=x, labels=labels)
     trained = artifacts / "trained"
-    arguments = ["train", str(artifacts), str(artifacts / "data.npz"), "-o", str(trained), "--epochs", "6",
-                 "--learning-rate", "0.01"]  # fmt: skip
+    arguments = [
+        "train",
+        str(artifacts),
+        str(artifacts / "data.npz"),
+        "-o",
+        str(trained),
+        "--epochs",
+        "6",
+        "--learning-rate",
+        "0.01",
+    ]
     assert main(arguments) == 0
     losses = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
     assert len(losses) == 6 and losses[-1] < 0.7 * losses[0]

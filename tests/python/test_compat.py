@@ -40,9 +40,11 @@ def parameters(**attributes: Any) -> TrainingParameters:
 
 def weights() -> dict[str, np.ndarray]:
     return {
-        "fc1.weight": normal(4, 5), "fc1.bias": normal(4, seed=1), "fc2.weight": normal(3, 4, seed=2),
+        "fc1.weight": normal(4, 5),
+        "fc1.bias": normal(4, seed=1),
+        "fc2.weight": normal(3, 4, seed=2),
         "fc2.bias": normal(3, seed=3),
-    }  # fmt: skip
+    }
 
 
 def loss_and_gradients(w: dict[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
@@ -189,8 +191,10 @@ def test_models_with_shared_inputs() -> None:
             helper.make_node("Mul", ["y", "w"], ["z"]),
             helper.make_node("ReduceSum", ["z"], ["loss"], keepdims=0),
         ],
-        {"x": [3]}, {"loss": []}, {"w": normal(3)},
-    )  # fmt: skip
+        {"x": [3]},
+        {"loss": []},
+        {"w": normal(3)},
+    )
     session = TrainingSession(shared, parameters(training_optimizer_name="", set_gradients_as_graph_outputs=True))
     x = normal(3, seed=1)
     np.testing.assert_allclose(session.run(["w_grad"], {"x": x})[0], 2 * normal(3) * x, rtol=1e-5)

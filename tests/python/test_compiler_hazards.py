@@ -26,7 +26,7 @@ from trainweb.compiler.lower import (
     Instruction,
     KernelCall,
     Storage,
-)  # fmt: skip
+)
 from trainweb.compiler.memory import place
 from trainweb.compiler.plan import encode
 from trainweb.compiler.strided import absorb_copies
@@ -50,8 +50,9 @@ class Program:
         self.feeds = [self.new((6, 4), is_feed=True), self.new((4, 4), is_feed=True), self.new((4,), is_feed=True)]
         self.state = [
             Buf(Storage(segment, 4 * STATE_ELEMENTS, 128 * k), "float32", (STATE_ELEMENTS,), name=f"state{segment}.{k}")
-            for segment in (PARAMETERS, GRADIENTS) for k in range(2)
-        ]  # fmt: skip
+            for segment in (PARAMETERS, GRADIENTS)
+            for k in range(2)
+        ]
         self.bufs = [*self.feeds, *self.state]
         kinds = 3 * [self.compute] + 2 * [self.product] + [self.move, self.widen, self.total]
         for _ in range(14):
@@ -114,9 +115,14 @@ class Program:
     def expression(self, e: Emitter, xs: tuple[Expr, ...]) -> Expr:
         pool = list(xs)
         choices: tuple[Callable[[Expr, Expr], Expr], ...] = (
-            e.add, e.sub, e.max, lambda a, _: e.pmax(a, e.const(0)), lambda a, _: e.mul(a, e.const(0.5)),
-            lambda a, _: e.neg(a), lambda a, _: e.tanh(a),
-        )  # fmt: skip
+            e.add,
+            e.sub,
+            e.max,
+            lambda a, _: e.pmax(a, e.const(0)),
+            lambda a, _: e.mul(a, e.const(0.5)),
+            lambda a, _: e.neg(a),
+            lambda a, _: e.tanh(a),
+        )
         for _ in range(int(self.rng.integers(1, 4))):
             pool.append(self.pick(choices)(self.pick(pool), self.pick(pool)))
         return pool[-1]
@@ -135,12 +141,31 @@ class Program:
             bias = None
         turned_a, turned_b = self.rng.random(2) < 0.3
         self.builder.emit(
-            "gemm_f32", a=a, b=w, bias=bias, c=c, m=m, n=n, k=k,
-            a_row=1 if turned_a else k, a_col=m if turned_a else 1,
-            b_row=1 if turned_b else n, b_col=k if turned_b else 1, c_row=n, bias_row=0, bias_col=int(bias is not None),
-            batch=[1, 1], a_batch=[0, 0], b_batch=[0, 0], c_batch=[0, 0], bias_batch=[0, 0],
-            alpha=1.0, beta=1.0, accumulate=0, activation=0,
-        )  # fmt: skip
+            "gemm_f32",
+            a=a,
+            b=w,
+            bias=bias,
+            c=c,
+            m=m,
+            n=n,
+            k=k,
+            a_row=1 if turned_a else k,
+            a_col=m if turned_a else 1,
+            b_row=1 if turned_b else n,
+            b_col=k if turned_b else 1,
+            c_row=n,
+            bias_row=0,
+            bias_col=int(bias is not None),
+            batch=[1, 1],
+            a_batch=[0, 0],
+            b_batch=[0, 0],
+            c_batch=[0, 0],
+            bias_batch=[0, 0],
+            alpha=1.0,
+            beta=1.0,
+            accumulate=0,
+            activation=0,
+        )
         self.done(c)
         if self.rng.random() < 0.6:
             self.follow(c, n)
@@ -256,9 +281,14 @@ def evaluate(x: Expr, ins: list[np.ndarray]) -> Any:
     if x.op == "const":
         return np.float64(x.imm)
     functions: dict[str, Any] = {
-        "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "pmax": np.maximum,
-        "neg": np.negative, "tanh": np.tanh,
-    }  # fmt: skip
+        "add": np.add,
+        "sub": np.subtract,
+        "mul": np.multiply,
+        "max": np.maximum,
+        "pmax": np.maximum,
+        "neg": np.negative,
+        "tanh": np.tanh,
+    }
     return functions[x.op](*(evaluate(a, ins) for a in x.args))
 
 
@@ -310,11 +340,21 @@ def execute(program: Program, instructions: list[Instruction], given: dict[Stora
         host.release()
 
 
-@pytest.mark.parametrize("passes", [
-    (), ("factors",), ("strided",), ("accumulate",), ("epilogue",), ("fuse",), ("repeat",), ("reduce",),
-    ("recompute",),
-    ("factors", "strided", "accumulate", "epilogue", "fuse", "repeat", "reduce", "recompute"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "passes",
+    [
+        (),
+        ("factors",),
+        ("strided",),
+        ("accumulate",),
+        ("epilogue",),
+        ("fuse",),
+        ("repeat",),
+        ("reduce",),
+        ("recompute",),
+        ("factors", "strided", "accumulate", "epilogue", "fuse", "repeat", "reduce", "recompute"),
+    ],
+)
 def test_random_programs_compute_the_same_after_every_pass(passes: tuple[str, ...]) -> None:
     for seed in range(N_PROGRAMS):
         check(seed, passes)
@@ -347,10 +387,31 @@ def test_a_product_reads_across_the_rows_of_a_transposed_tensor_from_a_copy() ->
     transpose(builder, t, x, (1, 0))
     # One row of 4 elements from the middle of a row of 3 on.
     builder.emit(
-        "gemm_f32", a=t.view((4,), 1), b=x.view((12,)), c=c, m=1, n=3, k=4, a_row=4, a_col=1, b_row=3, b_col=1,
-        c_row=3, bias=None, bias_row=0, bias_col=0, batch=[1, 1], a_batch=[0, 0], b_batch=[0, 0], c_batch=[0, 0],
-        bias_batch=[0, 0], alpha=1.0, beta=0.0, accumulate=0, activation=0,
-    )  # fmt: skip
+        "gemm_f32",
+        a=t.view((4,), 1),
+        b=x.view((12,)),
+        c=c,
+        m=1,
+        n=3,
+        k=4,
+        a_row=4,
+        a_col=1,
+        b_row=3,
+        b_col=1,
+        c_row=3,
+        bias=None,
+        bias_row=0,
+        bias_col=0,
+        batch=[1, 1],
+        a_batch=[0, 0],
+        b_batch=[0, 0],
+        c_batch=[0, 0],
+        bias_batch=[0, 0],
+        alpha=1.0,
+        beta=0.0,
+        accumulate=0,
+        activation=0,
+    )
     copy, product = absorb_copies(builder.instructions, [c])
     assert isinstance(copy, KernelCall)
     assert isinstance(product, KernelCall)

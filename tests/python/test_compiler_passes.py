@@ -71,9 +71,12 @@ def test_what_constants_decide_is_computed_when_the_plan_is_made() -> None:
     rng = np.random.default_rng(1)
     x, w = rng.standard_normal((64, 8)).astype(np.float32), rng.integers(-9, 9, (16, 8))
     nodes = [
-        Node("Cast", ["w"], ["f"], {"to": 1}), Node("Mul", ["f", "half"], ["h"]), Node("Exp", ["h"], ["e"]),
-        Node("Transpose", ["e"], ["t"], {"perm": [1, 0]}), Node("MatMul", ["x", "t"], ["y"]),
-    ]  # fmt: skip
+        Node("Cast", ["w"], ["f"], {"to": 1}),
+        Node("Mul", ["f", "half"], ["h"]),
+        Node("Exp", ["h"], ["e"]),
+        Node("Transpose", ["e"], ["t"], {"perm": [1, 0]}),
+        Node("MatMul", ["x", "t"], ["y"]),
+    ]
     graph = constant_graph(nodes, w=w, half=np.float32(0.5))
     assert [line.split("(")[0] for line in plan_of(graph, x=x).text] == ["gemm_f32"]
     np.testing.assert_allclose(run(graph, {"x": x})["y"], x @ np.exp(w.T * 0.5), rtol=1e-5, atol=1e-5)
@@ -89,9 +92,12 @@ def test_a_constant_grows_to_no_big_one() -> None:
 
 def test_parts_of_one_constant_may_fold_apart() -> None:
     nodes = [
-        Node("Neg", ["w"], ["n"]), Node("Split", ["n", "sizes"], ["a", "b"], {"axis": 0}),
-        Node("Expand", ["b", "shape"], ["c"]), Node("Add", ["x", "a"], ["d"]), Node("Add", ["c", "d"], ["y"]),
-    ]  # fmt: skip
+        Node("Neg", ["w"], ["n"]),
+        Node("Split", ["n", "sizes"], ["a", "b"], {"axis": 0}),
+        Node("Expand", ["b", "shape"], ["c"]),
+        Node("Add", ["x", "a"], ["d"]),
+        Node("Add", ["c", "d"], ["y"]),
+    ]
     w = np.arange(65 * 8, dtype=np.float32).reshape(65, 8)
     graph = constant_graph(nodes, w=w, sizes=np.array([64, 1]), shape=np.array([300, 64, 8]))
     x = np.ones((64, 8), np.float32)
@@ -100,10 +106,15 @@ def test_parts_of_one_constant_may_fold_apart() -> None:
 
 def test_equal_computations_are_done_once() -> None:
     nodes = [
-        Node("Softmax", ["x"], ["a"]), Node("Softmax", ["x"], ["b"]), Node("Softmax", ["x"], ["c"], {"axis": 0}),
-        Node("LeakyRelu", ["x"], ["d"], {"alpha": 0.0}), Node("LeakyRelu", ["x"], ["e"], {"alpha": -0.0}),
-        Node("Transpose", ["a"], ["f"]), Node("Transpose", ["b"], ["g"]), Node("Sum", ["b", "c", "d", "e"], ["y"]),
-    ]  # fmt: skip
+        Node("Softmax", ["x"], ["a"]),
+        Node("Softmax", ["x"], ["b"]),
+        Node("Softmax", ["x"], ["c"], {"axis": 0}),
+        Node("LeakyRelu", ["x"], ["d"], {"alpha": 0.0}),
+        Node("LeakyRelu", ["x"], ["e"], {"alpha": -0.0}),
+        Node("Transpose", ["a"], ["f"]),
+        Node("Transpose", ["b"], ["g"]),
+        Node("Sum", ["b", "c", "d", "e"], ["y"]),
+    ]
     graph = constant_graph(nodes)
     graph.outputs += [Value(n, "float32", None) for n in "abfg"]
     x = np.random.default_rng(2).standard_normal((64, 8)).astype(np.float32)
@@ -126,11 +137,19 @@ def test_every_node_that_draws_draws_numbers_of_its_own() -> None:
 def test_functions_of_strips_give_the_bits_of_single_elements() -> None:
     """Three elements are computed one by one; 1815 in whole strips, five vectors, and three by themselves."""
     nodes = [
-        Node("Tanh", ["x"], ["t"]), Node("Exp", ["t"], ["e"]), Node("Erf", ["x"], ["f"]), Node("Sigmoid", ["x"], ["s"]),
-        Node("Abs", ["x"], ["a"]), Node("Pow", ["a", "s"], ["p"]), Node("Sin", ["x"], ["i"]), Node("Cos", ["i"], ["c"]),
-        Node("Log", ["a"], ["l"]), Node("Elu", ["x"], ["u"]), Node("Softplus", ["l"], ["o"]),
+        Node("Tanh", ["x"], ["t"]),
+        Node("Exp", ["t"], ["e"]),
+        Node("Erf", ["x"], ["f"]),
+        Node("Sigmoid", ["x"], ["s"]),
+        Node("Abs", ["x"], ["a"]),
+        Node("Pow", ["a", "s"], ["p"]),
+        Node("Sin", ["x"], ["i"]),
+        Node("Cos", ["i"], ["c"]),
+        Node("Log", ["a"], ["l"]),
+        Node("Elu", ["x"], ["u"]),
+        Node("Softplus", ["l"], ["o"]),
         Node("Sum", ["e", "f", "p", "c", "u", "o"], ["y"]),
-    ]  # fmt: skip
+    ]
     graph = constant_graph(nodes)
     x = np.random.default_rng(3).standard_normal((3, 605)).astype(np.float32)
     whole = InferenceCore(Graph("rows", nodes, [Value("x", "float32", (3, 605))], graph.outputs, opsets=graph.opsets))
@@ -144,17 +163,23 @@ def test_functions_of_strips_give_the_bits_of_single_elements() -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-@pytest.mark.parametrize("attrs", [
-    {"kernel_shape": [2, 2], "strides": [2, 2]}, {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"kernel_shape": [2, 2], "strides": [2, 2]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+    ],
+)
 def test_relu_gradients_go_before_those_of_pooling(
     attrs: dict[str, list[int]], kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = [
-        Node("Relu", ["x"], ["y"]), Node("MaxPool", ["y"], ["p", "i"], attrs), Node("Exp", ["p"], ["d"]),
+        Node("Relu", ["x"], ["y"]),
+        Node("MaxPool", ["y"], ["p", "i"], attrs),
+        Node("Exp", ["p"], ["d"]),
         Node("MaxPoolGrad", ["d", "i"], ["y_grad"], attrs),
         Node("ReluGrad", ["y_grad", "x"], ["x_grad"], {}, "com.microsoft"),
-    ]  # fmt: skip
+    ]
     x = np.random.default_rng(4).standard_normal((2, 3, 9, 12)).astype(np.float32).round(1) - 1
     x[0, 1, 2, 3] = np.nan
     outputs = [Value(n, "float32", None) for n in ["x_grad", *["y_grad"] * kept]]
@@ -173,29 +198,39 @@ def chain(*axes: int, op: str = "ReduceSum") -> list[Node]:
     attrs = {"axes": list(axes)} if op == "ReduceMean" else {}
     inputs = ["d"] if op == "ReduceMean" else ["d", "axes"]
     return [
-        Node("Sub", ["x", "y"], ["a"]), Node("Tanh", ["x"], ["t"]), Node("Mul", ["a", "t"], ["d"]),
+        Node("Sub", ["x", "y"], ["a"]),
+        Node("Tanh", ["x"], ["t"]),
+        Node("Mul", ["a", "t"], ["d"]),
         Node(op, inputs, ["s"], {"keepdims": 0, **attrs}),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize(("x_shape", "y_shape", "axes", "names"), [
-    ((300, 70), (300, 70), (1,), ["f0"]),  # rows in two chunks, the second one not full
-    ((300, 70), (300, 1), (1,), ["f0"]),
-    ((60, 7), (7,), (0,), ["f0"]),
-    ((20, 30, 50), (20, 1, 50), (1,), ["f0"]),
-    ((20, 30, 50), (30, 50), (2,), ["f0"]),
-    ((5, 3), (5, 3), (0, 1), ["f0"]),
-    ((3000, 70), (3000, 70), (0,), ["f0", "reduce_f32"]),
-    ((3000, 70), (70,), (0,), ["f0", "reduce_f32"]),
-    ((1000, 1000), (1000, 1000), (0, 1), ["f0", "reduce_f32"]),
-    ((1000, 1000), (1000, 1), (0, 1), ["f0", "reduce_f32"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("x_shape", "y_shape", "axes", "names"),
+    [
+        ((300, 70), (300, 70), (1,), ["f0"]),  # rows in two chunks, the second one not full
+        ((300, 70), (300, 1), (1,), ["f0"]),
+        ((60, 7), (7,), (0,), ["f0"]),
+        ((20, 30, 50), (20, 1, 50), (1,), ["f0"]),
+        ((20, 30, 50), (30, 50), (2,), ["f0"]),
+        ((5, 3), (5, 3), (0, 1), ["f0"]),
+        ((3000, 70), (3000, 70), (0,), ["f0", "reduce_f32"]),
+        ((3000, 70), (70,), (0,), ["f0", "reduce_f32"]),
+        ((1000, 1000), (1000, 1000), (0, 1), ["f0", "reduce_f32"]),
+        ((1000, 1000), (1000, 1), (0, 1), ["f0", "reduce_f32"]),
+    ],
+)
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean"])
 def test_chains_reduce_their_results(
-    op: str, x_shape: tuple[int, ...], y_shape: tuple[int, ...], axes: tuple[int, ...], names: list[str], stored: bool,
+    op: str,
+    x_shape: tuple[int, ...],
+    y_shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    names: list[str],
+    stored: bool,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """In one function, a whole plane of the reduction with the bits of the kernel, a part of one about as exactly."""
     monkeypatch.setattr(fuse, "CACHED_BYTES", 0)
     graph = Graph("chain", chain(*axes, op=op), opsets={"": 17})
@@ -226,9 +261,13 @@ def test_chains_leave_reductions_to_the_kernel_that_they_would_slow_down() -> No
     graph = Graph("chain", chain(0), opsets={"": 17})
     graph.initializers = {"axes": from_numpy("axes", np.array([0]))}
     for outputs, shape, wanted in (
-        ("sd", (512, 512), False), ("s", (512, 512), False), ("s", (4096, 64), True), ("sd", (4096, 64), False),
-        ("sd", (1024, 1024), True), ("sd", (8, 16384), False),
-    ):  # fmt: skip
+        ("sd", (512, 512), False),
+        ("s", (512, 512), False),
+        ("s", (4096, 64), True),
+        ("sd", (4096, 64), False),
+        ("sd", (1024, 1024), True),
+        ("sd", (8, 16384), False),
+    ):
         graph.outputs = [Value(n, "float32", None) for n in outputs]
         graph.inputs = [Value(n, "float32", shape) for n in "xy"]
         x = np.zeros(shape, np.float32)
@@ -270,9 +309,13 @@ def test_results_that_are_used_twice_over_and_over_compile_in_linear_time() -> N
 def test_cheap_results_are_not_kept_for_those_who_read_what_they_are_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """x / 1.4 is computed twice, of x, which the second chain reads anyway; erf(x / 1.4) once: the same bytes."""
     nodes = [
-        Node("Div", ["x", "c"], ["t"]), Node("Erf", ["t"], ["r"]), Node("MatMul", ["r", "w"], ["m"]),
-        Node("Mul", ["t", "m"], ["a"]), Node("Mul", ["r", "x"], ["b"]), Node("Add", ["a", "b"], ["y"]),
-    ]  # fmt: skip
+        Node("Div", ["x", "c"], ["t"]),
+        Node("Erf", ["t"], ["r"]),
+        Node("MatMul", ["r", "w"], ["m"]),
+        Node("Mul", ["t", "m"], ["a"]),
+        Node("Mul", ["r", "x"], ["b"]),
+        Node("Add", ["a", "b"], ["y"]),
+    ]
     graph = Graph("kept", nodes, opsets={"": 17})
     graph.inputs = [Value("x", "float32", (9, 9)), Value("w", "float32", (9, 9))]
     graph.initializers = {"c": from_numpy("c", np.array(1.4, np.float32))}

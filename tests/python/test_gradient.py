@@ -199,8 +199,9 @@ def test_broadcast_axes_are_summed_also_where_sizes_are_symbolic(opset: int) -> 
 def test_gradient_graph_builder_gives_the_gradients_as_outputs() -> None:
     graph = graph_of(
         [Node("MatMul", ["x", "w"], ["y"]), Node("ReduceSum", ["y"], ["loss"], {"keepdims": 0})],
-        {"x": ("n", 3)}, [Tensor.of("w", "float32", (3, 2), [1, 2, 3, 4, 5, 6])],
-    )  # fmt: skip
+        {"x": ("n", 3)},
+        [Tensor.of("w", "float32", (3, 2), [1, 2, 3, 4, 5, 6])],
+    )
     builder = GradientGraphBuilder(write_model(graph), {"loss"}, {"x", "w"}, "loss")
     with pytest.raises(SessionError, match="not built"):
         builder.get_model()

@@ -44,8 +44,12 @@ def test_symbols_travel_and_static_sizes_stay() -> None:
         )
     )
     assert found == {
-        "x": ("batch", 5), "w": (5, 3), "h": ("batch", 3), "t": (3, "batch"), "s": (2,),
-    }  # fmt: skip
+        "x": ("batch", 5),
+        "w": (5, 3),
+        "h": ("batch", 3),
+        "t": (3, "batch"),
+        "s": (2,),
+    }
 
 
 def test_computed_sizes_are_unknown() -> None:

@@ -24,24 +24,82 @@ def products(job: Job) -> None:
     strides = {"N": lambda rows, cols: (cols, 1), "T": lambda rows, cols: (1, rows)}
     for a, b in ("NN", "NT", "TN", "TT"):
         (a_row, a_col), (b_row, b_col) = strides[a](m, k), strides[b](k, n)
-        job.call("gemm_f32", a=draw(m * k), b=draw(k * n), bias=draw(n), c=zeros(m, n), m=m, n=n, k=k, a_row=a_row,
-                 a_col=a_col, b_row=b_row, b_col=b_col, c_row=n, **flags, **one)  # fmt: skip
-    many = {"batch": [3, 5], "a_batch": [5 * 64 * 40, 64 * 40], "b_batch": [40 * 48, 0],
-            "c_batch": [5 * 64 * 48, 64 * 48], "bias_batch": [0, 0]}  # fmt: skip
-    job.call("gemm_f32", a=draw(15 * 64 * 40), b=draw(3 * 40 * 48), bias=draw(48), c=zeros(15, 64, 48),
-             m=64, n=48, k=40, a_row=40, a_col=1, b_row=48, b_col=1, c_row=48, **flags, **many)  # fmt: skip
+        job.call(
+            "gemm_f32",
+            a=draw(m * k),
+            b=draw(k * n),
+            bias=draw(n),
+            c=zeros(m, n),
+            m=m,
+            n=n,
+            k=k,
+            a_row=a_row,
+            a_col=a_col,
+            b_row=b_row,
+            b_col=b_col,
+            c_row=n,
+            **flags,
+            **one,
+        )
+    many = {
+        "batch": [3, 5],
+        "a_batch": [5 * 64 * 40, 64 * 40],
+        "b_batch": [40 * 48, 0],
+        "c_batch": [5 * 64 * 48, 64 * 48],
+        "bias_batch": [0, 0],
+    }
+    job.call(
+        "gemm_f32",
+        a=draw(15 * 64 * 40),
+        b=draw(3 * 40 * 48),
+        bias=draw(48),
+        c=zeros(15, 64, 48),
+        m=64,
+        n=48,
+        k=40,
+        a_row=40,
+        a_col=1,
+        b_row=48,
+        b_col=1,
+        c_row=48,
+        **flags,
+        **many,
+    )
     # Few columns, an odd number of rows: no chunk may add to another's.
-    job.call("gemm_f32", a=draw(1401 * 160), b=draw(10 * 160), bias=draw(10), c=draw(1401, 10), m=1401, n=10, k=160,
-             a_row=160, a_col=1, b_row=1, b_col=160, c_row=10, **{**flags, "accumulate": 1}, **one)  # fmt: skip
+    job.call(
+        "gemm_f32",
+        a=draw(1401 * 160),
+        b=draw(10 * 160),
+        bias=draw(10),
+        c=draw(1401, 10),
+        m=1401,
+        n=10,
+        k=160,
+        a_row=160,
+        a_col=1,
+        b_row=1,
+        b_col=160,
+        c_row=10,
+        **{**flags, "accumulate": 1},
+        **one,
+    )
 
 
 def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride: int, groups: int = 1) -> None:
     pad = kernel // 2
     out = (size + 2 * pad - kernel) // stride + 1
     words: dict[str, Any] = {
-        "n": n, "c": c, "m": m, "groups": groups, "size": [1, size, size], "kernel": [1, kernel, kernel],
-        "out": [1, out, out], "stride": [1, stride, stride], "dilation": [1, 1, 1], "pad": [0, pad, pad],
-    }  # fmt: skip
+        "n": n,
+        "c": c,
+        "m": m,
+        "groups": groups,
+        "size": [1, size, size],
+        "kernel": [1, kernel, kernel],
+        "out": [1, out, out],
+        "stride": [1, stride, stride],
+        "dilation": [1, 1, 1],
+        "pad": [0, pad, pad],
+    }
     x, y, w = (n, c, size, size), (n, m, out, out), (m, c // groups, kernel, kernel)
     plain = {"accumulate": 0, "activation": 0}
     job.call("conv_f32", x=draw(*x), w=draw(*w), bias=draw(m), y=zeros(*y), **plain, **words)
@@ -54,28 +112,62 @@ def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride
     u = 36 * (-(-m // 4) * -(-c // 4) * 16 + 16)
     job.call("winograd_weights_f32", w=draw(*w), u=zeros(u), **flags)
     job.call("winograd_conv_f32", x=draw(*x), u=draw(u), bias=draw(m), y=zeros(*y), n=n, **(flags | sizes), **plain)
-    job.call("winograd_weight_gradient_f32", x=draw(*x), dy=draw(*y), dw=zeros(*w), db=zeros(m), n=n, c=c, m=m,
-             accumulate=0, **sizes)  # fmt: skip
+    job.call(
+        "winograd_weight_gradient_f32",
+        x=draw(*x),
+        dy=draw(*y),
+        dw=zeros(*w),
+        db=zeros(m),
+        n=n,
+        c=c,
+        m=m,
+        accumulate=0,
+        **sizes,
+    )
 
 
 def pooling(job: Job) -> None:
     planes, size, out = 96, 27, 14
-    words = {"planes": planes, "size": [1, size, size], "kernel": [1, 3, 3], "out": [1, out, out], "stride": [1, 2, 2],
-             "dilation": [1, 1, 1], "pad": [0, 1, 1]}  # fmt: skip
+    words = {
+        "planes": planes,
+        "size": [1, size, size],
+        "kernel": [1, 3, 3],
+        "out": [1, out, out],
+        "stride": [1, 2, 2],
+        "dilation": [1, 1, 1],
+        "pad": [0, 1, 1],
+    }
     average = {"pad_end": [0, 1, 1], "count_include_pad": 0, **words}
     y, x = (planes, out, out), (planes, size, size)
     job.call("max_pool_f32", x=draw(*x), y=zeros(*y), indices=np.zeros(y, np.int64), **words)
     rows = np.arange(planes)[:, None] * size * size
     indices = rows + np.random.default_rng(1).integers(0, size * size, (planes, out * out))
-    job.call("max_pool_gradient_f32", dy=draw(*y), indices=indices, dx=zeros(*x), planes=planes, size=size * size,
-             out_size=out * out)  # fmt: skip
+    job.call(
+        "max_pool_gradient_f32",
+        dy=draw(*y),
+        indices=indices,
+        dx=zeros(*x),
+        planes=planes,
+        size=size * size,
+        out_size=out * out,
+    )
     job.call("average_pool_f32", x=draw(*x), y=zeros(*y), **average)
     job.call("average_pool_gradient_f32", dy=draw(*y), dx=zeros(*x), **average)
 
 
 def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int) -> None:
-    sizes = {"batch": [1, items], "m": m, "n": n, "d": d, "e": e, "scale": d**-0.5, "fill": -np.inf, "ratio": 0.0,
-             "salt": 0, "draw": 0}  # fmt: skip
+    sizes = {
+        "batch": [1, items],
+        "m": m,
+        "n": n,
+        "d": d,
+        "e": e,
+        "scale": d**-0.5,
+        "fill": -np.inf,
+        "ratio": 0.0,
+        "salt": 0,
+        "draw": 0,
+    }
     strides: dict[str, Any] = {"mask_strides": [0, 0, n]}
     widths = {"q": (m, d), "k": (n, d), "v": (n, e), "y": (m, e)}
     strides |= {f"{x}_strides": [0, rows * width, width] for x, (rows, width) in widths.items()}
@@ -85,8 +177,18 @@ def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int) 
     strides |= {f"d{x}_strides": strides[f"{x}_strides"] for x in widths}
     results = {f"d{name}": zeros(items, *widths[name]) for name in "qkv"}
     top, inverse = draw(items, m), np.abs(draw(items, m))
-    job.call("attention_gradient_f32", **x, dy=draw(items, m, e), top=top, inverse=inverse, **results, **sizes,
-             **strides, conditional=0, parts=parts)  # fmt: skip
+    job.call(
+        "attention_gradient_f32",
+        **x,
+        dy=draw(items, m, e),
+        top=top,
+        inverse=inverse,
+        **results,
+        **sizes,
+        **strides,
+        conditional=0,
+        parts=parts,
+    )
 
 
 CASES = {

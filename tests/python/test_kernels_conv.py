@@ -58,8 +58,18 @@ class Conv:
     @property
     def words(self) -> dict[str, Any]:
         """The integer arguments of the kernels."""
-        return {"n": self.n, "c": self.c, "m": self.m, "groups": self.groups, "size": self.size, "kernel": self.kernel,
-                "out": self.out, "stride": self.stride, "dilation": self.dilation, "pad": self.pad}  # fmt: skip
+        return {
+            "n": self.n,
+            "c": self.c,
+            "m": self.m,
+            "groups": self.groups,
+            "size": self.size,
+            "kernel": self.kernel,
+            "out": self.out,
+            "stride": self.stride,
+            "dilation": self.dilation,
+            "pad": self.pad,
+        }
 
 
 def conv2d(n: int, c: int, m: int, h: int, w: int, k: int, p: int = 0, s: int = 1, d: int = 1, g: int = 1) -> Conv:
@@ -194,8 +204,10 @@ def taps(conv: Conv, x: np.ndarray) -> Iterator[tuple[Triple, np.ndarray]]:
         room.append((p, max(0, (o - 1) * s + (k - 1) * d + 1 - p - size)))
     padded = np.pad(x, room)
     for tap in product(*map(range, conv.kernel)):
-        box = [slice(t * d, t * d + (o - 1) * s + 1, s)
-               for t, d, s, o in zip(tap, conv.dilation, conv.stride, conv.out, strict=True)]  # fmt: skip
+        box = [
+            slice(t * d, t * d + (o - 1) * s + 1, s)
+            for t, d, s, o in zip(tap, conv.dilation, conv.stride, conv.out, strict=True)
+        ]
         yield tap, padded[(slice(None), slice(None), *box)]
 
 
@@ -212,15 +224,19 @@ def forward(conv: Conv, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 def data_gradient(conv: Conv, dy: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Scatters dy * w back through the same views."""
     g = conv.groups
-    room = [(o - 1) * s + (k - 1) * d + 1 for k, s, d, o in
-            zip(conv.kernel, conv.stride, conv.dilation, conv.out, strict=True)]  # fmt: skip
+    room = [
+        (o - 1) * s + (k - 1) * d + 1
+        for k, s, d, o in zip(conv.kernel, conv.stride, conv.dilation, conv.out, strict=True)
+    ]
     room = [max(r, p + size) for r, p, size in zip(room, conv.pad, conv.size, strict=True)]
     dx = np.zeros((conv.n, conv.c, *room))
     w = w.reshape(g, conv.m // g, conv.c // g, *conv.kernel).astype(np.float64)
     dy = dy.reshape(conv.n, g, conv.m // g, *conv.out)
     for tap in product(*map(range, conv.kernel)):
-        box = [slice(t * d, t * d + (o - 1) * s + 1, s)
-               for t, d, s, o in zip(tap, conv.dilation, conv.stride, conv.out, strict=True)]  # fmt: skip
+        box = [
+            slice(t * d, t * d + (o - 1) * s + 1, s)
+            for t, d, s, o in zip(tap, conv.dilation, conv.stride, conv.out, strict=True)
+        ]
         part = np.einsum("ngmzyx,gmc->ngczyx", dy, w[(slice(None),) * 3 + tap])
         dx[(slice(None), slice(None), *box)] += part.reshape(conv.n, conv.c, *conv.out)
     inside = [slice(p, p + size) for p, size in zip(conv.pad, conv.size, strict=True)]
@@ -261,8 +277,18 @@ def tiled(conv: Conv, *, flipped: bool) -> dict[str, Any] | None:
     (c, m), (size, out) = (conv.c, conv.m), (conv.size[1:], conv.out[1:])
     if flipped:
         (c, m), (size, out) = (m, c), (out, size)
-    numbers = {"n": conv.n, "c": c, "m": m, "size": list(size), "out": list(out), "stride": conv.stride[1],
-               "pad": list(conv.pad[1:]), "flipped": int(flipped), "accumulate": 0, "activation": 0}  # fmt: skip
+    numbers = {
+        "n": conv.n,
+        "c": c,
+        "m": m,
+        "size": list(size),
+        "out": list(out),
+        "stride": conv.stride[1],
+        "pad": list(conv.pad[1:]),
+        "flipped": int(flipped),
+        "accumulate": 0,
+        "activation": 0,
+    }
     takes = get_engine().description.kernels["winograd_conv_f32"].holds(numbers)
     return numbers if takes and conv.stride[1] == conv.stride[2] else None
 
@@ -362,8 +388,12 @@ def check_weight_gradient(
     x, w0, dy = operands(conv)
     b0 = random(conv.m, seed=4)
     nothing = np.full_like(w0, np.nan)
-    args = {"x": x, "dy": dy, "dw": w0 if accumulate else nothing,
-            "db": (b0 if accumulate else np.full_like(b0, np.nan)) if with_bias else None}  # fmt: skip
+    args = {
+        "x": x,
+        "dy": dy,
+        "dw": w0 if accumulate else nothing,
+        "db": (b0 if accumulate else np.full_like(b0, np.nan)) if with_bias else None,
+    }
     numbers = tiled(conv, flipped=False) if winograd else conv.words
     kernel = "winograd_weight_gradient_f32" if winograd else "conv_weight_gradient_f32"
     numbers = {name: value for name, value in (numbers or {}).items() if name not in ("flipped", "activation")}
@@ -422,9 +452,18 @@ def test_a_window_that_no_workspace_holds(build: str) -> None:
     np.testing.assert_allclose(got["dw"], dw, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("change", [{"stride": (1, 0, 1)}, {"dilation": (1, 1, 0)}, {"groups": 2}, {"groups": 3},
-                                    {"kernel": (0, 3, 3)}, {"stride": (1, 1 << 30, 1)},
-                                    {"pad": (0, 1 << 30, 1)}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stride": (1, 0, 1)},
+        {"dilation": (1, 1, 0)},
+        {"groups": 2},
+        {"groups": 3},
+        {"kernel": (0, 3, 3)},
+        {"stride": (1, 1 << 30, 1)},
+        {"pad": (0, 1 << 30, 1)},
+    ],
+)
 def test_conditions(change: dict[str, Any]) -> None:
     conv = conv2d(1, 3, 4, 5, 5, 3, 1)
     x, w, y = operands(conv)

@@ -11,13 +11,41 @@ from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.kernel_runner import KernelError, evaluate
 
 SIZES = [
-    (1, 1, 1), (3, 5, 7), (6, 8, 4), (7, 9, 1), (64, 10, 128), (10, 64, 33), (13, 31, 400), (100, 70, 800),
-    (1, 50, 60), (50, 1, 60), (1, 1, 900), (5, 7, 0), (0, 3, 4), (3, 0, 4), (2, 1100, 9), (1000, 12, 5),
-    (490, 1030, 390), (6, 4, 9), (12, 12, 12), (1, 1030, 33), (1030, 1, 33), (4, 260, 385),
+    (1, 1, 1),
+    (3, 5, 7),
+    (6, 8, 4),
+    (7, 9, 1),
+    (64, 10, 128),
+    (10, 64, 33),
+    (13, 31, 400),
+    (100, 70, 800),
+    (1, 50, 60),
+    (50, 1, 60),
+    (1, 1, 900),
+    (5, 7, 0),
+    (0, 3, 4),
+    (3, 0, 4),
+    (2, 1100, 9),
+    (1000, 12, 5),
+    (490, 1030, 390),
+    (6, 4, 9),
+    (12, 12, 12),
+    (1, 1030, 33),
+    (1030, 1, 33),
+    (4, 260, 385),
     # Few columns, a depth of whole steps or not; b in place and just not; one to four panels; blocks of packed rows.
-    (33, 10, 32), (2, 5, 16), (7, 13, 48), (9, 9, 21), (72, 40, 9), (73, 41, 11), (420, 24, 300), (48, 1032, 40),
-    (13, 30, 600), (170, 11, 3), (80, 1000, 2),
-]  # fmt: skip
+    (33, 10, 32),
+    (2, 5, 16),
+    (7, 13, 48),
+    (9, 9, 21),
+    (72, 40, 9),
+    (73, 41, 11),
+    (420, 24, 300),
+    (48, 1032, 40),
+    (13, 30, 600),
+    (170, 11, 3),
+    (80, 1000, 2),
+]
 LAYOUTS = ["NN", "NT", "TN", "TT"]
 
 
@@ -59,10 +87,22 @@ def trim(args: dict[str, Any]) -> None:
             args[arg["name"]] = args[arg["name"]][: evaluate(arg["extent"], args)].copy()
 
 
-def run_case(build: str, size: tuple[int, int, int], layout: str, *, batch: tuple[int, int] = (1, 1),
-             a_batch: tuple[int, int] | None = None, b_batch: tuple[int, int] | None = None, bias: str = "none",
-             alpha: float = 1.0, beta: float = 1.0, accumulate: int = 0, activation: int = 0, pad: int = 0,
-             last: str = "") -> bytes:  # fmt: skip
+def run_case(
+    build: str,
+    size: tuple[int, int, int],
+    layout: str,
+    *,
+    batch: tuple[int, int] = (1, 1),
+    a_batch: tuple[int, int] | None = None,
+    b_batch: tuple[int, int] | None = None,
+    bias: str = "none",
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    accumulate: int = 0,
+    activation: int = 0,
+    pad: int = 0,
+    last: str = "",
+) -> bytes:
     """Run, compare, and return the bytes of c."""
     m, n, k = size
     a = operand(m, k, layout[0] == "T", a_batch or batch, 1, pad)
@@ -71,12 +111,30 @@ def run_case(build: str, size: tuple[int, int, int], layout: str, *, batch: tupl
     c_row = n + pad
     c = random(*batch, m, c_row, seed=3)
     args = {
-        "a": a.flat, "b": b.flat, "bias": bias_flat, "c": c.reshape(-1), "m": m, "n": n, "k": k,
-        "a_row": a.row, "a_col": a.col, "b_row": b.row, "b_col": b.col, "c_row": c_row,
-        "bias_row": bias_row, "bias_col": bias_col, "batch": list(batch), "a_batch": a.batch, "b_batch": b.batch,
-        "c_batch": [m * c_row * batch[1], m * c_row], "bias_batch": [0, 0],
-        "alpha": alpha, "beta": beta, "accumulate": accumulate, "activation": activation,
-    }  # fmt: skip
+        "a": a.flat,
+        "b": b.flat,
+        "bias": bias_flat,
+        "c": c.reshape(-1),
+        "m": m,
+        "n": n,
+        "k": k,
+        "a_row": a.row,
+        "a_col": a.col,
+        "b_row": b.row,
+        "b_col": b.col,
+        "c_row": c_row,
+        "bias_row": bias_row,
+        "bias_col": bias_col,
+        "batch": list(batch),
+        "a_batch": a.batch,
+        "b_batch": b.batch,
+        "c_batch": [m * c_row * batch[1], m * c_row],
+        "bias_batch": [0, 0],
+        "alpha": alpha,
+        "beta": beta,
+        "accumulate": accumulate,
+        "activation": activation,
+    }
     trim(args)
     if not accumulate:
         # What c held must not matter.
@@ -114,8 +172,17 @@ def test_every_layout_at_every_size(build: str, layout: str, size: tuple[int, in
 def test_bias_scale_accumulation_and_relu(size: tuple[int, int, int], layout: str, bias: str) -> None:
     for accumulate in (0, 1):
         for activation in (0, 1):
-            run_case("kernels.relaxed", size, layout, bias=bias, alpha=0.5, beta=-2.0, accumulate=accumulate,
-                     activation=activation, last="" if bias == "none" else "bias")  # fmt: skip
+            run_case(
+                "kernels.relaxed",
+                size,
+                layout,
+                bias=bias,
+                alpha=0.5,
+                beta=-2.0,
+                accumulate=accumulate,
+                activation=activation,
+                last="" if bias == "none" else "bias",
+            )
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -140,10 +207,31 @@ def test_parts_of_longer_lines(build: str, layout: str) -> None:
 def test_operands_without_neighbours(size: tuple[int, int, int]) -> None:
     m, n, k = size
     a, b = random(m, k, 2, seed=1), random(k, n, 3, seed=2)
-    args = {"a": a.reshape(-1), "b": b.reshape(-1), "bias": None, "c": np.zeros(m * n, np.float32), "m": m, "n": n,
-            "k": k, "a_row": 2 * k, "a_col": 2, "b_row": 3 * n, "b_col": 3, "c_row": n, "bias_row": 0, "bias_col": 0,
-            "batch": [1, 1], "a_batch": [0, 0], "b_batch": [0, 0], "c_batch": [0, 0], "bias_batch": [0, 0],
-            "alpha": 1.0, "beta": 1.0, "accumulate": 0, "activation": 0}  # fmt: skip
+    args = {
+        "a": a.reshape(-1),
+        "b": b.reshape(-1),
+        "bias": None,
+        "c": np.zeros(m * n, np.float32),
+        "m": m,
+        "n": n,
+        "k": k,
+        "a_row": 2 * k,
+        "a_col": 2,
+        "b_row": 3 * n,
+        "b_col": 3,
+        "c_row": n,
+        "bias_row": 0,
+        "bias_col": 0,
+        "batch": [1, 1],
+        "a_batch": [0, 0],
+        "b_batch": [0, 0],
+        "c_batch": [0, 0],
+        "bias_batch": [0, 0],
+        "alpha": 1.0,
+        "beta": 1.0,
+        "accumulate": 0,
+        "activation": 0,
+    }
     trim(args)
     x, y = a[..., 0].astype(np.float64), b[..., 0].astype(np.float64)
     for build in BUILDS:
@@ -159,20 +247,62 @@ def test_small_products_of_a_batch_share_chunks() -> None:
 
 def test_relu_keeps_nan() -> None:
     a = np.full(64, np.nan, np.float32)
-    args = {"a": a, "b": a.copy(), "bias": None, "c": np.zeros(64, np.float32), "m": 8, "n": 8, "k": 8, "a_row": 8,
-            "a_col": 1, "b_row": 8, "b_col": 1, "c_row": 8, "bias_row": 0, "bias_col": 0, "batch": [1, 1],
-            "a_batch": [0, 0], "b_batch": [0, 0], "c_batch": [0, 0], "bias_batch": [0, 0], "alpha": 1.0, "beta": 0.0,
-            "accumulate": 0, "activation": 1}  # fmt: skip
+    args = {
+        "a": a,
+        "b": a.copy(),
+        "bias": None,
+        "c": np.zeros(64, np.float32),
+        "m": 8,
+        "n": 8,
+        "k": 8,
+        "a_row": 8,
+        "a_col": 1,
+        "b_row": 8,
+        "b_col": 1,
+        "c_row": 8,
+        "bias_row": 0,
+        "bias_col": 0,
+        "batch": [1, 1],
+        "a_batch": [0, 0],
+        "b_batch": [0, 0],
+        "c_batch": [0, 0],
+        "bias_batch": [0, 0],
+        "alpha": 1.0,
+        "beta": 0.0,
+        "accumulate": 0,
+        "activation": 1,
+    }
     for build in BUILDS:
         assert np.isnan(runner(build).run("gemm_f32", args)["c"]).all()
 
 
 @pytest.mark.parametrize("name", ["a", "b", "bias", "c"])
 def test_an_operand_one_element_short_is_refused(name: str) -> None:
-    args = {"a": random(12), "b": random(20), "bias": random(5), "c": random(15), "m": 3, "n": 5, "k": 4, "a_row": 4,
-            "a_col": 1, "b_row": 5, "b_col": 1, "c_row": 5, "bias_row": 0, "bias_col": 1, "batch": [1, 1],
-            "a_batch": [0, 0], "b_batch": [0, 0], "c_batch": [0, 0], "bias_batch": [0, 0], "alpha": 1.0, "beta": 1.0,
-            "accumulate": 0, "activation": 0}  # fmt: skip
+    args = {
+        "a": random(12),
+        "b": random(20),
+        "bias": random(5),
+        "c": random(15),
+        "m": 3,
+        "n": 5,
+        "k": 4,
+        "a_row": 4,
+        "a_col": 1,
+        "b_row": 5,
+        "b_col": 1,
+        "c_row": 5,
+        "bias_row": 0,
+        "bias_col": 1,
+        "batch": [1, 1],
+        "a_batch": [0, 0],
+        "b_batch": [0, 0],
+        "c_batch": [0, 0],
+        "bias_batch": [0, 0],
+        "alpha": 1.0,
+        "beta": 1.0,
+        "accumulate": 0,
+        "activation": 0,
+    }
     runner("kernels").run("gemm_f32", args)
     args[name] = args[name][:-1].copy()
     with pytest.raises(KernelError, match="TW_BAD_EXTENT"):

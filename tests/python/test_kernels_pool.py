@@ -40,8 +40,15 @@ class Pool:
 
     @property
     def words(self) -> dict[str, Any]:
-        return {"planes": self.planes, "size": self.size, "kernel": self.kernel, "out": self.out,
-                "stride": self.stride, "dilation": self.dilation, "pad": self.pad}  # fmt: skip
+        return {
+            "planes": self.planes,
+            "size": self.size,
+            "kernel": self.kernel,
+            "out": self.out,
+            "stride": self.stride,
+            "dilation": self.dilation,
+            "pad": self.pad,
+        }
 
     def windows(self, outside_is_counted: bool) -> list[tuple[tuple[int, ...], list[int], int]]:
         """(output, flat positions inside the plane, divisor) for every output."""
@@ -49,12 +56,15 @@ class Pool:
         for o in product(*map(range, self.out)):
             inside, counted = [], 0
             for tap in product(*map(range, self.kernel)):
-                at = [i * s - p + t * d for i, s, p, t, d in
-                      zip(o, self.stride, self.pad, tap, self.dilation, strict=True)]  # fmt: skip
+                at = [
+                    i * s - p + t * d
+                    for i, s, p, t, d in zip(o, self.stride, self.pad, tap, self.dilation, strict=True)
+                ]
                 if all(0 <= i < n for i, n in zip(at, self.size, strict=True)):
                     inside.append(int(np.ravel_multi_index(at, self.size)))
-                counted += all(-p <= i < n + e for i, n, p, e in
-                               zip(at, self.size, self.pad, self.pad_end, strict=True))  # fmt: skip
+                counted += all(
+                    -p <= i < n + e for i, n, p, e in zip(at, self.size, self.pad, self.pad_end, strict=True)
+                )
             result.append((o, inside, counted if outside_is_counted else len(inside)))
         return result
 
@@ -142,8 +152,14 @@ def test_a_window_of_padding_alone_has_no_index() -> None:
     pool = Pool(1, (1, 1, 3), (1, 1, 2), (1, 1, 1), (0, 0, 3), (0, 0, 3))
     y, indices = run_max("kernels", pool, random(1, 1, 1, 3), True, "")
     assert (y[..., :2] == -np.inf).all() and (indices[..., :2] == -1).all()
-    args = {"dy": np.ones_like(y), "indices": indices, "dx": np.zeros((1, 3), np.float32), "planes": 1, "size": 3,
-            "out_size": y.size}  # fmt: skip
+    args = {
+        "dy": np.ones_like(y),
+        "indices": indices,
+        "dx": np.zeros((1, 3), np.float32),
+        "planes": 1,
+        "size": 3,
+        "out_size": y.size,
+    }
     assert runner("kernels").run("max_pool_gradient_f32", args)["dx"].sum() == (indices >= 0).sum()
 
 
@@ -159,8 +175,14 @@ def test_max_pool_gradient_adds_at_the_maxima(build: str, name: str) -> None:
     magnitude = np.zeros(x.size)
     np.add.at(magnitude, indices.reshape(-1), abs(dy).reshape(-1))
     for last in ("dy", "indices", "dx"):
-        args = {"dy": dy, "indices": indices, "dx": np.full_like(x, np.nan), "planes": pool.planes, "size": size,
-                "out_size": out_size}  # fmt: skip
+        args = {
+            "dy": dy,
+            "indices": indices,
+            "dx": np.full_like(x, np.nan),
+            "planes": pool.planes,
+            "size": size,
+            "out_size": out_size,
+        }
         got = runner(build).run("max_pool_gradient_f32", args, last=last)["dx"]
         assert_close_sum(got.reshape(-1), want, magnitude, int(np.prod(pool.kernel)))
 
@@ -186,8 +208,13 @@ def test_average_pool(build: str, name: str, include_pad: int) -> None:
         want[(slice(None), *o)] = flat[:, inside].sum(1) / max(1, count)
         magnitude[(slice(None), *o)] = abs(flat[:, inside]).sum(1) / max(1, count)
     for last in ("x", "y"):
-        args = {"x": x, "y": np.full(want.shape, np.nan, np.float32), "count_include_pad": include_pad,
-                "pad_end": pool.pad_end, **pool.words}  # fmt: skip
+        args = {
+            "x": x,
+            "y": np.full(want.shape, np.nan, np.float32),
+            "count_include_pad": include_pad,
+            "pad_end": pool.pad_end,
+            **pool.words,
+        }
         got = runner(build).run("average_pool_f32", args, last=last)["y"]
         assert_close_sum(got, want, magnitude, int(np.prod(pool.kernel)) + 1)
 

@@ -153,9 +153,16 @@ def big_kernels(job: Job) -> None:
     )
     job.call("clip_grad_norm_f32", g=draw(rows, n), max_norm=1.0, **flat)
     job.call(
-        "dropout_f32", x=x, y=np.zeros_like(x), mask=np.zeros(x.size, np.uint8), state=state, ratio=0.4, salt=3,
-        draw=1, **flat,
-    )  # fmt: skip
+        "dropout_f32",
+        x=x,
+        y=np.zeros_like(x),
+        mask=np.zeros(x.size, np.uint8),
+        state=state,
+        ratio=0.4,
+        salt=3,
+        draw=1,
+        **flat,
+    )
     job.call(
         "strided_copy",
         src=x,
@@ -194,10 +201,19 @@ def big_kernels(job: Job) -> None:
         momentum=0.9,
     )
     job.call(
-        "group_norm_grad_f32", dy=draw(16, 12, 401), x=draw(16, 12, 401), scale=draw(12),
-        dx=np.zeros((16, 12, 401), np.float32), dscale=np.zeros(12, np.float32), dbias=np.zeros(12, np.float32),
-        batch=16, channels=12, size=401, groups=3, epsilon=1e-5,
-    )  # fmt: skip
+        "group_norm_grad_f32",
+        dy=draw(16, 12, 401),
+        x=draw(16, 12, 401),
+        scale=draw(12),
+        dx=np.zeros((16, 12, 401), np.float32),
+        dscale=np.zeros(12, np.float32),
+        dbias=np.zeros(12, np.float32),
+        batch=16,
+        channels=12,
+        size=401,
+        groups=3,
+        epsilon=1e-5,
+    )
 
 
 def test_same_bytes_for_any_number_of_threads(job: Job) -> None:
@@ -215,8 +231,10 @@ def test_generated_reductions(job: Job, monkeypatch: pytest.MonkeyPatch, axes: t
     """Chunks of a chain in the scratch memory of their threads, behind the strips of a function."""
     graph = Graph("chain", opsets={"": 17})
     graph.nodes = [
-        Node("Exp", ["x"], ["e"]), Node("Sub", ["e", "x"], ["d"]), Node("ReduceSum", ["d", "axes"], ["s"], {}),
-    ]  # fmt: skip
+        Node("Exp", ["x"], ["e"]),
+        Node("Sub", ["e", "x"], ["d"]),
+        Node("ReduceSum", ["d", "axes"], ["s"], {}),
+    ]
     x = draw(3000, 90)
     graph.inputs, graph.initializers = [Value("x", "float32", x.shape)], {"axes": from_numpy("axes", np.array(axes))}
     section = wasm_emit._section

@@ -92,9 +92,7 @@ class TestLimits:
         assert Limits.of({"nodes": 3}) == Limits(nodes=3)
         assert Limits.of(Limits(nodes=3)) == Limits(nodes=3)
 
-    @pytest.mark.parametrize(
-        "limits", [{"node": 3}, {"nodes": -1}, {"nodes": 1.5}, {"nodes": True}]
-    )
+    @pytest.mark.parametrize("limits", [{"node": 3}, {"nodes": -1}, {"nodes": 1.5}, {"nodes": True}])
     def test_bad(self, limits: dict) -> None:
         with pytest.raises(LimitError, match="node"):
             Limits.of(limits)
@@ -140,9 +138,7 @@ class TestTensors:
     @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,) * 20])
     def test_shapes(self, shape: tuple[int, ...]) -> None:
         array = np.ones(shape, "f4")
-        graph = read_model(
-            model([node("Add", ["x", "w"], ["y"])], [numpy_helper.from_array(array, "w")])
-        )
+        graph = read_model(model([node("Add", ["x", "w"], ["y"])], [numpy_helper.from_array(array, "w")]))
         assert graph.initializers["w"] == Tensor("w", "float32", shape, array.tobytes())
 
     @pytest.mark.parametrize("coordinates", [False, True])
@@ -161,12 +157,14 @@ class TestTensors:
 class TestValues:
     def test_types_and_shapes(self) -> None:
         proto = model([node("Relu", ["x"], ["y"])])
-        proto.graph.input.extend([
-            helper.make_tensor_value_info("i", TensorProto.INT64, ["batch", None, 3, -1]),
-            helper.make_tensor_value_info("scalar", TensorProto.DOUBLE, []),
-            helper.make_tensor_value_info("any", TensorProto.BOOL, None),
-            helper.make_tensor_sequence_value_info("params", TensorProto.FLOAT, None),
-        ])  # fmt: skip
+        proto.graph.input.extend(
+            [
+                helper.make_tensor_value_info("i", TensorProto.INT64, ["batch", None, 3, -1]),
+                helper.make_tensor_value_info("scalar", TensorProto.DOUBLE, []),
+                helper.make_tensor_value_info("any", TensorProto.BOOL, None),
+                helper.make_tensor_sequence_value_info("params", TensorProto.FLOAT, None),
+            ]
+        )
         proto.graph.value_info.append(floats("h", [1, "k"]))
         graph = read_model(proto)
         assert graph.inputs[1:] == [
@@ -223,15 +221,21 @@ class TestAttributes:
         )
         for name, value in {"fs": [0.5, 1.5], "ss": ["a", "ü"], "ts": [tensor, tensor]}.items():
             proto.attribute.append(helper.make_attribute(name, value))
-        proto.attribute.append(
-            helper.make_attribute("none", [], attr_type=onnx.AttributeProto.INTS)
-        )
+        proto.attribute.append(helper.make_attribute("none", [], attr_type=onnx.AttributeProto.INTS))
         attrs = read_model(model([proto])).nodes[0].attrs
         expected = Tensor("t", "float32", (3,), array.tobytes())
         assert attrs == {
-            "i": -3, "f": 0.5, "s": "text", "b": b"\xff", "ints": [1, 2], "t": expected,
-            "fs": [0.5, 1.5], "ss": ["a", "ü"], "ts": [expected, expected], "none": [],
-        }  # fmt: skip
+            "i": -3,
+            "f": 0.5,
+            "s": "text",
+            "b": b"\xff",
+            "ints": [1, 2],
+            "t": expected,
+            "fs": [0.5, 1.5],
+            "ss": ["a", "ü"],
+            "ts": [expected, expected],
+            "none": [],
+        }
 
     def test_zero_that_is_left_out(self) -> None:
         """Writers of proto3 leave out a 0."""
@@ -305,9 +309,7 @@ class TestSubgraphs:
         ]
 
     def test_branch_may_hand_out_an_outer_value(self) -> None:
-        graph = read_model(
-            model([self.conditional(self.branch([], "x"))], [self.condition], outputs=("z",))
-        )
+        graph = read_model(model([self.conditional(self.branch([], "x"))], [self.condition], outputs=("z",)))
         assert graph.nodes[0].attrs["then_branch"].outputs[0].name == "x"
 
     def test_loop_body_may_have_inputs_without_type(self) -> None:
@@ -335,9 +337,7 @@ class TestSubgraphs:
 class TestFunctions:
     def function(self, name, nodes, inputs=("a", "b"), outputs=("r",), opset=17, **kwargs):
         opsets = [helper.make_opsetid("", opset), helper.make_opsetid("local", 1)]
-        return helper.make_function(
-            "local", name, list(inputs), list(outputs), nodes, opsets, **kwargs
-        )
+        return helper.make_function("local", name, list(inputs), list(outputs), nodes, opsets, **kwargs)
 
     def read(self, nodes, functions, **kwargs) -> Graph:
         proto = model(nodes, **kwargs)
@@ -360,17 +360,13 @@ class TestFunctions:
                 node("Sub", ["u", "b"], ["r"]),
             ],
         )
-        proto = model(
-            [self.call("outer", ["x", "x"], ["h"]), self.call("outer", ["h", "x"], ["y"])]
-        )
+        proto = model([self.call("outer", ["x", "x"], ["h"]), self.call("outer", ["h", "x"], ["y"])])
         proto.functions.extend([inner, outer])
         ours = onnx.load_from_string(write_model(read_model(proto)))
         onnx.checker.check_model(ours)
         assert not ours.functions and len(ours.graph.node) == 8
         feeds = {"x": np.array([1, 2], "f4")}
-        expected = onnx.reference.ReferenceEvaluator(
-            onnx.inliner.inline_local_functions(proto)
-        ).run(None, feeds)
+        expected = onnx.reference.ReferenceEvaluator(onnx.inliner.inline_local_functions(proto)).run(None, feeds)
         found = onnx.reference.ReferenceEvaluator(ours).run(None, feeds)
         np.testing.assert_array_equal(found[0], expected[0])
 
@@ -405,9 +401,7 @@ class TestFunctions:
             self.read([self.call("f", ["x"], ["y"], slope=1)], [function])
 
     def test_absent_inputs_and_outputs(self) -> None:
-        clip = self.function(
-            "f", [node("Clip", ["a", "b"], ["r"]), node("Relu", ["r"], ["q"])], outputs=("r", "q")
-        )
+        clip = self.function("f", [node("Clip", ["a", "b"], ["r"]), node("Relu", ["r"], ["q"])], outputs=("r", "q"))
         graph = self.read([self.call("f", ["x"], ["", "y"])], [clip])
         assert graph.nodes[0].inputs == ["x", ""]
         assert graph.nodes[1].inputs == graph.nodes[0].outputs and graph.nodes[0].outputs != [""]
@@ -420,9 +414,7 @@ class TestFunctions:
 
     def test_subgraph_in_a_function(self) -> None:
         branch = helper.make_graph([node("Relu", ["a"], ["t"])], "branch", [], [floats("t")])
-        function = self.function(
-            "f", [node("If", ["b"], ["r"], then_branch=branch, else_branch=branch, name="if")]
-        )
+        function = self.function("f", [node("If", ["b"], ["r"], then_branch=branch, else_branch=branch, name="if")])
         nodes = [
             node("Cast", ["x"], ["c"], to=9),
             self.call("f", ["x", "c"], ["h"]),
@@ -437,9 +429,7 @@ class TestFunctions:
     def test_graph_attribute_sees_the_callers_names(self) -> None:
         branch = helper.make_graph([node("Relu", ["x"], ["t"])], "branch", [], [floats("t")])
         inner = node("If", ["a"], ["r"], else_branch=branch)
-        inner.attribute.add(
-            name="then_branch", type=onnx.AttributeProto.GRAPH, ref_attr_name="then"
-        )
+        inner.attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH, ref_attr_name="then")
         function = self.function("f", [inner], ["a"], attributes=["then"])
         with pytest.raises(ModelError, match="'f_0/x' is read by Relu"):
             self.read(
@@ -447,9 +437,7 @@ class TestFunctions:
                 [function],
             )
         del inner.attribute[0]
-        inner.attribute.add(
-            name="else_branch", type=onnx.AttributeProto.GRAPH, ref_attr_name="then"
-        )
+        inner.attribute.add(name="else_branch", type=onnx.AttributeProto.GRAPH, ref_attr_name="then")
         function = self.function("f", [inner], ["a"], attributes=["then"])
         graph = self.read(
             [node("Cast", ["x"], ["c"], to=9), self.call("f", ["c"], ["y"], then=branch)],
@@ -458,10 +446,7 @@ class TestFunctions:
         assert graph.nodes[1].attrs["then_branch"].nodes[0].inputs == ["x"]
 
     def test_overloads(self) -> None:
-        functions = [
-            self.function("f", [node(op, ["a"], ["r"])], ["a"], overload=op)
-            for op in ("Relu", "Tanh")
-        ]
+        functions = [self.function("f", [node(op, ["a"], ["r"])], ["a"], overload=op) for op in ("Relu", "Tanh")]
         graph = self.read([self.call("f", ["x"], ["y"], overload="Tanh")], functions)
         assert [n.op_type for n in graph.nodes] == ["Tanh"]
 

@@ -81,10 +81,20 @@ def graph_of_everything() -> Graph:
     weight = Tensor.of("w", "float32", (2, 2), range(4))
     inner = Graph("inner", [Node("Add", ["x", "w"], ["t"])], [], [Value("t", "float32", None)])
     attrs = {
-        "i": 3, "yes": True, "f": 0.5, "s": "ü", "b": b"\xff", "ints": [1, 2], "floats": [1.0, 2],
-        "strings": ["a", b"\xfe"], "t": weight, "ts": [weight], "g": inner, "gs": [inner],
+        "i": 3,
+        "yes": True,
+        "f": 0.5,
+        "s": "ü",
+        "b": b"\xff",
+        "ints": [1, 2],
+        "floats": [1.0, 2],
+        "strings": ["a", b"\xfe"],
+        "t": weight,
+        "ts": [weight],
+        "g": inner,
+        "gs": [inner],
         "none": [],
-    }  # fmt: skip
+    }
     return Graph(
         "everything",
         [Node("Op", ["x", "", "w"], ["y", ""], attrs, "org.test", "n")],
@@ -174,9 +184,7 @@ def test_neither_onnx_nor_numpy_is_imported(implementation: str) -> None:
         "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": implementation,
     }
     command = [sys.executable, "-c", WITHOUT_ONNX, str(GOLDEN)]
-    result = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=60, check=False
-    )
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[]"
 
@@ -220,9 +228,7 @@ optimizer.step()
 """
 
 
-@pytest.mark.skipif(
-    not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training"
-)
+@pytest.mark.skipif(not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training")
 def test_onnx_runtime_training_runs_what_is_written(tmp_path: Path) -> None:
     golden = GOLDEN / "mlp"
     for name in ("training_model", "eval_model", "optimizer_model"):

@@ -251,8 +251,13 @@ def test_frozen_parameters_are_inputs_without_gradient() -> None:
         block("z")
     training = block.to_model_proto()[0]
     assert [i.name for i in training.graph.input] == [
-        "x", "target", "w", "b", "w_grad.accumulation.buffer", "lazy_reset_grad",
-    ]  # fmt: skip
+        "x",
+        "target",
+        "w",
+        "b",
+        "w_grad.accumulation.buffer",
+        "lazy_reset_grad",
+    ]
     assert [t.name for t in block.parameters()[1]] == ["b"]
 
 
@@ -323,9 +328,13 @@ def test_optimizer_attributes() -> None:
     attributes = node_attributes(adamw.to_model_proto())
     assert attributes["InplaceClipGradNorm"] == {"max_norm": 2.5}
     assert attributes["AdamWOptimizer"] == {
-        "adam_mode": 0, "alpha": pytest.approx(0.8), "beta": pytest.approx(0.95), "correct_bias": 0,
-        "epsilon": pytest.approx(1e-5), "weight_decay": 0.25,
-    }  # fmt: skip
+        "adam_mode": 0,
+        "alpha": pytest.approx(0.8),
+        "beta": pytest.approx(0.95),
+        "correct_bias": 0,
+        "epsilon": pytest.approx(1e-5),
+        "weight_decay": 0.25,
+    }
     onnx.checker.check_model(adamw.to_model_proto())
 
 
@@ -335,8 +344,12 @@ def test_an_optimizer_takes_its_parameters_as_two_arguments_too() -> None:
         sgd([], [])
     model = sgd.to_model_proto()
     assert [i.name for i in model.graph.input] == [
-        "learning_rate", "step", "params", "gradients", "first_order_moments",
-    ]  # fmt: skip
+        "learning_rate",
+        "step",
+        "params",
+        "gradients",
+        "first_order_moments",
+    ]
     assert [n.op_type for n in model.graph.node] == ["InplaceClipGradNorm", "SGDOptimizerV2"]
 
 

@@ -29,19 +29,31 @@ GENEROUS = 1 << 30
 def network() -> Any:
     """Convolutions with frozen and with trained filters, running statistics, a head of a scaled, transposed table."""
     steps = [
-        ("Conv", ["x", "frozen"], "a", {"pads": [1, 1, 1, 1]}), ("Conv", ["a", "trained"], "b", {"pads": [1, 1, 1, 1]}),
-        ("Relu", ["b"], "c", {}), ("Conv", ["c", "second"], "d", {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
-        ("BatchNormalization", ["d", "scale", "bias", "mean", "var"], "e", {}), ("GlobalAveragePool", ["e"], "f", {}),
-        ("Flatten", ["f"], "g", {}), ("Mul", ["table", "gain"], "h", {}), ("Exp", ["h"], "i", {}),
-        ("Transpose", ["i"], "j", {"perm": [1, 0]}), ("Add", ["j", "shift"], "k", {}),
+        ("Conv", ["x", "frozen"], "a", {"pads": [1, 1, 1, 1]}),
+        ("Conv", ["a", "trained"], "b", {"pads": [1, 1, 1, 1]}),
+        ("Relu", ["b"], "c", {}),
+        ("Conv", ["c", "second"], "d", {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+        ("BatchNormalization", ["d", "scale", "bias", "mean", "var"], "e", {}),
+        ("GlobalAveragePool", ["e"], "f", {}),
+        ("Flatten", ["f"], "g", {}),
+        ("Mul", ["table", "gain"], "h", {}),
+        ("Exp", ["h"], "i", {}),
+        ("Transpose", ["i"], "j", {"perm": [1, 0]}),
+        ("Add", ["j", "shift"], "k", {}),
         ("MatMul", ["g", "k"], "logits", {}),
-    ]  # fmt: skip
+    ]
     weights = {
-        "frozen": normal(5, 4, 3, 3), "trained": normal(6, 5, 3, 3, seed=1), "second": normal(8, 6, 3, 3, seed=2),
-        "scale": np.ones(8, np.float32), "bias": normal(8, seed=3), "mean": normal(8, seed=4),
+        "frozen": normal(5, 4, 3, 3),
+        "trained": normal(6, 5, 3, 3, seed=1),
+        "second": normal(8, 6, 3, 3, seed=2),
+        "scale": np.ones(8, np.float32),
+        "bias": normal(8, seed=3),
+        "mean": normal(8, seed=4),
         "var": np.ones(8, np.float32),
-        "table": normal(3, 8, seed=5), "gain": normal(1, 8, seed=6), "shift": normal(8, 3, seed=7),
-    }  # fmt: skip
+        "table": normal(3, 8, seed=5),
+        "gain": normal(1, 8, seed=6),
+        "shift": normal(8, 3, seed=7),
+    }
     nodes = [helper.make_node(op, ins, [out], out, **attrs) for op, ins, out, attrs in steps]
     return make_model(nodes, {"x": ["batch", 4, 8, 8]}, {"logits": ["batch", 3]}, weights)
 
@@ -199,8 +211,10 @@ def test_inference_keeps_the_floats_of_quantised_constants(monkeypatch: pytest.M
             helper.make_node("Mul", ["floats", "scale"], ["w"], "scaled"),
             helper.make_node("MatMul", ["x", "w"], ["y"], "product"),
         ],
-        {"x": ["n", 64]}, {"y": ["n", 80]}, {"codes": codes, "scale": normal(80)},
-    )  # fmt: skip
+        {"x": ["n", 64]},
+        {"y": ["n", 80]},
+        {"codes": codes, "scale": normal(80)},
+    )
     core = InferenceCore(read_model(model.SerializeToString()))
     x = normal(3, 64)
     for _ in range(2):

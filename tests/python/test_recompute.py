@@ -88,9 +88,12 @@ def transformer() -> Any:
     y = f("ReduceMean", x, axes=[1], keepdims=0)
     f.nodes.append(helper.make_node("MatMul", [y, f.weight(normal(8, 2))], ["logits"], "head"))
     return make_model(
-        f.nodes, {"ids": ["batch", 6], "offset": [1]}, {"logits": ["batch", 2]}, f.weights,
+        f.nodes,
+        {"ids": ["batch", 6], "offset": [1]},
+        {"logits": ["batch", 2]},
+        f.weights,
         input_types={"ids": TensorProto.INT64, "offset": TensorProto.INT64},
-    )  # fmt: skip
+    )
 
 
 DEEP = {"convolutions": convolutions, "transformer": transformer}
@@ -114,9 +117,7 @@ def feeds_of(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def open_session(
-    kind: str, budget: object = None, *, evaluates: bool = True
-) -> Iterator[trainweb.TrainingSession]:
+def open_session(kind: str, budget: object = None, *, evaluates: bool = True) -> Iterator[trainweb.TrainingSession]:
     made = artifacts_of(kind)
     state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
     models = made.training_model, made.eval_model if evaluates else None, made.optimizer_model

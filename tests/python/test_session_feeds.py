@@ -93,10 +93,18 @@ def test_a_first_step_that_fails_leaves_the_gradients_to_be_overwritten() -> Non
             )
 
 
-@pytest.mark.parametrize(("kind", "index"), [
-    ("embedding", 7), ("embedding", -8), ("embedding", 2**62), ("embedding", -(2**63)),
-    ("computed", 5), ("computed", -10), ("computed", 2**62),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "index"),
+    [
+        ("embedding", 7),
+        ("embedding", -8),
+        ("embedding", 2**62),
+        ("embedding", -(2**63)),
+        ("computed", 5),
+        ("computed", -10),
+        ("computed", 2**62),
+    ],
+)
 def test_an_index_out_of_range_changes_nothing_not_even_running_statistics(kind: str, index: int) -> None:
     feeds = batch(kind)
     feeds["ids"][1, 2] = index
@@ -158,11 +166,17 @@ def forms(x: np.ndarray) -> dict[str, Any]:
     read_only = x.copy()
     read_only.flags.writeable = False
     return {
-        "strided": wide[:, ::2], "reversed": np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
-        "column order": np.asfortranarray(x), "big-endian": x.astype(x.dtype.newbyteorder(">")), "unaligned": odd,
-        "read-only": read_only, "list": x.tolist(), "tuple": tuple(map(tuple, x.tolist())),
-        "broadcast": np.broadcast_to(x, x.shape), "matrix": np.ma.masked_array(x),
-    }  # fmt: skip
+        "strided": wide[:, ::2],
+        "reversed": np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+        "column order": np.asfortranarray(x),
+        "big-endian": x.astype(x.dtype.newbyteorder(">")),
+        "unaligned": odd,
+        "read-only": read_only,
+        "list": x.tolist(),
+        "tuple": tuple(map(tuple, x.tolist())),
+        "broadcast": np.broadcast_to(x, x.shape),
+        "matrix": np.ma.masked_array(x),
+    }
 
 
 @pytest.mark.parametrize("form", list(forms(X)))

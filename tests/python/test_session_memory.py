@@ -160,14 +160,25 @@ def test_every_call_after_release_says_so() -> None:
     s.release()
     s.release()
     calls: list[Callable[[], Any]] = [
-        lambda: s.train_step(batch()), lambda: s.eval_step(batch()), s.optimizer_step, s.lazy_reset_grad,
-        s.get_learning_rate, lambda: s.set_learning_rate(1), lambda: s.register_linear_lr_scheduler(1, 2, 0.1),
-        s.scheduler_step, s.get_parameters_size, s.get_contiguous_parameters,
-        lambda: s.load_parameters_buffer(b""), lambda: s.get_parameter("fc1.weight"),
+        lambda: s.train_step(batch()),
+        lambda: s.eval_step(batch()),
+        s.optimizer_step,
+        s.lazy_reset_grad,
+        s.get_learning_rate,
+        lambda: s.set_learning_rate(1),
+        lambda: s.register_linear_lr_scheduler(1, 2, 0.1),
+        s.scheduler_step,
+        s.get_parameters_size,
+        s.get_contiguous_parameters,
+        lambda: s.load_parameters_buffer(b""),
+        lambda: s.get_parameter("fc1.weight"),
         lambda: s.update_parameter("fc1.weight", np.zeros((4, 5), np.float32)),
-        lambda: s.get_parameter_type_and_shape("fc1.weight"), s.input_names, s.output_names,
-        s.export_model_for_inferencing, lambda: s.profile(batch()),
-    ]  # fmt: skip
+        lambda: s.get_parameter_type_and_shape("fc1.weight"),
+        s.input_names,
+        s.output_names,
+        s.export_model_for_inferencing,
+        lambda: s.profile(batch()),
+    ]
     for call in calls:
         with pytest.raises(ReleasedError):
             call()
@@ -214,9 +225,11 @@ def test_sessions_side_by_side_do_not_disturb_each_other() -> None:
         expected = snapshot(alone)["segments"]
     with session() as a, session("embedding") as b, session("batch_norm") as c:
         steps: tuple[Callable[[trainweb.TrainingSession, str], Any], ...] = (
-            lambda s, k: s.train_step(batch(k, seed=7)), lambda s, k: s.optimizer_step(),
-            lambda s, k: s.set_learning_rate(0.0125), lambda s, k: s.train_step(batch(k, seed=8)),
-        )  # fmt: skip
+            lambda s, k: s.train_step(batch(k, seed=7)),
+            lambda s, k: s.optimizer_step(),
+            lambda s, k: s.set_learning_rate(0.0125),
+            lambda s, k: s.train_step(batch(k, seed=8)),
+        )
         for step in steps:
             for s, kind in ((b, "embedding"), (a, "mlp"), (c, "batch_norm")):
                 step(s, kind)

@@ -81,10 +81,16 @@ def test_a_scheduler_step_only_recomputes_the_rate() -> None:
         np.testing.assert_allclose(got, [0.05, 0.1, 0.05, 0], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("warmup", "total", "expected"), [
-    (0, 4, [1, 0.75, 0.5, 0.25, 0, 0]), (0, 0, [0, 0]), (3, 3, [0, 1 / 3, 2 / 3, 0, 0]),
-    (4, 2, [0, 0.25, 0.5, 0.75, 0]), (1, 2**40, [0, 1, 1]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("warmup", "total", "expected"),
+    [
+        (0, 4, [1, 0.75, 0.5, 0.25, 0, 0]),
+        (0, 0, [0, 0]),
+        (3, 3, [0, 1 / 3, 2 / 3, 0, 0]),
+        (4, 2, [0, 0.25, 0.5, 0.75, 0]),
+        (1, 2**40, [0, 1, 1]),
+    ],
+)
 def test_schedules_at_their_edges(warmup: int, total: int, expected: list[float]) -> None:
     with session() as s:
         s.register_linear_lr_scheduler(warmup, total, 1.0)
@@ -102,8 +108,10 @@ def test_a_schedule_goes_on_from_a_checkpoint() -> None:
         np.testing.assert_allclose(rates(s, 3), [0.15, 0.1, 0.05], rtol=1e-6)
 
 
-@pytest.mark.parametrize("arguments", [(-1, 6, 0.1), (2, -6, 0.1), (2.5, 6, 0.1), (True, 6, 0.1), (2, 2**63, 0.1),
-                                       (2, 6, "fast"), (2, 6, None)])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [(-1, 6, 0.1), (2, -6, 0.1), (2.5, 6, 0.1), (True, 6, 0.1), (2, 2**63, 0.1), (2, 6, "fast"), (2, 6, None)],
+)
 def test_a_schedule_that_makes_no_sense_is_refused(arguments: Any) -> None:
     with session() as s:
         warm(s)
@@ -118,10 +126,14 @@ def test_rates_need_an_optimizer() -> None:
     state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
     with trainweb.TrainingSession(state, made.training_model) as s:
         calls: list[Callable[[], Any]] = [
-            s.optimizer_step, s.get_learning_rate, lambda: s.set_learning_rate(1), s.scheduler_step,
-            lambda: s.register_linear_lr_scheduler(1, 2, 0.1), lambda: s.eval_step(batch()),
+            s.optimizer_step,
+            s.get_learning_rate,
+            lambda: s.set_learning_rate(1),
+            s.scheduler_step,
+            lambda: s.register_linear_lr_scheduler(1, 2, 0.1),
+            lambda: s.eval_step(batch()),
             lambda: s.export_model_for_inferencing(graph_output_names=["logits"]),
-        ]  # fmt: skip
+        ]
         s.train_step(batch())
         for call in calls:
             with unchanged(s), pytest.raises(SessionError):
@@ -271,10 +283,14 @@ def test_a_loaded_buffer_is_what_comes_back(trainable: bool, form: str) -> None:
         wide = np.zeros(2 * values.size, np.float32)
         wide[::2] = values
         forms: dict[str, Any] = {
-            "float32": values, "bytes": values.tobytes(), "bytearray": bytearray(values.tobytes()),
-            "memoryview": memoryview(values), "uint8": values.view(np.uint8), "big-endian": values.astype(">f4"),
+            "float32": values,
+            "bytes": values.tobytes(),
+            "bytearray": bytearray(values.tobytes()),
+            "memoryview": memoryview(values),
+            "uint8": values.view(np.uint8),
+            "big-endian": values.astype(">f4"),
             "strided": wide[::2],
-        }  # fmt: skip
+        }
         s.load_parameters_buffer(forms[form], trainable)
         assert np.array_equal(s.get_contiguous_parameters(trainable), values)
         if trainable:
@@ -298,10 +314,15 @@ def test_a_buffer_of_another_size_or_type_is_refused() -> None:
         m = s.get_parameters_size(False)
         with unchanged(s):
             for buffer, trainable in (
-                (np.zeros(n + 1, np.float32), True), (np.zeros(n - 1, np.float32), True), (bytes(4 * n - 1), True),
-                (bytes(4 * n + 1), True), (b"", True), (np.zeros(m, np.float32), True),
-                (np.zeros(n, np.float32), False), (np.zeros(n, np.uint8), True),
-            ):  # fmt: skip
+                (np.zeros(n + 1, np.float32), True),
+                (np.zeros(n - 1, np.float32), True),
+                (bytes(4 * n - 1), True),
+                (bytes(4 * n + 1), True),
+                (b"", True),
+                (np.zeros(m, np.float32), True),
+                (np.zeros(n, np.float32), False),
+                (np.zeros(n, np.uint8), True),
+            ):
                 with pytest.raises(BufferSizeError, match=r"Expected: \d+.*Actual: \d+"):
                     s.load_parameters_buffer(buffer, trainable)
             wrong: list[Any] = [np.zeros(n), np.zeros(n, np.int32), [0.0] * n, "text", None, np.zeros(n, ">f8")]
@@ -327,15 +348,21 @@ def test_one_parameter_is_replaced() -> None:
         assert np.array_equal(flat(s, ORDER[:2]), np.frombuffer(before["segments"][2], np.float32)[:24])
 
 
-@pytest.mark.parametrize(("name", "value", "said"), [
-    ("fc2.weight", np.zeros((4, 3), np.float32), "Expected: [3, 4], Got: [4, 3]"),
-    ("fc2.weight", np.zeros(12, np.float32), "Expected: [3, 4], Got: [12]"),
-    ("fc2.weight", np.zeros((3, 4)), "Expected: float32, Got: float64"),
-    ("fc2.bias", np.zeros((1, 3), np.float32), "Expected: [3], Got: [1, 3]"),
-    ("fc3.bias", np.zeros(3, np.float32), "fc3.bias"), ("x", np.zeros((2, 5), np.float32), "x"),
-    ("fc2.weight_grad.accumulation.buffer", np.zeros((3, 4), np.float32), "fc2.weight_grad"), ("", np.zeros(1), "''"),
-    ("fc2.weight", None, "fc2.weight"), ("fc2.weight", "text", "fc2.weight"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("fc2.weight", np.zeros((4, 3), np.float32), "Expected: [3, 4], Got: [4, 3]"),
+        ("fc2.weight", np.zeros(12, np.float32), "Expected: [3, 4], Got: [12]"),
+        ("fc2.weight", np.zeros((3, 4)), "Expected: float32, Got: float64"),
+        ("fc2.bias", np.zeros((1, 3), np.float32), "Expected: [3], Got: [1, 3]"),
+        ("fc3.bias", np.zeros(3, np.float32), "fc3.bias"),
+        ("x", np.zeros((2, 5), np.float32), "x"),
+        ("fc2.weight_grad.accumulation.buffer", np.zeros((3, 4), np.float32), "fc2.weight_grad"),
+        ("", np.zeros(1), "''"),
+        ("fc2.weight", None, "fc2.weight"),
+        ("fc2.weight", "text", "fc2.weight"),
+    ],
+)
 def test_a_parameter_that_does_not_fit_is_refused(name: str, value: Any, said: str) -> None:
     with session() as s:
         warm(s)
@@ -352,11 +379,24 @@ def test_a_parameter_that_does_not_fit_is_refused(name: str, value: Any, said: s
 # Properties.
 
 
-@pytest.mark.parametrize(("given", "kept"), [
-    (0, 0), (-(2**63), -(2**63)), (2**63 - 1, 2**63 - 1), (True, 1), (1.5, 1.5), (0.1, float(np.float32(0.1))),
-    (float("inf"), float("inf")), (1e300, float("inf")), (2**63, float(2**63)), ("", ""),
-    ("naïve 🙂\0\n", "naïve 🙂\0\n"), (np.float32(2.5), 2.5), (np.int64(7), 7),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (0, 0),
+        (-(2**63), -(2**63)),
+        (2**63 - 1, 2**63 - 1),
+        (True, 1),
+        (1.5, 1.5),
+        (0.1, float(np.float32(0.1))),
+        (float("inf"), float("inf")),
+        (1e300, float("inf")),
+        (2**63, float(2**63)),
+        ("", ""),
+        ("naïve 🙂\0\n", "naïve 🙂\0\n"),
+        (np.float32(2.5), 2.5),
+        (np.int64(7), 7),
+    ],
+)
 def test_properties_of_every_type_go_through_a_checkpoint(given: Any, kept: Any) -> None:
     with session() as s:
         s.core.state.properties["p"] = 12

@@ -50,11 +50,18 @@ additional_output_names, loss_input_names, batch_norm, external_data
     if not directory.is_dir():
         raise FileNotFoundError(f"The artifact directory {str(directory)!r} does not exist.")
     built = build_artifacts(
-        model, requires_grad, frozen_params, loss, optimizer,
-        additional_output_names=additional_output_names, loss_input_names=loss_input_names,
-        batch_norm=batch_norm, external_data=external_data, ort_format=ort_format,
+        model,
+        requires_grad,
+        frozen_params,
+        loss,
+        optimizer,
+        additional_output_names=additional_output_names,
+        loss_input_names=loss_input_names,
+        batch_norm=batch_norm,
+        external_data=external_data,
+        ort_format=ort_format,
         custom_op_library=custom_op_library,
-    )  # fmt: skip
+    )
     built.write(directory, prefix, nominal=nominal_checkpoint)
 
 

@@ -405,8 +405,10 @@ class _ReverseWalk:
         return GradientError(
             f"The gradient of {op.op_type()} is not supported: {op.node}. It lies on the way from "
             f"{', '.join(map(repr, self.roots))} over {' <- '.join(path)}. {reason}",
-            op=op.op_type(), node=op.node.name, path=path,
-        )  # fmt: skip
+            op=op.op_type(),
+            node=op.node.name,
+            path=path,
+        )
 
     def _path(self, index: int) -> list[tuple[int, Node]]:
         """Nodes from the loss back to node `index`, along needed tensors."""

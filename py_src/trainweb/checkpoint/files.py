@@ -8,9 +8,7 @@ import tempfile
 from pathlib import Path
 
 
-def write_file_atomically(
-    path: str | os.PathLike[str], data: bytes | bytearray | memoryview
-) -> None:
+def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray | memoryview) -> None:
     """Write a file so that a crash at any moment leaves the old content or the new, never a mix.
 
     The data goes to a temporary file in the same directory, which then takes the place of `path`. A
@@ -22,9 +20,7 @@ def write_file_atomically(
         The directory does not exist or the disk is full; `path` is as it was.
     """
     target = Path(os.path.realpath(path))
-    descriptor, temporary = tempfile.mkstemp(
-        prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent
-    )
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

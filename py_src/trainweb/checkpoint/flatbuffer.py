@@ -59,22 +59,17 @@ class Buffer:
         """`pos`, when it is aligned and `nbytes` bytes lie from there on."""
         if pos < 0 or nbytes > self.size - pos:
             raise CheckpointError(
-                f"the checkpoint is corrupt or truncated: {what} lies at bytes {pos} to "
-                f"{pos + nbytes} of {self.size}"
+                f"the checkpoint is corrupt or truncated: {what} lies at bytes {pos} to {pos + nbytes} of {self.size}"
             )
         if pos % align:
-            raise CheckpointError(
-                f"the checkpoint is corrupt: {what} at byte {pos} is not aligned to {align}"
-            )
+            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {pos} is not aligned to {align}")
         return pos
 
     def follow(self, pos: int, what: str) -> int:
         """The position that the offset at `pos` points to."""
         (offset,) = _U32.unpack_from(self.data, self.require(pos, 4, 4, f"the offset of {what}"))
         if offset == 0:
-            raise CheckpointError(
-                f"the checkpoint is corrupt: the offset of {what} at byte {pos} is 0"
-            )
+            raise CheckpointError(f"the checkpoint is corrupt: the offset of {what} at byte {pos} is 0")
         return self.require(pos + offset, 4, 4, what)
 
     def vector(self, pos: int, item: int, what: str) -> tuple[int, int]:
@@ -98,8 +93,7 @@ class Table:
         (self._size,) = _U16.unpack_from(buffer.data, vtable + 2)
         if vtable_size < 4 or vtable_size % 2 or self._size < 4:
             raise CheckpointError(
-                f"the checkpoint is corrupt: {what} has a vtable of {vtable_size} bytes and a "
-                f"table of {self._size}"
+                f"the checkpoint is corrupt: {what} has a vtable of {vtable_size} bytes and a table of {self._size}"
             )
         buffer.require(vtable, vtable_size, 2, f"the vtable of {what}")
         buffer.require(pos, self._size, 4, what)
@@ -113,8 +107,7 @@ class Table:
             return None
         if offset < 4 or offset + nbytes > self._size:
             raise CheckpointError(
-                f"the checkpoint is corrupt: {what} lies at {offset} of {self.what}, which has "
-                f"{self._size} bytes"
+                f"the checkpoint is corrupt: {what} lies at {offset} of {self.what}, which has {self._size} bytes"
             )
         return self._buffer.require(self._pos + offset, nbytes, nbytes, what)
 
@@ -156,15 +149,11 @@ class Table:
         start, count = self._buffer.vector(pos, 1, what)
         end = self._buffer.require(start + count, 1, 1, f"the end of {what}")
         if self._buffer.data[end] != 0:
-            raise CheckpointError(
-                f"the checkpoint is corrupt: {what} at byte {start} does not end with a zero byte"
-            )
+            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {start} does not end with a zero byte")
         try:
             return str(self._buffer.data[start:end], "utf-8")
         except UnicodeDecodeError as error:
-            raise CheckpointError(
-                f"the checkpoint is corrupt: {what} at byte {start} is not UTF-8"
-            ) from error
+            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {start} is not UTF-8") from error
 
     def int64s(self, field: int, max_count: int, what: str) -> tuple[int, ...]:
         """A vector of int64, empty where absent."""

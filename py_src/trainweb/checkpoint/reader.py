@@ -71,9 +71,7 @@ class _FileBeside:
         """`nbytes` bytes at an offset."""
         self._left -= nbytes
         if self._left < 0:
-            raise LimitError(
-                f"{what} makes the tensors in {self._name!r} exceed the limit on arena bytes"
-            )
+            raise LimitError(f"{what} makes the tensors in {self._name!r} exceed the limit on arena bytes")
         if self._descriptor < 0:
             self._descriptor, self._size = open_beneath(self._directory, self._name, what)
         check_range(offset + nbytes, self._size, self._name, what)
@@ -88,17 +86,14 @@ def _read(data: bytes | memoryview, beside: _FileBeside | None) -> Checkpoint:
     try:
         buffer = Buffer(data)
         if buffer.identifier != IDENTIFIER:
-            raise CheckpointError(
-                f"the file identifier is {buffer.identifier!r}, not {IDENTIFIER!r}"
-            )
+            raise CheckpointError(f"the file identifier is {buffer.identifier!r}, not {IDENTIFIER!r}")
     except CheckpointError as error:
         raise CheckpointError(f"not a checkpoint: {error}; {describe_bytes(data)}") from error
     root = buffer.root()
     version = root.scalar(0, "i", 0, "the version")
     if version != VERSION:
         raise CheckpointError(
-            f"Checkpoint is invalid. Checkpoint version {version} is not supported; version "
-            f"{VERSION} is."
+            f"Checkpoint is invalid. Checkpoint version {version} is not supported; version {VERSION} is."
         )
     module = root.table(1, "the module state")
     if module is None:
@@ -134,9 +129,7 @@ def _name(table: Table, field: int = 0) -> str:
     return name
 
 
-def _parameters(
-    module: Table, field: int, what: str, nominal: bool, beside: _FileBeside | None
-) -> Iterable[Tensor]:
+def _parameters(module: Table, field: int, what: str, nominal: bool, beside: _FileBeside | None) -> Iterable[Tensor]:
     tables = module.tables(field, what)
     if tables is None:
         raise CheckpointError(f"the checkpoint is invalid: the list of {what}s is missing")
@@ -147,9 +140,7 @@ def _nominal(table: Table) -> Tensor:
     name = _name(table)
     dtype = _dtype(table, name)
     if table.int64s(2, MAX_RANK, f"dims of {name!r}") or table.blob(4, f"data of {name!r}"):
-        raise CheckpointError(
-            f"the checkpoint is nominal, but parameter {name!r} has a shape or data"
-        )
+        raise CheckpointError(f"the checkpoint is nominal, but parameter {name!r} has a shape or data")
     return Tensor(name, dtype, (), b"")
 
 
@@ -173,9 +164,7 @@ def _tensor(table: Table, beside: _FileBeside | None) -> Tensor:
         if offset < 0:
             data: bytes | memoryview = b"" if raw is None else raw
         elif raw:
-            raise CheckpointError(
-                f"{what} has both data and an offset in a file beside the checkpoint"
-            )
+            raise CheckpointError(f"{what} has both data and an offset in a file beside the checkpoint")
         elif beside is None:
             raise CheckpointError(
                 f"{what} lies in a file beside the checkpoint, which is only read for a "
@@ -199,19 +188,13 @@ def _group(table: Table, beside: _FileBeside | None) -> OptimizerGroup:
         table.scalar(2, "f", 0.0, f"initial learning rate of {table.what}"),
     )
     if group.step < 0:
-        raise CheckpointError(
-            f"optimizer group {group.name!r} has step {group.step}, which is negative"
-        )
+        raise CheckpointError(f"optimizer group {group.name!r} has step {group.step}, which is negative")
     if not math.isfinite(group.initial_lr):
-        raise CheckpointError(
-            f"optimizer group {group.name!r} has initial learning rate {group.initial_lr}"
-        )
+        raise CheckpointError(f"optimizer group {group.name!r} has initial learning rate {group.initial_lr}")
     for entry in table.tables(3, f"state of group {group.name!r}: parameter") or ():
         parameter = _name(entry)
         if parameter in group.states:
-            raise CheckpointError(
-                f"optimizer group {group.name!r} has two states for parameter {parameter!r}"
-            )
+            raise CheckpointError(f"optimizer group {group.name!r} has two states for parameter {parameter!r}")
         tensors = [_tensor(t, beside) for t in entry.tables(1, f"momentum of {parameter!r}:") or ()]
         _unique((tensor.name for tensor in tensors), f"momentums of {parameter!r}")
         group.states[parameter] = {tensor.name: tensor for tensor in tensors}

@@ -76,9 +76,7 @@ def _estimate(checkpoint: Checkpoint) -> int:
     for tensor in _tensors(checkpoint):
         size += len(tensor.data) + 4 * len(tensor.name) + TENSOR_OVERHEAD
     if size > INT32_MAX:
-        raise LimitError(
-            f"the checkpoint would have {size} bytes; a file holds at most {INT32_MAX}"
-        )
+        raise LimitError(f"the checkpoint would have {size} bytes; a file holds at most {INT32_MAX}")
     return size
 
 
@@ -96,9 +94,7 @@ class _Writer:
     def __init__(self, builder: Any, nominal: bool, sort: bool) -> None:
         self._builder, self._nominal, self._sort = builder, nominal, sort
 
-    def table(
-        self, n_fields: int, offsets: Iterable[tuple[int, int]], *scalars: tuple[str, int, Any]
-    ) -> int:
+    def table(self, n_fields: int, offsets: Iterable[tuple[int, int]], *scalars: tuple[str, int, Any]) -> int:
         """A table of offsets (field, offset) and scalars (method, field, value) with default 0."""
         builder = self._builder
         builder.StartObject(n_fields)
@@ -111,9 +107,7 @@ class _Writer:
         offset: int = builder.EndObject()
         return offset
 
-    def tables(
-        self, items: Iterable[Any], key: Callable[[Any], str], write: Callable[[Any], int]
-    ) -> int:
+    def tables(self, items: Iterable[Any], key: Callable[[Any], str], write: Callable[[Any], int]) -> int:
         """A vector of tables, sorted by name if that is asked for."""
         items = sorted(items, key=key) if self._sort else list(items)
         return self.offsets([write(item) for item in items])
@@ -143,9 +137,7 @@ class _Writer:
     def tensor(self, tensor: Tensor) -> int:
         """A Tensor."""
         if tensor.dtype not in ITEM_SIZE:
-            raise CheckpointError(
-                f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, which is not supported"
-            )
+            raise CheckpointError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, which is not supported")
         data = tensor.data if isinstance(tensor.data, bytes) else bytes(tensor.data)
         check_data(tensor.dtype, tensor.shape, data, f"tensor {tensor.name!r}", CheckpointError)
         return self._tensor(tensor.name, tensor.dtype, tensor.shape, data)
@@ -164,12 +156,8 @@ class _Writer:
     def group(self, group: OptimizerGroup) -> int:
         """OptimizerGroup."""
         if group.step not in INT64_RANGE:
-            raise CheckpointError(
-                f"step {group.step} of optimizer group {group.name!r} is no int64"
-            )
-        states = self.tables(
-            group.states.items(), lambda item: item[0], lambda item: self.state(*item)
-        )
+            raise CheckpointError(f"step {group.step} of optimizer group {group.name!r} is no int64")
+        states = self.tables(group.states.items(), lambda item: item[0], lambda item: self.state(*item))
         return self.table(
             4,
             ((0, self._builder.CreateString(group.name)), (3, states)),
@@ -203,12 +191,8 @@ class _Writer:
             elif isinstance(value, int) and value in INT64_RANGE:
                 kinds[0].append(self.table(2, ((0, name_at),), ("PrependInt64Slot", 1, int(value))))
             else:
-                raise CheckpointError(
-                    f"{what} is {value!r:.80}; an int64, a float or a str is expected"
-                )
-        return self.table(
-            3, [(field, self.offsets(kind)) for field, kind in enumerate(kinds) if kind]
-        )
+                raise CheckpointError(f"{what} is {value!r:.80}; an int64, a float or a str is expected")
+        return self.table(3, [(field, self.offsets(kind)) for field, kind in enumerate(kinds) if kind])
 
 
 def _float32(value: float, what: str) -> float:

@@ -89,11 +89,21 @@ class TrainingParameters:
     def check(self) -> None:
         """Refuse what one device without half precision cannot do."""
         fixed = {
-            "use_mixed_precision", "use_fp16_moments", "world_rank", "world_size", "data_parallel_size",
-            "horizontal_parallel_size", "pipeline_parallel_size", "num_pipeline_micro_batches",
-            "pipeline_cut_info_string", "deepspeed_zero_stage", "enable_adasum", "sliced_schema", "sliced_axes",
+            "use_mixed_precision",
+            "use_fp16_moments",
+            "world_rank",
+            "world_size",
+            "data_parallel_size",
+            "horizontal_parallel_size",
+            "pipeline_parallel_size",
+            "num_pipeline_micro_batches",
+            "pipeline_cut_info_string",
+            "deepspeed_zero_stage",
+            "enable_adasum",
+            "sliced_schema",
+            "sliced_axes",
             "sliced_tensor_names",
-        }  # fmt: skip
+        }
         default = TrainingParameters()
         for f in fields(self):
             if f.name in fixed and getattr(self, f.name) != getattr(default, f.name):
@@ -183,8 +193,9 @@ class TrainingSession:
             raise UnsupportedError(
                 f"Optimizer {p.training_optimizer_name!r} is not supported; "
                 "there are 'SGDOptimizer' and 'AdamOptimizer'.",
-                op=p.training_optimizer_name, domain="com.microsoft",
-            )  # fmt: skip
+                op=p.training_optimizer_name,
+                domain="com.microsoft",
+            )
         with accessing(Graph("optimizer", opsets={"": graph.opsets.get("", 1), "com.microsoft": 1})):
             block((self._models.trainable, self._models.frozen))
         return block.graph

@@ -6,8 +6,10 @@ from trainweb.compiler.epilogue import added_operand
 from trainweb.compiler.lower import ARENA, GRADIENTS, Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
 RESULTS = {
-    "gemm_f32": ("c",), "conv_weight_gradient_f32": ("dw", "db"), "winograd_weight_gradient_f32": ("dw", "db"),
-}  # fmt: skip
+    "gemm_f32": ("c",),
+    "conv_weight_gradient_f32": ("dw", "db"),
+    "winograd_weight_gradient_f32": ("dw", "db"),
+}
 """Kernels that add to what their results hold where `accumulate` says so, and these results."""
 
 

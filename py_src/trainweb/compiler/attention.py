@@ -192,10 +192,24 @@ class _Fusion:
         batch = max((tuple(p["batch"]), tuple(w["batch"])))
         _need(_is_whole(p, batch, m, n) and w["alpha"] == 1 and max(width, w["n"]) <= MAX_WIDTH and width >= 1)
         return Forward(
-            batch, m, n, width, w["n"], _rows(p, "a", batch), _columns(p, batch), _rows(w, "b", batch),
-            _rows(w, "c", batch), scale * p["alpha"], added, condition, shape, probabilities, weights, dropout,
+            batch,
+            m,
+            n,
+            width,
+            w["n"],
+            _rows(p, "a", batch),
+            _columns(p, batch),
+            _rows(w, "b", batch),
+            _rows(w, "c", batch),
+            scale * p["alpha"],
+            added,
+            condition,
+            shape,
+            probabilities,
+            weights,
+            dropout,
             [*members, weighted[0]],
-        )  # fmt: skip
+        )
 
     def _dropout(self, k: int, x: Buf) -> tuple[Buf, Dropout]:
         """What instruction `k` makes of all of x by dropout, and which elements it keeps; nobody may read its mask."""
@@ -319,12 +333,16 @@ class _Fusion:
         g = self._args(k, GEMM)
         m, inner, row, column = (columns, rows, 1, columns) if transposed else (rows, columns, columns, 1)
         return (
-            _is_plain(g) and g["a"].storage is b.storage and g["a"].shift == b.shift and g["b"].storage is not b.storage
+            _is_plain(g)
+            and g["a"].storage is b.storage
+            and g["a"].shift == b.shift
+            and g["b"].storage is not b.storage
             and (g["m"], g["k"]) == (m, inner)
-            and (g["a_row"] == row or m == 1) and (g["a_col"] == column or inner == 1)
+            and (g["a_row"] == row or m == 1)
+            and (g["a_col"] == column or inner == 1)
             and math.prod(g["batch"]) * rows * columns == b.size
             and _regroup(g["batch"], g["a_batch"], g["batch"]) == _dense(g["batch"], rows * columns)
-        )  # fmt: skip
+        )
 
     # Order.
 
@@ -397,13 +415,30 @@ class _Fusion:
         fill = f.condition.fill if f.condition else -math.inf
         dropout = f.dropout
         shared: dict[str, Any] = {
-            "q": f.q.buf, "k": f.k.buf, "v": f.v.buf, "y": f.y.buf, "mask": mask, "top": top, "inverse": inverse,
-            "batch": list(f.batch), "m": f.m, "n": f.n, "d": f.width, "e": f.v_width, "scale": f.scale, "fill": fill,
-            "q_strides": list(f.q.strides), "k_strides": list(f.k.strides), "v_strides": list(f.v.strides),
-            "y_strides": list(f.y.strides), "mask_strides": mask_strides,
-            "state": dropout and dropout.state, "ratio": dropout.ratio if dropout else 0.0,
-            "salt": dropout.salt if dropout else 0, "draw": dropout.draw if dropout else 0,
-        }  # fmt: skip
+            "q": f.q.buf,
+            "k": f.k.buf,
+            "v": f.v.buf,
+            "y": f.y.buf,
+            "mask": mask,
+            "top": top,
+            "inverse": inverse,
+            "batch": list(f.batch),
+            "m": f.m,
+            "n": f.n,
+            "d": f.width,
+            "e": f.v_width,
+            "scale": f.scale,
+            "fill": fill,
+            "q_strides": list(f.q.strides),
+            "k_strides": list(f.k.strides),
+            "v_strides": list(f.v.strides),
+            "y_strides": list(f.y.strides),
+            "mask_strides": mask_strides,
+            "state": dropout and dropout.state,
+            "ratio": dropout.ratio if dropout else 0.0,
+            "salt": dropout.salt if dropout else 0,
+            "draw": dropout.draw if dropout else 0,
+        }
         builder.node, builder.instructions = self._name(f), self.slots[last]
         builder.emit("attention_f32", **shared)
         if b is None:
@@ -414,9 +449,13 @@ class _Fusion:
         shared |= {f"{name}_strides": list(x.strides) if x else [0, 0, 0] for name, x in results.items()}
         builder.node, builder.instructions = f"gradient of {builder.node}", self.slots[min(b.members)]
         builder.emit(
-            "attention_gradient_f32", **shared, dy=b.dy.buf, dy_strides=list(b.dy.strides),
-            conditional=int(b.conditional), parts=min(-(-MIN_TASKS // items), blocks),
-        )  # fmt: skip
+            "attention_gradient_f32",
+            **shared,
+            dy=b.dy.buf,
+            dy_strides=list(b.dy.strides),
+            conditional=int(b.conditional),
+            parts=min(-(-MIN_TASKS // items), blocks),
+        )
 
 
 def _reads(i: Instruction) -> list[Buf]:

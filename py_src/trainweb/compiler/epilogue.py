@@ -32,11 +32,15 @@ def _absorb_operand_factors(instructions: list[Instruction], outputs: list[Buf])
             after = readers.get(out.storage, [])
             products = [call for r in after if (call := _product_of(instructions[r], out.storage)) is not None]
             if (
-                out.storage.segment == ARENA and out.storage not in kept and writers[out.storage] == [k]
-                and products and len(products) == len(after) and x.size == out.size == prod(e.shape)
+                out.storage.segment == ARENA
+                and out.storage not in kept
+                and writers[out.storage] == [k]
+                and products
+                and len(products) == len(after)
+                and x.size == out.size == prod(e.shape)
                 and out.nbytes == out.storage.nbytes
                 and not any(k < w <= max(after) for w in writers.get(x.storage, ()))
-            ):  # fmt: skip
+            ):
                 for call in products:
                     _scale_operand(call, out, x, factor)
                 continue
@@ -111,9 +115,11 @@ class _Absorber:
     def _only_reader(self, call: KernelCall, b: Buf, p: int, k: int) -> bool:
         result = call.args[RESULTS[call.kernel]]
         return (
-            b.storage.segment == ARENA and b.storage not in self.kept and result.same_place(b)
+            b.storage.segment == ARENA
+            and b.storage not in self.kept
+            and result.same_place(b)
             and self.touched[b.storage] == {p, k}
-        )  # fmt: skip
+        )
 
 
 def _absorb(call: KernelCall, e: ElementwiseCall, b: Buf, changed: set[Storage]) -> bool:
@@ -143,9 +149,12 @@ def _absorb(call: KernelCall, e: ElementwiseCall, b: Buf, changed: set[Storage])
 
 def _is_relu(root: Expr) -> bool:
     return (
-        root.op == "pmax" and root.dtype == "float32" and root.args[0].op == "input"
-        and root.args[1].op == "const" and root.args[1].imm == 0
-    )  # fmt: skip
+        root.op == "pmax"
+        and root.dtype == "float32"
+        and root.args[0].op == "input"
+        and root.args[1].op == "const"
+        and root.args[1].imm == 0
+    )
 
 
 def constant_factor(root: Expr) -> float | None:

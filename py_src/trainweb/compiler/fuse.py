@@ -34,9 +34,7 @@ MIN_ROWS = (64, 4)
 """Rows of a chunk that are worth a partial sum, of such a result and of a bigger one."""
 
 
-def fuse_elementwise(
-    instructions: list[Instruction], outputs: list[Buf], emitter: Emitter
-) -> list[Instruction]:
+def fuse_elementwise(instructions: list[Instruction], outputs: list[Buf], emitter: Emitter) -> list[Instruction]:
     """Merge chains of elementwise calls of one iteration space; results stay the same bytes."""
     readers: dict[Storage, set[int]] = {}
     writers: dict[Storage, list[int]] = {}

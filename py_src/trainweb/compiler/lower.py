@@ -70,16 +70,16 @@ class Buf:
 
     def same_place(self, other: Buf) -> bool:
         """Whether both are the same bytes."""
-        return (
-            self.storage is other.storage and self.shift == other.shift and self.nbytes == other.nbytes
-        )
+        return self.storage is other.storage and self.shift == other.shift and self.nbytes == other.nbytes
 
     def collides(self, other: Buf) -> bool:
         """Whether both share bytes without being the same bytes."""
         return (
-            self.storage is other.storage and not self.same_place(other)
-            and self.shift < other.shift + other.nbytes and other.shift < self.shift + self.nbytes
-        )  # fmt: skip
+            self.storage is other.storage
+            and not self.same_place(other)
+            and self.shift < other.shift + other.nbytes
+            and other.shift < self.shift + self.nbytes
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -284,9 +284,16 @@ class Builder:
         # What is computed in the step, the kernel that reads it checks.
         if values.size and values.is_given:
             self.emit(
-                "check_indices", indices=values, n=values.size, index_size=LABEL_BYTES[values.dtype], lo=low, hi=high,
-                has_ignore=int(ignore is not None), ignore=ignore or 0, label=is_label,
-            )  # fmt: skip
+                "check_indices",
+                indices=values,
+                n=values.size,
+                index_size=LABEL_BYTES[values.dtype],
+                lo=low,
+                hi=high,
+                has_ignore=int(ignore is not None),
+                ignore=ignore or 0,
+                label=is_label,
+            )
 
     def copy(self, out: Buf, source: Buf) -> None:
         """Copy the bytes of `source` to `out`."""
@@ -329,7 +336,5 @@ class Builder:
             if out.dtype != root.dtype:
                 raise UnsupportedError(f"{self.node}: {root.dtype} result for a {out.dtype} output.")
         self.instructions.append(
-            ElementwiseCall(
-                wanted[0][0].shape, kept, [o for o, _ in wanted], [r for _, r in wanted], self.node
-            )
+            ElementwiseCall(wanted[0][0].shape, kept, [o for o, _ in wanted], [r for _, r in wanted], self.node)
         )

@@ -164,11 +164,17 @@ def _in_place_donor(
     for b in instruction.ins:
         s = b.storage
         if (
-            s in tenants and last[s] == k and tenants[s].storages[-1] is s
-            and b.shift == 0 and out.shift == 0 and b.size == size and not s.is_feed
-            and s.nbytes == out.storage.nbytes and b.nbytes == out.nbytes == s.nbytes
+            s in tenants
+            and last[s] == k
+            and tenants[s].storages[-1] is s
+            and b.shift == 0
+            and out.shift == 0
+            and b.size == size
+            and not s.is_feed
+            and s.nbytes == out.storage.nbytes
+            and b.nbytes == out.nbytes == s.nbytes
             and sum(other.storage is s for other in (*instruction.ins, *instruction.outs)) == 1
-        ):  # fmt: skip
+        ):
             return tenants[s]
     return None
 

@@ -119,8 +119,16 @@ def encode(
     total = HEADER_WORDS + SEGMENT_WORDS * len(segments) + BUFFER_WORDS * len(buffers) + 2 * n_code
     header = [0] * HEADER_WORDS
     header[:9] = [
-        MAGIC, VERSION, total, description.fingerprint, 0, len(segments), len(buffers), n_code, len(instructions),
-    ]  # fmt: skip
+        MAGIC,
+        VERSION,
+        total,
+        description.fingerprint,
+        0,
+        len(segments),
+        len(buffers),
+        n_code,
+        len(instructions),
+    ]
     header[10] = len(encoder.signatures)
     words = [*header, *(w for s in segments for w in s), *(w for b in buffers for w in b), *encoder.code]
     words += [0] * n_code
@@ -215,9 +223,14 @@ class _Encoder:
         steps = tuple(s[-1] for s in strides)
         reduces = call.reduction is not None
         signature = Signature(
-            tuple(b.dtype for b in call.ins), steps, tuple(r.dtype for r in call.roots), tuple(call.roots),
-            len(outer), reduces, len(call.outs) == len(call.roots) + reduces,
-        )  # fmt: skip
+            tuple(b.dtype for b in call.ins),
+            steps,
+            tuple(r.dtype for r in call.roots),
+            tuple(call.roots),
+            len(outer),
+            reduces,
+            len(call.outs) == len(call.roots) + reduces,
+        )
         number = self.signatures.setdefault(signature, len(self.signatures))
         words: list[int] = []
         if outer:
@@ -271,9 +284,7 @@ def show(roots: Sequence[Expr]) -> str:
     return "; ".join(lines + results)
 
 
-def collapse(
-    shape: tuple[int, ...], operands: Sequence[tuple[int, ...]]
-) -> tuple[list[int], list[list[int]]]:
+def collapse(shape: tuple[int, ...], operands: Sequence[tuple[int, ...]]) -> tuple[list[int], list[list[int]]]:
     """Fewest dims that cover `shape`, and each operand's element strides along them (0 where it broadcasts).
 
     The last stride of each operand is 0 or 1.

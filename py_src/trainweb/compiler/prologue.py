@@ -23,7 +23,7 @@ from trainweb.compiler.lower import (
     ElementwiseCall,
     Instruction,
     Storage,
-)  # fmt: skip
+)
 from trainweb.compiler.memory import align
 
 MAX_RATIO = 8

@@ -152,10 +152,12 @@ def _step(i: Instruction) -> _Step:
     if isinstance(i, KernelCall) and i.kernel in STATISTICS:
         dropped = [i.args[name] for name in STATISTICS[i.kernel]]
         call = KernelCall(
-            i.kernel, i.args | dict.fromkeys(STATISTICS[i.kernel]), i.node,
+            i.kernel,
+            i.args | dict.fromkeys(STATISTICS[i.kernel]),
+            i.node,
             [b for b in i.reads if not any(b is d for d in dropped)],
             [b for b in i.writes if not any(b is d for d in dropped)],
-        )  # fmt: skip
+        )
     reads = frozenset(b.storage for b in call.reads if b.storage.segment == ARENA)
     writes = tuple(dict.fromkeys(b.storage for b in call.writes if b.storage.segment == ARENA))
     return _Step(call, reads, writes, work_of(i))

@@ -186,9 +186,13 @@ class _Absorber:
         c = call.args["c"]
         after = [r for r in self.readers.get(c.storage, ()) if r > k]
         if (
-            call.args["accumulate"] or c.storage in self.kept or c.storage.segment != ARENA or len(after) != 1
-            or self.writers[c.storage] != {k} or not self._is(after[0], COPY)
-        ):  # fmt: skip
+            call.args["accumulate"]
+            or c.storage in self.kept
+            or c.storage.segment != ARENA
+            or len(after) != 1
+            or self.writers[c.storage] != {k}
+            or not self._is(after[0], COPY)
+        ):
             return False
         copy: Any = self.slots[after[0]]
         move = Move.of(copy, "src", "dst")

@@ -33,32 +33,106 @@ UNROLL_BELOW = 8
 """Bodies with fewer operations than this are unrolled four times: more would spill registers."""
 
 _F32 = {
-    "add": 0x92, "sub": 0x93, "mul": 0x94, "div": 0x95, "min": 0x96, "max": 0x97, "abs": 0x8B, "neg": 0x8C,
-    "ceil": 0x8D, "floor": 0x8E, "nearest": 0x90, "sqrt": 0x91,
-    "eq": 0x5B, "ne": 0x5C, "lt": 0x5D, "gt": 0x5E, "le": 0x5F, "ge": 0x60,
-}  # fmt: skip
+    "add": 0x92,
+    "sub": 0x93,
+    "mul": 0x94,
+    "div": 0x95,
+    "min": 0x96,
+    "max": 0x97,
+    "abs": 0x8B,
+    "neg": 0x8C,
+    "ceil": 0x8D,
+    "floor": 0x8E,
+    "nearest": 0x90,
+    "sqrt": 0x91,
+    "eq": 0x5B,
+    "ne": 0x5C,
+    "lt": 0x5D,
+    "gt": 0x5E,
+    "le": 0x5F,
+    "ge": 0x60,
+}
 _F64 = {
-    "add": 0xA0, "sub": 0xA1, "mul": 0xA2, "div": 0xA3, "min": 0xA4, "max": 0xA5, "abs": 0x99, "neg": 0x9A,
-    "ceil": 0x9B, "floor": 0x9C, "nearest": 0x9E, "sqrt": 0x9F,
-    "eq": 0x61, "ne": 0x62, "lt": 0x63, "gt": 0x64, "le": 0x65, "ge": 0x66,
-}  # fmt: skip
+    "add": 0xA0,
+    "sub": 0xA1,
+    "mul": 0xA2,
+    "div": 0xA3,
+    "min": 0xA4,
+    "max": 0xA5,
+    "abs": 0x99,
+    "neg": 0x9A,
+    "ceil": 0x9B,
+    "floor": 0x9C,
+    "nearest": 0x9E,
+    "sqrt": 0x9F,
+    "eq": 0x61,
+    "ne": 0x62,
+    "lt": 0x63,
+    "gt": 0x64,
+    "le": 0x65,
+    "ge": 0x66,
+}
 _I32 = {
-    "add": 0x6A, "sub": 0x6B, "mul": 0x6C, "and": 0x71, "or": 0x72, "xor": 0x73,
-    "eq": 0x46, "ne": 0x47, "lt": 0x48, "gt": 0x4A, "le": 0x4C, "ge": 0x4E,
-}  # fmt: skip
+    "add": 0x6A,
+    "sub": 0x6B,
+    "mul": 0x6C,
+    "and": 0x71,
+    "or": 0x72,
+    "xor": 0x73,
+    "eq": 0x46,
+    "ne": 0x47,
+    "lt": 0x48,
+    "gt": 0x4A,
+    "le": 0x4C,
+    "ge": 0x4E,
+}
 _I64 = {
-    "add": 0x7C, "sub": 0x7D, "mul": 0x7E,
-    "eq": 0x51, "ne": 0x52, "lt": 0x53, "gt": 0x55, "le": 0x57, "ge": 0x59,
-}  # fmt: skip
+    "add": 0x7C,
+    "sub": 0x7D,
+    "mul": 0x7E,
+    "eq": 0x51,
+    "ne": 0x52,
+    "lt": 0x53,
+    "gt": 0x55,
+    "le": 0x57,
+    "ge": 0x59,
+}
 _SCALAR = {"float32": _F32, "float64": _F64, "int32": _I32, "bool": _I32, "uint8": _I32, "int64": _I64}
 _VF32 = {
-    "add": 228, "sub": 229, "mul": 230, "div": 231, "min": 232, "max": 233, "abs": 224, "neg": 225, "sqrt": 227,
-    "ceil": 103, "floor": 104, "nearest": 106, "eq": 65, "ne": 66, "lt": 67, "gt": 68, "le": 69, "ge": 70,
-}  # fmt: skip
+    "add": 228,
+    "sub": 229,
+    "mul": 230,
+    "div": 231,
+    "min": 232,
+    "max": 233,
+    "abs": 224,
+    "neg": 225,
+    "sqrt": 227,
+    "ceil": 103,
+    "floor": 104,
+    "nearest": 106,
+    "eq": 65,
+    "ne": 66,
+    "lt": 67,
+    "gt": 68,
+    "le": 69,
+    "ge": 70,
+}
 _VI32 = {
-    "add": 174, "sub": 177, "mul": 181, "min": 182, "max": 184, "abs": 160, "neg": 161,
-    "eq": 55, "ne": 56, "lt": 57, "gt": 59, "le": 61, "ge": 63,
-}  # fmt: skip
+    "add": 174,
+    "sub": 177,
+    "mul": 181,
+    "min": 182,
+    "max": 184,
+    "abs": 160,
+    "neg": 161,
+    "eq": 55,
+    "ne": 56,
+    "lt": 57,
+    "gt": 59,
+    "le": 61,
+    "ge": 63,
+}
 _VMASK = {"and": 78, "or": 80, "xor": 81, "not": 77, "eq": 55, "ne": 56}
 
 
@@ -163,9 +237,13 @@ def emit_module(signatures: Sequence[Signature]) -> bytes:
     found = {x.op for s in signatures for x in walk(s.roots)}
     used = [m for m in MATH if m in found]
     types = (
-        b"\x60\x03\x7f\x7f\x7f\x00", b"\x60\x01\x7b\x01\x7b", b"\x60\x02\x7b\x7b\x01\x7b",
-        b"\x60\x02\x7f\x7f\x00", b"\x60\x00\x01\x7f", b"\x60\x06" + 6 * b"\x7f" + b"\x00",
-    )  # fmt: skip
+        b"\x60\x03\x7f\x7f\x7f\x00",
+        b"\x60\x01\x7b\x01\x7b",
+        b"\x60\x02\x7b\x7b\x01\x7b",
+        b"\x60\x02\x7f\x7f\x00",
+        b"\x60\x00\x01\x7f",
+        b"\x60\x06" + 6 * b"\x7f" + b"\x00",
+    )
     kinds = {m: (1, 3) if m in UNARY_MATH else (2, 0) for m in used}
     imports = {m: kinds[m][0] for m in used} | {f"{m}_n": kinds[m][1] for m in used}
     if any(s.reduces for s in signatures):
@@ -175,9 +253,7 @@ def emit_module(signatures: Sequence[Signature]) -> bytes:
     entries = [_name("env") + _name("memory") + b"\x02\x00\x00"]
     entries += [_name("kernels") + _name(f"v_{name}") + b"\x00" + leb(kind) for name, kind in imports.items()]
     functions = b"".join(leb(0) for _ in signatures)
-    exports = b"".join(
-        _name(f"f{k}") + b"\x00" + leb(len(imports) + k) for k in range(len(signatures))
-    )
+    exports = b"".join(_name(f"f{k}") + b"\x00" + leb(len(imports) + k) for k in range(len(signatures)))
     numbers = {name: k for k, name in enumerate(imports)}
     code = b"".join(_function(s, numbers) for s in signatures)
     return (
@@ -661,9 +737,13 @@ class _Generator:
 
     def _load_scalar(self, dtype: str) -> None:
         opcode, align = {
-            "float32": (0x2A, 2), "int32": (0x28, 2), "int64": (0x29, 3), "float64": (0x2B, 3),
-            "bool": (0x2D, 0), "uint8": (0x2D, 0),
-        }[dtype]  # fmt: skip
+            "float32": (0x2A, 2),
+            "int32": (0x28, 2),
+            "int64": (0x29, 3),
+            "float64": (0x2B, 3),
+            "bool": (0x2D, 0),
+            "uint8": (0x2D, 0),
+        }[dtype]
         self.b.op(opcode, align, 0)
         if dtype == "bool":
             self.b.i32(0)
@@ -810,16 +890,27 @@ class _Generator:
         b = self.b
         if target == "bool":
             zero = {
-                "float32": b"\x43" + bytes(4), "float64": b"\x44" + bytes(8), "int64": b"\x42\x00",
-            }.get(source, b"\x41\x00")  # fmt: skip
+                "float32": b"\x43" + bytes(4),
+                "float64": b"\x44" + bytes(8),
+                "int64": b"\x42\x00",
+            }.get(source, b"\x41\x00")
             b.op(zero, _SCALAR[source]["ne"])
             return
         kinds = (SCALAR_TYPE[source], SCALAR_TYPE[target])
         conversions: dict[tuple[int, int], bytes] = {
-            (F32, F64): b"\xbb", (F64, F32): b"\xb6", (I32, F32): b"\xb2", (I64, F32): b"\xb4",
-            (I32, F64): b"\xb7", (I64, F64): b"\xb9", (I32, I64): b"\xac", (I64, I32): b"\xa7",
-            (F32, I32): b"\xfc\x00", (F64, I32): b"\xfc\x02", (F32, I64): b"\xfc\x04", (F64, I64): b"\xfc\x06",
-        }  # fmt: skip
+            (F32, F64): b"\xbb",
+            (F64, F32): b"\xb6",
+            (I32, F32): b"\xb2",
+            (I64, F32): b"\xb4",
+            (I32, F64): b"\xb7",
+            (I64, F64): b"\xb9",
+            (I32, I64): b"\xac",
+            (I64, I32): b"\xa7",
+            (F32, I32): b"\xfc\x00",
+            (F64, I32): b"\xfc\x02",
+            (F32, I64): b"\xfc\x04",
+            (F64, I64): b"\xfc\x06",
+        }
         if kinds[0] != kinds[1]:
             b.op(conversions[kinds])
         if target == "uint8":

@@ -12,12 +12,35 @@ from ..errors import LimitError, ModelError, UnsupportedError
 from .graph import ITEM_SIZE, Dim, Graph, Node
 
 ONNX_DTYPES = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8:
-    "string", 9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64",
-    15: "complex128", 16: "bfloat16", 17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2",
-    20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1", 24: "float8e8m0", 25: "uint2",
-    26: "int2", 27: "float6e2m3", 28: "float6e3m2",
-}  # fmt: skip
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    8: "string",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    14: "complex64",
+    15: "complex128",
+    16: "bfloat16",
+    17: "float8e4m3fn",
+    18: "float8e4m3fnuz",
+    19: "float8e5m2",
+    20: "float8e5m2fnuz",
+    21: "uint4",
+    22: "int4",
+    23: "float4e2m1",
+    24: "float8e8m0",
+    25: "uint2",
+    26: "int2",
+    27: "float6e2m3",
+    28: "float6e3m2",
+}
 """Names of the values of `TensorProto.DataType`; those not in `ITEM_SIZE` are refused."""
 
 DTYPE_CODES = {name: code for code, name in ONNX_DTYPES.items()}
@@ -97,9 +120,7 @@ def check_shape(dims: Iterable[int], what: str) -> tuple[int, ...]:
         if size < 0:
             raise ModelError(f"{what} has negative size {size} in dimension {axis}")
         if size > MAX_DIM:
-            raise LimitError(
-                f"{what} has size {size} in dimension {axis}; at most {MAX_DIM} is supported"
-            )
+            raise LimitError(f"{what} has size {size} in dimension {axis}; at most {MAX_DIM} is supported")
     return shape
 
 
@@ -153,9 +174,7 @@ def _messages(data: bytes | memoryview, pos: int, end: int) -> Iterator[tuple[in
         if kind == 2:
             size, pos = _varint(data, pos, end)
             if size > end - pos:
-                raise TruncatedError(
-                    f"field {tag >> 3} at byte {at} says it has {size} bytes, {end - pos} are left"
-                )
+                raise TruncatedError(f"field {tag >> 3} at byte {at} says it has {size} bytes, {end - pos} are left")
             yield tag >> 3, pos, pos + size
             pos += size
         elif kind == 0:
@@ -163,9 +182,7 @@ def _messages(data: bytes | memoryview, pos: int, end: int) -> Iterator[tuple[in
         elif kind in (1, 5):
             pos += 8 if kind == 1 else 4
         else:
-            raise TruncatedError(
-                f"field {tag >> 3} at byte {at} has wire type {kind}, which ONNX does not use"
-            )
+            raise TruncatedError(f"field {tag >> 3} at byte {at} has wire type {kind}, which ONNX does not use")
     if pos > end:
         raise TruncatedError(f"the message ends at byte {end}, within a number")
 
@@ -194,9 +211,7 @@ def check_encoding(data: bytes | memoryview, limits: Limits) -> None:
     if nodes > limits.nodes:
         raise LimitError(f"the model has {nodes} nodes; the limit is {limits.nodes}")
     if entries > ENTRIES_PER_NODE * limits.nodes + 1000:
-        raise LimitError(
-            f"the model has {entries} entries in its graph, too many for {limits.nodes} nodes"
-        )
+        raise LimitError(f"the model has {entries} entries in its graph, too many for {limits.nodes} nodes")
 
 
 FOREIGN = (
@@ -353,18 +368,14 @@ def check_opsets(imports: Iterable[Any], where: str) -> dict[str, int]:
         domain = check_name(entry.domain, f"a domain in the opset imports of {where}")
         domain = "" if domain == "ai.onnx" else domain
         if not 1 <= entry.version <= INT32_MAX:
-            raise ModelError(
-                f"{where} imports opset {entry.version} of domain {domain or 'ai.onnx'!r}"
-            )
+            raise ModelError(f"{where} imports opset {entry.version} of domain {domain or 'ai.onnx'!r}")
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise ModelError(
-                f"{where} imports opsets {opsets[domain]} and {entry.version} of domain "
-                f"{domain or 'ai.onnx'!r}"
+                f"{where} imports opsets {opsets[domain]} and {entry.version} of domain {domain or 'ai.onnx'!r}"
             )
     if not OLDEST_OPSET <= opsets.get("", OLDEST_OPSET) <= NEWEST_OPSET:
         raise UnsupportedError(
-            f"{where} uses opset {opsets['']} of ai.onnx; {OLDEST_OPSET} to {NEWEST_OPSET} are "
-            "supported",
+            f"{where} uses opset {opsets['']} of ai.onnx; {OLDEST_OPSET} to {NEWEST_OPSET} are supported",
             domain="",
             opset=opsets[""],
         )

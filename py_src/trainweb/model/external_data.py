@@ -42,9 +42,7 @@ def parse_location(entries: Iterable[Any], what: str) -> Location:
     for entry in entries:
         key = check_name(entry.key, f"a key of the external data of {what}")
         if key not in KEYS:
-            raise ModelError(
-                f"{what} has external data with key {key[:40]!r}; ONNX defines {', '.join(KEYS)}"
-            )
+            raise ModelError(f"{what} has external data with key {key[:40]!r}; ONNX defines {', '.join(KEYS)}")
         if key in found:
             raise ModelError(f"{what} has external data with two entries {key!r}")
         found[key] = check_name(entry.value, f"{key} of the external data of {what}")
@@ -95,9 +93,7 @@ class ExternalData:
     def read(self, location: Location, nbytes: int, what: str) -> bytes | memoryview:
         """Exactly `nbytes` bytes at a location."""
         if location.length not in (None, nbytes):
-            raise ModelError(
-                f"{what} has {location.length} bytes of external data, but needs {nbytes}"
-            )
+            raise ModelError(f"{what} has {location.length} bytes of external data, but needs {nbytes}")
         end = location.offset + nbytes
         if location.name in self._given:
             try:
@@ -133,9 +129,7 @@ def byte_view(source: Any) -> bytes | memoryview:
 def check_range(end: int, size: int, name: str, what: str) -> None:
     """That data up to byte `end` lies within a file of `size` bytes."""
     if end > size:
-        raise ModelError(
-            f"{what} reaches to byte {end} of external file {name!r}, which has {size} bytes"
-        )
+        raise ModelError(f"{what} reaches to byte {end} of external file {name!r}, which has {size} bytes")
 
 
 def read_at(descriptor: int, offset: int, nbytes: int, what: str) -> bytes:
@@ -164,22 +158,17 @@ def open_beneath(directory: Path, name: str, what: str) -> tuple[int, int]:
     parts = name.split("/")
     if "\0" in name or "\\" in name or ":" in name or name.startswith("/") or ".." in parts:
         raise ModelError(
-            f"{what} has external file {shown!r}: only a relative path below the model's "
-            "directory is allowed"
+            f"{what} has external file {shown!r}: only a relative path below the model's directory is allowed"
         )
     base = os.path.realpath(directory)
     try:
         target = os.path.realpath(os.path.join(base, *parts))
         if os.path.commonpath([base, target]) != base or target == base:
-            raise ModelError(
-                f"{what} has external file {shown!r}, which leads out of the model's directory"
-            )
+            raise ModelError(f"{what} has external file {shown!r}, which leads out of the model's directory")
         descriptor = _open_parts(base, os.path.relpath(target, base).split(os.sep))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ModelError(
-            f"{what} has external file {shown!r}, which cannot be opened: {reason}"
-        ) from error
+        raise ModelError(f"{what} has external file {shown!r}, which cannot be opened: {reason}") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)

@@ -28,9 +28,7 @@ class Function:
         self.outputs = [check_name(name, f"an output of {what}") for name in proto.output]
         for formal in (self.inputs, self.outputs):
             if len(set(formal)) != len(formal) or "" in formal:
-                raise ModelError(
-                    f"{what} has two inputs or outputs of one name, or one without: {formal}"
-                )
+                raise ModelError(f"{what} has two inputs or outputs of one name, or one without: {formal}")
         self.attributes = [check_name(name, f"an attribute of {what}") for name in proto.attribute]
         self.defaults = list(proto.attribute_proto)
         self.opsets = check_opsets(proto.opset_import, what)

@@ -16,15 +16,35 @@ Dim = int | str | None
 """A static size, a symbol, or unknown."""
 
 ITEM_SIZE = {
-    "float32": 4, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "int32": 4, "int64": 8, "bool": 1,
-    "float16": 2, "float64": 8, "uint32": 4, "uint64": 8, "bfloat16": 2,
-}  # fmt: skip
+    "float32": 4,
+    "uint8": 1,
+    "int8": 1,
+    "uint16": 2,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "bool": 1,
+    "float16": 2,
+    "float64": 8,
+    "uint32": 4,
+    "uint64": 8,
+    "bfloat16": 2,
+}
 """Bytes per element of each dtype."""
 
 STRUCT_FORMAT = {
-    "float32": "f", "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "int32": "i",
-    "int64": "q", "bool": "?", "float64": "d", "uint32": "I", "uint64": "Q",
-}  # fmt: skip
+    "float32": "f",
+    "uint8": "B",
+    "int8": "b",
+    "uint16": "H",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "bool": "?",
+    "float64": "d",
+    "uint32": "I",
+    "uint64": "Q",
+}
 """`struct` format characters of the dtypes Python can read."""
 
 
@@ -63,9 +83,7 @@ class Tensor:
     def of(name: str, dtype: str, shape: Iterable[int], values: Iterable[Any]) -> Tensor:
         """A tensor from Python numbers."""
         flat = tuple(values)
-        return Tensor(
-            name, dtype, tuple(shape), struct.pack(f"<{len(flat)}{STRUCT_FORMAT[dtype]}", *flat)
-        )
+        return Tensor(name, dtype, tuple(shape), struct.pack(f"<{len(flat)}{STRUCT_FORMAT[dtype]}", *flat))
 
 
 @dataclass(slots=True)
@@ -123,10 +141,7 @@ class Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
         return Graph(
             self.name,
-            [
-                Node(n.op_type, list(n.inputs), list(n.outputs), dict(n.attrs), n.domain, n.name)
-                for n in self.nodes
-            ],
+            [Node(n.op_type, list(n.inputs), list(n.outputs), dict(n.attrs), n.domain, n.name) for n in self.nodes],
             list(self.inputs),
             list(self.outputs),
             dict(self.initializers),

@@ -29,9 +29,21 @@ from .schema import messages
 from .tensors import TensorReader
 
 ATTRIBUTE_FIELD = {
-    1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10:
-    "graphs", 11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
-}  # fmt: skip
+    1: "f",
+    2: "i",
+    3: "s",
+    4: "t",
+    5: "g",
+    6: "floats",
+    7: "ints",
+    8: "strings",
+    9: "tensors",
+    10: "graphs",
+    11: "sparse_tensor",
+    12: "sparse_tensors",
+    13: "tp",
+    14: "type_protos",
+}
 """The field that holds the value of each `AttributeProto.AttributeType`."""
 
 ATTRIBUTE_HEADER = {"name", "doc_string", "type", "ref_attr_name"}
@@ -133,9 +145,7 @@ def _decode(data: bytes | memoryview, limits: Limits) -> Any:
         raise ModelError(f"the model is not valid ONNX: {error}; {describe_bytes(data)}") from error
     except (ValueError, IndexError, OverflowError, RecursionError, struct.error) as error:
         # the pure-python implementation lets these through on some malformed messages
-        raise ModelError(
-            f"the model is not valid ONNX: {error!r}; {describe_bytes(data)}"
-        ) from error
+        raise ModelError(f"the model is not valid ONNX: {error!r}; {describe_bytes(data)}") from error
     if not model.HasField("graph"):
         raise ModelError(f"the model has no graph; {describe_bytes(data)}")
     return model
@@ -158,14 +168,10 @@ class _Reader:
         if proto.ir_version < 1:
             raise ModelError(f"the model has IR version {proto.ir_version}; 1 to {newest} exist")
         if proto.ir_version > newest:
-            raise UnsupportedError(
-                f"the model has IR version {proto.ir_version}; up to {newest} is supported"
-            )
+            raise UnsupportedError(f"the model has IR version {proto.ir_version}; up to {newest} is supported")
         self._opsets = check_opsets(proto.opset_import, "the model")
         if not self._opsets:
-            raise ModelError(
-                "the model has no opset_import: the versions of its operators are unknown"
-            )
+            raise ModelError("the model has no opset_import: the versions of its operators are unknown")
         for entry in proto.functions:
             function = Function(entry)
             if self._functions.setdefault(function.key, function) is not function:
@@ -180,8 +186,7 @@ class _Reader:
         graph.ir_version = max(proto.ir_version, 4)
         graph.producer = check_name(proto.producer_name, "the producer name")
         graph.metadata = {
-            check_name(p.key, "a metadata key"): check_name(p.value, "a metadata value")
-            for p in proto.metadata_props
+            check_name(p.key, "a metadata key"): check_name(p.value, "a metadata value") for p in proto.metadata_props
         }
         return graph
 
@@ -196,9 +201,7 @@ class _Reader:
             self._add_initializer(graph, self._tensors.read(entry), frame)
         for entry in proto.sparse_initializer:
             name = check_name(entry.values.name, "the name of a sparse initializer")
-            self._add_initializer(
-                graph, self._tensors.sparse(entry, f"sparse tensor {name!r}"), frame
-            )
+            self._add_initializer(graph, self._tensors.sparse(entry, f"sparse tensor {name!r}"), frame)
         for entry in proto.input:
             value = self._value(entry, f"an input of {what}", frame)
             if value.name in graph.initializers:
@@ -208,13 +211,9 @@ class _Reader:
             else:
                 graph.inputs.append(value)
         graph.nodes = self._node_list(proto.node, frame)
-        graph.outputs = [
-            self._value(entry, f"an output of {what}", frame) for entry in proto.output
-        ]
+        graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
-            raise ModelError(
-                f"{what} lists an output twice: {[value.name for value in graph.outputs]}"
-            )
+            raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")
         self._add_value_info(graph, proto.value_info, frame)
         self._free[id(graph)] = check_edges(graph, self._free)
         self._depth -= 1
@@ -238,18 +237,13 @@ class _Reader:
         """Keep what is said of intermediate tensors; of other types, nobody asks."""
         for entry in protos:
             kind = entry.type
-            if (
-                not kind.HasField("tensor_type")
-                or ONNX_DTYPES.get(kind.tensor_type.elem_type) not in ITEM_SIZE
-            ):
+            if not kind.HasField("tensor_type") or ONNX_DTYPES.get(kind.tensor_type.elem_type) not in ITEM_SIZE:
                 continue
             value = self._value(entry, f"a value info of graph {graph.name!r}", frame)
             if isinstance(value, Sequence):
                 continue
             if graph.value_info.setdefault(value.name, value) != value:
-                raise ModelError(
-                    f"graph {graph.name!r} has two different value infos for {value.name!r}"
-                )
+                raise ModelError(f"graph {graph.name!r} has two different value infos for {value.name!r}")
 
     def _value(self, proto: Any, where: str, frame: Frame | None) -> Value | Sequence:
         name = check_name(proto.name, f"the name of {where}")
@@ -266,15 +260,11 @@ class _Reader:
                 raise UnsupportedError(f"{what} is a sequence of something else than tensors")
             return Sequence(name, check_dtype(element.tensor_type.elem_type, what))
         if kind != "tensor_type":
-            raise UnsupportedError(
-                f"{what} has type {kind.removesuffix('_type')}; tensors and sequences are supported"
-            )
+            raise UnsupportedError(f"{what} has type {kind.removesuffix('_type')}; tensors and sequences are supported")
         tensor = proto.type.tensor_type
         if not tensor.HasField("shape"):
             return Value(name, check_dtype(tensor.elem_type, what), None)
-        return Value(
-            name, check_dtype(tensor.elem_type, what), check_dims(map(_dim, tensor.shape.dim), what)
-        )
+        return Value(name, check_dtype(tensor.elem_type, what), check_dims(map(_dim, tensor.shape.dim), what))
 
     # --- nodes
 
@@ -283,9 +273,7 @@ class _Reader:
         for proto in protos:
             self._nodes += 1
             if self._nodes > self._limits.nodes:
-                raise LimitError(
-                    f"the model has more than {self._limits.nodes} nodes, the limit, once inlined"
-                )
+                raise LimitError(f"the model has more than {self._limits.nodes} nodes, the limit, once inlined")
             key = function_key(proto, proto.op_type)
             node, attrs = self._node(proto, key, frame)
             function = self._functions.get(key) if self._functions else None
@@ -295,9 +283,7 @@ class _Reader:
                 nodes.append(node)
         return nodes
 
-    def _node(
-        self, proto: Any, key: Key, frame: Frame | None
-    ) -> tuple[Node, dict[str, tuple[int, Any]]]:
+    def _node(self, proto: Any, key: Key, frame: Frame | None) -> tuple[Node, dict[str, tuple[int, Any]]]:
         domain, op_type, _ = key
         name = check_name(proto.name, f"the name of a {op_type} node")
         if not op_type:
@@ -315,40 +301,26 @@ class _Reader:
         if not any(outputs):
             raise ModelError(f"{op_type} node {name!r} has no outputs")
         if domain not in self._opsets and not (frame and domain in frame.function.opsets):
-            raise ModelError(
-                f"{node} uses domain {domain or 'ai.onnx'!r}, of which no opset is imported"
-            )
+            raise ModelError(f"{node} uses domain {domain or 'ai.onnx'!r}, of which no opset is imported")
         attrs = self._attributes(proto.attribute, node, frame)
         node.attrs = {key: value for key, (_, value) in attrs.items()}
         return node, attrs
 
-    def _attributes(
-        self, protos: Iterable[Any], node: Node, frame: Frame | None
-    ) -> dict[str, tuple[int, Any]]:
+    def _attributes(self, protos: Iterable[Any], node: Node, frame: Frame | None) -> dict[str, tuple[int, Any]]:
         """Attributes as (type, value)."""
         attrs: dict[str, tuple[int, Any]] = {}
         for proto in protos:
             name = check_name(proto.name, f"the name of an attribute of {node}")
             if not name or name in attrs:
-                raise ModelError(
-                    f"{node} has attribute {name!r} twice"
-                    if name
-                    else f"{node} has an unnamed attribute"
-                )
+                raise ModelError(f"{node} has attribute {name!r} twice" if name else f"{node} has an unnamed attribute")
             if proto.ref_attr_name:
                 if frame is None:
-                    raise ModelError(
-                        f"attribute {name!r} of {node} refers to a function's, but is in none"
-                    )
-                given = frame.attrs.get(
-                    check_name(proto.ref_attr_name, f"attribute {name!r} of {node}")
-                )
+                    raise ModelError(f"attribute {name!r} of {node} refers to a function's, but is in none")
+                given = frame.attrs.get(check_name(proto.ref_attr_name, f"attribute {name!r} of {node}"))
                 if given is None:
                     continue
                 if given[0] != proto.type:
-                    raise ModelError(
-                        f"attribute {name!r} of {node} has type {proto.type}, given is {given[0]}"
-                    )
+                    raise ModelError(f"attribute {name!r} of {node} has type {proto.type}, given is {given[0]}")
                 attrs[name] = given
             else:
                 attrs[name] = (
@@ -408,9 +380,7 @@ class _Reader:
         nodes = self._node_list(function.nodes, frame)
         for source, target in through:
             if not source:
-                raise ModelError(
-                    f"{call} wants output {target!r}, which hands through an absent input"
-                )
+                raise ModelError(f"{call} wants output {target!r}, which hands through an absent input")
             nodes.append(Node("Identity", [source], [target]))
         self._depth -= 1
         return nodes
@@ -422,10 +392,7 @@ def _check_declaration(value: Value | Sequence, graph: Graph) -> None:
     said = value.shape if isinstance(value, Value) else ()
     fits = said is None or (
         len(said) == len(tensor.shape)
-        and all(
-            not isinstance(dim, int) or dim == size
-            for dim, size in zip(said, tensor.shape, strict=True)
-        )
+        and all(not isinstance(dim, int) or dim == size for dim, size in zip(said, tensor.shape, strict=True))
     )
     if isinstance(value, Sequence) or value.dtype not in ("", tensor.dtype) or not fits:
         raise ModelError(

@@ -15,9 +15,17 @@ from ..errors import TrainwebError
 SCHEMA_FILE = "onnx_schema.bin"
 
 MESSAGES = (
-    "ModelProto", "GraphProto", "NodeProto", "AttributeProto", "TensorProto", "SparseTensorProto",
-    "ValueInfoProto", "TypeProto", "FunctionProto", "OperatorSetIdProto",
-)  # fmt: skip
+    "ModelProto",
+    "GraphProto",
+    "NodeProto",
+    "AttributeProto",
+    "TensorProto",
+    "SparseTensorProto",
+    "ValueInfoProto",
+    "TypeProto",
+    "FunctionProto",
+    "OperatorSetIdProto",
+)
 
 
 @cache
@@ -42,15 +50,11 @@ def messages() -> Any:
         data = file.read_bytes()
     except OSError as error:
         raise TrainwebError(
-            f"trainweb/model/{SCHEMA_FILE} is missing: this is a source checkout that was not "
-            "built; run ./build.sh"
+            f"trainweb/model/{SCHEMA_FILE} is missing: this is a source checkout that was not built; run ./build.sh"
         ) from error
     pool = descriptor_pool.DescriptorPool()
     for descriptor in descriptor_pb2.FileDescriptorSet.FromString(data).file:
         pool.AddSerializedFile(descriptor.SerializeToString())
-    classes = {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"onnx.{name}"))
-        for name in MESSAGES
-    }
+    classes = {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"onnx.{name}")) for name in MESSAGES}
     versions = pool.FindEnumTypeByName("onnx.Version").values_by_name
     return SimpleNamespace(**classes, IR_VERSION=versions["IR_VERSION"].number)

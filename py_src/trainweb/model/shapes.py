@@ -27,9 +27,32 @@ GRAIN = 64
 MAX_BAKED = 8
 """How many sizes found in the model's own constants are tried as the size it was exported for."""
 USUAL_SIZES = (
-    *range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 100, 112, 128, 160, 192, 224, 256, 299, 320,
-    384, 416, 448, 512, 640,
-)  # fmt: skip
+    *range(2, 17),
+    20,
+    24,
+    28,
+    32,
+    40,
+    48,
+    56,
+    64,
+    80,
+    96,
+    100,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+    299,
+    320,
+    384,
+    416,
+    448,
+    512,
+    640,
+)
 """Sizes tried last: the shape of a constant may demand one that no constant spells out."""
 
 

@@ -16,12 +16,20 @@ EXTERNAL = 1
 """`TensorProto.DataLocation`."""
 
 TYPED_FIELD = {
-    "float32": ("float_data", "f"), "float64": ("double_data", "d"), "int64": ("int64_data", "q"),
-    "uint64": ("uint64_data", "Q"), "uint32": ("uint64_data", "I"), "int32": ("int32_data", "i"),
-    "int16": ("int32_data", "h"), "uint16": ("int32_data", "H"), "int8": ("int32_data", "b"),
-    "uint8": ("int32_data", "B"), "bool": ("int32_data", "B"),
-    "float16": ("int32_data", "H"), "bfloat16": ("int32_data", "H"),
-}  # fmt: skip
+    "float32": ("float_data", "f"),
+    "float64": ("double_data", "d"),
+    "int64": ("int64_data", "q"),
+    "uint64": ("uint64_data", "Q"),
+    "uint32": ("uint64_data", "I"),
+    "int32": ("int32_data", "i"),
+    "int16": ("int32_data", "h"),
+    "uint16": ("int32_data", "H"),
+    "int8": ("int32_data", "b"),
+    "uint8": ("int32_data", "B"),
+    "bool": ("int32_data", "B"),
+    "float16": ("int32_data", "H"),
+    "bfloat16": ("int32_data", "H"),
+}
 """Where a TensorProto keeps typed elements, and the `array` code; half floats are bit patterns."""
 
 TYPED_FIELDS = (
@@ -49,9 +57,7 @@ class TensorReader:
         dtype = check_dtype(proto.data_type, what)
         shape = check_shape(proto.dims, what)
         if proto.HasField("segment"):
-            raise ModelError(
-                f"{what} is one segment of a tensor: such parts are not supported by ONNX itself"
-            )
+            raise ModelError(f"{what} is one segment of a tensor: such parts are not supported by ONNX itself")
         if proto.data_location == EXTERNAL:
             self.account(dtype, shape, what)
             data = self._external_data(proto, dtype, shape, what)
@@ -71,9 +77,7 @@ class TensorReader:
                 f"the limit of {self._limits.arena_bytes} bytes"
             )
 
-    def _external_data(
-        self, proto: Any, dtype: str, shape: tuple[int, ...], what: str
-    ) -> bytes | memoryview:
+    def _external_data(self, proto: Any, dtype: str, shape: tuple[int, ...], what: str) -> bytes | memoryview:
         if _typed_fields(proto) or proto.raw_data:
             raise ModelError(f"{what} has both external data and data of its own")
         location = parse_location(proto.external_data, what)
@@ -106,8 +110,7 @@ class TensorReader:
             raise ModelError(f"{what} must have rank 1 or more, values of rank 1 and int64 indices")
         if indices.shape not in ((count,), (count, len(shape))):
             raise ModelError(
-                f"{what} has indices of shape {list(indices.shape)}; "
-                f"[{count}] or [{count}, {len(shape)}] is expected"
+                f"{what} has indices of shape {list(indices.shape)}; [{count}] or [{count}, {len(shape)}] is expected"
             )
         positions = _positions(indices, shape, what)
         item = ITEM_SIZE[values.dtype]
@@ -116,12 +119,8 @@ class TensorReader:
         last = -1
         for index, position in enumerate(positions):
             if not last < position < prod(shape):
-                raise ModelError(
-                    f"{what} has index {position} at position {index}: not ascending, or outside"
-                )
-            data[position * item : (position + 1) * item] = source[
-                index * item : (index + 1) * item
-            ]
+                raise ModelError(f"{what} has index {position} at position {index}: not ascending, or outside")
+            data[position * item : (position + 1) * item] = source[index * item : (index + 1) * item]
             last = position
         return Tensor(values.name, values.dtype, shape, bytes(data))
 

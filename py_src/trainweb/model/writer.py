@@ -64,9 +64,7 @@ def check_size(graph: Graph) -> None:
     """Check that the constants fit into a protobuf message."""
     nbytes = sum(len(tensor.data) for tensor in graph.initializers.values())
     if nbytes > INT32_MAX:
-        raise LimitError(
-            f"the model has {nbytes} bytes of constants; an ONNX file holds at most {INT32_MAX}"
-        )
+        raise LimitError(f"the model has {nbytes} bytes of constants; an ONNX file holds at most {INT32_MAX}")
 
 
 def _fill_graph(proto: Any, graph: Graph) -> None:
@@ -85,9 +83,7 @@ def _fill_values(protos: Any, values: Iterable[Value | Sequence]) -> None:
         proto = protos.add()
         proto.name = value.name
         if isinstance(value, Sequence):
-            proto.type.sequence_type.elem_type.tensor_type.elem_type = _code(
-                value.dtype, value.name
-            )
+            proto.type.sequence_type.elem_type.tensor_type.elem_type = _code(value.dtype, value.name)
             continue
         if value.dtype == "":
             continue
@@ -114,9 +110,7 @@ def _fill_node(proto: Any, node: Node) -> None:
         try:
             _fill_attribute(attribute, value)
         except (TypeError, ValueError) as error:
-            raise ModelError(
-                f"attribute {name!r} of {node} cannot be {value!r:.80}: {error}"
-            ) from error
+            raise ModelError(f"attribute {name!r} of {node} cannot be {value!r:.80}: {error}") from error
 
 
 def _fill_attribute(proto: Any, value: Any) -> None:

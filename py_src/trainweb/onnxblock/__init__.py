@@ -9,6 +9,15 @@ from trainweb.onnxblock.context import base, custom_op_library, empty_base
 from trainweb.onnxblock.training import ForwardBlock, TrainingBlock
 
 __all__ = [
-    "Block", "ForwardBlock", "TrainingBlock", "base", "blocks", "custom_op_library", "empty_base",
-    "load_checkpoint_to_model", "loss", "optim", "save_checkpoint",
-]  # fmt: skip
+    "Block",
+    "ForwardBlock",
+    "TrainingBlock",
+    "base",
+    "blocks",
+    "custom_op_library",
+    "empty_base",
+    "load_checkpoint_to_model",
+    "loss",
+    "optim",
+    "save_checkpoint",
+]

@@ -203,14 +203,18 @@ class LabelEncoder(Block):
         values_string: list[str] | None = None,
     ) -> None:
         defaults = {
-            "default_float": float(default_float), "default_int64": default_int64,
+            "default_float": float(default_float),
+            "default_int64": default_int64,
             "default_string": default_string,
-        }  # fmt: skip
+        }
         tables = {
-            "keys_floats": keys_float, "keys_int64s": keys_int64, "keys_strings": keys_string,
-            "values_floats": values_float, "values_int64s": values_int64,
+            "keys_floats": keys_float,
+            "keys_int64s": keys_int64,
+            "keys_strings": keys_string,
+            "values_floats": values_float,
+            "values_int64s": values_int64,
             "values_strings": values_string,
-        }  # fmt: skip
+        }
         self._attrs: dict[str, Any] = defaults | {k: list(v) for k, v in tables.items() if v is not None}
 
     def build(self, x: str) -> str:

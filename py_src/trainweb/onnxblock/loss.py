@@ -137,10 +137,11 @@ class CrossEntropyLoss(Block):
         opset = accessor.graph.opsets.get("", 1)
         if opset < CROSS_ENTROPY_SINCE:
             raise UnsupportedError(
-                f"Cross entropy needs opset {CROSS_ENTROPY_SINCE} or newer; "
-                f"the model has opset {opset}.",
-                op="SoftmaxCrossEntropyLoss", domain="", opset=opset,
-            )  # fmt: skip
+                f"Cross entropy needs opset {CROSS_ENTROPY_SINCE} or newer; the model has opset {opset}.",
+                op="SoftmaxCrossEntropyLoss",
+                domain="",
+                opset=opset,
+            )
         rank = len(accessor.tensor_value(scores).shape or ())
         if rank < 2 or not -rank <= self._class_axis < rank:
             raise ModelError(f"Scores {scores!r} of rank {rank} have no class axis {self._class_axis}.")

@@ -15,7 +15,7 @@ from trainweb.onnxblock.transforms import (
     prune,
     running_statistics,
     train_batch_norms,
-)  # fmt: skip
+)
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 ACCUMULATED_SUFFIX = "_grad.accumulation.out"

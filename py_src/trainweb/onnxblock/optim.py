@@ -55,10 +55,13 @@ class AdamWOptimizer(Block):
         adam_mode: int = 1,
     ) -> None:
         self._attrs: dict[str, Any] = {
-            "adam_mode": int(adam_mode), "alpha": float(betas[0]), "beta": float(betas[1]),
-            "correct_bias": int(bias_correction), "epsilon": float(eps),
+            "adam_mode": int(adam_mode),
+            "alpha": float(betas[0]),
+            "beta": float(betas[1]),
+            "correct_bias": int(bias_correction),
+            "epsilon": float(eps),
             "weight_decay": float(weight_decay),
-        }  # fmt: skip
+        }
 
     def build(
         self,

@@ -5,10 +5,30 @@ from __future__ import annotations
 from importlib import import_module
 
 FAMILIES = (
-    "elementwise", "logic", "activation", "trigonometry", "matmul", "einsum", "conv", "conv_transpose", "pool",
-    "resize", "reduce", "view", "shape", "constant", "join", "slicing", "index", "norm", "group_norm", "softmax_loss",
-    "random", "quantize", "optim",
-)  # fmt: skip
+    "elementwise",
+    "logic",
+    "activation",
+    "trigonometry",
+    "matmul",
+    "einsum",
+    "conv",
+    "conv_transpose",
+    "pool",
+    "resize",
+    "reduce",
+    "view",
+    "shape",
+    "constant",
+    "join",
+    "slicing",
+    "index",
+    "norm",
+    "group_norm",
+    "softmax_loss",
+    "random",
+    "quantize",
+    "optim",
+)
 
 
 def load() -> None:

@@ -613,9 +613,11 @@ class PRelu(Pointwise):
     differentiable = (0, 1)
     dtypes = ("float32",)
     samples = (
-        Sample([(3, 4), (4,)], away_from=(0.0,)), Sample([(2, 3, 4, 4), (3, 1, 1)], away_from=(0.0,)),
-        Sample([(3, 4), ()], away_from=(0.0,)), Sample([(3, 4), (3, 4)], away_from=(0.0,)),
-    )  # fmt: skip
+        Sample([(3, 4), (4,)], away_from=(0.0,)),
+        Sample([(2, 3, 4, 4), (3, 1, 1)], away_from=(0.0,)),
+        Sample([(3, 4), ()], away_from=(0.0,)),
+        Sample([(3, 4), (3, 4)], away_from=(0.0,)),
+    )
     bad = (Bad([(3, 4), (3,)]), Bad([(4,), (3, 4)]), Bad([i64([1]), i64([1])], error=UnsupportedError))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
@@ -631,9 +633,12 @@ class PRelu(Pointwise):
         x, slope, dy = Var.of(g, *ins, douts[0])
         negative = x < 0.0
         return reduced(
-            g, ins, outs[0],
-            lambda: negative.where(dy * slope, dy), lambda: negative.where(dy * x, 0.0),
-        )  # fmt: skip
+            g,
+            ins,
+            outs[0],
+            lambda: negative.where(dy * slope, dy),
+            lambda: negative.where(dy * x, 0.0),
+        )
 
     def reference(self, x: Any, slope: Any) -> Any:
         return np.where(x < 0, x * slope, x)

@@ -24,7 +24,7 @@ from trainweb.ops.op import (
     TensorAttr,
     TensorType,
     register,
-)  # fmt: skip
+)
 from trainweb.ops.pointwise import MAX_EVALUATED, Names
 
 if TYPE_CHECKING:
@@ -38,15 +38,24 @@ class Constant(Op):
 
     versions = (1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
     attrs = {
-        "value": TensorAttr(), "value_float": Float(), "value_floats": Floats(), "value_int": Int(),
-        "value_ints": Ints(), "value_string": Str(), "value_strings": Strs(), "sparse_value": TensorAttr(),
-    }  # fmt: skip
+        "value": TensorAttr(),
+        "value_float": Float(),
+        "value_floats": Floats(),
+        "value_int": Int(),
+        "value_ints": Ints(),
+        "value_string": Str(),
+        "value_strings": Strs(),
+        "sparse_value": TensorAttr(),
+    }
     min_inputs = max_inputs = 0
     samples = (
-        Sample([], {"value": f32([[1.0, 2.0], [3.0, 4.0]])}), Sample([], {"value_float": 2.5}),
-        Sample([], {"value_floats": [1.0, 2.0]}), Sample([], {"value_int": 3}), Sample([], {"value_ints": [3, 4]}),
+        Sample([], {"value": f32([[1.0, 2.0], [3.0, 4.0]])}),
+        Sample([], {"value_float": 2.5}),
+        Sample([], {"value_floats": [1.0, 2.0]}),
+        Sample([], {"value_int": 3}),
+        Sample([], {"value_ints": [3, 4]}),
         Sample([], {"value": bools([True, False])}),
-    )  # fmt: skip
+    )
     bad = (Bad([]), Bad([], {"value_int": 1, "value_float": 2.0}), Bad([], {"value_string": "a"}, UnsupportedError))
 
     def tensor(self) -> Tensor:
@@ -92,13 +101,19 @@ class ConstantOfShape(Op):
     attrs = {"value": TensorAttr()}
     static_inputs = (0,)
     samples = (
-        Sample([i64([2, 3])]), Sample([i64([2, 3])], {"value": i64([7])}), Sample([i64([])], {"value": f32([2.5])}),
-        Sample([i64([4])], {"value": bools([True])}), Sample([i64([3, 0])]),
-    )  # fmt: skip
+        Sample([i64([2, 3])]),
+        Sample([i64([2, 3])], {"value": i64([7])}),
+        Sample([i64([])], {"value": f32([2.5])}),
+        Sample([i64([4])], {"value": bools([True])}),
+        Sample([i64([3, 0])]),
+    )
     bad = (
-        Bad([i64([2, -3])]), Bad([i64([2])], {"value": i64([1, 2])}), Bad([(2,)]),
-        Bad([i64([2**40, 2**40])], error=LimitError), Bad([(2, 3)]),
-    )  # fmt: skip
+        Bad([i64([2, -3])]),
+        Bad([i64([2])], {"value": i64([1, 2])}),
+        Bad([(2,)]),
+        Bad([i64([2**40, 2**40])], error=LimitError),
+        Bad([(2, 3)]),
+    )
 
     def _fill(self) -> tuple[str, Any]:
         if self.value is None:
@@ -136,12 +151,19 @@ class Range(Op):
     min_inputs = max_inputs = 3
     static_inputs = (0, 1, 2)
     samples = (
-        Sample([i64(1), i64(10), i64(3)]), Sample([i64(5), i64(0), i64(-2)]), Sample([i64(5), i64(0), i64(1)]),
+        Sample([i64(1), i64(10), i64(3)]),
+        Sample([i64(5), i64(0), i64(-2)]),
+        Sample([i64(5), i64(0), i64(1)]),
         Sample([f32(0.0), f32(1.0), f32(0.25)]),
-    )  # fmt: skip
-    bad = (Bad([i64(0), i64(5), i64(0)]), Bad([i64(0), f32(5.0), i64(1)]), Bad([i64(0), i64([5, 6]), i64(1)]),
-           Bad([i64(0), i64(2**60), i64(1)], error=LimitError), Bad([f32(0.0), f32(float("inf")), f32(1.0)]),
-           Bad([i64(0), i64(2**25), i64(1)], error=LimitError))  # fmt: skip
+    )
+    bad = (
+        Bad([i64(0), i64(5), i64(0)]),
+        Bad([i64(0), f32(5.0), i64(1)]),
+        Bad([i64(0), i64([5, 6]), i64(1)]),
+        Bad([i64(0), i64(2**60), i64(1)], error=LimitError),
+        Bad([f32(0.0), f32(float("inf")), f32(1.0)]),
+        Bad([i64(0), i64(2**25), i64(1)], error=LimitError),
+    )
 
     max_elements = 1 << 24
     """Ranges are computed in Python: as many as float32 counts exactly."""

@@ -40,10 +40,13 @@ class Window:
         """Kernel arguments: three axes, those that are absent of size 1."""
         lead = 3 - len(self.size)
         return {
-            "size": [1] * lead + list(self.size), "kernel": [1] * lead + list(self.kernel),
-            "out": [1] * lead + list(self.out), "stride": [1] * lead + list(self.stride),
-            "dilation": [1] * lead + list(self.dilation), "pad": [0] * lead + list(self.pad),
-        }  # fmt: skip
+            "size": [1] * lead + list(self.size),
+            "kernel": [1] * lead + list(self.kernel),
+            "out": [1] * lead + list(self.out),
+            "stride": [1] * lead + list(self.stride),
+            "dilation": [1] * lead + list(self.dilation),
+            "pad": [0] * lead + list(self.pad),
+        }
 
 
 def counts(op: Op, name: str, values: tuple[int, ...], n: int, low: int) -> tuple[int, ...]:
@@ -139,9 +142,13 @@ def planes(win: Window, *, back: bool) -> dict[str, Any]:
 
 class _Convolution(Op):
     attrs = {
-        "auto_pad": Str("NOTSET"), "dilations": Ints(), "group": Int(1), "kernel_shape": Ints(), "pads": Ints(),
+        "auto_pad": Str("NOTSET"),
+        "dilations": Ints(),
+        "group": Int(1),
+        "kernel_shape": Ints(),
+        "pads": Ints(),
         "strides": Ints(),
-    }  # fmt: skip
+    }
     auto_pad: str
     dilations: tuple[int, ...] | None
     group: int
@@ -161,9 +168,7 @@ class _Convolution(Op):
         if len(x) != len(w) or len(x) < 3:
             raise self.error(f"input of shape {list(x)} and weights of shape {list(w)} do not fit.")
         if self.group < 1 or x[1] != channels or w[0] % self.group:
-            raise self.error(
-                f"{x[1]} input channels, weights of shape {list(w)} and {self.group} groups do not fit."
-            )
+            raise self.error(f"{x[1]} input channels, weights of shape {list(w)} and {self.group} groups do not fit.")
         if self.kernel_shape is not None and self.kernel_shape != w[2:]:
             raise self.error(f"kernel_shape {list(self.kernel_shape)} is not that of the weights {list(w[2:])}.")
 
@@ -201,12 +206,31 @@ class _Convolution(Op):
         """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""
         images, k, m, n = x.shape[0], x.shape[1], y.shape[1], prod(x.shape[2:])
         b.emit(
-            "gemm_f32", a=w, b=x, bias=bias, c=y, m=m, n=n, k=k,
-            a_row=1 if transposed else k, a_col=m if transposed else 1, b_row=n, b_col=1, c_row=n,
-            bias_row=1, bias_col=0, batch=[1, images], a_batch=[0, 0], b_batch=[0, k * n],
-            c_batch=[0, m * n], bias_batch=[0, 0],
-            alpha=1.0, beta=1.0, accumulate=0, activation=0,
-        )  # fmt: skip
+            "gemm_f32",
+            a=w,
+            b=x,
+            bias=bias,
+            c=y,
+            m=m,
+            n=n,
+            k=k,
+            a_row=1 if transposed else k,
+            a_col=m if transposed else 1,
+            b_row=n,
+            b_col=1,
+            c_row=n,
+            bias_row=1,
+            bias_col=0,
+            batch=[1, images],
+            a_batch=[0, 0],
+            b_batch=[0, k * n],
+            c_batch=[0, m * n],
+            bias_batch=[0, 0],
+            alpha=1.0,
+            beta=1.0,
+            accumulate=0,
+            activation=0,
+        )
 
     def product(self, columns: Any, w: Any) -> Any:
         """Reference: patches (N, C, *out, *kernel) by weights -> (N, M, *out)."""

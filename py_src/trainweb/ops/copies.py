@@ -58,10 +58,16 @@ def strided_copy(
         b.copy(out.view(count, out_start), source.view(count, source_start))
         return
     b.emit(
-        "strided_copy", src=source, dst=out, size=ITEM_SIZE[out.dtype], dims=padded(sizes, 1, b),
-        src_strides=padded(start, 0, b), dst_strides=padded(to, 0, b),
-        src_offset=source_start, dst_offset=out_start,
-    )  # fmt: skip
+        "strided_copy",
+        src=source,
+        dst=out,
+        size=ITEM_SIZE[out.dtype],
+        dims=padded(sizes, 1, b),
+        src_strides=padded(start, 0, b),
+        dst_strides=padded(to, 0, b),
+        src_offset=source_start,
+        dst_offset=out_start,
+    )
 
 
 def transpose(b: Builder, out: Buf, x: Buf, perm: Sequence[int]) -> None:
@@ -75,16 +81,27 @@ def copy_axis(b: Builder, out: Buf, x: Buf, axis: int, size: int, *, out_start: 
     """Copy `size` slices along `axis`, from position `source_start` of x to `out_start` of out."""
     inner = prod(x.shape[axis + 1 :])
     strided_copy(
-        b, out, x, (prod(x.shape[:axis]), size * inner),
-        (out.shape[axis] * inner, 1), (x.shape[axis] * inner, 1),
-        out_start=out_start * inner, source_start=source_start * inner,
-    )  # fmt: skip
+        b,
+        out,
+        x,
+        (prod(x.shape[:axis]), size * inner),
+        (out.shape[axis] * inner, 1),
+        (x.shape[axis] * inner, 1),
+        out_start=out_start * inner,
+        source_start=source_start * inner,
+    )
 
 
 def gather_axis(b: Builder, out: Buf, x: Buf, indices: Buf, axis: int) -> None:
     """Slices of `x` along `axis`, picked by `indices`."""
     b.emit(
-        "gather", data=x, indices=indices, y=out, outer=prod(x.shape[:axis]), dim=x.shape[axis],
-        n=indices.size, inner=prod(x.shape[axis + 1 :]) * ITEM_SIZE[x.dtype],
+        "gather",
+        data=x,
+        indices=indices,
+        y=out,
+        outer=prod(x.shape[:axis]),
+        dim=x.shape[axis],
+        n=indices.size,
+        inner=prod(x.shape[axis + 1 :]) * ITEM_SIZE[x.dtype],
         index_size=ITEM_SIZE[indices.dtype],
-    )  # fmt: skip
+    )

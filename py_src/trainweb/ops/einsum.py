@@ -147,9 +147,7 @@ class Einsum(Op):
 
     def _contract(self, b: Builder, left: _Term, right: _Term, kept: set[str], target: _Term | None) -> _Term:
         """Product of two operands, summed over the labels that both have and nobody else needs."""
-        left, right = (
-            self._sum_out(b, t, kept | set(other.labels)) for t, other in ((left, right), (right, left))
-        )
+        left, right = (self._sum_out(b, t, kept | set(other.labels)) for t, other in ((left, right), (right, left)))
         common = [label for label in left.labels if label in right.labels]
         batch = "".join(label for label in common if label in kept)
         inner = "".join(label for label in common if label not in kept)
@@ -185,9 +183,7 @@ class Einsum(Op):
             for k, x in enumerate(ins)
         ]
 
-    def _operand_gradient(
-        self, g: GradientBuilder, ins: list[str], terms: list[str], out: str, k: int, dy: str
-    ) -> str:
+    def _operand_gradient(self, g: GradientBuilder, ins: list[str], terms: list[str], out: str, k: int, dy: str) -> str:
         """The output's gradient times the other operands, summed over what operand k does not have."""
         mine = terms[k]
         if len(set(mine)) < len(mine):

@@ -21,7 +21,7 @@ from trainweb.ops.op import (
     Str,
     TensorType,
     register,
-)  # fmt: skip
+)
 from trainweb.ops.pointwise import Names, Pointwise, Unary, reduced
 from trainweb.ops.symbolic import Var, names
 
@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 NUMBERS = ("float32", "float64", "int32", "int64", "uint8")
 
 _SHAPES = (
-    Sample([(2, 3), (2, 3)]), Sample([(2, 3, 4), (4,)]), Sample([(2, 1, 4), (3, 1)]),
-    Sample([(2, 3), ()]), Sample([(), (5,)]),
-)  # fmt: skip
+    Sample([(2, 3), (2, 3)]),
+    Sample([(2, 3, 4), (4,)]),
+    Sample([(2, 1, 4), (3, 1)]),
+    Sample([(2, 3), ()]),
+    Sample([(), (5,)]),
+)
 _MISFITS = (Bad([(2, 3), (4,)]), Bad([(2, 3)]))
 
 
@@ -121,8 +124,9 @@ class Div(Binary):
     differentiable = (0, 1)
     samples = (
         *(Sample(s.inputs, positive=True) for s in _SHAPES),
-        Sample([i64([7, -7, 8]), i64([2, 2, -3])]), Sample([i32([7, -7, 9]), i32(2)]),
-    )  # fmt: skip
+        Sample([i64([7, -7, 8]), i64([2, 2, -3])]),
+        Sample([i32([7, -7, 9]), i32(2)]),
+    )
 
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
         return e.div(a, b)
@@ -172,9 +176,10 @@ class DivGrad(Pointwise):
             b.elementwise([full[0]], [dy, y], lambda e, d, v: e.div(d, v))
         if full[1]:
             b.elementwise(
-                [full[1]], [dy, x, y],
+                [full[1]],
+                [dy, x, y],
                 lambda e, d, u, v: e.neg(e.div(e.mul(d, u), e.mul(v, v))),
-            )  # fmt: skip
+            )
         for out, source in zip((da, db), full, strict=True):
             if out is not None and source is not None and source is not out:
                 sum_to(b, out, source)
@@ -199,10 +204,13 @@ class Pow(Pointwise):
     differentiable = (0, 1)
     dtypes = NUMBERS
     samples = (
-        Sample([(2, 3), f32(2.0)], grad=(0,)), Sample([(2, 3), f32([3.0])], grad=(0,)),
-        Sample([(2, 3), f32(-1.5)], positive=True, grad=(0,)), Sample([(2, 3), i64(3)], grad=(0,)),
-        Sample([(2, 3), (3,)], positive=True), Sample([i64([2, 3]), i64([5, 2])]),
-    )  # fmt: skip
+        Sample([(2, 3), f32(2.0)], grad=(0,)),
+        Sample([(2, 3), f32([3.0])], grad=(0,)),
+        Sample([(2, 3), f32(-1.5)], positive=True, grad=(0,)),
+        Sample([(2, 3), i64(3)], grad=(0,)),
+        Sample([(2, 3), (3,)], positive=True),
+        Sample([i64([2, 3]), i64([5, 2])]),
+    )
     bad = (Bad([(2, 3), (2,)]),)
 
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
@@ -241,12 +249,13 @@ class Mod(Binary):
     attrs = {"fmod": Int(0)}
     differentiable = (0, 1)
     samples = (
-        Sample([i64([7, -7, 7, -7]), i64([3, 3, -3, -3])]), Sample([i32([7, -7, 6]), i32(3)]),
+        Sample([i64([7, -7, 7, -7]), i64([3, 3, -3, -3])]),
+        Sample([i32([7, -7, 6]), i32(3)]),
         Sample([i32([7, -7, 6]), i32([3, 3, -4])], {"fmod": 1}),
         Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], {"fmod": 1}),
         Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], opset=28),
         Sample([f32([-6.0, 6.0]), f32([3.0, 3.0])], opset=28, grad=()),
-    )  # fmt: skip
+    )
     bad = (*_MISFITS, Bad([(3,), (3,)]))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
@@ -487,9 +496,11 @@ class Variadic(Pointwise):
     differentiable = range(MANY)
     dtypes: ClassVar[tuple[str, ...]] = NUMBERS
     samples: ClassVar[Sequence[Sample]] = (
-        Sample([(2, 3)]), Sample([(2, 3), (2, 3)]), Sample([(2, 3), (3,), (2, 1)]),
+        Sample([(2, 3)]),
+        Sample([(2, 3), (2, 3)]),
+        Sample([(2, 3), (3,), (2, 1)]),
         Sample([(2, 3), (2, 3), (2, 3), (), (3,)]),
-    )  # fmt: skip
+    )
     bad = (Bad([(2, 3), (4,)]), Bad([(3,), i64([1, 2, 3])]))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
@@ -595,17 +606,20 @@ class Clip(Pointwise):
     dtypes = NUMBERS
     samples = (
         Sample([(3, 4), f32(-0.5), f32(0.7)], away_from=(-0.5, 0.7)),
-        Sample([(3, 4), None, f32(0.7)], away_from=(0.7,)), Sample([(3, 4), f32(-0.5)], away_from=(-0.5,)),
-        Sample([(3, 4)]), Sample([(3, 4)], {"min": -0.5, "max": 0.7}, opset=7, away_from=(-0.5, 0.7)),
+        Sample([(3, 4), None, f32(0.7)], away_from=(0.7,)),
+        Sample([(3, 4), f32(-0.5)], away_from=(-0.5,)),
+        Sample([(3, 4)]),
+        Sample([(3, 4)], {"min": -0.5, "max": 0.7}, opset=7, away_from=(-0.5, 0.7)),
         Sample([i64([1, 5, 9]), i64(2), i64(7)]),
-    )  # fmt: skip
+    )
     bad = (Bad([(3, 4), (3, 4)]), Bad([(3, 4), i64(1)]))
 
     def infer(self, x: TensorType, *bounds: TensorType | None) -> TensorType:
         for bound in bounds:
             if bound is not None and (bound.size != 1 or bound.rank > 1 or bound.dtype != x.dtype):
-                raise self.error(f"a bound has shape {list(bound.shape)} and dtype {bound.dtype}; "
-                                 f"it must be a {x.dtype} scalar.")  # fmt: skip
+                raise self.error(
+                    f"a bound has shape {list(bound.shape)} and dtype {bound.dtype}; it must be a {x.dtype} scalar."
+                )
         super().infer(x)
         return TensorType(x.dtype, x.shape)
 
@@ -651,12 +665,17 @@ class Cast(Pointwise):
     attrs = {"to": Int(required=True), "saturate": Int(1), "round_mode": Str("up")}
     differentiable = (0,)
     samples = (
-        Sample([(3, 4)], {"to": 1}), Sample([f32([1.7, -1.7, 0.0])], {"to": 7}, grad=()),
-        Sample([f32([1.7, -1.7, 0.0])], {"to": 6}, grad=()), Sample([f32([1.7, -1.7, 0.0])], {"to": 9}, grad=()),
-        Sample([i64([1, 0, -3])], {"to": 1}), Sample([bools([True, False])], {"to": 1}),
-        Sample([i32([1, 0, -3])], {"to": 7}), Sample([i64([1, 0, 300])], {"to": 2}),
-        Sample([(3, 4)], {"to": 11}, grad=()), Sample([bools([True, False])], {"to": 7}),
-    )  # fmt: skip
+        Sample([(3, 4)], {"to": 1}),
+        Sample([f32([1.7, -1.7, 0.0])], {"to": 7}, grad=()),
+        Sample([f32([1.7, -1.7, 0.0])], {"to": 6}, grad=()),
+        Sample([f32([1.7, -1.7, 0.0])], {"to": 9}, grad=()),
+        Sample([i64([1, 0, -3])], {"to": 1}),
+        Sample([bools([True, False])], {"to": 1}),
+        Sample([i32([1, 0, -3])], {"to": 7}),
+        Sample([i64([1, 0, 300])], {"to": 2}),
+        Sample([(3, 4)], {"to": 11}, grad=()),
+        Sample([bools([True, False])], {"to": 7}),
+    )
     bad = (Bad([(2,)]), Bad([(2,)], {"to": 8}, UnsupportedError), Bad([(2,)], {"to": 99}))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
@@ -722,9 +741,10 @@ class Scale(Pointwise):
     min_inputs = max_inputs = 2
     differentiable = (0,)
     samples = (
-        Sample([(3, 4), f32(2.5)]), Sample([(3, 4), i64(12)], {"scale_down": 1}),
+        Sample([(3, 4), f32(2.5)]),
+        Sample([(3, 4), i64(12)], {"scale_down": 1}),
         Sample([(3, 4), f32([2.0])], {"scale_down": 1}),
-    )  # fmt: skip
+    )
     bad = (Bad([(3, 4), (4,)]), Bad([i64([1]), f32(2.0)], error=UnsupportedError))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:

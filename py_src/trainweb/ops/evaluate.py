@@ -13,17 +13,37 @@ from trainweb.compiler.expr import COMPARISONS, Expr
 INT_BITS = {"int32": 32, "int64": 64, "uint8": 8}
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
-    "neg": operator.neg, "abs": abs, "floor": math.floor, "ceil": math.ceil, "nearest": round,
-    "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "tanh": math.tanh, "erf": math.erf,
-    "sin": math.sin, "cos": math.cos, "log1p": math.log1p, "expm1": math.expm1,
-    "sigmoid": lambda x: 1 / (1 + math.exp(-x)), "not": operator.not_,
-}  # fmt: skip
+    "neg": operator.neg,
+    "abs": abs,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "nearest": round,
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "log": math.log,
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "sin": math.sin,
+    "cos": math.cos,
+    "log1p": math.log1p,
+    "expm1": math.expm1,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "not": operator.not_,
+}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "pow": operator.pow,
-    "min": min, "max": max, "pmin": min, "pmax": max,
-    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "pow": operator.pow,
+    "min": min,
+    "max": max,
+    "pmin": min,
+    "pmax": max,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
     **{how: getattr(operator, how) for how in COMPARISONS},
-}  # fmt: skip
+}
 
 
 def evaluate(root: Expr, inputs: Sequence[Any]) -> Any:

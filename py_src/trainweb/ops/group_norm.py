@@ -45,9 +45,12 @@ class _GroupNorm(Op):
     def arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments."""
         return {
-            "batch": shape[0], "channels": shape[1], "size": prod(shape[2:]), "groups": max(self.groups_of(shape), 1),
+            "batch": shape[0],
+            "channels": shape[1],
+            "size": prod(shape[2:]),
+            "groups": max(self.groups_of(shape), 1),
             "epsilon": self.epsilon,
-        }  # fmt: skip
+        }
 
     def per_channel(self, b: Builder, v: Buf, channels: int) -> Buf:
         """One number per channel: those that are given, or each of them for a group."""
@@ -86,9 +89,13 @@ class _Forward(_GroupNorm):
     ) -> list[str | None]:
         given = [douts[0] or "", ins[0], ins[1]]
         names = g.op(
-            "GroupNormalizationGrad", given, domain="ai.trainweb", n_outputs=3, epsilon=float(self.epsilon),
+            "GroupNormalizationGrad",
+            given,
+            domain="ai.trainweb",
+            n_outputs=3,
+            epsilon=float(self.epsilon),
             num_groups=self.num_groups,
-        )  # fmt: skip
+        )
         return [n if g.wants(name) else None for n, name in zip(names, ins, strict=True)]
 
     def reference(self, x: Any, scale: Any, bias: Any) -> Any:
@@ -167,9 +174,15 @@ class GroupNormalizationGrad(_GroupNorm):
         dx, *sums = outs
         results = [o if o is None or o.size == channels else b.temp("float32", (channels,)) for o in sums]
         b.emit(
-            "group_norm_grad_f32", dy=dy, x=x, scale=self.per_channel(b, scale, channels), dx=dx, dscale=results[0],
-            dbias=results[1], **self.arguments(x.shape),
-        )  # fmt: skip
+            "group_norm_grad_f32",
+            dy=dy,
+            x=x,
+            scale=self.per_channel(b, scale, channels),
+            dx=dx,
+            dscale=results[0],
+            dbias=results[1],
+            **self.arguments(x.shape),
+        )
         for out, result in zip(sums, results, strict=True):
             if out is not None and result is not None and out is not result:
                 sum_to(b, out.view((out.size, 1)), result.view((out.size, channels // out.size)))

@@ -53,15 +53,22 @@ class Gather(Op):
     min_inputs = max_inputs = 2
     differentiable = (0,)
     samples = (
-        Sample([(5, 3), i64([0, 4, -1, 0])]), Sample([(2, 5, 3), i64([[0, 4], [1, 1]])], {"axis": 1}),
-        Sample([(5, 3), i64(2)]), Sample([(5, 3), i32([1, 2])], {"axis": -1}),
-        Sample([i64([7, 8, 9]), i64([2, 0])]), Sample([bools([True, False]), i64([1, 1, 0])]),
+        Sample([(5, 3), i64([0, 4, -1, 0])]),
+        Sample([(2, 5, 3), i64([[0, 4], [1, 1]])], {"axis": 1}),
+        Sample([(5, 3), i64(2)]),
+        Sample([(5, 3), i32([1, 2])], {"axis": -1}),
+        Sample([i64([7, 8, 9]), i64([2, 0])]),
+        Sample([bools([True, False]), i64([1, 1, 0])]),
         Sample([(5, 3), i64([])]),
-    )  # fmt: skip
+    )
     bad = (
-        Bad([(5, 3), i64([5])]), Bad([(5, 3), i64([-6])]), Bad([(5, 3), i64([0])], {"axis": 2}), Bad([(), i64([0])]),
-        Bad([(5, 3), f32([1.0])]), Bad([(5, 3), i64([-(2**63)])]),
-    )  # fmt: skip
+        Bad([(5, 3), i64([5])]),
+        Bad([(5, 3), i64([-6])]),
+        Bad([(5, 3), i64([0])], {"axis": 2}),
+        Bad([(), i64([0])]),
+        Bad([(5, 3), f32([1.0])]),
+        Bad([(5, 3), i64([-(2**63)])]),
+    )
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         axis = self.axis_of(self.axis, data.rank)
@@ -74,8 +81,10 @@ class Gather(Op):
         value = data.value or ()
         return tuple(
             value[(o * dim + index % dim) * inner + i]
-            for o in range(prod(data.shape[:axis])) for index in indices.value or () for i in range(inner)
-        )  # fmt: skip
+            for o in range(prod(data.shape[:axis]))
+            for index in indices.value or ()
+            for i in range(inner)
+        )
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         data, indices = ins
@@ -103,13 +112,15 @@ class GatherGrad(Op):
     samples = (
         Sample([i64([5, 3]), i64([0, 4, -1, 0]), (4, 3)]),
         Sample([i64([2, 5, 3]), i64([[0, 4], [1, 1]]), (2, 2, 2, 3)], {"axis": 1}),
-        Sample([i64([5, 3]), i64(2), (3,)]), Sample([i64([5, 3]), i32([1, 2]), (5, 2)], {"axis": -1}),
-    )  # fmt: skip
+        Sample([i64([5, 3]), i64(2), (3,)]),
+        Sample([i64([5, 3]), i32([1, 2]), (5, 2)], {"axis": -1}),
+    )
     bad = (
-        Bad([i64([5, 3]), i64([5]), (1, 3)]), Bad([i64([5, 3]), i64([0]), (2, 3)]),
+        Bad([i64([5, 3]), i64([5]), (1, 3)]),
+        Bad([i64([5, 3]), i64([0]), (2, 3)]),
         Bad([i64([-5, 3]), i64([0]), (1, 3)]),
         Bad([i64([5]), i64([0]), i64([1])], error=UnsupportedError),
-    )  # fmt: skip
+    )
 
     def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
         self.need_float32(dy)
@@ -129,9 +140,16 @@ class GatherGrad(Op):
         axis = self.axis % len(shape)
         b.check_index(indices, shape[axis])
         b.emit(
-            "gather_grad_f32", dy=dy, indices=indices, dx=outs[0], outer=prod(shape[:axis]), dim=shape[axis],
-            n=indices.size, inner=prod(shape[axis + 1 :]), index_size=ITEM_SIZE[indices.dtype],
-        )  # fmt: skip
+            "gather_grad_f32",
+            dy=dy,
+            indices=indices,
+            dx=outs[0],
+            outer=prod(shape[:axis]),
+            dim=shape[axis],
+            n=indices.size,
+            inner=prod(shape[axis + 1 :]),
+            index_size=ITEM_SIZE[indices.dtype],
+        )
 
     def reference(self, shape: Any, indices: Any, dy: Any) -> Any:
         dx = np.zeros([int(d) for d in shape])
@@ -170,8 +188,9 @@ class ScatterOp(Op):
     def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         expected = self.updates_shape(data, indices)
         if updates.shape != expected or updates.dtype != data.dtype:
-            raise self.error(f"updates are {updates.dtype}{list(updates.shape)}; "
-                             f"{data.dtype}{list(expected)} is needed.")  # fmt: skip
+            raise self.error(
+                f"updates are {updates.dtype}{list(updates.shape)}; {data.dtype}{list(expected)} is needed."
+            )
         check_reduction(self, self.reduction, data.dtype)
         return TensorType(data.dtype, data.shape)
 
@@ -226,18 +245,25 @@ class ElementsOp(Op):
         axis_stride, strides[axis] = strides[axis], 0
         b.check_index(indices, data.shape[axis])
         return {
-            "indices": indices, "dims": padded(indices.shape, 1, b), "strides": padded(strides, 0, b),
-            "axis_dim": data.shape[axis], "axis_stride": axis_stride, "size": ITEM_SIZE[data.dtype],
+            "indices": indices,
+            "dims": padded(indices.shape, 1, b),
+            "strides": padded(strides, 0, b),
+            "axis_dim": data.shape[axis],
+            "axis_stride": axis_stride,
+            "size": ITEM_SIZE[data.dtype],
             "index_size": ITEM_SIZE[indices.dtype],
-        }  # fmt: skip
+        }
 
     def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
         """Put `updates` into `out`."""
         if indices.size:
             b.emit(
-                "scatter_elements", updates=updates, y=out, reduction=REDUCTIONS.index(reduction),
+                "scatter_elements",
+                updates=updates,
+                y=out,
+                reduction=REDUCTIONS.index(reduction),
                 **self.arguments(b, out, indices),
-            )  # fmt: skip
+            )
 
 
 @register
@@ -249,14 +275,18 @@ class GatherElements(ElementsOp):
     min_inputs = max_inputs = 2
     differentiable = (0,)
     samples = (
-        Sample([(3, 4), i64([[0, 3], [1, 1], [-1, 0]])], {"axis": 1}), Sample([(3, 4), i64([[2, 0, -1, 1]])]),
+        Sample([(3, 4), i64([[0, 3], [1, 1], [-1, 0]])], {"axis": 1}),
+        Sample([(3, 4), i64([[2, 0, -1, 1]])]),
         Sample([(2, 3, 2), i32([[[0, 2], [1, 1]], [[0, 0], [2, 1]]])], {"axis": 1}),
         Sample([i64([[7, 8], [9, 10]]), i64([[1, 0]])]),
-    )  # fmt: skip
+    )
     bad = (
-        Bad([(3, 4), i64([[0, 4]])], {"axis": 1}), Bad([(3, 4), i64([0])]), Bad([(3, 4), i64([[0] * 5])]),
-        Bad([(3, 4), i64([[0]])], {"axis": 2}), Bad([(3, 4), f32([[0.0]])]),
-    )  # fmt: skip
+        Bad([(3, 4), i64([[0, 4]])], {"axis": 1}),
+        Bad([(3, 4), i64([0])]),
+        Bad([(3, 4), i64([[0] * 5])]),
+        Bad([(3, 4), i64([[0]])], {"axis": 2}),
+        Bad([(3, 4), f32([[0.0]])]),
+    )
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         self.check_elements(data, indices)
@@ -295,7 +325,7 @@ class GatherElementsGrad(ElementsOp):
     samples = (
         Sample([(3, 2), i64([3, 4]), i64([[0, 3], [1, 1], [-1, 0]])], {"axis": 1}),
         Sample([(1, 4), i64([3, 4]), i64([[2, 0, -1, 1]])]),
-    )  # fmt: skip
+    )
     bad = (
         Bad([(3, 2), i64([3, 4]), i64([[0, 4], [0, 0], [0, 0]])], {"axis": 1}),
         Bad([(2, 2), i64([3, 4]), i64([[0, 1]])]),
@@ -328,19 +358,23 @@ class ScatterElements(ElementsOp, ScatterOp):
     attrs = {"axis": Int(0), "reduction": Str("none")}
     picks = "GatherElements"
     samples: ClassVar[Sequence[Sample]] = (
-        Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}), Sample([(3, 4), i64([[2, 0, -1, 1]]), (1, 4)]),
+        Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}),
+        Sample([(3, 4), i64([[2, 0, -1, 1]]), (1, 4)]),
         Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "add"}, opset=18),
         Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "mul"}, opset=18, grad=()),
         Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "max"}, opset=18, grad=()),
         Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "min"}, opset=18, grad=()),
-        Sample([i64([1, 2, 3]), i64([2]), i64([9])]), Sample([bools([True, True]), i32([1]), bools([False])]),
-    )  # fmt: skip
+        Sample([i64([1, 2, 3]), i64([2]), i64([9])]),
+        Sample([bools([True, True]), i32([1]), bools([False])]),
+    )
     bad: ClassVar[Sequence[Bad]] = (
-        Bad([(3, 4), i64([[4]]), (1, 1)], {"axis": 1}), Bad([(3, 4), i64([[0, 1]]), (1, 1)]),
-        Bad([(3, 4), i64([[0]]), (1, 1)], {"reduction": "mean"}), Bad([(3, 4), i64([[0]]), i64([[1]])]),
+        Bad([(3, 4), i64([[4]]), (1, 1)], {"axis": 1}),
+        Bad([(3, 4), i64([[0, 1]]), (1, 1)]),
+        Bad([(3, 4), i64([[0]]), (1, 1)], {"reduction": "mean"}),
+        Bad([(3, 4), i64([[0]]), i64([[1]])]),
         Bad([i64([1]), i64([0]), i64([1])], {"reduction": "add"}, UnsupportedError, opset=18),
         Bad([(3, 4), i64([0]), (1,)]),
-    )  # fmt: skip
+    )
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
         self.check_elements(data, indices)
@@ -414,17 +448,24 @@ class TuplesOp(Op):
         if len(dims) == 1:
             b.check_index(indices, dims.pop())
         return {
-            "indices": indices, "batch": prod(data.shape[:batch]), "n": prod(indices.shape[batch:-1]), "k": k,
+            "indices": indices,
+            "batch": prod(data.shape[:batch]),
+            "n": prod(indices.shape[batch:-1]),
+            "k": k,
             "dims": list(data.shape[batch : batch + k]) + [1] * (8 - k),
-            "slice": prod(data.shape[batch + k :]) * ITEM_SIZE[data.dtype], "index_size": ITEM_SIZE[indices.dtype],
-        }  # fmt: skip
+            "slice": prod(data.shape[batch + k :]) * ITEM_SIZE[data.dtype],
+            "index_size": ITEM_SIZE[indices.dtype],
+        }
 
     def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
         """Put `updates` into `out`."""
         b.emit(
-            "scatter_nd", updates=updates, y=out, reduction=REDUCTIONS.index(reduction),
+            "scatter_nd",
+            updates=updates,
+            y=out,
+            reduction=REDUCTIONS.index(reduction),
             **self.arguments(b, out, indices),
-        )  # fmt: skip
+        )
 
 
 def numpy_tuples(indices: Any, batch: int) -> tuple[Any, ...]:
@@ -445,15 +486,20 @@ class GatherND(TuplesOp):
     min_inputs = max_inputs = 2
     differentiable = (0,)
     samples = (
-        Sample([(3, 4), i64([[0, 1], [2, -1]])]), Sample([(3, 4), i64([[0], [2], [0]])]),
-        Sample([(2, 3, 4), i64([[1, 0], [2, 3]])], {"batch_dims": 1}), Sample([(2, 3, 4), i64([[[1]], [[0]]])]),
+        Sample([(3, 4), i64([[0, 1], [2, -1]])]),
+        Sample([(3, 4), i64([[0], [2], [0]])]),
+        Sample([(2, 3, 4), i64([[1, 0], [2, 3]])], {"batch_dims": 1}),
+        Sample([(2, 3, 4), i64([[[1]], [[0]]])]),
         Sample([i64([5, 6, 7]), i64([[2], [0]])]),
-    )  # fmt: skip
+    )
     bad = (
-        Bad([(3, 4), i64([[0, 4]])]), Bad([(3, 4), i64([[0, 1, 0]])]), Bad([(3, 4), i64(0)]),
-        Bad([(2, 3), i64([[0]])], {"batch_dims": 1}), Bad([(3, 4), i64([[0]])], {"batch_dims": 2}),
+        Bad([(3, 4), i64([[0, 4]])]),
+        Bad([(3, 4), i64([[0, 1, 0]])]),
+        Bad([(3, 4), i64(0)]),
+        Bad([(2, 3), i64([[0]])], {"batch_dims": 1}),
+        Bad([(3, 4), i64([[0]])], {"batch_dims": 2}),
         Bad([(3,), f32([[0.0]])]),
-    )  # fmt: skip
+    )
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         return checked(self, data.dtype, self.check_tuples(data, indices))
@@ -481,9 +527,10 @@ class GatherNDGrad(TuplesOp):
     min_inputs = max_inputs = 3
     static_inputs = (0,)
     samples = (
-        Sample([i64([3, 4]), i64([[0, 1], [2, -1]]), (2,)]), Sample([i64([3, 4]), i64([[0], [2], [0]]), (3, 4)]),
+        Sample([i64([3, 4]), i64([[0, 1], [2, -1]]), (2,)]),
+        Sample([i64([3, 4]), i64([[0], [2], [0]]), (3, 4)]),
         Sample([i64([2, 3, 4]), i64([[1, 0], [2, 3]]), (2,)], {"batch_dims": 1}),
-    )  # fmt: skip
+    )
     bad = (Bad([i64([3, 4]), i64([[0, 4]]), (1,)]), Bad([i64([3, 4]), i64([[0, 1]]), (2,)]))
 
     def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
@@ -514,17 +561,19 @@ class ScatterND(TuplesOp, ScatterOp):
     attrs = {"reduction": Str("none")}
     picks = "GatherND"
     samples = (
-        Sample([(3, 4), i64([[0], [2]]), (2, 4)]), Sample([(3, 4), i64([[0, 1], [2, -1]]), (2,)]),
+        Sample([(3, 4), i64([[0], [2]]), (2, 4)]),
+        Sample([(3, 4), i64([[0, 1], [2, -1]]), (2,)]),
         Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "add"}, opset=18),
         Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "mul"}, opset=18, grad=()),
         Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "max"}, opset=18, grad=()),
         Sample([i64([1, 2, 3]), i64([[2]]), i64([9])]),
-    )  # fmt: skip
+    )
     bad = (
-        Bad([(3, 4), i64([[3]]), (1, 4)]), Bad([(3, 4), i64([[0]]), (1, 3)]),
+        Bad([(3, 4), i64([[3]]), (1, 4)]),
+        Bad([(3, 4), i64([[0]]), (1, 3)]),
         Bad([(3, 4), i64([[0]]), i64([[1] * 4])]),
         Bad([(3, 4), i64([[0]]), (1, 4)], {"reduction": "mean"}),
-    )  # fmt: skip
+    )
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
         return self.check_tuples(data, indices)
@@ -546,9 +595,13 @@ class OneHot(Op):
         Sample([i64([[0, 1], [2, 2]]), i64([3]), (2,)], {"axis": 1}),
         Sample([f32([0.0, 2.0]), f32(3.0), i64([5, 9])]),
         Sample([i32([1, 0]), i64(2), bools([False, True])], {"axis": 0}),
-    )  # fmt: skip
-    bad = (Bad([i64([0]), i64(-1), (2,)]), Bad([i64([0]), i64(3), (3,)]), Bad([i64([0]), i64(3), (2,)], {"axis": 2}),
-           Bad([i64([0]), i64([3, 4]), (2,)]))  # fmt: skip
+    )
+    bad = (
+        Bad([i64([0]), i64(-1), (2,)]),
+        Bad([i64([0]), i64(3), (3,)]),
+        Bad([i64([0]), i64(3), (2,)], {"axis": 2}),
+        Bad([i64([0]), i64([3, 4]), (2,)]),
+    )
 
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
         if values.shape != (2,):
@@ -572,9 +625,16 @@ class OneHot(Op):
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.emit(
-            "one_hot", indices=indices, values=values, y=outs[0], outer=prod(shape[:axis]), depth=shape[axis],
-            inner=prod(shape[axis + 1 :]), size=ITEM_SIZE[values.dtype], index_size=ITEM_SIZE[indices.dtype],
-        )  # fmt: skip
+            "one_hot",
+            indices=indices,
+            values=values,
+            y=outs[0],
+            outer=prod(shape[:axis]),
+            depth=shape[axis],
+            inner=prod(shape[axis + 1 :]),
+            size=ITEM_SIZE[values.dtype],
+            index_size=ITEM_SIZE[indices.dtype],
+        )
 
     def reference(self, indices: Any, depth: Any, values: Any) -> Any:
         depth = int(depth.item())

@@ -20,7 +20,7 @@ from trainweb.ops.op import (
     Sample,
     TensorType,
     register,
-)  # fmt: skip
+)
 from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
@@ -37,15 +37,22 @@ class Concat(Op):
     max_inputs = MANY
     differentiable = range(MANY)
     samples: ClassVar[Sequence[Sample]] = (
-        Sample([(2, 3), (2, 1), (2, 2)], {"axis": 1}), Sample([(2, 3), (1, 3)], {"axis": 0}),
-        Sample([(2, 3), (2, 3)], {"axis": -2}), Sample([(2, 3, 4), (2, 2, 4)], {"axis": 1}),
-        Sample([i64([1]), i64([2, 3])], {"axis": 0}), Sample([(2, 3)], {"axis": 1}),
+        Sample([(2, 3), (2, 1), (2, 2)], {"axis": 1}),
+        Sample([(2, 3), (1, 3)], {"axis": 0}),
+        Sample([(2, 3), (2, 3)], {"axis": -2}),
+        Sample([(2, 3, 4), (2, 2, 4)], {"axis": 1}),
+        Sample([i64([1]), i64([2, 3])], {"axis": 0}),
+        Sample([(2, 3)], {"axis": 1}),
         Sample([bools([[True]]), bools([[False, True]])], {"axis": 1}),
-    )  # fmt: skip
+    )
     bad = (
-        Bad([(2, 3), (3, 3)], {"axis": 1}), Bad([(2, 3), (2,)], {"axis": 0}), Bad([(2, 3)], {"axis": 2}),
-        Bad([(2, 3), (2, 3)]), Bad([(3,), i64([1])], {"axis": 0}), Bad([()], {"axis": 0}),
-    )  # fmt: skip
+        Bad([(2, 3), (3, 3)], {"axis": 1}),
+        Bad([(2, 3), (2,)], {"axis": 0}),
+        Bad([(2, 3)], {"axis": 2}),
+        Bad([(2, 3), (2, 3)]),
+        Bad([(3,), i64([1])], {"axis": 0}),
+        Bad([()], {"axis": 0}),
+    )
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         types = [t for t in inputs if t is not None]
@@ -56,8 +63,9 @@ class Concat(Op):
                 a == b for k, (a, b) in enumerate(zip(t.shape, first.shape, strict=True)) if k != axis
             )
             if not fits or t.dtype != first.dtype:
-                raise self.error(f"{t.dtype}{list(t.shape)} and {first.dtype}{list(first.shape)} "
-                                 f"cannot be joined along axis {axis}.")  # fmt: skip
+                raise self.error(
+                    f"{t.dtype}{list(t.shape)} and {first.dtype}{list(first.shape)} cannot be joined along axis {axis}."
+                )
         dims = list(first.shape)
         dims[axis] = sum(t.shape[axis] for t in types)
         return checked(self, first.dtype, dims)
@@ -68,9 +76,11 @@ class Concat(Op):
         rows = prod(types[0].shape[:axis])
         widths = [prod(t.shape[axis:]) for t in types]
         return tuple(
-            v for r in range(rows) for t, w in zip(types, widths, strict=True)
+            v
+            for r in range(rows)
+            for t, w in zip(types, widths, strict=True)
             for v in (t.value or ())[r * w : (r + 1) * w]
-        )  # fmt: skip
+        )
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         out, start = outs[0], 0
@@ -175,16 +185,19 @@ class Split(Splitting):
     versions = (2, 11, 13, 18)
     attrs = {"axis": Int(0), "split": Ints(), "num_outputs": Int()}
     samples = (
-        Sample([(2, 6), i64([2, 3, 1])], {"axis": 1}, outputs=3), Sample([(6, 2)], {"axis": 0}, outputs=3, opset=17),
+        Sample([(2, 6), i64([2, 3, 1])], {"axis": 1}, outputs=3),
+        Sample([(6, 2)], {"axis": 0}, outputs=3, opset=17),
         Sample([(2, 7)], {"axis": -1, "num_outputs": 3}, outputs=3, opset=18),
         Sample([(2, 6)], {"axis": 1, "split": [2, 4]}, outputs=2, opset=11),
         Sample([i64([1, 2, 3]), i64([1, 2])], outputs=2),
-    )  # fmt: skip
+    )
     bad = (
-        Bad([(2, 6), i64([2, 3])], {"axis": 1}), Bad([(2, 6), i64([7, -1])], {"axis": 1}),
-        Bad([(2, 6), i64([6])], {"axis": 2}), Bad([(2, 6), i64([3, 3])], {"axis": 1}),
+        Bad([(2, 6), i64([2, 3])], {"axis": 1}),
+        Bad([(2, 6), i64([7, -1])], {"axis": 1}),
+        Bad([(2, 6), i64([6])], {"axis": 2}),
+        Bad([(2, 6), i64([3, 3])], {"axis": 1}),
         Bad([(2, 6)], {"axis": 1, "num_outputs": 2}, opset=18),
-    )  # fmt: skip
+    )
 
     def lengths(self, x: TensorType, split: TensorType | None) -> list[int]:
         if split is not None:
@@ -214,8 +227,9 @@ class SplitTraining(Splitting):
     attrs = {"axis": Int(0)}
     min_inputs = 2
     samples = (
-        Sample([(2, 6), i64([2, 3, 1])], {"axis": 1}, outputs=3), Sample([(6, 2), i64([4, 2])], outputs=2),
-    )  # fmt: skip
+        Sample([(2, 6), i64([2, 3, 1])], {"axis": 1}, outputs=3),
+        Sample([(6, 2), i64([4, 2])], outputs=2),
+    )
     bad = (Bad([(2, 6), i64([2, 3])], {"axis": 1}), Bad([(2, 6), i64([2, 4])], {"axis": 1}))
 
     def reference(self, x: Any, split: Any) -> Any:

@@ -16,7 +16,7 @@ from trainweb.ops.op import (
     Sample,
     TensorType,
     register,
-)  # fmt: skip
+)
 from trainweb.ops.pointwise import Names, Pointwise, reduced
 from trainweb.ops.symbolic import Var
 
@@ -31,9 +31,11 @@ class Comparison(Binary):
     """A bool from two tensors."""
 
     samples: ClassVar[Sequence[Sample]] = (
-        Sample([f32([1, 2, 3]), f32([3, 2, 1])]), Sample([(2, 3, 4), (3, 1)]),
-        Sample([i64([1, 2, 3]), i64(2)]), Sample([i32([1, 2, 3]), i32([2])]),
-    )  # fmt: skip
+        Sample([f32([1, 2, 3]), f32([3, 2, 1])]),
+        Sample([(2, 3, 4), (3, 1)]),
+        Sample([i64([1, 2, 3]), i64(2)]),
+        Sample([i32([1, 2, 3]), i32([2])]),
+    )
 
     def result(self, *dtypes: str) -> str:
         return "bool"
@@ -218,17 +220,22 @@ class Where(Pointwise):
     differentiable = (1, 2)
     samples = (
         Sample([bools([[True, False, True]]), (2, 3), (2, 3)]),
-        Sample([bools([[True], [False]]), (2, 3), (1,)]), Sample([bools([True, False, True]), (), (2, 3)]),
+        Sample([bools([[True], [False]]), (2, 3), (1,)]),
+        Sample([bools([True, False, True]), (), (2, 3)]),
         Sample([bools([True, False]), i64([1, 2]), i64([3, 4])]),
-    )  # fmt: skip
-    bad = (Bad([(3,), (3,), (3,)]), Bad([bools([True, False]), (3,), (3,)]),
-           Bad([bools([True, False, True]), (3,), i64([1, 2, 3])]))  # fmt: skip
+    )
+    bad = (
+        Bad([(3,), (3,), (3,)]),
+        Bad([bools([True, False]), (3,), (3,)]),
+        Bad([bools([True, False, True]), (3,), i64([1, 2, 3])]),
+    )
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         condition, x, y = (t for t in inputs if t is not None)
         if condition.dtype != "bool" or x.dtype != y.dtype:
-            raise self.error(f"inputs are {condition.dtype}, {x.dtype}, {y.dtype}; "
-                             "a bool and two of one dtype are needed.")  # fmt: skip
+            raise self.error(
+                f"inputs are {condition.dtype}, {x.dtype}, {y.dtype}; a bool and two of one dtype are needed."
+            )
         return super().infer(condition, x, y)
 
     def result(self, *dtypes: str) -> str:

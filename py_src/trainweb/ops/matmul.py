@@ -53,15 +53,29 @@ def lower_matmul(
         a_at, b_at, c_at = (sum(i * s for i, s in zip(index, row, strict=False)) for row in strides)
         b.emit(
             "gemm_f32",
-            a=left.view((left.size - a_at,), a_at), b=right.view((right.size - b_at,), b_at),
+            a=left.view((left.size - a_at,), a_at),
+            b=right.view((right.size - b_at,), b_at),
             c=out.view((out.size - c_at,), c_at),
-            m=m, n=n, k=k,
-            a_row=1 if trans_a else k, a_col=m if trans_a else 1,
-            b_row=1 if trans_b else n, b_col=k if trans_b else 1,
-            c_row=n, bias_row=0, bias_col=0,
-            batch=list(dims), a_batch=list(inner[0]), b_batch=list(inner[1]), c_batch=list(inner[2]),
-            bias_batch=[0, 0], alpha=float(alpha), beta=0.0, accumulate=0, activation=0,
-        )  # fmt: skip
+            m=m,
+            n=n,
+            k=k,
+            a_row=1 if trans_a else k,
+            a_col=m if trans_a else 1,
+            b_row=1 if trans_b else n,
+            b_col=k if trans_b else 1,
+            c_row=n,
+            bias_row=0,
+            bias_col=0,
+            batch=list(dims),
+            a_batch=list(inner[0]),
+            b_batch=list(inner[1]),
+            c_batch=list(inner[2]),
+            bias_batch=[0, 0],
+            alpha=float(alpha),
+            beta=0.0,
+            accumulate=0,
+            activation=0,
+        )
 
 
 def _batch_strides(shape: tuple[int, ...], batch: tuple[int, ...], size: int) -> tuple[int, ...]:
@@ -209,13 +223,31 @@ class Gemm(Op):
         bias = bias if self.beta else None
         bias_shape = ((1, 1, *bias.shape))[-2:] if bias else (1, 1)
         b.emit(
-            "gemm_f32", a=left, b=right, bias=bias, c=outs[0], m=m, n=n, k=k,
-            a_row=1 if self.transA else k, a_col=m if self.transA else 1,
-            b_row=1 if self.transB else n, b_col=k if self.transB else 1, c_row=n,
-            bias_row=bias_shape[1] if bias_shape[0] > 1 else 0, bias_col=1 if bias_shape[1] > 1 else 0,
-            batch=[1, 1], a_batch=[0, 0], b_batch=[0, 0], c_batch=[0, 0], bias_batch=[0, 0],
-            alpha=float(self.alpha), beta=float(self.beta), accumulate=0, activation=0,
-        )  # fmt: skip
+            "gemm_f32",
+            a=left,
+            b=right,
+            bias=bias,
+            c=outs[0],
+            m=m,
+            n=n,
+            k=k,
+            a_row=1 if self.transA else k,
+            a_col=m if self.transA else 1,
+            b_row=1 if self.transB else n,
+            b_col=k if self.transB else 1,
+            c_row=n,
+            bias_row=bias_shape[1] if bias_shape[0] > 1 else 0,
+            bias_col=1 if bias_shape[1] > 1 else 0,
+            batch=[1, 1],
+            a_batch=[0, 0],
+            b_batch=[0, 0],
+            c_batch=[0, 0],
+            bias_batch=[0, 0],
+            alpha=float(self.alpha),
+            beta=float(self.beta),
+            accumulate=0,
+            activation=0,
+        )
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -227,10 +259,10 @@ class Gemm(Op):
         ta, tb, alpha = self.transA, self.transB, float(self.alpha)
         result: list[str | None] = [None] * len(ins)
         if g.wants(a):
-            pair, trans = (([b, dy], (tb, 1)) if ta else ([dy, b], (0, 1 - tb)))
+            pair, trans = ([b, dy], (tb, 1)) if ta else ([dy, b], (0, 1 - tb))
             result[0] = _product(g, pair, trans, alpha)
         if g.wants(b):
-            pair, trans = (([dy, a], (1, ta)) if tb else ([a, dy], (1 - ta, 0)))
+            pair, trans = ([dy, a], (1, ta)) if tb else ([a, dy], (1 - ta, 0))
             result[1] = _product(g, pair, trans, alpha)
         if c and g.wants(c):
             dc = g.reduce_to(dy, c, of=outs[0])
@@ -284,9 +316,14 @@ class FusedMatMul(Op):
     def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:
         if outs[0] is not None:
             lower_matmul(
-                b, outs[0], left, right, alpha=self.alpha,
-                trans_a=bool(self.transA and len(left.shape) > 1), trans_b=bool(self.transB and len(right.shape) > 1),
-            )  # fmt: skip
+                b,
+                outs[0],
+                left,
+                right,
+                alpha=self.alpha,
+                trans_a=bool(self.transA and len(left.shape) > 1),
+                trans_b=bool(self.transB and len(right.shape) > 1),
+            )
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]

@@ -70,9 +70,17 @@ class LayerNormalization(_LayerNorm):
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf | None) -> None:
         b.emit(
-            "layer_norm_f32", x=x, scale=scale, bias=bias, y=outs[0] or b.temp("float32", x.shape),
-            mean=outs[1], inv_std=outs[2], epsilon=self.epsilon, rms=0, **self.sizes(x.shape),
-        )  # fmt: skip
+            "layer_norm_f32",
+            x=x,
+            scale=scale,
+            bias=bias,
+            y=outs[0] or b.temp("float32", x.shape),
+            mean=outs[1],
+            inv_std=outs[2],
+            epsilon=self.epsilon,
+            rms=0,
+            **self.sizes(x.shape),
+        )
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -110,8 +118,9 @@ class LayerNormalizationGrad(_LayerNorm):
     min_inputs = max_inputs = 5
     n_outputs = 3
 
-    def infer(self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType,
-              inv: TensorType) -> tuple[TensorType, ...]:  # fmt: skip
+    def infer(
+        self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, inv: TensorType
+    ) -> tuple[TensorType, ...]:
         self.check_parameters(x, scale)
         if dy.shape != x.shape or mean.size != self.sizes(x.shape)["rows"] or inv.size != mean.size:
             raise self.error("shapes of dY, X, mean and inv_std do not fit.")
@@ -119,9 +128,18 @@ class LayerNormalizationGrad(_LayerNorm):
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:
         b.emit(
-            "layer_norm_grad_f32", dy=dy, x=x, scale=scale, mean=mean, inv_std=inv, dx=outs[0], dscale=outs[1],
-            dbias=outs[2], rms=0, **self.sizes(x.shape),
-        )  # fmt: skip
+            "layer_norm_grad_f32",
+            dy=dy,
+            x=x,
+            scale=scale,
+            mean=mean,
+            inv_std=inv,
+            dx=outs[0],
+            dscale=outs[1],
+            dbias=outs[2],
+            rms=0,
+            **self.sizes(x.shape),
+        )
 
     def reference(self, dy: Any, x: Any, scale: Any, mean: Any, inv: Any) -> tuple[Any, Any, Any]:
         d, v = self.rows_of(dy), self.rows_of(x)
@@ -148,9 +166,15 @@ class SimplifiedLayerNormalization(_LayerNorm):
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf) -> None:
         b.emit(
-            "layer_norm_f32", x=x, scale=scale, y=outs[0] or b.temp("float32", x.shape), inv_std=outs[1],
-            epsilon=self.epsilon, rms=1, **self.sizes(x.shape),
-        )  # fmt: skip
+            "layer_norm_f32",
+            x=x,
+            scale=scale,
+            y=outs[0] or b.temp("float32", x.shape),
+            inv_std=outs[1],
+            epsilon=self.epsilon,
+            rms=1,
+            **self.sizes(x.shape),
+        )
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -186,9 +210,16 @@ class SimplifiedLayerNormalizationGrad(_LayerNorm):
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, inv: Buf) -> None:
         b.emit(
-            "layer_norm_grad_f32", dy=dy, x=x, scale=scale, inv_std=inv, dx=outs[0], dscale=outs[1], rms=1,
+            "layer_norm_grad_f32",
+            dy=dy,
+            x=x,
+            scale=scale,
+            inv_std=inv,
+            dx=outs[0],
+            dscale=outs[1],
+            rms=1,
             **self.sizes(x.shape),
-        )  # fmt: skip
+        )
 
     def reference(self, dy: Any, x: Any, scale: Any, inv: Any) -> tuple[Any, Any]:
         d, v = self.rows_of(dy), self.rows_of(x)
@@ -240,9 +271,16 @@ class _BatchNorm(Op):
     def emit_training(self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Buf | None) -> None:
         """Normalise by batch statistics."""
         b.emit(
-            "batch_norm_train_f32", x=x, scale=scale, bias=bias, y=y or b.temp("float32", x.shape),
-            epsilon=self.epsilon, momentum=self.momentum, **outs, **self.sizes(x.shape),
-        )  # fmt: skip
+            "batch_norm_train_f32",
+            x=x,
+            scale=scale,
+            bias=bias,
+            y=y or b.temp("float32", x.shape),
+            epsilon=self.epsilon,
+            momentum=self.momentum,
+            **outs,
+            **self.sizes(x.shape),
+        )
 
 
 @register
@@ -256,8 +294,9 @@ class BatchNormalization(_BatchNorm):
     n_outputs = 3
     differentiable = (0, 1, 2)
 
-    def infer(self, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType,
-              var: TensorType) -> tuple[TensorType, ...]:  # fmt: skip
+    def infer(
+        self, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, var: TensorType
+    ) -> tuple[TensorType, ...]:
         self.check_channels(x, scale, bias, mean, var)
         return TensorType("float32", x.shape), TensorType("float32", mean.shape), TensorType("float32", var.shape)
 
@@ -268,8 +307,17 @@ class BatchNormalization(_BatchNorm):
                     b.copy(out, old)
             self.emit_training(b, outs[0], x, scale, bias, running_mean=outs[1], running_var=outs[2])
         elif outs[0] is not None:
-            b.emit("batch_norm_f32", x=x, scale=scale, bias=bias, mean=mean, var=var, y=outs[0],
-                   epsilon=self.epsilon, **self.sizes(x.shape))  # fmt: skip
+            b.emit(
+                "batch_norm_f32",
+                x=x,
+                scale=scale,
+                bias=bias,
+                mean=mean,
+                var=var,
+                y=outs[0],
+                epsilon=self.epsilon,
+                **self.sizes(x.shape),
+            )
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -310,9 +358,15 @@ class BatchNormalization(_BatchNorm):
     samples = (
         Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),
         Sample([(4, 3), (3,), (3,), (3,), (3,)], {"epsilon": 1e-2}, outputs=1, positive=True),
-        Sample([(4, 3, 5), (3,), (3,), (3,), (3,)], {"training_mode": 1, "momentum": 0.8}, opset=15, outputs=3,
-               positive=True, grad=()),
-    )  # fmt: skip
+        Sample(
+            [(4, 3, 5), (3,), (3,), (3,), (3,)],
+            {"training_mode": 1, "momentum": 0.8},
+            opset=15,
+            outputs=3,
+            positive=True,
+            grad=(),
+        ),
+    )
     bad = (Bad([(4, 3, 5, 5), (2,), (3,), (3,), (3,)]),)
 
 
@@ -329,8 +383,9 @@ class BatchNormInternal(_BatchNorm):
     differentiable = (0, 1, 2)
     state_inputs = (3, 4)
 
-    def infer(self, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType,
-              var: TensorType) -> tuple[TensorType, ...]:  # fmt: skip
+    def infer(
+        self, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, var: TensorType
+    ) -> tuple[TensorType, ...]:
         self.check_channels(x, scale, bias, mean, var)
         vector = TensorType("float32", mean.shape)
         return TensorType("float32", x.shape), vector, vector, vector, vector
@@ -351,18 +406,24 @@ class BatchNormInternal(_BatchNorm):
     ) -> list[str | None]:
         mean, inv = g.extra_output(3, "_saved_mean"), g.extra_output(4, "_saved_inv_std")
         names = g.op(
-            "BatchNormalizationGrad", [douts[0] or "", ins[0], ins[1], mean, inv], domain=MS, n_outputs=3,
+            "BatchNormalizationGrad",
+            [douts[0] or "", ins[0], ins[1], mean, inv],
+            domain=MS,
+            n_outputs=3,
             epsilon=float(self.epsilon),
-        )  # fmt: skip
+        )
         return [*(n if g.wants(name) else None for n, name in zip(names, ins[:3], strict=True)), None, None]
 
     def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> tuple[Any, ...]:
         m, v = self.batch_statistics(x)
         keep = self.momentum
         return (
-            self.normalise(x, scale, bias, m, v), keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v,
-            m, 1 / np.sqrt(v + self.epsilon),
-        )  # fmt: skip
+            self.normalise(x, scale, bias, m, v),
+            keep * mean + (1 - keep) * m,
+            keep * var + (1 - keep) * v,
+            m,
+            1 / np.sqrt(v + self.epsilon),
+        )
 
     samples = (Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),)
     bad = (Bad([(4, 3, 5, 5), (2,), (3,), (3,), (3,)]),)
@@ -375,8 +436,9 @@ class BatchNormalizationGrad(_BatchNorm):
     domain = MS
     n_outputs = 3
 
-    def infer(self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType,
-              inv: TensorType) -> tuple[TensorType, ...]:  # fmt: skip
+    def infer(
+        self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, inv: TensorType
+    ) -> tuple[TensorType, ...]:
         self.check_channels(x, scale, mean, inv)
         if dy.shape != x.shape:
             raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
@@ -385,9 +447,18 @@ class BatchNormalizationGrad(_BatchNorm):
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:
         b.emit(
-            "batch_norm_grad_f32", dy=dy, x=x, scale=scale, mean=mean, inv_std=inv, dx=outs[0], dscale=outs[1],
-            dbias=outs[2], frozen=0, **self.sizes(x.shape),
-        )  # fmt: skip
+            "batch_norm_grad_f32",
+            dy=dy,
+            x=x,
+            scale=scale,
+            mean=mean,
+            inv_std=inv,
+            dx=outs[0],
+            dscale=outs[1],
+            dbias=outs[2],
+            frozen=0,
+            **self.sizes(x.shape),
+        )
 
     def reference(self, dy: Any, x: Any, scale: Any, mean: Any, inv: Any) -> tuple[Any, Any, Any]:
         axes = (0, *range(2, x.ndim))

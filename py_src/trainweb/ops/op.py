@@ -191,9 +191,7 @@ class Op:
             return attr.default
         value = self.node.attrs[name]
         if not attr.check(value):
-            raise ModelError(
-                f"Attribute {name!r} of {self.node} is {value!r:.80}, which is not of its type."
-            )
+            raise ModelError(f"Attribute {name!r} of {self.node} is {value!r:.80}, which is not of its type.")
         if isinstance(value, bytes):
             return value.decode()
         return tuple(value) if isinstance(value, list) else value
@@ -211,8 +209,11 @@ class Op:
         """An UnsupportedError that names the operator and the node."""
         return UnsupportedError(
             f"{self.node}: {what} is not supported.",
-            op=self.op_type(), domain=self.domain, opset=self.opset, node=self.node.name,
-        )  # fmt: skip
+            op=self.op_type(),
+            domain=self.domain,
+            opset=self.opset,
+            node=self.node.name,
+        )
 
     def need_float32(self, *types: TensorType | None) -> None:
         """Raise unless all inputs given are float32, which is what the kernels compute in."""
@@ -364,13 +365,19 @@ def bind(node: Node, opsets: dict[str, int]) -> Op:
     if cls is None:
         raise UnsupportedError(
             f"{node}: operator {node.op_type!r} of domain {domain or 'ai.onnx'!r} (opset {opset}) is not supported.",
-            op=node.op_type, domain=domain, opset=opset, node=node.name,
-        )  # fmt: skip
+            op=node.op_type,
+            domain=domain,
+            opset=opset,
+            node=node.name,
+        )
     if opset < cls.versions[0]:
         raise UnsupportedError(
             f"{node}: {node.op_type} of opset {opset} is not supported; it is from {cls.versions[0]} on.",
-            op=node.op_type, domain=domain, opset=opset, node=node.name,
-        )  # fmt: skip
+            op=node.op_type,
+            domain=domain,
+            opset=opset,
+            node=node.name,
+        )
     return cls(node, opset)
 
 

@@ -38,9 +38,13 @@ class AdamWOptimizer(SequenceOp):
     """
 
     attrs = {
-        "alpha": Float(0.9), "beta": Float(0.999), "epsilon": Float(1e-8), "weight_decay": Float(1e-2),
-        "correct_bias": Int(1), "adam_mode": Int(0),
-    }  # fmt: skip
+        "alpha": Float(0.9),
+        "beta": Float(0.999),
+        "epsilon": Float(1e-8),
+        "weight_decay": Float(1e-2),
+        "correct_bias": Int(1),
+        "adam_mode": Int(0),
+    }
     min_inputs, max_inputs, n_outputs = 6, 7, 4
     state_inputs = (2, 4, 5)
 
@@ -51,8 +55,18 @@ class AdamWOptimizer(SequenceOp):
     correct_bias: int
     adam_mode: int
 
-    def lower(self, b: Builder, outs: list[Buf | None], lr: Buf, step: Buf, params: BufSequence,
-              grads: BufSequence, m: BufSequence, v: BufSequence, signal: Buf | None) -> None:  # fmt: skip
+    def lower(
+        self,
+        b: Builder,
+        outs: list[Buf | None],
+        lr: Buf,
+        step: Buf,
+        params: BufSequence,
+        grads: BufSequence,
+        m: BufSequence,
+        v: BufSequence,
+        signal: Buf | None,
+    ) -> None:
         self.need_in_place(outs)
         if signal is not None:
             raise self.unsupported("an update signal")
@@ -62,10 +76,20 @@ class AdamWOptimizer(SequenceOp):
             raise self.error("adam_mode 0 needs correct_bias 1.")
         for w, g, m1, m2 in zip(params.runs, grads.runs, m.runs, v.runs, strict=True):
             b.emit(
-                "adamw_f32", w=w, g=g, m=m1, v=m2, state=b.state, n=w.size, alpha=self.alpha, beta=self.beta,
-                epsilon=self.epsilon, weight_decay=self.weight_decay, correct_bias=self.correct_bias,
+                "adamw_f32",
+                w=w,
+                g=g,
+                m=m1,
+                v=m2,
+                state=b.state,
+                n=w.size,
+                alpha=self.alpha,
+                beta=self.beta,
+                epsilon=self.epsilon,
+                weight_decay=self.weight_decay,
+                correct_bias=self.correct_bias,
                 adam_mode=self.adam_mode,
-            )  # fmt: skip
+            )
         b.emit("optimizer_advance", state=b.state)
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
@@ -96,8 +120,9 @@ class SGDOptimizerV2(SequenceOp):
     min_inputs, max_inputs, n_outputs = 3, 4, 2
     state_inputs = (1,)
 
-    def lower(self, b: Builder, outs: list[Buf | None], lr: Buf, params: BufSequence, grads: BufSequence,
-              signal: Buf | None) -> None:  # fmt: skip
+    def lower(
+        self, b: Builder, outs: list[Buf | None], lr: Buf, params: BufSequence, grads: BufSequence, signal: Buf | None
+    ) -> None:
         self.need_in_place(outs)
         if signal is not None:
             raise self.unsupported("an update signal")

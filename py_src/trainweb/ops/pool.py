@@ -19,9 +19,13 @@ class _Pool(Op):
     """An operator on windows of (N, C, *size)."""
 
     attrs = {
-        "auto_pad": Str("NOTSET"), "ceil_mode": Int(0), "dilations": Ints(), "kernel_shape": Ints(required=True),
-        "pads": Ints(), "strides": Ints(),
-    }  # fmt: skip
+        "auto_pad": Str("NOTSET"),
+        "ceil_mode": Int(0),
+        "dilations": Ints(),
+        "kernel_shape": Ints(required=True),
+        "pads": Ints(),
+        "strides": Ints(),
+    }
     auto_pad: str
     ceil_mode: int
     dilations: tuple[int, ...] | None
@@ -32,9 +36,15 @@ class _Pool(Op):
     def window_of(self, shape: tuple[int, ...]) -> Window:
         """The window over an input of this shape (N, C, ...)."""
         return window(
-            self, shape[2:], self.kernel_shape, strides=self.strides, dilations=self.dilations, pads=self.pads,
-            auto_pad=self.auto_pad, ceil_mode=bool(self.ceil_mode),
-        )  # fmt: skip
+            self,
+            shape[2:],
+            self.kernel_shape,
+            strides=self.strides,
+            dilations=self.dilations,
+            pads=self.pads,
+            auto_pad=self.auto_pad,
+            ceil_mode=bool(self.ceil_mode),
+        )
 
     def pooled(self, x: TensorType) -> tuple[int, ...]:
         """Shape of the output."""
@@ -128,9 +138,14 @@ class MaxPoolGrad(_Pool):
         if outs[0] is not None and outs[0].size:
             shape = outs[0].shape
             b.emit(
-                "max_pool_gradient_f32", dy=dy, indices=indices, dx=outs[0], planes=self.planes(shape),
-                size=prod(shape[2:]), out_size=prod(dy.shape[2:]),
-            )  # fmt: skip
+                "max_pool_gradient_f32",
+                dy=dy,
+                indices=indices,
+                dx=outs[0],
+                planes=self.planes(shape),
+                size=prod(shape[2:]),
+                out_size=prod(dy.shape[2:]),
+            )
 
 
 @register
@@ -150,9 +165,11 @@ class AveragePool(_Pool):
         w = self.window_of(shape)
         pad_end = [0] * (3 - len(w.size)) + list(w.pad_end)
         return {
-            "planes": self.planes(shape), "pad_end": pad_end, "count_include_pad": int(bool(self.count_include_pad)),
+            "planes": self.planes(shape),
+            "pad_end": pad_end,
+            "count_include_pad": int(bool(self.count_include_pad)),
             **w.arguments(),
-        }  # fmt: skip
+        }
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         if outs[0] is not None and x.size:

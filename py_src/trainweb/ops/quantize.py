@@ -31,10 +31,11 @@ class FakeQuant(Op):
         Sample([f32([-1e9, 1e9]), f32(1.0), f32(0.0)], outputs=2),
     )
     bad = (
-        Bad([(3,), (2,), f32(0.0)]), Bad([(3,), f32(0.1), i64(0)]),
+        Bad([(3,), (2,), f32(0.0)]),
+        Bad([(3,), f32(0.1), i64(0)]),
         Bad([i64([1]), f32(1.0), f32(0.0)], error=UnsupportedError),
         Bad([(3,), f32(0.1), f32(0.0)], {"quant_min": 5, "quant_max": 4}),
-    )  # fmt: skip
+    )
 
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType) -> tuple[TensorType, TensorType]:
         self.need_float32(x)

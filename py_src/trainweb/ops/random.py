@@ -50,15 +50,20 @@ class Dropout(RandomOp):
     static_inputs = (1,)
     stochastic = False
     samples = (
-        Sample([(3, 4)], opset=13, outputs=2), Sample([(3, 4)], {"ratio": 0.3}, opset=7),
+        Sample([(3, 4)], opset=13, outputs=2),
+        Sample([(3, 4)], {"ratio": 0.3}, opset=7),
         Sample([(3, 4), f32(0.3), bools(False)], opset=13, outputs=2),
-        Sample([(3, 4), f32(0.0), bools(True)], opset=13, outputs=2), Sample([(3, 4), f32([0.3])], opset=13),
-    )  # fmt: skip
+        Sample([(3, 4), f32(0.0), bools(True)], opset=13, outputs=2),
+        Sample([(3, 4), f32([0.3])], opset=13),
+    )
     bad = (
-        Bad([(3, 4), f32(1.0)]), Bad([(3, 4), f32(-0.1)]), Bad([(3, 4), f32([0.1, 0.2])]),
+        Bad([(3, 4), f32(1.0)]),
+        Bad([(3, 4), f32(-0.1)]),
+        Bad([(3, 4), f32([0.1, 0.2])]),
         Bad([(3, 4), f32(float("nan"))]),
-        Bad([i64([1])], error=UnsupportedError), Bad([(3, 4), f32(0.5), (1,)]),
-    )  # fmt: skip
+        Bad([i64([1])], error=UnsupportedError),
+        Bad([(3, 4), f32(0.5), (1,)]),
+    )
 
     def _ratio(self, ratio: TensorType | Buf | None) -> float:
         value = float(self.ratio if self.opset < 12 else DEFAULT_RATIO)
@@ -91,9 +96,7 @@ class Dropout(RandomOp):
         known = training.value is not None
         y = outs[0] if known and outs[0] is not None else b.temp(x.dtype, x.shape)
         mask = outs[1] if known or outs[1] is None else b.temp("bool", x.shape)
-        b.emit(
-            DROPOUT, x=x, y=y, mask=mask, state=b.state, n=x.size, ratio=share, salt=self.salt(), draw=b.next_draw()
-        )  # fmt: skip
+        b.emit(DROPOUT, x=x, y=y, mask=mask, state=b.state, n=x.size, ratio=share, salt=self.salt(), draw=b.next_draw())
         if not known:
             switch = training.view(())
             b.elementwise(outs[:1], [switch, y, x], lambda e, on, a, c: e.select(on, a, c))
@@ -121,9 +124,10 @@ class DropoutGrad(Op):
     static_inputs = (2,)
     samples = (
         Sample([(2, 3), bools([[True, False, True], [False, True, True]]), f32(0.25)]),
-        Sample([(3,), bools([True, False, True])]), Sample([(3,), bools([True, False, True]), f32(0.2), bools(True)]),
+        Sample([(3,), bools([True, False, True])]),
+        Sample([(3,), bools([True, False, True]), f32(0.2), bools(True)]),
         Sample([(3,), bools([True, True, True]), f32(0.2), bools(False)]),
-    )  # fmt: skip
+    )
     bad = (Bad([(3,), bools([True])]), Bad([(3,), (3,)]), Bad([(3,), bools([True] * 3), f32(1.0)]))
 
     def _ratio(self, ratio: TensorType | Buf | None) -> float:
@@ -192,8 +196,17 @@ class Noise(RandomOp):
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         if outs[0] is not None:
             first, second = self.parameters()
-            b.emit("random_f32", y=outs[0], state=b.state, n=outs[0].size, salt=self.salt(),
-                   draw=b.next_draw(), normal=self.normal, a=first, b=second)  # fmt: skip
+            b.emit(
+                "random_f32",
+                y=outs[0],
+                state=b.state,
+                n=outs[0].size,
+                salt=self.salt(),
+                draw=b.next_draw(),
+                normal=self.normal,
+                a=first,
+                b=second,
+            )
 
 
 _SHAPED: dict[str, Attr] = {"dtype": Int(1), "shape": Ints(required=True), "seed": Float()}
@@ -214,9 +227,12 @@ class RandomNormal(Noise):
         Sample([], {"shape": [200, 50]}),
         Sample([], {"shape": [100, 100], "mean": 3.0, "scale": 0.5, "seed": 2.0}),
     )
-    bad: ClassVar[Sequence[Bad]] = (Bad([]), Bad([], {"shape": [-2]}),
-    Bad([], {"shape": [2], "dtype": 11}, UnsupportedError),
-           Bad([], {"shape": [2**40]}, LimitError))  # fmt: skip
+    bad: ClassVar[Sequence[Bad]] = (
+        Bad([]),
+        Bad([], {"shape": [-2]}),
+        Bad([], {"shape": [2], "dtype": 11}, UnsupportedError),
+        Bad([], {"shape": [2**40]}, LimitError),
+    )
 
     def infer(self) -> TensorType:
         return checked(self, self.check_dtype(self.dtype), self.shape)
@@ -307,7 +323,7 @@ class Bernoulli(RandomOp):
         drawn = b.temp("float32", x.shape)
         b.emit(
             "random_f32", y=drawn, state=b.state, n=x.size, salt=self.salt(), draw=b.next_draw(), normal=0, a=0.0, b=1.0
-        )  # fmt: skip
+        )
         b.elementwise([out], [drawn, x], lambda e, u, p: e.cast(e.compare("lt", u, p), out.dtype))
 
     def reference(self, x: Any) -> Any:

@@ -27,7 +27,7 @@ from trainweb.ops.op import (
     contiguous_strides,
     find,
     register,
-)  # fmt: skip
+)
 from trainweb.ops.pointwise import Names
 from trainweb.ops.symbolic import Var, names
 
@@ -82,16 +82,22 @@ class Reduction(Op):
     dtypes: tuple[str, ...] = ("float32",)
     kernel: int
     samples: ClassVar[Sequence[Sample]] = (
-        Sample([(2, 3, 4)], {"axes": [1]}, opset=11), Sample([(2, 3, 4)], {"axes": [-1], "keepdims": 0}, opset=11),
-        Sample([(2, 3, 4), i64([0, 2])], {"keepdims": 0}, opset=18), Sample([(2, 3, 4)], {"keepdims": 0}, opset=18),
-        Sample([(2, 3), i64([])], {"noop_with_empty_axes": 1}, opset=18), Sample([(5, 70), i64([0])], opset=18),
-        Sample([(2, 300), i64([1])], opset=18), Sample([(2, 3, 4, 5), i64([0, 2])], opset=18),
-    )  # fmt: skip
+        Sample([(2, 3, 4)], {"axes": [1]}, opset=11),
+        Sample([(2, 3, 4)], {"axes": [-1], "keepdims": 0}, opset=11),
+        Sample([(2, 3, 4), i64([0, 2])], {"keepdims": 0}, opset=18),
+        Sample([(2, 3, 4)], {"keepdims": 0}, opset=18),
+        Sample([(2, 3), i64([])], {"noop_with_empty_axes": 1}, opset=18),
+        Sample([(5, 70), i64([0])], opset=18),
+        Sample([(2, 300), i64([1])], opset=18),
+        Sample([(2, 3, 4, 5), i64([0, 2])], opset=18),
+    )
     bad: ClassVar[Sequence[Bad]] = (
-        Bad([(2, 3), i64([2])], opset=18), Bad([(2, 3), i64([0, -2])], opset=18),
+        Bad([(2, 3), i64([2])], opset=18),
+        Bad([(2, 3), i64([0, -2])], opset=18),
         Bad([(2, 3)], {"axes": [-3]}, opset=11),
-        Bad([(2, 3), f32([0.0])], opset=18), Bad([(2, 3), i64([-(2**63)])], opset=18),
-    )  # fmt: skip
+        Bad([(2, 3), f32([0.0])], opset=18),
+        Bad([(2, 3), i64([-(2**63)])], opset=18),
+    )
 
     def _axes(self, axes: TensorType | None, rank: int) -> list[int]:
         given = self.axes if axes is None else integers(self, axes, "axes")
@@ -170,8 +176,11 @@ def spread_like(g: GradientBuilder, v: Var, x: Var) -> Var:
 
 
 _FOLDS: dict[int, Any] = {
-    SUM: lambda a, b: a + b, PROD: lambda a, b: a * b, MAX: max, MIN: min,
-}  # fmt: skip
+    SUM: lambda a, b: a + b,
+    PROD: lambda a, b: a * b,
+    MAX: max,
+    MIN: min,
+}
 
 
 class NumberReduction(Reduction):
@@ -220,9 +229,11 @@ class ReduceSumTraining(ReduceSum):
     axes = None
     min_inputs = 2
     samples = (
-        Sample([(2, 3, 4), i64([0, 2])], {"keepdims": 0}), Sample([(2, 3, 4), i64([1])]),
-        Sample([(2, 3), i64([])], {"noop_with_empty_axes": 1}), Sample([(2, 3), i64([])]),
-    )  # fmt: skip
+        Sample([(2, 3, 4), i64([0, 2])], {"keepdims": 0}),
+        Sample([(2, 3, 4), i64([1])]),
+        Sample([(2, 3), i64([])], {"noop_with_empty_axes": 1}),
+        Sample([(2, 3), i64([])]),
+    )
     bad = (Bad([(2, 3), i64([2])]), Bad([(2, 3)]))
 
 
@@ -245,9 +256,10 @@ class ReduceExtremum(NumberReduction):
 
     versions = (1, 11, 12, 13, 18, 20)
     samples = (
-        *Reduction.samples, Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18),
+        *Reduction.samples,
+        Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18),
         Sample([f32([[1, 1], [3, 2]]), i64([1])], opset=18, grad=()),
-    )  # fmt: skip
+    )
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         mask = x.equal(y).cast(x.dtype)
@@ -280,9 +292,10 @@ class ReduceProd(NumberReduction):
 
     kernel = PROD
     samples = (
-        *Reduction.samples, Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18),
+        *Reduction.samples,
+        Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18),
         Sample([f32([[1.5, 0.0, 2.0], [0.0, 0.0, 2.0], [3.0, 1.0, 2.0]]), i64([1])], opset=18),
-    )  # fmt: skip
+    )
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         # The product of the others: of all nonzero ones without x, unless another one is zero.
@@ -402,10 +415,12 @@ class ArgReduction(Op):
     attrs = {"axis": Int(0), "keepdims": Int(1), "select_last_index": Int(0)}
     select_max: int
     samples = (
-        Sample([(3, 4)]), Sample([(2, 3, 4)], {"axis": -1, "keepdims": 0}), Sample([(2, 3, 4)], {"axis": 1}),
+        Sample([(3, 4)]),
+        Sample([(2, 3, 4)], {"axis": -1, "keepdims": 0}),
+        Sample([(2, 3, 4)], {"axis": 1}),
         Sample([f32([[1, 5, 5, 0, 0]])], {"axis": 1}),
         Sample([f32([[1, 5, 5, 0, 0]])], {"axis": 1, "select_last_index": 1}),
-    )  # fmt: skip
+    )
     bad = (
         Bad([(3, 4)], {"axis": 2}),
         Bad([i64([1])], error=UnsupportedError),
@@ -426,9 +441,15 @@ class ArgReduction(Op):
         shape = ins[0].shape
         axis = self.axis % len(shape)
         b.emit(
-            "arg_reduce_f32", x=ins[0], y=outs[0], outer=prod(shape[:axis]), n=shape[axis],
-            inner=prod(shape[axis + 1 :]), select_max=self.select_max, last_index=int(bool(self.select_last_index)),
-        )  # fmt: skip
+            "arg_reduce_f32",
+            x=ins[0],
+            y=outs[0],
+            outer=prod(shape[:axis]),
+            n=shape[axis],
+            inner=prod(shape[axis + 1 :]),
+            select_max=self.select_max,
+            last_index=int(bool(self.select_last_index)),
+        )
 
     def reference(self, x: Any) -> Any:
         pick = np.argmax if self.select_max else np.argmin
@@ -462,15 +483,21 @@ class TopK(Op):
     differentiable = (0,)
     static_inputs = (1,)
     samples = (
-        Sample([(3, 5), i64([2])], outputs=2), Sample([(3, 5), i64([3])], {"axis": 0, "largest": 0}, outputs=2),
-        Sample([(2, 7, 3), i64([4])], {"axis": 1}, outputs=2), Sample([(3, 5)], {"k": 2}, opset=9, outputs=2),
+        Sample([(3, 5), i64([2])], outputs=2),
+        Sample([(3, 5), i64([3])], {"axis": 0, "largest": 0}, outputs=2),
+        Sample([(2, 7, 3), i64([4])], {"axis": 1}, outputs=2),
+        Sample([(3, 5)], {"k": 2}, opset=9, outputs=2),
         Sample([f32([[2, 5, 5, 1, 5]]), i64([2])], outputs=2, grad=()),
         Sample([(3, 5), i64([0])], outputs=2, grad=()),
-    )  # fmt: skip
+    )
     bad = (
-        Bad([(3, 5), i64([6])]), Bad([(3, 5), i64([-1])]), Bad([(3, 5), i64([1])], {"axis": 2}), Bad([(3, 5)]),
-        Bad([i64([1, 2]), i64([1])], error=UnsupportedError), Bad([(3, 5), i64([1, 2])]),
-    )  # fmt: skip
+        Bad([(3, 5), i64([6])]),
+        Bad([(3, 5), i64([-1])]),
+        Bad([(3, 5), i64([1])], {"axis": 2}),
+        Bad([(3, 5)]),
+        Bad([i64([1, 2]), i64([1])], error=UnsupportedError),
+        Bad([(3, 5), i64([1, 2])]),
+    )
 
     def infer(self, x: TensorType, k: TensorType | None = None) -> Any:
         self.need_float32(x)
@@ -487,9 +514,16 @@ class TopK(Op):
             return
         axis = self.axis % len(x.shape)
         b.emit(
-            "topk_f32", x=x, y=outs[0], at=outs[1], outer=prod(x.shape[:axis]), n=x.shape[axis],
-            inner=prod(x.shape[axis + 1 :]), k=given.shape[axis], largest=int(bool(self.largest)),
-        )  # fmt: skip
+            "topk_f32",
+            x=x,
+            y=outs[0],
+            at=outs[1],
+            outer=prod(x.shape[:axis]),
+            n=x.shape[axis],
+            inner=prod(x.shape[axis + 1 :]),
+            k=given.shape[axis],
+            largest=int(bool(self.largest)),
+        )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         inputs = [douts[0], g.op("Shape", [ins[0]]), g.extra_output(1, "_indices")]
@@ -513,10 +547,12 @@ class CumSum(Op):
     differentiable = (0,)
     static_inputs = (1,)
     samples = (
-        Sample([(3, 4), i64(0)]), Sample([(3, 4), i64(1)], {"exclusive": 1}),
+        Sample([(3, 4), i64(0)]),
+        Sample([(3, 4), i64(1)], {"exclusive": 1}),
         Sample([(3, 4), i64(-1)], {"reverse": 1}),
-        Sample([(2, 3, 4), i64(1)], {"exclusive": 1, "reverse": 1}), Sample([(3, 4), i32([1])]),
-    )  # fmt: skip
+        Sample([(2, 3, 4), i64(1)], {"exclusive": 1, "reverse": 1}),
+        Sample([(3, 4), i32([1])]),
+    )
     bad = (Bad([(3, 4), i64(2)]), Bad([(3, 4), i64([0, 1])]), Bad([i64([1]), i64(0)], error=UnsupportedError))
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
@@ -531,9 +567,15 @@ class CumSum(Op):
         assert axis.value is not None  # a static input
         k = axis.value[0] % len(x.shape)
         b.emit(
-            "cumsum_f32", x=x, y=outs[0], outer=prod(x.shape[:k]), n=x.shape[k], inner=prod(x.shape[k + 1 :]),
-            exclusive=int(bool(self.exclusive)), reverse=int(bool(self.reverse)),
-        )  # fmt: skip
+            "cumsum_f32",
+            x=x,
+            y=outs[0],
+            outer=prod(x.shape[:k]),
+            n=x.shape[k],
+            inner=prod(x.shape[k + 1 :]),
+            exclusive=int(bool(self.exclusive)),
+            reverse=int(bool(self.reverse)),
+        )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("CumSum", [douts[0], ins[1]], exclusive=self.exclusive, reverse=1 - self.reverse), None]
@@ -557,9 +599,10 @@ class BroadcastGradientArgs(Op):
     n_outputs = 2
     static_inputs = (0, 1)
     samples = (
-        Sample([i64([2, 1, 4]), i64([3, 1])], outputs=2), Sample([i64([2, 3]), i64([2, 3])], outputs=2),
+        Sample([i64([2, 1, 4]), i64([3, 1])], outputs=2),
+        Sample([i64([2, 3]), i64([2, 3])], outputs=2),
         Sample([i64([2, 3]), i64([])], outputs=2),
-    )  # fmt: skip
+    )
     bad = (Bad([i64([2, 3]), i64([4])]), Bad([f32([2.0]), i64([2])]))
 
     def _axes(self, a: Sequence[int], b: Sequence[int]) -> list[list[int]]:

@@ -35,10 +35,16 @@ class Resize(Op):
 
     versions = (11, 13, 18, 19)
     attrs = {
-        "antialias": Int(0), "axes": Ints(), "coordinate_transformation_mode": Str("half_pixel"),
-        "cubic_coeff_a": Float(-0.75), "exclude_outside": Int(0), "extrapolation_value": Float(0.0),
-        "keep_aspect_ratio_policy": Str("stretch"), "mode": Str("nearest"), "nearest_mode": Str("round_prefer_floor"),
-    }  # fmt: skip
+        "antialias": Int(0),
+        "axes": Ints(),
+        "coordinate_transformation_mode": Str("half_pixel"),
+        "cubic_coeff_a": Float(-0.75),
+        "exclude_outside": Int(0),
+        "extrapolation_value": Float(0.0),
+        "keep_aspect_ratio_policy": Str("stretch"),
+        "mode": Str("nearest"),
+        "nearest_mode": Str("round_prefer_floor"),
+    }
     min_inputs, max_inputs = 1, 4
     differentiable = (0,)
     static_inputs = (1, 2, 3)
@@ -56,9 +62,11 @@ class Resize(Op):
     ) -> dict[int, tuple[int, float]]:
         """Size and scale of every axis that is resized."""
         for name, allowed in (
-            ("mode", ("nearest", *RADIUS)), ("coordinate_transformation_mode", (*COORDINATES, "tf_crop_and_resize")),
-            ("nearest_mode", ROUNDINGS), ("keep_aspect_ratio_policy", POLICIES),
-        ):  # fmt: skip
+            ("mode", ("nearest", *RADIUS)),
+            ("coordinate_transformation_mode", (*COORDINATES, "tf_crop_and_resize")),
+            ("nearest_mode", ROUNDINGS),
+            ("keep_aspect_ratio_policy", POLICIES),
+        ):
             if getattr(self, name) not in allowed:
                 raise self.error(f"{name} {getattr(self, name)!r} is none of {', '.join(allowed)}.")
         if self.coordinate_transformation_mode == "tf_crop_and_resize":
@@ -95,6 +103,7 @@ class Resize(Op):
 
     def nearest(self, n_in: int, n_out: int, scale: float) -> list[int]:
         """The input's element for each of the output, of mode nearest."""
+
         def rounded(x: float) -> int:
             if self.nearest_mode == "floor":
                 return floor(x)
@@ -181,9 +190,10 @@ class Resize(Op):
         if all(t is None or not t.size for t in given) and self.keep_aspect_ratio_policy == "stretch":
             # Computed from shapes: what they came to stands in the output's shape.
             return {
-                a: (n, n / n_in) for a, (n, n_in) in enumerate(zip(sizes, shape, strict=True))
+                a: (n, n / n_in)
+                for a, (n, n_in) in enumerate(zip(sizes, shape, strict=True))
                 if isinstance(n, int) and isinstance(n_in, int) and n != n_in
-            }  # fmt: skip
+            }
         types = [None if t is None else TensorType(t.dtype, t.shape, t.values()) for t in given]
         # A symbolic axis of scale 1 keeps the size that stands for it here.
         return self.scaled(tuple(d if isinstance(d, int) else 1 for d in shape), *types)
@@ -218,16 +228,22 @@ class Resize(Op):
     samples = (
         Sample([(1, 2, 3, 3), None, f32([1, 1, 2, 2])], {"mode": "nearest"}),
         Sample([(2, 2, 3, 4), None, f32([1, 1, 2, 2])], {"mode": "linear"}),
-        Sample([(1, 2, 5, 4), None, None, i64([1, 2, 3, 7])],
-               {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+        Sample(
+            [(1, 2, 5, 4), None, None, i64([1, 2, 3, 7])],
+            {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+        ),
         Sample([(1, 2, 5, 6), None, f32([1, 1, 0.6, 1.5])], {"mode": "cubic"}),
         Sample([(1, 2, 8, 9), None, None, i64([4, 5])], {"mode": "linear", "antialias": 1, "axes": [2, 3]}, opset=18),
-        Sample([(2, 3, 5), None, f32([1, 1, 1.4])],
-               {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}),
-        Sample([(1, 1, 2, 3, 2), None, f32([1, 1, 2, 1, 3])],
-               {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}),
+        Sample(
+            [(2, 3, 5), None, f32([1, 1, 1.4])],
+            {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"},
+        ),
+        Sample(
+            [(1, 1, 2, 3, 2), None, f32([1, 1, 2, 1, 3])],
+            {"mode": "linear", "coordinate_transformation_mode": "asymmetric"},
+        ),
         Sample([(1, 2, 4, 4), None, f32([1, 1, 1, 1])]),
-    )  # fmt: skip
+    )
     bad = (
         Bad([(1, 2, 3, 3), None, f32([1, 1, 2])]),
         Bad([(1, 2, 3, 3), None, f32([1, 1, 2, -2])]),

@@ -22,7 +22,7 @@ from trainweb.ops.op import (
     broadcast_shapes,
     contiguous_strides,
     register,
-)  # fmt: skip
+)
 from trainweb.ops.pointwise import Names, spread
 
 if TYPE_CHECKING:
@@ -38,11 +38,16 @@ class Transpose(Op):
     attrs = {"perm": Ints()}
     differentiable = (0,)
     samples = (
-        Sample([(2, 3, 4)], {"perm": [1, 2, 0]}), Sample([(2, 3)]), Sample([(5, 7)], {"perm": [1, 0]}),
-        Sample([(2, 3, 4, 5)], {"perm": [0, 2, 1, 3]}), Sample([(2, 1, 3)], {"perm": [1, 0, 2]}),
-        Sample([(2, 3, 2, 3, 2)], {"perm": [4, 2, 0, 3, 1]}), Sample([i64([[1, 2], [3, 4]])]),
-        Sample([bools([[True, False, True]])]), Sample([()]),
-    )  # fmt: skip
+        Sample([(2, 3, 4)], {"perm": [1, 2, 0]}),
+        Sample([(2, 3)]),
+        Sample([(5, 7)], {"perm": [1, 0]}),
+        Sample([(2, 3, 4, 5)], {"perm": [0, 2, 1, 3]}),
+        Sample([(2, 1, 3)], {"perm": [1, 0, 2]}),
+        Sample([(2, 3, 2, 3, 2)], {"perm": [4, 2, 0, 3, 1]}),
+        Sample([i64([[1, 2], [3, 4]])]),
+        Sample([bools([[True, False, True]])]),
+        Sample([()]),
+    )
     bad = (Bad([(2, 3)], {"perm": [0]}), Bad([(2, 3)], {"perm": [0, 0]}), Bad([(2, 3)], {"perm": [0, 2]}))
 
     def _perm(self, rank: int) -> tuple[int, ...]:
@@ -83,11 +88,13 @@ class Expand(Op):
     differentiable = (0,)
     static_inputs = (1,)
     samples = (
-        Sample([(3, 1), i64([2, 1, 6])]), Sample([(3, 4), i64([1, 4])]), Sample([(), i64([2, 3])]),
-        Sample([i64([1, 2]), i64([3, 2])]), Sample([bools([[True], [False]]), i64([2, 5])]),
-    )  # fmt: skip
-    bad = (Bad([(3, 4), i64([2, 5])]), Bad([(3, 1), i64([3, -1])]),
-           Bad([(1,), i64([2**40, 2**40])], error=LimitError))  # fmt: skip
+        Sample([(3, 1), i64([2, 1, 6])]),
+        Sample([(3, 4), i64([1, 4])]),
+        Sample([(), i64([2, 3])]),
+        Sample([i64([1, 2]), i64([3, 2])]),
+        Sample([bools([[True], [False]]), i64([2, 5])]),
+    )
+    bad = (Bad([(3, 4), i64([2, 5])]), Bad([(3, 1), i64([3, -1])]), Bad([(1,), i64([2**40, 2**40])], error=LimitError))
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
         target = tuple(integers(self, shape, "shape"))
@@ -122,11 +129,12 @@ class Tile(Op):
     differentiable = (0,)
     static_inputs = (1,)
     samples = (
-        Sample([(2, 3), i64([2, 3])]), Sample([(2, 3, 4), i64([1, 2, 1])]), Sample([i64([1, 2]), i64([3])]),
+        Sample([(2, 3), i64([2, 3])]),
+        Sample([(2, 3, 4), i64([1, 2, 1])]),
+        Sample([i64([1, 2]), i64([3])]),
         Sample([(2, 3), i64([1, 1])]),
-    )  # fmt: skip
-    bad = (Bad([(2, 3), i64([2])]), Bad([(2, 3), i64([2, -1])]),
-           Bad([(2, 3), i64([2**40, 2**40])], error=LimitError))  # fmt: skip
+    )
+    bad = (Bad([(2, 3), i64([2])]), Bad([(2, 3), i64([2, -1])]), Bad([(2, 3), i64([2**40, 2**40])], error=LimitError))
 
     def infer(self, x: TensorType, repeats: TensorType) -> TensorType:
         times = integers(self, repeats, "repeats")
@@ -151,8 +159,10 @@ class Tile(Op):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         rank = g.rank(ins[0])
         axis = g.constant("int64", (1,), [1])
-        columns = [g.op("Unsqueeze", [name, axis]) if g.opset >= 13 else g.op("Unsqueeze", [name], axes=[1])
-                   for name in (ins[1], g.op("Shape", [ins[0]]))]  # fmt: skip
+        columns = [
+            g.op("Unsqueeze", [name, axis]) if g.opset >= 13 else g.op("Unsqueeze", [name], axes=[1])
+            for name in (ins[1], g.op("Shape", [ins[0]]))
+        ]
         pairs = g.op("Concat", columns, axis=1)
         shape = g.op("Reshape", [pairs, g.constant("int64", (1,), [-1])])
         parts = g.op("Reshape", [douts[0], shape])
@@ -172,10 +182,13 @@ class TriangleBase(Op):
     max_inputs = 2
     differentiable = (0,)
     samples = (
-        Sample([(3, 4)]), Sample([(3, 4)], {"upper": 0}), Sample([(2, 4, 3), i64(1)]),
+        Sample([(3, 4)]),
+        Sample([(3, 4)], {"upper": 0}),
+        Sample([(2, 4, 3), i64(1)]),
         Sample([(4, 4), i64(-1)], {"upper": 0}),
-        Sample([i64([[1, 2], [3, 4]])]), Sample([(3, 3), i64([9])]),
-    )  # fmt: skip
+        Sample([i64([[1, 2], [3, 4]])]),
+        Sample([(3, 3), i64([9])]),
+    )
     bad = (Bad([(3,)]), Bad([(3, 3), i64([1, 2])]), Bad([(3, 3), f32(1.0)]))
 
     def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:
@@ -274,14 +287,16 @@ class DepthToSpace(Blocks):
     versions = (1, 11, 13, 28)
     inverse = "SpaceToDepth"
     samples = (
-        Sample([(1, 8, 2, 3)], {"blocksize": 2}), Sample([(2, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
+        Sample([(1, 8, 2, 3)], {"blocksize": 2}),
+        Sample([(2, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
         Sample([(1, 4, 2, 2)], {"blocksize": 1}),
-    )  # fmt: skip
+    )
     bad = (
-        Bad([(1, 6, 2, 2)], {"blocksize": 2}), Bad([(8, 2, 2)], {"blocksize": 2}),
+        Bad([(1, 6, 2, 2)], {"blocksize": 2}),
+        Bad([(8, 2, 2)], {"blocksize": 2}),
         Bad([(1, 8, 2, 2)], {"blocksize": 0}),
         Bad([(1, 8, 2, 2)], {"blocksize": 2, "mode": "RCD"}),
-    )  # fmt: skip
+    )
 
     def result(self, shape: Sequence[int]) -> tuple[int, ...]:
         n, c, h, w = shape
@@ -305,13 +320,16 @@ class SpaceToDepth(Blocks):
     versions = (1, 13, 28)
     inverse = "DepthToSpace"
     samples = (
-        Sample([(1, 2, 4, 6)], {"blocksize": 2}), Sample([(2, 1, 3, 6)], {"blocksize": 3}),
+        Sample([(1, 2, 4, 6)], {"blocksize": 2}),
+        Sample([(2, 1, 3, 6)], {"blocksize": 3}),
         Sample([(2, 2, 4, 6)], {"blocksize": 2, "mode": "CRD"}, opset=28),
-    )  # fmt: skip
+    )
     bad = (
-        Bad([(1, 2, 3, 4)], {"blocksize": 2}), Bad([(2, 4, 4)], {"blocksize": 2}),
-        Bad([(1, 2, 4, 4)], {"blocksize": -2}), Bad([(1, 2, 4, 4)], {"blocksize": 2, "mode": "RCD"}),
-    )  # fmt: skip
+        Bad([(1, 2, 3, 4)], {"blocksize": 2}),
+        Bad([(2, 4, 4)], {"blocksize": 2}),
+        Bad([(1, 2, 4, 4)], {"blocksize": -2}),
+        Bad([(1, 2, 4, 4)], {"blocksize": 2, "mode": "RCD"}),
+    )
 
     def result(self, shape: Sequence[int]) -> tuple[int, ...]:
         n, c, h, w = shape

@@ -21,7 +21,7 @@ from trainweb.ops.op import (
     TensorType,
     contiguous_strides,
     register,
-)  # fmt: skip
+)
 from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
@@ -65,17 +65,23 @@ class Slice(Op):
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     samples: ClassVar[Sequence[Sample]] = (
         Sample([(4, 6), i64([1, 0]), i64([3, 5]), i64([0, 1]), i64([1, 2])]),
-        Sample([(4, 6), i64([1]), i64([2**63 - 1]), i64([-1])]), Sample([(4, 6), i64([1, 2]), i64([3, -1])]),
+        Sample([(4, 6), i64([1]), i64([2**63 - 1]), i64([-1])]),
+        Sample([(4, 6), i64([1, 2]), i64([3, -1])]),
         Sample([(4, 6), i64([-1, 4]), i64([-(2**63), 0]), i64([0, 1]), i64([-1, -2])]),
         Sample([(4, 6)], {"starts": [1], "ends": [3], "axes": [1]}, opset=9),
-        Sample([(2, 3, 4, 5), i64([1, 1]), i64([3, 4]), i64([1, 3])]), Sample([(4, 6), i64([3]), i64([1])]),
+        Sample([(2, 3, 4, 5), i64([1, 1]), i64([3, 4]), i64([1, 3])]),
+        Sample([(4, 6), i64([3]), i64([1])]),
         Sample([i64([1, 2, 3, 4]), i64([0]), i64([4]), i64([0]), i64([2])]),
-    )  # fmt: skip
+    )
     bad: ClassVar[Sequence[Bad]] = (
-        Bad([(4, 6), i64([0]), i64([3]), i64([0]), i64([0])]), Bad([(4, 6), i64([0]), i64([3]), i64([2])]),
-        Bad([(4, 6), i64([0, 0]), i64([3])]), Bad([(4, 6), i64([0, 0]), i64([3, 3]), i64([0, -2])]),
-        Bad([(4, 6), f32([0.0]), i64([3])]), Bad([(4, 6)]), Bad([(4, 6), i64([0]), i64([3]), i64([-(2**63)])]),
-    )  # fmt: skip
+        Bad([(4, 6), i64([0]), i64([3]), i64([0]), i64([0])]),
+        Bad([(4, 6), i64([0]), i64([3]), i64([2])]),
+        Bad([(4, 6), i64([0, 0]), i64([3])]),
+        Bad([(4, 6), i64([0, 0]), i64([3, 3]), i64([0, -2])]),
+        Bad([(4, 6), f32([0.0]), i64([3])]),
+        Bad([(4, 6)]),
+        Bad([(4, 6), i64([0]), i64([3]), i64([-(2**63)])]),
+    )
 
     def bounds(self, x: TensorType, *given: TensorType | None) -> list[tuple[int, int, int]]:
         """(start, count, step) per dimension."""
@@ -108,10 +114,14 @@ class Slice(Op):
         parts = self.bounds(TensorType(x.dtype, x.shape), *given)
         strides = contiguous_strides(x.shape)
         strided_copy(
-            b, out, x, out.shape, contiguous_strides(out.shape),
+            b,
+            out,
+            x,
+            out.shape,
+            contiguous_strides(out.shape),
             [step * s for (_, _, step), s in zip(parts, strides, strict=True)],
             source_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
-        )  # fmt: skip
+        )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
@@ -143,9 +153,16 @@ class Slice(Op):
             items = list(items)
             return g.constant("int64", (len(items),), items)
 
-        dy = g.op("Slice", [
-            dy, ints(-1 for _ in turned), ints(-(2**63) for _ in turned), ints(turned), ints(-1 for _ in turned),
-        ])  # fmt: skip
+        dy = g.op(
+            "Slice",
+            [
+                dy,
+                ints(-1 for _ in turned),
+                ints(-(2**63) for _ in turned),
+                ints(turned),
+                ints(-1 for _ in turned),
+            ],
+        )
         firsts = [p[0] if p[2] > 0 else p[0] + max(p[1] - 1, 0) * p[2] for p in parts]
         lasts = [f + (p[1] - 1) * abs(p[2]) + 1 if p[1] else f for f, p in zip(firsts, parts, strict=True)]
         return dy, [ints(firsts), ints(lasts), ints(axes), ints(abs(p[2]) for p in parts)]
@@ -172,7 +189,7 @@ class SliceGrad(Slice):
         Sample([(2, 3), i64([4, 6]), i64([1, 0]), i64([3, 5]), i64([0, 1]), i64([1, 2])]),
         Sample([(4, 2), i64([4, 6]), i64([1]), i64([3]), i64([1])]),
         Sample([(4, 2), i64([4, 6]), i64([4]), i64([0]), i64([1]), i64([-2])]),
-    )  # fmt: skip
+    )
     bad = (Bad([(2, 3), i64([4, 6]), i64([0]), i64([4])]), Bad([(2, 3), i64([4, -6]), i64([0]), i64([2])]))
 
     def infer(self, dy: TensorType, shape: TensorType, *given: TensorType | None) -> TensorType:
@@ -196,10 +213,14 @@ class SliceGrad(Slice):
         strides = contiguous_strides(out.shape)
         b.fill(out, 0)
         strided_copy(
-            b, out, dy, dy.shape, [step * s for (_, _, step), s in zip(parts, strides, strict=True)],
+            b,
+            out,
+            dy,
+            dy.shape,
+            [step * s for (_, _, step), s in zip(parts, strides, strict=True)],
             contiguous_strides(dy.shape),
             out_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
-        )  # fmt: skip
+        )
 
     def reference(self, dy: Any, shape: Any, *given: Any) -> Any:
         types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in given]
@@ -223,22 +244,27 @@ class Pad(Op):
     differentiable = (0,)
     static_inputs = (1, 3)
     samples = (
-        Sample([(2, 3), i64([1, 0, 0, 2])]), Sample([(3, 4), i64([-1, 1, 0, -2])]),
-        Sample([(2, 3), i64([1, 1, 1, 1]), f32(2.5)]), Sample([(2, 3), i64([1, 2]), None, i64([1])], opset=18),
+        Sample([(2, 3), i64([1, 0, 0, 2])]),
+        Sample([(3, 4), i64([-1, 1, 0, -2])]),
+        Sample([(2, 3), i64([1, 1, 1, 1]), f32(2.5)]),
+        Sample([(2, 3), i64([1, 2]), None, i64([1])], opset=18),
         Sample([(3, 4), i64([2, 1, 1, 3])], {"mode": "reflect"}),
         Sample([(3, 4), i64([2, 1, 1, 5])], {"mode": "edge"}),
         Sample([(3, 4), i64([2, 1, 1, 3])], {"mode": "wrap"}, opset=19),
         Sample([(2, 3)], {"pads": [0, 1, 1, 0], "value": 1.5}, opset=10),
-        Sample([i64([1, 2]), i64([1, 1]), i64(9)]), Sample([(2, 2, 3, 3), i64([0, 0, 1, 1, 0, 0, 1, 1])]),
-    )  # fmt: skip
+        Sample([i64([1, 2]), i64([1, 1]), i64(9)]),
+        Sample([(2, 2, 3, 3), i64([0, 0, 1, 1, 0, 0, 1, 1])]),
+    )
     bad = (
-        Bad([(2, 3), i64([1, 0, 0])]), Bad([(2, 3), i64([-3, 0, 0, 0])]),
+        Bad([(2, 3), i64([1, 0, 0])]),
+        Bad([(2, 3), i64([-3, 0, 0, 0])]),
         Bad([(2, 3), i64([0, 0, 0, 0])], {"mode": "sky"}),
-        Bad([(2, 3), i64([2, 0, 0, 0])], {"mode": "reflect"}), Bad([(2, 3)]),
+        Bad([(2, 3), i64([2, 0, 0, 0])], {"mode": "reflect"}),
+        Bad([(2, 3)]),
         Bad([(2, 3), i64([0, 0, 0, 0]), i64(1)]),
         Bad([(2, 3), i64([2**40, 0, 0, 2**40])], error=LimitError),
         Bad([(2, 3), i64([1, 1]), None, i64([2])], opset=18),
-    )  # fmt: skip
+    )
 
     def margins(self, rank: int, pads: TensorType | None, axes: TensorType | None) -> list[tuple[int, int]]:
         """(before, after) per dimension."""
@@ -298,10 +324,15 @@ class Pad(Op):
             return
         source, target = contiguous_strides(x.shape), contiguous_strides(out.shape)
         strided_copy(
-            b, out, x, kept, target, source,
+            b,
+            out,
+            x,
+            kept,
+            target,
+            source,
             out_start=sum(max(m[0], 0) * s for m, s in zip(margins, target, strict=True)),
             source_start=sum(max(-m[0], 0) * s for m, s in zip(margins, source, strict=True)),
-        )  # fmt: skip
+        )
 
     def _index(self, dim: int, before: int, after: int) -> list[int]:
         """Source positions along one dimension."""

@@ -193,10 +193,15 @@ class _CrossEntropy(Op):
     def sizes(self, scores: tuple[int, ...], labels: Buf) -> dict[str, int]:
         """Kernel arguments."""
         return {
-            "n": scores[0], "c": scores[1], "inner": prod(scores[2:]), "label_size": LABEL_BYTES[labels.dtype],
-            "has_ignore": int(self.ignore_index is not None), "ignore_index": self.ignore_index or 0,
-            "from_log": self.from_log, "reduction": REDUCTIONS[self.reduction],
-        }  # fmt: skip
+            "n": scores[0],
+            "c": scores[1],
+            "inner": prod(scores[2:]),
+            "label_size": LABEL_BYTES[labels.dtype],
+            "has_ignore": int(self.ignore_index is not None),
+            "ignore_index": self.ignore_index or 0,
+            "from_log": self.from_log,
+            "reduction": REDUCTIONS[self.reduction],
+        }
 
     def loss_attrs(self) -> dict[str, Any]:
         """Attributes of the gradient."""
@@ -254,9 +259,14 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
         loss = outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ())
         b.check_labels(labels, scores.shape[1], self.ignore_index)
         b.emit(
-            "cross_entropy_f32", scores=scores, labels=labels, weights=weights, loss=loss, log_prob=outs[1],
+            "cross_entropy_f32",
+            scores=scores,
+            labels=labels,
+            weights=weights,
+            loss=loss,
+            log_prob=outs[1],
             **self.sizes(scores.shape, labels),
-        )  # fmt: skip
+        )
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -278,10 +288,11 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
         Sample([(4, 5), i64([0, 4, -1, 2])], {"ignore_index": -1}, outputs=1),
         Sample(
             [(2, 3, 4), i64([[0, 1, 2, 0], [1, 2, 0, 1]]), f32([0.5, 1.0, 2.0])],
-            outputs=1, grad=[0],
+            outputs=1,
+            grad=[0],
         ),
         Sample([(4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}, outputs=1),
-    )  # fmt: skip
+    )
     bad = (Bad([(4, 5), i64([0, 1])]),)
 
 
@@ -292,21 +303,40 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
     domain = MS
     min_inputs, max_inputs = 3, 5
 
-    def infer(self, dy: TensorType, log_prob: TensorType, labels: TensorType, weights: TensorType | None,
-              bias: TensorType | None) -> TensorType:  # fmt: skip
+    def infer(
+        self,
+        dy: TensorType,
+        log_prob: TensorType,
+        labels: TensorType,
+        weights: TensorType | None,
+        bias: TensorType | None,
+    ) -> TensorType:
         self.check(log_prob, labels, weights)
         if bias is not None:
             raise self.unsupported("a bias input")
         return TensorType("float32", log_prob.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None,
-              bias: Buf | None) -> None:  # fmt: skip
+    def lower(
+        self,
+        b: Builder,
+        outs: list[Buf | None],
+        dy: Buf,
+        log_prob: Buf,
+        labels: Buf,
+        weights: Buf | None,
+        bias: Buf | None,
+    ) -> None:
         if outs[0] is not None:
             b.check_labels(labels, log_prob.shape[1], self.ignore_index)
             b.emit(
-                "cross_entropy_grad_f32", dy=dy, log_prob=log_prob, labels=labels, weights=weights,
-                dx=outs[0], **self.sizes(log_prob.shape, labels),
-            )  # fmt: skip
+                "cross_entropy_grad_f32",
+                dy=dy,
+                log_prob=log_prob,
+                labels=labels,
+                weights=weights,
+                dx=outs[0],
+                **self.sizes(log_prob.shape, labels),
+            )
 
     def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None, bias: Any = None) -> Any:
         onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
@@ -339,9 +369,13 @@ class NegativeLogLikelihoodLoss(_CrossEntropy):
         if outs[0] is not None:
             b.check_labels(labels, log_prob.shape[1], self.ignore_index)
             b.emit(
-                "cross_entropy_f32", scores=log_prob, labels=labels, weights=weights, loss=outs[0],
+                "cross_entropy_f32",
+                scores=log_prob,
+                labels=labels,
+                weights=weights,
+                loss=outs[0],
                 **self.sizes(log_prob.shape, labels),
-            )  # fmt: skip
+            )
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -370,19 +404,23 @@ class NegativeLogLikelihoodLossGrad(_CrossEntropy):
     min_inputs, max_inputs = 3, 4
     from_log = 1
 
-    def infer(self, dy: TensorType, log_prob: TensorType, labels: TensorType,
-              weights: TensorType | None) -> TensorType:  # fmt: skip
+    def infer(self, dy: TensorType, log_prob: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
         self.check(log_prob, labels, weights)
         return TensorType("float32", log_prob.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, log_prob: Buf, labels: Buf,
-              weights: Buf | None) -> None:  # fmt: skip
+    def lower(
+        self, b: Builder, outs: list[Buf | None], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None
+    ) -> None:
         if outs[0] is not None:
             b.check_labels(labels, log_prob.shape[1], self.ignore_index)
             b.emit(
-                "cross_entropy_grad_f32", dy=dy, labels=labels, weights=weights, dx=outs[0],
+                "cross_entropy_grad_f32",
+                dy=dy,
+                labels=labels,
+                weights=weights,
+                dx=outs[0],
                 **self.sizes(log_prob.shape, labels),
-            )  # fmt: skip
+            )
 
     def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None) -> Any:
         onehot, scale = self.slope(dy, log_prob.shape, labels, weights)

@@ -55,15 +55,24 @@ class Reshape(View):
     min_inputs = max_inputs = 2
     static_inputs = (1,)
     samples = (
-        Sample([(2, 6), i64([3, 4])]), Sample([(2, 3, 4), i64([0, -1])]), Sample([(1,), i64([])]),
-        Sample([(2, 3, 4), i64([-1])]), Sample([f32([[], []]), i64([0, 5])], {"allowzero": 1}, grad=()),
-    )  # fmt: skip
+        Sample([(2, 6), i64([3, 4])]),
+        Sample([(2, 3, 4), i64([0, -1])]),
+        Sample([(1,), i64([])]),
+        Sample([(2, 3, 4), i64([-1])]),
+        Sample([f32([[], []]), i64([0, 5])], {"allowzero": 1}, grad=()),
+    )
     bad = (
-        Bad([(2, 6), i64([-1, -1])]), Bad([(2, 6), i64([5, -1])]), Bad([(2, 6), i64([3, 5])]),
-        Bad([(2, 6), i64([-2, 6])]), Bad([(2, 6), i64([2, 6, 0])]), Bad([(2, 6), i64([[12]])]),
+        Bad([(2, 6), i64([-1, -1])]),
+        Bad([(2, 6), i64([5, -1])]),
+        Bad([(2, 6), i64([3, 5])]),
+        Bad([(2, 6), i64([-2, 6])]),
+        Bad([(2, 6), i64([2, 6, 0])]),
+        Bad([(2, 6), i64([[12]])]),
         Bad([f32([[], []]), i64([0, -1])], {"allowzero": 1}),
-        Bad([(2, 6), f32([12.0])]), Bad([(2, 6), i64([2**62, 4])]), Bad([(2, 6), i64([-(2**63)])]),
-    )  # fmt: skip
+        Bad([(2, 6), f32([12.0])]),
+        Bad([(2, 6), i64([2**62, 4])]),
+        Bad([(2, 6), i64([-(2**63)])]),
+    )
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
         dims = list(integers(self, shape, "shape"))
@@ -95,9 +104,13 @@ class Flatten(View):
     versions = (1, 9, 11, 13, 21, 23, 24, 25)
     attrs = {"axis": Int(1)}
     samples = (
-        Sample([(2, 3, 4)]), Sample([(2, 3, 4)], {"axis": 0}), Sample([(2, 3, 4)], {"axis": 3}),
-        Sample([(2, 3, 4)], {"axis": -1}), Sample([()], {"axis": 0}), Sample([(4,)]),
-    )  # fmt: skip
+        Sample([(2, 3, 4)]),
+        Sample([(2, 3, 4)], {"axis": 0}),
+        Sample([(2, 3, 4)], {"axis": 3}),
+        Sample([(2, 3, 4)], {"axis": -1}),
+        Sample([()], {"axis": 0}),
+        Sample([(4,)]),
+    )
     bad = (Bad([(2, 3)], {"axis": 3}), Bad([(2, 3)], {"axis": -3}))
 
     def infer(self, x: TensorType) -> TensorType:
@@ -140,11 +153,17 @@ class Squeeze(AxesView):
 
     versions = (1, 11, 13, 21, 23, 24, 25)
     samples = (
-        Sample([(2, 1, 3), i64([1])]), Sample([(2, 1, 3, 1)]), Sample([(1, 2, 1), i64([0, -1])]),
+        Sample([(2, 1, 3), i64([1])]),
+        Sample([(2, 1, 3, 1)]),
+        Sample([(1, 2, 1), i64([0, -1])]),
         Sample([(2, 1, 3)], {"axes": [1]}, opset=11),
-    )  # fmt: skip
-    bad = (Bad([(2, 1, 3), i64([0])]), Bad([(2, 1, 3), i64([3])]), Bad([(2, 1, 1), i64([1, -2])]),
-           Bad([(2, 1), i64([-(2**63)])]))  # fmt: skip
+    )
+    bad = (
+        Bad([(2, 1, 3), i64([0])]),
+        Bad([(2, 1, 3), i64([3])]),
+        Bad([(2, 1, 1), i64([1, -2])]),
+        Bad([(2, 1), i64([-(2**63)])]),
+    )
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         gone = self._axes(axes, x.rank)
@@ -172,9 +191,11 @@ class Unsqueeze(AxesView):
 
     versions = (1, 11, 13, 21, 23, 24, 25)
     samples = (
-        Sample([(2, 3), i64([1])]), Sample([(2, 3), i64([0, -1])]), Sample([(), i64([0])]),
+        Sample([(2, 3), i64([1])]),
+        Sample([(2, 3), i64([0, -1])]),
+        Sample([(), i64([0])]),
         Sample([(2, 3)], {"axes": [0, 2]}, opset=11),
-    )  # fmt: skip
+    )
     bad = (Bad([(2, 3), i64([4])]), Bad([(2, 3), i64([1, -3])]), Bad([(2, 3)]), Bad([(2, 3)], opset=11))
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
@@ -215,9 +236,13 @@ class Shape(Inquiry):
     versions = (1, 13, 15, 19, 21, 23, 24, 25)
     attrs = {"start": Int(0), "end": Int()}
     samples = (
-        Sample([(3, 4)]), Sample([()]), Sample([(3, 4, 5)], {"start": 1}), Sample([(3, 4, 5)], {"end": -1}),
-        Sample([(3, 4, 5)], {"start": -9, "end": 9}), Sample([(3, 4, 5)], {"start": 2, "end": 1}),
-    )  # fmt: skip
+        Sample([(3, 4)]),
+        Sample([()]),
+        Sample([(3, 4, 5)], {"start": 1}),
+        Sample([(3, 4, 5)], {"end": -1}),
+        Sample([(3, 4, 5)], {"start": -9, "end": 9}),
+        Sample([(3, 4, 5)], {"start": 2, "end": 1}),
+    )
 
     def infer(self, x: TensorType) -> TensorType:
         dims = x.shape[self.start : self.end]

@@ -118,15 +118,18 @@ def _settings(options_json: str) -> dict[str, Any]:
     """The options of a session that are not the engine's."""
     options = json.loads(options_json or "{}")
     return {
-        "limits": Limits.of(options.get("limits")), "memory_budget": check_memory_budget(options.get("memory_budget")),
+        "limits": Limits.of(options.get("limits")),
+        "memory_budget": check_memory_budget(options.get("memory_budget")),
         "engine": _engine[0] if _engine else None,
-    }  # fmt: skip
+    }
 
 
 def _create(
-    state: CheckpointState, graphs: tuple[Graph, Graph | None, Graph | None], settings: dict[str, Any],
+    state: CheckpointState,
+    graphs: tuple[Graph, Graph | None, Graph | None],
+    settings: dict[str, Any],
     artifacts: Callable[[], Artifacts] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     core = SessionCore(state, *graphs, **settings)
     return _info(core, artifacts)
 
@@ -177,10 +180,15 @@ def adopt(
 
 
 CONFIG = {
-    "loss": "loss", "optimizer": "optimizer", "requiresGrad": "requires_grad", "frozenParams": "frozen_params",
-    "additionalOutputNames": "additional_output_names", "lossInputNames": "loss_input_names",
-    "nominalCheckpoint": "nominal_checkpoint", "batchNorm": "batch_norm",
-}  # fmt: skip
+    "loss": "loss",
+    "optimizer": "optimizer",
+    "requiresGrad": "requires_grad",
+    "frozenParams": "frozen_params",
+    "additionalOutputNames": "additional_output_names",
+    "lossInputNames": "loss_input_names",
+    "nominalCheckpoint": "nominal_checkpoint",
+    "batchNorm": "batch_norm",
+}
 """Keys of `createFromModel` and the arguments of `build_artifacts` they are."""
 
 
@@ -281,11 +289,14 @@ def plan(handle: int, kind: str, signature_json: str) -> dict[str, Any]:
     def places(slots: dict[str, Any]) -> list[dict[str, Any]]:
         return [
             {
-                "name": s.name, "ptr": host.address(s, loaded), "nbytes": s.nbytes, "dtype": s.dtype,
+                "name": s.name,
+                "ptr": host.address(s, loaded),
+                "nbytes": s.nbytes,
+                "dtype": s.dtype,
                 "dims": list(s.shape),
             }
             for s in slots.values()
-        ]  # fmt: skip
+        ]
 
     return {
         "ptr": loaded.ptr,

@@ -106,10 +106,13 @@ def _remainder(core: SessionCore) -> bytes:
         groups = [OptimizerGroup(GROUP, optimizer.step, optimizer.initial_lr, optimizer.moments)]
     return write_checkpoint(
         Checkpoint(
-            [t for t in rest if state.trainable[t.name]], [t for t in rest if not state.trainable[t.name]],
-            state.is_nominal, groups, dict(state.property_values),
+            [t for t in rest if state.trainable[t.name]],
+            [t for t in rest if not state.trainable[t.name]],
+            state.is_nominal,
+            groups,
+            dict(state.property_values),
         )
-    )  # fmt: skip
+    )
 
 
 def make_bundle(
@@ -150,17 +153,19 @@ def make_bundle(
         "fingerprint": core.engine.description.fingerprint,
         "inputs": {kind: _inputs_json(core, kind) for kind in ("train", "eval")},
         "outputs": core.outputs,
-        "hasEval": core.graphs["eval"] is not None, "hasOptimizer": core.graphs["optimizer"] is not None,
+        "hasEval": core.graphs["eval"] is not None,
+        "hasOptimizer": core.graphs["optimizer"] is not None,
         "nominal": start.nominal,
         "parameters": slots_json(core),
-        "size": core.size, "trainableSize": core.trainable_size,
+        "size": core.size,
+        "trainableSize": core.trainable_size,
         "segments": [
             {"bytes": size if PARAMETERS <= k <= STATE else 0, "data": places.get(k)}
             for k, size in enumerate(core.host.sizes)
         ],
         "models": {name: blobs.add(data) for name, data in carried.items()},
         "plans": plans,
-    }  # fmt: skip
+    }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 16) % ALIGNMENT)
     return MAGIC + struct.pack("<II", VERSION, len(text)) + text + bytes(blobs.data)
@@ -200,13 +205,25 @@ def _step_plans(blobs: _Blobs, core: SessionCore, kind: str, feeds: Feeds) -> li
 def _encode(blobs: _Blobs, plan: Plan) -> dict[str, Any]:
     def slots(named: dict[str, Slot]) -> list[dict[str, Any]]:
         return [
-            {"name": s.name, "segment": s.segment, "offset": s.offset, "nbytes": s.nbytes, "dtype": s.dtype,
-             "dims": list(s.shape)}
+            {
+                "name": s.name,
+                "segment": s.segment,
+                "offset": s.offset,
+                "nbytes": s.nbytes,
+                "dtype": s.dtype,
+                "dims": list(s.shape),
+            }
             for s in named.values()
-        ]  # fmt: skip
+        ]
 
     return {
-        "words": blobs.add(plan.words), "constants": blobs.add(plan.constants), "code": blobs.add(plan.code),
-        "arenaBytes": plan.arena_bytes, "preparedBytes": plan.prepared_bytes, "inputs": slots(plan.inputs),
-        "outputs": slots(plan.outputs), "nodes": plan.nodes, "recomputation": asdict(plan.recomputation),
-    }  # fmt: skip
+        "words": blobs.add(plan.words),
+        "constants": blobs.add(plan.constants),
+        "code": blobs.add(plan.code),
+        "arenaBytes": plan.arena_bytes,
+        "preparedBytes": plan.prepared_bytes,
+        "inputs": slots(plan.inputs),
+        "outputs": slots(plan.outputs),
+        "nodes": plan.nodes,
+        "recomputation": asdict(plan.recomputation),
+    }

@@ -152,4 +152,3 @@ def static_shape(value: Value, dims: Mapping[str, int]) -> tuple[int, ...]:
     if value.shape is None:
         raise ModelError(f"Input {value.name!r} has no shape.")
     return tuple(d if isinstance(d, int) else dims.get(d or "", DEFAULT_DIM) for d in value.shape)
-

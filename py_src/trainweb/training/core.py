@@ -21,7 +21,7 @@ from trainweb.compiler.lower import (
     Buf,
     BufSequence,
     Storage,
-)  # fmt: skip
+)
 from trainweb.compiler.plan import Recomputation
 from trainweb.compiler.prologue import Prepared
 from trainweb.engine import get_engine
@@ -32,7 +32,7 @@ from trainweb.errors import (
     ModelError,
     SessionError,
     UnsupportedError,
-)  # fmt: skip
+)
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.graph import Sequence as SequenceValue
@@ -47,7 +47,7 @@ from trainweb.training.state import (
     OptimizerState,
     check_same_type,
     in_use,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from trainweb.engine.base import Engine
@@ -139,8 +139,10 @@ class SessionCore:
             raise in_use()
         self.state = state
         self.graphs: dict[str, Graph | None] = {
-            "train": train_graph, "eval": eval_graph, "optimizer": optimizer_graph,
-        }  # fmt: skip
+            "train": train_graph,
+            "eval": eval_graph,
+            "optimizer": optimizer_graph,
+        }
         self.limits, self.memory_budget = limits or Limits(), memory_budget
         self.engine = engine or get_engine(reproducible=reproducible)
         self.slots = self._layout(train_graph)
@@ -211,9 +213,11 @@ class SessionCore:
         return {
             v.name: v
             for v in graph.inputs
-            if isinstance(v, Value) and v.name not in self.slots and v.name != RESET
+            if isinstance(v, Value)
+            and v.name not in self.slots
+            and v.name != RESET
             and not v.name.endswith(BUFFER_SUFFIX)
-        }  # fmt: skip
+        }
 
     def _user_outputs(self, graph: Graph) -> list[str]:
         return [v.name for v in graph.outputs if not v.name.endswith(HIDDEN_SUFFIXES)]
@@ -317,9 +321,7 @@ class SessionCore:
             self._plans[key] = self.host.load(self.compile_step(kind, feeds, overwrite))
         return self.host.ready(self._plans[key])
 
-    def compile_step(
-        self, kind: str, feeds: Mapping[str, TensorType], overwrite: bool
-    ) -> Plan:
+    def compile_step(self, kind: str, feeds: Mapping[str, TensorType], overwrite: bool) -> Plan:
         """Compile a "train" or "eval" step; `overwrite`: gradients overwrite instead of adding."""
         graph = self.graphs[kind]
         assert graph is not None
@@ -330,13 +332,21 @@ class SessionCore:
                 bindings[s.name + BUFFER_SUFFIX] = Binding(GRADIENTS, 4 * s.trainable_offset, "float32", s.shape)
         known = {RESET: TensorType("bool", (1,), (overwrite,))} if RESET in names else {}
         plan = compile_model(
-            graph, {n: feeds[n] for n in self.inputs[kind]}, self.outputs[kind], self.engine.description,
-            bindings={n: b for n, b in bindings.items() if n in names}, known=known, overwrite=overwrite,
-            evaluate=partial(evaluate, self.engine), segment_bytes=self.host.sizes,
-            arena_limit=self.limits.arena_bytes, memory_budget=self.memory_budget, prepared=self.prepared,
+            graph,
+            {n: feeds[n] for n in self.inputs[kind]},
+            self.outputs[kind],
+            self.engine.description,
+            bindings={n: b for n, b in bindings.items() if n in names},
+            known=known,
+            overwrite=overwrite,
+            evaluate=partial(evaluate, self.engine),
+            segment_bytes=self.host.sizes,
+            arena_limit=self.limits.arena_bytes,
+            memory_budget=self.memory_budget,
+            prepared=self.prepared,
             # Of parameters that change between two runs nothing would be left over for the second.
             prepare_trained=kind == "eval" or not overwrite,
-        )  # fmt: skip
+        )
         if plan.recomputation.instructions:
             _log_recomputation(kind, plan)
         return plan
@@ -358,19 +368,24 @@ class SessionCore:
         graph = self.graphs["optimizer"]
         assert graph is not None
         segments = {
-            "params": PARAMETERS, "gradients": GRADIENTS,
-            "first_order_moments": MOMENTUM0, "second_order_moments": MOMENTUM1,
-        }  # fmt: skip
+            "params": PARAMETERS,
+            "gradients": GRADIENTS,
+            "first_order_moments": MOMENTUM0,
+            "second_order_moments": MOMENTUM1,
+        }
         names = [v.name for v in graph.inputs if isinstance(v, SequenceValue)]
         return compile_model(
-            graph, {}, [], self.engine.description,
+            graph,
+            {},
+            [],
+            self.engine.description,
             bindings={
                 "learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,)),
                 "step": Binding(STATE, 4 * STEP_WORD, "int64", (1,)),
             },
             sequences={n: BufSequence(self._runs(segments[n])) for n in names},
             segment_bytes=self.host.sizes,
-        )  # fmt: skip
+        )
 
     def memory(self) -> SessionMemory:
         """What the session takes of the kernels' memory now."""
@@ -379,10 +394,17 @@ class SessionCore:
         largest = max((p.recomputation for p in plans), key=lambda r: r.full_bytes, default=Recomputation(0))
         sizes = self.host.sizes
         return SessionMemory(
-            sizes[PARAMETERS], sizes[GRADIENTS], sizes[MOMENTUM0] + sizes[MOMENTUM1], sizes[ARENA], sizes[PREPARED],
+            sizes[PARAMETERS],
+            sizes[GRADIENTS],
+            sizes[MOMENTUM0] + sizes[MOMENTUM1],
+            sizes[ARENA],
+            sizes[PREPARED],
             sum(len(p.words) for p in plans) + sum(map(len, {p.constants for p in plans})),
-            largest.full_bytes, largest.instructions, largest.flops, largest.share,
-        )  # fmt: skip
+            largest.full_bytes,
+            largest.instructions,
+            largest.flops,
+            largest.share,
+        )
 
     def known_plan(self, key: object) -> Plan | None:
         """The plan of a step that was compiled before, by its signature and reset flag, or by name."""
@@ -407,9 +429,12 @@ class SessionCore:
     # Steps.
 
     def step(
-        self, kind: str, feeds: Mapping[str, Tensor], fetches: Sequence[str] | None = None,
+        self,
+        kind: str,
+        feeds: Mapping[str, Tensor],
+        fetches: Sequence[str] | None = None,
         targets: Mapping[str, TensorType] | None = None,
-    ) -> dict[str, Tensor]:  # fmt: skip
+    ) -> dict[str, Tensor]:
         """Run a "train" or "eval" step; results by name in the order of `fetches` (None: all).
 
         `targets` are the types of arrays that results will be written into: they must fit, or nothing runs.
@@ -502,10 +527,13 @@ class SessionCore:
     def compile_scheduler(self) -> Plan:
         """Compile a scheduler step."""
         return compile_model(
-            scheduler_graph(), {}, [], self.engine.description,
+            scheduler_graph(),
+            {},
+            [],
+            self.engine.description,
             bindings={"learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,))},
             segment_bytes=self.host.sizes,
-        )  # fmt: skip
+        )
 
     # Parameters.
 
@@ -562,9 +590,7 @@ class SessionCore:
         """A copy of one parameter."""
         slot = self._slot(name)
         if self.state.is_nominal:
-            raise CheckpointError(
-                "Cannot get parameter from a nominal state. Please load the parameter states first"
-            )
+            raise CheckpointError("Cannot get parameter from a nominal state. Please load the parameter states first")
         data = self.host.read_segment(PARAMETERS, 4 * slot.offset, 4 * slot.size)
         return Tensor(name, "float32", slot.shape, data)
 
@@ -605,8 +631,12 @@ def _log_recomputation(kind: str, plan: Plan) -> None:
     r = plan.recomputation
     getLogger("trainweb").info(
         "the workspace of a %s step takes %d bytes instead of %d: %d instructions run again, some %.0f %% more time",
-        kind, plan.arena_bytes, r.full_bytes, r.instructions, 100 * r.share,
-    )  # fmt: skip
+        kind,
+        plan.arena_bytes,
+        r.full_bytes,
+        r.instructions,
+        100 * r.share,
+    )
 
 
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()

@@ -21,9 +21,7 @@ def export_graph(core: SessionCore, output_names: Sequence[str] | None) -> bytes
     if graph is None:
         raise SessionError("Eval model was not provided. Cannot export a model for inferencing.")
     if core.state.is_nominal:
-        raise CheckpointError(
-            "Cannot export the model with a nominal state. Please load the model parameters first."
-        )
+        raise CheckpointError("Cannot export the model with a nominal state. Please load the model parameters first.")
     if not output_names or isinstance(output_names, str):
         raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
     parameters = {name: core.get_parameter(name) for name in core.slots}

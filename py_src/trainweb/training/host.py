@@ -17,7 +17,7 @@ from trainweb.compiler.plan import (
     STATUS_WORD,
     Plan,
     Slot,
-)  # fmt: skip
+)
 from trainweb.errors import EngineError, FeedError, ReleasedError, TrainwebError
 from trainweb.model.graph import Tensor
 
@@ -237,9 +237,10 @@ class PlanHost:
         if self.released:
             return
         for ptr in (
-            *(p.ptr for p in self.loaded), *self._constants.values(),
+            *(p.ptr for p in self.loaded),
+            *self._constants.values(),
             *(b for k, b in enumerate(self.bases) if b and k != CONSTANTS),
-        ):  # fmt: skip
+        ):
             self.engine.free(ptr)
         self.loaded.clear()
         self._constants.clear()

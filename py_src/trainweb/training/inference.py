@@ -30,9 +30,14 @@ class InferenceCore:
     """Inference on bytes; big float initializers are stored once for all signatures."""
 
     def __init__(
-        self, graph: Graph, *, engine: Engine | None = None, limits: Limits | None = None,
-        memory_budget: int | None = None, reproducible: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        graph: Graph,
+        *,
+        engine: Engine | None = None,
+        limits: Limits | None = None,
+        memory_budget: int | None = None,
+        reproducible: bool = False,
+    ) -> None:
         self.graph, self.limits, self.memory_budget = graph, limits or Limits(), memory_budget
         self.engine = engine or get_engine(reproducible=reproducible)
         self.bindings: dict[str, Binding] = {}
@@ -58,11 +63,18 @@ class InferenceCore:
         if key not in self._plans:
             self._plans[key] = self.host.load(
                 compile_model(
-                    self.graph, {n: feeds[n] for n in self.inputs}, self.outputs, self.engine.description,
-                    bindings=self.bindings, evaluate=partial(evaluate, self.engine), segment_bytes=self.host.sizes,
-                    arena_limit=self.limits.arena_bytes, memory_budget=self.memory_budget, prepared=self.prepared,
+                    self.graph,
+                    {n: feeds[n] for n in self.inputs},
+                    self.outputs,
+                    self.engine.description,
+                    bindings=self.bindings,
+                    evaluate=partial(evaluate, self.engine),
+                    segment_bytes=self.host.sizes,
+                    arena_limit=self.limits.arena_bytes,
+                    memory_budget=self.memory_budget,
+                    prepared=self.prepared,
                 )
-            )  # fmt: skip
+            )
         return self.host.ready(self._plans[key])
 
     def run(self, feeds: Mapping[str, Tensor], outputs: Sequence[str] | None = None) -> dict[str, Tensor]:
@@ -110,9 +122,7 @@ class InferenceSession:
         from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 
         inputs = self._core.inputs
-        converted = {
-            n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()
-        }
+        converted = {n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()}
         names = list(output_names) if output_names is not None else self._core.outputs
         results = self._core.run(converted, names)
         return [to_numpy(results[n]) for n in names]

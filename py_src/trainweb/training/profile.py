@@ -58,11 +58,18 @@ class Profile:
         """JSON for chrome://tracing or Perfetto: the instructions one after the other."""
         events, at = [], 0.0
         for k, e in enumerate(self.entries):
-            events.append({
-                "name": e.kernel, "cat": "step", "ph": "X", "pid": 1, "tid": 1,
-                "ts": 1e3 * at, "dur": 1e3 * e.milliseconds,
-                "args": {"node": e.node, "instruction": k, "text": e.text},
-            })  # fmt: skip
+            events.append(
+                {
+                    "name": e.kernel,
+                    "cat": "step",
+                    "ph": "X",
+                    "pid": 1,
+                    "tid": 1,
+                    "ts": 1e3 * at,
+                    "dur": 1e3 * e.milliseconds,
+                    "args": {"node": e.node, "instruction": k, "text": e.text},
+                }
+            )
             at += e.milliseconds
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 

@@ -14,7 +14,7 @@ from trainweb.checkpoint import (
     read_checkpoint,
     write_checkpoint,
     write_file_atomically,
-)  # fmt: skip
+)
 from trainweb.errors import CheckpointError, SessionError
 from trainweb.model.graph import Tensor, as_float32
 
@@ -105,9 +105,7 @@ class CheckpointState:
         if self.core is not None:
             self.core.read_back()
         if self.is_nominal:
-            raise CheckpointError(
-                "Cannot save a nominal state. Please load the model parameters first."
-            )
+            raise CheckpointError("Cannot save a nominal state. Please load the model parameters first.")
         names = sorted(self.tensors)
         groups = []
         if include_optimizer_state and (self.has_optimizer_state or self.optimizer.step):
@@ -155,9 +153,7 @@ class Parameter:
 
         state = self._state
         if state.is_nominal:
-            raise CheckpointError(
-                "Cannot get parameter from a nominal state. Please load the parameter states first"
-            )
+            raise CheckpointError("Cannot get parameter from a nominal state. Please load the parameter states first")
         if state.core is not None:
             return to_numpy(state.core.get_parameter(self._name))
         return to_numpy(state.tensors[self._name])
@@ -268,9 +264,7 @@ def property_value(value: Any) -> PropertyValue:
 def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
     """Raise unless `tensor` has this dtype and shape."""
     if tensor.dtype != dtype:
-        raise CheckpointError(
-            f"Parameter {tensor.name!r} data type mismatch. Expected: {dtype}, Got: {tensor.dtype}"
-        )
+        raise CheckpointError(f"Parameter {tensor.name!r} data type mismatch. Expected: {dtype}, Got: {tensor.dtype}")
     if tensor.shape != shape:
         raise CheckpointError(
             f"Parameter {tensor.name!r} data shape mismatch. Expected: {list(shape)}, Got: {list(tensor.shape)}"

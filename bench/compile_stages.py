@@ -100,7 +100,7 @@ def instrument(watch: Stopwatch) -> tuple[list[Callable[[], None]], list[str]]:
 def open_session(watch: Stopwatch, model: bytes, feeds: Feeds) -> Any:
     """The way from a forward model to the plans of a step; returns the session's core."""
     from trainweb.artifacts import LossType, OptimType, builder
-    from trainweb.ops.op import TensorType
+    from trainweb.ir.shapes import TensorType
     from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
 
@@ -146,11 +146,11 @@ def measure(files: Mapping[str, bytes], feeds: Feeds, repeat: int = 3) -> dict[s
     """Cold and (fastest of `repeat`) warm compilation of files["model"]."""
     model = files["model"]
     begin = time.perf_counter()
-    for module in ("trainweb", "trainweb.training.bridge", "trainweb.artifacts", "trainweb.engine"):
+    for module in ("trainweb", "trainweb.training.bridge", "trainweb.artifacts", "trainweb.backend.wasm.engine"):
         importlib.import_module(module)
     importing = 1e3 * (time.perf_counter() - begin)
     begin = time.perf_counter()
-    importlib.import_module("trainweb.engine").get_engine()
+    importlib.import_module("trainweb.backend.wasm.engine").get_engine()
     engine = 1e3 * (time.perf_counter() - begin)
     cold = once(model, feeds)
     warm = min((once(model, feeds) for _ in range(repeat)), key=lambda r: r["total"])

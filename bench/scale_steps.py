@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Tensor
-    from trainweb.ops.op import TensorType
     from trainweb.training.core import SessionCore
     from trainweb.training.host import LoadedPlan
 
@@ -33,7 +33,7 @@ def measure(files: Mapping[str, bytes], points: list[dict[str, Any]]) -> list[di
 def measure_one(model: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Milliseconds to compile and to step (the fastest), and what the plans hold."""
     from trainweb.artifacts import LossType, OptimType, build_artifacts
-    from trainweb.ops.op import TensorType
+    from trainweb.ir.shapes import TensorType
     from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
 

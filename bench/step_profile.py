@@ -22,9 +22,9 @@ def measure(files: dict[str, bytes], manifest: dict[str, Any], runs: int) -> dic
     """
     import time
 
+    from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Tensor
     from trainweb.model.reader import read_model
-    from trainweb.ops.op import TensorType
     from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
 

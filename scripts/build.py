@@ -36,7 +36,7 @@ from steps import (
 
 NODE_MAJOR = 20
 PACKAGE = ROOT / "py_src" / "trainweb"
-ENGINE = PACKAGE / "engine"
+ENGINE = PACKAGE / "backend" / "wasm" / "engine"
 KERNELS = tuple(f"kernels{variant}.wasm" for variant in ("", ".relaxed", ".threads", ".relaxed.threads"))
 SCHEMA = PACKAGE / "model" / "onnx_schema.bin"
 ENGINE_JS = ENGINE / "engine.js"

@@ -30,7 +30,7 @@ from networks import MODELS  # noqa: E402
 
 import trainweb  # noqa: E402
 from trainweb.errors import LimitError  # noqa: E402
-from trainweb.ops.op import TensorType  # noqa: E402
+from trainweb.ir.shapes import TensorType  # noqa: E402
 from trainweb.training.core import SessionCore, read_models  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden"

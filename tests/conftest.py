@@ -36,8 +36,8 @@ def pytest_runtest_makereport(
 
 def bytes_in_use() -> int:
     """Bytes allocated in the memories of the shared native engines, 0 while there is none."""
-    engine = sys.modules.get("trainweb.engine")
-    if engine is None or "trainweb.engine.wasmtime" not in sys.modules:
+    engine = sys.modules.get("trainweb.backend.wasm.engine")
+    if engine is None or "trainweb.backend.wasm.engine.wasmtime" not in sys.modules:
         return 0
     return sum(engine.get_engine(reproducible=mode).bytes_in_use() for mode in (False, True))
 

@@ -2,8 +2,8 @@
 
     python wasm_kernels/build.py [--force]
 
-Writes wasm_kernels/build/*.wasm and copies them to py_src/trainweb/engine/. A build whose sources and flags did not
-change is left alone.
+Writes wasm_kernels/build/*.wasm and copies them to py_src/trainweb/backend/wasm/engine/. A build whose sources and
+flags did not change is left alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from generate import generate
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE / "build"
-PACKAGE = HERE.parent / "py_src" / "trainweb" / "engine"
+PACKAGE = HERE.parent / "py_src" / "trainweb" / "backend" / "wasm" / "engine"
 
 STACK_BYTES = 256 << 10
 MAX_MEMORY = 1 << 32

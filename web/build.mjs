@@ -22,7 +22,7 @@ import { compileLibrary, compilePackages, makeSnapshot } from "./snapshot.mjs";
 
 const ROOT = dirname(dirname(fileURLToPath(import.meta.url)));
 const SOURCES = join(ROOT, "web", "src");
-const ENGINE = join(ROOT, "py_src", "trainweb", "engine");
+const ENGINE = join(ROOT, "py_src", "trainweb", "backend", "wasm", "engine");
 const OUT = join(ROOT, "dist", "npm");
 
 /** Where wheels are found; of the trainweb wheels there must be exactly one. */

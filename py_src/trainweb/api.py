@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from trainweb.checkpoint import read_checkpoint
-from trainweb.compiler.lower import GRADIENTS
 from trainweb.errors import FeedError, SessionError, UnsupportedError
+from trainweb.ir.program import GRADIENTS
 from trainweb.training import state as states
 from trainweb.training.session import TrainingSession
 

@@ -12,7 +12,7 @@ from trainweb._version import __version__
 from trainweb.errors import FeedError, TrainwebError
 
 if TYPE_CHECKING:
-    from trainweb.ops.op import TensorType
+    from trainweb.ir.shapes import TensorType
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
@@ -248,8 +248,8 @@ def _compile(args: argparse.Namespace) -> None:
 
 def parse_feed(text: str) -> tuple[str, TensorType]:
     """("x", TensorType) of "x=float32[64,784]"."""
+    from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import ITEM_SIZE
-    from trainweb.ops.op import TensorType
 
     name, _, rest = text.partition("=")
     dtype, bracket, dims = rest.partition("[")

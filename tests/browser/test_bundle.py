@@ -15,10 +15,10 @@ import pytest
 from playwright.sync_api import Browser
 from tests.python import test_prologue as prologue
 
-from trainweb.engine import get_engine
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
-from trainweb.ops.op import TensorType
 from trainweb.training.bundle import make_bundle
 from trainweb.training.core import SessionCore
 from trainweb.training.state import CheckpointState

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from trainweb.compiler.expr import Emitter, Expr
-from trainweb.compiler.wasm_emit import Signature, emit_module
+from trainweb.backend.wasm.wasm_emit import Signature, emit_module
+from trainweb.ir.expr import Emitter, Expr
 
 from .conftest import require_built
 from .server import ROOT, Site

@@ -23,7 +23,7 @@ def copy_plan(engine, x, y, nbytes, writable=1):
 """
 
 SETUP = f"""
-from trainweb.engine import get_engine
+from trainweb.backend.wasm.engine import get_engine
 from trainweb.errors import EngineError
 engine = get_engine(reproducible=True)
 {PLAN}

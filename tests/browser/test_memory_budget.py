@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 from tests.python.test_recompute import artifacts_of, feeds_of, open_session, smallest
 
-from trainweb.ops.op import TensorType
+from trainweb.ir.shapes import TensorType
 from trainweb.training.bundle import make_bundle
 
 from .js_session import open_js_page, to_json

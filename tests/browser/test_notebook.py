@@ -47,7 +47,7 @@ import trainweb.training.core
 """
 
 MEMORY = """
-from trainweb.engine import get_engine
+from trainweb.backend.wasm.engine import get_engine
 get_engine().bytes_in_use() + get_engine(reproducible=True).bytes_in_use()
 """
 

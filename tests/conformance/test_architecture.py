@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 
 import trainweb
-from trainweb.compiler.plan import BUFFER_WORDS, HEADER_WORDS, SEGMENT_WORDS
-from trainweb.ops.op import TensorType
+from trainweb.backend.wasm.plan import BUFFER_WORDS, HEADER_WORDS, SEGMENT_WORDS
+from trainweb.ir.shapes import TensorType
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "mlp"

@@ -6,10 +6,10 @@ import numpy as np
 from tests.ops.op_runner import with_loss
 
 from trainweb.autodiff.gradient import build_gradients
+from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler.compile import compile_model
-from trainweb.engine import get_engine
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
-from trainweb.ops.op import TensorType
 
 SHAPE = (2, 6, 3, 8)
 

@@ -7,7 +7,8 @@ import pytest
 from tests.ops.op_runner import Case, bound, cases, feeds_of, label, materialize, reference, run, single_node
 
 from trainweb.errors import TrainwebError
-from trainweb.ops.op import Bad, Op, TensorType, registry
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.op import Bad, Op, registry
 from trainweb.ops.optim import SequenceOp
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore

@@ -9,7 +9,7 @@ from tests.ops.test_gradient import CASES, loss_graph, wanted
 
 from trainweb.errors import GradientError, ModelError
 from trainweb.model.graph import Graph, Value
-from trainweb.model.shapes import ShapeInference
+from trainweb.ops.shapes import ShapeInference
 
 STATIC_ONLY = {
     "Conv-7",

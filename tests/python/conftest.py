@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainweb.engine import Engine, get_engine
+from trainweb.backend.wasm.engine import Engine, get_engine
 
 
 @pytest.fixture(params=[True, False], ids=["plain", "relaxed"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from tests.python.kernel_runner import KernelRunner
 
-ENGINE = Path(__file__).resolve().parents[2] / "py_src" / "trainweb" / "engine"
+ENGINE = Path(__file__).resolve().parents[2] / "py_src" / "trainweb" / "backend" / "wasm" / "engine"
 BUILDS = ("kernels", "kernels.relaxed")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.engine import Engine, Kernel
+from trainweb.backend.wasm.engine import Engine, Kernel
 
 MAGIC, VERSION, HEADER_WORDS, NO_BUFFER = 0x4C505754, 1, 20, 0xFFFFFFFF
 DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "u8": np.uint8}

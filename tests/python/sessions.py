@@ -13,7 +13,7 @@ from tests.conformance.models import batch_norm_net, make_model, mlp, normal
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
-from trainweb.compiler.lower import ARENA, CONSTANTS, PREPARED
+from trainweb.ir.program import ARENA, CONSTANTS, PREPARED
 from trainweb.training.core import LR_WORD, STEP_WORD
 
 

@@ -8,7 +8,7 @@ from tests.python import sessions
 from tests.python.test_prologue import feeds, session
 
 import trainweb
-from trainweb.ops.op import TensorType
+from trainweb.ir.shapes import TensorType
 
 
 def gradients(s: trainweb.TrainingSession, batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

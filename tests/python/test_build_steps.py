@@ -89,8 +89,8 @@ def test_wheel_is_pure_and_has_what_the_page_needs() -> None:
         info = next(name for name in names if name.endswith(".dist-info/METADATA"))
         metadata = archive.read(info).decode()
         tags = archive.read(info.replace("METADATA", "WHEEL")).decode()
-    wanted = {f"trainweb/engine/{name}" for name in build.KERNELS}
-    wanted |= {"trainweb/engine/engine.js", "trainweb/model/onnx_schema.bin", "trainweb/py.typed"}
+    wanted = {f"trainweb/backend/wasm/engine/{name}" for name in build.KERNELS}
+    wanted |= {"trainweb/backend/wasm/engine/engine.js", "trainweb/model/onnx_schema.bin", "trainweb/py.typed"}
     assert wanted <= names
     assert "Root-Is-Purelib: true" in tags and "Tag: py3-none-any" in tags
     assert not [name for name in names if "__pycache__" in name or "test" in name]

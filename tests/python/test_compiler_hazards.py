@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 from tests.python.test_recompute import Restless
 
-from trainweb.compiler.accumulate import accumulate_in_place
-from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
-from trainweb.compiler.expr import Emitter, Expr
-from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
-from trainweb.compiler.lower import (
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.memory import place
+from trainweb.backend.wasm.plan import encode
+from trainweb.compiler.passes.accumulate import accumulate_in_place
+from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
+from trainweb.compiler.passes.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
+from trainweb.compiler.passes.strided import absorb_copies
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.program import (
     ARENA,
     GRADIENTS,
     PARAMETERS,
@@ -27,10 +31,6 @@ from trainweb.compiler.lower import (
     KernelCall,
     Storage,
 )
-from trainweb.compiler.memory import place
-from trainweb.compiler.plan import encode
-from trainweb.compiler.strided import absorb_copies
-from trainweb.engine import get_engine
 from trainweb.model.graph import Tensor
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.training.host import N_SEGMENTS, PlanHost

@@ -10,10 +10,11 @@ import pytest
 from tests.ops.op_runner import run
 from tests.python.random_graphs import RandomGraph
 
+from trainweb.backend.wasm import memory
 from trainweb.compiler import compile as compiler
-from trainweb.compiler import fuse, memory
+from trainweb.compiler.passes import fuse
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
-from trainweb.ops.op import TensorType
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
 

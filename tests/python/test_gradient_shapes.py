@@ -8,7 +8,7 @@ import pytest
 
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.graph import Graph, Node, Tensor, Value
-from trainweb.model.shapes import infer_shapes
+from trainweb.ops.shapes import infer_shapes
 
 
 def graph_of(

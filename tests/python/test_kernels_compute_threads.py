@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.python.test_kernels_threads import NODE, Job, draw
 
-from trainweb.engine import get_engine
+from trainweb.backend.wasm.engine import get_engine
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="Node runs the shared memory")
 

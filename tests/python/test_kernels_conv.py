@@ -13,7 +13,7 @@ import pytest
 from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.kernel_runner import KernelError
 
-from trainweb.engine import get_engine
+from trainweb.backend.wasm.engine import get_engine
 
 Triple = tuple[int, int, int]
 

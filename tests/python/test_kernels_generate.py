@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from wasm_kernels import generate
 
-from trainweb.engine import get_engine
+from trainweb.backend.wasm.engine import get_engine
 
 DEFINITION = Path(__file__).parents[2] / "wasm_kernels" / "kernels.def"
 

@@ -21,9 +21,9 @@ from tests.python.plan_builder import (
     words_of,
 )
 
-from trainweb.engine import Engine, Kernel
-from trainweb.engine.description import Description
-from trainweb.engine.wasmtime import WasmtimeEngine
+from trainweb.backend.wasm.engine import Engine, Kernel
+from trainweb.backend.wasm.engine.description import Description
+from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError
 
 CANARY = bytes(range(256)) * 16
@@ -601,7 +601,7 @@ def test_unreadable_descriptions(text: bytes) -> None:
     ["__import__('os')", "n.real", "[n]", "n if n else 1", "'a'", "lambda: n", "n ** 9"],
 )
 def test_descriptions_cannot_smuggle_code(expression: str) -> None:
-    from trainweb.engine.description import Arg
+    from trainweb.backend.wasm.engine.description import Arg
 
     kernel = Kernel("k", 1, (Arg("x", "in", "f32", expression), Arg("n", "i32")))
     with pytest.raises(EngineError, match="cannot be read"):

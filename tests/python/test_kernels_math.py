@@ -9,7 +9,7 @@ import pytest
 import wasmtime
 from tests.python.plan_builder import RawPlan, check_status, ulp_error
 
-from trainweb.engine.wasmtime import WasmtimeEngine
+from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 
 NAMES = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "log1p", "expm1")
 BUILDS = ("kernels", "kernels.relaxed")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.python.plan_builder import run_kernel
 
-from trainweb.engine import Engine
+from trainweb.backend.wasm.engine import Engine
 
 EPSILON = 1e-5
 

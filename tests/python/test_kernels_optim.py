@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.python.plan_builder import run_kernel
 
-from trainweb.engine import Engine
+from trainweb.backend.wasm.engine import Engine
 
 
 def state_words(

@@ -9,7 +9,7 @@ import pytest
 from tests.python.plan_builder import PlanFailed, run_kernel
 from tests.python.test_kernels_optim import read, state_words
 
-from trainweb.engine import Engine
+from trainweb.backend.wasm.engine import Engine
 
 
 def philox(counter: list[int], key: list[int]) -> list[int]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.python.plan_builder import PlanFailed, run_kernel
 
-from trainweb.engine import Engine
+from trainweb.backend.wasm.engine import Engine
 
 OPS = (
     "sum",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.python.plan_builder import PlanFailed, run_kernel
 
-from trainweb.engine import Engine
+from trainweb.backend.wasm.engine import Engine
 
 SHAPES = [
     (3, 10, 1),

@@ -16,10 +16,11 @@ import pytest
 import wasmtime
 from tests.python.plan_builder import RawPlan, instruction, words_of
 
-from trainweb.compiler import compile_model, wasm_emit
-from trainweb.engine import Engine, get_engine
+from trainweb.backend.wasm import wasm_emit
+from trainweb.backend.wasm.engine import Engine, get_engine
+from trainweb.compiler import compile_model
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
-from trainweb.ops.op import TensorType
 from trainweb.training.arrays import from_numpy
 
 NODE = shutil.which("node")
@@ -65,7 +66,7 @@ class Job:
 
     def run_threads(self, threads: int, repeat: int = 1) -> dict[str, Any]:
         job = {
-            "wasm": str(resources.files("trainweb.engine") / "kernels.threads.wasm"),
+            "wasm": str(resources.files("trainweb.backend.wasm.engine") / "kernels.threads.wasm"),
             "threads": threads,
             "repeat": repeat,
             "blocks": [base64.b64encode(a.tobytes()).decode() for a in self.arrays],

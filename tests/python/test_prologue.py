@@ -15,9 +15,9 @@ from tests.conformance.models import make_model, normal
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
 from trainweb.compiler import compile as compiler
-from trainweb.compiler.lower import PREPARED
+from trainweb.ir.program import PREPARED
+from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
-from trainweb.ops.op import TensorType
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
 

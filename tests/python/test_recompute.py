@@ -20,12 +20,12 @@ from tests.python.test_session_memory import bytes_in_use
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
+from trainweb.backend.wasm.plan import Recomputation
 from trainweb.compiler import compile as compiler
-from trainweb.compiler.lower import Buf, Instruction, Storage
-from trainweb.compiler.plan import Recomputation
-from trainweb.compiler.recompute import _Program, _Schedule
+from trainweb.compiler.passes.recompute import _Program, _Schedule
 from trainweb.errors import FeedError, LimitError
-from trainweb.ops.op import TensorType
+from trainweb.ir.program import Buf, Instruction, Storage
+from trainweb.ir.shapes import TensorType
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
 

@@ -11,7 +11,7 @@ import pytest
 from tests.python.sessions import artifacts, batch, session, snapshot, unchanged, warm
 
 import trainweb
-from trainweb.engine import get_engine
+from trainweb.backend.wasm.engine import get_engine
 from trainweb.errors import EngineError, ReleasedError, SessionError
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, overload
 
 from trainweb.errors import GradientError, ModelError, UnsupportedError
 from trainweb.model.graph import Dim, Graph, Node, Tensor, Value
-from trainweb.model.shapes import ShapeInference
 from trainweb.ops.op import MS, Op, bind
+from trainweb.ops.shapes import ShapeInference
 
 FLOATING = frozenset({"float32", "float64", "float16", "bfloat16"})
 """Only tensors of these dtypes carry gradients."""

@@ -7,26 +7,27 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from trainweb.compiler.accumulate import accumulate_in_place
-from trainweb.compiler.attention import fuse_attention
-from trainweb.compiler.eliminate import computation, drop_unread_results
-from trainweb.compiler.epilogue import absorb_factors, fuse_epilogues
-from trainweb.compiler.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
-from trainweb.compiler.lower import ARENA, SEGMENTS, Buf, BufSequence, Builder, Instruction, Storage
-from trainweb.compiler.memory import place
-from trainweb.compiler.plan import Plan, Recomputation, encode
-from trainweb.compiler.pooling import mask_maxima
-from trainweb.compiler.prologue import Prepared, guard, hoist
-from trainweb.compiler.recompute import fit
-from trainweb.compiler.strided import absorb_copies
-from trainweb.compiler.transaction import hoist_checks, may_fail_midway, write_state_last
+from trainweb.backend.wasm.memory import place
+from trainweb.backend.wasm.plan import Plan, Recomputation, encode
+from trainweb.compiler.passes.accumulate import accumulate_in_place
+from trainweb.compiler.passes.attention import fuse_attention
+from trainweb.compiler.passes.eliminate import computation, drop_unread_results
+from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
+from trainweb.compiler.passes.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
+from trainweb.compiler.passes.pooling import mask_maxima
+from trainweb.compiler.passes.prologue import Prepared, guard, hoist
+from trainweb.compiler.passes.recompute import fit
+from trainweb.compiler.passes.strided import absorb_copies
+from trainweb.compiler.passes.transaction import hoist_checks, may_fail_midway, write_state_last
 from trainweb.errors import LimitError, ModelError
+from trainweb.ir.program import ARENA, SEGMENTS, Buf, BufSequence, Builder, Instruction, Storage
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
 from trainweb.ops.infer import infer_outputs, initializer_type
-from trainweb.ops.op import Op, TensorType, bind
+from trainweb.ops.op import Op, bind
 
 if TYPE_CHECKING:
-    from trainweb.engine.description import Description
+    from trainweb.backend.wasm.engine.description import Description
 
 DEFAULT_ARENA_BYTES = 2 << 30
 """Workspace a plan may take unless the session's limits say otherwise."""

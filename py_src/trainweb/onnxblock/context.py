@@ -9,8 +9,8 @@ from typing import Any
 from trainweb.errors import ModelError, SessionError, UnsupportedError
 from trainweb.model.graph import Graph, Node, Sequence, Tensor, Value
 from trainweb.model.reader import read_model
-from trainweb.model.shapes import infer_shapes
 from trainweb.onnxblock.protos import to_model_proto
+from trainweb.ops.shapes import infer_shapes
 
 EMPTY_BASE_OPSET = 17
 """ai.onnx version of a model that starts empty, where none is asked for."""

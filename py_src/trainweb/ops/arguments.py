@@ -7,8 +7,9 @@ from math import prod
 from typing import Any
 
 from trainweb.errors import LimitError
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE
-from trainweb.ops.op import Op, TensorType
+from trainweb.ops.op import Op
 
 MAX_TENSOR_BYTES = 2**31 - 1
 """Kernels count bytes in 32-bit signed integers."""

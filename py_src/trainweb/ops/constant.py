@@ -6,30 +6,18 @@ from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import LimitError, UnsupportedError
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
 from trainweb.ops.arguments import checked, integers, scalar
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import (
-    Bad,
-    Float,
-    Floats,
-    Int,
-    Ints,
-    Op,
-    Sample,
-    Str,
-    Strs,
-    TensorAttr,
-    TensorType,
-    register,
-)
+from trainweb.ops.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, Strs, TensorAttr, register
 from trainweb.ops.pointwise import MAX_EVALUATED, Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 
 @register

@@ -7,12 +7,13 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, TensorType, register
+from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 PLAIN = {"accumulate": 0, "activation": 0}

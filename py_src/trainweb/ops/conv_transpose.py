@@ -5,13 +5,14 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.shapes import TensorType
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts, unpatch
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Bad, Ints, Sample, TensorType, register
+from trainweb.ops.op import MS, Bad, Ints, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 
 @register

@@ -7,11 +7,11 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
-from trainweb.ops.op import contiguous_strides
 
 if TYPE_CHECKING:
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 KERNEL_RANK = 8
 """Dimensions a kernel walks; more can stay after merging only in contrived models."""

@@ -7,16 +7,17 @@ from math import prod
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
-from trainweb.compiler.lower import SUM
+from trainweb.ir.program import SUM
+from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.matmul import lower_matmul
-from trainweb.ops.op import MANY, Bad, Op, Sample, Str, TensorType, contiguous_strides, register
+from trainweb.ops.op import MANY, Bad, Op, Sample, Str, register
 from trainweb.ops.reduce import reduce
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 ELLIPSIS = "..."
 

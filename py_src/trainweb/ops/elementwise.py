@@ -7,28 +7,18 @@ from math import pi, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
-from trainweb.ops.op import (
-    FLOATS,
-    MANY,
-    MS,
-    Bad,
-    Float,
-    Int,
-    Sample,
-    Str,
-    TensorType,
-    register,
-)
+from trainweb.ops.op import FLOATS, MANY, MS, Bad, Float, Int, Sample, Str, register
 from trainweb.ops.pointwise import Names, Pointwise, Unary, reduced
 from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.expr import Emitter, Expr
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.program import Buf, Builder
 
 NUMBERS = ("float32", "float64", "int32", "int64", "uint8")
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trainweb.compiler.expr import COMPARISONS, Expr
+from trainweb.ir.expr import COMPARISONS, Expr
 
 INT_BITS = {"int32": 32, "int64": 64, "uint8": 8}
 

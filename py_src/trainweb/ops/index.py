@@ -7,17 +7,18 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.arguments import checked, integers, scalar
 from trainweb.ops.copies import gather_axis, padded
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
-from trainweb.ops.op import MS, Bad, Int, Op, Sample, Str, TensorType, contiguous_strides, register
+from trainweb.ops.op import MS, Bad, Int, Op, Sample, Str, register
 from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 """In the order of the kernels' numbers."""

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainweb.errors import ModelError, TrainwebError
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
-from trainweb.ops.op import Op, TensorType
+from trainweb.ops.op import Op
 
 FOLDED_INTEGERS, FOLDED_FLOATS = 4096, 64
 """Constants of at most this many elements are known by value at compile time: shapes, axes, scalars."""

@@ -6,26 +6,17 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainweb.ir.shapes import TensorType
 from trainweb.ops.arguments import checked, integers
 from trainweb.ops.copies import copy_axis
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, i64
-from trainweb.ops.op import (
-    MANY,
-    MS,
-    Bad,
-    Int,
-    Ints,
-    Op,
-    Sample,
-    TensorType,
-    register,
-)
+from trainweb.ops.op import MANY, MS, Bad, Int, Ints, Op, Sample, register
 from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 
 @register

@@ -7,22 +7,16 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
-from trainweb.ops.op import (
-    FLOATS,
-    Bad,
-    Int,
-    Sample,
-    TensorType,
-    register,
-)
+from trainweb.ops.op import FLOATS, Bad, Int, Sample, register
 from trainweb.ops.pointwise import Names, Pointwise, reduced
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.expr import Emitter, Expr
+    from trainweb.ir.expr import Emitter, Expr
 
 from trainweb.ops.elementwise import NUMBERS, Binary
 

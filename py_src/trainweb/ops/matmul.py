@@ -6,12 +6,13 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, TensorType, broadcast_shapes, register
+from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 GEMM_WITHOUT_C_SINCE = 11
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, TensorType, register
+from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 CONSTANT_SEGMENT = 1
 """Statistics that are constants of the model are not updated."""

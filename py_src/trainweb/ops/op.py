@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from trainweb.errors import ModelError, TrainwebError, UnsupportedError
+from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import Node, Tensor
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.expr import Emitter, Expr
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.program import Buf, Builder
 
 T = TypeVar("T")
 
@@ -31,25 +31,6 @@ MANY = 2**31 - 1
 
 FLOATS = ("float32", "float64")
 INTS = ("int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "uint64")
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """dtype and static shape of a tensor; `value` has its elements, flat, where they are known."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    value: tuple[Any, ...] | None = None
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    @property
-    def rank(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,27 +282,6 @@ class Elementwise(Op):
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         b.elementwise(outs[:1], [x for x in ins if x is not None], lambda e, *xs: self.compute(e, *xs))
-
-
-def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """NumPy's broadcasting rule; ValueError where it does not hold."""
-    rank = max((len(s) for s in shapes), default=0)
-    out = []
-    for k in range(-rank, 0):
-        dims = {s[k] for s in shapes if len(s) >= -k} - {1}
-        if len(dims) > 1:
-            raise ValueError(shapes)
-        out.append(dims.pop() if dims else 1)
-    return tuple(out)
-
-
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    strides, step = [], 1
-    for dim in reversed(shape):
-        strides.append(step)
-        step *= dim
-    return tuple(reversed(strides))
 
 
 _REGISTRY: dict[tuple[str, str], type[Op]] = {}

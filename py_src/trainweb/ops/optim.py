@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Float, Int, Op, Sample, Str, TensorType, register
+from trainweb.ops.op import MS, Float, Int, Op, Sample, Str, register
 
 if TYPE_CHECKING:
-    from trainweb.compiler.lower import Buf, BufSequence, Builder
+    from trainweb.ir.program import Buf, BufSequence, Builder
 
 
 class SequenceOp(Op):

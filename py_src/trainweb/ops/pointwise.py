@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainweb.compiler.expr import Emitter
+from trainweb.ir.expr import Emitter
+from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.ops.evaluate import evaluate
-from trainweb.ops.op import Elementwise, Sample, TensorType, contiguous_strides
+from trainweb.ops.op import Elementwise, Sample
 from trainweb.ops.symbolic import Var, names, when
 
 if TYPE_CHECKING:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainweb.ir.shapes import TensorType
 from trainweb.ops.conv import Window, patches, unpatch, window
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, TensorType, register
+from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 
 class _Pool(Op):

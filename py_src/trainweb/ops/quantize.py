@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import MS, Bad, Int, Op, Sample, TensorType, register
+from trainweb.ops.op import MS, Bad, Int, Op, Sample, register
 from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.expr import Emitter, Expr
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.program import Buf, Builder
 
 
 @register

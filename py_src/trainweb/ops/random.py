@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from zlib import crc32
 
 from trainweb.errors import LimitError, UnsupportedError
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.ops.arguments import checked, scalar
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import MS, Attr, Bad, Float, Int, Ints, Op, Sample, TensorType, register
+from trainweb.ops.op import MS, Attr, Bad, Float, Int, Ints, Op, Sample, register
 from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.expr import Emitter, Expr
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.program import Buf, Builder
 
 DEFAULT_RATIO = 0.5
 DROPOUT = "dropout_f32"

@@ -8,32 +8,20 @@ from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainweb.compiler.lower import LOG_SUM, LOG_SUM_EXP, MAX, MEAN, MIN, NORM, PROD, SUM, SUM_ABS, SUM_SQUARES
 from trainweb.errors import UnsupportedError
+from trainweb.ir.program import LOG_SUM, LOG_SUM_EXP, MAX, MEAN, MIN, NORM, PROD, SUM, SUM_ABS, SUM_SQUARES
+from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.arguments import integers, scalar
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, i64
-from trainweb.ops.op import (
-    MANY,
-    MS,
-    Bad,
-    Int,
-    Ints,
-    Op,
-    Sample,
-    TensorType,
-    broadcast_shapes,
-    contiguous_strides,
-    find,
-    register,
-)
+from trainweb.ops.op import MANY, MS, Bad, Int, Ints, Op, Sample, find, register
 from trainweb.ops.pointwise import Names
 from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 Over = Callable[[str, Var], Var]
 """(ONNX reduction, x) -> that reduction of x along the node's axes, kept as ones."""

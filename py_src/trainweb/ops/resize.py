@@ -5,18 +5,19 @@ from __future__ import annotations
 from math import ceil, floor, prod
 from typing import TYPE_CHECKING, Any, cast
 
+from trainweb.ir.shapes import TensorType
 from trainweb.ops.arguments import checked, integers, numbers
 from trainweb.ops.copies import gather_axis
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
 from trainweb.ops.matmul import lower_matmul
-from trainweb.ops.op import Bad, Float, Int, Ints, Op, Sample, Str, TensorType, register
+from trainweb.ops.op import Bad, Float, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
     from trainweb.model.graph import Dim
 
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")

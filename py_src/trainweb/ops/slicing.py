@@ -6,27 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import LimitError
+from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.ops.arguments import checked, integers
 from trainweb.ops.copies import gather_axis, strided_copy
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
-from trainweb.ops.op import (
-    MS,
-    Bad,
-    Float,
-    Ints,
-    Op,
-    Sample,
-    Str,
-    TensorType,
-    contiguous_strides,
-    register,
-)
+from trainweb.ops.op import MS, Bad, Float, Ints, Op, Sample, Str, register
 from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 
 def slice_bounds(

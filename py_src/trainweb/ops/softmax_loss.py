@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, i64
-from trainweb.ops.op import MS, Bad, Int, Op, Sample, Str, TensorType, register
+from trainweb.ops.op import MS, Bad, Int, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 
 def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from trainweb.ops.op import Sample, register
 from trainweb.ops.pointwise import Unary
 
 if TYPE_CHECKING:
-    from trainweb.compiler.expr import Emitter, Expr
+    from trainweb.ir.expr import Emitter, Expr
     from trainweb.ops.symbolic import Var
 
 _WITHIN_ONE = (Sample([f32([[-0.9, -0.5, -0.1], [0.0, 0.3, 0.85]])]),)

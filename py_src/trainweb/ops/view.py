@@ -5,15 +5,16 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.shapes import TensorType
 from trainweb.ops.arguments import integers
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import Bad, Int, Ints, Op, Sample, TensorType, register
+from trainweb.ops.op import Bad, Int, Ints, Op, Sample, register
 from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.compiler.lower import Buf, Builder
+    from trainweb.ir.program import Buf, Builder
 
 
 class View(Op):

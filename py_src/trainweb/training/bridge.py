@@ -13,12 +13,12 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 from trainweb.checkpoint import write_checkpoint
-from trainweb.compiler.lower import STATE
 from trainweb.errors import CheckpointError, ReleasedError, SessionError, TrainwebError
+from trainweb.ir.program import STATE
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
-from trainweb.ops.op import TensorType
 from trainweb.training.bundle import Start, make_bundle, read_start
 from trainweb.training.core import ParameterSlot, Segments, SessionCore, read_models
 from trainweb.training.export import export_graph
@@ -28,7 +28,7 @@ from trainweb.training.state import CheckpointState, property_value
 
 if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
-    from trainweb.engine.base import Engine
+    from trainweb.backend.wasm.engine.base import Engine
 
 Answer = tuple[str, "bytes | memoryview | None"]
 
@@ -96,7 +96,7 @@ def as_bytes(data: Any) -> Any:
 @answered
 def start(js_engine: Any) -> None:
     """Use the worker's engine for every session."""
-    from trainweb.engine.pyodide import PyodideEngine
+    from trainweb.backend.wasm.engine.pyodide import PyodideEngine
 
     _engine[:] = [PyodideEngine(js_engine)]
 

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainweb.backend.wasm.plan import Plan, Slot
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
-from trainweb.compiler.lower import PARAMETERS, STATE
-from trainweb.compiler.plan import Plan, Slot
-from trainweb.ops.op import TensorType
+from trainweb.ir.program import PARAMETERS, STATE
+from trainweb.ir.shapes import TensorType
 from trainweb.training.state import GROUP
 
 if TYPE_CHECKING:

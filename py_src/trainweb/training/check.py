@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from trainweb.compiler.lower import PARAMETERS
-from trainweb.engine import get_engine
+from trainweb.backend.wasm.engine import get_engine
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
+from trainweb.ir.program import PARAMETERS
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
-from trainweb.ops.op import TensorType, bind
+from trainweb.ops.op import bind
 
 DEFAULT_DIM = 1
 """Size of a symbolic dimension that the caller gives no size for."""

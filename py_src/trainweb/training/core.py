@@ -9,8 +9,19 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.plan import Recomputation
 from trainweb.compiler import Binding, Plan, compile_model
-from trainweb.compiler.lower import (
+from trainweb.compiler.passes.prologue import Prepared
+from trainweb.errors import (
+    BufferSizeError,
+    CheckpointError,
+    FeedError,
+    ModelError,
+    SessionError,
+    UnsupportedError,
+)
+from trainweb.ir.program import (
     ARENA,
     GRADIENTS,
     MOMENTUM0,
@@ -22,22 +33,12 @@ from trainweb.compiler.lower import (
     BufSequence,
     Storage,
 )
-from trainweb.compiler.plan import Recomputation
-from trainweb.compiler.prologue import Prepared
-from trainweb.engine import get_engine
-from trainweb.errors import (
-    BufferSizeError,
-    CheckpointError,
-    FeedError,
-    ModelError,
-    SessionError,
-    UnsupportedError,
-)
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
-from trainweb.ops.op import TensorType, bind
+from trainweb.ops.op import bind
 from trainweb.ops.optim import scheduler_graph
 from trainweb.training import seed
 from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost, evaluate
@@ -50,7 +51,7 @@ from trainweb.training.state import (
 )
 
 if TYPE_CHECKING:
-    from trainweb.engine.base import Engine
+    from trainweb.backend.wasm.engine.base import Engine
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")

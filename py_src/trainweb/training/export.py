@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from trainweb.errors import CheckpointError, ModelError, SessionError
 from trainweb.model.graph import Graph, Tensor
-from trainweb.model.shapes import infer_shapes
 from trainweb.model.writer import write_model
+from trainweb.ops.shapes import infer_shapes
 
 if TYPE_CHECKING:
     from trainweb.training.core import SessionCore

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainweb.compiler.lower import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEGMENTS, STATE, STATE_WORDS
-from trainweb.compiler.plan import (
+from trainweb.backend.wasm.plan import (
     CODE_BASE_WORD,
     HEADER_WORDS,
     PROFILE_WORD,
@@ -19,10 +18,11 @@ from trainweb.compiler.plan import (
     Slot,
 )
 from trainweb.errors import EngineError, FeedError, ReleasedError, TrainwebError
+from trainweb.ir.program import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEGMENTS, STATE, STATE_WORDS
 from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
-    from trainweb.engine.base import Engine
+    from trainweb.backend.wasm.engine.base import Engine
 
 N_SEGMENTS = len(SEGMENTS)
 LOADS_WORD = 14

@@ -6,24 +6,24 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.memory import align
 from trainweb.compiler import Binding, compile_model
-from trainweb.compiler.lower import PARAMETERS
-from trainweb.compiler.memory import align
-from trainweb.compiler.prologue import Prepared
-from trainweb.engine import get_engine
+from trainweb.compiler.passes.prologue import Prepared
 from trainweb.errors import FeedError
+from trainweb.ir.program import PARAMETERS
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.ops.infer import FOLDED_INTEGERS
-from trainweb.ops.op import TensorType
 from trainweb.training.core import check_feeds
 from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost, evaluate
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from trainweb.engine.base import Engine
+    from trainweb.backend.wasm.engine.base import Engine
 
 
 class InferenceCore:

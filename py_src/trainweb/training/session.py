@@ -11,8 +11,8 @@ import numpy as np
 
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import FeedError, ReleasedError, SessionError
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits, check_memory_budget
-from trainweb.ops.op import TensorType
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore, SessionMemory, read_models
 from trainweb.training.export import export_graph

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
-from trainweb.compiler.expr import Expr
-from trainweb.compiler.lower import Buf, ElementwiseCall, Instruction, KernelCall
-from trainweb.compiler.wasm_emit import ITEM, Signature, emit_module
-from trainweb.ops.op import broadcast_shapes, contiguous_strides
+from trainweb.backend.wasm.wasm_emit import ITEM, Signature, emit_module
+from trainweb.ir.expr import Expr
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall
+from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
 
 if TYPE_CHECKING:
-    from trainweb.engine.description import Description
+    from trainweb.backend.wasm.engine.description import Description
 
 MAGIC, VERSION = 0x4C505754, 1
 HEADER_WORDS, SEGMENT_WORDS, BUFFER_WORDS = 20, 3, 3

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainweb.compiler.epilogue import added_operand, constant_factor
-from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
-from trainweb.ops.op import broadcast_shapes, contiguous_strides
+from trainweb.compiler.passes.epilogue import added_operand, constant_factor
+from trainweb.ir.program import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
 
 if TYPE_CHECKING:
-    from trainweb.compiler.expr import Emitter, Expr
-    from trainweb.compiler.lower import Builder
+    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.program import Builder
 
 GEMM, SOFTMAX, SOFTMAX_GRADIENT, DROPOUT = "gemm_f32", "softmax_f32", "softmax_grad_f32", "dropout_f32"
 

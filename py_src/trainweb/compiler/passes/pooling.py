@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir.program import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
 
 
 def mask_maxima(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from math import lcm, prod
 
-from trainweb.compiler.expr import MATH, Emitter, Expr, inputs_of, size_of
-from trainweb.compiler.lower import (
+from trainweb.backend.wasm.plan import GRAIN_ELEMENTS, collapse
+from trainweb.ir.expr import MATH, Emitter, Expr, inputs_of, size_of
+from trainweb.ir.program import (
     ARENA,
     MEAN,
     SUM,
@@ -20,7 +21,6 @@ from trainweb.compiler.lower import (
     Reduction,
     Storage,
 )
-from trainweb.compiler.plan import GRAIN_ELEMENTS, collapse
 
 MAX_BUFFERS = 12
 """Addresses a fused function may hold: more spill."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainweb.compiler.lower import ARENA, CONSTANTS, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.program import ARENA, CONSTANTS, Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
 if TYPE_CHECKING:
-    from trainweb.compiler.lower import Builder
+    from trainweb.ir.program import Builder
 
 CHECK = "check_indices"
 INFALLIBLE = ("one_hot", "max_pool_f32", "max_pool_gradient_f32")

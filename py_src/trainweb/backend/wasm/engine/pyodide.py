@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyodide.code import run_js  # type: ignore[import-not-found]
 from pyodide.ffi import JsException  # type: ignore[import-not-found]
 
-from trainweb.engine.base import Engine
-from trainweb.engine.description import Description
+from trainweb.backend.wasm.engine.base import Engine
+from trainweb.backend.wasm.engine.description import Description
 from trainweb.errors import EngineError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class PyodideEngine(Engine):
 
 def _load(reproducible: bool) -> Any:
     """Make an engine of the script and the kernels in the wheel."""
-    folder = resources.files("trainweb.engine")
+    folder = resources.files("trainweb.backend.wasm.engine")
     try:
         script = run_js((folder / "engine.js").read_text())
         build = str(script.pickBuild(reproducible))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from functools import cache
 
-from trainweb.engine.base import Engine
-from trainweb.engine.description import Arg, Description, Kernel
+from trainweb.backend.wasm.engine.base import Engine
+from trainweb.backend.wasm.engine.description import Arg, Description, Kernel
 
 __all__ = ["Arg", "Description", "Engine", "Kernel", "get_engine"]
 
@@ -26,13 +26,13 @@ def get_engine(*, reproducible: bool = False) -> Engine:
 
 @cache
 def _native_engine(build: str) -> Engine:
-    from trainweb.engine.wasmtime import WasmtimeEngine
+    from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 
     return WasmtimeEngine(build)
 
 
 @cache
 def _pyodide_engine(reproducible: bool) -> Engine:
-    from trainweb.engine.pyodide import PyodideEngine
+    from trainweb.backend.wasm.engine.pyodide import PyodideEngine
 
     return PyodideEngine(reproducible=reproducible)

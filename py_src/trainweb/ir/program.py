@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from trainweb.compiler.expr import Emitter, Expr
 from trainweb.errors import UnsupportedError
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
 
 if TYPE_CHECKING:
-    from trainweb.engine.description import Description
+    from trainweb.backend.wasm.engine.description import Description
 
 ARENA, CONSTANTS, PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE, PREPARED = SEGMENTS = range(8)
 """Segments of kernel memory, in the order of a plan's segment table."""

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trainweb.errors import LimitError, ModelError, UnsupportedError
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Dim, Graph, Node, Tensor, Value
 from trainweb.ops.infer import infer_outputs, initializer_type
-from trainweb.ops.op import TensorType, bind
+from trainweb.ops.op import bind
 
 Key = tuple[str, int]
 """A symbolic dimension: (symbol, -1), or (input name, axis) where it has no name."""

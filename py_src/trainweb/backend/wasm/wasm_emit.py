@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from trainweb.compiler.expr import COMPARISONS, MATH, UNARY_MATH, Expr, size_of, walk
+from trainweb.ir.expr import COMPARISONS, MATH, UNARY_MATH, Expr, size_of, walk
 
 I32, I64, F32, F64, V128 = 0x7F, 0x7E, 0x7D, 0x7C, 0x7B
 ITEM = {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "uint8": 1}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import prod
 
-from trainweb.compiler.lower import ARENA, CONSTANTS, Buf, ElementwiseCall, Instruction, Storage
+from trainweb.ir.program import ARENA, CONSTANTS, Buf, ElementwiseCall, Instruction, Storage
 
 ALIGNMENT = 64
 """Of storages: a cache line."""

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 
-from trainweb.compiler.expr import MATH
-from trainweb.compiler.lower import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage
-from trainweb.compiler.memory import align, place
-from trainweb.compiler.plan import Recomputation, flops_of
+from trainweb.backend.wasm.memory import align, place
+from trainweb.backend.wasm.plan import Recomputation, flops_of
 from trainweb.errors import LimitError
+from trainweb.ir.expr import MATH
+from trainweb.ir.program import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
 STATISTICS = {"batch_norm_train_f32": ("running_mean", "running_var")}
 """Arguments that a kernel updates and whose updates nothing else that it makes depends on: made again without them."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from trainweb.compiler.lower import ARENA, Buf, Instruction, KernelCall
+from trainweb.ir.program import ARENA, Buf, Instruction, KernelCall
 from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
-    from trainweb.engine.description import Description
-    from trainweb.ops.op import Op, TensorType
+    from trainweb.backend.wasm.engine.description import Description
+    from trainweb.ir.shapes import TensorType
+    from trainweb.ops.op import Op
 
 
 def computation(op: Op, results: Sequence[TensorType]) -> Hashable:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainweb.compiler.epilogue import added_operand
-from trainweb.compiler.lower import ARENA, GRADIENTS, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.compiler.passes.epilogue import added_operand
+from trainweb.ir.program import ARENA, GRADIENTS, Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
 RESULTS = {
     "gemm_f32": ("c",),

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from trainweb.compiler.lower import ARENA, Buf, Instruction, KernelCall, Storage
+from trainweb.ir.program import ARENA, Buf, Instruction, KernelCall, Storage
+from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
-from trainweb.ops.op import contiguous_strides
 
 GEMM, COPY = "gemm_f32", "strided_copy"
 FLOAT = ITEM_SIZE["float32"]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainweb.engine.description import Description
+from trainweb.backend.wasm.engine.description import Description
 from trainweb.errors import EngineError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import wasmtime as wt
 
-from trainweb.engine.base import Engine
-from trainweb.engine.description import Description
+from trainweb.backend.wasm.engine.base import Engine
+from trainweb.backend.wasm.engine.description import Description
 from trainweb.errors import EngineError
 
 if TYPE_CHECKING:
@@ -45,13 +45,15 @@ def _wasmtime_engine() -> wt.Engine:
 @cache
 def _module(build: str) -> wt.Module:
     """The compiled kernels; once a process."""
-    path = resources.files("trainweb.engine") / f"{build}.wasm"
+    path = resources.files("trainweb.backend.wasm.engine") / f"{build}.wasm"
     try:
         module = wt.Module(_wasmtime_engine(), path.read_bytes())
         _close_at_exit(module)
         return module
     except FileNotFoundError:
-        raise EngineError(f"{build}.wasm is missing from trainweb.engine; run `python wasm_kernels/build.py`") from None
+        raise EngineError(
+            f"{build}.wasm is missing from trainweb.backend.wasm.engine; run `python wasm_kernels/build.py`"
+        ) from None
 
 
 class WasmtimeEngine(Engine):

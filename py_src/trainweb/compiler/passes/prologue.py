@@ -12,8 +12,9 @@ import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from trainweb.compiler.expr import Expr
-from trainweb.compiler.lower import (
+from trainweb.backend.wasm.memory import align
+from trainweb.ir.expr import Expr
+from trainweb.ir.program import (
     ARENA,
     CONSTANTS,
     PARAMETERS,
@@ -24,7 +25,6 @@ from trainweb.compiler.lower import (
     Instruction,
     Storage,
 )
-from trainweb.compiler.memory import align
 
 MAX_RATIO = 8
 """A value is kept if it has at most so many times the bytes of what it is made of, as floats of 4-bit numbers do."""

@@ -1,0 +1,1 @@
+"""Back ends: what turns instructions into something that runs."""

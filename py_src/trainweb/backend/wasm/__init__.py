@@ -1,0 +1,1 @@
+"""The WebAssembly back end: memory plan, encoding, code generation, engines."""

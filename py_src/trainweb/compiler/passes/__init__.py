@@ -1,0 +1,1 @@
+"""Passes: each rewrites the instructions of one step."""

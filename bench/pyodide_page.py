@@ -52,7 +52,7 @@ json.dumps(function(files, *values["arguments"]))
 
 def boot_script() -> bytes:
     """What starts Python in the worker of the JavaScript package, by itself."""
-    esbuild, source = ROOT / "node_modules" / ".bin" / "esbuild", ROOT / "web" / "src" / "boot.ts"
+    esbuild, source = ROOT / "node_modules" / ".bin" / "esbuild", ROOT / "web" / "src" / "python" / "boot.ts"
     command = [esbuild, source, "--bundle", "--format=esm", "--define:TRAINWEB_VERSION='bench'"]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
 

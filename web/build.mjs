@@ -11,7 +11,7 @@
  */
 
 import { execFileSync } from "node:child_process";
-import { copyFile, mkdir, readdir, readFile, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { constants, gzipSync } from "node:zlib";
@@ -47,7 +47,7 @@ const COMMON = {
 async function buildEngineScript() {
   await build({
     ...COMMON,
-    entryPoints: [join(SOURCES, "engine.ts")],
+    entryPoints: [join(SOURCES, "engine", "engine.ts")],
     outfile: join(ENGINE, "engine.js"),
     format: "iife",
     globalName: "trainwebEngine",
@@ -62,15 +62,19 @@ async function buildModules() {
   // Identifiers stay: they are the names of classes and what stack traces show.
   const small = { minifyWhitespace: true, minifySyntax: true };
   const esm = { ...COMMON, format: "esm", outdir: OUT, sourcemap: "linked" };
-  const entries = (...names) => names.map((name) => join(SOURCES, `${name}.ts`));
   await build({
     ...esm,
     ...small,
-    entryPoints: entries("index", "worker", "pool-worker", "engine"),
+    entryPoints: {
+      index: join(SOURCES, "page", "index.ts"),
+      worker: join(SOURCES, "worker", "worker.ts"),
+      "pool-worker": join(SOURCES, "engine", "pool-worker.ts"),
+      engine: join(SOURCES, "engine", "engine.ts"),
+    },
   });
   await build({
     ...esm,
-    entryPoints: { module: join(SOURCES, "index.ts") },
+    entryPoints: { module: join(SOURCES, "page", "index.ts") },
     packages: "external",
   });
 }
@@ -127,7 +131,7 @@ async function copyWheels() {
 }
 
 async function pyodideVersion() {
-  const source = await readFile(join(SOURCES, "version.ts"), "utf8");
+  const source = await readFile(join(SOURCES, "wire", "version.ts"), "utf8");
   return /PYODIDE_VERSION = "([^"]+)"/.exec(source)[1];
 }
 
@@ -155,6 +159,8 @@ async function buildAll() {
   if (process.argv.includes("--engine")) {
     return;
   }
+  // Whatever an older build left would be packed, too.
+  await rm(OUT, { recursive: true, force: true });
   await mkdir(OUT, { recursive: true });
   await buildModules();
   buildDeclarations();

@@ -12,7 +12,7 @@ import { gzipSync, constants } from "node:zlib";
 /** A restored heap cannot be larger than the one Pyodide starts with: it copies, but never grows. */
 const HEAP_BYTES = 30 * 2 ** 20;
 
-/** The start of the memory, in which the constants of Pyodide's WebAssembly lie; web/src/boot.ts knows it, too. */
+/** The start of the memory, in which the constants of Pyodide's WebAssembly lie; web/src/python/boot.ts knows it, too. */
 const CONSTANT_BYTES = 2 ** 22;
 
 /** Compile a folder, without sources and doc strings, and zip it: sources take long to import, and memory. */

@@ -101,7 +101,7 @@ def test_a_session_on_a_server_is_a_typed_error() -> None:
 
 def test_declarations_compile_for_a_user(tmp_path: Path) -> None:
     """A program in strict TypeScript, with the declarations as a user gets them."""
-    require_built(NPM / "index.d.ts")
+    require_built(NPM / "page" / "index.d.ts")
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules" / "trainweb").symlink_to(ROOT)
     (tmp_path / "node_modules" / "onnxruntime-common").symlink_to(ROOT / "node_modules/onnxruntime-common")

@@ -7,7 +7,7 @@
     then        blobs, each 64-byte aligned; the header gives their offsets from the first
 
 The header has what `SessionCore` knows: names, declared inputs, parameters, segment sizes and contents, and per plan
-its signature, words, constants, generated code, inputs, outputs and node names. `web/src/bundle.ts` reads it.
+its signature, words, constants, generated code, inputs, outputs and node names. `web/src/worker/bundle.ts` reads it.
 A bundle is code: load it from where you load scripts from.
 """
 

@@ -3,7 +3,8 @@
  * speaks to kernels through `alloc`, `free`, `write`, `read`, `loadCode` and `run`, and nothing else.
  */
 
-import { EngineError } from "./errors.js";
+import { isPacked, unpack } from "../python/packed.js";
+import { EngineError } from "../wire/errors.js";
 import { pickBuild, type KernelBuild } from "./features.js";
 import {
   fillTable,
@@ -12,7 +13,6 @@ import {
   type KernelExports,
   type ThreadExports,
 } from "./kernels.js";
-import { isPacked, unpack } from "./packed.js";
 import { Pool } from "./pool.js";
 import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 

@@ -2,7 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { FeedError } from "./errors.js";
+import { FeedError } from "../wire/errors.js";
 import { isTensor } from "./tensors.js";
 
 /** Feeds by input name. */

@@ -1,6 +1,6 @@
 /** A thread of the kernels: blocks in `tw_worker_loop`, comes out only to load generated code. */
 
-import { toWire } from "./errors.js";
+import { toWire } from "../wire/errors.js";
 import {
   fillTable,
   instantiateCode,

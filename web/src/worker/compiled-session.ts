@@ -3,10 +3,10 @@
  * the feeds, runs the plan and reads the fetches, with no Python at all.
  */
 
-import type { Engine } from "./engine.js";
-import { FeedError, EngineError } from "./errors.js";
-import type { WireProfile } from "./profile.js";
-import type { Feed, Fetch, NamedTensor, StepKind, WireDtype, Workspace } from "./protocol.js";
+import type { Engine } from "../engine/engine.js";
+import { FeedError, EngineError } from "../wire/errors.js";
+import type { WireProfile } from "../wire/profile.js";
+import type { Feed, Fetch, NamedTensor, StepKind, WireDtype, Workspace } from "../wire/protocol.js";
 
 /** Where a feed goes or a result comes from. */
 export interface Slot {

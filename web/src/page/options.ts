@@ -1,7 +1,7 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
 
+import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { env, resolveThreads } from "./env.js";
-import type { SessionLimits, WorkerSettings } from "./protocol.js";
 
 export interface SessionOptions {
   /** Threads of the kernels; default `env.wasm.numThreads`. */

@@ -1,5 +1,6 @@
 /** `InferenceSession`: runs forward models on the same kernels, e.g. what a training session exported. */
 
+import type { InferenceInfo } from "../wire/protocol.js";
 import {
   parseRunArguments,
   type FetchesType,
@@ -10,7 +11,6 @@ import {
 import { Channel } from "./channel.js";
 import { callOf, connect, type WorkerClient } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
-import type { InferenceInfo } from "./protocol.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { loadSource, type Source } from "./sources.js";
 import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from "./tensors.js";

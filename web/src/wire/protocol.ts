@@ -1,11 +1,13 @@
 /** What crosses between the page and its worker. Nothing else may. */
 
-import type { SnapshotChoice } from "./boot.js";
 import type { WireError } from "./errors.js";
 import type { WireProfile } from "./profile.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
 export type Result<T> = { readonly ok: T } | { readonly error: WireError };
+
+/** Whether to start from the snapshot; "auto" where the network carries it faster than Python starts. */
+export type SnapshotChoice = boolean | "auto";
 
 /** A plan of a session; the scheduler's recomputes the learning rate. */
 export type StepKind = "train" | "eval" | "optimizer" | "scheduler";

@@ -4,8 +4,8 @@
  * the kernels' verifier before its first run. Only its generated code is code, as a script is.
  */
 
-import { ModelError } from "./errors.js";
-import type { WireDtype } from "./protocol.js";
+import { ModelError } from "../wire/errors.js";
+import type { WireDtype } from "../wire/protocol.js";
 
 const MAGIC = "TWBUNDLE";
 const VERSION = 1;

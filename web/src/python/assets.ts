@@ -1,6 +1,6 @@
 /** The files beside the worker script, each named literally so that bundlers carry them along. */
 
-import type { KernelBuild } from "./features.js";
+import type { KernelBuild } from "../engine/features.js";
 
 /** URL of a kernel build; `prefix` is where the page keeps them as they are, null for beside this script, packed. */
 export function kernelUrl(build: KernelBuild, prefix: string | null): URL {

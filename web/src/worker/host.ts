@@ -1,9 +1,9 @@
 /** What runs a training session in the worker: Python, or a bundle. */
 
-import type { Answer, Bridge } from "./bridge.js";
+import type { Answer, Bridge } from "../python/bridge.js";
+import { EngineError } from "../wire/errors.js";
 import type { BundleCache } from "./cache.js";
 import type { Listing, LoadedPlan, PlanSource, Signature } from "./compiled-session.js";
-import { EngineError } from "./errors.js";
 
 export interface SessionHost extends PlanSource {
   /** Address of the session's state words. */

@@ -5,7 +5,7 @@
  * no error: the file is not there, then.
  */
 
-import { log } from "./env.js";
+import { log } from "../page/env.js";
 
 const FOLDERS = ["trainweb", "bundles"];
 

@@ -1,8 +1,8 @@
 /** What a session keeps of its worker: an order of calls, and an end. */
 
+import { ReleasedError } from "../wire/errors.js";
+import type { Answer, Call, Method } from "../wire/protocol.js";
 import { callOf, type WorkerClient } from "./client.js";
-import { ReleasedError } from "./errors.js";
-import type { Answer, Call, Method } from "./protocol.js";
 
 /** Frees sessions that were dropped without `release`. */
 const abandoned = new FinalizationRegistry<() => void>((release) => release());

@@ -2,8 +2,8 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { FeedError, TrainwebError } from "./errors.js";
-import type { Feed, Fetch, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "./protocol.js";
+import { FeedError, TrainwebError } from "../wire/errors.js";
+import type { Feed, Fetch, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "../wire/protocol.js";
 
 type NumericArray =
   | Float32Array

@@ -4,8 +4,8 @@
  * while they compute.
  */
 
+import { startWorker } from "../page/start-worker.js";
 import type { ThreadExports } from "./kernels.js";
-import { startWorker } from "./start-worker.js";
 
 /** How long a worker may take to start; the others compute without it. */
 const START_TIMEOUT_MS = 10_000;

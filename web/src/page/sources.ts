@@ -1,6 +1,6 @@
 /** Models and checkpoints: a URL, bytes or a Blob, read into bytes that can be transferred. */
 
-import { CheckpointError, ModelError } from "./errors.js";
+import { CheckpointError, ModelError } from "../wire/errors.js";
 import { copyBytes, describe } from "./tensors.js";
 
 /** Where a model or checkpoint comes from. A string is a URL, relative to the page. */

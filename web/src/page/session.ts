@@ -2,6 +2,9 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { BufferSizeError, FeedError, SessionError } from "../wire/errors.js";
+import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
+import type { CallAnswer, SessionInfo, StepKind, WireDtype } from "../wire/protocol.js";
 import {
   parseRunArguments,
   parseRunOptions,
@@ -14,10 +17,7 @@ import {
 import { Channel } from "./channel.js";
 import { callOf, connect, type WorkerClient } from "./client.js";
 import { env, log } from "./env.js";
-import { BufferSizeError, FeedError, SessionError } from "./errors.js";
 import { resolveOptions, toCamelCase, type ResolvedOptions, type SessionOptions } from "./options.js";
-import { Profile, type ProfileOptions, type WireProfile } from "./profile.js";
-import type { CallAnswer, SessionInfo, StepKind, WireDtype } from "./protocol.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { isSource, loadSource, type Source } from "./sources.js";
 import {

@@ -1,7 +1,7 @@
 /** Settings of the page: as onnxruntime's `env`, restricted to what trainweb has. */
 
-import type { SnapshotChoice } from "./boot.js";
-import { VERSION } from "./version.js";
+import type { SnapshotChoice } from "../wire/protocol.js";
+import { VERSION } from "../wire/version.js";
 
 export type LogLevel = "verbose" | "info" | "warning" | "error" | "fatal";
 

@@ -24,12 +24,12 @@ export {
   SessionError,
   TrainwebError,
   UnsupportedError,
-} from "./errors.js";
+} from "../wire/errors.js";
 export { InferenceSession } from "./inference.js";
 export type { SessionOptions } from "./options.js";
-export { Profile } from "./profile.js";
-export type { ProfileEntry, ProfileOptions } from "./profile.js";
-export type { SessionLimits } from "./protocol.js";
+export { Profile } from "../wire/profile.js";
+export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
+export type { SessionLimits } from "../wire/protocol.js";
 export { TrainingSession } from "./session.js";
 export type {
   Artifacts,

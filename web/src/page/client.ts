@@ -1,7 +1,6 @@
 /** The page's end of a worker: starts it, sends calls, notices when it dies. */
 
-import { log } from "./env.js";
-import { EngineError, fromWire } from "./errors.js";
+import { EngineError, fromWire } from "../wire/errors.js";
 import type {
   Answer,
   Call,
@@ -12,7 +11,8 @@ import type {
   Result,
   WorkerInfo,
   WorkerSettings,
-} from "./protocol.js";
+} from "../wire/protocol.js";
+import { log } from "./env.js";
 import { startWorker } from "./start-worker.js";
 
 /**

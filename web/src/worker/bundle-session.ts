@@ -3,7 +3,17 @@
  * parameters, gradients, moments and state then goes over to Python where it lies; the bundle's plans stay.
  */
 
-import { withJavaScriptAdvice, type Answer } from "./bridge.js";
+import type { Engine } from "../engine/engine.js";
+import { withJavaScriptAdvice, type Answer } from "../python/bridge.js";
+import {
+  BufferSizeError,
+  CheckpointError,
+  EngineError,
+  FeedError,
+  LimitError,
+  SessionError,
+} from "../wire/errors.js";
+import type { SessionInfo } from "../wire/protocol.js";
 import {
   ARENA,
   CODE_BASE_WORD,
@@ -27,17 +37,7 @@ import {
 } from "./bundle.js";
 import type { Listing, LoadedPlan, Signature, Slot } from "./compiled-session.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
-import type { Engine } from "./engine.js";
-import {
-  BufferSizeError,
-  CheckpointError,
-  EngineError,
-  FeedError,
-  LimitError,
-  SessionError,
-} from "./errors.js";
 import type { SessionHost } from "./host.js";
-import type { SessionInfo } from "./protocol.js";
 
 /** State words. */
 const LAZY_RESET = 0;

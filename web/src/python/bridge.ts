@@ -1,8 +1,8 @@
 /** Calls into `trainweb.training.bridge`, whose functions answer with JSON and perhaps bytes. */
 
+import type { Engine } from "../engine/engine.js";
+import { EngineError, fromWire, type WireError } from "../wire/errors.js";
 import type { PyProxy, Pyodide } from "./boot.js";
-import type { Engine } from "./engine.js";
-import { EngineError, fromWire, type WireError } from "./errors.js";
 
 /** What a bridge function returned. */
 export interface Answer {

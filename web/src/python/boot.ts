@@ -1,9 +1,10 @@
 /** Starting Python: Pyodide, and the packages that trainweb needs to load and step. */
 
+import { EngineError } from "../wire/errors.js";
+import type { SnapshotChoice } from "../wire/protocol.js";
+import { PYODIDE_ABI, PYODIDE_VERSION } from "../wire/version.js";
 import { libraryUrl, packagesUrl, pyodideUrls, snapshotUrl } from "./assets.js";
-import { EngineError } from "./errors.js";
 import { isPacked, unpack } from "./packed.js";
-import { PYODIDE_ABI, PYODIDE_VERSION } from "./version.js";
 
 /** The part of Pyodide's interface that is used here. */
 export interface Pyodide {
@@ -61,9 +62,6 @@ interface Distribution {
   /** Whether it is the one of this package, which is of the right version. */
   readonly isOurs: boolean;
 }
-
-/** Whether to start from the snapshot; "auto" where the network carries it faster than Python starts. */
-export type SnapshotChoice = boolean | "auto";
 
 /** Where Pyodide's publishers keep it, for browsers that cannot unpack the files of this package. */
 const CDN = `https://cdn.jsdelivr.net/pyodide/v${PYODIDE_VERSION}/full/`;

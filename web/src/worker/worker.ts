@@ -1,17 +1,11 @@
 /** The worker: the kernels, all sessions of a page, and Python once somebody needs it. */
 
-import { kernelUrl } from "./assets.js";
-import { bootPython } from "./boot.js";
-import { Bridge } from "./bridge.js";
-import { parseBundle } from "./bundle.js";
-import { BundleSession, NeedsPython, type Kernels } from "./bundle-session.js";
-import { BundleCache, cacheName } from "./cache.js";
-import { CompiledSession, PlanRunner, type Run } from "./compiled-session.js";
-import { Engine } from "./engine.js";
-import { EngineError, ReleasedError, SessionError, toWire } from "./errors.js";
-import { PythonPlans, PythonSession, type SessionHost } from "./host.js";
-import type { WireProfile } from "./profile.js";
-import { readFile } from "./store.js";
+import { Engine } from "../engine/engine.js";
+import { kernelUrl } from "../python/assets.js";
+import { bootPython } from "../python/boot.js";
+import { Bridge } from "../python/bridge.js";
+import { EngineError, ReleasedError, SessionError, toWire } from "../wire/errors.js";
+import type { WireProfile } from "../wire/profile.js";
 import type {
   ArtifactBytes,
   CallAnswer,
@@ -30,7 +24,13 @@ import type {
   WorkerApi,
   WorkerInfo,
   WorkerSettings,
-} from "./protocol.js";
+} from "../wire/protocol.js";
+import { BundleSession, NeedsPython, type Kernels } from "./bundle-session.js";
+import { parseBundle } from "./bundle.js";
+import { BundleCache, cacheName } from "./cache.js";
+import { CompiledSession, PlanRunner, type Run } from "./compiled-session.js";
+import { PythonPlans, PythonSession, type SessionHost } from "./host.js";
+import { readFile } from "./store.js";
 
 /** Calls after which addresses of plans may be void. */
 const INVALIDATING: ReadonlySet<string> = new Set(["load_parameters_buffer"]);

@@ -3,10 +3,10 @@
  * then, without Python.
  */
 
-import type { Bridge } from "./bridge.js";
+import type { Bridge } from "../python/bridge.js";
+import { VERSION } from "../wire/version.js";
 import type { Signature } from "./compiled-session.js";
 import { hashOf, readFile, writeFile } from "./store.js";
-import { VERSION } from "./version.js";
 
 /** A bundle is written when nothing was asked of the session for this long, */
 const QUIET_MS = 500;

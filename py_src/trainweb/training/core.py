@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.plan import Recomputation
+from trainweb.checkpoint import LazyTensor
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.passes.prologue import Prepared
 from trainweb.errors import (
@@ -167,7 +168,6 @@ class SessionCore:
             if segments.slots != list(self.slots.values()) or segments.sizes[own] != sizes[own]:
                 raise ModelError("The models have other parameters than the plans that were compiled from them.")
             self.host = PlanHost(self.engine, sizes, segments.bases)
-            self.read_back()
         else:
             self.host = PlanHost(self.engine, sizes)
             try:
@@ -264,34 +264,42 @@ class SessionCore:
                 segment = MOMENT_SEGMENTS[name]
                 self.host.write_segment(segment, 4 * slot.trainable_offset, memoryview(saved[name].data))
 
+    def contents(self) -> tuple[dict[str, Tensor], OptimizerState]:
+        """Parameters and optimizer state as they are when their data is read."""
+        parameters: dict[str, Tensor] = {}
+        moments: dict[str, dict[str, Tensor]] = {}
+        for slot in self.slots.values():
+            parameters[slot.name] = self._lazy(slot.name, slot, PARAMETERS, slot.offset)
+            if slot.trainable_offset >= 0 and self.moments:
+                moments[slot.name] = {
+                    name: self._lazy(name, slot, MOMENT_SEGMENTS[name], slot.trainable_offset) for name in self.moments
+                }
+        if self.graphs["optimizer"] is None:
+            return parameters, self.state.optimizer
+        (step,) = self.host.read_state("q", STEP_WORD)
+        (initial_lr,) = self.host.read_state("f", INITIAL_LR_WORD)
+        return parameters, OptimizerState(int(step), initial_lr, moments)
+
+    def _lazy(self, name: str, slot: ParameterSlot, segment: int, offset: int) -> Tensor:
+        return LazyTensor(name, "float32", slot.shape, partial(self.host.read_segment_into, segment, 4 * offset))
+
     def read_back(self) -> None:
         """Copy parameters, moments, step and initial rate into the state."""
-        state, host = self.state, self.host
+        state = self.state
+        parameters, state.optimizer = self.contents()
         if not state.is_nominal:
-            data = memoryview(host.read_segment(PARAMETERS, 0, 4 * self.size))
-            for slot in self.slots.values():
-                part = data[4 * slot.offset : 4 * (slot.offset + slot.size)]
-                state.tensors[slot.name] = Tensor(slot.name, "float32", slot.shape, part)
-        if self.graphs["optimizer"] is None:
-            return
-        (step,) = host.read_state("q", STEP_WORD)
-        (initial_lr,) = host.read_state("f", INITIAL_LR_WORD)
-        moments: dict[str, dict[str, Tensor]] = {}
-        for name in self.moments:
-            data = memoryview(host.read_segment(MOMENT_SEGMENTS[name], 0, 4 * self.trainable_size))
-            for slot in self.slots.values():
-                if slot.trainable_offset >= 0:
-                    at = 4 * slot.trainable_offset
-                    part = data[at : at + 4 * slot.size]
-                    moments.setdefault(slot.name, {})[name] = Tensor(name, "float32", slot.shape, part)
-        state.optimizer = OptimizerState(int(step), initial_lr, moments)
-        state.has_optimizer_state = True
+            state.tensors.update({name: _loaded(tensor) for name, tensor in parameters.items()})
+        if self.graphs["optimizer"] is not None:
+            moments = state.optimizer.moments
+            state.optimizer.moments = {p: {n: _loaded(t) for n, t in named.items()} for p, named in moments.items()}
+            state.has_optimizer_state = True
 
-    def release(self) -> None:
-        """Give the state back its contents and free kernel memory."""
+    def release(self, *, read_back: bool = True) -> None:
+        """Free kernel memory, and give the state back its contents unless nobody will ask for them."""
         if self.host.released:
             return
-        self.read_back()
+        if read_back:
+            self.read_back()
         self.host.release()
         self._plans.clear()
         self.state.core = None
@@ -552,9 +560,11 @@ class SessionCore:
             )
         if not trainable_only:
             return Tensor("parameters", "float32", (self.size,), self.host.read_segment(PARAMETERS, 0, 4 * self.size))
-        data = b"".join(
-            self.host.read_segment(PARAMETERS, run.storage.offset or 0, run.nbytes) for run in self._runs(PARAMETERS)
-        )
+        data, at = bytearray(4 * self.trainable_size), 0
+        for run in self._runs(PARAMETERS):
+            part = memoryview(data)[at : at + run.nbytes]
+            self.host.read_segment_into(PARAMETERS, run.storage.offset or 0, part)
+            at += run.nbytes
         return Tensor("parameters", "float32", (self.trainable_size,), data)
 
     def load_parameters_buffer(self, data: bytes | bytearray | memoryview, trainable_only: bool = True) -> None:
@@ -624,6 +634,10 @@ def read_models(
     """The graphs of a session's models, each given as `read_model` takes it, or None."""
     evaluated, optimized = (None if m is None else read_model(m, limits=limits) for m in (evaluation, optimizer))
     return read_model(train, limits=limits), evaluated, optimized
+
+
+def _loaded(tensor: Tensor) -> Tensor:
+    return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)
 
 
 def _log_recomputation(kind: str, plan: Plan) -> None:

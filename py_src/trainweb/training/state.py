@@ -101,19 +101,21 @@ class CheckpointState:
         return None
 
     def to_checkpoint(self, include_optimizer_state: bool) -> Checkpoint:
-        """The contents as they are now."""
-        if self.core is not None:
-            self.core.read_back()
+        """The contents, those in kernel memory as they are when they are read."""
         if self.is_nominal:
             raise CheckpointError("Cannot save a nominal state. Please load the model parameters first.")
-        names = sorted(self.tensors)
+        tensors, o, has_optimizer_state = self.tensors, self.optimizer, self.has_optimizer_state
+        if self.core is not None:
+            parameters, o = self.core.contents()
+            tensors = {**tensors, **parameters}
+            has_optimizer_state |= self.core.graphs["optimizer"] is not None
+        names = sorted(tensors)
         groups = []
-        if include_optimizer_state and (self.has_optimizer_state or self.optimizer.step):
-            o = self.optimizer
+        if include_optimizer_state and (has_optimizer_state or o.step):
             groups = [OptimizerGroup(GROUP, o.step, o.initial_lr, o.moments)]
         return Checkpoint(
-            requires_grad=[self.tensors[n] for n in names if self.trainable[n]],
-            frozen=[self.tensors[n] for n in names if not self.trainable[n]],
+            requires_grad=[tensors[n] for n in names if self.trainable[n]],
+            frozen=[tensors[n] for n in names if not self.trainable[n]],
             is_nominal=False,
             groups=groups,
             properties=dict(self.property_values),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -32,8 +33,8 @@ MODELS = {
     "eval_model": "eval_model.onnx",
     "optimizer_model": "optimizer_model.onnx",
 }
-PYTHON_CALLS = ("save_checkpoint", "export", "set_property", "get_properties")
-PREFIX_BYTES = 16
+PYTHON_CALLS = ("save_checkpoint", "export")
+PREFIX_BYTES = 64
 
 Signature = dict[str, TensorType]
 MLP: Signature = {"x": TensorType("float32", (8, 10)), "labels": TensorType("int64", (8,))}
@@ -52,10 +53,8 @@ def compile_bundle(
     """What `trainweb compile` writes, for several signatures at once."""
     core = open_core(case, checkpoint)
     carried = {key: (GOLDEN / case / name).read_bytes() for key, name in MODELS.items()} if models else None
-    try:
-        return make_bundle(core, signatures, carried)
-    finally:
-        core.release()
+    core.release()
+    return make_bundle(core.models, core.state.lent(), core.state.property_values, signatures, carried)
 
 
 @cache
@@ -74,8 +73,15 @@ def with_header(bundle: bytes, header: Any) -> bytes:
     """The same blobs under another header."""
     (length,) = struct.unpack_from("<I", bundle, 12)
     text = json.dumps(header).encode()
-    text += b" " * (-(len(text) + PREFIX_BYTES) % 64)
-    return bundle[:12] + struct.pack("<I", len(text)) + text + bundle[PREFIX_BYTES + length :]
+    text += b" " * (-len(text) % 64)
+    changed = bundle[:12] + struct.pack("<I", len(text)) + bundle[16:PREFIX_BYTES]
+    return sealed(changed + text + bundle[PREFIX_BYTES + length :])
+
+
+def sealed(bundle: bytes) -> bytes:
+    """The bundle with the hash that its bytes have."""
+    digest = hashlib.sha256(bundle[PREFIX_BYTES:]).digest()
+    return bundle[:16] + digest + bundle[48:]
 
 
 def python_requests(site: Site) -> list[str]:
@@ -362,10 +368,8 @@ def test_what_is_kept_of_parameters_follows_them(browser: Browser, plain_site: S
     feeds = {"x": TensorType("float32", (3, 4, 8, 8)), "labels": TensorType("int64", (3,))}
     graphs = [read_model(model) for model in models.values()]
     core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *graphs)
-    try:
-        plain_site.add("/m/bundle", make_bundle(core, [feeds], models))
-    finally:
-        core.release()
+    core.release()
+    plain_site.add("/m/bundle", make_bundle(core.models, core.state.lent(), {}, [feeds], models))
     for name, data in (*models.items(), ("checkpoint", made.checkpoint)):
         plain_site.add(f"/m/{name}", data)
     with open_page(browser, plain_site) as js:
@@ -602,12 +606,12 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     "data at an odd place": _set("segments", 6, "data", to=[1, 64]),
     "data of another length": _set("segments", 2, "data", to=[0, 64]),
     "negative place": _set("segments", 2, "data", to=[-64, 1728]),
-    "model outside": _set("models", "train_model", to=[2**31, 4]),
+    "model outside": _set("models", "trainModel", to=[2**31, 4]),
     "models without checkpoint": lambda h: h["models"].pop("checkpoint"),
     "plan kind": _set("plans", 0, "kind", to="nope"),
     "plan twice": lambda h: h["plans"].append(h["plans"][0]),
     "plan words": _set("plans", 0, "words", to=[0, 3]),
-    "plan words of something else": lambda h: h["plans"][0].update(words=h["models"]["train_model"]),
+    "plan words of something else": lambda h: h["plans"][0].update(words=h["models"]["trainModel"]),
     "plan words cut": lambda h: h["plans"][0].update(words=[h["plans"][0]["words"][0], 512]),
     "plan arena": _set("plans", 0, "arenaBytes", to=4),
     "plan input elsewhere": _set("plans", 0, "inputs", 0, "segment", to=2),
@@ -688,7 +692,7 @@ def test_wrong_words_and_code_are_engine_errors_at_the_step(damaged_page: JsPage
         (blob_of(bundle, plan["code"]), b"nope"),
     ]
     for at, data in damage:
-        broken = bundle[:at] + data + bundle[at + len(data) :]
+        broken = sealed(bundle[:at] + data + bundle[at + len(data) :])
         error = damaged_page.failure(
             f"""{SESSION}
             const s = await TrainingSession.create({{ bundle: bytes(data) }}, options);

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from trainweb import messages
 from trainweb.backend.wasm.memory import place
 from trainweb.backend.wasm.plan import Plan, Recomputation, encode
 from trainweb.compiler.passes.accumulate import accumulate_in_place
@@ -19,7 +20,7 @@ from trainweb.compiler.passes.prologue import Prepared, guard, hoist
 from trainweb.compiler.passes.recompute import fit
 from trainweb.compiler.passes.strided import absorb_copies
 from trainweb.compiler.passes.transaction import hoist_checks, may_fail_midway, write_state_last
-from trainweb.errors import LimitError, ModelError
+from trainweb.errors import ModelError
 from trainweb.ir.program import ARENA, SEGMENTS, Buf, BufSequence, Builder, Instruction, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
@@ -130,10 +131,7 @@ def compile_model(
         instructions = [*guard(groups, prepared, compilation.builder), *instructions]
     arena_bytes, constants = place(instructions, feed_bufs, outs)
     if arena_bytes > arena_limit:
-        raise LimitError(
-            f"This model needs {arena_bytes} bytes of workspace for these shapes; "
-            f"the limit arena_bytes is {arena_limit}."
-        )
+        raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
     plan = encode(instructions, feed_bufs, outs, arena_bytes, constants, description, segment_bytes)
     plan.recomputation = recomputation or Recomputation(arena_bytes)
     if prepared is not None and any(groups):

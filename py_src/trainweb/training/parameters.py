@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,20 +10,22 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
+from trainweb import messages
 from trainweb.checkpoint import LazyTensor
-from trainweb.errors import BufferSizeError, CheckpointError
-from trainweb.ir.program import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, Buf, Storage
+from trainweb.errors import CheckpointError
+from trainweb.ir.program import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE_WORDS, Buf, Storage
 from trainweb.model.graph import Tensor
+from trainweb.training import seed
 
 if TYPE_CHECKING:
     from trainweb.checkpoint import Checkpoint
-    from trainweb.training.host import PlanHost
+    from trainweb.training.host import SegmentMemory
 
 DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
 """Name of the one optimizer group."""
-STEP_WORD, INITIAL_LR_WORD = 2, 4
+STEP_WORD, INITIAL_LR_WORD, SEED_WORD = 2, 4, 10
 MOMENT_SEGMENTS = {"momentum0": MOMENTUM0, "momentum1": MOMENTUM1}
 
 
@@ -105,7 +108,7 @@ class ParameterStore(ABC):
             The store is nominal.
         """
         if self.is_nominal:
-            raise CheckpointError("Cannot get parameter from a nominal state. Please load the parameter states first")
+            raise messages.NOMINAL_GET()
         return self.read(name)
 
     def set(self, tensor: Tensor) -> None:
@@ -117,9 +120,7 @@ class ParameterStore(ABC):
             The store is nominal, or the tensor is of another type.
         """
         if self.is_nominal:
-            raise CheckpointError(
-                "Cannot copy parameter to a nominal state. Please load all the parameter states first"
-            )
+            raise messages.NOMINAL_SET()
         check_same_type(tensor, *self.type_of(tensor.name))
         self.write(tensor)
 
@@ -225,7 +226,7 @@ class Layout:
             There is none of that name.
         """
         if name not in self.slots:
-            raise CheckpointError(f"The model has no parameter {name!r}; it has {', '.join(self.slots)}.")
+            raise messages.UNKNOWN_PARAMETER(name=name, names=", ".join(self.slots))
         return self.slots[name]
 
 
@@ -245,7 +246,7 @@ class MemoryStore(ParameterStore):
 
     is_lent = True
 
-    def __init__(self, layout: Layout, host: PlanHost, origin: TensorStore, *, has_optimizer: bool) -> None:
+    def __init__(self, layout: Layout, host: SegmentMemory, origin: TensorStore, *, has_optimizer: bool) -> None:
         self.layout, self.host, self.origin, self.has_optimizer = layout, host, origin, has_optimizer
         self.trainable, self.is_nominal = origin.trainable, origin.is_nominal
 
@@ -329,9 +330,7 @@ class MemoryStore(ParameterStore):
         """
         self.host.check()
         if self.is_nominal:
-            raise CheckpointError(
-                "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first."
-            )
+            raise messages.NOMINAL_GET_ALL()
         data, start = bytearray(4 * self.layout.count(trainable_only)), 0
         for at, n in self._places(trainable_only):
             self.host.read_segment_into(PARAMETERS, at, memoryview(data)[start : start + n])
@@ -350,16 +349,10 @@ class MemoryStore(ParameterStore):
         """
         self.host.check()
         if self.is_nominal and trainable_only:
-            raise CheckpointError(
-                "For nominal checkpoint state, all parameters need to be loaded into the model "
-                "(trainable_only = false)."
-            )
+            raise messages.NOMINAL_LOAD()
         expected = 4 * self.layout.count(trainable_only)
         if len(data) != expected:
-            raise BufferSizeError(
-                "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. "
-                f"Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {len(data)} bytes."
-            )
+            raise messages.BUFFER_SIZE(expected=expected, actual=len(data))
         view, start = memoryview(data), 0
         for at, n in self._places(trainable_only):
             self.host.write_segment(PARAMETERS, at, view[start : start + n])
@@ -371,6 +364,16 @@ class MemoryStore(ParameterStore):
         if not trainable_only:
             return [(0, 4 * self.layout.size)]
         return [(run.storage.offset or 0, run.nbytes) for run in self.layout.runs(PARAMETERS)]
+
+
+def start_state(store: TensorStore) -> bytes:
+    """The state words that a session starts from: the first step overwrites, the rate is the default."""
+    words = bytearray(4 * STATE_WORDS)
+    struct.pack_into("<If", words, 0, 1, DEFAULT_LEARNING_RATE)
+    struct.pack_into("<q", words, 4 * STEP_WORD, store.optimizer.step)
+    struct.pack_into("<f", words, 4 * INITIAL_LR_WORD, store.optimizer.initial_lr)
+    struct.pack_into("<Q", words, 4 * SEED_WORD, seed.current())
+    return bytes(words)
 
 
 Pieces = list[tuple[int, "bytes | bytearray | memoryview"]]
@@ -411,8 +414,6 @@ def _loaded(tensor: Tensor) -> Tensor:
 def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
     """Raise unless `tensor` has this dtype and shape."""
     if tensor.dtype != dtype:
-        raise CheckpointError(f"Parameter {tensor.name!r} data type mismatch. Expected: {dtype}, Got: {tensor.dtype}")
+        raise messages.PARAMETER_DTYPE(name=tensor.name, expected=dtype, actual=tensor.dtype)
     if tensor.shape != shape:
-        raise CheckpointError(
-            f"Parameter {tensor.name!r} data shape mismatch. Expected: {list(shape)}, Got: {list(tensor.shape)}"
-        )
+        raise messages.PARAMETER_SHAPE(name=tensor.name, expected=list(shape), actual=list(tensor.shape))

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import struct
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -668,6 +669,97 @@ def test_a_wrong_prefix_is_a_model_error(damaged_page: JsPage, at: int) -> None:
     bundle = bytearray(mlp_bundle())
     bundle[at] ^= 0x80
     assert open_failure(damaged_page, bytes(bundle))["name"] == "ModelError"
+
+
+@pytest.mark.parametrize("where", range(5))
+def test_a_damaged_file_is_refused_by_its_hash(damaged_page: JsPage, where: int) -> None:
+    """One bit, in the header, parameters, words, code or the hash itself."""
+    bundle = bytearray(mlp_bundle())
+    header = header_of(bundle)
+    places = [blob_of(bundle, header["segments"][2]["data"])]
+    places += [blob_of(bundle, header["plans"][0][part]) + 100 for part in ("words", "code")]
+    at = [PREFIX_BYTES + 9, *places, 20][where]
+    bundle[at] ^= 4
+    error = open_failure(damaged_page, bytes(bundle))
+    assert error["name"] == "ModelError" and "it is damaged" in error["message"]
+
+
+def test_format_1_is_refused_with_advice(damaged_page: JsPage) -> None:
+    bundle = bytearray(mlp_bundle())
+    bundle[8] = 1
+    error = open_failure(damaged_page, bytes(bundle))
+    assert error["name"] == "ModelError"
+    assert "version 1" in error["message"] and "compile it again" in error["message"]
+
+
+SIZES = """
+    const batch = (n) => ({ x: new Tensor("float32", Float32Array.from({ length: 10 * n }, (_, i) => Math.sin(i)), [n, 10]),
+                            labels: new Tensor("int64", BigInt64Array.from({ length: n }, (_, i) => BigInt(i % 3)), [n]) });
+    const run = async (s, sizes) => {
+      const seen = [];
+      for (const n of sizes) seen.push(await step(s, batch(n)));
+      return [...seen, await parameters(s)];
+    };
+"""
+
+
+def test_plans_are_given_back_in_the_page(browser: Browser, mlp_site: Site) -> None:
+    """Many batch sizes leave kernel memory flat, and change no result."""
+    sizes = [40, *range(1, 40), 3, 39, 3]
+    with open_page(browser, mlp_site) as js:
+        marks = js.run(
+            f"""{SESSION}{SIZES}
+            const s = await TrainingSession.create(golden("mlp"), {{ ...options, maxPlans: 2 }});
+            const marks = [];
+            for (const n of sizes) {{ await step(s, batch(n)); marks.push((await s.memory()).plans); }}
+            await s.release();
+            return marks;""",
+            sizes=sizes,
+        )
+        assert max(marks[20:]) <= max(marks[2:20]) * 1.05
+        few, many = (
+            js.run(
+                f"""{SESSION}{SIZES}
+                const s = await TrainingSession.create(golden("mlp"), {{ ...options, maxPlans }});
+                return run(s, sizes);""",
+                sizes=[3, 5, 7, 3, 5, 7, 3],
+                maxPlans=max_plans,
+            )
+            for max_plans in (1, 16)
+        )
+    assert few == many
+
+
+@pytest.mark.parametrize("n_bytes", [*range(130), 1000, 100_003])
+def test_our_own_sha256_is_that_of_hashlib(n_bytes: int) -> None:
+    """Where the page is not secure, a bundle's hash is computed in script."""
+    data = bytes((7 * k + k // 256) % 256 for k in range(n_bytes))
+    assert script_hashes()[n_bytes] == hashlib.sha256(data).hexdigest()
+
+
+@cache
+def script_hashes() -> dict[int, str]:
+    source = ROOT / "web" / "src" / "worker" / "sha256.ts"
+    code = f"""
+        import {{ sha256InScript }} from {json.dumps(source.as_uri())};
+        const found = {{}};
+        for (const n of [...Array(130).keys(), 1000, 100003]) {{
+          const bytes = Uint8Array.from({{ length: n }}, (_, k) => (7 * k + Math.floor(k / 256)) % 256);
+          found[n] = Buffer.from(sha256InScript(bytes)).toString("hex");
+        }}
+        console.log(JSON.stringify(found));
+    """
+    esbuild = ROOT / "node_modules" / ".bin" / "esbuild"
+    bundled = subprocess.run(
+        [esbuild, "--bundle", "--format=esm", "--platform=node"],
+        input=code.replace(source.as_uri(), str(source)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    done = subprocess.run(["node", "--input-type=module"], input=bundled, capture_output=True, text=True, check=True)
+    return {int(n): digest for n, digest in json.loads(done.stdout).items()}
 
 
 def blob_of(bundle: bytes, place: list[int]) -> int:

@@ -137,7 +137,11 @@ def build_kernels() -> None:
             "kernels",
             lambda: run(PYTHON, "wasm_kernels/build.py"),
             inputs=[ROOT / "wasm_kernels", *requirements("ziglang")],
-            outputs=[ROOT / "wasm_kernels" / "build", *(ENGINE / name for name in KERNELS)],
+            outputs=[
+                ROOT / "wasm_kernels" / "build",
+                PACKAGE / "ir" / "calls.py",
+                *(ENGINE / name for name in KERNELS),
+            ],
         )
     )
 

@@ -60,6 +60,9 @@ STATUS = {
 }
 
 
+CALLS = Path("py_src/trainweb/ir/calls.py")
+
+
 class DefinitionError(Exception):
     """`kernels.def` breaks its grammar."""
 
@@ -74,6 +77,13 @@ class Arg:
     extent: str = ""
     optional: bool = False
     words: int = 1
+    read_if: str = ""
+    """Of an `inout`: the argument that says whether what it holds is read (empty: always)."""
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it is a buffer."""
+        return self.kind in POINTER_KINDS
 
 
 @dataclass
@@ -83,6 +93,8 @@ class Kernel:
     name: str
     args: list[Arg] = field(default_factory=list)
     where: str = ""
+    doc: tuple[str, ...] = field(default=(), repr=False)
+    """The lines of the comment above it."""
 
     def arg(self, name: str) -> Arg:
         """The argument called `name`."""
@@ -92,20 +104,23 @@ class Kernel:
         raise DefinitionError(f"{self.name}: {name!r} is no argument")
 
 
-def logical_lines(text: str) -> list[str]:
-    """Entries without comments, each on one line."""
-    entries: list[str] = []
-    for line in text.splitlines():
-        line = line.split("//")[0].rstrip()
+def logical_lines(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Entries, each on one line, and the lines of the comment right above them."""
+    entries: list[tuple[str, tuple[str, ...]]] = []
+    comment: list[str] = []
+    for full in text.splitlines():
+        line = full.split("//")[0].rstrip()
         if not line:
-            continue
-        if line[0].isspace():
+            is_comment = full.startswith("//") and not full.startswith("// ----")
+            comment = [*comment, full.removeprefix("//").strip()] if is_comment else []
+        elif line[0].isspace():
             if not entries:
                 raise DefinitionError(f"continuation without an entry: {line!r}")
-            entries[-1] += " " + line.strip()
+            entries[-1] = (entries[-1][0] + " " + line.strip(), entries[-1][1])
         else:
-            entries.append(line)
-    return [re.sub(r"\s+", " ", entry) for entry in entries]
+            entries.append((line, tuple(comment)))
+            comment = []
+    return [(re.sub(r"\s+", " ", entry), doc) for entry, doc in entries]
 
 
 def split_args(text: str) -> list[str]:
@@ -121,10 +136,11 @@ def split_args(text: str) -> list[str]:
 
 def parse_arg(text: str) -> Arg:
     """One argument, e.g. `in? f32 bias[n]`, `i32 dims[8]`, `f32 epsilon`."""
-    match = re.fullmatch(r"(in|out|inout|scratch)(\?)? (f32|f64|i32|i64|u8) (\w+)\[(.+)\]", text)
+    match = re.fullmatch(r"(in|out|inout|scratch|out\|inout\((\w+)\))(\?)? (f32|f64|i32|i64|u8) (\w+)\[(.+)\]", text)
     if match:
-        kind, optional, type_, name, extent = match.groups()
-        return Arg(name, kind, type_, to_python(extent), bool(optional))
+        kind, read_if, optional, type_, name, extent = match.groups()
+        kind = "inout" if read_if else kind
+        return Arg(name, kind, type_, to_python(extent), bool(optional), read_if=read_if or "")
     match = re.fullmatch(r"(i32|s32|f32) (\w+)(?:\[(\d+)\])?", text)
     if match:
         return Arg(match[2], match[1], words=int(match[3] or 1))
@@ -136,7 +152,7 @@ def to_python(expression: str) -> str:
     return re.sub(r"\s*/+\s*", " // ", re.sub(r"\s*&&\s*", " and ", expression))
 
 
-def parse_kernel(entry: str) -> Kernel:
+def parse_kernel(entry: str, doc: tuple[str, ...] = ()) -> Kernel:
     """One logical line."""
     match = re.match(r"(\w+) ?\(", entry)
     if not match:
@@ -154,16 +170,20 @@ def parse_kernel(entry: str) -> Kernel:
         match[1],
         [parse_arg(a) for a in split_args(entry[match.end() : end - 1])],
         to_python(rest[6:]),
+        doc,
     )
     names = [arg.name for arg in kernel.args]
     if len(set(names)) != len(names):
         raise DefinitionError(f"{kernel.name}: an argument name occurs twice")
+    for arg in kernel.args:
+        if arg.read_if and (kernel.arg(arg.read_if).kind != "i32" or kernel.arg(arg.read_if).words != 1):
+            raise DefinitionError(f"{kernel.name}: {arg.read_if} is no integer argument")
     return kernel
 
 
 def parse(text: str) -> list[Kernel]:
     """All kernels in order; opcode 0 is not among them."""
-    kernels = [parse_kernel(entry) for entry in logical_lines(text)]
+    kernels = [parse_kernel(entry, doc) for entry, doc in logical_lines(text)]
     names = [kernel.name for kernel in kernels]
     for name in names:
         if names.count(name) > 1 or name == "generated":
@@ -296,6 +316,8 @@ def describe_arg(arg: Arg) -> dict[str, object]:
         described |= {"type": arg.type, "extent": arg.extent}
     if arg.optional:
         described["optional"] = True
+    if arg.read_if:
+        described["read_if"] = arg.read_if
     return described
 
 
@@ -363,6 +385,13 @@ def generate(definition: Path, out_dir: Path) -> None:
     out_dir.mkdir(parents=True, exist_ok=True)
     write_if_changed(out_dir / "kernels_gen.h", emit_header(kernels))
     write_if_changed(out_dir / "kernels_tables.h", emit_tables(kernels))
+
+
+def generate_sources(definition: Path, root: Path) -> None:
+    """Write what is checked in, below `root`."""
+    from generate_calls import emit_calls
+
+    write_if_changed(root / CALLS, emit_calls(parse(definition.read_text())))
 
 
 if __name__ == "__main__":

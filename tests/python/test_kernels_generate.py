@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from wasm_kernels import generate
 
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.ir import calls
+from trainweb.ir.program import ARENA, Buf, Storage
 
-DEFINITION = Path(__file__).parents[2] / "wasm_kernels" / "kernels.def"
+ROOT = Path(__file__).parents[2]
+DEFINITION = ROOT / "wasm_kernels" / "kernels.def"
+sys.path.insert(0, str(DEFINITION.parent))
 
+import generate  # noqa: E402
+import generate_calls  # noqa: E402
 
 SAMPLE = """
 // a comment
@@ -92,7 +99,70 @@ def test_the_built_kernels_are_those_of_the_definition() -> None:
     assert list(description.kernels) == [k.name for k in kernels]
 
 
+def test_the_calls_are_those_of_the_definition() -> None:
+    text = generate_calls.emit_calls(generate.parse(DEFINITION.read_text()))
+    assert (ROOT / generate.CALLS).read_text() == text, "run `python wasm_kernels/build.py`"
+
+
 def test_every_kernel_has_an_operator_that_emits_it() -> None:
-    sources = "".join(p.read_text() for p in (DEFINITION.parent.parent / "py_src/trainweb").rglob("*.py"))
-    named = set(re.findall(r'"([a-z][a-z0-9_]*)"', sources))
-    assert [k.name for k in generate.parse(DEFINITION.read_text()) if k.name not in named] == []
+    files = [p for p in (ROOT / "py_src/trainweb").rglob("*.py") if p != ROOT / generate.CALLS]
+    emitted = set(re.findall(r"calls\.(\w+)", "".join(p.read_text() for p in files)))
+    classes = {generate_calls.class_name(k) for k in generate.parse(DEFINITION.read_text())}
+    assert classes - emitted == set()
+
+
+CALLS = """
+sum_f32(in f32 x[n], in? f32 w[n], out|inout(more) f32 y[1], out|inout(more)? f32 z[1], out? u8 m[n],
+    scratch i64 t[ceil4(n)], i32 n, s32 by[3], f32 scale, i32 more)
+"""
+
+
+def module_of(text: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "calls"}
+    exec(generate_calls.emit_calls(generate.parse(text)), names)
+    return names
+
+
+def test_calls_tell_what_they_read_and_write() -> None:
+    sum_class = module_of(CALLS)["Sum"]
+    x, w, y, z, m = (Buf(Storage(ARENA, 4), "float32", (1,), name=n) for n in "xwyzm")
+    call = sum_class(x=x, y=y, z=z, m=m, n=5, by=(1, 2, 3), scale=0.5, more=0, node="here")
+    call.make_scratch(lambda dtype, shape: Buf(Storage(ARENA, 64), dtype, shape, name="t"))
+    assert (call.t.dtype, call.t.shape, call.node, call.w) == ("int64", (8,), "here", None)
+    assert [b.name for b in call.reads] == ["x"]
+    assert [b.name for b in call.writes] == ["y", "z", "m", "t"]
+    call.more, call.w, call.m = 1, w, None
+    assert [b.name for b in call.reads] == ["x", "w", "y", "z"]
+    assert [b.name for b in call.writes] == ["y", "z", "t"]
+    call.z = None
+    assert [b.name for b in call.reads] == ["x", "w", "y"]
+    assert call.OPTIONAL_RESULTS == ("m",)
+    with pytest.raises(TypeError, match="more"):
+        sum_class(x=x, y=y, n=5, by=(1, 2, 3), scale=0.5)
+    with pytest.raises(AttributeError):
+        call.factor = 2
+
+
+def test_operands_can_be_exchanged() -> None:
+    x, y, other = (Buf(Storage(ARENA, 4), "uint8", (4,), name=n) for n in ("x", "y", "other"))
+    call = calls.Copy(src=x, dst=y, n=4, node="first")
+    moved = call.moved(lambda b: other if b is y else b, "second")
+    assert (moved.src, moved.dst, moved.n, moved.node) == (x, other, 4, "second")
+    assert (call.dst, call.node) == (y, "first")
+    call.replace_operand(x, other)
+    assert dict(call.operands()) == {"src": other, "dst": y}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f(out|inout(more) f32 y[1])",  # no such argument
+        "f(out|inout(more) f32 y[1], f32 more)",
+        "f(in|inout(more) f32 y[1], i32 more)",
+        "f(i32 node)",  # a field that every call has
+        "f(i32 n)\nf_f32(i32 n)",  # two classes F
+    ],
+)
+def test_what_can_be_no_call(text: str) -> None:
+    with pytest.raises(generate.DefinitionError):
+        generate_calls.emit_calls(generate.parse(text))

@@ -20,7 +20,8 @@ from trainweb.compiler.passes.recompute import fit
 from trainweb.compiler.passes.strided import absorb_copies
 from trainweb.compiler.passes.transaction import hoist_checks, may_fail_midway, write_state_last
 from trainweb.errors import LimitError, ModelError
-from trainweb.ir.program import ARENA, SEGMENTS, Buf, BufSequence, Builder, Instruction, Storage
+from trainweb.ir.builder import Builder
+from trainweb.ir.program import ARENA, SEGMENTS, Buf, BufSequence, Instruction, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
 from trainweb.ops.infer import infer_outputs, initializer_type

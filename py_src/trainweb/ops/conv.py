@@ -5,19 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from trainweb.ir import calls
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
-PLAIN = {"accumulate": 0, "activation": 0}
-"""A kernel's result as it comes; passes change that."""
+
+
+class Axes(TypedDict):
+    """What kernels take of a window: numbers for depth, height and width."""
+
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    out: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad: tuple[int, ...]
+
+
+class Planes(TypedDict):
+    """What Winograd's kernels take of a window: numbers for height and width, and one stride."""
+
+    size: tuple[int, ...]
+    out: tuple[int, ...]
+    stride: int
+    pad: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +57,17 @@ class Window:
         """Whether each output lies at one input."""
         return {*self.kernel, *self.stride} == {1} and self.out == self.size and not any(self.pad)
 
-    def arguments(self) -> dict[str, list[int]]:
+    def arguments(self) -> Axes:
         """Kernel arguments: three axes, those that are absent of size 1."""
-        lead = 3 - len(self.size)
+        absent = 3 - len(self.size)
+        ones = (1,) * absent
         return {
-            "size": [1] * lead + list(self.size),
-            "kernel": [1] * lead + list(self.kernel),
-            "out": [1] * lead + list(self.out),
-            "stride": [1] * lead + list(self.stride),
-            "dilation": [1] * lead + list(self.dilation),
-            "pad": [0] * lead + list(self.pad),
+            "size": ones + self.size,
+            "kernel": ones + self.kernel,
+            "out": ones + self.out,
+            "stride": ones + self.stride,
+            "dilation": ones + self.dilation,
+            "pad": (0,) * absent + self.pad,
         }
 
 
@@ -135,10 +156,10 @@ def unpatch(p: Any, w: Window) -> Any:
     return x[(slice(None), slice(None), *crop)]
 
 
-def planes(win: Window, *, back: bool) -> dict[str, Any]:
+def planes(win: Window, *, back: bool) -> Planes:
     """Arguments of Winograd's kernels; `back`: from the outputs of the window to its inputs."""
     size, out = (win.out, win.size) if back else (win.size, win.out)
-    return {"size": list(size), "out": list(out), "stride": win.stride[0], "pad": list(win.pad)}
+    return {"size": size, "out": out, "stride": win.stride[0], "pad": win.pad}
 
 
 class _Convolution(Op):
@@ -183,54 +204,94 @@ class _Convolution(Op):
             self.mix_channels(b, w, x, y, bias, transposed=back)
         elif self.is_tiled(b, win, x, y, back=back):
             # Weights on their own: of those that stay, they are transformed once.
-            weights = {"m": y.shape[1], "c": x.shape[1], "stride": win.stride[0], "flipped": int(back)}
-            numbers = {"n": x.shape[0], **weights, **planes(win, back=back)}
-            u = b.result("winograd_weights_f32", "u", **weights)
-            b.emit("winograd_weights_f32", w=w, u=u, **weights)
-            b.emit("winograd_conv_f32", x=x, u=u, bias=bias, y=y, **numbers, **PLAIN)
+            m, c, flipped = y.shape[1], x.shape[1], int(back)
+            u = b.result("winograd_weights_f32", "u", m=m, c=c)
+            b.emit(calls.WinogradWeights(w=w, u=u, m=m, c=c, stride=win.stride[0], flipped=flipped))
+            b.emit(
+                calls.WinogradConv(
+                    x=x,
+                    u=u,
+                    bias=bias,
+                    y=y,
+                    n=x.shape[0],
+                    c=c,
+                    m=m,
+                    flipped=flipped,
+                    accumulate=0,
+                    activation=0,
+                    **planes(win, back=back),
+                )
+            )
         elif back:
-            numbers = {"n": x.shape[0], "c": y.shape[1], "m": x.shape[1], "groups": self.group, **win.arguments()}
-            b.emit("conv_data_gradient_f32", dy=x, w=w, bias=bias, dx=y, **numbers, **PLAIN)
+            b.emit(
+                calls.ConvDataGradient(
+                    dy=x,
+                    w=w,
+                    bias=bias,
+                    dx=y,
+                    n=x.shape[0],
+                    c=y.shape[1],
+                    m=x.shape[1],
+                    groups=self.group,
+                    accumulate=0,
+                    activation=0,
+                    **win.arguments(),
+                )
+            )
         else:
-            numbers = {"n": x.shape[0], "c": x.shape[1], "m": y.shape[1], "groups": self.group, **win.arguments()}
-            b.emit("conv_f32", x=x, w=w, bias=bias, y=y, **numbers, **PLAIN)
+            b.emit(
+                calls.Conv(
+                    x=x,
+                    w=w,
+                    bias=bias,
+                    y=y,
+                    n=x.shape[0],
+                    c=x.shape[1],
+                    m=y.shape[1],
+                    groups=self.group,
+                    accumulate=0,
+                    activation=0,
+                    **win.arguments(),
+                )
+            )
 
     def is_tiled(self, b: Builder, win: Window, x: Buf, y: Buf, *, back: bool) -> bool:
         """Whether Winograd's method takes this convolution."""
         is_square = win.kernel == (3, 3) and win.dilation == (1, 1) and win.stride[0] == win.stride[1]
         if not is_square or self.group > 1:
             return False
-        numbers = {"n": x.shape[0], "c": x.shape[1], "m": y.shape[1], **planes(win, back=back)}
-        return b.takes("winograd_conv_f32", flipped=int(back), **numbers, **PLAIN)
+        numbers: dict[str, Any] = {"n": x.shape[0], "c": x.shape[1], "m": y.shape[1], **planes(win, back=back)}
+        return b.takes("winograd_conv_f32", flipped=int(back), activation=0, **numbers)
 
     def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
         """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""
         images, k, m, n = x.shape[0], x.shape[1], y.shape[1], prod(x.shape[2:])
         b.emit(
-            "gemm_f32",
-            a=w,
-            b=x,
-            bias=bias,
-            c=y,
-            m=m,
-            n=n,
-            k=k,
-            a_row=1 if transposed else k,
-            a_col=m if transposed else 1,
-            b_row=n,
-            b_col=1,
-            c_row=n,
-            bias_row=1,
-            bias_col=0,
-            batch=[1, images],
-            a_batch=[0, 0],
-            b_batch=[0, k * n],
-            c_batch=[0, m * n],
-            bias_batch=[0, 0],
-            alpha=1.0,
-            beta=1.0,
-            accumulate=0,
-            activation=0,
+            calls.Gemm(
+                a=w,
+                b=x,
+                bias=bias,
+                c=y,
+                m=m,
+                n=n,
+                k=k,
+                a_row=1 if transposed else k,
+                a_col=m if transposed else 1,
+                b_row=n,
+                b_col=1,
+                c_row=n,
+                bias_row=1,
+                bias_col=0,
+                batch=(1, images),
+                a_batch=(0, 0),
+                b_batch=(0, k * n),
+                c_batch=(0, m * n),
+                bias_batch=(0, 0),
+                alpha=1.0,
+                beta=1.0,
+                accumulate=0,
+                activation=0,
+            )
         )
 
     def product(self, columns: Any, w: Any) -> Any:
@@ -335,11 +396,16 @@ class ConvGrad(_Convolution):
         if dw is None and db is None:
             return
         dw = dw or b.temp("float32", w.shape)
-        operands = {"x": x, "dy": dy, "dw": dw, "db": db, "n": x.shape[0], "c": x.shape[1], "m": w.shape[0]}
+        n, c, m = x.shape[0], x.shape[1], w.shape[0]
         if self.is_tiled(b, win, x, dy, back=False):
-            b.emit("winograd_weight_gradient_f32", accumulate=0, **operands, **planes(win, back=False))
+            axes = planes(win, back=False)
+            b.emit(calls.WinogradWeightGradient(x=x, dy=dy, dw=dw, db=db, n=n, c=c, m=m, accumulate=0, **axes))
         else:
-            b.emit("conv_weight_gradient_f32", accumulate=0, groups=self.group, **operands, **win.arguments())
+            b.emit(
+                calls.ConvWeightGradient(
+                    x=x, dy=dy, dw=dw, db=db, n=n, c=c, m=m, groups=self.group, accumulate=0, **win.arguments()
+                )
+            )
 
     def reference(self, dy: Any, x: Any, w: Any) -> tuple[Any, Any, Any]:
         win = self.window_of(x.shape, w.shape)

@@ -12,7 +12,8 @@ from trainweb.ops.op import MS, Bad, Ints, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 
 @register

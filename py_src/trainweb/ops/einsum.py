@@ -17,7 +17,8 @@ from trainweb.ops.reduce import reduce
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 ELLIPSIS = "..."
 

@@ -17,8 +17,9 @@ from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.program import Buf
 
 NUMBERS = ("float32", "float64", "int32", "int64", "uint8")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.arguments import checked, integers, scalar
@@ -18,7 +19,8 @@ from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 """In the order of the kernels' numbers."""
@@ -135,21 +137,22 @@ class GatherGrad(Op):
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         _, indices, dy = ins
-        if outs[0] is None or indices is None:
+        if outs[0] is None or indices is None or dy is None:
             return
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.check_index(indices, shape[axis])
         b.emit(
-            "gather_grad_f32",
-            dy=dy,
-            indices=indices,
-            dx=outs[0],
-            outer=prod(shape[:axis]),
-            dim=shape[axis],
-            n=indices.size,
-            inner=prod(shape[axis + 1 :]),
-            index_size=ITEM_SIZE[indices.dtype],
+            calls.GatherGrad(
+                dy=dy,
+                indices=indices,
+                dx=outs[0],
+                outer=prod(shape[:axis]),
+                dim=shape[axis],
+                n=indices.size,
+                inner=prod(shape[axis + 1 :]),
+                index_size=ITEM_SIZE[indices.dtype],
+            )
         )
 
     def reference(self, shape: Any, indices: Any, dy: Any) -> Any:
@@ -223,6 +226,16 @@ def put(y: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
     return y
 
 
+class _Elements(TypedDict):
+    indices: Buf
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    axis_dim: int
+    axis_stride: int
+    size: int
+    index_size: int
+
+
 class ElementsOp(Op):
     """Shared by the operators whose indices have one entry per element taken or put."""
 
@@ -239,7 +252,7 @@ class ElementsOp(Op):
         check_range(self, indices, data.shape[axis])
         return axis
 
-    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Elements:
         """What gather_elements and scatter_elements share."""
         axis = self.axis % len(data.shape)
         strides = list(contiguous_strides(data.shape))
@@ -259,11 +272,12 @@ class ElementsOp(Op):
         """Put `updates` into `out`."""
         if indices.size:
             b.emit(
-                "scatter_elements",
-                updates=updates,
-                y=out,
-                reduction=REDUCTIONS.index(reduction),
-                **self.arguments(b, out, indices),
+                calls.ScatterElements(
+                    updates=updates,
+                    y=out,
+                    reduction=REDUCTIONS.index(reduction),
+                    **self.arguments(b, out, indices),
+                )
             )
 
 
@@ -296,7 +310,7 @@ class GatherElements(ElementsOp):
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         data, indices = ins
         if outs[0] is not None and data is not None and indices is not None and indices.size:
-            b.emit("gather_elements", data=data, y=outs[0], **self.arguments(b, data, indices))
+            b.emit(calls.GatherElements(data=data, y=outs[0], **self.arguments(b, data, indices)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
@@ -420,6 +434,16 @@ def check_reduction(op: Op, reduction: str, dtype: str) -> None:
 # ---- index tuples
 
 
+class _Tuples(TypedDict):
+    indices: Buf
+    batch: int
+    n: int
+    k: int
+    dims: tuple[int, ...]
+    slice: int
+    index_size: int
+
+
 class TuplesOp(Op):
     """Shared by the operators whose last dimension of indices is a tuple that picks a slice of data."""
 
@@ -440,7 +464,7 @@ class TuplesOp(Op):
                 raise self.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
         return indices.shape[:-1] + data.shape[batch + k :]
 
-    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Tuples:
         """What gather_nd and scatter_nd share."""
         batch, k = self.batch_dims, indices.shape[-1]
         if k > 8:
@@ -453,7 +477,7 @@ class TuplesOp(Op):
             "batch": prod(data.shape[:batch]),
             "n": prod(indices.shape[batch:-1]),
             "k": k,
-            "dims": list(data.shape[batch : batch + k]) + [1] * (8 - k),
+            "dims": data.shape[batch : batch + k] + (1,) * (8 - k),
             "slice": prod(data.shape[batch + k :]) * ITEM_SIZE[data.dtype],
             "index_size": ITEM_SIZE[indices.dtype],
         }
@@ -461,11 +485,12 @@ class TuplesOp(Op):
     def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
         """Put `updates` into `out`."""
         b.emit(
-            "scatter_nd",
-            updates=updates,
-            y=out,
-            reduction=REDUCTIONS.index(reduction),
-            **self.arguments(b, out, indices),
+            calls.ScatterNd(
+                updates=updates,
+                y=out,
+                reduction=REDUCTIONS.index(reduction),
+                **self.arguments(b, out, indices),
+            )
         )
 
 
@@ -508,7 +533,7 @@ class GatherND(TuplesOp):
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         data, indices = ins
         if outs[0] is not None and data is not None and indices is not None:
-            b.emit("gather_nd", data=data, y=outs[0], **self.arguments(b, data, indices))
+            b.emit(calls.GatherNd(data=data, y=outs[0], **self.arguments(b, data, indices)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
@@ -626,15 +651,16 @@ class OneHot(Op):
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.emit(
-            "one_hot",
-            indices=indices,
-            values=values,
-            y=outs[0],
-            outer=prod(shape[:axis]),
-            depth=shape[axis],
-            inner=prod(shape[axis + 1 :]),
-            size=ITEM_SIZE[values.dtype],
-            index_size=ITEM_SIZE[indices.dtype],
+            calls.OneHot(
+                indices=indices,
+                values=values,
+                y=outs[0],
+                outer=prod(shape[:axis]),
+                depth=shape[axis],
+                inner=prod(shape[axis + 1 :]),
+                size=ITEM_SIZE[values.dtype],
+                index_size=ITEM_SIZE[indices.dtype],
+            )
         )
 
     def reference(self, indices: Any, depth: Any, values: Any) -> Any:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir import calls
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Float, Int, Op, Sample, Str, register
 
 if TYPE_CHECKING:
-    from trainweb.ir.program import Buf, BufSequence, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf, BufSequence
 
 
 class SequenceOp(Op):
@@ -77,21 +79,22 @@ class AdamWOptimizer(SequenceOp):
             raise self.error("adam_mode 0 needs correct_bias 1.")
         for w, g, m1, m2 in zip(params.runs, grads.runs, m.runs, v.runs, strict=True):
             b.emit(
-                "adamw_f32",
-                w=w,
-                g=g,
-                m=m1,
-                v=m2,
-                state=b.state,
-                n=w.size,
-                alpha=self.alpha,
-                beta=self.beta,
-                epsilon=self.epsilon,
-                weight_decay=self.weight_decay,
-                correct_bias=self.correct_bias,
-                adam_mode=self.adam_mode,
+                calls.Adamw(
+                    w=w,
+                    g=g,
+                    m=m1,
+                    v=m2,
+                    state=b.state,
+                    n=w.size,
+                    alpha=self.alpha,
+                    beta=self.beta,
+                    epsilon=self.epsilon,
+                    weight_decay=self.weight_decay,
+                    correct_bias=self.correct_bias,
+                    adam_mode=self.adam_mode,
+                )
             )
-        b.emit("optimizer_advance", state=b.state)
+        b.emit(calls.OptimizerAdvance(state=b.state))
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
         """(w, m, v) after step number `step` (1 at the first)."""
@@ -128,8 +131,8 @@ class SGDOptimizerV2(SequenceOp):
         if signal is not None:
             raise self.unsupported("an update signal")
         for w, g in zip(params.runs, grads.runs, strict=True):
-            b.emit("sgd_f32", w=w, g=g, state=b.state, n=w.size)
-        b.emit("optimizer_advance", state=b.state)
+            b.emit(calls.Sgd(w=w, g=g, state=b.state, n=w.size))
+        b.emit(calls.OptimizerAdvance(state=b.state))
 
     def reference(self, lr: Any, w: Any, g: Any) -> Any:
         return w - lr * g
@@ -156,7 +159,7 @@ class InplaceClipGradNorm(SequenceOp):
         # Gradients lie one after the other: the runs are one.
         whole = grads.runs[0].view((sum(run.size for run in grads.runs),))
         whole.storage.nbytes = whole.nbytes
-        b.emit("clip_grad_norm_f32", g=whole, n=whole.size, max_norm=self.max_norm)
+        b.emit(calls.ClipGradNorm(g=whole, n=whole.size, max_norm=self.max_norm))
 
     def reference(self, g: Any) -> Any:
         return g * min(1.0, self.max_norm / (np.sqrt((g * g).sum()) + 1e-6))
@@ -207,7 +210,7 @@ class LinearLearningRate(Op):
         return TensorType("bool", (1,))
 
     def lower(self, b: Builder, outs: list[Buf | None], lr: Buf) -> None:
-        b.emit("linear_lr", state=b.state)
+        b.emit(calls.LinearLr(state=b.state))
 
     def reference(self, step: Any, warmup: Any, total: Any, initial: Any) -> Any:
         """The rate after `step` optimizer steps."""

@@ -6,14 +6,22 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainweb.ir import calls
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.conv import Window, patches, unpatch, window
+from trainweb.ops.conv import Axes, Window, patches, unpatch, window
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
+
+
+class _Average(Axes):
+    planes: int
+    pad_end: tuple[int, ...]
+    count_include_pad: int
 
 
 class _Pool(Op):
@@ -98,7 +106,7 @@ class MaxPool(_Pool):
         arguments = self.window_of(x.shape).arguments()
         if x.size:
             out = outs[0] or b.temp("float32", outs[1].shape if outs[1] else ())
-            b.emit("max_pool_f32", x=x, y=out, indices=outs[1], planes=self.planes(x.shape), **arguments)
+            b.emit(calls.MaxPool(x=x, y=out, indices=outs[1], planes=self.planes(x.shape), **arguments))
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -139,13 +147,14 @@ class MaxPoolGrad(_Pool):
         if outs[0] is not None and outs[0].size:
             shape = outs[0].shape
             b.emit(
-                "max_pool_gradient_f32",
-                dy=dy,
-                indices=indices,
-                dx=outs[0],
-                planes=self.planes(shape),
-                size=prod(shape[2:]),
-                out_size=prod(dy.shape[2:]),
+                calls.MaxPoolGradient(
+                    dy=dy,
+                    indices=indices,
+                    dx=outs[0],
+                    planes=self.planes(shape),
+                    size=prod(shape[2:]),
+                    out_size=prod(dy.shape[2:]),
+                )
             )
 
 
@@ -161,20 +170,19 @@ class AveragePool(_Pool):
     def infer(self, x: TensorType) -> TensorType:
         return TensorType("float32", self.pooled(x))
 
-    def pool_arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
+    def pool_arguments(self, shape: tuple[int, ...]) -> _Average:
         """Kernel arguments for an input of this shape."""
         w = self.window_of(shape)
-        pad_end = [0] * (3 - len(w.size)) + list(w.pad_end)
         return {
             "planes": self.planes(shape),
-            "pad_end": pad_end,
+            "pad_end": (0,) * (3 - len(w.size)) + w.pad_end,
             "count_include_pad": int(bool(self.count_include_pad)),
             **w.arguments(),
         }
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         if outs[0] is not None and x.size:
-            b.emit("average_pool_f32", x=x, y=outs[0], **self.pool_arguments(x.shape))
+            b.emit(calls.AveragePool(x=x, y=outs[0], **self.pool_arguments(x.shape)))
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -217,7 +225,7 @@ class AveragePoolGrad(AveragePool):
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf) -> None:
         if outs[0] is not None and outs[0].size:
-            b.emit("average_pool_gradient_f32", dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape))
+            b.emit(calls.AveragePoolGradient(dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape)))
 
     def spread(self, dy: Any, w: Window) -> Any:
         """Reference of the gradient for a known window."""
@@ -241,7 +249,7 @@ class _GlobalPool(Op):
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         if outs[0] is not None and outs[0].size:
             outer, n = prod(x.shape[:2]), prod(x.shape[2:])
-            b.emit("reduce_f32", x=x, y=outs[0], outer=outer, n=n, inner=1, op=self.operation)
+            b.emit(calls.Reduce(x=x, y=outs[0], outer=outer, n=n, inner=1, op=self.operation))
 
     samples = (Sample([(2, 3, 5, 4)]), Sample([(2, 3, 7)]))
     bad = (Bad([(2, 3)]),)

@@ -13,8 +13,9 @@ from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.program import Buf
 
 
 @register

@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
 from trainweb.ir.program import LOG_SUM, LOG_SUM_EXP, MAX, MEAN, MIN, NORM, PROD, SUM, SUM_ABS, SUM_SQUARES
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
@@ -21,7 +22,8 @@ from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 Over = Callable[[str, Var], Var]
 """(ONNX reduction, x) -> that reduction of x along the node's axes, kept as ones."""
@@ -29,9 +31,6 @@ Over = Callable[[str, Var], Var]
 
 def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
     """out = `op` of x over `axes`; `out` may have them as ones or not at all."""
-    kernel, extra = "reduce_f32", {}
-    if x.dtype != "float32":
-        kernel, extra = "reduce_int", {"size": ITEM_SIZE[x.dtype]}
     # Neighbouring axes of one kind are one axis; a kernel call reduces one of them.
     flags = [(k in axes, dim) for k, dim in enumerate(x.shape) if dim != 1]
     groups = [(kind, prod(d for _, d in run)) for kind, run in groupby(flags, lambda flag: flag[0])]
@@ -47,7 +46,11 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
         sizes[k] = 1
         target = out if k == todo[0] else b.temp(x.dtype, (outer * inner,))
         step = SUM if (op == SUM_SQUARES and k != todo[-1]) or (op == LOG_SUM and k != todo[0]) else op
-        b.emit(kernel, x=x, y=target, outer=outer, n=n, inner=inner, op=step, **extra)
+        if x.dtype == "float32":
+            b.emit(calls.Reduce(x=x, y=target, outer=outer, n=n, inner=inner, op=step))
+        else:
+            size = ITEM_SIZE[x.dtype]
+            b.emit(calls.ReduceInt(x=x, y=target, outer=outer, n=n, inner=inner, size=size, op=step))
         x = target
 
 
@@ -429,14 +432,15 @@ class ArgReduction(Op):
         shape = ins[0].shape
         axis = self.axis % len(shape)
         b.emit(
-            "arg_reduce_f32",
-            x=ins[0],
-            y=outs[0],
-            outer=prod(shape[:axis]),
-            n=shape[axis],
-            inner=prod(shape[axis + 1 :]),
-            select_max=self.select_max,
-            last_index=int(bool(self.select_last_index)),
+            calls.ArgReduce(
+                x=ins[0],
+                y=outs[0],
+                outer=prod(shape[:axis]),
+                n=shape[axis],
+                inner=prod(shape[axis + 1 :]),
+                select_max=self.select_max,
+                last_index=int(bool(self.select_last_index)),
+            )
         )
 
     def reference(self, x: Any) -> Any:
@@ -502,15 +506,16 @@ class TopK(Op):
             return
         axis = self.axis % len(x.shape)
         b.emit(
-            "topk_f32",
-            x=x,
-            y=outs[0],
-            at=outs[1],
-            outer=prod(x.shape[:axis]),
-            n=x.shape[axis],
-            inner=prod(x.shape[axis + 1 :]),
-            k=given.shape[axis],
-            largest=int(bool(self.largest)),
+            calls.Topk(
+                x=x,
+                y=outs[0],
+                at=outs[1],
+                outer=prod(x.shape[:axis]),
+                n=x.shape[axis],
+                inner=prod(x.shape[axis + 1 :]),
+                k=given.shape[axis],
+                largest=int(bool(self.largest)),
+            )
         )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -555,14 +560,15 @@ class CumSum(Op):
         assert axis.value is not None  # a static input
         k = axis.value[0] % len(x.shape)
         b.emit(
-            "cumsum_f32",
-            x=x,
-            y=outs[0],
-            outer=prod(x.shape[:k]),
-            n=x.shape[k],
-            inner=prod(x.shape[k + 1 :]),
-            exclusive=int(bool(self.exclusive)),
-            reverse=int(bool(self.reverse)),
+            calls.Cumsum(
+                x=x,
+                y=outs[0],
+                outer=prod(x.shape[:k]),
+                n=x.shape[k],
+                inner=prod(x.shape[k + 1 :]),
+                exclusive=int(bool(self.exclusive)),
+                reverse=int(bool(self.reverse)),
+            )
         )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:

@@ -149,15 +149,15 @@ def encode(
 def flops_of(call: KernelCall) -> int:
     """Operations of the products of a call: of convolutions and attention, too; 0 of anything else."""
     g = call.args
-    if call.kernel == "gemm_f32":
+    if call.KERNEL == "gemm_f32":
         return int(2 * g["m"] * g["n"] * g["k"] * prod(g["batch"]))
-    if call.kernel.startswith("attention_"):
+    if call.KERNEL.startswith("attention_"):
         # Two products forward and four backward; that of the scores is not counted again.
         return int(2 * g["m"] * g["n"] * (g["d"] + g["e"]) * prod(g["batch"]) * (2 if "dy" in g else 1))
-    if call.kernel in WINOGRAD:
+    if call.KERNEL in WINOGRAD:
         # What a direct convolution would do: 9 products a pair of channels at each position of its outputs.
         return int(18 * g["n"] * g["m"] * g["c"] * prod(g["size" if g.get("flipped") else "out"]))
-    if call.kernel.startswith("conv_"):
+    if call.KERNEL.startswith("conv_"):
         return int(2 * g["n"] * g["m"] * (g["c"] // g["groups"]) * prod(g["kernel"]) * prod(g["out"]))
     return 0
 
@@ -197,11 +197,11 @@ class _Encoder:
             self._generated(instruction)
 
     def _kernel(self, call: KernelCall) -> None:
-        spec = self.description.kernels[call.kernel]
+        spec = self.description.kernels[call.KERNEL]
         words: list[int] = []
         shown: list[str] = []
         for arg in spec.args:
-            value = call.args[arg.name]
+            value = getattr(call, arg.name)
             if arg.kind in ("in", "out", "inout", "scratch"):
                 words.append(self.buffer(value))
                 shown.append(f"{arg.name}={_operand(value) if value is not None else 'null'}")
@@ -211,11 +211,11 @@ class _Encoder:
             else:
                 numbers = list(value) if isinstance(value, (list, tuple)) else [value]
                 if len(numbers) != arg.count:
-                    raise ValueError(f"{call.kernel}.{arg.name} takes {arg.count} numbers, got {numbers}")
+                    raise ValueError(f"{call.KERNEL}.{arg.name} takes {arg.count} numbers, got {numbers}")
                 words.extend(int(n) & 0xFFFFFFFF for n in numbers)
-                shown.append(f"{arg.name}={value}")
+                shown.append(f"{arg.name}={numbers if arg.count > 1 else value}")
         self.code += [spec.opcode | len(words) << 16, *words]
-        self.text.append(f"{call.kernel}({', '.join(shown)})  ; {call.node}")
+        self.text.append(f"{call.KERNEL}({', '.join(shown)})  ; {call.node}")
 
     def _generated(self, call: ElementwiseCall) -> None:
         dims, strides = collapse(call.shape, [b.shape for b in call.ins])

@@ -32,9 +32,8 @@ def drop_unread_results(
     for call in instructions:
         if not isinstance(call, KernelCall):
             continue
-        for arg in description.kernels[call.kernel].args:
+        for arg in description.kernels[call.KERNEL].args:
             b = call.args[arg.name]
             if arg.kind == "out" and arg.optional and b and b.storage.segment == ARENA and b.storage not in read:
                 call.args[arg.name] = None
-                call.writes = [w for w in call.writes if w is not b]
     return instructions

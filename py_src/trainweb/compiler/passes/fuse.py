@@ -8,19 +8,10 @@ from __future__ import annotations
 from math import lcm, prod
 
 from trainweb.backend.wasm.plan import GRAIN_ELEMENTS, collapse
+from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.expr import MATH, Emitter, Expr, inputs_of, size_of
-from trainweb.ir.program import (
-    ARENA,
-    MEAN,
-    SUM,
-    Buf,
-    Builder,
-    ElementwiseCall,
-    Instruction,
-    KernelCall,
-    Reduction,
-    Storage,
-)
+from trainweb.ir.program import ARENA, MEAN, SUM, Buf, ElementwiseCall, Instruction, KernelCall, Reduction, Storage
 
 MAX_BUFFERS = 12
 """Addresses a fused function may hold: more spill."""
@@ -226,7 +217,7 @@ def fuse_reductions(instructions: list[Instruction], outputs: list[Buf], builder
             touched.setdefault(storage, []).append(k)
     for k, i in enumerate(instructions):
         result.append([i])
-        if isinstance(i, KernelCall) and i.kernel == "reduce_f32":
+        if isinstance(i, KernelCall) and i.KERNEL == "reduce_f32":
             x, y = i.args["x"], i.args["y"]
             p = made.get(x.storage, k)
             source = instructions[p]
@@ -258,8 +249,7 @@ def _reduce_inside(
         n_chunks = -(-x.size // reduction.elements)
         target = builder.temp("float32", (n_chunks, inner))
         total = y if op == SUM else builder.temp("float32", (inner,))
-        args = {"x": target, "y": total, "outer": 1, "n": n_chunks, "inner": inner, "op": SUM}
-        rest.append(KernelCall("reduce_f32", args, call.node, [target], [total]))
+        rest.append(calls.Reduce(x=target, y=total, outer=1, n=n_chunks, inner=inner, op=SUM, node=call.node))
         if op == MEAN:
             e = builder.emitter
             mean = e.div(e.input(0, "float32"), e.const(n, "float32"))

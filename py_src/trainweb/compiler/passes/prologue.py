@@ -13,18 +13,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from trainweb.backend.wasm.memory import align
+from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Expr
-from trainweb.ir.program import (
-    ARENA,
-    CONSTANTS,
-    PARAMETERS,
-    PREPARED,
-    Buf,
-    Builder,
-    ElementwiseCall,
-    Instruction,
-    Storage,
-)
+from trainweb.ir.program import ARENA, CONSTANTS, PARAMETERS, PREPARED, Buf, ElementwiseCall, Instruction, Storage
 
 MAX_RATIO = 8
 """A value is kept if it has at most so many times the bytes of what it is made of, as floats of 4-bit numbers do."""
@@ -93,9 +85,11 @@ def guard(groups: Sequence[Sequence[Instruction]], prepared: Prepared, builder: 
         if group:
             seen = Buf(Storage(PREPARED, 4 * SEEN_WORDS, prepared.take(4 * SEEN_WORDS)), "int32", (SEEN_WORDS,))
             builder.node = f"prologue: what {('loading', 'loading or training')[level]} changes"
-            builder.emit("skip_if_current", state=builder.state, seen=seen, instructions=len(group) + 1, trained=level)
+            builder.emit(
+                calls.SkipIfCurrent(state=builder.state, seen=seen, instructions=len(group) + 1, trained=level)
+            )
             builder.instructions += group
-            builder.emit("note_current", state=builder.state, seen=seen)
+            builder.emit(calls.NoteCurrent(state=builder.state, seen=seen))
     return builder.instructions
 
 
@@ -208,7 +202,7 @@ def _describe(i: Instruction, keys: dict[Storage, str]) -> str:
     if isinstance(i, ElementwiseCall):
         parts = [_text(i.roots), str(i.shape), *map(described, (*i.ins, *i.outs))]
     else:
-        parts = [i.kernel, *(f"{name}={described(value)}" for name, value in i.args.items())]
+        parts = [i.KERNEL, *(f"{name}={described(value)}" for name, value in i.args.items())]
     return "\n".join(parts)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from math import inf, prod
 
@@ -149,15 +150,9 @@ class _Program:
 
 def _step(i: Instruction) -> _Step:
     call = i
-    if isinstance(i, KernelCall) and i.kernel in STATISTICS:
-        dropped = [i.args[name] for name in STATISTICS[i.kernel]]
-        call = KernelCall(
-            i.kernel,
-            i.args | dict.fromkeys(STATISTICS[i.kernel]),
-            i.node,
-            [b for b in i.reads if not any(b is d for d in dropped)],
-            [b for b in i.writes if not any(b is d for d in dropped)],
-        )
+    if isinstance(i, KernelCall) and i.KERNEL in STATISTICS:
+        call = copy(i)
+        call.args.update(dict.fromkeys(STATISTICS[i.KERNEL]))
     reads = frozenset(b.storage for b in call.reads if b.storage.segment == ARENA)
     writes = tuple(dict.fromkeys(b.storage for b in call.writes if b.storage.segment == ARENA))
     return _Step(call, reads, writes, work_of(i))
@@ -342,8 +337,7 @@ def _moved(i: Instruction, places: Mapping[Storage, Storage], suffix: str) -> In
     def moved(b: Buf) -> Buf:
         return replace(b, storage=places.get(b.storage, b.storage))
 
-    node, reads, writes = i.node + suffix, [moved(b) for b in i.reads], [moved(b) for b in i.writes]
+    node = i.node + suffix
     if isinstance(i, ElementwiseCall):
-        return replace(i, ins=reads, outs=writes, node=node)
-    args = {name: moved(v) if isinstance(v, Buf) else v for name, v in i.args.items()}
-    return replace(i, args=args, node=node, reads=reads, writes=writes)
+        return replace(i, ins=[moved(b) for b in i.ins], outs=[moved(b) for b in i.outs], node=node)
+    return i.moved(moved, node)

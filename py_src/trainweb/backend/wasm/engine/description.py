@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainweb.errors import EngineError
+from trainweb.ir.extents import ceil4, reach_down, reach_up
 
 Numbers = Mapping[str, Any]
 """Integer arguments of a call by name; an array argument is a sequence of ints."""
@@ -33,6 +34,8 @@ class Arg:
         Whether the pointer may be null.
     count : int
         Number of words of the plan.
+    read_if : str
+        Of an "inout": the argument that says whether its contents are read; empty where they always are.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Arg:
     extent: str = ""
     optional: bool = False
     count: int = 1
+    read_if: str = ""
 
     @property
     def is_pointer(self) -> bool:
@@ -146,21 +150,13 @@ _COMPARE: dict[type, Callable[[Any, Any], bool]] = {
 }
 
 
-def _reach_up(dims: Sequence[int], strides: Sequence[int]) -> int:
-    return sum((d - 1) * max(s, 0) for d, s in zip(dims, strides, strict=True))
-
-
-def _reach_down(dims: Sequence[int], strides: Sequence[int]) -> int:
-    return -sum((d - 1) * min(s, 0) for d, s in zip(dims, strides, strict=True))
-
-
 _FUNCTIONS: dict[str, Callable[..., int]] = {
     "max": max,
     "min": min,
-    "ceil4": lambda a: -(-a // 4) * 4,
+    "ceil4": ceil4,
     "prod": math.prod,
-    "reach_up": _reach_up,
-    "reach_down": _reach_down,
+    "reach_up": reach_up,
+    "reach_down": reach_down,
 }
 
 _cache: dict[str, Expression] = {}

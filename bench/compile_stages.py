@@ -128,9 +128,9 @@ def once(model: bytes, feeds: Feeds) -> dict[str, Any]:
             restore()
     total = 1e3 * (time.perf_counter() - begin)
     nodes = len(read_model(model).nodes)
-    training = core.graphs["train"]
+    training = core.models.graphs["train"]
     assert training is not None
-    instructions = sum(len(p.plan.nodes) for p in core._plans.values())
+    instructions = sum(len(p.plan.nodes) for p in core.host.loaded)
     core.release()
     return {
         "total": total,

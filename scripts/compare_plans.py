@@ -31,7 +31,8 @@ from networks import MODELS  # noqa: E402
 import trainweb  # noqa: E402
 from trainweb.errors import LimitError  # noqa: E402
 from trainweb.ir.shapes import TensorType  # noqa: E402
-from trainweb.training.core import SessionCore, read_models  # noqa: E402
+from trainweb.training.core import SessionCore  # noqa: E402
+from trainweb.training.models import read_models  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden"
 HEADER_WORDS, FINGERPRINT = 20, 3
@@ -74,9 +75,11 @@ def plans(name: str, folder: Path, given: dict[str, TensorType] | None) -> Itera
         state = trainweb.CheckpointState.load_checkpoint(folder / "checkpoint")
         core = SessionCore(state, *graphs, memory_budget=int(BUDGET_SHARE * arena) if budget else None)
         try:
+            kept: dict[str, tuple[int, int]] = {}
             for kind, overwrite in (("train", True), ("train", False), ("eval", True)):
                 try:
-                    plan = core.compile_step(kind, feeds_of(core, kind, folder, given), overwrite)
+                    plan = core.models.compile_step(kind, feeds_of(core, kind, folder, given), overwrite, kept)
+                    kept.update(plan.kept)
                 except LimitError:
                     if not budget:
                         raise
@@ -84,7 +87,7 @@ def plans(name: str, folder: Path, given: dict[str, TensorType] | None) -> Itera
                 arena = max(arena, plan.arena_bytes) if not budget else arena
                 yield f"{name} {kind} overwrite={overwrite} budget={budget}", plan, core
             if graphs[2] is not None and not budget:
-                yield f"{name} optimizer", core.compile_optimizer(), core
+                yield f"{name} optimizer", core.models.compile_optimizer(), core
         finally:
             core.release()
 

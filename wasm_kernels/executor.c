@@ -267,15 +267,16 @@ TW_EXPORT(tw_run) int32_t tw_run(uint32_t plan) {
     return status;
 }
 
-/* Announce that slots [slot, slot + n) of the function table hold generated functions; parallel.h has the protocol. */
+/* Announce that slots [slot, slot + n) of the function table hold generated functions: new ones behind those before, or
+   slots that are used again. parallel.h has the protocol. */
 TW_EXPORT(tw_register_code)
 int32_t tw_register_code(uint32_t ptr, uint32_t size, uint32_t slot, uint32_t n) {
-    if (code_slots.end && slot != code_slots.end) return TW_BAD_FUNCTION;
+    if (code_slots.end && (slot < code_slots.first || slot > code_slots.end)) return TW_BAD_FUNCTION;
     if (slot < 1 || (uint64_t)slot + n > UINT32_MAX) return TW_BAD_FUNCTION;
     int32_t status = parallel_load(ptr, size, slot);
     if (status) return status;
     if (!code_slots.end) code_slots.first = slot;
-    code_slots.end = slot + n;
+    if (slot + n > code_slots.end) code_slots.end = slot + n;
     return TW_OK;
 }
 

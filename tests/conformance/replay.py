@@ -140,12 +140,12 @@ class Replay:
     def _check_layout(self) -> None:
         core = self.session.core  # type: ignore[union-attr]
         for p in self.trace["parameters"]:
-            slot = core.slots[p["name"]]
+            slot = core.layout.slots[p["name"]]
             if slot.offset != p["offset_all"] or list(slot.shape) != p["shape"]:
                 raise Mismatch(f"parameter {p['name']} lies at {slot.offset}, recorded {p['offset_all']}")
         sizes = self.trace["parameters_size"]
-        if (core.size, core.trainable_size) != (sizes["all"], sizes["trainable"]):
-            raise Mismatch(f"sizes {core.size}, {core.trainable_size}, recorded {sizes}")
+        if (core.layout.size, core.layout.trainable_size) != (sizes["all"], sizes["trainable"]):
+            raise Mismatch(f"sizes {core.layout.size}, {core.layout.trainable_size}, recorded {sizes}")
 
     def _outputs(self, kind: str, results: dict[str, np.ndarray]) -> dict[str, Any]:
         # Own artifacts may name the loss otherwise: outputs correspond by position.

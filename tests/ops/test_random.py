@@ -70,7 +70,7 @@ def two_dropouts(x: np.ndarray, weights: np.ndarray, *, keep_masks: bool) -> tup
     backward.outputs = [Value(name, "float32", None) for name in names]
     core = InferenceCore(backward)
     results = core.run({"x": from_numpy("x", x), "w0": from_numpy("w0", weights)})
-    (loaded,) = core._plans.values()
+    (loaded,) = core.host.loaded
     arrays = {name: to_numpy(tensor).copy() for name, tensor in results.items()}
     core.host.release()
     return arrays, loaded.plan.disassemble()

@@ -14,7 +14,8 @@ from tests.conformance.models import batch_norm_net, make_model, mlp, normal
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
 from trainweb.ir.program import ARENA, CONSTANTS, PREPARED
-from trainweb.training.core import LR_WORD, STEP_WORD
+from trainweb.training.models import LR_WORD
+from trainweb.training.parameters import STEP_WORD
 
 
 def embedding_net(*, computed: bool = False) -> Any:

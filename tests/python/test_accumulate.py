@@ -25,7 +25,7 @@ def test_steps_add_up_without_workspace_for_the_sum(kind: str) -> None:
     draw = feeds if kind == "convolutions" else lambda seed: sessions.batch("mlp", seed=seed)
     with session() if kind == "convolutions" else sessions.session() as s:
         types = {n: TensorType(str(x.dtype), x.shape) for n, x in draw(0).items()}
-        overwriting, adding = (s.core.compile_step("train", types, overwrite) for overwrite in (True, False))
+        overwriting, adding = (s.core.models.compile_step("train", types, overwrite) for overwrite in (True, False))
         assert adding.arena_bytes - overwriting.arena_bytes < 512
         assert any("accumulate=1" in line for line in adding.text)
         assert not any("accumulate=1" in line for line in overwriting.text)

@@ -421,7 +421,8 @@ def test_generated_functions(victim: Victim) -> None:
         ([*good[:5], 2, 240, 1, 1000], "TW_READ_ONLY"),
     ):
         assert victim.run(generated_plan(victim, slot, bad)) == status
-    for code_base in (0, 1, slot + 1):
+    last = victim.engine._table.size(victim.engine._store) - 1
+    for code_base in (0, 1, last):
         assert victim.run(generated_plan(victim, code_base, good)) == "TW_BAD_FUNCTION"
 
 

@@ -81,7 +81,7 @@ def session(options: dict[str, Any] | None = None) -> Iterator[trainweb.Training
 
 def lines(s: trainweb.TrainingSession, kind: str, overwrite: bool = True) -> list[str]:
     types = {n: TensorType(str(x.dtype), x.shape) for n, x in feeds().items()}
-    return s.core.compile_step(kind, types, overwrite).text
+    return s.core.models.compile_step(kind, types, overwrite).text
 
 
 def prologue(text: list[str]) -> list[str]:

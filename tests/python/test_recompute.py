@@ -145,7 +145,7 @@ def smallest(kind: str) -> int:
     with open_session(kind, 1) as s:
         for overwrite in (True, False):
             with pytest.raises(LimitError) as refused:
-                s.core.compile_step("train", types, overwrite)
+                s.core.models.compile_step("train", types, overwrite)
             found = re.search(r"not less than (\d+) .*memory_budget is 1\.", str(refused.value))
             assert found
             needed.append(int(found[1]))

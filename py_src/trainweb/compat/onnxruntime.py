@@ -26,8 +26,9 @@ from trainweb.onnxblock.context import accessing, restarted_names
 from trainweb.onnxblock.models import build_training_models
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.training.arrays import from_numpy, to_numpy
+from trainweb.training.parameters import OptimizerState
 from trainweb.training.session import TrainingSession as Session
-from trainweb.training.state import CheckpointState, OptimizerState
+from trainweb.training.state import CheckpointState
 
 MOMENTS = {"momentum0": "Moment_1", "momentum1": "Moment_2"}
 """Moments by their names in checkpoints and in this interface."""
@@ -279,7 +280,6 @@ class TrainingSession:
         """Moments and the update count by weight; empty without an optimizer."""
         if self._graphs[2] is None:
             return {}
-        self._session.core.read_back()
         optimizer = self._state.optimizer
         adam = self._parameters.training_optimizer_name == "AdamOptimizer"
         moments = optimizer.moments if adam else {}
@@ -314,7 +314,7 @@ class TrainingSession:
             for weight in self._trained:
                 if key.removesuffix(f"_{weight}") in (*MOMENTS.values(), UPDATE_COUNT):
                     optimizer_state.setdefault(weight, {})[key.removesuffix(f"_{weight}")] = value
-            if key in self._state.tensors:
+            if key in self._state.parameters:
                 self._state.parameters[key].data = np.asarray(value)
         self._set_moments(optimizer_state)
         self._open()
@@ -322,7 +322,8 @@ class TrainingSession:
     def _set_moments(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         if not state:
             return
-        moments, steps = self._state.optimizer.moments, {self._state.optimizer.step}
+        optimizer = self._state.optimizer
+        moments, steps = optimizer.moments, {optimizer.step}
         for weight, values in state.items():
             if weight not in self._trained:
                 raise CheckpointError(f"The optimizer state is for {weight!r}, which is not trained.")
@@ -330,13 +331,13 @@ class TrainingSession:
             moments[weight] = moments.get(weight, {}) | found
             if UPDATE_COUNT in values:
                 steps = {int(np.asarray(values[UPDATE_COUNT]).reshape(-1)[0])}
-        self._state.optimizer = OptimizerState(steps.pop(), self._state.optimizer.initial_lr, moments)
+        self._state.lent().optimizer = OptimizerState(steps.pop(), optimizer.initial_lr, moments)
 
     # What an InferenceSession has.
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of `run`, with the learning rate last."""
-        inputs = [_node_arg(v) for v in self._inputs if v.name not in self._state.tensors]
+        inputs = [_node_arg(v) for v in self._inputs if v.name not in self._state.parameters]
         if self._graphs[2] is not None:
             inputs.append(NodeArg(self._parameters.lr_params_feed_name, "tensor(float)", [1]))
         return inputs

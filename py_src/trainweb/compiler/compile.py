@@ -137,7 +137,8 @@ def compile_model(
         )
     plan = encode(instructions, feed_bufs, outs, arena_bytes, constants, description, segment_bytes)
     plan.recomputation = recomputation or Recomputation(arena_bytes)
-    plan.prepared_bytes = prepared.nbytes if prepared is not None and any(groups) else 0
+    if prepared is not None and any(groups):
+        plan.prepared_bytes, plan.kept = prepared.nbytes, prepared.kept
     return plan
 
 

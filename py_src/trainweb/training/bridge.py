@@ -7,6 +7,7 @@ A repeated step needs none of them: the worker keeps the addresses that `plan` g
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, wraps
@@ -20,10 +21,12 @@ from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
 from trainweb.training.bundle import Start, make_bundle, read_start
-from trainweb.training.core import ParameterSlot, Segments, SessionCore, read_models
+from trainweb.training.core import Segments, SessionCore
 from trainweb.training.export import export_graph
 from trainweb.training.host import LoadedPlan
 from trainweb.training.inference import InferenceCore
+from trainweb.training.models import read_models
+from trainweb.training.parameters import ParameterSlot, TensorStore
 from trainweb.training.state import CheckpointState, property_value
 
 if TYPE_CHECKING:
@@ -121,6 +124,8 @@ def _settings(options_json: str) -> dict[str, Any]:
         "limits": Limits.of(options.get("limits")),
         "memory_budget": check_memory_budget(options.get("memory_budget")),
         "engine": _engine[0] if _engine else None,
+        # The worker knows which plans it uses; addresses that it has must stay.
+        "max_plans": sys.maxsize,
     }
 
 
@@ -142,8 +147,8 @@ def _info(core: SessionCore, artifacts: Any) -> dict[str, Any]:
         "evalInputNames": list(core.inputs["eval"]),
         "evalOutputNames": core.outputs["eval"],
         "statePtr": core.host.bases[STATE],
-        "hasEval": core.graphs["eval"] is not None,
-        "hasOptimizer": core.graphs["optimizer"] is not None,
+        "hasEval": core.models.graphs["eval"] is not None,
+        "hasOptimizer": core.models.graphs["optimizer"] is not None,
         "nominal": core.state.is_nominal,
     }
 
@@ -168,13 +173,15 @@ def adopt(
     settings, memory = _settings(options_json), json.loads(memory_json)
     graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), settings["limits"])
     state = CheckpointState.load_checkpoint(as_bytes(checkpoint))
-    state.is_nominal = memory["nominal"]
+    store = state.store
+    assert isinstance(store, TensorStore)
+    store.is_nominal = memory["nominal"]
     slots = [
         ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"]) for p in memory["parameters"]
     ]
     for slot in slots:
-        state.tensors[slot.name] = Tensor(slot.name, "float32", slot.shape, b"")
-        state.trainable[slot.name] = slot.trainable_offset >= 0
+        store.tensors[slot.name] = Tensor(slot.name, "float32", slot.shape, b"")
+        store.trainable[slot.name] = slot.trainable_offset >= 0
     core = SessionCore(state, *graphs, segments=Segments(memory["bases"], memory["sizes"], slots), **settings)
     return _info(core, None)
 
@@ -230,7 +237,8 @@ def _signature(signature: Any) -> dict[str, TensorType]:
 def adopt_model(handle: int, model: Any, config_json: str) -> None:
     """Tell an adopted session which model its artifacts were built from."""
     session, model = _session(handle), as_bytes(model)
-    session.artifacts = cache(lambda: _build(model, config_json, session.core.limits)[0])
+    limits = session.training().models.limits
+    session.artifacts = cache(lambda: _build(model, config_json, limits)[0])
 
 
 @answered
@@ -329,6 +337,11 @@ def _update(core: SessionCore, name: str, dtype: str, dims: list[int], data: Any
     core.update_parameter(Tensor(name, dtype, tuple(dims), data))
 
 
+def _type_and_shape(core: SessionCore, name: str) -> dict[str, Any]:
+    dtype, shape = core.get_parameter_type_and_shape(name)
+    return {"dtype": dtype, "dims": list(shape)}
+
+
 def _add_property(core: SessionCore, name: str, value: Any) -> None:
     core.host.check()
     core.state.property_values[name] = property_value(value)
@@ -355,7 +368,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "save_checkpoint": _save,
     "export_model_for_inferencing": lambda core, names: (None, export_graph(core, names)),
     "get_parameter": lambda core, name: _tensor(core.get_parameter(name)),
-    "get_parameter_type_and_shape": lambda core, name: {"dtype": "float32", "dims": list(core._slot(name).shape)},
+    "get_parameter_type_and_shape": _type_and_shape,
     "add_property": _add_property,
     "get_property": _get_property,
     "memory": lambda core: asdict(core.memory()),

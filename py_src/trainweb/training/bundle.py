@@ -23,7 +23,7 @@ from trainweb.backend.wasm.plan import Plan, Slot
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
 from trainweb.ir.program import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
-from trainweb.training.state import GROUP
+from trainweb.training.parameters import GROUP
 
 if TYPE_CHECKING:
     from trainweb.training.core import SessionCore
@@ -99,15 +99,16 @@ def read_start(bundle: bytes) -> tuple[Start, dict[str, bytes], list[dict[str, T
 
 
 def _remainder(core: SessionCore) -> bytes:
-    state, optimizer = core.state, core.state.optimizer
-    rest = [t for name, t in state.tensors.items() if name not in core.slots]
+    state, origin = core.state, core.parameters.origin
+    optimizer, trainable = origin.optimizer, origin.trainable
+    rest = [t for name, t in origin.tensors.items() if name not in core.layout.slots]
     groups = []
-    if core.graphs["optimizer"] is None and (state.has_optimizer_state or optimizer.step):
+    if core.models.graphs["optimizer"] is None and (origin.has_optimizer_state or optimizer.step):
         groups = [OptimizerGroup(GROUP, optimizer.step, optimizer.initial_lr, optimizer.moments)]
     return write_checkpoint(
         Checkpoint(
-            [t for t in rest if state.trainable[t.name]],
-            [t for t in rest if not state.trainable[t.name]],
+            [t for t in rest if trainable[t.name]],
+            [t for t in rest if not trainable[t.name]],
             state.is_nominal,
             groups,
             dict(state.property_values),
@@ -138,14 +139,18 @@ def make_bundle(
     """
     start = start or Start.of(core)
     blobs = _Blobs()
-    plans = []
+    plans: list[dict[str, Any]] = []
+    in_use = core.plans.in_use()
     for feeds in signatures:
         for kind in ("train", "eval"):
-            if core.graphs[kind] is not None and set(feeds) == set(core.inputs[kind]):
-                plans += _step_plans(blobs, core, kind, feeds)
-    if core.graphs["optimizer"] is not None:
-        for kind, compiled in (("optimizer", core.compile_optimizer), ("scheduler", core.compile_scheduler)):
-            plan = core.known_plan(kind) or compiled()
+            if core.models.graphs[kind] is not None and set(feeds) == set(core.inputs[kind]):
+                plans += _step_plans(blobs, core, kind, feeds, in_use)
+    if core.models.graphs["optimizer"] is not None:
+        for kind, compiled in (
+            ("optimizer", core.models.compile_optimizer),
+            ("scheduler", core.models.compile_scheduler),
+        ):
+            plan = core.plans.find(kind) or compiled()
             plans.append({"kind": kind, "overwrite": True, "signature": [], **_encode(blobs, plan)})
     places = {k: blobs.add(data) for k, data in start.contents.items()}
     carried = {**models, "checkpoint": start.checkpoint} if models else {}
@@ -153,12 +158,12 @@ def make_bundle(
         "fingerprint": core.engine.description.fingerprint,
         "inputs": {kind: _inputs_json(core, kind) for kind in ("train", "eval")},
         "outputs": core.outputs,
-        "hasEval": core.graphs["eval"] is not None,
-        "hasOptimizer": core.graphs["optimizer"] is not None,
+        "hasEval": core.models.graphs["eval"] is not None,
+        "hasOptimizer": core.models.graphs["optimizer"] is not None,
         "nominal": start.nominal,
         "parameters": slots_json(core),
-        "size": core.size,
-        "trainableSize": core.trainable_size,
+        "size": core.layout.size,
+        "trainableSize": core.layout.trainable_size,
         "segments": [
             {"bytes": size if PARAMETERS <= k <= STATE else 0, "data": places.get(k)}
             for k, size in enumerate(core.host.sizes)
@@ -175,7 +180,7 @@ def slots_json(core: SessionCore) -> list[dict[str, Any]]:
     """The parameters and their places."""
     return [
         {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}
-        for s in core.slots.values()
+        for s in core.layout.slots.values()
     ]
 
 
@@ -192,11 +197,14 @@ def signature_json(core: SessionCore, kind: str, feeds: Feeds) -> list[dict[str,
     return [{"name": n, "dtype": feeds[n].dtype, "dims": list(feeds[n].shape)} for n in core.inputs[kind]]
 
 
-def _step_plans(blobs: _Blobs, core: SessionCore, kind: str, feeds: Feeds) -> list[dict[str, Any]]:
-    key = core.signature(kind, feeds)
+def _step_plans(
+    blobs: _Blobs, core: SessionCore, kind: str, feeds: Feeds, in_use: dict[str, tuple[int, int]]
+) -> list[dict[str, Any]]:
+    key = core.models.key(kind, feeds)
     plans = []
     for overwrite in (True, False) if kind == "train" else (True,):
-        plan = core.known_plan((*key, overwrite)) or core.compile_step(kind, feeds, overwrite)
+        plan = core.plans.find((*key, overwrite)) or core.models.compile_step(kind, feeds, overwrite, in_use)
+        in_use.update(plan.kept)
         entry = {"kind": kind, "overwrite": overwrite, "signature": signature_json(core, kind, feeds)}
         plans.append({**entry, **_encode(blobs, plan)})
     return plans

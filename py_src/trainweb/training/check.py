@@ -137,10 +137,10 @@ def _try(
     built = build_artifacts(model, *choices, **arguments)
     core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=get_engine())
     try:
-        for slot in core.slots.values():
+        for slot in core.layout.slots.values():
             (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
         feeds = {name: TensorType(v.dtype, static_shape(v, dims)) for name, v in core.inputs["train"].items()}
-        plan = core.compile_step("train", feeds, True)
+        plan = core.models.compile_step("train", feeds, True)
         fixed = sum(size for k, size in enumerate(core.host.sizes) if k >= PARAMETERS)
         report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
         report.flops = plan.flops

@@ -6,74 +6,31 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.plan import Recomputation
-from trainweb.compiler import Binding, Plan, compile_model
-from trainweb.compiler.passes.prologue import Prepared
-from trainweb.errors import (
-    BufferSizeError,
-    CheckpointError,
-    FeedError,
-    ModelError,
-    SessionError,
-    UnsupportedError,
-)
-from trainweb.ir.program import (
-    ARENA,
-    GRADIENTS,
-    MOMENTUM0,
-    MOMENTUM1,
-    PARAMETERS,
-    PREPARED,
-    STATE,
-    Buf,
-    BufSequence,
-    Storage,
-)
+from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError
+from trainweb.ir.program import ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED, STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
-from trainweb.model.graph import Graph, Tensor, Value, as_float32
-from trainweb.model.graph import Sequence as SequenceValue
-from trainweb.model.reader import read_model
-from trainweb.ops.op import bind
-from trainweb.ops.optim import scheduler_graph
+from trainweb.model.graph import Graph, Tensor, as_float32
 from trainweb.training import seed
-from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost, evaluate
-from trainweb.training.state import (
+from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
+from trainweb.training.models import LR_WORD, SessionModels
+from trainweb.training.parameters import (
     DEFAULT_LEARNING_RATE,
-    CheckpointState,
-    OptimizerState,
-    check_same_type,
-    in_use,
+    INITIAL_LR_WORD,
+    STEP_WORD,
+    MemoryStore,
+    ParameterSlot,
 )
+from trainweb.training.state import CheckpointState
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
 
-BUFFER_SUFFIX = "_grad.accumulation.buffer"
-HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")
-RESET = "lazy_reset_grad"
-LR_WORD, STEP_WORD, INITIAL_LR_WORD, SCHEDULER_WORD, SEED_WORD = 1, 2, 4, 5, 10
-OPTIMIZER_INPUTS = ("learning_rate", "step", "params", "gradients", "first_order_moments", "second_order_moments")
-MOMENT_SEGMENTS = {"momentum0": MOMENTUM0, "momentum1": MOMENTUM1}
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterSlot:
-    """Place of a parameter: element offsets among all and among trainable parameters (-1: frozen)."""
-
-    name: str
-    shape: tuple[int, ...]
-    offset: int
-    trainable_offset: int
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
+SCHEDULER_WORD, SEED_WORD = 5, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,259 +91,72 @@ class SessionCore:
         limits: Limits | None = None,
         memory_budget: int | None = None,
         reproducible: bool = False,
+        max_plans: int = DEFAULT_MAX_PLANS,
         segments: Segments | None = None,
     ) -> None:
-        if state.core is not None:
-            raise in_use()
+        origin = state.lent()
         self.state = state
-        self.graphs: dict[str, Graph | None] = {
-            "train": train_graph,
-            "eval": eval_graph,
-            "optimizer": optimizer_graph,
-        }
-        self.limits, self.memory_budget = limits or Limits(), memory_budget
         self.engine = engine or get_engine(reproducible=reproducible)
-        self.slots = self._layout(train_graph)
-        self.size = sum(s.size for s in self.slots.values())
-        self.trainable_size = sum(s.size for s in self.slots.values() if s.trainable_offset >= 0)
-        self.inputs = {"train": self._user_inputs(train_graph), "eval": {}}
-        self.outputs = {"train": self._user_outputs(train_graph), "eval": []}
-        if eval_graph is not None:
-            self.inputs["eval"] = self._user_inputs(eval_graph)
-            self.outputs["eval"] = self._user_outputs(eval_graph)
-        self.moments = self._moment_names(optimizer_graph)
-        sizes = [0] * N_SEGMENTS
-        sizes[PARAMETERS] = 4 * self.size
-        sizes[GRADIENTS] = 4 * self.trainable_size
-        for name in self.moments:
-            sizes[MOMENT_SEGMENTS[name]] = 4 * self.trainable_size
-        self._plans: dict[object, LoadedPlan] = {}
-        self.prepared = Prepared(self._fixed_parameters(train_graph))
+        self.models = SessionModels(
+            origin.trainable,
+            train_graph,
+            eval_graph,
+            optimizer_graph,
+            engine=self.engine,
+            limits=limits or Limits(),
+            memory_budget=memory_budget,
+        )
+        self.layout = self.models.layout
+        self.inputs, self.outputs = self.models.inputs, self.models.outputs
+        sizes = self.models.segment_bytes
         if segments is not None:
             own = slice(PARAMETERS, STATE)
-            if segments.slots != list(self.slots.values()) or segments.sizes[own] != sizes[own]:
+            if segments.slots != list(self.layout.slots.values()) or segments.sizes[own] != sizes[own]:
                 raise ModelError("The models have other parameters than the plans that were compiled from them.")
-            self.host = PlanHost(self.engine, sizes, segments.bases)
-            self.read_back()
-        else:
-            self.host = PlanHost(self.engine, sizes)
-            try:
-                self._attach()
-            except BaseException:
-                self.host.release()
-                raise
-        state.core = self
+        self.host = PlanHost(self.engine, sizes, segments.bases if segments else None)
+        self.plans = PlanCache(self.host, max_plans)
+        self.parameters = MemoryStore(self.layout, self.host, origin, has_optimizer=optimizer_graph is not None)
+        try:
+            if segments is None:
+                self.parameters.fill()
+                self._write_start(origin.optimizer.step, origin.optimizer.initial_lr)
+        except BaseException:
+            self.host.release()
+            raise
+        state.store = self.parameters
         _live.add(self)
 
-    # What the models say.
-
-    def _layout(self, graph: Graph) -> dict[str, ParameterSlot]:
-        slots: dict[str, ParameterSlot] = {}
-        input_names = {v.name for v in graph.inputs}
-        offset = trainable = 0
-        for value in graph.inputs:
-            if value.name not in self.state.tensors or not isinstance(value, Value):
-                continue
-            if value.dtype != "float32":
-                raise UnsupportedError(f"Parameter {value.name!r} is {value.dtype}; parameters must be float32.")
-            if value.shape is None or any(not isinstance(d, int) or d < 0 for d in value.shape):
-                raise ModelError(f"Parameter {value.name!r} has no static shape: {value.shape}.")
-            shape = tuple(int(d) for d in value.shape if isinstance(d, int))
-            is_trainable = self.state.trainable[value.name]
-            if is_trainable and value.name + BUFFER_SUFFIX not in input_names:
-                raise ModelError(f"Gradient buffer input not provided for param: {value.name}")
-            slot = ParameterSlot(value.name, shape, offset, trainable if is_trainable else -1)
-            slots[value.name] = slot
-            offset += slot.size
-            trainable += slot.size if is_trainable else 0
-        return slots
-
-    def _fixed_parameters(self, graph: Graph) -> set[int]:
-        """Byte offsets of parameters that no step changes: frozen ones that are no running statistics."""
-        fixed = {s.name: 4 * s.offset for s in self.slots.values() if s.trainable_offset < 0}
-        for node in graph.nodes:
-            if not fixed.keys().isdisjoint(node.inputs):
-                for k in bind(node, graph.opsets).state_inputs:
-                    fixed.pop(node.inputs[k], None)
-        return set(fixed.values())
-
-    def _user_inputs(self, graph: Graph) -> dict[str, Value]:
-        return {
-            v.name: v
-            for v in graph.inputs
-            if isinstance(v, Value)
-            and v.name not in self.slots
-            and v.name != RESET
-            and not v.name.endswith(BUFFER_SUFFIX)
-        }
-
-    def _user_outputs(self, graph: Graph) -> list[str]:
-        return [v.name for v in graph.outputs if not v.name.endswith(HIDDEN_SUFFIXES)]
-
-    def _moment_names(self, graph: Graph | None) -> list[str]:
-        if graph is None:
-            return []
-        names = tuple(v.name for v in graph.inputs)
-        if names not in (OPTIMIZER_INPUTS, OPTIMIZER_INPUTS[:-1]):
-            raise ModelError(f"Invalid graph inputs.\n\tExpected:{list(OPTIMIZER_INPUTS)}\n\tActual:{list(names)}")
-        return ["momentum0", "momentum1"][: len(names) - 4]
-
-    # State to memory and back.
-
-    def _attach(self) -> None:
-        state = self.state
-        if not state.is_nominal:
-            for slot in self.slots.values():
-                tensor = state.tensors[slot.name]
-                check_same_type(tensor, "float32", slot.shape)
-                self.host.write_segment(PARAMETERS, 4 * slot.offset, memoryview(tensor.data))
-            self._attach_moments()
+    def _write_start(self, step: int, initial_lr: float) -> None:
         self.host.write_state("I", 0, 1)
         self.host.write_state("f", LR_WORD, DEFAULT_LEARNING_RATE)
-        self.host.write_state("q", STEP_WORD, state.optimizer.step)
-        self.host.write_state("f", INITIAL_LR_WORD, state.optimizer.initial_lr)
+        self.host.write_state("q", STEP_WORD, step)
+        self.host.write_state("f", INITIAL_LR_WORD, initial_lr)
         self.host.write_state("QQ", SEED_WORD, seed.current(), 0)
-
-    def _attach_moments(self) -> None:
-        state = self.state
-        if not self.moments or not state.optimizer.moments:
-            return
-        for slot in self.slots.values():
-            if slot.trainable_offset < 0:
-                continue
-            saved = state.optimizer.moments.get(slot.name, {})
-            for name in self.moments:
-                if name not in saved:
-                    raise CheckpointError(
-                        f"The checkpoint's optimizer state has no {name} for {slot.name!r}, which this optimizer needs."
-                    )
-                check_same_type(saved[name], "float32", slot.shape)
-                segment = MOMENT_SEGMENTS[name]
-                self.host.write_segment(segment, 4 * slot.trainable_offset, memoryview(saved[name].data))
-
-    def read_back(self) -> None:
-        """Copy parameters, moments, step and initial rate into the state."""
-        state, host = self.state, self.host
-        if not state.is_nominal:
-            data = memoryview(host.read_segment(PARAMETERS, 0, 4 * self.size))
-            for slot in self.slots.values():
-                part = data[4 * slot.offset : 4 * (slot.offset + slot.size)]
-                state.tensors[slot.name] = Tensor(slot.name, "float32", slot.shape, part)
-        if self.graphs["optimizer"] is None:
-            return
-        (step,) = host.read_state("q", STEP_WORD)
-        (initial_lr,) = host.read_state("f", INITIAL_LR_WORD)
-        moments: dict[str, dict[str, Tensor]] = {}
-        for name in self.moments:
-            data = memoryview(host.read_segment(MOMENT_SEGMENTS[name], 0, 4 * self.trainable_size))
-            for slot in self.slots.values():
-                if slot.trainable_offset >= 0:
-                    at = 4 * slot.trainable_offset
-                    part = data[at : at + 4 * slot.size]
-                    moments.setdefault(slot.name, {})[name] = Tensor(name, "float32", slot.shape, part)
-        state.optimizer = OptimizerState(int(step), initial_lr, moments)
-        state.has_optimizer_state = True
 
     def release(self) -> None:
         """Give the state back its contents and free kernel memory."""
         if self.host.released:
             return
-        self.read_back()
+        self.state.store = self.parameters.give_back()
         self.host.release()
-        self._plans.clear()
-        self.state.core = None
 
     # Plans.
-
-    def signature(self, kind: str, feeds: Mapping[str, TensorType]) -> tuple[object, ...]:
-        """Key of the plan for these feeds, once they are checked.
-
-        Raises
-        ------
-        FeedError
-            A feed is missing, unknown, or of the wrong dtype, rank or shape.
-        """
-        key = check_feeds(self.inputs[kind], feeds)
-        for name, given in feeds.items():
-            if kind == "train" and given.size == 0:
-                raise FeedError(f"Feed {name!r} has shape {list(given.shape)}: an empty batch cannot be trained on.")
-        return (kind, *key)
 
     def plan(self, kind: str, feeds: Mapping[str, TensorType]) -> LoadedPlan:
         """The plan of a step for these feeds: "train" for the current reset flag, or "eval"."""
         self.host.check()
-        key = self.signature(kind, feeds)
+        key = self.models.key(kind, feeds)
         overwrite = bool(self.host.read_state("I", 0)[0]) if kind == "train" else True
-        key = (*key, overwrite)
-        if key not in self._plans:
-            self._plans[key] = self.host.load(self.compile_step(kind, feeds, overwrite))
-        return self.host.ready(self._plans[key])
-
-    def compile_step(self, kind: str, feeds: Mapping[str, TensorType], overwrite: bool) -> Plan:
-        """Compile a "train" or "eval" step; `overwrite`: gradients overwrite instead of adding."""
-        graph = self.graphs[kind]
-        assert graph is not None
-        names = {v.name for v in graph.inputs}
-        bindings = {s.name: Binding(PARAMETERS, 4 * s.offset, "float32", s.shape) for s in self.slots.values()}
-        for s in self.slots.values():
-            if s.trainable_offset >= 0:
-                bindings[s.name + BUFFER_SUFFIX] = Binding(GRADIENTS, 4 * s.trainable_offset, "float32", s.shape)
-        known = {RESET: TensorType("bool", (1,), (overwrite,))} if RESET in names else {}
-        plan = compile_model(
-            graph,
-            {n: feeds[n] for n in self.inputs[kind]},
-            self.outputs[kind],
-            self.engine.description,
-            bindings={n: b for n, b in bindings.items() if n in names},
-            known=known,
-            overwrite=overwrite,
-            evaluate=partial(evaluate, self.engine),
-            segment_bytes=self.host.sizes,
-            arena_limit=self.limits.arena_bytes,
-            memory_budget=self.memory_budget,
-            prepared=self.prepared,
-            # Of parameters that change between two runs nothing would be left over for the second.
-            prepare_trained=kind == "eval" or not overwrite,
-        )
-        if plan.recomputation.instructions:
-            _log_recomputation(kind, plan)
-        return plan
+        return self.plans.step((*key, overwrite), partial(self.models.compile_step, kind, feeds, overwrite))
 
     def optimizer_plan(self) -> LoadedPlan:
         """The plan of an optimizer step."""
         self.host.check()
-        graph = self.graphs["optimizer"]
-        if graph is None:
+        if self.models.graphs["optimizer"] is None:
             raise SessionError("This TrainingSession has no OptimizerModel loaded.")
-        if self.state.is_nominal:
+        if self.parameters.is_nominal:
             raise CheckpointError("The optimizer state cannot be constructed. Please load the model parameters first.")
-        if "optimizer" not in self._plans:
-            self._plans["optimizer"] = self.host.load(self.compile_optimizer())
-        return self.host.ready(self._plans["optimizer"])
-
-    def compile_optimizer(self) -> Plan:
-        """Compile an optimizer step."""
-        graph = self.graphs["optimizer"]
-        assert graph is not None
-        segments = {
-            "params": PARAMETERS,
-            "gradients": GRADIENTS,
-            "first_order_moments": MOMENTUM0,
-            "second_order_moments": MOMENTUM1,
-        }
-        names = [v.name for v in graph.inputs if isinstance(v, SequenceValue)]
-        return compile_model(
-            graph,
-            {},
-            [],
-            self.engine.description,
-            bindings={
-                "learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,)),
-                "step": Binding(STATE, 4 * STEP_WORD, "int64", (1,)),
-            },
-            sequences={n: BufSequence(self._runs(segments[n])) for n in names},
-            segment_bytes=self.host.sizes,
-        )
+        return self.plans.other("optimizer", self.models.compile_optimizer)
 
     def memory(self) -> SessionMemory:
         """What the session takes of the kernels' memory now."""
@@ -406,26 +176,6 @@ class SessionCore:
             largest.flops,
             largest.share,
         )
-
-    def known_plan(self, key: object) -> Plan | None:
-        """The plan of a step that was compiled before, by its signature and reset flag, or by name."""
-        loaded = self._plans.get(key)
-        return loaded.plan if loaded else None
-
-    def _runs(self, segment: int) -> list[Buf]:
-        """The trainable parameters' flat runs in a segment, cut alike in every segment."""
-        runs: list[tuple[int, int, int]] = []
-        for s in self.slots.values():
-            if s.trainable_offset < 0 or not s.size:
-                continue
-            if runs and runs[-1][0] + runs[-1][2] == s.offset:
-                runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + s.size)
-            else:
-                runs.append((s.offset, s.trainable_offset, s.size))
-        return [
-            Buf(Storage(segment, 4 * n, 4 * (at if segment == PARAMETERS else flat)), "float32", (n,))
-            for at, flat, n in runs
-        ]
 
     # Steps.
 
@@ -457,9 +207,9 @@ class SessionCore:
     def check_step(self, kind: str) -> None:
         """Raise unless the session can run a "train" or "eval" step now."""
         self.host.check()
-        if kind == "eval" and self.graphs["eval"] is None:
+        if kind == "eval" and self.models.graphs["eval"] is None:
             raise SessionError("This TrainingSession has no EvalModel loaded.")
-        if self.state.is_nominal:
+        if self.parameters.is_nominal:
             step = "TrainStep" if kind == "train" else "EvalStep"
             raise CheckpointError(
                 f"Cannot perform {step} with a nominal state. Please load the model parameters first."
@@ -487,7 +237,7 @@ class SessionCore:
 
     def _check_optimizer(self) -> None:
         self.host.check()
-        if self.graphs["optimizer"] is None:
+        if self.models.graphs["optimizer"] is None:
             raise SessionError("No optimizer session initialized: this TrainingSession has no OptimizerModel loaded.")
 
     def get_learning_rate(self) -> float:
@@ -521,123 +271,52 @@ class SessionCore:
             raise SessionError(
                 "No learning rate scheduler was registered. Please register a valid learning rate scheduler"
             )
-        if "scheduler" not in self._plans:
-            self._plans["scheduler"] = self.host.load(self.compile_scheduler())
-        return self.host.ready(self._plans["scheduler"])
-
-    def compile_scheduler(self) -> Plan:
-        """Compile a scheduler step."""
-        return compile_model(
-            scheduler_graph(),
-            {},
-            [],
-            self.engine.description,
-            bindings={"learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,))},
-            segment_bytes=self.host.sizes,
-        )
+        return self.plans.other("scheduler", self.models.compile_scheduler)
 
     # Parameters.
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Number of elements."""
         self.host.check()
-        return self.trainable_size if trainable_only else self.size
+        return self.layout.count(trainable_only)
 
     def get_contiguous_parameters(self, trainable_only: bool = True) -> Tensor:
         """All (trainable) parameters, one after the other in the order of the training model's inputs."""
-        self.host.check()
-        if self.state.is_nominal:
-            raise CheckpointError(
-                "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first."
-            )
-        if not trainable_only:
-            return Tensor("parameters", "float32", (self.size,), self.host.read_segment(PARAMETERS, 0, 4 * self.size))
-        data = b"".join(
-            self.host.read_segment(PARAMETERS, run.storage.offset or 0, run.nbytes) for run in self._runs(PARAMETERS)
-        )
-        return Tensor("parameters", "float32", (self.trainable_size,), data)
+        return self.parameters.get_contiguous(trainable_only)
 
     def load_parameters_buffer(self, data: bytes | bytearray | memoryview, trainable_only: bool = True) -> None:
         """Overwrite all (trainable) parameters with little-endian float32 bytes."""
-        self.host.check()
-        if self.state.is_nominal and trainable_only:
-            raise CheckpointError(
-                "For nominal checkpoint state, all parameters need to be loaded into the model "
-                "(trainable_only = false)."
-            )
-        expected = 4 * self.get_parameters_size(trainable_only)
-        if len(data) != expected:
-            raise BufferSizeError(
-                "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. "
-                f"Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {len(data)} bytes."
-            )
-        view = memoryview(data)
-        if not trainable_only:
-            self.host.write_segment(PARAMETERS, 0, view)
-            self.state.is_nominal = False
-            return
-        at = 0
-        for run in self._runs(PARAMETERS):
-            self.host.write_segment(PARAMETERS, run.storage.offset or 0, view[at : at + run.nbytes])
-            at += run.nbytes
+        self.parameters.load_contiguous(data, trainable_only)
 
-    def _slot(self, name: str) -> ParameterSlot:
+    def get_parameter_type_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """dtype and shape of one parameter."""
         self.host.check()
-        if name not in self.slots:
-            raise CheckpointError(f"The model has no parameter {name!r}; it has {', '.join(self.slots)}.")
-        return self.slots[name]
+        return "float32", self.layout.find(name).shape
 
     def get_parameter(self, name: str) -> Tensor:
         """A copy of one parameter."""
-        slot = self._slot(name)
-        if self.state.is_nominal:
-            raise CheckpointError("Cannot get parameter from a nominal state. Please load the parameter states first")
-        data = self.host.read_segment(PARAMETERS, 4 * slot.offset, 4 * slot.size)
-        return Tensor(name, "float32", slot.shape, data)
+        self.host.check()
+        self.layout.find(name)
+        return self.parameters.get(name)
 
     def update_parameter(self, tensor: Tensor) -> None:
         """Overwrite one parameter; gradients and moments stay."""
-        slot = self._slot(tensor.name)
-        if self.state.is_nominal:
-            raise CheckpointError(
-                "Cannot copy parameter to a nominal state. Please load all the parameter states first"
-            )
-        check_same_type(tensor, "float32", slot.shape)
-        self.host.write_segment(PARAMETERS, 4 * slot.offset, memoryview(tensor.data))
+        self.host.check()
+        self.layout.find(tensor.name)
+        self.parameters.set(tensor)
 
     def get_gradient(self, name: str) -> Tensor:
         """A copy of one accumulated gradient."""
-        slot = self._slot(name)
-        if slot.trainable_offset < 0:
+        self.host.check()
+        self.layout.find(name)
+        gradient = self.parameters.gradient(name)
+        if gradient is None:
             raise CheckpointError(f"Parameter {name!r} is frozen: it has no gradient.")
-        data = self.host.read_segment(GRADIENTS, 4 * slot.trainable_offset, 4 * slot.size)
-        return Tensor(name, "float32", slot.shape, data)
+        return gradient
 
     def set_seed(self, value: int) -> None:
         """Seed this session's random operators."""
         self.host.write_state("QQ", SEED_WORD, value % 2**64, 0)
-
-
-def read_models(
-    train: Any, evaluation: Any = None, optimizer: Any = None, limits: Limits | None = None
-) -> tuple[Graph, Graph | None, Graph | None]:
-    """The graphs of a session's models, each given as `read_model` takes it, or None."""
-    evaluated, optimized = (None if m is None else read_model(m, limits=limits) for m in (evaluation, optimizer))
-    return read_model(train, limits=limits), evaluated, optimized
-
-
-def _log_recomputation(kind: str, plan: Plan) -> None:
-    from logging import getLogger  # not on the way of a page's first step
-
-    r = plan.recomputation
-    getLogger("trainweb").info(
-        "the workspace of a %s step takes %d bytes instead of %d: %d instructions run again, some %.0f %% more time",
-        kind,
-        plan.arena_bytes,
-        r.full_bytes,
-        r.instructions,
-        100 * r.share,
-    )
 
 
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()
@@ -655,44 +334,3 @@ def set_seed(value: int) -> None:
     for core in list(_live):
         if not core.host.released:
             core.set_seed(int(value))
-
-
-def check_feeds(inputs: Mapping[str, Value], feeds: Mapping[str, TensorType]) -> tuple[object, ...]:
-    """Raise FeedError unless `feeds` are those of a model with these inputs; otherwise what a plan depends on."""
-    for name in inputs:
-        if name not in feeds:
-            raise FeedError(f"input '{name}' is missing in 'feeds'.")
-    symbols: dict[str, tuple[int, str]] = {}
-    for name, given in feeds.items():
-        if name not in inputs:
-            raise FeedError(f"invalid input '{name}': the model's inputs are {', '.join(inputs)}.")
-        check_feed(inputs[name], given, symbols)
-    return tuple((n, feeds[n].dtype, feeds[n].shape) for n in inputs)
-
-
-def check_feed(value: Value, given: TensorType, symbols: dict[str, tuple[int, str]]) -> None:
-    """Raise FeedError unless `given` fits the input `value`; `symbols` collects sizes of symbolic dims."""
-    if given.dtype != value.dtype:
-        raise FeedError(
-            f"Unexpected input data type of {value.name!r}. Actual: ({given.dtype}), expected: ({value.dtype}). "
-            f"Convert it with .astype({value.dtype!r})."
-        )
-    if value.shape is None:
-        return
-    if len(given.shape) != len(value.shape):
-        raise FeedError(
-            f"Invalid rank for input: {value.name} Got: {len(given.shape)} Expected: {len(value.shape)} "
-            f"(shape {list(given.shape)} for {list(value.shape)})."
-        )
-    for k, (size, dim) in enumerate(zip(given.shape, value.shape, strict=True)):
-        if isinstance(dim, int) and size != dim:
-            raise FeedError(
-                f"Got invalid dimensions for input: {value.name} for the following indices "
-                f"index: {k} Got: {size} Expected: {dim}"
-            )
-        if isinstance(dim, str):
-            known, where = symbols.setdefault(dim, (size, value.name))
-            if known != size:
-                raise FeedError(
-                    f"Feeds disagree on the dimension {dim!r}: {known} in {where!r}, {size} in {value.name!r}."
-                )

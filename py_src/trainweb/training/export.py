@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def export_graph(core: SessionCore, output_names: Sequence[str] | None) -> bytes:
     """Bytes of the inference model; see `TrainingSession.export_model_for_inferencing`."""
     core.host.check()
-    graph = core.graphs["eval"]
+    graph = core.models.graphs["eval"]
     if graph is None:
         raise SessionError("Eval model was not provided. Cannot export a model for inferencing.")
-    if core.state.is_nominal:
+    if core.parameters.is_nominal:
         raise CheckpointError("Cannot export the model with a nominal state. Please load the model parameters first.")
     if not output_names or isinstance(output_names, str):
         raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
-    parameters = {name: core.get_parameter(name) for name in core.slots}
+    parameters = {name: core.get_parameter(name) for name in core.layout.slots}
     return write_model(inference_graph(graph, list(output_names), parameters))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from trainweb.backend.wasm.plan import (
     Plan,
     Slot,
 )
+from trainweb.compiler.passes.prologue import SEEN
 from trainweb.errors import EngineError, FeedError, ReleasedError, TrainwebError
 from trainweb.ir.program import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEGMENTS, STATE, STATE_WORDS
 from trainweb.model.graph import Tensor
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 N_SEGMENTS = len(SEGMENTS)
 LOADS_WORD = 14
 """State word that counts how often parameters were written, other than by plans."""
+
+
+STATE_BYTES = 4 * STATE_WORDS
+DEFAULT_MAX_PLANS = 16
+"""Plans of steps that a session keeps: for eight sizes of batch, with those that overwrite and those that add."""
 
 
 @dataclass(eq=False, slots=True)
@@ -70,9 +76,9 @@ class PlanHost:
         self.sizes = list(segment_bytes)
         self.bases = [0] * N_SEGMENTS
         self.loaded: list[LoadedPlan] = []
-        self._constants: dict[bytes, int] = {}
-        self._code: dict[bytes, int] = {}
-        self.sizes[STATE] = 4 * STATE_WORDS
+        self._constants: dict[bytes, list[int]] = {}
+        """Address of constants, and how many plans use them."""
+        self.sizes[STATE] = STATE_BYTES
         if bases is not None:
             self.bases[PARAMETERS:PREPARED] = bases[PARAMETERS:PREPARED]
             return
@@ -96,21 +102,51 @@ class PlanHost:
         """Put `plan` into kernel memory, growing the segments where it needs more."""
         self.check()
         self._make_room(plan)
-        constants = 0
-        if plan.constants:
-            if plan.constants not in self._constants:
-                self._constants[plan.constants] = self.engine.alloc(len(plan.constants))
-                self.engine.write(self._constants[plan.constants], plan.constants)
-            constants = self._constants[plan.constants]
-        code_base = 0
-        if plan.code:
-            if plan.code not in self._code:
-                self._code[plan.code] = self.engine.load_code(plan.code)
-            code_base = self._code[plan.code]
-        loaded = LoadedPlan(plan, self.engine.alloc(len(plan.words)), constants, code_base)
+        code_base = self.engine.load_code(plan.code) if plan.code else 0
+        constants = ptr = 0
+        try:
+            constants = self._hold_constants(plan.constants)
+            ptr = self.engine.alloc(len(plan.words))
+            loaded = LoadedPlan(plan, ptr, constants, code_base)
+            self._write(loaded)
+            for name, (offset, nbytes) in plan.kept.items():
+                # Who had the place before may have left words there.
+                if name.startswith(SEEN):
+                    self.engine.write(self.bases[PREPARED] + offset, bytes(nbytes))
+        except BaseException:
+            self._drop(plan, ptr, constants, code_base)
+            raise
         self.loaded.append(loaded)
-        self._write(loaded)
         return loaded
+
+    def unload(self, loaded: LoadedPlan) -> None:
+        """Give back what a plan takes of kernel memory, and its generated functions."""
+        self.loaded.remove(loaded)
+        self._drop(loaded.plan, loaded.ptr, loaded.constants, loaded.code_base)
+
+    def _drop(self, plan: Plan, ptr: int, constants: int, code_base: int) -> None:
+        if ptr:
+            self.engine.free(ptr)
+        if constants:
+            held = self._constants[plan.constants]
+            held[1] -= 1
+            if not held[1]:
+                del self._constants[plan.constants]
+                self.engine.free(constants)
+        if code_base:
+            self.engine.unload_code(code_base)
+
+    def _hold_constants(self, data: bytes) -> int:
+        """Address of constants that the caller uses from now on; equal ones are there once."""
+        if not data:
+            return 0
+        held = self._constants.get(data)
+        if held is None:
+            held = [self.engine.alloc(len(data)), 0]
+            self.engine.write(held[0], data)
+            self._constants[data] = held
+        held[1] += 1
+        return held[0]
 
     def ready(self, loaded: LoadedPlan) -> LoadedPlan:
         """`loaded` with room to run in, even if memory ran out as it grew for another plan."""
@@ -236,12 +272,53 @@ class PlanHost:
         """Free everything; harmless when repeated."""
         if self.released:
             return
-        for ptr in (
-            *(p.ptr for p in self.loaded),
-            *self._constants.values(),
-            *(b for k, b in enumerate(self.bases) if b and k != CONSTANTS),
-        ):
-            self.engine.free(ptr)
-        self.loaded.clear()
-        self._constants.clear()
+        for loaded in list(self.loaded):
+            self.unload(loaded)
+        for segment, base in enumerate(self.bases):
+            if base and segment != CONSTANTS:
+                self.engine.free(base)
+        self.bases = [0] * N_SEGMENTS
         self.released = True
+
+
+class PlanCache:
+    """The plans of a session by what they are for; of those of steps, the least recently used go first.
+
+    Parameters
+    ----------
+    max_plans
+        How many plans of steps are kept.
+    """
+
+    def __init__(self, host: PlanHost, max_plans: int = DEFAULT_MAX_PLANS) -> None:
+        self._host, self._max = host, max_plans
+        self._steps: dict[Hashable, LoadedPlan] = {}
+        self._others: dict[Hashable, LoadedPlan] = {}
+
+    def __len__(self) -> int:
+        return len(self._steps) + len(self._others)
+
+    def step(self, key: Hashable, make: Callable[[Mapping[str, tuple[int, int]]], Plan]) -> LoadedPlan:
+        """The plan of a step, made where it is not there: `make` is given what the other plans keep."""
+        loaded = self._steps.pop(key, None)
+        if loaded is None:
+            while len(self._steps) >= self._max:
+                self._host.unload(self._steps.pop(next(iter(self._steps))))
+            loaded = self._host.load(make(self.in_use()))
+        self._steps[key] = loaded
+        return self._host.ready(loaded)
+
+    def other(self, key: Hashable, make: Callable[[], Plan]) -> LoadedPlan:
+        """A plan that no feeds decide on, which stays."""
+        if key not in self._others:
+            self._others[key] = self._host.load(make())
+        return self._host.ready(self._others[key])
+
+    def find(self, key: Hashable) -> Plan | None:
+        """A plan, if it is there."""
+        loaded = self._steps.get(key) or self._others.get(key)
+        return loaded.plan if loaded else None
+
+    def in_use(self) -> dict[str, tuple[int, int]]:
+        """What the plans keep in the segment of prepared values, and where."""
+        return {name: place for loaded in self._host.loaded for name, place in loaded.plan.kept.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.memory import align
-from trainweb.compiler import Binding, compile_model
+from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.passes.prologue import Prepared
 from trainweb.errors import FeedError
 from trainweb.ir.program import PARAMETERS
@@ -17,8 +17,8 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.ops.infer import FOLDED_INTEGERS
-from trainweb.training.core import check_feeds
-from trainweb.training.host import N_SEGMENTS, LoadedPlan, PlanHost, evaluate
+from trainweb.training.host import DEFAULT_MAX_PLANS, N_SEGMENTS, LoadedPlan, PlanCache, PlanHost, evaluate
+from trainweb.training.models import InUse, check_feeds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +37,7 @@ class InferenceCore:
         limits: Limits | None = None,
         memory_budget: int | None = None,
         reproducible: bool = False,
+        max_plans: int = DEFAULT_MAX_PLANS,
     ) -> None:
         self.graph, self.limits, self.memory_budget = graph, limits or Limits(), memory_budget
         self.engine = engine or get_engine(reproducible=reproducible)
@@ -53,29 +54,27 @@ class InferenceCore:
             self.host.write_segment(PARAMETERS, binding.offset, memoryview(graph.initializers[name].data))
         self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value) and v.name not in graph.initializers}
         self.outputs = [v.name for v in graph.outputs]
-        self._plans: dict[object, LoadedPlan] = {}
-        self.prepared = Prepared({binding.offset for binding in self.bindings.values()})
+        self.plans = PlanCache(self.host, max_plans)
 
     def plan(self, feeds: Mapping[str, TensorType]) -> LoadedPlan:
         """The plan for these feeds."""
         self.host.check()
-        key = check_feeds(self.inputs, feeds)
-        if key not in self._plans:
-            self._plans[key] = self.host.load(
-                compile_model(
-                    self.graph,
-                    {n: feeds[n] for n in self.inputs},
-                    self.outputs,
-                    self.engine.description,
-                    bindings=self.bindings,
-                    evaluate=partial(evaluate, self.engine),
-                    segment_bytes=self.host.sizes,
-                    arena_limit=self.limits.arena_bytes,
-                    memory_budget=self.memory_budget,
-                    prepared=self.prepared,
-                )
-            )
-        return self.host.ready(self._plans[key])
+        return self.plans.step(check_feeds(self.inputs, feeds), partial(self.compile, feeds))
+
+    def compile(self, feeds: Mapping[str, TensorType], in_use: InUse | None = None) -> Plan:
+        """Compile a run for these feeds beside plans that keep `in_use`."""
+        return compile_model(
+            self.graph,
+            {n: feeds[n] for n in self.inputs},
+            self.outputs,
+            self.engine.description,
+            bindings=self.bindings,
+            evaluate=partial(evaluate, self.engine),
+            segment_bytes=self.host.sizes,
+            arena_limit=self.limits.arena_bytes,
+            memory_budget=self.memory_budget,
+            prepared=Prepared({binding.offset for binding in self.bindings.values()}, in_use),
+        )
 
     def run(self, feeds: Mapping[str, Tensor], outputs: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Outputs by name."""

@@ -14,15 +14,17 @@ from trainweb.errors import FeedError, ReleasedError, SessionError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
-from trainweb.training.core import SessionCore, SessionMemory, read_models
+from trainweb.training.core import SessionCore, SessionMemory
 from trainweb.training.export import export_graph
+from trainweb.training.host import DEFAULT_MAX_PLANS
+from trainweb.training.models import read_models
 from trainweb.training.profile import Profile
 from trainweb.training.state import CheckpointState
 
 Model = Any
 """bytes, a path, or an onnx.ModelProto."""
 
-OPTIONS = ("threads", "reproducible", "memory_budget", "limits")
+OPTIONS = ("threads", "reproducible", "memory_budget", "limits", "max_plans")
 
 
 class TrainingSession:
@@ -42,6 +44,8 @@ class TrainingSession:
         is fixed. Beyond it activations are computed again in the backward pass instead of kept (gradient
         checkpointing), with the same results to the last bit; `memory` says at what cost. A step that cannot do with
         it raises LimitError, which names the smallest budget that it can do with.
+        ``max_plans`` (int, 16): how many compiled steps are kept, one for each shape of the feeds, with and without
+        accumulation, and for training and evaluation. The least recently used go first.
         ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
 
     Raises
@@ -190,7 +194,7 @@ class TrainingSession:
 
     def get_parameter_type_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]:
         """dtype and shape of one parameter."""
-        return "float32", self.core._slot(name).shape
+        return self.core.get_parameter_type_and_shape(name)
 
     # Names.
 
@@ -279,7 +283,21 @@ def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
         "reproducible": bool(given.get("reproducible", False)),
         "memory_budget": check_memory_budget(given.get("memory_budget")),
         "limits": Limits.of(given.get("limits")),
+        "max_plans": check_max_plans(given.get("max_plans", DEFAULT_MAX_PLANS)),
     }
+
+
+def check_max_plans(value: Any) -> int:
+    """The number of plans to keep, if it is one.
+
+    Raises
+    ------
+    SessionError
+        Not an integer, or less than 1.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise SessionError(f"max_plans must be an integer >= 1, got {value!r}.")
+    return value
 
 
 def check_feeds(feeds: Any) -> Mapping[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,59 +15,53 @@ from trainweb.checkpoint import (
     write_file_atomically,
 )
 from trainweb.errors import CheckpointError, SessionError
-from trainweb.model.graph import Tensor, as_float32
+from trainweb.model.graph import as_float32
+from trainweb.training.parameters import GROUP, Contents, OptimizerState, ParameterStore, TensorStore
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from trainweb.training.core import SessionCore
-
-DEFAULT_LEARNING_RATE = 0.001
-"""Of a fresh optimizer; a checkpoint does not keep the current rate."""
-GROUP = "group0"
-"""Name of the one optimizer group."""
 INT64_RANGE = range(-(2**63), 2**63)
 
 PropertyValue = int | float | str
 
 
-@dataclass(slots=True)
-class OptimizerState:
-    """Moments by parameter name, and what else an optimizer group keeps."""
-
-    step: int = 0
-    initial_lr: float = DEFAULT_LEARNING_RATE
-    moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-
-
 class CheckpointState:
-    """What a checkpoint holds. While a session uses it, parameters and moments live in kernel memory."""
+    """What a checkpoint holds. While a session uses it, parameters and moments live in kernel memory.
+
+    Attributes
+    ----------
+    store : ParameterStore
+        The parameters, wherever they are; a session puts its own here until it is released.
+    property_values : dict of str to int, float or str
+        The properties.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self.trainable: dict[str, bool] = {}
-        for tensors, trainable in ((checkpoint.requires_grad, True), (checkpoint.frozen, False)):
-            for tensor in tensors:
-                if tensor.name in self.tensors:
-                    raise CheckpointError(f"The checkpoint has the parameter {tensor.name!r} twice.")
-                self.tensors[tensor.name] = tensor
-                self.trainable[tensor.name] = trainable
-        self.is_nominal = checkpoint.is_nominal
-        self.optimizer = OptimizerState()
-        self.has_optimizer_state = False
-        self._read_groups(checkpoint.groups)
+        self.store: ParameterStore = TensorStore(checkpoint)
         self.property_values: dict[str, PropertyValue] = dict(checkpoint.properties)
-        self.core: SessionCore | None = None
 
-    def _read_groups(self, groups: list[OptimizerGroup]) -> None:
-        if len(groups) > 1 or any(g.name != GROUP for g in groups):
-            names = ", ".join(repr(g.name) for g in groups)
-            raise CheckpointError(f"The checkpoint has the optimizer groups {names}; only {GROUP!r} is known.")
-        for group in groups:
-            if group.step < 0:
-                raise CheckpointError(f"Step {group.step} of optimizer group {group.name!r} is negative.")
-            self.optimizer = OptimizerState(group.step, group.initial_lr, dict(group.states))
-            self.has_optimizer_state = bool(group.states)
+    def lent(self) -> TensorStore:
+        """The parameters as tensors, for a session to start from.
+
+        Raises
+        ------
+        SessionError
+            Another session uses them.
+        """
+        if not isinstance(self.store, TensorStore):
+            raise SessionError("This checkpoint state is in use by another session; release that session first.")
+        return self.store
+
+    @property
+    def is_nominal(self) -> bool:
+        """Only the names of the parameters are there: the values are yet to be loaded."""
+        return self.store.is_nominal
+
+    @property
+    def optimizer(self) -> OptimizerState:
+        """Moments, step and initial rate as they are now."""
+        return self.store.contents().optimizer
 
     @staticmethod
     def load_checkpoint(source: bytes | str | Path) -> CheckpointState:
@@ -102,21 +95,13 @@ class CheckpointState:
 
     def to_checkpoint(self, include_optimizer_state: bool) -> Checkpoint:
         """The contents as they are now."""
-        if self.core is not None:
-            self.core.read_back()
         if self.is_nominal:
             raise CheckpointError("Cannot save a nominal state. Please load the model parameters first.")
-        names = sorted(self.tensors)
-        groups = []
-        if include_optimizer_state and (self.has_optimizer_state or self.optimizer.step):
-            o = self.optimizer
-            groups = [OptimizerGroup(GROUP, o.step, o.initial_lr, o.moments)]
-        return Checkpoint(
-            requires_grad=[self.tensors[n] for n in names if self.trainable[n]],
-            frozen=[self.tensors[n] for n in names if not self.trainable[n]],
-            is_nominal=False,
-            groups=groups,
-            properties=dict(self.property_values),
+        return checkpoint_of(
+            self.store.contents(),
+            self.store.trainable,
+            self.property_values,
+            include_optimizer_state=include_optimizer_state,
         )
 
     @property
@@ -144,35 +129,20 @@ class Parameter:
     @property
     def requires_grad(self) -> bool:
         """Whether it is trained."""
-        return self._state.trainable[self._name]
+        return self._state.store.trainable[self._name]
 
     @property
     def data(self) -> np.ndarray:
         """A copy of its value. Assign to change it: shape and dtype must match."""
         from trainweb.training.arrays import to_numpy
 
-        state = self._state
-        if state.is_nominal:
-            raise CheckpointError("Cannot get parameter from a nominal state. Please load the parameter states first")
-        if state.core is not None:
-            return to_numpy(state.core.get_parameter(self._name))
-        return to_numpy(state.tensors[self._name])
+        return to_numpy(self._state.store.get(self._name))
 
     @data.setter
     def data(self, value: Any) -> None:
         from trainweb.training.arrays import from_numpy
 
-        state = self._state
-        tensor = from_numpy(self._name, value)
-        if state.core is not None:
-            state.core.update_parameter(tensor)
-            return
-        if state.is_nominal:
-            raise CheckpointError(
-                "Cannot copy parameter to a nominal state. Please load all the parameter states first"
-            )
-        check_same_type(tensor, state.tensors[self._name].dtype, state.tensors[self._name].shape)
-        state.tensors[self._name] = tensor
+        self._state.store.set(from_numpy(self._name, value))
 
     @property
     def grad(self) -> np.ndarray | None:
@@ -182,14 +152,12 @@ class Parameter:
         """
         from trainweb.training.arrays import to_numpy
 
-        core = self._state.core
-        if core is None or not self.requires_grad:
-            return None
-        return to_numpy(core.get_gradient(self._name))
+        gradient = self._state.store.gradient(self._name)
+        return None if gradient is None else to_numpy(gradient)
 
     def __repr__(self) -> str:
-        tensor = self._state.tensors[self._name]
-        return f"Parameter({self._name!r}, {tensor.dtype}{list(tensor.shape)}, requires_grad={self.requires_grad})"
+        dtype, shape = self._state.store.type_of(self._name)
+        return f"Parameter({self._name!r}, {dtype}{list(shape)}, requires_grad={self.requires_grad})"
 
 
 class Parameters(Mapping[str, Parameter]):
@@ -199,7 +167,7 @@ class Parameters(Mapping[str, Parameter]):
         self._state = state
 
     def __getitem__(self, name: str) -> Parameter:
-        if name not in self._state.tensors:
+        if name not in self._state.store.trainable:
             raise KeyError(f"Parameter {name} not found.")
         return Parameter(self._state, name)
 
@@ -207,13 +175,13 @@ class Parameters(Mapping[str, Parameter]):
         self[name].data = value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._state.tensors)
+        return iter(self._state.store.trainable)
 
     def __len__(self) -> int:
-        return len(self._state.tensors)
+        return len(self._state.store.trainable)
 
     def __repr__(self) -> str:
-        return f"Parameters({list(self._state.tensors)})"
+        return f"Parameters({list(self._state.store.trainable)})"
 
 
 class Properties:
@@ -261,16 +229,21 @@ def property_value(value: Any) -> PropertyValue:
     raise TypeError(f"A property must be an int, float or str, got {type(value).__name__}.")
 
 
-def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
-    """Raise unless `tensor` has this dtype and shape."""
-    if tensor.dtype != dtype:
-        raise CheckpointError(f"Parameter {tensor.name!r} data type mismatch. Expected: {dtype}, Got: {tensor.dtype}")
-    if tensor.shape != shape:
-        raise CheckpointError(
-            f"Parameter {tensor.name!r} data shape mismatch. Expected: {list(shape)}, Got: {list(tensor.shape)}"
-        )
-
-
-def in_use() -> SessionError:
-    """The error of a second session on one state."""
-    return SessionError("This checkpoint state is in use by another session; release that session first.")
+def checkpoint_of(
+    contents: Contents,
+    trainable: Mapping[str, bool],
+    properties: Mapping[str, PropertyValue],
+    *,
+    include_optimizer_state: bool,
+) -> Checkpoint:
+    """What a checkpoint file of these holds; parameters are sorted by name."""
+    names, optimizer, groups = sorted(contents.tensors), contents.optimizer, []
+    if include_optimizer_state and (contents.has_optimizer_state or optimizer.step):
+        groups = [OptimizerGroup(GROUP, optimizer.step, optimizer.initial_lr, optimizer.moments)]
+    return Checkpoint(
+        requires_grad=[contents.tensors[n] for n in names if trainable[n]],
+        frozen=[contents.tensors[n] for n in names if not trainable[n]],
+        is_nominal=False,
+        groups=groups,
+        properties=dict(properties),
+    )

@@ -38,11 +38,25 @@ export interface EngineOptions {
   readonly reproducible?: boolean;
 }
 
+/** Consecutive slots of the function table. */
+interface SlotRun {
+  readonly slot: number;
+  readonly count: number;
+}
+
+/** Generated code in the table, and how many users have it. */
+interface LoadedCode extends SlotRun {
+  readonly bytes: Uint8Array;
+  uses: number;
+}
+
 export class Engine {
   readonly #memory: WebAssembly.Memory;
   readonly #kernels: KernelExports;
   readonly #shared: boolean;
-  readonly #loaded: { readonly bytes: Uint8Array; readonly slot: number }[] = [];
+  #loaded: LoadedCode[] = [];
+  /** Runs of table slots that unloaded code left, in the order of their slots. */
+  #vacant: SlotRun[] = [];
   #pool: Pool | null = null;
   #bytes: Uint8Array;
   #lost: string | null = null;
@@ -177,7 +191,7 @@ export class Engine {
 
   /**
    * Load a module of generated functions f0, f1, ... into the function table; the same module again is
-   * found, not loaded.
+   * found, not loaded, until it was unloaded as often.
    *
    * @returns the table slot of f0
    */
@@ -186,20 +200,38 @@ export class Engine {
     const original = copyOf(code);
     const known = this.#loaded.find(({ bytes }) => sameBytes(bytes, original));
     if (known !== undefined) {
+      known.uses++;
       return known.slot;
     }
     const bytes = this.#shared ? withSharedMemory(original) : original;
-    let slot: number;
+    let run: SlotRun;
     try {
-      slot = this.#install(bytes);
+      run = this.#install(bytes);
     } catch (error) {
       if (error instanceof EngineError) {
         throw error;
       }
       throw new EngineError(`generated code does not load: ${messageOf(error)}`);
     }
-    this.#loaded.push({ bytes: original, slot });
-    return slot;
+    this.#loaded.push({ ...run, bytes: original, uses: 1 });
+    return run.slot;
+  }
+
+  /** Give back what `loadCode` returned: once nobody uses it, its slots go to other functions. */
+  unloadCode(slot: number): void {
+    const code = this.#loaded.find((one) => one.slot === slot);
+    if (code === undefined) {
+      throw new EngineError(`no generated code starts at slot ${slot}.`);
+    }
+    code.uses--;
+    if (code.uses === 0 && this.#lost === null) {
+      this.#loaded = this.#loaded.filter((one) => one !== code);
+      const table = this.#kernels.__indirect_function_table;
+      for (let k = 0; k < code.count; k++) {
+        table.set(slot + k, null);
+      }
+      this.#vacant = withRun(this.#vacant, code);
+    }
   }
 
   /**
@@ -239,11 +271,10 @@ export class Engine {
     return this.#kernels as ThreadExports;
   }
 
-  #install(bytes: Uint8Array<ArrayBuffer>): number {
+  #install(bytes: Uint8Array<ArrayBuffer>): SlotRun {
     const functions = instantiateCode(bytes, this.#memory, this.#kernels);
-    const table = this.#kernels.__indirect_function_table;
-    const slot = table.length;
-    fillTable(table, slot, functions);
+    const slot = this.#takeSlots(functions.length);
+    fillTable(this.#kernels.__indirect_function_table, slot, functions);
     let ptr = 0;
     if (this.#pool !== null) {
       ptr = this.alloc(bytes.length);
@@ -259,7 +290,19 @@ export class Engine {
     if (status !== 0) {
       throw new EngineError(`generated code was refused with status ${status}.`);
     }
-    return slot;
+    return { slot, count: functions.length };
+  }
+
+  /** The smallest vacant run of slots that is large enough, or the end of the table. */
+  #takeSlots(count: number): number {
+    const fitting = this.#vacant.filter((run) => run.count >= count);
+    const run = fitting.sort((a, b) => a.count - b.count)[0];
+    if (run === undefined) {
+      return this.#kernels.__indirect_function_table.length;
+    }
+    const rest = { slot: run.slot + count, count: run.count - count };
+    this.#vacant = this.#vacant.flatMap((one) => (one !== run ? [one] : rest.count > 0 ? [rest] : []));
+    return run.slot;
   }
 
   #target(ptr: number, nbytes: number): Uint8Array {
@@ -360,6 +403,18 @@ async function compile(
   } catch (error) {
     throw new EngineError(`${build} does not compile here: ${messageOf(error)}`);
   }
+}
+
+/** Runs of slots with one more, those that touch in one. */
+function withRun(runs: readonly SlotRun[], { slot, count }: SlotRun): SlotRun[] {
+  const sorted = [...runs, { slot, count }].sort((a, b) => a.slot - b.slot);
+  return sorted.reduce<SlotRun[]>((merged, run) => {
+    const last = merged.at(-1);
+    if (last === undefined || last.slot + last.count !== run.slot) {
+      return [...merged, run];
+    }
+    return [...merged.slice(0, -1), { slot: last.slot, count: last.count + run.count }];
+  }, []);
 }
 
 function isForeign(data: object): data is ForeignBuffer {

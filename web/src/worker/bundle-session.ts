@@ -104,6 +104,8 @@ interface Loaded {
   readonly plan: BundlePlan;
   readonly ptr: number;
   readonly constants: number;
+  /** Table slot of its generated functions; 0: it has none. */
+  readonly codeBase: number;
 }
 
 type Call = (args: readonly unknown[], data: Uint8Array | null) => Answer;
@@ -255,8 +257,11 @@ export class BundleSession implements SessionHost {
   }
 
   release(): void {
-    for (const { ptr } of this.#loaded.values()) {
+    for (const { ptr, codeBase } of this.#loaded.values()) {
       this.#engine.free(ptr);
+      if (codeBase !== 0) {
+        this.#engine.unloadCode(codeBase);
+      }
     }
     for (const ptr of this.#constants.values()) {
       this.#engine.free(ptr);
@@ -326,7 +331,7 @@ export class BundleSession implements SessionHost {
     view.setUint32(4 * STATE_WORD, 0, true);
     const ptr = engine.alloc(words.length);
     engine.write(ptr, words);
-    const loaded = { plan, ptr, constants };
+    const loaded = { plan, ptr, constants, codeBase };
     this.#loaded.set(plan, loaded);
     return loaded;
   }

@@ -87,6 +87,8 @@ class Plan:
     recomputation: Recomputation = Recomputation(0)
     prepared_bytes: int = 0
     """Size that the segment of what is kept from run to run must have; new, it holds zeros."""
+    kept: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """What the plan keeps in that segment: offset and bytes by what it is."""
 
     def disassemble(self) -> str:
         """One line per instruction: number, kernel, operands as segment+offset, node."""

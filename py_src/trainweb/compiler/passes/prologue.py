@@ -9,10 +9,9 @@ what loading alone changes, such as frozen parameters, and what steps change, to
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 
-from trainweb.backend.wasm.memory import align
+from trainweb.backend.wasm.memory import Arena, align
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Expr
@@ -24,29 +23,55 @@ SMALL_BYTES = 256 << 10
 """Or if it has no more bytes than this."""
 FIXED, TRAINED = 0, 1
 SEEN_WORDS = 2
+SEEN = "seen"
+"""How the names of guards' words start. New, they hold zeros."""
 
 
-@dataclass(slots=True)
+Kept = dict[str, tuple[int, int]]
+"""Offset and bytes in the segment of kept values, by what lies there."""
+
+
 class Prepared:
-    """The segment of kept values: its size, and the places of values by what they are.
+    """The segment of kept values, for one compilation.
 
-    `fixed` has the byte offsets of parameters that only loading changes.
+    Parameters
+    ----------
+    fixed
+        Byte offsets of parameters that only loading changes.
+    in_use
+        What other plans of the session keep, and where: equal values are shared, the rest is left alone.
+
+    Attributes
+    ----------
+    kept : dict
+        What the plan that is compiled keeps.
     """
 
-    fixed: Collection[int]
-    nbytes: int = 0
-    places: dict[str, int] = field(default_factory=dict)
+    def __init__(self, fixed: Collection[int], in_use: Mapping[str, tuple[int, int]] | None = None) -> None:
+        self.fixed, self.in_use = fixed, dict(in_use or {})
+        self.kept: Kept = {}
+        self._arena = Arena()
+        for start, nbytes in sorted(set(self.in_use.values())):
+            if start > self._arena.size:
+                self._arena.free.append((self._arena.size, start - self._arena.size))
+            self._arena.size = max(self._arena.size, start + align(nbytes))
 
-    def take(self, nbytes: int) -> int:
-        """Offset of new bytes."""
-        self.nbytes += align(nbytes)
-        return self.nbytes - align(nbytes)
+    @property
+    def nbytes(self) -> int:
+        """Size that the segment must have."""
+        return self._arena.size
+
+    def take_seen(self) -> int:
+        """Offset of the two words of a guard, which are its own."""
+        start = self._arena.take(align(4 * SEEN_WORDS))
+        self.kept[f"{SEEN} {start}"] = (start, 4 * SEEN_WORDS)
+        return start
 
     def place(self, key: str, nbytes: int) -> int:
         """Offset of the value `key`."""
-        if key not in self.places:
-            self.places[key] = self.take(nbytes)
-        return self.places[key]
+        if key not in self.kept:
+            self.kept[key] = self.in_use.get(key) or (self._arena.take(align(nbytes)), nbytes)
+        return self.kept[key][0]
 
 
 def hoist(
@@ -83,7 +108,7 @@ def guard(groups: Sequence[Sequence[Instruction]], prepared: Prepared, builder: 
     builder.instructions = []
     for level, group in enumerate(groups):
         if group:
-            seen = Buf(Storage(PREPARED, 4 * SEEN_WORDS, prepared.take(4 * SEEN_WORDS)), "int32", (SEEN_WORDS,))
+            seen = Buf(Storage(PREPARED, 4 * SEEN_WORDS, prepared.take_seen()), "int32", (SEEN_WORDS,))
             builder.node = f"prologue: what {('loading', 'loading or training')[level]} changes"
             builder.emit(
                 calls.SkipIfCurrent(state=builder.state, seen=seen, instructions=len(group) + 1, trained=level)

@@ -89,11 +89,17 @@ class Engine(ABC):
     def load_code(self, wasm: bytes) -> int:
         """Add a generated module's functions f0, f1, ... to the table; returns the slot of f0.
 
+        The same module again has the same slot, until it was unloaded as often as it was loaded.
+
         Raises
         ------
         EngineError
             When the module is invalid.
         """
+
+    @abstractmethod
+    def unload_code(self, slot: int) -> None:
+        """Give back what `load_code` returned: its slots go to other functions."""
 
     @abstractmethod
     def run(self, plan: int) -> int:

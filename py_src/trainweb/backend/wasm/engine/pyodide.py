@@ -77,6 +77,9 @@ class PyodideEngine(Engine):
     def load_code(self, wasm: bytes) -> int:
         return int(self._call("loadCode", wasm))
 
+    def unload_code(self, slot: int) -> None:
+        self._call("unloadCode", slot)
+
     def run(self, plan: int) -> int:
         try:
             return int(self._js.run(plan))

@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import time
 import weakref
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import wasmtime as wt
 
 from trainweb.backend.wasm.engine.base import Engine
 from trainweb.backend.wasm.engine.description import Description
+from trainweb.backend.wasm.memory import Arena
 from trainweb.errors import EngineError
 
 if TYPE_CHECKING:
@@ -56,6 +58,15 @@ def _module(build: str) -> wt.Module:
         ) from None
 
 
+@dataclass(slots=True)
+class _Code:
+    """Generated functions in the table, and how many users have them."""
+
+    slot: int
+    count: int
+    uses: int = 1
+
+
 class WasmtimeEngine(Engine):
     """Kernels on one thread, in a memory of their own.
 
@@ -78,6 +89,9 @@ class WasmtimeEngine(Engine):
         self._instance = self._instantiate(module, {("env", "memory"): self._memory, ("env", "now"): now})
         self._exports = self._instance.exports(self._store)
         self._table: wt.Table = self._exports["__indirect_function_table"]  # type: ignore[assignment]
+        self._code: dict[bytes, _Code] = {}
+        self._slots = Arena()
+        self._slots.size = self._table.size(self._store)
         self.description = Description.parse(self.read(self._call("tw_description"), self._call("tw_description_size")))
         self._run = self._exports["tw_run"]
         stack: Any = self._exports["__stack_pointer"]
@@ -134,6 +148,9 @@ class WasmtimeEngine(Engine):
             view.cast("B")[:] = memoryview(source).cast("B")
 
     def load_code(self, wasm: bytes) -> int:
+        if known := self._code.get(wasm):
+            known.uses += 1
+            return known.slot
         try:
             module = wt.Module(_wasmtime_engine(), wasm)
         except wt.WasmtimeError as e:
@@ -142,12 +159,28 @@ class WasmtimeEngine(Engine):
         imports |= {("kernels", name): self._exports[name] for name in self._exports if name.startswith("v_")}
         exports = self._instantiate(module, imports).exports(self._store)
         count = sum(1 for _ in exports)
-        slot = self._table.grow(self._store, count, None)
+        slot = self._slots.take(count)
+        missing = slot + count - self._table.size(self._store)
+        if missing > 0:
+            self._table.grow(self._store, missing, None)
         for k in range(count):
             self._table.set(self._store, slot + k, exports[f"f{k}"])
         if self._call("tw_register_code", 0, 0, slot, count):
             raise EngineError("The kernels refused the generated code.")
+        self._code[wasm] = _Code(slot, count)
         return slot
+
+    def unload_code(self, slot: int) -> None:
+        found = next((item for item in self._code.items() if item[1].slot == slot), None)
+        if found is None:
+            raise EngineError(f"no generated code starts at slot {slot}.")
+        wasm, code = found
+        code.uses -= 1
+        if not code.uses:
+            del self._code[wasm]
+            for k in range(code.count):
+                self._table.set(self._store, slot + k, None)
+            self._slots.give(slot, code.count)
 
     def run(self, plan: int) -> int:
         try:

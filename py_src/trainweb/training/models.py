@@ -1,0 +1,295 @@
+"""The models of a training session and what they say: parameters, feeds, results, and plans for given feeds.
+
+Nothing here has kernel memory or changes: a session natively, and the page's worker, ask for plans and run them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trainweb.backend.wasm.plan import Plan
+from trainweb.compiler import Binding, compile_model
+from trainweb.compiler.passes.prologue import Prepared
+from trainweb.errors import CheckpointError, FeedError, ModelError, UnsupportedError
+from trainweb.ir.program import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE, BufSequence
+from trainweb.ir.shapes import TensorType
+from trainweb.model.checks import Limits
+from trainweb.model.graph import Graph, Value
+from trainweb.model.graph import Sequence as SequenceValue
+from trainweb.model.reader import read_model
+from trainweb.ops.op import bind
+from trainweb.ops.optim import scheduler_graph
+from trainweb.training.host import N_SEGMENTS, STATE_BYTES, evaluate
+from trainweb.training.parameters import STEP_WORD, Layout, ParameterSlot
+
+if TYPE_CHECKING:
+    from trainweb.backend.wasm.engine.base import Engine
+
+BUFFER_SUFFIX = "_grad.accumulation.buffer"
+HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")
+RESET = "lazy_reset_grad"
+LR_WORD = 1
+OPTIMIZER_INPUTS = ("learning_rate", "step", "params", "gradients", "first_order_moments", "second_order_moments")
+
+Feeds = Mapping[str, TensorType]
+InUse = Mapping[str, tuple[int, int]]
+"""What plans keep in the segment of prepared values, and where: offset and bytes by what it is."""
+
+
+class SessionModels:
+    """The models of a training session.
+
+    Parameters
+    ----------
+    trainable
+        Names of the parameters, and whether each is trained, as the checkpoint says.
+    train, evaluation, optimizer
+        The graphs; the last two are optional.
+
+    Raises
+    ------
+    ModelError, UnsupportedError, CheckpointError
+        The models and the names do not fit each other.
+    """
+
+    def __init__(
+        self,
+        trainable: Mapping[str, bool],
+        train: Graph,
+        evaluation: Graph | None,
+        optimizer: Graph | None,
+        *,
+        engine: Engine,
+        limits: Limits,
+        memory_budget: int | None,
+    ) -> None:
+        self.graphs: dict[str, Graph | None] = {"train": train, "eval": evaluation, "optimizer": optimizer}
+        self.engine, self.limits, self.memory_budget = engine, limits, memory_budget
+        self.layout = Layout(_slots(train, trainable), _moment_names(optimizer))
+        self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
+        self.outputs: dict[str, list[str]] = {"train": _user_outputs(train), "eval": []}
+        if evaluation is not None:
+            self.inputs["eval"] = self._user_inputs(evaluation)
+            self.outputs["eval"] = _user_outputs(evaluation)
+        self.segment_bytes = [0] * N_SEGMENTS
+        for segment, nbytes in self.layout.segment_bytes().items():
+            self.segment_bytes[segment] = nbytes
+        self.segment_bytes[STATE] = STATE_BYTES
+        self._fixed = self._fixed_parameters(train)
+
+    def _user_inputs(self, graph: Graph) -> dict[str, Value]:
+        return {
+            v.name: v
+            for v in graph.inputs
+            if isinstance(v, Value)
+            and v.name not in self.layout.slots
+            and v.name != RESET
+            and not v.name.endswith(BUFFER_SUFFIX)
+        }
+
+    def _fixed_parameters(self, graph: Graph) -> set[int]:
+        """Byte offsets of parameters that no step changes: frozen ones that are no running statistics."""
+        fixed = {s.name: 4 * s.offset for s in self.layout.slots.values() if s.trainable_offset < 0}
+        for node in graph.nodes:
+            if not fixed.keys().isdisjoint(node.inputs):
+                for k in bind(node, graph.opsets).state_inputs:
+                    fixed.pop(node.inputs[k], None)
+        return set(fixed.values())
+
+    def key(self, kind: str, feeds: Feeds) -> tuple[object, ...]:
+        """What the plans of a "train" or "eval" step for these feeds are found by, once the feeds are checked.
+
+        Raises
+        ------
+        FeedError
+            A feed is missing, unknown, or of the wrong dtype, rank or shape.
+        """
+        return (kind, *check_feeds(self.inputs[kind], feeds, allow_empty=kind != "train"))
+
+    def compile_step(self, kind: str, feeds: Feeds, overwrite: bool, in_use: InUse | None = None) -> Plan:
+        """Compile a "train" or "eval" step.
+
+        Parameters
+        ----------
+        overwrite
+            Gradients overwrite instead of adding.
+        in_use
+            What the session's other plans keep.
+        """
+        graph = self.graphs[kind]
+        assert graph is not None
+        names = {v.name for v in graph.inputs}
+        slots = self.layout.slots.values()
+        bindings = {s.name: Binding(PARAMETERS, 4 * s.offset, "float32", s.shape) for s in slots}
+        for s in self.layout.trained():
+            bindings[s.name + BUFFER_SUFFIX] = Binding(GRADIENTS, 4 * s.trainable_offset, "float32", s.shape)
+        known = {RESET: TensorType("bool", (1,), (overwrite,))} if RESET in names else {}
+        plan = compile_model(
+            graph,
+            {n: feeds[n] for n in self.inputs[kind]},
+            self.outputs[kind],
+            self.engine.description,
+            bindings={n: b for n, b in bindings.items() if n in names},
+            known=known,
+            overwrite=overwrite,
+            evaluate=partial(evaluate, self.engine),
+            segment_bytes=self.segment_bytes,
+            arena_limit=self.limits.arena_bytes,
+            memory_budget=self.memory_budget,
+            prepared=Prepared(self._fixed, in_use),
+            # Of parameters that change between two runs nothing would be left over for the second.
+            prepare_trained=kind == "eval" or not overwrite,
+        )
+        if plan.recomputation.instructions:
+            _log_recomputation(kind, plan)
+        return plan
+
+    def compile_optimizer(self) -> Plan:
+        """Compile an optimizer step."""
+        graph = self.graphs["optimizer"]
+        assert graph is not None
+        segments = {
+            "params": PARAMETERS,
+            "gradients": GRADIENTS,
+            "first_order_moments": MOMENTUM0,
+            "second_order_moments": MOMENTUM1,
+        }
+        names = [v.name for v in graph.inputs if isinstance(v, SequenceValue)]
+        return compile_model(
+            graph,
+            {},
+            [],
+            self.engine.description,
+            bindings={
+                "learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,)),
+                "step": Binding(STATE, 4 * STEP_WORD, "int64", (1,)),
+            },
+            sequences={n: BufSequence(self.layout.runs(segments[n])) for n in names},
+            segment_bytes=self.segment_bytes,
+        )
+
+    def compile_scheduler(self) -> Plan:
+        """Compile a scheduler step."""
+        return compile_model(
+            scheduler_graph(),
+            {},
+            [],
+            self.engine.description,
+            bindings={"learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,))},
+            segment_bytes=self.segment_bytes,
+        )
+
+
+def _slots(graph: Graph, trainable: Mapping[str, bool]) -> list[ParameterSlot]:
+    slots: list[ParameterSlot] = []
+    input_names = {v.name for v in graph.inputs}
+    offset = trained = 0
+    for value in graph.inputs:
+        if not isinstance(value, Value):
+            continue
+        has_buffer = value.name + BUFFER_SUFFIX in input_names
+        if value.name not in trainable:
+            if has_buffer:
+                raise CheckpointError(
+                    f"The checkpoint has no parameter {value.name!r}, which the model trains; it is of another model."
+                )
+            continue
+        if value.dtype != "float32":
+            raise UnsupportedError(f"Parameter {value.name!r} is {value.dtype}; parameters must be float32.")
+        if value.shape is None or any(not isinstance(d, int) or d < 0 for d in value.shape):
+            raise ModelError(f"Parameter {value.name!r} has no static shape: {value.shape}.")
+        shape = tuple(int(d) for d in value.shape if isinstance(d, int))
+        is_trained = trainable[value.name]
+        if is_trained and not has_buffer:
+            raise ModelError(f"Gradient buffer input not provided for param: {value.name}")
+        slot = ParameterSlot(value.name, shape, offset, trained if is_trained else -1)
+        slots.append(slot)
+        offset += slot.size
+        trained += slot.size if is_trained else 0
+    return slots
+
+
+def _user_outputs(graph: Graph) -> list[str]:
+    return [v.name for v in graph.outputs if not v.name.endswith(HIDDEN_SUFFIXES)]
+
+
+def _moment_names(graph: Graph | None) -> list[str]:
+    if graph is None:
+        return []
+    names = tuple(v.name for v in graph.inputs)
+    if names not in (OPTIMIZER_INPUTS, OPTIMIZER_INPUTS[:-1]):
+        raise ModelError(f"Invalid graph inputs.\n\tExpected:{list(OPTIMIZER_INPUTS)}\n\tActual:{list(names)}")
+    return ["momentum0", "momentum1"][: len(names) - 4]
+
+
+def _log_recomputation(kind: str, plan: Plan) -> None:
+    from logging import getLogger  # not on the way of a page's first step
+
+    r = plan.recomputation
+    getLogger("trainweb").info(
+        "the workspace of a %s step takes %d bytes instead of %d: %d instructions run again, some %.0f %% more time",
+        kind,
+        plan.arena_bytes,
+        r.full_bytes,
+        r.instructions,
+        100 * r.share,
+    )
+
+
+def read_models(
+    train: Any, evaluation: Any = None, optimizer: Any = None, limits: Limits | None = None
+) -> tuple[Graph, Graph | None, Graph | None]:
+    """The graphs of a session's models, each given as `read_model` takes it, or None."""
+    evaluated, optimized = (None if m is None else read_model(m, limits=limits) for m in (evaluation, optimizer))
+    return read_model(train, limits=limits), evaluated, optimized
+
+
+def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool = True) -> tuple[object, ...]:
+    """Raise FeedError unless `feeds` are those of a model with these inputs; otherwise what a plan depends on.
+
+    The first fault counts: a missing feed before an unknown one, then in the order of the inputs, and of one feed
+    dtype, rank, dims, symbols and emptiness in this order. The page checks in the same order.
+    """
+    for name in inputs:
+        if name not in feeds:
+            raise FeedError(f"input '{name}' is missing in 'feeds'.")
+    for name in feeds:
+        if name not in inputs:
+            raise FeedError(f"invalid input '{name}': the model's inputs are {', '.join(inputs)}.")
+    symbols: dict[str, tuple[int, str]] = {}
+    for name, value in inputs.items():
+        check_feed(value, feeds[name], symbols)
+        if not allow_empty and feeds[name].size == 0:
+            shape = list(feeds[name].shape)
+            raise FeedError(f"Feed {name!r} has shape {shape}: an empty batch cannot be trained on.")
+    return tuple((n, feeds[n].dtype, feeds[n].shape) for n in inputs)
+
+
+def check_feed(value: Value, given: TensorType, symbols: dict[str, tuple[int, str]]) -> None:
+    """Raise FeedError unless `given` fits the input `value`; `symbols` collects sizes of symbolic dims."""
+    if given.dtype != value.dtype:
+        raise FeedError(
+            f"Unexpected input data type of {value.name!r}. Actual: ({given.dtype}), expected: ({value.dtype}). "
+            f"Convert it with .astype({value.dtype!r})."
+        )
+    if value.shape is None:
+        return
+    if len(given.shape) != len(value.shape):
+        raise FeedError(
+            f"Invalid rank for input: {value.name} Got: {len(given.shape)} Expected: {len(value.shape)} "
+            f"(shape {list(given.shape)} for {list(value.shape)})."
+        )
+    for k, (size, dim) in enumerate(zip(given.shape, value.shape, strict=True)):
+        if isinstance(dim, int) and size != dim:
+            raise FeedError(
+                f"Got invalid dimensions for input: {value.name} for the following indices "
+                f"index: {k} Got: {size} Expected: {dim}"
+            )
+        if isinstance(dim, str):
+            known, where = symbols.setdefault(dim, (size, value.name))
+            if known != size:
+                raise FeedError(
+                    f"Feeds disagree on the dimension {dim!r}: {known} in {where!r}, {size} in {value.name!r}."
+                )

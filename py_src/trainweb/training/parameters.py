@@ -1,0 +1,408 @@
+"""The parameters of a checkpoint state and of a session: tensors, or kernel memory while a session uses them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+from trainweb.errors import BufferSizeError, CheckpointError
+from trainweb.ir.program import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, Buf, Storage
+from trainweb.model.graph import Tensor
+
+if TYPE_CHECKING:
+    from trainweb.checkpoint import Checkpoint
+    from trainweb.training.host import PlanHost
+
+DEFAULT_LEARNING_RATE = 0.001
+"""Of a fresh optimizer; a checkpoint does not keep the current rate."""
+GROUP = "group0"
+"""Name of the one optimizer group."""
+STEP_WORD, INITIAL_LR_WORD = 2, 4
+MOMENT_SEGMENTS = {"momentum0": MOMENTUM0, "momentum1": MOMENTUM1}
+
+
+@dataclass(slots=True)
+class OptimizerState:
+    """Moments by parameter name, and what else an optimizer group keeps."""
+
+    step: int = 0
+    initial_lr: float = DEFAULT_LEARNING_RATE
+    moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSlot:
+    """Place of a parameter: element offsets among all and among trainable parameters (-1: frozen)."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    trainable_offset: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+@dataclass(slots=True)
+class Contents:
+    """Copies of all that a store holds: what a checkpoint is written from."""
+
+    tensors: dict[str, Tensor]
+    optimizer: OptimizerState
+    has_optimizer_state: bool
+
+
+class ParameterStore(ABC):
+    """Parameters by name, with the state of their optimizer.
+
+    Attributes
+    ----------
+    trainable : dict of str to bool
+        The names, in the order of the checkpoint, and whether each is trained.
+    is_nominal : bool
+        Only the names are there: the values are yet to be loaded.
+    is_lent : bool
+        A session uses it.
+    """
+
+    trainable: dict[str, bool]
+    is_nominal: bool
+    is_lent = False
+
+    @abstractmethod
+    def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """dtype and shape of a parameter."""
+
+    @abstractmethod
+    def read(self, name: str) -> Tensor:
+        """The value of a parameter."""
+
+    @abstractmethod
+    def write(self, tensor: Tensor) -> None:
+        """Replace the value of the parameter of that name."""
+
+    @abstractmethod
+    def contents(self) -> Contents:
+        """Everything as it is now."""
+
+    def gradient(self, name: str) -> Tensor | None:
+        """The accumulated gradient; None where none is accumulated."""
+        return None
+
+    def get(self, name: str) -> Tensor:
+        """The value of a parameter.
+
+        Raises
+        ------
+        CheckpointError
+            The store is nominal.
+        """
+        if self.is_nominal:
+            raise CheckpointError("Cannot get parameter from a nominal state. Please load the parameter states first")
+        return self.read(name)
+
+    def set(self, tensor: Tensor) -> None:
+        """Replace the value of a parameter; dtype and shape must be its own.
+
+        Raises
+        ------
+        CheckpointError
+            The store is nominal, or the tensor is of another type.
+        """
+        if self.is_nominal:
+            raise CheckpointError(
+                "Cannot copy parameter to a nominal state. Please load all the parameter states first"
+            )
+        check_same_type(tensor, *self.type_of(tensor.name))
+        self.write(tensor)
+
+
+class TensorStore(ParameterStore):
+    """Parameters as tensors, each in its own memory.
+
+    Raises
+    ------
+    CheckpointError
+        A parameter is there twice, or the optimizer state is none that a session can use.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.trainable = {}
+        for tensors, trainable in ((checkpoint.requires_grad, True), (checkpoint.frozen, False)):
+            for tensor in tensors:
+                if tensor.name in self.tensors:
+                    raise CheckpointError(f"The checkpoint has the parameter {tensor.name!r} twice.")
+                self.tensors[tensor.name] = tensor
+                self.trainable[tensor.name] = trainable
+        self.is_nominal = checkpoint.is_nominal
+        self.optimizer, self.has_optimizer_state = OptimizerState(), False
+        if len(checkpoint.groups) > 1 or any(g.name != GROUP for g in checkpoint.groups):
+            names = ", ".join(repr(g.name) for g in checkpoint.groups)
+            raise CheckpointError(f"The checkpoint has the optimizer groups {names}; only {GROUP!r} is known.")
+        for group in checkpoint.groups:
+            if group.step < 0:
+                raise CheckpointError(f"Step {group.step} of optimizer group {group.name!r} is negative.")
+            self.optimizer = OptimizerState(group.step, group.initial_lr, dict(group.states))
+            self.has_optimizer_state = bool(group.states)
+
+    def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
+        return self.tensors[name].dtype, self.tensors[name].shape
+
+    def read(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def write(self, tensor: Tensor) -> None:
+        self.tensors[tensor.name] = tensor
+
+    def contents(self) -> Contents:
+        return Contents(dict(self.tensors), self.optimizer, self.has_optimizer_state)
+
+    def take(self, contents: Contents, *, is_nominal: bool) -> None:
+        """Hold these from now on."""
+        self.tensors, self.optimizer = contents.tensors, contents.optimizer
+        self.has_optimizer_state, self.is_nominal = contents.has_optimizer_state, is_nominal
+
+
+class Layout:
+    """Where parameters, gradients and moments lie in their segments: one after the other, without gaps.
+
+    Parameters
+    ----------
+    slots
+        In the order of the training model's inputs.
+    moments
+        Names of the moments that the optimizer keeps, as checkpoints call them.
+    """
+
+    def __init__(self, slots: Iterable[ParameterSlot], moments: Iterable[str]) -> None:
+        self.slots = {s.name: s for s in slots}
+        self.moments = list(moments)
+        self.size = sum(s.size for s in self.slots.values())
+        self.trainable_size = sum(s.size for s in self.trained())
+
+    def trained(self) -> Iterator[ParameterSlot]:
+        """Slots of the trainable parameters."""
+        return (s for s in self.slots.values() if s.trainable_offset >= 0)
+
+    def segment_bytes(self) -> dict[int, int]:
+        """Sizes of the segments."""
+        sizes = {PARAMETERS: 4 * self.size, GRADIENTS: 4 * self.trainable_size}
+        return sizes | {MOMENT_SEGMENTS[name]: 4 * self.trainable_size for name in self.moments}
+
+    def count(self, trainable_only: bool) -> int:
+        """Elements of all (trainable) parameters."""
+        return self.trainable_size if trainable_only else self.size
+
+    def runs(self, segment: int) -> list[Buf]:
+        """The trainable parameters' flat runs in a segment, cut alike in every segment."""
+        runs: list[tuple[int, int, int]] = []
+        for s in self.trained():
+            if not s.size:
+                continue
+            if runs and runs[-1][0] + runs[-1][2] == s.offset:
+                runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + s.size)
+            else:
+                runs.append((s.offset, s.trainable_offset, s.size))
+        return [
+            Buf(Storage(segment, 4 * n, 4 * (at if segment == PARAMETERS else flat)), "float32", (n,))
+            for at, flat, n in runs
+        ]
+
+    def find(self, name: str) -> ParameterSlot:
+        """The slot of a parameter.
+
+        Raises
+        ------
+        CheckpointError
+            There is none of that name.
+        """
+        if name not in self.slots:
+            raise CheckpointError(f"The model has no parameter {name!r}; it has {', '.join(self.slots)}.")
+        return self.slots[name]
+
+
+class MemoryStore(ParameterStore):
+    """Parameters in the segments of a session.
+
+    Parameters
+    ----------
+    layout, host
+        Where they lie.
+    origin
+        What the session started from. It keeps the parameters that the session has no slot for, and, without an
+        optimizer model, the optimizer state.
+    has_optimizer
+        Whether the session has an optimizer model.
+    """
+
+    is_lent = True
+
+    def __init__(self, layout: Layout, host: PlanHost, origin: TensorStore, *, has_optimizer: bool) -> None:
+        self.layout, self.host, self.origin, self.has_optimizer = layout, host, origin, has_optimizer
+        self.trainable, self.is_nominal = origin.trainable, origin.is_nominal
+
+    def fill(self) -> None:
+        """Write what the session starts from.
+
+        Raises
+        ------
+        CheckpointError
+            It does not fit the model.
+        """
+        for segment, pieces in start_segments(self.layout, self.origin).items():
+            for offset, data in pieces:
+                self.host.write_segment(segment, offset, memoryview(data))
+
+    def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
+        if name in self.layout.slots:
+            return "float32", self.layout.slots[name].shape
+        return self.origin.type_of(name)
+
+    def read(self, name: str) -> Tensor:
+        if name not in self.layout.slots and name in self.trainable:
+            return self.origin.read(name)
+        slot = self.layout.find(name)
+        data = self.host.read_segment(PARAMETERS, 4 * slot.offset, 4 * slot.size)
+        return Tensor(name, "float32", slot.shape, data)
+
+    def write(self, tensor: Tensor) -> None:
+        if tensor.name not in self.layout.slots:
+            self.origin.write(tensor)
+            return
+        slot = self.layout.slots[tensor.name]
+        self.host.write_segment(PARAMETERS, 4 * slot.offset, memoryview(tensor.data))
+
+    def gradient(self, name: str) -> Tensor | None:
+        slot = self.layout.slots.get(name)
+        if slot is None or slot.trainable_offset < 0:
+            return None
+        data = self.host.read_segment(GRADIENTS, 4 * slot.trainable_offset, 4 * slot.size)
+        return Tensor(name, "float32", slot.shape, data)
+
+    def contents(self) -> Contents:
+        found = self.origin.contents()
+        if not self.is_nominal:
+            found.tensors |= self._split(PARAMETERS)
+        if self.has_optimizer:
+            moments: dict[str, dict[str, Tensor]] = {}
+            for name in self.layout.moments:
+                for parameter, tensor in self._split(MOMENT_SEGMENTS[name]).items():
+                    moments.setdefault(parameter, {})[name] = Tensor(name, "float32", tensor.shape, tensor.data)
+            (step,) = self.host.read_state("q", STEP_WORD)
+            (initial_lr,) = self.host.read_state("f", INITIAL_LR_WORD)
+            found.optimizer, found.has_optimizer_state = OptimizerState(int(step), initial_lr, moments), True
+        return found
+
+    def _split(self, segment: int) -> dict[str, Tensor]:
+        """What a segment holds, by parameter; views of one copy."""
+        is_all = segment == PARAMETERS
+        data = memoryview(self.host.read_segment(segment, 0, 4 * self.layout.count(not is_all)))
+        found = {}
+        for slot in self.layout.slots.values() if is_all else self.layout.trained():
+            at = 4 * (slot.offset if is_all else slot.trainable_offset)
+            found[slot.name] = Tensor(slot.name, "float32", slot.shape, data[at : at + 4 * slot.size])
+        return found
+
+    def give_back(self) -> TensorStore:
+        """The parameters as tensors again: those that the session started from, with what they have become."""
+        self.origin.take(self.contents(), is_nominal=self.is_nominal)
+        return self.origin
+
+    # All parameters at once.
+
+    def get_contiguous(self, trainable_only: bool) -> Tensor:
+        """All (trainable) parameters, one after the other.
+
+        Raises
+        ------
+        CheckpointError
+            The store is nominal.
+        """
+        self.host.check()
+        if self.is_nominal:
+            raise CheckpointError(
+                "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first."
+            )
+        data = b"".join(self.host.read_segment(PARAMETERS, at, n) for at, n in self._places(trainable_only))
+        return Tensor("parameters", "float32", (self.layout.count(trainable_only),), data)
+
+    def load_contiguous(self, data: bytes | bytearray | memoryview, trainable_only: bool) -> None:
+        """Overwrite all (trainable) parameters with little-endian float32 bytes.
+
+        Raises
+        ------
+        CheckpointError
+            The store is nominal, and the frozen parameters are not given.
+        BufferSizeError
+            Not as many bytes as the parameters have.
+        """
+        self.host.check()
+        if self.is_nominal and trainable_only:
+            raise CheckpointError(
+                "For nominal checkpoint state, all parameters need to be loaded into the model "
+                "(trainable_only = false)."
+            )
+        expected = 4 * self.layout.count(trainable_only)
+        if len(data) != expected:
+            raise BufferSizeError(
+                "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. "
+                f"Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {len(data)} bytes."
+            )
+        view, start = memoryview(data), 0
+        for at, n in self._places(trainable_only):
+            self.host.write_segment(PARAMETERS, at, view[start : start + n])
+            start += n
+        self.is_nominal = False
+
+    def _places(self, trainable_only: bool) -> list[tuple[int, int]]:
+        """Offset and bytes of the runs of all (trainable) parameters."""
+        if not trainable_only:
+            return [(0, 4 * self.layout.size)]
+        return [(run.storage.offset or 0, run.nbytes) for run in self.layout.runs(PARAMETERS)]
+
+
+Pieces = list[tuple[int, "bytes | bytearray | memoryview"]]
+
+
+def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
+    """What a session writes into its segments at the start: by segment, offsets and bytes; the rest is zeros.
+
+    Raises
+    ------
+    CheckpointError
+        A parameter or moment does not fit the model.
+    """
+    found: dict[int, Pieces] = {}
+    if not store.is_nominal:
+        for slot in layout.slots.values():
+            tensor = store.tensors[slot.name]
+            check_same_type(tensor, "float32", slot.shape)
+            found.setdefault(PARAMETERS, []).append((4 * slot.offset, tensor.data))
+    if not store.optimizer.moments:
+        return found
+    for slot in layout.trained():
+        saved = store.optimizer.moments.get(slot.name, {})
+        for name in layout.moments:
+            if name not in saved:
+                raise CheckpointError(
+                    f"The checkpoint's optimizer state has no {name} for {slot.name!r}, which this optimizer needs."
+                )
+            check_same_type(saved[name], "float32", slot.shape)
+            found.setdefault(MOMENT_SEGMENTS[name], []).append((4 * slot.trainable_offset, saved[name].data))
+    return found
+
+
+def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
+    """Raise unless `tensor` has this dtype and shape."""
+    if tensor.dtype != dtype:
+        raise CheckpointError(f"Parameter {tensor.name!r} data type mismatch. Expected: {dtype}, Got: {tensor.dtype}")
+    if tensor.shape != shape:
+        raise CheckpointError(
+            f"Parameter {tensor.name!r} data shape mismatch. Expected: {list(shape)}, Got: {list(tensor.shape)}"
+        )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import onnx
 import pytest
 from onnx import TensorProto, helper
 from playwright.sync_api import Browser
@@ -53,7 +52,8 @@ LARGE = """
     const faults = (file, hasWeights, magic, zeros) => {
       const found = [];
       const start = String.fromCharCode(...file.subarray(0, 16));
-      if (magic !== null ? start.slice(4, 8) !== magic : file[0] !== 8) found.push(`starts with ${[...file.subarray(0, 16)]}`);
+      const isRight = magic !== null ? start.slice(4, 8) === magic : file[0] === 8;
+      if (!isRight) found.push(`starts with ${[...file.subarray(0, 16)]}`);
       const at = hasWeights ? offsetOf(file) : file.length;
       if (at < 0) return [...found, "no weights"];
       const kept = file.slice(at, at + bytes.length);
@@ -137,9 +137,10 @@ def outcomes(js: JsPage, variables: dict[str, Any]) -> dict[str, Any]:
     )
     found: dict[str, Any] = js.run(
         LARGE + """
-        const tried = async (action) => { try { return await action(); } catch (e) { return { name: e.name, message: e.message }; } };
+        const tried = (action) => action().catch(({ name, message }) => ({ name, message }));
         const results = {};
-        const s = await TrainingSession.createFromModel(model, { loss: "CrossEntropyLoss", optimizer: "AdamW" }, options);
+        const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+        const s = await TrainingSession.createFromModel(model, config, options);
         """ + tried + """
         const loss = async () => (await s.runTrainStep(feeds))[s.trainingOutputNames[0]].data[0];
         results.losses = [await loss()];

@@ -52,7 +52,7 @@ class ParameterSlot:
 
 @dataclass(slots=True)
 class Contents:
-    """All that a store holds: what a checkpoint is written from. Tensors in kernel memory are copied when they are read."""
+    """All that a store holds: what a checkpoint is written from. Kernel memory is copied when it is read."""
 
     tensors: dict[str, Tensor]
     optimizer: OptimizerState

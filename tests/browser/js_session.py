@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Worker
 
 from .conftest import require_built, watched_page
 from .server import ROOT, Site
@@ -30,6 +31,22 @@ def from_json(tensor: dict[str, Any]) -> np.ndarray:
     return np.array(tensor["data"], tensor["type"]).reshape(tensor["dims"])
 
 
+def expose_python(site: Site, *, other_version: bool = False) -> None:
+    """Serve a worker that keeps its Pyodide as the global `python`, for `JsPage.worker`.
+
+    With `other_version` it holds the Pyodide of `env.pyodide.indexURL` for one of another version.
+    """
+    script = (ROOT / "dist" / "npm" / "worker.js").read_text()
+    starts = ("pyodide=await load(", "pyodide=await module.loadPyodide(")
+    assert [script.count(start) for start in starts] == [2, 1]
+    for start in starts:
+        script = script.replace(start, start.replace("pyodide=", "pyodide=globalThis.python=", 1))
+    if other_version:
+        (version,) = set(re.findall(r'"(314\.\d+\.\d+)"', script))
+        script = script.replace(version, "314.0.99")
+    site.add("/dist/worker.js", script)
+
+
 class JsPage:
     """A page with the package loaded; Pyodide starts with its first session."""
 
@@ -43,6 +60,12 @@ class JsPage:
         """Run the body of an async function in which `variables` are set; returns its result."""
         names = ", ".join(variables)
         return self.page.evaluate(f"async ({{{names}}}) => {{ {body} }}", variables)
+
+    @property
+    def worker(self) -> Worker:
+        """The one worker of the page."""
+        (worker,) = self.page.workers
+        return worker
 
     def failure(self, body: str, **variables: Any) -> dict[str, Any]:
         """The error that a body ends with; the test fails when there is none."""

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from .conftest import require_built
-from .js_session import open_js_page
+from .js_session import expose_python, open_js_page
 from .server import ROOT, Site
 
 NPM = ROOT / "dist" / "npm"
@@ -261,15 +261,11 @@ def test_the_library_is_fetched_when_something_else_is_imported(
     browser: Browser, make_site: Callable[..., Site]
 ) -> None:
     site = make_site()
-    script = (NPM / "worker.js").read_text()
-    booted = "pyodide=await load("
-    assert script.count(booted) == 2
-    site.add("/dist/worker.js", script.replace(booted, "pyodide=globalThis.python=await load("))
+    expose_python(site)
     with open_js_page(browser, site) as js:
         js.run(TRAIN)
         before = site.requests()
-        (worker,) = js.page.workers
-        value = worker.evaluate("python.runPython('import fractions; str(fractions.Fraction(6, 4))')")
+        value = js.worker.evaluate("python.runPython('import fractions; str(fractions.Fraction(6, 4))')")
     assert value == "3/2"
     assert "/dist/python/python_stdlib.zip" not in before
     assert "/dist/python/python_stdlib.zip" in site.requests()

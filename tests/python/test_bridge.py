@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import binascii
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 from trainweb.training import bridge
 
@@ -105,3 +108,72 @@ def test_a_seed_is_that_of_one_session(handle: int) -> None:
         assert cores[1].host.read_state("QQ", 10) == before
     finally:
         answer(bridge.release(other))
+
+
+def announced(result: tuple[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(result[0])["data"], found=len(result[1]))
+
+
+def test_bytes_are_announced_with_format_size_and_checksum(handle: int) -> None:
+    for method, arguments, kind in (
+        ("save_checkpoint", [True], "checkpoint"),
+        ("export_model_for_inferencing", [["logits"]], "onnx"),
+        ("get_contiguous_parameters", [False], "tensor"),
+    ):
+        result = bridge.call(handle, method, json.dumps(arguments))
+        data = announced(result)
+        assert (data["format"], data["nbytes"]) == (kind, data["found"])
+        assert data["crc32"] == binascii.crc32(result[1])
+
+
+@pytest.mark.parametrize("changed", [0, 4095, 100_000 // 15 + 7, 104_095])
+def test_checksums_of_large_answers_are_of_samples(changed: int) -> None:
+    data = bytearray(np.random.default_rng(3).bytes(104_096))
+    whole = bridge.sample_checksum(data)
+    data[52_000] ^= 1  # between two blocks
+    assert bridge.sample_checksum(data) == whole
+    data[changed] ^= 1
+    assert bridge.sample_checksum(data) != whole
+
+
+def test_too_little_memory_is_told_with_the_size_of_the_weights(handle: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: Any) -> None:
+        raise MemoryError
+
+    before = bridge.call(handle, "save_checkpoint", "[true]")[1]
+    monkeypatch.setitem(bridge.METHODS, "save_checkpoint", exhausted)
+    nbytes = 4 * answer(bridge.call(handle, "get_parameters_size", "[false]"))
+    told = error(bridge.call(handle, "save_checkpoint", "[true]"))
+    assert told == {"name": "MemoryError", "message": "", "nbytes": nbytes}
+    monkeypatch.undo()
+    assert bridge.call(handle, "save_checkpoint", "[true]")[1] == before
+
+
+@pytest.mark.parametrize(("include_optimizer_state", "copies"), [(False, 1), (True, 3)])
+def test_a_checkpoint_takes_no_more_memory_than_the_file(include_optimizer_state: bool, copies: int) -> None:
+    """Python's memory in a page ends at 2 GiB."""
+    rows = 4096
+    weights = np.arange(rows * 256, dtype=np.float32).reshape(rows, 256)
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["y"])], "large",
+        [helper.make_tensor_value_info("x", 1, [1, rows])], [helper.make_tensor_value_info("y", 1, [1, 256])],
+        [numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    config = json.dumps({"loss": "CrossEntropyLoss", "optimizer": "AdamW"})
+    handle = answer(bridge.create_from_model(model, config, "{}"))["handle"]
+    arguments = json.dumps([include_optimizer_state])
+    bridge.call(handle, "save_checkpoint", arguments)  # imports
+    tracemalloc.start()
+    try:
+        result = bridge.call(handle, "save_checkpoint", arguments)
+        size, peak = tracemalloc.get_traced_memory()
+        data = result[1]
+        assert data is not None and weights.tobytes() in bytes(data)
+        del result, data
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        bridge.release(handle)
+    assert copies * weights.nbytes <= peak < (copies + 0.1) * weights.nbytes
+    assert left < 0.1 * weights.nbytes < size

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import CheckpointError, LimitError
 from ..model.checks import DTYPE_CODES, INT32_MAX, check_data
 from ..model.graph import ITEM_SIZE, Tensor
-from .content import Checkpoint, OptimizerGroup, Property
+from .content import Checkpoint, LazyTensor, OptimizerGroup, Property
 from .reader import IDENTIFIER, VERSION
 
 INT64_RANGE = range(-(2**63), 2**63)
@@ -19,7 +19,12 @@ TENSOR_OVERHEAD = 256
 
 
 def write_checkpoint(checkpoint: Checkpoint, *, generated: bool = False) -> bytes:
-    """Write a checkpoint; the same content gives the same bytes.
+    """The file as bytes; see `checkpoint_buffer`."""
+    return bytes(checkpoint_buffer(checkpoint, generated=generated))
+
+
+def checkpoint_buffer(checkpoint: Checkpoint, *, generated: bool = False) -> memoryview:
+    """Write a checkpoint; the same content gives the same bytes. Besides the file no copy of the data is made.
 
     Parameters
     ----------
@@ -32,7 +37,7 @@ def write_checkpoint(checkpoint: Checkpoint, *, generated: bool = False) -> byte
 
     Returns
     -------
-    bytes
+    memoryview
         The file.
 
     Raises
@@ -60,7 +65,8 @@ def write_checkpoint(checkpoint: Checkpoint, *, generated: bool = False) -> byte
         if offset is not None:
             builder.PrependUOffsetTRelativeSlot(field, offset, 0)
     builder.Finish(builder.EndObject(), IDENTIFIER)
-    return bytes(builder.Output())
+    # Output() would copy.
+    return memoryview(builder.Bytes)[builder.Head() :]
 
 
 def _tensors(checkpoint: Checkpoint) -> Iterable[Tensor]:
@@ -74,7 +80,8 @@ def _tensors(checkpoint: Checkpoint) -> Iterable[Tensor]:
 def _estimate(checkpoint: Checkpoint) -> int:
     size = 1024
     for tensor in _tensors(checkpoint):
-        size += len(tensor.data) + 4 * len(tensor.name) + TENSOR_OVERHEAD
+        nbytes = tensor.nbytes if isinstance(tensor, LazyTensor) else len(tensor.data)
+        size += nbytes + 4 * len(tensor.name) + TENSOR_OVERHEAD
     if size > INT32_MAX:
         raise LimitError(f"the checkpoint would have {size} bytes; a file holds at most {INT32_MAX}")
     return size
@@ -132,24 +139,43 @@ class _Writer:
 
     def nominal(self, tensor: Tensor) -> int:
         """A Tensor of which only name and dtype are told."""
-        return self._tensor(tensor.name, tensor.dtype, (), b"")
+        return self._tensor(tensor.name, tensor.dtype, (), 0, lambda _: None)
 
     def tensor(self, tensor: Tensor) -> int:
         """A Tensor."""
         if tensor.dtype not in ITEM_SIZE:
             raise CheckpointError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, which is not supported")
-        data = tensor.data if isinstance(tensor.data, bytes) else bytes(tensor.data)
+        if isinstance(tensor, LazyTensor):
+            return self._tensor(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, tensor.read_into)
+        data = memoryview(tensor.data).cast("B")
         check_data(tensor.dtype, tensor.shape, data, f"tensor {tensor.name!r}", CheckpointError)
-        return self._tensor(tensor.name, tensor.dtype, tensor.shape, data)
 
-    def _tensor(self, name: str, dtype: str, shape: tuple[int, ...], data: bytes) -> int:
+        def fill(out: memoryview) -> None:
+            out[:] = data
+
+        return self._tensor(tensor.name, tensor.dtype, tensor.shape, data.nbytes, fill)
+
+    def _tensor(
+        self,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        nbytes: int,
+        fill: Callable[[memoryview], None],
+    ) -> int:
         builder = self._builder
         name_at = builder.CreateString(name)
         builder.StartVector(8, len(shape), 8)
         for size in reversed(shape):
             builder.PrependInt64(size)
         dims_at = builder.EndVector()
-        data_at = builder.CreateByteVector(data)
+        # CreateByteVector would need the data as bytes, and copy them once more on the way.
+        builder.StartVector(1, nbytes, 1)
+        builder.head -= nbytes
+        if nbytes:
+            with memoryview(builder.Bytes)[builder.head : builder.head + nbytes] as out:
+                fill(out)
+        data_at = builder.EndVector()
         code = ("PrependInt32Slot", 3, DTYPE_CODES[dtype])
         return self.table(7, ((0, name_at), (2, dims_at), (4, data_at)), code)
 
@@ -167,7 +193,7 @@ class _Writer:
 
     def state(self, parameter: str, momentums: dict[str, Tensor]) -> int:
         """ParameterOptimizerState."""
-        named = [Tensor(name, t.dtype, t.shape, t.data) for name, t in momentums.items()]
+        named = [_renamed(tensor, name) for name, tensor in momentums.items()]
         tensors = self.tables(named, lambda tensor: tensor.name, self.tensor)
         return self.table(2, ((0, self._builder.CreateString(parameter)), (1, tensors)))
 
@@ -193,6 +219,12 @@ class _Writer:
             else:
                 raise CheckpointError(f"{what} is {value!r:.80}; an int64, a float or a str is expected")
         return self.table(3, [(field, self.offsets(kind)) for field, kind in enumerate(kinds) if kind])
+
+
+def _renamed(tensor: Tensor, name: str) -> Tensor:
+    if isinstance(tensor, LazyTensor):
+        return LazyTensor(name, tensor.dtype, tensor.shape, tensor.read_into)
+    return Tensor(name, tensor.dtype, tensor.shape, tensor.data)
 
 
 def _float32(value: float, what: str) -> float:

@@ -1,6 +1,7 @@
 """What the page's worker calls: sessions by handle, JSON and bytes across, no numpy.
 
-Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`.
+Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`,
+and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32"}}`, by which the worker knows that it got just these.
 A repeated step needs none of them: the worker keeps the addresses that `plan` gave it.
 """
 
@@ -12,8 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
-from trainweb.checkpoint import write_checkpoint
+from trainweb.checkpoint import checkpoint_buffer
 from trainweb.errors import CheckpointError, ReleasedError, SessionError, TrainwebError
 from trainweb.ir.program import STATE
 from trainweb.ir.shapes import TensorType
@@ -33,7 +35,13 @@ if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
     from trainweb.backend.wasm.engine.base import Engine
 
-Answer = tuple[str, "bytes | memoryview | None"]
+Answer = tuple[str, "bytes | bytearray | memoryview | None"]
+
+SAMPLES, SAMPLE_BYTES = 16, 4096
+"""Blocks of an answer's bytes that its checksum is of, the first at its start and the last at its end."""
+
+Handout = tuple[Any, "bytes | bytearray | memoryview | None", str]
+"""A value, and bytes in a format: "checkpoint", "onnx", "bundle" or "tensor"."""
 
 _engine: list[Engine] = []
 _sessions: dict[int, Session] = {}
@@ -75,20 +83,44 @@ def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
     def call(*args: Any) -> Answer:
         try:
             result = fn(*args)
-        except (TrainwebError, ValueError, TypeError, KeyError, MemoryError) as e:
+        except MemoryError:
+            return json.dumps({"error": {"name": "MemoryError", "message": "", "nbytes": _size_of(args)}}), None
+        except (TrainwebError, ValueError, TypeError, KeyError) as e:
             return json.dumps({"error": describe(e)}), None
-        value, data = result if isinstance(result, tuple) else (result, None)
-        return json.dumps({"ok": value}), data
+        value, data, kind = result if isinstance(result, tuple) else (result, None, None)
+        if data is None:
+            return json.dumps({"ok": value}), None
+        announced = {"format": kind, "nbytes": len(data), "crc32": sample_checksum(data)}
+        return json.dumps({"ok": value, "data": announced}), data
 
     return call
+
+
+def sample_checksum(data: Any) -> int:
+    """CRC-32 of blocks spread over `data`, or of all of it where that is no more."""
+    view = memoryview(data)
+    if len(view) <= SAMPLES * SAMPLE_BYTES:
+        return crc32(view)
+    checksum, last = 0, len(view) - SAMPLE_BYTES
+    for k in range(SAMPLES):
+        start = k * last // (SAMPLES - 1)
+        checksum = crc32(view[start : start + SAMPLE_BYTES], checksum)
+    return checksum
+
+
+def _size_of(args: tuple[Any, ...]) -> int:
+    """Bytes that a call is about: parameters of the session, or the largest file that it was given."""
+    session = _sessions.get(args[0]) if args and isinstance(args[0], int) else None
+    if session is not None and isinstance(session.core, SessionCore):
+        return 4 * session.core.layout.size
+    return max((int(getattr(a, "byteLength", 0)) for a in args if not isinstance(a, (int, str))), default=0)
 
 
 def describe(e: Exception) -> dict[str, Any]:
     """Name, message and fields of an error."""
     message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
     fields = {k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None)))}
-    name = "EngineError" if isinstance(e, MemoryError) else type(e).__name__
-    return {"name": name, "message": message or "Out of memory.", **fields}
+    return {"name": type(e).__name__, "message": message, **fields}
 
 
 def as_bytes(data: Any) -> Any:
@@ -267,7 +299,7 @@ def recall(handle: int, bundle: Any) -> None:
 
 
 @answered
-def bundle(handle: int, signatures_json: str) -> tuple[None, bytes]:
+def bundle(handle: int, signatures_json: str) -> Handout:
     """The bundle of a remembered session as it started, for these signatures besides those it had."""
     session = _session(handle)
     kept = session.remembered
@@ -275,7 +307,7 @@ def bundle(handle: int, signatures_json: str) -> tuple[None, bytes]:
         raise SessionError("This session keeps nothing to make a bundle of.")
     given = [_signature(s) for s in json.loads(signatures_json)]
     kept.signatures += [s for s in given if s not in kept.signatures]
-    return None, make_bundle(session.training(), kept.signatures, kept.models(), kept.start)
+    return None, make_bundle(session.training(), kept.signatures, kept.models(), kept.start), "bundle"
 
 
 @answered
@@ -329,8 +361,8 @@ def listing(handle: int, ptr: int) -> dict[str, Any]:
     return {"text": plan.text, "nodes": plan.nodes}
 
 
-def _tensor(t: Tensor) -> tuple[dict[str, Any], Any]:
-    return {"dtype": t.dtype, "dims": list(t.shape)}, t.data
+def _tensor(t: Tensor) -> Handout:
+    return {"dtype": t.dtype, "dims": list(t.shape)}, t.data, "tensor"
 
 
 def _update(core: SessionCore, name: str, dtype: str, dims: list[int], data: Any) -> None:
@@ -354,9 +386,9 @@ def _get_property(core: SessionCore, name: str) -> Any:
     return core.state.property_values[name]
 
 
-def _save(core: SessionCore, include_optimizer_state: bool) -> tuple[None, bytes]:
+def _save(core: SessionCore, include_optimizer_state: bool) -> Handout:
     core.host.check()
-    return None, write_checkpoint(core.state.to_checkpoint(include_optimizer_state))
+    return None, checkpoint_buffer(core.state.to_checkpoint(include_optimizer_state)), "checkpoint"
 
 
 METHODS: dict[str, Callable[..., Any]] = {
@@ -366,7 +398,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "set_learning_rate": SessionCore.set_learning_rate,
     "register_linear_lr_scheduler": SessionCore.register_linear_lr_scheduler,
     "save_checkpoint": _save,
-    "export_model_for_inferencing": lambda core, names: (None, export_graph(core, names)),
+    "export_model_for_inferencing": lambda core, names: (None, export_graph(core, names), "onnx"),
     "get_parameter": lambda core, name: _tensor(core.get_parameter(name)),
     "get_parameter_type_and_shape": _type_and_shape,
     "add_property": _add_property,
@@ -394,12 +426,16 @@ def call(handle: int, method: str, args_json: str, data: Any = None) -> Any:
     return METHODS[method](core, *args)
 
 
-def _artifact(session: Session, name: str) -> tuple[None, bytes]:
+def _artifact(session: Session, name: str) -> Handout:
     if session.artifacts is None:
         raise SessionError("This session was not made by createFromModel: it has no artifacts of its own.")
     if name not in ARTIFACTS:
         raise SessionError(f"There is no artifact {name!r}; there are {', '.join(ARTIFACTS)}.")
-    return None, getattr(session.artifacts(), name)
+    built = session.artifacts()
+    if name == "checkpoint":
+        # Not kept: it is as large as the model.
+        return None, checkpoint_buffer(built.contents(), generated=True), "checkpoint"
+    return None, getattr(built, name), "onnx"
 
 
 @answered
@@ -408,7 +444,10 @@ def release(handle: int) -> None:
     session = _sessions.pop(handle, None)
     if session is not None:
         core = session.core
-        (core if isinstance(core, SessionCore) else core.host).release()
+        if isinstance(core, SessionCore):
+            core.release(give_back=False)  # nobody has the state
+        else:
+            core.host.release()
 
 
 @answered

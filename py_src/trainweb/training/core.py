@@ -133,11 +133,12 @@ class SessionCore:
         self.host.write_state("f", INITIAL_LR_WORD, initial_lr)
         self.host.write_state("QQ", SEED_WORD, seed.current(), 0)
 
-    def release(self) -> None:
-        """Give the state back its contents and free kernel memory."""
+    def release(self, *, give_back: bool = True) -> None:
+        """Free kernel memory, and give the state back its contents unless nobody has it any more."""
         if self.host.released:
             return
-        self.state.store = self.parameters.give_back()
+        if give_back:
+            self.state.store = self.parameters.give_back()
         self.host.release()
 
     # Plans.

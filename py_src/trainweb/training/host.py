@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
 
 N_SEGMENTS = len(SEGMENTS)
+ZEROS = 2**22
+"""Bytes that are cleared at once."""
 LOADS_WORD = 14
 """State word that counts how often parameters were written, other than by plans."""
 
@@ -86,7 +88,7 @@ class PlanHost:
             for k, size in enumerate(self.sizes):
                 if size and k not in (ARENA, CONSTANTS):
                     self.bases[k] = engine.alloc(size)
-                    engine.write(self.bases[k], bytes(size))
+                    self._clear(k)
         except BaseException:
             self.release()
             raise
@@ -167,12 +169,19 @@ class PlanHost:
             self.bases[segment] = self.engine.alloc(nbytes)
             self.sizes[segment] = nbytes
             if segment == PREPARED:
-                self.engine.write(self.bases[segment], bytes(nbytes))  # nothing is prepared
+                self._clear(segment)  # nothing is prepared
         finally:
             # Feeds and results moved: plans are relocated again, cached addresses are void.
             self.generation += 1
             for loaded in self.loaded:
                 self._write(loaded)
+
+    def _clear(self, segment: int) -> None:
+        """Fill a segment with zeros; by parts, for it may be larger than what Python has left."""
+        base, size = self.bases[segment], self.sizes[segment]
+        zeros = bytes(min(size, ZEROS))
+        for at in range(0, size, ZEROS):
+            self.engine.write(base + at, memoryview(zeros)[: size - at])
 
     def _write(self, loaded: LoadedPlan) -> None:
         words = bytearray(loaded.plan.words)
@@ -249,6 +258,12 @@ class PlanHost:
         """Bytes of a segment."""
         self.check()
         return self.engine.read(self.bases[segment] + offset, nbytes) if nbytes else b""
+
+    def read_segment_into(self, segment: int, offset: int, out: memoryview) -> None:
+        """Fill a writable buffer from a segment."""
+        self.check()
+        if out.nbytes:
+            self.engine.read_into(self.bases[segment] + offset, out)
 
     def write_segment(self, segment: int, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Overwrite bytes of a segment."""

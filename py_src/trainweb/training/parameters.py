@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
+from trainweb.checkpoint import LazyTensor
 from trainweb.errors import BufferSizeError, CheckpointError
 from trainweb.ir.program import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, Buf, Storage
 from trainweb.model.graph import Tensor
@@ -50,7 +52,7 @@ class ParameterSlot:
 
 @dataclass(slots=True)
 class Contents:
-    """Copies of all that a store holds: what a checkpoint is written from."""
+    """All that a store holds: what a checkpoint is written from. Kernel memory is copied when it is read."""
 
     tensors: dict[str, Tensor]
     optimizer: OptimizerState
@@ -288,30 +290,31 @@ class MemoryStore(ParameterStore):
     def contents(self) -> Contents:
         found = self.origin.contents()
         if not self.is_nominal:
-            found.tensors |= self._split(PARAMETERS)
+            slots = self.layout.slots.values()
+            found.tensors |= {s.name: self._lazy(s.name, s, PARAMETERS, s.offset) for s in slots}
         if self.has_optimizer:
             moments: dict[str, dict[str, Tensor]] = {}
-            for name in self.layout.moments:
-                for parameter, tensor in self._split(MOMENT_SEGMENTS[name]).items():
-                    moments.setdefault(parameter, {})[name] = Tensor(name, "float32", tensor.shape, tensor.data)
+            if self.layout.moments:
+                for s in self.layout.trained():
+                    moments[s.name] = {
+                        name: self._lazy(name, s, MOMENT_SEGMENTS[name], s.trainable_offset)
+                        for name in self.layout.moments
+                    }
             (step,) = self.host.read_state("q", STEP_WORD)
             (initial_lr,) = self.host.read_state("f", INITIAL_LR_WORD)
             found.optimizer, found.has_optimizer_state = OptimizerState(int(step), initial_lr, moments), True
         return found
 
-    def _split(self, segment: int) -> dict[str, Tensor]:
-        """What a segment holds, by parameter; views of one copy."""
-        is_all = segment == PARAMETERS
-        data = memoryview(self.host.read_segment(segment, 0, 4 * self.layout.count(not is_all)))
-        found = {}
-        for slot in self.layout.slots.values() if is_all else self.layout.trained():
-            at = 4 * (slot.offset if is_all else slot.trainable_offset)
-            found[slot.name] = Tensor(slot.name, "float32", slot.shape, data[at : at + 4 * slot.size])
-        return found
+    def _lazy(self, name: str, slot: ParameterSlot, segment: int, offset: int) -> Tensor:
+        return LazyTensor(name, "float32", slot.shape, partial(self.host.read_segment_into, segment, 4 * offset))
 
     def give_back(self) -> TensorStore:
         """The parameters as tensors again: those that the session started from, with what they have become."""
-        self.origin.take(self.contents(), is_nominal=self.is_nominal)
+        found = self.contents()
+        moments = found.optimizer.moments
+        found.tensors = {name: _copied(tensor) for name, tensor in found.tensors.items()}
+        found.optimizer.moments = {p: {n: _copied(t) for n, t in named.items()} for p, named in moments.items()}
+        self.origin.take(found, is_nominal=self.is_nominal)
         return self.origin
 
     # All parameters at once.
@@ -329,7 +332,10 @@ class MemoryStore(ParameterStore):
             raise CheckpointError(
                 "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first."
             )
-        data = b"".join(self.host.read_segment(PARAMETERS, at, n) for at, n in self._places(trainable_only))
+        data, start = bytearray(4 * self.layout.count(trainable_only)), 0
+        for at, n in self._places(trainable_only):
+            self.host.read_segment_into(PARAMETERS, at, memoryview(data)[start : start + n])
+            start += n
         return Tensor("parameters", "float32", (self.layout.count(trainable_only),), data)
 
     def load_contiguous(self, data: bytes | bytearray | memoryview, trainable_only: bool) -> None:
@@ -365,6 +371,12 @@ class MemoryStore(ParameterStore):
         if not trainable_only:
             return [(0, 4 * self.layout.size)]
         return [(run.storage.offset or 0, run.nbytes) for run in self.layout.runs(PARAMETERS)]
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, LazyTensor):
+        return tensor
+    return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)
 
 
 Pieces = list[tuple[int, "bytes | bytearray | memoryview"]]

@@ -10,6 +10,8 @@ import { isPacked, unpack } from "./packed.js";
 export interface Pyodide {
   readonly version: string;
   readonly FS: FileSystem;
+  /** What Emscripten made, its memory among it. */
+  readonly _module: object;
   unpackArchive(buffer: ArrayBuffer, format: string): void;
   pyimport(name: string): PyProxy;
   runPython(code: string): unknown;
@@ -81,6 +83,20 @@ const CONSTANT_BYTES = 2 ** 22;
 /** Word of a snapshot that says at which byte the memory starts. */
 const MEMORY_WORD = 1;
 
+/**
+ * What Python's memory may grow to. Pyodide's glue takes addresses of 2 GiB and more for negative ones: bytes and texts
+ * that lie there come out as others.
+ */
+export const HEAP_LIMIT = 2 ** 31 - 2 ** 16;
+
+/** Of that, what no large allocation gets: Python must have room to say that one failed, and to go on. */
+const RESERVE = 2 ** 27;
+
+/** Emscripten adds up to 96 MiB to what it is asked for: growing by no more may be for the sake of a small object. */
+const SMALL_GROWTH = 100 * 2 ** 20;
+
+const PAGE_BYTES = 2 ** 16;
+
 /** A snapshot holds one state of the generator for everybody. */
 const RESEED = `
 import sys
@@ -138,6 +154,7 @@ function locate(indexURL: string | null): Distribution {
 async function bootOther(module: PyodideModule, { loader }: Distribution): Promise<Pyodide> {
   const packages = fetchPackages();
   const pyodide = await module.loadPyodide({ indexURL: new URL(".", loader).href });
+  limitHeap(pyodide);
   pyodide.unpackArchive(await packages, "zip");
   return pyodide;
 }
@@ -196,9 +213,28 @@ async function load(
     [stdLibURL, library],
   ]);
   const { loadPyodide } = await loader;
-  return answering(replies, () =>
+  const pyodide = await answering(replies, () =>
     loadPyodide(snapshot === null ? options : { ...options, _loadSnapshot: snapshot }),
   );
+  limitHeap(pyodide);
+  return pyodide;
+}
+
+/** Let Python run out of memory, which it survives, where the glue would go wrong. */
+function limitHeap({ version, _module }: Pyodide): void {
+  const memory = Object.values(_module).find((value) => value instanceof WebAssembly.Memory);
+  if (memory === undefined) {
+    throw new EngineError(`the memory of Pyodide ${version} cannot be limited; use version ${PYODIDE_VERSION}.`);
+  }
+  const grow = memory.grow.bind(memory);
+  memory.grow = (pages) => {
+    const nbytes = pages * PAGE_BYTES;
+    const limit = nbytes > SMALL_GROWTH ? HEAP_LIMIT - RESERVE : HEAP_LIMIT;
+    if (memory.buffer.byteLength + nbytes > limit) {
+      throw new RangeError(`Python's memory may have ${limit} bytes at most`);
+    }
+    return grow(pages);
+  };
 }
 
 /** Let requests for some URLs have these replies while something runs. */

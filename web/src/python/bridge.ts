@@ -1,8 +1,9 @@
 /** Calls into `trainweb.training.bridge`, whose functions answer with JSON and perhaps bytes. */
 
 import type { Engine } from "../engine/engine.js";
-import { EngineError, fromWire, type WireError } from "../wire/errors.js";
-import type { PyProxy, Pyodide } from "./boot.js";
+import { EngineError, fromWire, LimitError, type WireError } from "../wire/errors.js";
+import { HEAP_LIMIT, type PyProxy, type Pyodide } from "./boot.js";
+import { checkHandout, type Announced } from "./handout.js";
 
 /** What a bridge function returned. */
 export interface Answer {
@@ -14,7 +15,14 @@ type Argument = string | number | null | Uint8Array | Engine;
 
 type PythonFunction = (...args: readonly (Argument | undefined)[]) => PyProxy;
 
-type AnswerJson = { readonly ok: unknown } | { readonly error: WireError };
+type AnswerJson = { readonly ok: unknown; readonly data?: Announced } | { readonly error: WireError };
+
+/** What Pyodide's errors say besides their message. */
+interface PyodideError extends Error {
+  /** Class of the Python exception. */
+  readonly type?: string;
+  readonly pyodide_fatal_error?: boolean;
+}
 
 /** JSON numbers have no names for these, but Python writes them. */
 const NON_FINITE = /("(?:[^"\\]|\\.)*")|-?\bInfinity\b|\bNaN\b/g;
@@ -48,15 +56,20 @@ export class Bridge {
    */
   call(name: string, ...args: readonly Argument[]): Answer {
     const [text, data] = this.#callRaw(name, args);
-    const answer = parseJson(text) as AnswerJson;
+    const answer = parseAnswer(name, text);
     if ("error" in answer) {
       const { error } = answer;
+      if (error.name === "MemoryError") {
+        throw tooLarge(name, args, error["nbytes"]);
+      }
       throw fromWire({ ...error, message: withJavaScriptAdvice(error.message) });
     }
-    return { value: answer.ok, data };
+    const { ok, data: announced } = answer;
+    return { value: ok, data: announced === undefined ? null : checkHandout(publicName(name, args), data, announced) };
   }
 
-  #callRaw(name: string, args: readonly Argument[]): [string, Uint8Array | null] {
+  /** Everything that comes out of Python passes here: JSON, and bytes that are yet to be checked. */
+  #callRaw(name: string, args: readonly Argument[]): [string, unknown] {
     const call = this.#module[name] as PythonFunction | undefined;
     if (typeof call !== "function") {
       throw new EngineError(`trainweb.training.bridge has no function ${name}.`);
@@ -66,16 +79,58 @@ export class Bridge {
       // Pyodide makes None of undefined, but an object of its own of null.
       result = call(...args.map((arg) => arg ?? undefined));
     } catch (error) {
+      const { type, pyodide_fatal_error: isFatal } = error as PyodideError;
+      if (type === "MemoryError") {
+        throw tooLarge(name, args, null);
+      }
       // The bridge answers with every error it knows of: this is a defect, and the traceback tells.
-      throw new EngineError(`${name} failed in Python: ${String(error)}`);
+      const failure = new EngineError(`${name} failed in Python: ${String(error)}`);
+      throw Object.assign(failure, isFatal === true ? { fatal: true } : {});
     }
     try {
-      const [text, data] = result.toJs() as [string, Uint8Array | undefined | null];
-      return [text, data ?? null];
+      return result.toJs() as [string, unknown];
+    } catch (error) {
+      // The browser has no room for a copy of the bytes.
+      if (error instanceof RangeError || (error as PyodideError).type === "MemoryError") {
+        throw tooLarge(name, args, null);
+      }
+      throw new EngineError(`${name} failed in Python: ${String(error)}`);
     } finally {
       result.destroy();
     }
   }
+}
+
+/** @throws EngineError when Python's answer is none; it is of no use then, nor is the worker */
+function parseAnswer(name: string, text: string): AnswerJson {
+  try {
+    return parseJson(text) as AnswerJson;
+  } catch {
+    const error = new EngineError(`${name}: the answer of Python is unreadable.`);
+    throw Object.assign(error, { fatal: true });
+  }
+}
+
+/** @param nbytes - what the call is about: weights, or a file; null where nobody told */
+function tooLarge(name: string, args: readonly Argument[], nbytes: unknown): LimitError {
+  const given = args.map((arg) => (arg instanceof Uint8Array ? arg.length : 0));
+  const size = typeof nbytes === "number" && nbytes > 0 ? nbytes : Math.max(0, ...given);
+  const what = size > 0 ? ` (${megabytes(size)} of weights or data)` : "";
+  return new LimitError(
+    `${publicName(name, args)}${what} does not fit into Python's memory, which has ${megabytes(HEAP_LIMIT)} at most ` +
+      "in a page. Nothing was changed. Take a model with fewer weights; a checkpoint without the optimizer's state " +
+      "needs half the memory, and getContiguousParameters works for every session that was created.",
+  );
+}
+
+function megabytes(nbytes: number): string {
+  return `${Math.ceil(nbytes / 2 ** 20)} MiB`;
+}
+
+/** What a user calls a function of the bridge. */
+function publicName(name: string, args: readonly Argument[]): string {
+  const called = name === "call" ? String(args[1]) : name;
+  return called === "artifact" ? "getArtifacts" : called.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
 }
 
 function parseJson(text: string): unknown {

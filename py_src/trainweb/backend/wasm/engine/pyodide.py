@@ -14,10 +14,14 @@ from pyodide.ffi import JsException  # type: ignore[import-not-found]
 
 from trainweb.backend.wasm.engine.base import Engine
 from trainweb.backend.wasm.engine.description import Description
-from trainweb.errors import EngineError
+from trainweb.errors import EngineError, LimitError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+REACH = 2**31
+"""Address from which on Pyodide cannot copy."""
 
 
 class PyodideEngine(Engine):
@@ -45,10 +49,7 @@ class PyodideEngine(Engine):
         self.description = Description.parse(self._call("description"))
 
     def _call(self, name: str, *args: Any) -> Any:
-        try:
-            return getattr(self._js, name)(*args)
-        except JsException as e:
-            raise EngineError(str(e.message)) from None
+        return _called(getattr(self._js, name), *args)
 
     def alloc(self, nbytes: int) -> int:
         return int(self._call("alloc", nbytes))
@@ -62,20 +63,20 @@ class PyodideEngine(Engine):
             raise EngineError("Only C-contiguous buffers can be written.")
         if view.nbytes:
             # One copy, out of Python's heap; lending the buffer to the script as a proxy costs more.
-            self._call("view", ptr, view.nbytes).assign(view.cast("B"))
+            self._call("view", ptr, view.nbytes).assign(_reachable(view.cast("B")))
 
     def read(self, ptr: int, nbytes: int) -> bytes:
-        return bytes(self._call("view", ptr, nbytes).to_bytes())
+        return bytes(_called(self._call("view", ptr, nbytes).to_bytes))
 
     def read_into(self, ptr: int, out: Buffer) -> None:
         view = memoryview(out)
         if not view.c_contiguous or view.readonly:
             raise EngineError("The output buffer must be C-contiguous and writable.")
         if view.nbytes:
-            self._call("view", ptr, view.nbytes).assign_to(view.cast("B"))
+            _called(self._call("view", ptr, view.nbytes).assign_to, view.cast("B"))
 
     def load_code(self, wasm: bytes) -> int:
-        return int(self._call("loadCode", wasm))
+        return int(self._call("loadCode", _reachable(memoryview(wasm)).obj))
 
     def unload_code(self, slot: int) -> None:
         self._call("unloadCode", slot)
@@ -91,6 +92,38 @@ class PyodideEngine(Engine):
 
     def memory_size(self) -> int:
         return int(self._js.memoryBytes)
+
+
+def _called(function: Any, *args: Any) -> Any:
+    try:
+        return function(*args)
+    except JsException as e:
+        # What Pyodide makes of copying to an address that it takes for negative.
+        raise (_too_far() if e.name == "RangeError" else EngineError(str(e.message))) from None
+
+
+def _reachable(view: memoryview) -> memoryview:
+    """`view`, or a copy of it, once it is certain that Pyodide copies these bytes and no others.
+
+    It takes addresses from 2 GiB on for negative ones, and those count from the end of the memory. A page of
+    the JavaScript package keeps Python's memory below; a notebook's is not ours.
+    """
+    owner: Any = view.obj
+    array = getattr(owner, "__array_interface__", None)
+    if array is None and not isinstance(owner, bytes):
+        view = memoryview(bytes(view))
+        owner = view.obj
+    start, nbytes = (array["data"][0], owner.nbytes) if array else (id(owner), owner.__sizeof__())
+    if start + nbytes > REACH:
+        raise _too_far()
+    return view
+
+
+def _too_far() -> LimitError:
+    return LimitError(
+        "Python's memory has grown beyond 2 GiB, where Pyodide cannot copy from or to it. Nothing was copied. Start "
+        "Python anew and use fewer weights, smaller batches, or checkpoints without the optimizer's state."
+    )
 
 
 def _load(reproducible: bool) -> Any:

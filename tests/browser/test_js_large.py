@@ -1,0 +1,185 @@
+"""Models of hundreds of MB in a page: what is handed out is right to the last byte, or refused with a LimitError.
+
+Weights are found in the files by searching for their first bytes, with no reader of trainweb's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from onnx import TensorProto, helper
+from playwright.sync_api import Browser
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+CLASSES = 1024
+NEEDED_GIB = 10
+"""The page, its worker and the browser hold several copies of the weights."""
+
+FITS = 375
+"""MiB of weights whose checkpoint with the optimizer's state, three times as large, a page can still make."""
+
+CALLS = {
+    "saveCheckpoint": "[await s.saveCheckpoint()]",
+    "saveCheckpoint with optimizer state": "[await s.saveCheckpoint({ includeOptimizerState: true })]",
+    "exportModelForInferencing": '[await s.exportModelForInferencing(["logits"])]',
+    "getArtifacts": "await s.getArtifacts().then((a) => [a.checkpointState, a.trainModel])",
+}
+
+LARGE = """
+    const [head, tail] = await Promise.all(["/large/head", "/large/tail"].map(async (path) =>
+      new Uint8Array(await (await fetch(path)).arrayBuffer())));
+    // Small positive floats with no pattern in their lower bits.
+    const weights = new Uint32Array(nbytes / 4);
+    for (let k = 0, x = 1; k < weights.length; k++) {
+      x = (Math.imul(x, 1664525) + 1013904223) >>> 0;
+      weights[k] = 0x3c000000 | (x >>> 9);
+    }
+    const bytes = new Uint8Array(weights.buffer);
+    const model = new Uint8Array(head.length + nbytes + tail.length);
+    model.set(head);
+    model.set(bytes, head.length);
+    model.set(tail, head.length + nbytes);
+
+    const offsetOf = (file) => {
+      const marker = bytes.subarray(0, 64);
+      for (let at = file.indexOf(marker[0]); at >= 0; at = file.indexOf(marker[0], at + 1)) {
+        if (marker.every((byte, k) => file[at + k] === byte)) return at;
+      }
+      return -1;
+    };
+    /** What is wrong with a file: it has the weights in one piece, and no more than `rest` zeros besides. */
+    const faults = (file, hasWeights, magic, zeros) => {
+      const found = [];
+      const start = String.fromCharCode(...file.subarray(0, 16));
+      const isRight = magic !== null ? start.slice(4, 8) === magic : file[0] === 8;
+      if (!isRight) found.push(`starts with ${[...file.subarray(0, 16)]}`);
+      const at = hasWeights ? offsetOf(file) : file.length;
+      if (at < 0) return [...found, "no weights"];
+      const kept = file.slice(at, at + bytes.length);
+      const words = new Uint32Array(kept.buffer, 0, kept.length >> 2);
+      if (hasWeights) {
+        let wrong = words.length === weights.length ? 0 : Infinity;
+        for (let k = 0; k < words.length; k++) wrong += words[k] === weights[k] ? 0 : 1;
+        if (wrong > 0) found.push(`${wrong} weights are wrong`);
+      }
+      let others = 0;
+      for (const part of [file.subarray(0, at), file.subarray(at + bytes.length)]) {
+        for (let k = 0; k < part.length; k++) others += part[k] === 0 ? 0 : 1;
+      }
+      const extra = file.length - (hasWeights ? bytes.length : 0) - zeros;
+      if (extra < 0 || extra > 16384) found.push(`${extra} bytes more than there should be`);
+      if (others > 16384) found.push(`${others} bytes that are not zero besides the weights`);
+      return found;
+    };
+    const options = { threads: 1, reproducible: true };
+    const feeds = {
+      x: new Tensor("float32", new Float32Array(rows).fill(1 / 64), [1, rows]),
+      labels: new Tensor("int64", BigInt64Array.of(3n), [1]),
+    };
+"""
+
+SMALL = """
+    const small = async () => {
+      env.seed = 7;
+      const s = await TrainingSession.createFromModel("/golden/mlp/base.onnx",
+        { loss: "CrossEntropyLoss", optimizer: "AdamW" }, { threads: 1, reproducible: true });
+      const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math.sin(i)), [8, 10]);
+      const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
+      for (let k = 0; k < 5; k++) {
+        await s.runTrainStep({ x, labels });
+        await s.runOptimizerStep();
+        await s.lazyResetGrad();
+      }
+      const saved = await s.saveCheckpoint({ includeOptimizerState: true });
+      await s.release();
+      return [...saved];
+    };
+"""
+
+
+def large_model(rows: int) -> tuple[bytes, bytes]:
+    """One Gemm of `rows` times CLASSES weights: the file before its weights and after them."""
+    nbytes = 4 * rows * CLASSES
+    weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[rows, CLASSES], raw_data=bytes(nbytes))
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["logits"])],
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, rows])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, CLASSES])],
+        [weights],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    at = data.index(bytes(4096))
+    # Dimensions and names before the weights have no such run of zeros.
+    return data[:at], data[at + nbytes :]
+
+
+def require_memory() -> None:
+    """Skip, saying why, where the system would run out of memory."""
+    with open("/proc/meminfo") as lines:
+        available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 2**20
+    if available < NEEDED_GIB:
+        pytest.skip(f"needs {NEEDED_GIB} GiB of memory, {available:.1f} GiB are available")
+
+
+def outcomes(js: JsPage, variables: dict[str, Any]) -> dict[str, Any]:
+    """What each call gives: [] for right, a list of faults, or an error."""
+    tried = "".join(
+        f"""results[{name!r}] = await tried(async () => {{
+          const files = {call};
+          const optimizer = {"true" if "optimizer" in name else "false"};
+          return files.flatMap((file, k) => faults(
+            file, k === 0, {"null" if "export" in name else "k === 0 ? 'ODTC' : null"}, optimizer ? 2 * nbytes : 0));
+        }});
+        """
+        for name, call in CALLS.items()
+    )
+    found: dict[str, Any] = js.run(
+        LARGE + """
+        const tried = (action) => action().catch(({ name, message }) => ({ name, message }));
+        const results = {};
+        const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+        const s = await TrainingSession.createFromModel(model, config, options);
+        """ + tried + """
+        const loss = async () => (await s.runTrainStep(feeds))[s.trainingOutputNames[0]].data[0];
+        results.losses = [await loss()];
+        await s.runOptimizerStep();
+        await s.lazyResetGrad();
+        results.losses.push(await loss());
+        const kept = (await s.getContiguousParameters()).data;
+        results.parameters = kept.length;
+        await s.release();
+        return results;""",
+        **variables,
+    )  # fmt: skip
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="the memory that is available cannot be told")
+@pytest.mark.parametrize("mib", [150, 300, 400])
+def test_large_files_are_right_or_refused(browser: Browser, plain_site: Site, mib: int) -> None:
+    require_memory()
+    rows = mib * 2**20 // (4 * CLASSES)
+    for path, data in zip(("/large/head", "/large/tail"), large_model(rows), strict=True):
+        plain_site.add(path, data)
+    with open_js_page(browser, plain_site) as js:
+        js.page.set_default_timeout(600_000)
+        results = outcomes(js, {"nbytes": mib * 2**20, "rows": rows})
+        after = js.run(SMALL + "return small();")
+    with open_js_page(browser, plain_site) as fresh:
+        expected = fresh.run(SMALL + "return small();")
+    for name in CALLS:
+        outcome = results[name]
+        if mib > FITS and "optimizer" in name:
+            assert outcome["name"] == "LimitError" and f"{mib} MiB" in outcome["message"]
+        else:
+            assert outcome == [], name
+    assert results["losses"][1] < results["losses"][0]
+    assert results["parameters"] == rows * CLASSES
+    assert after == expected

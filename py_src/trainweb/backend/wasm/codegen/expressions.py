@@ -109,8 +109,8 @@ class Lanes(ABC):
         if x.op == "const":
             self.constant(x)
             return
-        if x.op == "input" and self.signature.steps[int(x.imm or 0)] == 0:
-            self.f.get(self.held[int(x.imm or 0)])
+        if x.op == "input" and self.signature.steps[int(immediate(x))] == 0:
+            self.f.get(self.held[int(immediate(x))])
             return
         if key in self._done:
             self.f.get(self._locals[key])
@@ -128,7 +128,7 @@ class Lanes(ABC):
 
     def _compute(self, x: Expr) -> None:
         if x.op == "input":
-            self.load(int(x.imm or 0), x.dtype)
+            self.load(int(immediate(x)), x.dtype)
         elif x.op == "select":
             for a in (x.args[1], x.args[2], x.args[0]):
                 self.value(a)
@@ -171,7 +171,7 @@ class Scalar(Lanes):
         self.f.set(local)
 
     def constant(self, x: Expr) -> None:
-        self._number(DTYPES[x.dtype].kind, x.imm or 0)
+        self._number(DTYPES[x.dtype].kind, immediate(x))
 
     def _number(self, kind: str, value: float) -> None:
         if kind == I32:
@@ -334,8 +334,8 @@ class Vector(Lanes):
         """In locals: V8 takes three instructions for a v128.const wherever one stands."""
         for x in walk(self.signature.roots):
             if x.op == "const":
-                value = -int(bool(x.imm)) if x.dtype == "bool" else x.imm
-                self._splat(0 if value is None else value, "f" if x.dtype == "float32" else "i")
+                value = -int(bool(x.imm)) if x.dtype == "bool" else immediate(x)
+                self._splat(value, "f" if x.dtype == "float32" else "i")
                 self.f.set(self._local(self._constants, id(x), V128))
 
     def _splat(self, value: float, code: str) -> None:
@@ -433,6 +433,13 @@ class Vector(Lanes):
         table = DTYPES[x.args[0].dtype].vector
         assert table is not None, f"{x.args[0].dtype} has no vectors"
         self.f.op(table[x.op])
+
+
+def immediate(x: Expr) -> float:
+    """Value of a constant (its zero may be negative), or number of an input."""
+    if x.imm is None:
+        raise ValueError(f"a {x.op} without a value")
+    return x.imm
 
 
 def count_uses(signature: Signature) -> dict[int, int]:

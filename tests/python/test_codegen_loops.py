@@ -71,16 +71,20 @@ def operands(dtypes: Sequence[str]) -> list[np.ndarray]:
 
 
 def check(engine: Engine, root: Callable[..., Expr], expected: Callable[..., Any], *dtypes: str) -> None:
+    """Compare the results, and what a cast sees of them, which no store of a byte has cut."""
     e = Emitter()
     expression = root(e, *(e.input(k, d) for k, d in enumerate(dtypes)))
+    results = [expression, e.cast(expression, "float32")] if expression.dtype == "uint8" else [expression]
+    base = load(engine, results, dtypes)
     columns = operands(dtypes)
-    base = load(engine, [expression], dtypes)
     for start in range(0, len(columns[0]), N):
         arrays = [np.ascontiguousarray(c[start : start + N]) for c in columns]
-        (actual,) = compute(engine, base, arrays, [expression.dtype])
+        actual, *cast = compute(engine, base, arrays, [x.dtype for x in results])
         with np.errstate(all="ignore"):
             exact = np.asarray(expected(*arrays)).astype(expression.dtype)
         np.testing.assert_array_equal(actual, exact, err_msg=f"{[a.tolist() for a in arrays]}")
+        for wide in cast:
+            np.testing.assert_array_equal(wide, exact.astype(np.float32))
         if expression.dtype in FLOATS:
             known = ~np.isnan(exact)
             np.testing.assert_array_equal(np.signbit(actual)[known], np.signbit(exact)[known])

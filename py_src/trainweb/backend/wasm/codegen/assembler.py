@@ -339,14 +339,10 @@ class Label:
     function: Function
     kind: str
     results: str
+    """What its end and branches to it must find on the stack: nothing, for a loop."""
     outer: Stack
     """What the stack held where it began."""
     has_else: bool = False
-
-    @property
-    def branch_types(self) -> str:
-        """What a branch to it must leave on the stack."""
-        return "" if self.kind == "loop" else self.results
 
     def __enter__(self) -> Self:
         return self
@@ -484,13 +480,13 @@ class Function:
 
     def br(self, label: Label) -> None:
         """Branch always: nothing may follow in the block this stands in."""
-        self._stack.after("br", label.branch_types, "")
+        self._stack.after("br", label.results, "")
         self._code += _BR + leb(self._depth(label))
         self._stack = UNREACHABLE
 
     def br_if(self, label: Label) -> None:
         """Branch if the i32 on the stack is not 0."""
-        self._stack = self._stack.after("br_if", label.branch_types + I32, label.branch_types)
+        self._stack = self._stack.after("br_if", label.results + I32, label.results)
         self._code += _BR_IF + leb(self._depth(label))
 
     def _begin(self, kind: str, code: bytes, results: str) -> Label:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
-from trainweb.backend.wasm.wasm_emit import ITEM, Signature, emit_module
+from trainweb.backend.wasm.codegen import Signature, emit_module
 from trainweb.ir.expr import Expr
 from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall
 from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
@@ -227,7 +227,6 @@ class _Encoder:
         signature = Signature(
             tuple(b.dtype for b in call.ins),
             steps,
-            tuple(r.dtype for r in call.roots),
             tuple(call.roots),
             len(outer),
             reduces,
@@ -249,7 +248,7 @@ class _Encoder:
         bufs = [(b, 0) for b in call.ins] + [(b, 1) for b in call.outs]
         args: list[int] = [number, n, grain, len(bufs), len(words)]
         for b, writes in bufs:
-            args += [self.buffer(b), b.size * ITEM[b.dtype], writes]
+            args += [self.buffer(b), b.nbytes, writes]
         args += words
         self.code += [GENERATED | len(args) << 16, *args]
         operands = ", ".join(_operand(b) for b in call.outs) + " = " + ", ".join(_operand(b) for b in call.ins)

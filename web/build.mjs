@@ -58,6 +58,8 @@ async function buildEngineScript() {
     globalName: "trainwebEngine",
     banner: { js: "(() => {" },
     footer: { js: "return trainwebEngine.Engine;\n})()" },
+    // The script has no address of its own.
+    define: { ...COMMON.define, "import.meta.url": '""' },
   });
 }
 
@@ -190,7 +192,7 @@ async function buildPython() {
 
 /**
  * Pyodide's scripts stay plain, for packed they would need a policy that lets blobs run. Bundlers that read them
- * (Vite's development server does) must not see what they import in Node alone, nor a map that is not here.
+ * (Vite's development server does) must not see the npm package that they import in Node alone, nor a map that is not here.
  */
 async function copyPyodide() {
   const folder = join(OUT, "python");

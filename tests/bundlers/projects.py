@@ -103,6 +103,8 @@ EXCLUDE = 'optimizeDeps: { exclude: ["trainweb"] }'
 
 STATIC_COPY = (COPY.format(folder="dist/trainweb"), BASE_URL.format(url="trainweb/"))
 
+PARCEL_EXPORTS = '"@parcel/resolver-default": { "packageExports": true }'
+
 NEXT_SERVER = "npx next start --port PORT --hostname 127.0.0.1"
 
 PROJECTS = (
@@ -133,9 +135,11 @@ PROJECTS = (
     Project(
         "Parcel {}", "parcel", {"parcel": "2.16.4"},
         (Mode("build", build="npx parcel build index.html --public-url ./ --no-cache"),),
-        added=('import ... from "trainweb/bundle"', *STATIC_COPY),
-        edits=(_base_url("trainweb/"), ("main.js", 'from "trainweb"', 'from "trainweb/bundle"')),
-        copied="dist/trainweb", public="dist",
+        added=(PARCEL_EXPORTS, 'import ... from "trainweb/bundle"', *STATIC_COPY),
+        edits=(
+            ("package.json", '"name": "app",', f'"name": "app", {PARCEL_EXPORTS},'),
+            ("main.js", 'from "trainweb"', 'from "trainweb/bundle"'), _base_url("trainweb/"),
+        ), copied="dist/trainweb", public="dist",
     ),
     Project(
         "Next.js {}, Turbopack", "next", {"next": "16.4.6", "react": "19.3.1", "react-dom": "19.3.1"}, (

@@ -59,6 +59,7 @@ examples:
   ./build.sh demo                      train in a browser window
   ./build.sh demo --headless           the same with no window; prints the course of training
   ./build.sh test tests/python -k conv
+  ./build.sh test-bundlers vite next   the npm package in projects of these bundlers
 """
 
 
@@ -356,6 +357,13 @@ def command_test(arguments: list[str]) -> None:
     _exec(PYTHON, "-m", "pytest", *arguments, TRAINWEB_CHROMIUM=browser, TRAINWEB_ORT_PYTHON=ort_python)
 
 
+def command_test_bundlers(arguments: list[str]) -> None:
+    """Train with the tarball in projects of bundlers; needs npm's registry."""
+    build_all()
+    browser = setup_chromium()
+    _exec(PYTHON, "tests/bundlers/run.py", *arguments, TRAINWEB_CHROMIUM=browser)
+
+
 def command_demo(arguments: list[str]) -> None:
     """Serve the demo and train in Chromium [--headless]."""
     build_all()
@@ -397,6 +405,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "build": command_build,
     "demo": command_demo,
     "test": command_test,
+    "test-bundlers": command_test_bundlers,
     "bench": command_bench,
     "pyodide-dist": command_pyodide_dist,
     "lint": command_lint,
@@ -407,7 +416,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 
 def main() -> int:
     """Run the command on the command line; returns the exit status."""
-    listing = "\n".join(f"  {name:<13} {f.__doc__}" for name, f in COMMANDS.items())
+    listing = "\n".join(f"  {name:<14} {f.__doc__}" for name, f in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="./build.sh",
         description=DESCRIPTION,

@@ -76,6 +76,7 @@ class _Pool(Op):
         Sample([(2, 3, 9)], {"kernel_shape": [3]}, outputs=1),
         Sample([(1, 2, 4, 4, 5)], {"kernel_shape": [2, 2, 2]}, outputs=1),
         Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2]}, outputs=1),
+        Sample([(2, 3, 7, 6)], {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}, outputs=1),
     )
     bad = (
         Bad([(2, 3, 6, 6)], {"kernel_shape": [0, 2]}),

@@ -778,7 +778,8 @@ class _Generator:
             done.add(id(x))
 
     def _scalar_const(self, x: Expr) -> None:
-        value = x.imm or 0
+        assert x.imm is not None
+        value = x.imm  # which may be -0.0
         if x.dtype == "float32":
             self.b.op(0x43, struct.pack("<f", value))
         elif x.dtype == "float64":

@@ -61,7 +61,7 @@ FAULTS: dict[str, Fault] = {
         "With one spatial axis its result has the shape [N, 1]: it takes the axes from rank - 2 on, not from 2 on.",
         "y0 = ReduceMax <axes = [2], keepdims = 1> (x0)",
     ),
-    "MaxPool-8": Fault(
+    "MaxPool-9": Fault(
         ("MaxPool", 12),
         "The indices are computed as flatten 1-D tensor, and the indices do not consider padding. So the values in "
         "indices are in [0, N x C x D1 x ... x Dn).",

@@ -76,6 +76,11 @@ class _Pool(Op):
         Sample([(2, 3, 9)], {"kernel_shape": [3]}, outputs=1),
         Sample([(1, 2, 4, 4, 5)], {"kernel_shape": [2, 2, 2]}, outputs=1),
         Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2]}, outputs=1),
+        Sample([(2, 3, 7, 6)], {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}, outputs=1),
+        # Windows that would start in the padding at the end.
+        Sample(
+            [(1, 2, 3, 6)], {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [0, 0, 1, 1], "ceil_mode": 1}, outputs=1
+        ),
     )
     bad = (
         Bad([(2, 3, 6, 6)], {"kernel_shape": [0, 2]}),

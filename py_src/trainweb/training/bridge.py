@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.checkpoint import write_checkpoint
 from trainweb.errors import CheckpointError, ReleasedError, SessionError, TrainwebError
-from trainweb.ir.program import STATE
+from trainweb.ir.layout import STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Graph, Tensor

@@ -2,7 +2,7 @@
 #include "parallel.h"
 #include "simd.h"
 
-enum { MAX_RANK = 8, COPY_CHUNK_BYTES = 256 << 10 };
+enum { COPY_CHUNK_BYTES = 256 << 10 };
 
 /* Copy a row; a call of memory.copy costs more than a short loop. */
 void copy_row(uint8_t *dst, const uint8_t *src, size_t nbytes) {
@@ -41,7 +41,7 @@ typedef struct {
     uint8_t *dst;
     int32_t size; /* bytes per element */
     int32_t rank;
-    axis axes[MAX_RANK];
+    axis axes[KERNEL_RANK];
     int32_t n_outer; /* product of all axes but those the inner loop handles */
     int32_t n_inner; /* axes the inner loop handles */
     int32_t grain;
@@ -51,7 +51,7 @@ typedef struct {
 static int64_t simplify(view_copy *v, const int32_t *dims, const int32_t *src, const int32_t *dst) {
     int64_t count = 1;
     v->rank = 0;
-    for (int32_t k = 0; k < MAX_RANK; k++) {
+    for (int32_t k = 0; k < KERNEL_RANK; k++) {
         count *= dims[k];
         if (dims[k] == 1) continue;
         axis *last = v->axes + v->rank - 1;
@@ -76,7 +76,7 @@ static int32_t find_unit(const view_copy *v, int32_t of_dst) {
 
 /* A position in the outer axes and its element offsets. */
 typedef struct {
-    int32_t at[MAX_RANK];
+    int32_t at[KERNEL_RANK];
     int64_t src, dst;
 } cursor;
 

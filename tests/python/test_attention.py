@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 from tests.ops.op_runner import with_loss
 
 from trainweb.autodiff.gradient import build_gradients
-from trainweb.backend.wasm.plan import HEADER_WORDS, Plan
+from trainweb.backend.wasm.plan import Plan
 from trainweb.compiler import compile as compiler
+from trainweb.ir.layout import HEADER_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.training.arrays import from_numpy, to_numpy

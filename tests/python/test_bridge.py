@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
+from trainweb.ir.layout import STATE_RANDOM_OFFSET, STATE_SEED
 from trainweb.training import bridge
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "mlp"
@@ -102,10 +103,11 @@ def test_a_seed_is_that_of_one_session(handle: int) -> None:
     other = answer(bridge.create(read("training_model.onnx"), read("checkpoint"), None, None, "{}"))["handle"]
     try:
         cores = [bridge._sessions[h].training() for h in (handle, other)]
-        before = cores[1].host.read_state("QQ", 10)
+        drawn = (STATE_SEED, STATE_RANDOM_OFFSET)
+        before = [cores[1].host.read_state(word) for word in drawn]
         answer(bridge.call(handle, "set_seed", "[7]"))
-        assert cores[0].host.read_state("QQ", 10) == (7, 0)
-        assert cores[1].host.read_state("QQ", 10) == before
+        assert [cores[0].host.read_state(word) for word in drawn] == [7, 0]
+        assert [cores[1].host.read_state(word) for word in drawn] == before
     finally:
         answer(bridge.release(other))
 

@@ -22,7 +22,8 @@ from trainweb.compiler.passes.strided import absorb_copies
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Emitter, Expr
-from trainweb.ir.program import ARENA, GRADIENTS, PARAMETERS, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.model.graph import Tensor
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.training.host import N_SEGMENTS, PlanHost

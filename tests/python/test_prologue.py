@@ -15,7 +15,7 @@ from tests.conformance.models import make_model, normal
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
 from trainweb.compiler import compile as compiler
-from trainweb.ir.program import PREPARED
+from trainweb.ir.layout import PREPARED
 from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import from_numpy

@@ -11,7 +11,7 @@ from tests.python.sessions import artifacts, batch, session, snapshot, unchanged
 
 import trainweb
 from trainweb.errors import BufferSizeError, CheckpointError, FeedError, SessionError, TrainwebError
-from trainweb.ir.program import PARAMETERS, STATE
+from trainweb.ir.layout import PARAMETERS, STATE
 
 ORDER = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
 """Parameters of the mlp in the order of its training model's inputs; fc1.bias is frozen."""

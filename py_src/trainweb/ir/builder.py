@@ -10,24 +10,12 @@ from typing import TYPE_CHECKING, Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.expr import Emitter, Expr
-from trainweb.ir.program import (
-    ARENA,
-    CONSTANTS,
-    PARAMETERS,
-    STATE,
-    STATE_WORDS,
-    Buf,
-    ElementwiseCall,
-    Instruction,
-    KernelCall,
-    Storage,
-)
+from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, STATE, STATE_WORDS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.description import Description
-
-KERNEL_DTYPES = {"f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "u8": "uint8"}
 
 
 class Builder:
@@ -49,12 +37,6 @@ class Builder:
         """Workspace that lives until its last use."""
         shape = tuple(shape)
         return Buf(Storage(ARENA, prod(shape) * ITEM_SIZE[dtype]), dtype, shape, name="temp")
-
-    def result(self, kernel: str, name: str, **numbers: int) -> Buf:
-        """Workspace for the result `name` of `kernel` for these integer arguments."""
-        spec = self.description.kernels[kernel]
-        arg = next(a for a in spec.args if a.name == name)
-        return self.temp(KERNEL_DTYPES[arg.type], (spec.extent(arg, numbers),))
 
     def constant(self, dtype: str, shape: Sequence[int], values: Sequence[Any]) -> Buf:
         """A constant from Python numbers."""
@@ -86,10 +68,6 @@ class Builder:
         """A number for a random kernel, other than that of any before in this step."""
         self._draws += 1
         return self._draws - 1
-
-    def takes(self, kernel: str, /, **numbers: int | Sequence[int]) -> bool:
-        """Whether `kernel` can work with these integer arguments."""
-        return self.description.kernels[kernel].holds(numbers)
 
     def note_change(self) -> None:
         """Tell what was made of parameters that they have changed, if they have."""

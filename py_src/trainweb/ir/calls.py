@@ -13,6 +13,56 @@ from trainweb.ir.extents import ceil4
 from trainweb.ir.program import Buf, KernelCall
 
 
+def chunks(n: int) -> int:
+    """`chunks` of kernels.def."""
+    return (n + 16384 - 1) // 16384
+
+
+def mask_spans(batch: tuple[int, ...], m: int, n: int, mask_strides: tuple[int, ...]) -> int:
+    """`mask_spans` of kernels.def.
+
+    What each mask leaves of each block of keys for each tile of rows.
+    """
+    return (1 + 16 * ((n + 64 - 1) // 64)) * ((m + 64 - 1) // 64) * max(1, batch[0] * (mask_strides[0] > 0)) * max(1, batch[1] * (mask_strides[1] > 0))
+
+
+def conv_weights(c: int, m: int, groups: int, kernel: tuple[int, ...]) -> int:
+    """`conv_weights` of kernels.def."""
+    return m * (c // groups) * prod(kernel)
+
+
+def winograd_planes(c: int, m: int) -> int:
+    """`winograd_planes` of kernels.def.
+
+    Winograd's method for 3x3 windows of stride 1 and 2 without dilation or groups (winograd.c). Transformed weights: a
+    plane for each point; `flipped`: for the data gradient, where c counts the channels of dy and m those of dx.
+    """
+    return 36 * (ceil4(m) * ceil4(c) + 16)
+
+
+def winograd_channels(c: int, m: int, stride: int) -> bool:
+    """`winograd_channels` of kernels.def.
+
+    Channels of which a block of the fewest tiles fits a thread's workspace.
+    """
+    return max(c, m) <= 1024 - 384 * stride
+
+
+def winograd_window(
+    n: int, c: int, m: int, size: tuple[int, ...], out: tuple[int, ...], stride: int, pad: tuple[int, ...]
+) -> bool:
+    """`winograd_window` of kernels.def."""
+    return stride >= 1 and stride <= 2 and (n >= 1) and (c >= 1) and (m >= 1) and winograd_channels(c, m, stride) and (prod(size) >= 1) and (prod(out) >= 1) and (max(max(out[0], out[1]), max(size[0], size[1])) * stride + pad[0] + pad[1] <= 1073741824)
+
+
+def winograd_tiled(n: int, stride: int, flipped: int) -> int:
+    """`winograd_tiled` of kernels.def.
+
+    Outputs along an axis in whole tiles of 4, or of 8 where the data gradient goes back through a stride of 2.
+    """
+    return (n + 3 + 4 * (stride - 1) * flipped) // (4 + 4 * (stride - 1) * flipped) * (4 + 4 * (stride - 1) * flipped)
+
+
 class Copy(KernelCall):
     """A call of `copy`."""
 
@@ -20,6 +70,7 @@ class Copy(KernelCall):
     KERNEL = "copy"
     ARGUMENTS = __slots__
     OPERANDS = ("src", "dst")
+    IS_PART = True
 
     def __init__(self, *, src: Buf, dst: Buf, n: int, node: str = "") -> None:
         self.node = node
@@ -48,6 +99,7 @@ class StridedCopy(KernelCall):
     KERNEL = "strided_copy"
     ARGUMENTS = __slots__
     OPERANDS = ("src", "dst")
+    IS_PART = True
 
     def __init__(
         self,
@@ -82,11 +134,7 @@ class StridedCopy(KernelCall):
 
 
 class Reduce(KernelCall):
-    """A call of `reduce_f32`.
-
-    op: 0 sum, 1 mean, 2 max, 3 min, 4 prod, 5 sum of squares, 6 sum of |x|, 7 log(sum(exp)), 8 sqrt(sum of squares), 9
-    log(sum)
-    """
+    """A call of `reduce_f32`."""
 
     __slots__ = ("x", "y", "outer", "n", "inner", "op")
     KERNEL = "reduce_f32"
@@ -114,7 +162,7 @@ class Reduce(KernelCall):
 class ReduceInt(KernelCall):
     """A call of `reduce_int`.
 
-    op 0 sum, 2 max, 3 min, 4 prod; size 4 or 8 bytes
+    sum, max, min or prod; size 4 or 8 bytes
     """
 
     __slots__ = ("x", "y", "outer", "n", "inner", "size", "op")
@@ -315,9 +363,8 @@ class SoftmaxGrad(KernelCall):
 class CrossEntropy(KernelCall):
     """A call of `cross_entropy_f32`.
 
-    scores [n, c, inner] (from_log 1: already log-probabilities), labels [n, inner] of label_size 4 or 8 bytes.
-    reduction 0 none (loss [n, inner]), 1 mean, 2 sum. A label outside [0, c) that is not ignored fails with
-    TW_BAD_LABEL.
+    scores [n, c, inner] (from_log 1: already log-probabilities), labels [n, inner] of label_size 4 or 8 bytes. The loss
+    of each is [n, inner]. A label outside [0, c) that is not ignored fails with TW_BAD_LABEL.
     """
 
     __slots__ = (
@@ -340,6 +387,7 @@ class CrossEntropy(KernelCall):
     ARGUMENTS = __slots__
     OPERANDS = ("scores", "labels", "weights", "loss", "log_prob", "row_loss")
     OPTIONAL_RESULTS = ("log_prob",)
+    FAILS = ("labels",)
 
     def __init__(
         self,
@@ -418,6 +466,7 @@ class CrossEntropyGrad(KernelCall):
     KERNEL = "cross_entropy_grad_f32"
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "log_prob", "labels", "weights", "dx")
+    FAILS = ("labels",)
 
     def __init__(
         self,
@@ -473,8 +522,7 @@ class Attention(KernelCall):
     y = softmax(scale * q k' + mask) v for every item of the batch: q [m, d], k [n, d], v [n, e], mask [m, n]. Strides
     are those of the batch and of rows, whose elements lie side by side. Where the mask is -infinity the score is
     `fill`. For the gradient: `top`, the largest score of each row, and `inverse`, 1 / sum(e^(score - top)). With
-    `state` the probabilities go through the Dropout that dropout_f32 does with these numbers, before v. `spans`: what
-    each mask leaves of each block of 64 keys for each tile of rows, of which there are at most 16 in 64.
+    `state` the probabilities go through the Dropout that dropout_f32 does with these numbers, before v.
     """
 
     __slots__ = (
@@ -582,15 +630,17 @@ class Attention(KernelCall):
         return found
 
     def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
-        size = (1 + 16 * ((self.n + 63) // 64)) * ((self.m + 63) // 64) * max(1, self.batch[0] * (self.mask_strides[0] > 0)) * max(1, self.batch[1] * (self.mask_strides[1] > 0))
-        self.spans = temp("int32", (max(1, size),))
+        self.spans = temp("int32", (max(1, mask_spans(self.batch, self.m, self.n, self.mask_strides)),))
+
+    def flops(self) -> int:
+        return 2 * prod(self.batch) * self.m * self.n * (self.d + self.e)
 
 
 class AttentionGradient(KernelCall):
     """A call of `attention_gradient_f32`.
 
-    Its gradients; the keys of an item go to `parts` tasks. conditional 1: none through a score where the mask is
-    -infinity.
+    Its gradients (the product of the scores, made again, is not among its flops); the keys of an item go to `parts`
+    tasks. conditional 1: none through a score where the mask is -infinity.
     """
 
     __slots__ = (
@@ -758,8 +808,10 @@ class AttentionGradient(KernelCall):
     def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
         self.delta = temp("float32", (max(1, self.batch[0] * self.batch[1] * self.parts * self.m),))
         self.partial = temp("float32", (max(1, self.batch[0] * self.batch[1] * (self.parts - 1) * self.m * self.d),))
-        size = (1 + 16 * ((self.n + 63) // 64)) * ((self.m + 63) // 64) * max(1, self.batch[0] * (self.mask_strides[0] > 0)) * max(1, self.batch[1] * (self.mask_strides[1] > 0))
-        self.spans = temp("int32", (max(1, size),))
+        self.spans = temp("int32", (max(1, mask_spans(self.batch, self.m, self.n, self.mask_strides)),))
+
+    def flops(self) -> int:
+        return 4 * prod(self.batch) * self.m * self.n * (self.d + self.e)
 
 
 class LayerNorm(KernelCall):
@@ -882,7 +934,7 @@ class LayerNormGrad(KernelCall):
         return found
 
     def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
-        self.partial = temp("float32", (max(1, 2 * self.n * min(32, (self.rows * self.n + 16383) // 16384)),))
+        self.partial = temp("float32", (max(1, 2 * self.n * min(32, chunks(self.rows * self.n))),))
 
 
 class BatchNormTrain(KernelCall):
@@ -910,6 +962,7 @@ class BatchNormTrain(KernelCall):
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y", "mean", "inv_std", "running_mean", "running_var")
     OPTIONAL_RESULTS = ("mean", "inv_std")
+    UPDATES = ("running_mean", "running_var")
 
     def __init__(
         self,
@@ -1197,6 +1250,7 @@ class CheckIndices(KernelCall):
     KERNEL = "check_indices"
     ARGUMENTS = __slots__
     OPERANDS = ("indices",)
+    FAILS = ("indices",)
 
     def __init__(
         self,
@@ -1240,6 +1294,7 @@ class Gather(KernelCall):
     KERNEL = "gather"
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
+    FAILS = ("indices",)
 
     def __init__(
         self,
@@ -1283,6 +1338,7 @@ class GatherGrad(KernelCall):
     KERNEL = "gather_grad_f32"
     ARGUMENTS = __slots__
     OPERANDS = ("indices", "dy", "dx")
+    FAILS = ("indices",)
 
     def __init__(
         self,
@@ -1326,6 +1382,7 @@ class GatherElements(KernelCall):
     KERNEL = "gather_elements"
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
+    FAILS = ("indices",)
 
     def __init__(
         self,
@@ -1364,7 +1421,7 @@ class GatherElements(KernelCall):
 class ScatterElements(KernelCall):
     """A call of `scatter_elements`.
 
-    ScatterElements into y, which holds data; reduction 0 none, and for f32: 1 add, 2 mul, 3 max, 4 min
+    ScatterElements into y, which holds data; all but SCATTER_SET for f32 alone
     """
 
     __slots__ = (
@@ -1382,6 +1439,7 @@ class ScatterElements(KernelCall):
     KERNEL = "scatter_elements"
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
+    FAILS = ("indices",)
 
     def __init__(
         self,
@@ -1429,6 +1487,7 @@ class GatherNd(KernelCall):
     KERNEL = "gather_nd"
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
+    FAILS = ("indices",)
 
     def __init__(
         self,
@@ -1474,6 +1533,7 @@ class ScatterNd(KernelCall):
     KERNEL = "scatter_nd"
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
+    FAILS = ("indices",)
 
     def __init__(
         self,
@@ -1670,7 +1730,7 @@ class ClipGradNorm(KernelCall):
         return [self.g, self.partial]
 
     def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
-        self.partial = temp("float32", (max(1, 2 * ((self.n + 16383) // 16384)),))
+        self.partial = temp("float32", (max(1, 2 * chunks(self.n)),))
 
 
 class OptimizerAdvance(KernelCall):
@@ -1906,8 +1966,7 @@ class Gemm(KernelCall):
     """A call of `gemm_f32`.
 
     c[i,j][m,n] = activation(alpha * sum_k a[i,j](m,k) b[i,j](k,n) + beta * bias(m,n) + (accumulate ? c : 0)); strides
-    in elements, so a transposed operand has its strides swapped; activation 0 none, 1 relu; batch strides may be 0
-    (broadcast).
+    in elements, so a transposed operand has its strides swapped; batch strides may be 0 (broadcast).
     """
 
     __slots__ = (
@@ -1938,6 +1997,8 @@ class Gemm(KernelCall):
     KERNEL = "gemm_f32"
     ARGUMENTS = __slots__
     OPERANDS = ("a", "b", "bias", "c")
+    ACCUMULATED = ("c",)
+    IS_PART = True
 
     def __init__(
         self,
@@ -2005,6 +2066,17 @@ class Gemm(KernelCall):
     def writes(self) -> list[Buf]:
         return [self.c]
 
+    @property
+    def result(self) -> Buf:
+        return self.c
+
+    @result.setter
+    def result(self, b: Buf) -> None:
+        self.c = b
+
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k * prod(self.batch)
+
 
 class Conv(KernelCall):
     """A call of `conv_f32`.
@@ -2035,6 +2107,7 @@ class Conv(KernelCall):
     KERNEL = "conv_f32"
     ARGUMENTS = __slots__
     OPERANDS = ("x", "w", "bias", "y")
+    ACCUMULATED = ("y",)
 
     def __init__(
         self,
@@ -2088,6 +2161,17 @@ class Conv(KernelCall):
     def writes(self) -> list[Buf]:
         return [self.y]
 
+    @property
+    def result(self) -> Buf:
+        return self.y
+
+    @result.setter
+    def result(self, b: Buf) -> None:
+        self.y = b
+
+    def flops(self) -> int:
+        return 2 * self.n * self.m * (self.c // self.groups) * prod(self.kernel) * prod(self.out)
+
 
 class ConvDataGradient(KernelCall):
     """A call of `conv_data_gradient_f32`.
@@ -2118,6 +2202,7 @@ class ConvDataGradient(KernelCall):
     KERNEL = "conv_data_gradient_f32"
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "w", "bias", "dx", "ordered")
+    ACCUMULATED = ("dx",)
 
     def __init__(
         self,
@@ -2172,8 +2257,19 @@ class ConvDataGradient(KernelCall):
     def writes(self) -> list[Buf]:
         return [self.dx, self.ordered]
 
+    @property
+    def result(self) -> Buf:
+        return self.dx
+
+    @result.setter
+    def result(self, b: Buf) -> None:
+        self.dx = b
+
     def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
-        self.ordered = temp("float32", (max(1, self.m * (self.c // self.groups) * prod(self.kernel)),))
+        self.ordered = temp("float32", (max(1, conv_weights(self.c, self.m, self.groups, self.kernel)),))
+
+    def flops(self) -> int:
+        return 2 * self.n * self.m * (self.c // self.groups) * prod(self.kernel) * prod(self.out)
 
 
 class ConvWeightGradient(KernelCall):
@@ -2203,6 +2299,7 @@ class ConvWeightGradient(KernelCall):
     KERNEL = "conv_weight_gradient_f32"
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
+    ACCUMULATED = ("dw", "db")
 
     def __init__(
         self,
@@ -2263,13 +2360,12 @@ class ConvWeightGradient(KernelCall):
         size = 8 * self.m * self.c * prod(self.kernel) * (self.groups == 1) * (self.m * self.c * prod(self.kernel) <= 4096)
         self.partial = temp("float32", (max(1, size),))
 
+    def flops(self) -> int:
+        return 2 * self.n * self.m * (self.c // self.groups) * prod(self.kernel) * prod(self.out)
+
 
 class WinogradWeights(KernelCall):
-    """A call of `winograd_weights_f32`.
-
-    Winograd's method for 3x3 windows of stride 1 and 2 without dilation or groups (winograd.c). Transformed weights: 36
-    planes; `flipped`: for the data gradient, where c counts the channels of dy and m those of dx.
-    """
+    """A call of `winograd_weights_f32`."""
 
     __slots__ = ("w", "u", "m", "c", "stride", "flipped")
     KERNEL = "winograd_weights_f32"
@@ -2297,9 +2393,9 @@ class WinogradWeights(KernelCall):
 class WinogradConv(KernelCall):
     """A call of `winograd_conv_f32`.
 
-    As conv_f32; flipped 1: as conv_data_gradient_f32, with dy as x. The condition says what the method takes and where
-    it pays: at least 4 channels, not too many to stay in the caches, and half (stride 2: 3/4) of its tiles of 4x4 (8x8)
-    outputs inside.
+    As conv_f32; flipped 1: as conv_data_gradient_f32, with dy as x, where the paddings must be both even or both odd if
+    the stride is 2. Its flops are those of a direct sum. It pays from 4 channels on where half of the tiles (stride 2:
+    3/4) lies inside.
     """
 
     __slots__ = (
@@ -2321,6 +2417,7 @@ class WinogradConv(KernelCall):
     KERNEL = "winograd_conv_f32"
     ARGUMENTS = __slots__
     OPERANDS = ("x", "u", "bias", "y")
+    ACCUMULATED = ("y",)
 
     def __init__(
         self,
@@ -2370,17 +2467,45 @@ class WinogradConv(KernelCall):
     def writes(self) -> list[Buf]:
         return [self.y]
 
+    @property
+    def result(self) -> Buf:
+        return self.y
+
+    @result.setter
+    def result(self, b: Buf) -> None:
+        self.y = b
+
+    def flops(self) -> int:
+        return 18 * self.n * self.m * self.c * (prod(self.out) * (self.flipped == 0) + prod(self.size) * (self.flipped > 0))
+
+    @staticmethod
+    def pays(
+        *,
+        n: int,
+        c: int,
+        m: int,
+        size: tuple[int, ...],
+        out: tuple[int, ...],
+        stride: int,
+        pad: tuple[int, ...],
+        flipped: int,
+        activation: int,
+    ) -> bool:
+        """Whether the kernel takes these arguments and is worth taking."""
+        return bool((winograd_window(n, c, m, size, out, stride, pad) and flipped <= 1 and (activation <= 1) and ((pad[0] - pad[0] // 2 * 2 == pad[1] - pad[1] // 2 * 2) + (stride == 1) + (flipped == 0) >= 1)) and (min(c, m) >= 4 and 4 * prod(out) >= (1 + stride) * winograd_tiled(out[0], stride, flipped) * winograd_tiled(out[1], stride, flipped)))
+
 
 class WinogradWeightGradient(KernelCall):
     """A call of `winograd_weight_gradient_f32`.
 
-    As conv_weight_gradient_f32.
+    As conv_weight_gradient_f32; pays where winograd_conv_f32 does.
     """
 
     __slots__ = ("x", "dy", "dw", "db", "partial", "n", "c", "m", "size", "out", "stride", "pad", "accumulate")
     KERNEL = "winograd_weight_gradient_f32"
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
+    ACCUMULATED = ("dw", "db")
 
     def __init__(
         self,
@@ -2432,8 +2557,11 @@ class WinogradWeightGradient(KernelCall):
         return found
 
     def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
-        size = min(288 * (self.m * ceil4(self.c) + 16), max(36 * (self.m * ceil4(self.c) + 16), 1048576))
+        size = min(8 * 36 * (self.m * ceil4(self.c) + 16), max(36 * (self.m * ceil4(self.c) + 16), 1048576))
         self.partial = temp("float32", (max(1, size),))
+
+    def flops(self) -> int:
+        return 18 * self.n * self.m * self.c * prod(self.out)
 
 
 class MaxPool(KernelCall):
@@ -2492,7 +2620,7 @@ class MaxPool(KernelCall):
 class MaxPoolGradient(KernelCall):
     """A call of `max_pool_gradient_f32`.
 
-    dx = 0, then dx[indices[i]] += dy[i]; an index must lie in its own plane.
+    dx = 0, then dx[indices[i]] += dy[i]. An index must lie in its own plane, as all do that max_pool_f32 makes.
     """
 
     __slots__ = ("dy", "indices", "dx", "planes", "size", "out_size")
@@ -2638,3 +2766,13 @@ class AveragePoolGradient(KernelCall):
     @property
     def writes(self) -> list[Buf]:
         return [self.dx]
+
+
+TakesRelu = Gemm | Conv | ConvDataGradient | WinogradConv
+"""Calls that apply relu to their `result` where `activation` is ACTIVATION_RELU."""
+TakesFactor = Gemm
+"""Calls that multiply what they make by `alpha`."""
+TakesBias = Gemm
+"""Calls that add `bias`, a vector along the columns of the result where `bias_col` is 1."""
+Accumulates = Gemm | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv | WinogradWeightGradient
+"""Calls that add to what `accumulated` hold where `accumulate` is 1."""

@@ -9,12 +9,8 @@ from math import prod
 from typing import Any, ClassVar, Self
 
 from trainweb.ir.expr import Expr
+from trainweb.ir.layout import CONSTANTS
 from trainweb.model.graph import ITEM_SIZE
-
-ARENA, CONSTANTS, PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE, PREPARED = SEGMENTS = range(8)
-"""Segments of kernel memory, in the order of a plan's segment table."""
-
-STATE_WORDS = 16
 
 
 @dataclass(eq=False, slots=True)
@@ -94,6 +90,14 @@ class KernelCall:
     ARGUMENTS, OPERANDS, OPTIONAL_RESULTS : tuple of str
         All fields in the order of kernels.def; those that are buffers; those among these that are only written and
         may be None.
+    ACCUMULATED : tuple of str
+        Results that are added to where `accumulate` says so.
+    UPDATES : tuple of str
+        State that is brought up to date and that no result depends on.
+    FAILS : tuple of str
+        Inputs whose contents may make the call fail, wherever they come from.
+    IS_PART : bool
+        Whether the result may be a part of a tensor whose other parts other such calls write.
     node : str
         Where the call comes from, for errors.
     """
@@ -103,6 +107,10 @@ class KernelCall:
     ARGUMENTS: ClassVar[tuple[str, ...]]
     OPERANDS: ClassVar[tuple[str, ...]]
     OPTIONAL_RESULTS: ClassVar[tuple[str, ...]] = ()
+    ACCUMULATED: ClassVar[tuple[str, ...]] = ()
+    UPDATES: ClassVar[tuple[str, ...]] = ()
+    FAILS: ClassVar[tuple[str, ...]] = ()
+    IS_PART: ClassVar[bool] = False
     node: str
 
     @property
@@ -114,6 +122,24 @@ class KernelCall:
     def writes(self) -> list[Buf]:
         """The buffers that the call writes: results and scratch."""
         raise NotImplementedError
+
+    @property
+    def accumulated(self) -> list[Buf]:
+        """The results that `accumulate` concerns."""
+        return [b for name in self.ACCUMULATED if (b := getattr(self, name)) is not None]
+
+    def flops(self) -> int:
+        """Operations of its products, two for each multiplication."""
+        return 0
+
+    def without_updates(self) -> Self:
+        """The call as it is made again: it makes the same results and leaves state alone."""
+        if not self.UPDATES:
+            return self
+        call = copy(self)
+        for name in self.UPDATES:
+            setattr(call, name, None)
+        return call
 
     def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
         """Set the scratch fields to buffers that `temp` makes of a dtype and a shape."""
@@ -176,13 +202,9 @@ class _Arguments(MutableMapping[str, Any]):
         return len(self.call.ARGUMENTS)
 
 
-SUM, MEAN, MAX, MIN, PROD, SUM_SQUARES, SUM_ABS, LOG_SUM_EXP, NORM, LOG_SUM = range(10)
-"""What reduce_f32 computes, as in wasm_kernels/reduce.h."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What a generated function does with its last result: `op` of reduce.h over the middle axis of [-1, n, inner].
+    """What a generated function does with its last result: `op` (REDUCE_...) over the middle axis of [-1, n, inner].
 
     A chunk of `elements` is whole planes of [n, inner]; where `n` is 0, it is one plane of [-1, inner].
     """

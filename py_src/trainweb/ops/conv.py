@@ -202,10 +202,10 @@ class _Convolution(Op):
         """y = x * w + bias; `back`: as the gradient by the data, from the outputs of the window to its inputs."""
         if self.group == 1 and win.is_pointwise:
             self.mix_channels(b, w, x, y, bias, transposed=back)
-        elif self.is_tiled(b, win, x, y, back=back):
+        elif self.is_tiled(win, x, y, back=back):
             # Weights on their own: of those that stay, they are transformed once.
             m, c, flipped = y.shape[1], x.shape[1], int(back)
-            u = b.result("winograd_weights_f32", "u", m=m, c=c)
+            u = b.temp("float32", (calls.winograd_planes(c, m),))
             b.emit(calls.WinogradWeights(w=w, u=u, m=m, c=c, stride=win.stride[0], flipped=flipped))
             b.emit(
                 calls.WinogradConv(
@@ -255,13 +255,13 @@ class _Convolution(Op):
                 )
             )
 
-    def is_tiled(self, b: Builder, win: Window, x: Buf, y: Buf, *, back: bool) -> bool:
-        """Whether Winograd's method takes this convolution."""
+    def is_tiled(self, win: Window, x: Buf, y: Buf, *, back: bool) -> bool:
+        """Whether Winograd's method takes this convolution, and pays."""
         is_square = win.kernel == (3, 3) and win.dilation == (1, 1) and win.stride[0] == win.stride[1]
         if not is_square or self.group > 1:
             return False
-        numbers: dict[str, Any] = {"n": x.shape[0], "c": x.shape[1], "m": y.shape[1], **planes(win, back=back)}
-        return b.takes("winograd_conv_f32", flipped=int(back), activation=0, **numbers)
+        n, c, m = x.shape[0], x.shape[1], y.shape[1]
+        return calls.WinogradConv.pays(n=n, c=c, m=m, flipped=int(back), activation=0, **planes(win, back=back))
 
     def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
         """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""
@@ -397,7 +397,7 @@ class ConvGrad(_Convolution):
             return
         dw = dw or b.temp("float32", w.shape)
         n, c, m = x.shape[0], x.shape[1], w.shape[0]
-        if self.is_tiled(b, win, x, dy, back=False):
+        if self.is_tiled(win, x, dy, back=False):
             axes = planes(win, back=False)
             b.emit(calls.WinogradWeightGradient(x=x, dy=dy, dw=dw, db=db, n=n, c=c, m=m, accumulate=0, **axes))
         else:

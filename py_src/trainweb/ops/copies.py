@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
+from trainweb.ir.layout import KERNEL_RANK
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.program import Buf
 
-KERNEL_RANK = 8
 """Dimensions a kernel walks; more can stay after merging only in contrived models."""
 
 

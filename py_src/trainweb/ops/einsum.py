@@ -7,7 +7,7 @@ from math import prod
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
-from trainweb.ir.program import SUM
+from trainweb.ir.layout import REDUCE_SUM
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.ops.lazy_numpy import np
@@ -144,7 +144,7 @@ class Einsum(Op):
             return term
         labels = "".join(label for label in term.labels if label in kept)
         y = b.temp("float32", [term.size(label) for label in labels])
-        reduce(b, y, term.buf, [term.labels.index(label) for label in dropped], SUM)
+        reduce(b, y, term.buf, [term.labels.index(label) for label in dropped], REDUCE_SUM)
         return _Term(labels, y)
 
     def _contract(self, b: Builder, left: _Term, right: _Term, kept: set[str], target: _Term | None) -> _Term:

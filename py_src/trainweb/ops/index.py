@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
+from trainweb.ir.layout import SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_MUL, SCATTER_SET
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.arguments import checked, integers, scalar
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.program import Buf
 
-REDUCTIONS = ("none", "add", "mul", "max", "min")
+REDUCTIONS = {
+    "none": SCATTER_SET,
+    "add": SCATTER_ADD,
+    "mul": SCATTER_MUL,
+    "max": SCATTER_MAX,
+    "min": SCATTER_MIN,
+}
 """In the order of the kernels' numbers."""
 
 
@@ -275,7 +282,7 @@ class ElementsOp(Op):
                 calls.ScatterElements(
                     updates=updates,
                     y=out,
-                    reduction=REDUCTIONS.index(reduction),
+                    reduction=REDUCTIONS[reduction],
                     **self.arguments(b, out, indices),
                 )
             )
@@ -488,7 +495,7 @@ class TuplesOp(Op):
             calls.ScatterNd(
                 updates=updates,
                 y=out,
-                reduction=REDUCTIONS.index(reduction),
+                reduction=REDUCTIONS[reduction],
                 **self.arguments(b, out, indices),
             )
         )

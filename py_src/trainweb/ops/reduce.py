@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
-from trainweb.ir.program import LOG_SUM, LOG_SUM_EXP, MAX, MEAN, MIN, NORM, PROD, SUM, SUM_ABS, SUM_SQUARES
+from trainweb.ir.layout import (
+    REDUCE_LOG_SUM,
+    REDUCE_LOG_SUM_EXP,
+    REDUCE_MAX,
+    REDUCE_MEAN,
+    REDUCE_MIN,
+    REDUCE_NORM,
+    REDUCE_PROD,
+    REDUCE_SUM,
+    REDUCE_SUM_ABS,
+    REDUCE_SUM_SQUARES,
+)
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.arguments import integers, scalar
@@ -36,7 +47,7 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
     groups = [(kind, prod(d for _, d in run)) for kind, run in groupby(flags, lambda flag: flag[0])]
     sizes = [size for _, size in groups] or [1]
     todo = [k for k, (reduced, _) in enumerate(groups) if reduced]
-    if not todo and op in (SUM, MEAN, MAX, MIN, PROD):
+    if not todo and op in (REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_PROD):
         b.elementwise([out.view(x.shape)], [x], lambda e, v: v)
         return
     if not todo:
@@ -45,7 +56,11 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
         outer, n, inner = prod(sizes[:k]), sizes[k], prod(sizes[k + 1 :])
         sizes[k] = 1
         target = out if k == todo[0] else b.temp(x.dtype, (outer * inner,))
-        step = SUM if (op == SUM_SQUARES and k != todo[-1]) or (op == LOG_SUM and k != todo[0]) else op
+        step = (
+            REDUCE_SUM
+            if (op == REDUCE_SUM_SQUARES and k != todo[-1]) or (op == REDUCE_LOG_SUM and k != todo[0])
+            else op
+        )
         if x.dtype == "float32":
             b.emit(calls.Reduce(x=x, y=target, outer=outer, n=n, inner=inner, op=step))
         else:
@@ -58,7 +73,7 @@ def sum_to(b: Builder, out: Buf, source: Buf) -> None:
     """Sum `source` over the axes along which the shape of `out` was broadcast."""
     shape = (1,) * (len(source.shape) - len(out.shape)) + out.shape
     axes = [k for k, (s, t) in enumerate(zip(source.shape, shape, strict=True)) if s != t]
-    reduce(b, out, source, axes, SUM)
+    reduce(b, out, source, axes, REDUCE_SUM)
 
 
 class Reduction(Op):
@@ -167,10 +182,10 @@ def spread_like(g: GradientBuilder, v: Var, x: Var) -> Var:
 
 
 _FOLDS: dict[int, Any] = {
-    SUM: lambda a, b: a + b,
-    PROD: lambda a, b: a * b,
-    MAX: max,
-    MIN: min,
+    REDUCE_SUM: lambda a, b: a + b,
+    REDUCE_PROD: lambda a, b: a * b,
+    REDUCE_MAX: max,
+    REDUCE_MIN: min,
 }
 
 
@@ -200,7 +215,7 @@ class ReduceSum(NumberReduction):
 
     versions: ClassVar[tuple[int, ...]] = (1, 11, 13)
     axes_since = 13
-    kernel = SUM
+    kernel = REDUCE_SUM
     samples: ClassVar[Sequence[Sample]] = (*Reduction.samples, Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18))
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
@@ -232,7 +247,7 @@ class ReduceSumTraining(ReduceSum):
 class ReduceMean(Reduction):
     """Mean. https://onnx.ai/onnx/operators/onnx__ReduceMean.html"""
 
-    kernel = MEAN
+    kernel = REDUCE_MEAN
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         count = Var(g, g.op("Div", [g.op("Size", [x.name]), g.op("Size", [y.name])]), "int64")
@@ -261,7 +276,7 @@ class ReduceExtremum(NumberReduction):
 class ReduceMax(ReduceExtremum):
     """Largest. https://onnx.ai/onnx/operators/onnx__ReduceMax.html"""
 
-    kernel = MAX
+    kernel = REDUCE_MAX
 
     def reference(self, x: Any, axes: Any = None) -> Any:
         return np.max(x, **self.numpy_axes(x, axes))
@@ -271,7 +286,7 @@ class ReduceMax(ReduceExtremum):
 class ReduceMin(ReduceExtremum):
     """Smallest. https://onnx.ai/onnx/operators/onnx__ReduceMin.html"""
 
-    kernel = MIN
+    kernel = REDUCE_MIN
 
     def reference(self, x: Any, axes: Any = None) -> Any:
         return np.min(x, **self.numpy_axes(x, axes))
@@ -281,7 +296,7 @@ class ReduceMin(ReduceExtremum):
 class ReduceProd(NumberReduction):
     """Product. https://onnx.ai/onnx/operators/onnx__ReduceProd.html"""
 
-    kernel = PROD
+    kernel = REDUCE_PROD
     samples = (
         *Reduction.samples,
         Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18),
@@ -303,7 +318,7 @@ class ReduceProd(NumberReduction):
 class ReduceL1(Reduction):
     """Sum of absolute values. https://onnx.ai/onnx/operators/onnx__ReduceL1.html"""
 
-    kernel = SUM_ABS
+    kernel = REDUCE_SUM_ABS
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return x.op("Sign") * dy
@@ -316,7 +331,7 @@ class ReduceL1(Reduction):
 class ReduceL2(Reduction):
     """Euclidean norm. https://onnx.ai/onnx/operators/onnx__ReduceL2.html"""
 
-    kernel = NORM
+    kernel = REDUCE_NORM
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         zero = y.equal(0.0)
@@ -330,7 +345,7 @@ class ReduceL2(Reduction):
 class ReduceSumSquare(Reduction):
     """Sum of squares. https://onnx.ai/onnx/operators/onnx__ReduceSumSquare.html"""
 
-    kernel = SUM_SQUARES
+    kernel = REDUCE_SUM_SQUARES
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return x * (dy * 2.0)
@@ -344,7 +359,7 @@ class ReduceLogSum(Reduction):
     """Logarithm of the sum. https://onnx.ai/onnx/operators/onnx__ReduceLogSum.html"""
 
     versions = (1, 11, 13, 18, 28)
-    kernel = LOG_SUM
+    kernel = REDUCE_LOG_SUM
     samples = tuple(Sample(s.inputs, s.attrs, s.opset, positive=True) for s in Reduction.samples)
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
@@ -359,7 +374,7 @@ class ReduceLogSumExp(Reduction):
     """Logarithm of the sum of exponentials. https://onnx.ai/onnx/operators/onnx__ReduceLogSumExp.html"""
 
     versions = (1, 11, 13, 18, 28)
-    kernel = LOG_SUM_EXP
+    kernel = REDUCE_LOG_SUM_EXP
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return (x - y).op("Exp") * dy
@@ -389,8 +404,8 @@ class ReduceAllL2(Op):
         norms = b.temp("float32", (len(ins),))
         for k, x in enumerate(ins):
             if x is not None:
-                reduce(b, norms.view((), k), x, range(len(x.shape)), NORM)
-        reduce(b, outs[0], norms, (0,), NORM)
+                reduce(b, norms.view((), k), x, range(len(x.shape)), REDUCE_NORM)
+        reduce(b, outs[0], norms, (0,), REDUCE_NORM)
 
     def reference(self, *xs: Any) -> Any:
         return np.sqrt(sum(np.sum(x * x) for x in xs))

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from trainweb.checkpoint import checkpoint_buffer
 from trainweb.errors import CheckpointError, ReleasedError, SessionError, TrainwebError
-from trainweb.ir.program import STATE
+from trainweb.ir.layout import STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Graph, Tensor

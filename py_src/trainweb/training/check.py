@@ -9,7 +9,7 @@ from typing import Any
 
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
-from trainweb.ir.program import PARAMETERS
+from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from trainweb.checkpoint import LazyTensor
 from trainweb.errors import BufferSizeError, CheckpointError
-from trainweb.ir.program import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, Buf, Storage
+from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE_INITIAL_LR, STATE_STEP
+from trainweb.ir.program import Buf, Storage
 from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
 """Name of the one optimizer group."""
-STEP_WORD, INITIAL_LR_WORD = 2, 4
 MOMENT_SEGMENTS = {"momentum0": MOMENTUM0, "momentum1": MOMENTUM1}
 
 
@@ -300,8 +300,8 @@ class MemoryStore(ParameterStore):
                         name: self._lazy(name, s, MOMENT_SEGMENTS[name], s.trainable_offset)
                         for name in self.layout.moments
                     }
-            (step,) = self.host.read_state("q", STEP_WORD)
-            (initial_lr,) = self.host.read_state("f", INITIAL_LR_WORD)
+            step = self.host.read_state(STATE_STEP)
+            initial_lr = self.host.read_state(STATE_INITIAL_LR)
             found.optimizer, found.has_optimizer_state = OptimizerState(int(step), initial_lr, moments), True
         return found
 

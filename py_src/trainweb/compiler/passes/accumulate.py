@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trainweb.compiler.passes.epilogue import added_operand
-from trainweb.ir.program import ARENA, GRADIENTS, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.layout import ARENA, GRADIENTS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
 RESULTS = {
     "gemm_f32": ("c",),

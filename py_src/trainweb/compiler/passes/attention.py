@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.compiler.passes.epilogue import added_operand, constant_factor
 from trainweb.ir import calls
-from trainweb.ir.program import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
 from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
 
 if TYPE_CHECKING:

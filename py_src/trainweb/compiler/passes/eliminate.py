@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from trainweb.ir.program import ARENA, Buf, Instruction, KernelCall
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, Instruction, KernelCall
 from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:

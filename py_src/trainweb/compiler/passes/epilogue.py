@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from trainweb.ir.expr import Expr, inputs_of
-from trainweb.ir.program import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
 
 RESULTS = {"gemm_f32": "c", "conv_f32": "y", "winograd_conv_f32": "y"}
 """Kernels with an epilogue, and their result."""

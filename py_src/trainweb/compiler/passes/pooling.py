@@ -8,7 +8,8 @@ from __future__ import annotations
 from copy import copy
 from math import prod
 
-from trainweb.ir.program import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
 
 
 def mask_maxima(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:

@@ -15,14 +15,14 @@ from trainweb.backend.wasm.memory import Arena, align
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Expr
-from trainweb.ir.program import ARENA, CONSTANTS, PARAMETERS, PREPARED, Buf, ElementwiseCall, Instruction, Storage
+from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEEN_WORDS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Storage
 
 MAX_RATIO = 8
 """A value is kept if it has at most so many times the bytes of what it is made of, as floats of 4-bit numbers do."""
 SMALL_BYTES = 256 << 10
 """Or if it has no more bytes than this."""
 FIXED, TRAINED = 0, 1
-SEEN_WORDS = 2
 SEEN = "seen"
 """How the names of guards' words start. New, they hold zeros."""
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from trainweb.ir.program import ARENA, Buf, Instruction, KernelCall, Storage
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, Instruction, KernelCall, Storage
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainweb.ir.program import ARENA, CONSTANTS, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.layout import ARENA, CONSTANTS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainweb.errors import EngineError
 from trainweb.ir.extents import ceil4, reach_down, reach_up
+from trainweb.ir.layout import FINGERPRINT
 
 Numbers = Mapping[str, Any]
 """Integer arguments of a call by name; an array argument is a sequence of ints."""
@@ -111,23 +112,25 @@ class Description:
         Raises
         ------
         EngineError
-            If it is not such a description: the .wasm and the Python package are of different versions.
+            If it is not such a description, or not of the kernels that this package compiles for.
         """
         try:
             raw = json.loads(text)
+            fingerprint = raw["fingerprint"]
             kernels = [
                 Kernel(k["name"], k["opcode"], tuple(Arg(**a) for a in k["args"]), k["where"]) for k in raw["kernels"]
             ]
-            return Description(
-                raw["fingerprint"],
-                raw["thread_scratch_bytes"],
-                {k.name: k for k in kernels},
-                raw["status"],
-            )
+            thread_scratch_bytes, status = raw["thread_scratch_bytes"], raw["status"]
         except (ValueError, KeyError, TypeError) as e:
             raise EngineError(
                 f"The kernels' description cannot be read ({e!r}); is the .wasm of another version?"
             ) from e
+        if fingerprint != FINGERPRINT:
+            raise EngineError(
+                f"The kernels have the fingerprint {fingerprint}, and trainweb compiles for {FINGERPRINT}: take the "
+                ".wasm of the same version, or run `python wasm_kernels/build.py`."
+            )
+        return Description(fingerprint, thread_scratch_bytes, {k.name: k for k in kernels}, status)
 
 
 # Expressions: compiled once to closures; nothing but integer arithmetic can be said.

@@ -8,12 +8,13 @@ for no sizes is a contradiction.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
+from trainweb.errors import ModelError
 from trainweb.ir.dims import (
     Atom,
     Extremum,
@@ -71,6 +72,7 @@ class SymbolTable:
         self._open: list[Fact] = []
         self._current: dict[Atom, int] = {}
         self._aliases: list[tuple[str, int]] = []
+        self._called: set[str] = set()
 
     # Making dims.
 
@@ -272,6 +274,7 @@ class SymbolTable:
             return
         if not isinstance(sole_atom(dim), Symbol):
             self._aliases.append((name, dim))
+        self._called.add(name)
         self._substitute(symbol, dim, f"{tensor!r} declares {name} = {dim}")
 
     def text(self, dim: int) -> int | str | None:
@@ -298,11 +301,43 @@ class SymbolTable:
                 continue
             seen.add(atom)
             value = self._values[atom]
-            told[f"{atom_text(atom)} = {value}, as {self._reasons[atom]}"] = None
+            told[f"{self._equation(atom)}, as {self._reasons[atom]}"] = None
             waiting += sorted(value.atoms(), key=lambda a: a.key) if isinstance(value, SymbolicDim) else []
         return list(told)
 
-    def evaluated(self, dim: int, sizes: dict[str, int]) -> int:
+    def _equation(self, atom: Atom) -> str:
+        value = self._values[atom]
+        for part in value.atoms() if isinstance(value, SymbolicDim) else ():
+            if isinstance(part, Symbol) and part.part and part.part[0] is atom:
+                _, k, r = part.part
+                return f"{atom_text(atom)} is a multiple of {k}" + (f" plus {r}" if r else "")
+        return f"{atom_text(atom)} = {value}"
+
+    def refinements(self) -> list[str]:
+        """What operators demand of the symbols of the model, and which ones."""
+        named = [a for a in self._values if isinstance(a, Symbol) and a.named and a.key not in self._called]
+        return [f"{self._equation(a)}, as {self._reasons[a]}" for a in named]
+
+    def fix(self, sizes: Mapping[str, int]) -> None:
+        """Give symbols their sizes.
+
+        Raises
+        ------
+        ModelError
+            There is no such symbol, or its size contradicts what operators demand.
+        """
+        for name, size in sizes.items():
+            symbol = self.symbols.get(name)
+            if symbol is None:
+                known = ", ".join(s for s, a in self.symbols.items() if a.named) or "none"
+                raise ModelError(f"There is no dimension {name!r}; the model's are {known}.")
+            told = "; ".join(self.explain([symbol.dim]))
+            self.node = "the caller"
+            if not self.unify(symbol.dim, size) or size < (symbol.low or 0):
+                least = f"it is at least {symbol.low}" if size < (symbol.low or 0) else self.conflict
+                raise ModelError(f"The dimension {name!r} cannot be {size}: {told or least}.")
+
+    def evaluated(self, dim: int, sizes: Mapping[str, int]) -> int:
         """The dim where symbols have these sizes; those that are left out have the least they can have."""
         dim = resolve(dim)
         if not isinstance(dim, SymbolicDim):
@@ -315,7 +350,7 @@ class SymbolTable:
             total += product
         return int(total)
 
-    def _size(self, atom: Atom, sizes: dict[str, int]) -> int:
+    def _size(self, atom: Atom, sizes: Mapping[str, int]) -> int:
         if isinstance(atom, Symbol):
             if atom.key in sizes:
                 return sizes[atom.key]

@@ -8,7 +8,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from trainweb.ir import calls
+from trainweb.ir.dims import at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType
+from trainweb.ops.arguments import unknown
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
 
@@ -73,7 +75,7 @@ class Window:
 
 def counts(op: Op, name: str, values: tuple[int, ...], n: int, low: int) -> tuple[int, ...]:
     """`values`, which must be `n` numbers from `low` on."""
-    if len(values) != n or any(v < low for v in values):
+    if len(values) != n or not all(at_most(low, v) for v in values):
         raise op.error(f"{name} {list(values)} must be {n} numbers >= {low}.")
     return values
 
@@ -107,16 +109,18 @@ def window(
         span = (kernel[k] - 1) * dilation[k] + 1
         if auto_pad.startswith("SAME"):
             o = -(-size[k] // stride[k])
-            total = max(0, (o - 1) * stride[k] + span - size[k])
+            total = maximum(0, (o - 1) * stride[k] + span - size[k])
             first = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
             begin, end, out = [*begin, first], [*end, total - first], [*out, o]
             continue
         b, e = (pads[k], pads[k + rank]) if pads is not None and auto_pad == "NOTSET" else (0, 0)
         room = size[k] + b + e - span
-        if room < 0:
+        if not at_most(0, room):
             raise op.error(f"a window of {span} is larger than the padded input of {size[k] + b + e} (axis {k}).")
         o = (-(-room // stride[k]) if ceil_mode else room // stride[k]) + 1
-        if ceil_mode and (o - 1) * stride[k] >= size[k] + b:
+        if ceil_mode and not static(o):
+            o = minimum(o, -(-(size[k] + b) // stride[k])) if e < span else unknown(op, 2 + k, o)
+        elif ceil_mode and (o - 1) * stride[k] >= size[k] + b:
             o -= 1  # A window that starts in the end padding does not count.
         begin, end, out = [*begin, b], [*end, e], [*out, o]
     return Window(size, tuple(kernel), tuple(out), stride, dilation, tuple(begin), tuple(end))
@@ -189,9 +193,9 @@ class _Convolution(Op):
         """Raise unless an input of shape `x` fits weights of shape `w`, which take `channels` channels."""
         if len(x) != len(w) or len(x) < 3:
             raise self.error(f"input of shape {list(x)} and weights of shape {list(w)} do not fit.")
-        if self.group < 1 or x[1] != channels or w[0] % self.group:
+        if self.group < 1 or not equal(x[1], channels) or not equal(w[0] % self.group, 0):
             raise self.error(f"{x[1]} input channels, weights of shape {list(w)} and {self.group} groups do not fit.")
-        if self.kernel_shape is not None and self.kernel_shape != w[2:]:
+        if self.kernel_shape is not None and not equal_shapes(self.kernel_shape, w[2:]):
             raise self.error(f"kernel_shape {list(self.kernel_shape)} is not that of the weights {list(w[2:])}.")
 
     def given_attrs(self) -> dict[str, Any]:
@@ -314,7 +318,7 @@ class Conv(_Convolution):
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
         self.need_float32(x, w, b)
-        if b is not None and b.shape != w.shape[:1]:
+        if b is not None and not equal_shapes(b.shape, w.shape[:1]):
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {list(w.shape[:1])}.")
         return TensorType("float32", (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out))
 
@@ -384,7 +388,7 @@ class ConvGrad(_Convolution):
     def infer(self, dy: TensorType, x: TensorType, w: TensorType) -> tuple[TensorType, TensorType, TensorType]:
         self.need_float32(dy, x, w)
         expected = (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out)
-        if dy.shape != expected:
+        if not equal_shapes(dy.shape, expected):
             raise self.error(f"dY has shape {list(dy.shape)}; it must be {list(expected)}.")
         return TensorType("float32", x.shape), TensorType("float32", w.shape), TensorType("float32", w.shape[:1])
 

@@ -7,8 +7,9 @@ from math import prod
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.dims import equal
 from trainweb.ir.layout import REDUCE_SUM
-from trainweb.ir.shapes import TensorType, contiguous_strides
+from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.matmul import lower_matmul
@@ -80,9 +81,13 @@ class Einsum(Op):
         for term, shape in zip(terms, shapes, strict=True):
             for label, dim in zip(term, shape, strict=True):
                 known = sizes.setdefault(label, dim)
-                if known != dim and (label in self.equation or 1 not in (known, dim)):
-                    raise self.error(f"label {label!r} of {self.equation!r} has sizes {known} and {dim}.")
-                sizes[label] = dim if known == 1 else known
+                try:
+                    if label in self.equation and not equal(known, dim):
+                        raise ValueError(label)
+                    (sizes[label],) = broadcast_shapes((known,), (dim,))
+                except ValueError:
+                    message = f"label {label!r} of {self.equation!r} has sizes {known} and {dim}."
+                    raise self.error(message) from None
         return sizes
 
     def infer(self, *inputs: TensorType | None) -> TensorType:

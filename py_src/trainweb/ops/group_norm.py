@@ -6,6 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from trainweb.ir import calls
+from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import Bad, Float, Int, Op, Sample, register
@@ -47,10 +48,10 @@ class _GroupNorm(Op):
         if x.rank < 2:
             raise self.error(f"X has shape {list(x.shape)}; it needs channels in dim 1.")
         groups = self.groups_of(x.shape)
-        if x.shape[1] and (groups < 1 or x.shape[1] % groups):
+        if x.shape[1] != 0 and (not at_most(1, groups) or not equal(x.shape[1] % groups, 0)):
             raise self.error(f"{x.shape[1]} channels do not fall into {groups} groups.")
         for t in vectors:
-            if t.shape != (self.scales_of(x.shape),):
+            if not equal_shapes(t.shape, (self.scales_of(x.shape),)):
                 raise self.error(f"scale and bias must have shape {[self.scales_of(x.shape)]}, got {list(t.shape)}.")
 
     def arguments(self, shape: tuple[int, ...]) -> _Groups:
@@ -174,9 +175,10 @@ class GroupNormalizationGrad(_GroupNorm):
 
     def infer(self, dy: TensorType, x: TensorType, scale: TensorType) -> tuple[TensorType, ...]:
         self.need_float32(dy, x, scale)
-        if dy.shape != x.shape:
+        if not equal_shapes(dy.shape, x.shape):
             raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
-        if scale.shape not in ((x.shape[1],), (self.groups_of(x.shape),)):
+        given = (*scale.shape, x.shape[1], self.groups_of(x.shape))
+        if scale.rank != 1 or (static(*given) and scale.shape[0] not in given[1:]):
             raise self.error(f"scale has shape {list(scale.shape)}; it needs one number per channel or group.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
 

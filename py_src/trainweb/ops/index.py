@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
+from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.layout import SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_MUL, SCATTER_SET
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
@@ -43,9 +44,9 @@ def check_range(op: Op, indices: TensorType, dim: int) -> None:
     """Refuse constant indices outside [-dim, dim); the kernels check the others."""
     check_types(op, indices)
     for position, index in enumerate(indices.value or ()):
-        if not -dim <= index < dim:
+        if not at_most(-dim, index) or not at_most(index + 1, dim):
             raise op.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
-    if dim == 0 and indices.size:
+    if dim == 0 and indices.size != 0:
         raise op.error("a dimension of 0 has no elements to pick.")
 
 
@@ -138,7 +139,7 @@ class GatherGrad(Op):
         axis = self.axis_of(self.axis, result.rank)
         check_range(self, indices, result.shape[axis])
         expected = result.shape[:axis] + indices.shape + result.shape[axis + 1 :]
-        if dy.shape != expected:
+        if not equal_shapes(dy.shape, expected):
             raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
         return result
 
@@ -198,7 +199,7 @@ class ScatterOp(Op):
 
     def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         expected = self.updates_shape(data, indices)
-        if updates.shape != expected or updates.dtype != data.dtype:
+        if updates.dtype != data.dtype or not equal_shapes(updates.shape, expected):
             raise self.error(
                 f"updates are {updates.dtype}{list(updates.shape)}; {data.dtype}{list(expected)} is needed."
             )
@@ -252,7 +253,7 @@ class ElementsOp(Op):
         """The axis, after the shapes have been checked."""
         axis = self.axis_of(self.axis, data.rank)
         fits = indices.rank == data.rank and all(
-            i <= d for k, (i, d) in enumerate(zip(indices.shape, data.shape, strict=True)) if k != axis
+            k == axis or at_most(i, d) for k, (i, d) in enumerate(zip(indices.shape, data.shape, strict=True))
         )
         if not fits:
             raise self.error(f"indices of shape {list(indices.shape)} do not fit data of shape {list(data.shape)}.")
@@ -357,7 +358,7 @@ class GatherElementsGrad(ElementsOp):
         self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         self.check_elements(result, indices)
-        if dy.shape != indices.shape:
+        if not equal_shapes(dy.shape, indices.shape):
             raise self.error(f"dY has shape {list(dy.shape)} and indices {list(indices.shape)}.")
         return result
 
@@ -462,12 +463,12 @@ class TuplesOp(Op):
         if indices.rank < 1 or data.rank < 1 or not 0 <= batch < min(indices.rank, data.rank):
             raise self.error(f"batch_dims {batch} for data of rank {data.rank} and indices of rank {indices.rank}.")
         k = indices.shape[-1]
-        if k > data.rank - batch or data.shape[:batch] != indices.shape[:batch]:
+        if k > data.rank - batch or not equal_shapes(data.shape[:batch], indices.shape[:batch]):
             raise self.error(f"indices of shape {list(indices.shape)} do not fit data of shape {list(data.shape)}.")
         check_types(self, indices)
         for position, index in enumerate(indices.value or ()):
             dim = data.shape[batch + position % k]
-            if not -dim <= index < dim:
+            if not at_most(-dim, index) or not at_most(index + 1, dim):
                 raise self.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
         return indices.shape[:-1] + data.shape[batch + k :]
 
@@ -570,7 +571,7 @@ class GatherNDGrad(TuplesOp):
         self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         expected = self.check_tuples(result, indices)
-        if dy.shape != expected:
+        if not equal_shapes(dy.shape, expected):
             raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
         return result
 
@@ -637,12 +638,13 @@ class OneHot(Op):
     )
 
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
-        if values.shape != (2,):
+        if not equal_shapes(values.shape, (2,)):
             raise self.error(f"values has shape {list(values.shape)}, not [2].")
         if indices.dtype not in ("int64", "int32", "float32"):
             raise self.unsupported(f"indices of dtype {indices.dtype}")
         axis = self.axis_of(self.axis, indices.rank + 1)
-        size = int(scalar(self, depth, "depth"))
+        size = scalar(self, depth, "depth")
+        size = int(size) if static(size) else size
         return checked(self, values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:

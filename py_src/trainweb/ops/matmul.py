@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb.ir import calls
+from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, register
@@ -25,7 +26,7 @@ def matmul_shape(op: Op, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, .
         raise op.error("a scalar cannot be multiplied as a matrix.")
     left = (1, *a) if len(a) == 1 else a
     right = (*b, 1) if len(b) == 1 else b
-    if left[-1] != right[-2]:
+    if not equal(left[-1], right[-2]):
         raise op.error(f"shapes {list(a)} and {list(b)} do not fit: {left[-1]} columns, {right[-2]} rows.")
     try:
         batch = broadcast_shapes(left[:-2], right[:-2])
@@ -208,11 +209,11 @@ class Gemm(Op):
             raise self.error(f"A and B must be matrices, got shapes {list(a.shape)} and {list(b.shape)}.")
         m, k = a.shape[::-1] if self.transA else a.shape
         k2, n = b.shape[::-1] if self.transB else b.shape
-        if k != k2:
+        if not equal(k, k2):
             raise self.error(f"A has {k} columns and B has {k2} rows (shapes {list(a.shape)}, {list(b.shape)}).")
         if c is not None:
             try:
-                fits = broadcast_shapes((m, n), c.shape) == (m, n)
+                fits = equal_shapes(broadcast_shapes((m, n), c.shape), (m, n))
             except ValueError:
                 fits = False
             if not fits:

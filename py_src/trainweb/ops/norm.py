@@ -6,6 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from trainweb.ir import calls
+from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, register
@@ -55,7 +56,7 @@ class _LayerNorm(Op):
         self.need_float32(x, *parameters)
         _, normalised = self.split(x.shape)
         for t in parameters:
-            if t is not None and t.size != prod(normalised):
+            if t is not None and not equal(t.size, prod(normalised)):
                 raise self.error(f"scale and bias must have shape {list(normalised)}, got {list(t.shape)}.")
 
     def statistics(self, shape: tuple[int, ...]) -> TensorType:
@@ -144,7 +145,8 @@ class LayerNormalizationGrad(_LayerNorm):
         self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, inv: TensorType
     ) -> tuple[TensorType, ...]:
         self.check_parameters(x, scale)
-        if dy.shape != x.shape or mean.size != self.sizes(x.shape)["rows"] or inv.size != mean.size:
+        rows = self.sizes(x.shape)["rows"]
+        if not equal_shapes(dy.shape, x.shape) or not equal(mean.size, rows) or not equal(inv.size, rows):
             raise self.error("shapes of dY, X, mean and inv_std do not fit.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
 
@@ -228,7 +230,7 @@ class SimplifiedLayerNormalizationGrad(_LayerNorm):
 
     def infer(self, dy: TensorType, x: TensorType, scale: TensorType, inv: TensorType) -> tuple[TensorType, ...]:
         self.check_parameters(x, scale)
-        if dy.shape != x.shape or inv.size != self.sizes(x.shape)["rows"]:
+        if not equal_shapes(dy.shape, x.shape) or not equal(inv.size, self.sizes(x.shape)["rows"]):
             raise self.error("shapes of dY, X and inv_std do not fit.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape)
 
@@ -270,7 +272,7 @@ class _BatchNorm(Op):
         if x.rank < 2:
             raise self.error(f"X has shape {list(x.shape)}; it needs channels in dim 1.")
         for t in vectors:
-            if t.shape != (x.shape[1],):
+            if not equal_shapes(t.shape, (x.shape[1],)):
                 raise self.error(f"scale, bias, mean and var must have shape {[x.shape[1]]}, got {list(t.shape)}.")
 
     @staticmethod
@@ -469,7 +471,7 @@ class BatchNormalizationGrad(_BatchNorm):
         self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, inv: TensorType
     ) -> tuple[TensorType, ...]:
         self.check_channels(x, scale, mean, inv)
-        if dy.shape != x.shape:
+        if not equal_shapes(dy.shape, x.shape):
             raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
         vector = TensorType("float32", scale.shape)
         return TensorType("float32", x.shape), vector, vector

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
+from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.lazy_numpy import np
@@ -199,7 +200,7 @@ class InPlaceAccumulatorV2(Op):
 
     def infer(self, buffer: TensorType, value: TensorType, flag: TensorType | None) -> tuple[TensorType, TensorType]:
         self.need_float32(buffer, value)
-        if buffer.shape != value.shape:
+        if not equal_shapes(buffer.shape, value.shape):
             raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
         return TensorType("bool", (1,)), buffer
 

@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.conv import Axes, Window, patches, unpatch, window
 from trainweb.ops.lazy_numpy import np
@@ -144,7 +145,8 @@ class MaxPoolGrad(_Pool):
 
     def infer(self, dy: TensorType, indices: TensorType) -> TensorType:
         x = self.forward_type()
-        if dy.shape != self.pooled(x) or indices.shape != dy.shape or indices.dtype != "int64":
+        fits = equal_shapes(dy.shape, self.pooled(x)) and equal_shapes(indices.shape, dy.shape)
+        if not fits or indices.dtype != "int64":
             raise self.error(f"dY {list(dy.shape)} and Indices {list(indices.shape)} do not fit X {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
@@ -224,7 +226,7 @@ class AveragePoolGrad(AveragePool):
 
     def infer(self, dy: TensorType) -> TensorType:
         x = self.forward_type()
-        if dy.shape != self.pooled(x):
+        if not equal_shapes(dy.shape, self.pooled(x)):
             raise self.error(f"dY {list(dy.shape)} does not fit X {list(x.shape)}.")
         return TensorType("float32", x.shape)
 

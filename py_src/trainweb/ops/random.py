@@ -8,6 +8,7 @@ from zlib import crc32
 
 from trainweb.errors import LimitError, UnsupportedError
 from trainweb.ir import calls
+from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.ops.arguments import checked, scalar
@@ -79,7 +80,7 @@ class Dropout(RandomOp):
         self.need_float32(x)
         if ratio is not None:
             scalar(self, ratio, "ratio")
-        if training is not None and (training.dtype != "bool" or training.size != 1):
+        if training is not None and (training.dtype != "bool" or not equal(training.size, 1)):
             raise self.error(f"training_mode is {training.dtype}{list(training.shape)}, not one bool.")
         self._ratio(ratio)
         return TensorType(x.dtype, x.shape), TensorType("bool", x.shape)
@@ -144,7 +145,7 @@ class DropoutGrad(Op):
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         dy, mask, ratio, _ = inputs
-        if dy is None or mask is None or mask.dtype != "bool" or mask.shape != dy.shape:
+        if dy is None or mask is None or mask.dtype != "bool" or not equal_shapes(mask.shape, dy.shape):
             raise self.error("the mask must be a bool for each element of dY.")
         if ratio is not None:
             scalar(self, ratio, "ratio")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
+from trainweb.ir.dims import at_most, static, table_of
 from trainweb.ir.layout import (
     REDUCE_LOG_SUM,
     REDUCE_LOG_SUM_EXP,
@@ -24,7 +25,7 @@ from trainweb.ir.layout import (
 )
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
-from trainweb.ops.arguments import integers, scalar
+from trainweb.ops.arguments import integers, scalar, unknown
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, i64
 from trainweb.ops.op import MANY, MS, Bad, Int, Ints, Op, Sample, find, register
@@ -117,6 +118,9 @@ class Reduction(Op):
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         if x.dtype not in self.dtypes:
             raise self.unsupported(f"dtype {x.dtype}")
+        if axes is not None and axes.value is None and self.keepdims and not static(axes.size):
+            # Axes that depend on symbols, as those along which a gradient is summed.
+            return TensorType(x.dtype, tuple(unknown(self, k, axes.size) for k in range(x.rank)))
         gone = self._axes(axes, x.rank)
         if self.keepdims:
             return TensorType(x.dtype, tuple(1 if k in gone else d for k, d in enumerate(x.shape)))
@@ -510,7 +514,7 @@ class TopK(Op):
         self.need_float32(x)
         axis = self.axis_of(self.axis, x.rank)
         count = self.k if k is None else scalar(self, k, "k")
-        if count is None or not 0 <= count <= x.shape[axis]:
+        if count is None or not at_most(0, count) or not at_most(count, x.shape[axis]):
             raise self.error(f"k is {count}; dimension {axis} has {x.shape[axis]} elements.")
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         return TensorType(x.dtype, shape), TensorType("int64", shape)
@@ -626,6 +630,12 @@ class BroadcastGradientArgs(Op):
         ]
 
     def infer(self, a: TensorType, b: TensorType) -> Any:
+        if not static(*(a.value or ()), *(b.value or ())):
+            # Which axes these are depends on the symbols, and so does their number.
+            table = table_of((*(a.value or ()), *(b.value or ())))
+            assert table is not None
+            names = [f"number of axes {name!r}" for name in self.node.outputs]
+            return tuple(TensorType("int64", (table.symbol(n, n, low=0, named=False),)) for n in names)
         found = self._axes(integers(self, a, "a_shape"), integers(self, b, "b_shape"))
         return tuple(TensorType("int64", (len(axes),), tuple(axes)) for axes in found)
 

@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from trainweb.ir import calls
+from trainweb.ir.dims import equal_shapes
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
@@ -56,7 +57,7 @@ class _AlongAxis(Op):
         t = inputs[0]
         assert t is not None
         self.need_float32(*inputs)
-        if len(inputs) == 2 and inputs[1] is not None and inputs[1].shape != t.shape:
+        if len(inputs) == 2 and inputs[1] is not None and not equal_shapes(inputs[1].shape, t.shape):
             raise self.error(f"shapes {list(t.shape)} and {list(inputs[1].shape)} differ.")
         self.axis_for(t.rank)
         return TensorType(t.dtype, t.shape)
@@ -205,12 +206,12 @@ class _CrossEntropy(Op):
         if scores.dtype != "float32" or labels.dtype not in LABEL_BYTES:
             raise self.unsupported(f"{scores.dtype} scores with {labels.dtype} labels")
         expected = (*scores.shape[:1], *scores.shape[2:])
-        if scores.rank < 2 or labels.shape != expected:
+        if scores.rank < 2 or not equal_shapes(labels.shape, expected):
             raise self.error(
                 f"The shape of logit and label does not match: scores {list(scores.shape)} need labels "
                 f"{list(expected)}, got {list(labels.shape)}."
             )
-        if weights is not None and (weights.dtype != "float32" or weights.shape != (scores.shape[1],)):
+        if weights is not None and (weights.dtype != "float32" or not equal_shapes(weights.shape, scores.shape[1:2])):
             raise self.error(f"weights must be float32 of shape {[scores.shape[1]]}, got {list(weights.shape)}.")
 
     def sizes(self, scores: tuple[int, ...], labels: Buf) -> _Loss:

@@ -361,7 +361,7 @@ def command_test_bundlers(arguments: list[str]) -> None:
     """Train with the tarball in projects of bundlers; needs npm's registry."""
     build_all()
     browser = setup_chromium()
-    _exec(PYTHON, "tests/bundlers/run.py", *arguments, TRAINWEB_CHROMIUM=browser)
+    _exec(PYTHON, "-m", "tests.bundlers.run", *arguments, TRAINWEB_CHROMIUM=browser)
 
 
 def command_demo(arguments: list[str]) -> None:

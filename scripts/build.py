@@ -222,7 +222,7 @@ def build_wheel() -> None:
             inputs=[
                 ROOT / "pyproject.toml",
                 ROOT / "README.md",
-                ROOT / "LICENSE",
+                ROOT / "LICENSE", ROOT / "THIRD_PARTY_LICENSES",
                 PACKAGE,
                 *requirements(*WHEEL_BUILDER),
             ],
@@ -278,7 +278,10 @@ def build_npm_tarball() -> None:
         Step(
             "npm-tarball",
             _pack,
-            inputs=[ROOT / "package.json", ROOT / "README.md", ROOT / "LICENSE", DIST / "npm"],
+            inputs=[
+                *(ROOT / name for name in ("package.json", "README.md", "LICENSE", "THIRD_PARTY_LICENSES")),
+                DIST / "npm",
+            ],
             outputs=[DIST / name for name in KERNELS],
         )
     )
@@ -361,7 +364,7 @@ def command_test_bundlers(arguments: list[str]) -> None:
     """Train with the tarball in projects of bundlers; needs npm's registry."""
     build_all()
     browser = setup_chromium()
-    _exec(PYTHON, "tests/bundlers/run.py", *arguments, TRAINWEB_CHROMIUM=browser)
+    _exec(PYTHON, "-m", "tests.bundlers.run", *arguments, TRAINWEB_CHROMIUM=browser)
 
 
 def command_demo(arguments: list[str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, Worker
 
-from .conftest import require_built, watched_page
+from .conftest import PAGE_TIMEOUT_MS, require_built, watched_page
 from .server import ROOT, Site
 
 NEEDED = (
@@ -19,6 +19,18 @@ NEEDED = (
     ROOT / "dist" / "npm" / "python" / "snapshot.bin",
     ROOT / ".build" / "pyodide" / "pyodide.mjs",
 )
+
+
+READY = """(timeout) => new Promise((resolve, reject) => {
+  const deadline = performance.now() + timeout;
+  const look = () => {
+    if (window.ready) resolve();
+    else if (performance.now() > deadline) reject(new Error("the package did not load"));
+    else setTimeout(look, 10);
+  };
+  look();
+})"""
+"""In one evaluation: Playwright's own waiting evaluates anew, which a content security policy forbids."""
 
 
 def to_json(array: np.ndarray) -> dict[str, Any]:
@@ -54,7 +66,7 @@ class JsPage:
         self.page = page
         self.site = site
         page.goto(site.url(f"/tests/session.html?package={package}"))
-        page.wait_for_function("window.ready")
+        page.evaluate(READY, PAGE_TIMEOUT_MS)
 
     def run(self, body: str, **variables: Any) -> Any:
         """Run the body of an async function in which `variables` are set; returns its result."""

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,7 +155,7 @@ new TrainingSession();
             "--moduleResolution",
             "bundler",
             "--lib",
-            "es2023,dom,esnext.disposable",
+            "es2022,dom",
             "--types",
             "",
             "program.ts",
@@ -178,8 +179,29 @@ def test_package_lists_what_it_needs() -> None:
     assert set(targets) <= files
     for name in ("worker.js", "pool-worker.js", *PYTHON_FILES):
         assert f"dist/npm/{name}" in files
+    assert {"LICENSE", "THIRD_PARTY_LICENSES", "dist/npm/cli.js"} <= files
     assert not any(path.endswith(".whl") for path in files)
     assert not any(path.startswith(("py_src/", "tests/", "web/", ".")) for path in files)
+
+
+def test_licences_of_others_are_named_with_their_texts() -> None:
+    text = (ROOT / "THIRD_PARTY_LICENSES").read_text()
+    for name in ("Pyodide", "CPython", "protobuf", "flatbuffers", "ONNX", "onnxruntime-common", "uPlot"):
+        assert re.search(rf"^{name} ", text, re.MULTILINE), name
+    for phrase in ("Mozilla Public License Version 2.0", "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2",
+                   "Apache License\n", "Redistribution and use in source and binary forms",
+                   "Copyright (c) Microsoft Corporation"):  # fmt: skip
+        assert phrase in text, phrase
+    (wheel,) = (ROOT / "dist").glob("trainweb-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert any(name.endswith("/licenses/THIRD_PARTY_LICENSES") for name in archive.namelist())
+
+
+def test_the_package_says_where_it_comes_from() -> None:
+    package = json.loads((ROOT / "package.json").read_text())
+    assert {"repository", "homepage", "bugs"} <= set(package)
+    # An application's own onnxruntime-common serves, too.
+    assert package["dependencies"]["onnxruntime-common"].startswith("^")
 
 
 def test_lock_file_names_no_registry() -> None:

@@ -28,17 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
-
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
-
-from chromium import find_chromium
-
-from tests.browser.conftest import CHROMIUM_FLAGS
-from tests.browser.server import Site
+from tests.browser.conftest import CHROMIUM_FLAGS, find_chromium
+from tests.browser.server import ROOT, Site
 from tests.bundlers.projects import PROJECTS, Mode, Project
 
+HERE = Path(__file__).resolve().parent
 WORK = ROOT / ".build" / "bundlers"
 MODEL = ROOT / "docs" / "first.onnx"
 TABLE = ROOT / "docs" / "deploy.md"

@@ -163,7 +163,12 @@ def try_all(trial: Trial, mutants: Sequence[Mutant]) -> list[str]:
                 raise MutantError(f"pytest {arguments} fails without any mutant")
         for mutant in group:
             start = time.monotonic()
-            noticed = trial.notices(mutant)
+            try:
+                noticed = trial.notices(mutant)
+            except MutantError as error:
+                wrong.append(f"error: {error}")
+                say(f"ERROR      {mutant}")
+                continue
             if noticed and mutant.equivalent:
                 wrong.append(f"not equivalent: {mutant}")
             elif not noticed and not mutant.equivalent:

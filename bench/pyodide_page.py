@@ -25,10 +25,25 @@ WORKER = """
 import { bootPython } from "/dist/boot.js";
 import { Engine } from "/dist/engine.js";
 
+const files = {
+  pyodide: {
+    loader: "/dist/python/pyodide.mjs", script: "/dist/python/pyodide.asm.mjs",
+    wasm: "/dist/python/pyodide.asm.wasm.gz", isOurs: true,
+  },
+  library: "/dist/python/python_stdlib.zip",
+  packages: "/dist/python/packages.zip",
+  snapshot: "/dist/python/snapshot.bin",
+};
+for (const table of [files.pyodide, files]) {
+  for (const [name, path] of Object.entries(table)) {
+    if (typeof path === "string") table[name] = new URL(path, location.origin).href;
+  }
+}
+
 async function run({ modules, values, program }) {
   const started = performance.now();
   const engine = Engine.create({ wasm: (build) => `/dist/${build}.wasm` });
-  const pyodide = await bootPython(null, true);
+  const pyodide = await bootPython(files, true);
   pyodide.pyimport("trainweb.training.bridge").start(await engine);
   const boot = performance.now() - started;
   for (const [name, source] of Object.entries(modules)) {

@@ -59,6 +59,7 @@ examples:
   ./build.sh demo                      train in a browser window
   ./build.sh demo --headless           the same with no window; prints the course of training
   ./build.sh test tests/python -k conv
+  ./build.sh test-bundlers vite next   the npm package in projects of these bundlers
 """
 
 
@@ -137,7 +138,11 @@ def build_kernels() -> None:
             "kernels",
             lambda: run(PYTHON, "wasm_kernels/build.py"),
             inputs=[ROOT / "wasm_kernels", *requirements("ziglang")],
-            outputs=[ROOT / "wasm_kernels" / "build", *(ENGINE / name for name in KERNELS)],
+            outputs=[
+                ROOT / "wasm_kernels" / "build",
+                PACKAGE / "ir" / "calls.py",
+                *(ENGINE / name for name in KERNELS),
+            ],
         )
     )
 
@@ -218,6 +223,7 @@ def build_wheel() -> None:
                 ROOT / "pyproject.toml",
                 ROOT / "README.md",
                 ROOT / "LICENSE",
+                ROOT / "THIRD_PARTY_LICENSES",
                 PACKAGE,
                 *requirements(*WHEEL_BUILDER),
             ],
@@ -273,7 +279,10 @@ def build_npm_tarball() -> None:
         Step(
             "npm-tarball",
             _pack,
-            inputs=[ROOT / "package.json", ROOT / "README.md", ROOT / "LICENSE", DIST / "npm"],
+            inputs=[
+                *(ROOT / name for name in ("package.json", "README.md", "LICENSE", "THIRD_PARTY_LICENSES")),
+                DIST / "npm",
+            ],
             outputs=[DIST / name for name in KERNELS],
         )
     )
@@ -352,6 +361,13 @@ def command_test(arguments: list[str]) -> None:
     _exec(PYTHON, "-m", "pytest", *arguments, TRAINWEB_CHROMIUM=browser, TRAINWEB_ORT_PYTHON=ort_python)
 
 
+def command_test_bundlers(arguments: list[str]) -> None:
+    """Train with the tarball in projects of bundlers; needs npm's registry."""
+    build_all()
+    browser = setup_chromium()
+    _exec(PYTHON, "-m", "tests.bundlers.run", *arguments, TRAINWEB_CHROMIUM=browser)
+
+
 def command_demo(arguments: list[str]) -> None:
     """Serve the demo and train in Chromium [--headless]."""
     build_all()
@@ -393,6 +409,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "build": command_build,
     "demo": command_demo,
     "test": command_test,
+    "test-bundlers": command_test_bundlers,
     "bench": command_bench,
     "pyodide-dist": command_pyodide_dist,
     "lint": command_lint,
@@ -403,7 +420,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 
 def main() -> int:
     """Run the command on the command line; returns the exit status."""
-    listing = "\n".join(f"  {name:<13} {f.__doc__}" for name, f in COMMANDS.items())
+    listing = "\n".join(f"  {name:<14} {f.__doc__}" for name, f in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="./build.sh",
         description=DESCRIPTION,

@@ -12,9 +12,9 @@
 #include "tile.h"
 
 /* Keys and rows of a block, rows of a task; scores of a row lie LINE apart, so that a tile may read past its end. */
-enum { KEYS = 64, ROWS = 64, TASK_ROWS = 2 * ROWS, LINE = KEYS + TILE_COLS };
+enum { KEYS = ATTENTION_KEYS, ROWS = ATTENTION_ROWS, TASK_ROWS = 2 * ROWS, LINE = KEYS + TILE_COLS };
 enum { TILES = (ROWS + TILE_ROWS - 1) / TILE_ROWS };
-_Static_assert(TILES <= 16, "kernels.def says so, too");
+_Static_assert(TILES <= ATTENTION_TILES, "the spans of a block of rows");
 /* Scores so far below the largest have exponentials that are zeros. */
 #define NEGLIGIBLE (1 - EXP_NEGLIGIBLE)
 /* What a mask takes off a score to rule it out, if the products are small enough. */
@@ -23,7 +23,7 @@ _Static_assert(TILES <= 16, "kernels.def says so, too");
 
 #define NOINLINE __attribute__((noinline))
 
-enum { WIDTH = 256 }; /* of a head at most; kernels.def says so, too */
+enum { WIDTH = ATTENTION_WIDTH };
 _Static_assert(4 * (5 * WIDTH * KEYS + 2 * (ROWS + TILE_ROWS) * LINE) <= THREAD_SCRATCH_BYTES, "blocks of a gradient");
 
 TW_INLINE int32_t whole_panels(int32_t n) { return (n + TILE_COLS - 1) & ~(TILE_COLS - 1); }

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from generate import generate
+from generate import generate, generate_sources
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE / "build"
@@ -161,6 +161,7 @@ def main() -> None:
     options = parser.parse_args()
     with one_at_a_time(), ThreadPoolExecutor(2) as pool:
         generate(HERE / "kernels.def", BUILD)
+        generate_sources(HERE / "kernels.def", HERE.parent)
         names = [options.only] if options.only else list(BUILDS)
         paths = [make(build, pool, options.force) for build in names]
         for path in paths:

@@ -636,13 +636,13 @@ int32_t kernel_conv_f32(const conv_f32_args *a) {
     if (IS_PLANAR(a) && direct_suits(cg, mg, a->kernel + 1, a->stride[1], a->out[2])) {
         direct_conv conv = {a->n, a->groups, cg, mg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},
                             {a->kernel[1], a->kernel[2]}, {a->pad[1], a->pad[2]}, a->stride[1], a->x, a->w, a->bias,
-                            mg * cg * taps, cg * taps, taps, false, a->accumulate != 0, a->activation == 1, a->y};
+                            mg * cg * taps, cg * taps, taps, false, a->accumulate != 0, a->activation == ACTIVATION_RELU, a->y};
         direct_convolve(&conv);
         return TW_OK;
     }
     conv_pass p = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y, .n = a->n, .groups = a->groups,
                    .in_channels = a->c / a->groups, .out_channels = a->m / a->groups, .classes = {1, 1, 1},
-                   .accumulate = a->accumulate != 0, .relu = a->activation == 1};
+                   .accumulate = a->accumulate != 0, .relu = a->activation == ACTIVATION_RELU};
     for (int32_t i = 0; i < 3; i++) {
         p.axis[i] = (conv_axis){a->out[i], a->stride[i], a->kernel[i], 0, 1, -a->pad[i], a->dilation[i], 0, 1,
                                 a->size[i], a->out[i]};
@@ -692,13 +692,13 @@ int32_t kernel_conv_data_gradient_f32(const conv_data_gradient_f32_args *a) {
     if (IS_PLANAR(a) && direct_suits(mg, cg, a->kernel + 1, a->stride[1], a->size[2])) {
         direct_conv conv = {a->n, a->groups, mg, cg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},
                             {a->kernel[1], a->kernel[2]}, {a->pad[1], a->pad[2]}, a->stride[1], a->dy, a->w, a->bias,
-                            mg * cg * taps, taps, cg * taps, true, a->accumulate != 0, a->activation == 1, a->dx};
+                            mg * cg * taps, taps, cg * taps, true, a->accumulate != 0, a->activation == ACTIVATION_RELU, a->dx};
         direct_convolve(&conv);
         return TW_OK;
     }
     conv_pass p = {.x = a->dy, .w = a->ordered, .bias = a->bias, .y = a->dx, .n = a->n, .groups = a->groups,
                    .in_channels = a->m / a->groups, .out_channels = a->c / a->groups, .gradient = true,
-                   .accumulate = a->accumulate != 0, .relu = a->activation == 1};
+                   .accumulate = a->accumulate != 0, .relu = a->activation == ACTIVATION_RELU};
     for (int32_t i = 0; i < 3; i++) {
         p.kernel[i] = a->kernel[i];
         p.stride[i] = a->stride[i];

@@ -437,10 +437,9 @@ void channel_sums(const float *dy, float *db, int32_t n, int32_t m, int32_t volu
 /* ---- the kernel ---- */
 
 enum { LIMIT_FLOATS = THREAD_SCRATCH_BYTES / 4, ACC_FLOATS = 64 << 10, PREFERRED_FLOATS = 160 << 10 };
-enum { MAX_COLS = 1024, MIN_COLS = 32, ENOUGH_STRIPS = 96, CHUNK_WORK = 1 << 20, CHUNKS = 8 };
-/* Weights of which groups of images have partial sums, and positions that make up for summing lanes once more;
-   kernels.def sizes its scratch by the first and by CHUNKS. */
-enum { GROUPED_WEIGHTS = 4096, GROUPED_POSITIONS = 512 };
+enum { MAX_COLS = 1024, MIN_COLS = 32, ENOUGH_STRIPS = 96, CHUNK_WORK = 1 << 20, CHUNKS = CONV_IMAGE_GROUPS };
+/* Positions that make up for summing lanes of a group of images once more. */
+enum { GROUPED_POSITIONS = 512 };
 /* Each block of rows gathers its sources anew, so channels are parted first, into blocks of about this many. */
 enum { GATHERED_CHANNELS = 16 };
 
@@ -459,7 +458,7 @@ static void choose_chunks(weight_pass *p) {
     p->image_groups = 1;
     double most = min_i32(a->n, CHUNKS);
     if (most > positions / GROUPED_POSITIONS) most = positions / GROUPED_POSITIONS;
-    if (weights > GROUPED_WEIGHTS || a->groups > 1) most = 1;
+    if (weights > CONV_GROUPED_WEIGHTS || a->groups > 1) most = 1;
     while (p->image_groups < want && p->image_groups + 1 <= most) p->image_groups++;
     for (;;) {
         p->c_blocks = ceil_div(p->cg, p->channels);

@@ -1,8 +1,8 @@
-/* Copies, fills, strided views and conversions. Nothing is computed but in strided_add, so results are exact. */
+/* Copies and strided views: results are exact. */
 #include "parallel.h"
 #include "simd.h"
 
-enum { MAX_RANK = 8, COPY_CHUNK_BYTES = 256 << 10 };
+enum { COPY_CHUNK_BYTES = 256 << 10 };
 
 /* Copy a row; a call of memory.copy costs more than a short loop. */
 void copy_row(uint8_t *dst, const uint8_t *src, size_t nbytes) {
@@ -41,7 +41,7 @@ typedef struct {
     uint8_t *dst;
     int32_t size; /* bytes per element */
     int32_t rank;
-    axis axes[MAX_RANK];
+    axis axes[KERNEL_RANK];
     int32_t n_outer; /* product of all axes but those the inner loop handles */
     int32_t n_inner; /* axes the inner loop handles */
     int32_t grain;
@@ -51,7 +51,7 @@ typedef struct {
 static int64_t simplify(view_copy *v, const int32_t *dims, const int32_t *src, const int32_t *dst) {
     int64_t count = 1;
     v->rank = 0;
-    for (int32_t k = 0; k < MAX_RANK; k++) {
+    for (int32_t k = 0; k < KERNEL_RANK; k++) {
         count *= dims[k];
         if (dims[k] == 1) continue;
         axis *last = v->axes + v->rank - 1;
@@ -76,7 +76,7 @@ static int32_t find_unit(const view_copy *v, int32_t of_dst) {
 
 /* A position in the outer axes and its element offsets. */
 typedef struct {
-    int32_t at[MAX_RANK];
+    int32_t at[KERNEL_RANK];
     int64_t src, dst;
 } cursor;
 
@@ -202,84 +202,5 @@ int32_t kernel_strided_copy(const strided_copy_args *a) {
     }
     v.grain = units_per_chunk(inner);
     parallel_for(task, &v, chunk_count(units, v.grain));
-    return TW_OK;
-}
-
-/* ---- conversions ---- */
-
-enum { F32, F64, I32, I64, U8, BOOL };
-
-typedef struct {
-    const cast_args *a;
-    int32_t src_size, dst_size;
-} cast_task;
-
-#define CAST(from, to)                                                       \
-    do {                                                                     \
-        const from *s = (const from *)src;                                   \
-        to *d = (to *)dst;                                                   \
-        for (int32_t i = 0; i < n; i++) d[i] = (to)s[i];                     \
-    } while (0)
-#define CAST_BOOL(from)                                                      \
-    do {                                                                     \
-        const from *s = (const from *)src;                                   \
-        for (int32_t i = 0; i < n; i++) dst[i] = s[i] != 0;                  \
-    } while (0)
-#define CAST_INTEGER(from)                                                   \
-    switch (to_type) {                                                       \
-    case F32: CAST(from, float); break;                                      \
-    case F64: CAST(from, double); break;                                     \
-    case I32: CAST(from, int32_t); break;                                    \
-    case I64: CAST(from, int64_t); break;                                    \
-    case U8: CAST(from, uint8_t); break;                                     \
-    default: CAST_BOOL(from); break;                                         \
-    }
-/* C leaves out-of-range conversions undefined; the instructions saturate. */
-#define CAST_FLOAT(from, other, to_other, to_i32, to_i64)                    \
-    switch (to_type) {                                                       \
-    case to_other: CAST(from, other); break;                                 \
-    case I32:                                                                \
-        for (int32_t i = 0; i < n; i++) ((int32_t *)dst)[i] = to_i32(((const from *)src)[i]);                 \
-        break;                                                               \
-    case I64:                                                                \
-        for (int32_t i = 0; i < n; i++) ((int64_t *)dst)[i] = to_i64(((const from *)src)[i]);                 \
-        break;                                                               \
-    case U8:                                                                 \
-        for (int32_t i = 0; i < n; i++)                                      \
-            dst[i] = (uint8_t)min_i32(255, max_i32(0, to_i32(((const from *)src)[i])));                       \
-        break;                                                               \
-    default: CAST_BOOL(from); break;                                         \
-    }
-
-static int32_t size_of_type(int32_t type) {
-    static const uint8_t sizes[] = {4, 8, 4, 8, 1, 1};
-    return sizes[type];
-}
-
-static void cast_chunk(const void *args, int32_t chunk) {
-    const cast_task *task = args;
-    int32_t lo = chunk * GRAIN, n = min_i32(GRAIN, task->a->n - lo), to_type = task->a->dst_type;
-    const uint8_t *src = task->a->src + (int64_t)lo * task->src_size;
-    uint8_t *dst = task->a->dst + (int64_t)lo * task->dst_size;
-    if (task->a->src_type == to_type) {
-        tw_move(dst, src, (size_t)n * (size_t)task->dst_size);
-        return;
-    }
-    switch (task->a->src_type) {
-    case F32:
-        CAST_FLOAT(float, double, F64, __builtin_wasm_trunc_saturate_s_i32_f32, __builtin_wasm_trunc_saturate_s_i64_f32);
-        break;
-    case F64:
-        CAST_FLOAT(double, float, F32, __builtin_wasm_trunc_saturate_s_i32_f64, __builtin_wasm_trunc_saturate_s_i64_f64);
-        break;
-    case I32: CAST_INTEGER(int32_t); break;
-    case I64: CAST_INTEGER(int64_t); break;
-    default: CAST_INTEGER(uint8_t); break;
-    }
-}
-
-int32_t kernel_cast(const cast_args *a) {
-    cast_task task = {a, size_of_type(a->src_type), size_of_type(a->dst_type)};
-    parallel_for(cast_chunk, &task, chunk_count(a->n, GRAIN));
     return TW_OK;
 }

@@ -1,4 +1,4 @@
-/* The plan executor and its verifier. docs/architecture.md section 4 describes a plan word by word.
+/* The plan executor and its verifier. kernels.def lays a plan out word by word.
 
    The verifier is total: it believes nothing in the plan, and once it has passed a plan no instruction of the plan can
    touch memory outside the buffers it names, nor the plan itself. A plan is the whole of one allocated block; that it
@@ -6,12 +6,6 @@
 #include "alloc.h"
 #include "parallel.h"
 
-enum { HEADER_WORDS = 20, SEGMENT_WORDS = 3, BUFFER_WORDS = 3, GENERATED_WORDS = 5 };
-enum { MAGIC, VERSION, TOTAL, FINGERPRINT, STATE, N_SEGMENTS, N_BUFFERS, N_CODE, N_INSTRUCTIONS, CODE_BASE,
-       N_FUNCTIONS, STATUS, FAILED, VALUE, POSITION = 15, PROFILE = 17 };
-#define PLAN_MAGIC 0x4C505754u
-#define PLAN_VERSION 1u
-#define NO_BUFFER 0xFFFFFFFFu
 #define NO_INSTRUCTION 0xFFFFFFFFu
 
 enum { TW_WRITES = 1, TW_NULLABLE = 2 };
@@ -87,16 +81,18 @@ TW_SHARED int32_t tw_check_sign(const uint32_t *words, int32_t n) {
 /* Replace buffer index `index` by its address if the buffer holds `extent` elements of `size` bytes. */
 TW_SHARED int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent, int32_t size, int32_t flags,
                        uint32_t *address) {
-    if (index == NO_BUFFER && (flags & TW_NULLABLE)) {
+    if (index == PLAN_NO_BUFFER && (flags & TW_NULLABLE)) {
         *address = 0;
         return TW_OK;
     }
     if (index >= binder->n_buffers) return tw_fail(TW_BAD_ARGUMENT, index, binder->n_buffers);
     const uint32_t *buffer = binder->buffers + BUFFER_WORDS * index;
-    const uint32_t *segment = binder->segments + SEGMENT_WORDS * buffer[0];
-    if ((flags & TW_WRITES) && !(segment[2] & 1)) return tw_fail(TW_READ_ONLY, index, buffer[0]);
-    if (!(extent >= 0 && extent * size <= buffer[2])) return tw_fail(TW_BAD_EXTENT, index, buffer[2]);
-    *address = segment[0] + buffer[1];
+    const uint32_t *segment = binder->segments + SEGMENT_WORDS * buffer[BUFFER_SEGMENT];
+    if ((flags & TW_WRITES) && !(segment[SEGMENT_FLAGS] & PLAN_WRITABLE))
+        return tw_fail(TW_READ_ONLY, index, buffer[BUFFER_SEGMENT]);
+    if (!(extent >= 0 && extent * size <= buffer[BUFFER_NBYTES]))
+        return tw_fail(TW_BAD_EXTENT, index, buffer[BUFFER_NBYTES]);
+    *address = segment[SEGMENT_BASE] + buffer[BUFFER_OFFSET];
     if (*address & (size >= 4 ? 3u : 0u)) return tw_fail(TW_BAD_ARGUMENT, index, *address);
     return TW_OK;
 }
@@ -108,15 +104,17 @@ TW_SHARED int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent
 static int32_t check_generated(const tw_binder *binder, const uint32_t *header, const uint32_t *words, uint32_t n_args,
                                uint32_t *relocated) {
     if (n_args < GENERATED_WORDS) return tw_fail(TW_BAD_ARGUMENT, n_args, 0);
-    uint32_t fn = words[0], n_ptrs = words[3], n_words = words[4];
-    if (fn >= header[N_FUNCTIONS]) return tw_fail(TW_BAD_FUNCTION, fn, header[N_FUNCTIONS]);
-    if ((int32_t)words[1] < 0 || (int32_t)words[2] <= 0) return tw_fail(TW_BAD_ARGUMENT, (int32_t)words[2], 2);
-    if ((uint64_t)GENERATED_WORDS + 3ull * n_ptrs + n_words != n_args) return tw_fail(TW_BAD_ARGUMENT, n_args, 3);
-    relocated[0] = header[CODE_BASE] + fn;
+    uint32_t fn = words[GENERATED_FUNCTION], n_ptrs = words[GENERATED_N_POINTERS], n_words = words[GENERATED_N_WORDS];
+    if (fn >= header[HEADER_N_FUNCTIONS]) return tw_fail(TW_BAD_FUNCTION, fn, header[HEADER_N_FUNCTIONS]);
+    if ((int32_t)words[GENERATED_N] < 0 || (int32_t)words[GENERATED_GRAIN] <= 0)
+        return tw_fail(TW_BAD_ARGUMENT, (int32_t)words[GENERATED_GRAIN], GENERATED_GRAIN);
+    if ((uint64_t)GENERATED_WORDS + (uint64_t)POINTER_WORDS * n_ptrs + n_words != n_args) return tw_fail(TW_BAD_ARGUMENT, n_args, 3);
+    relocated[GENERATED_FUNCTION] = header[HEADER_CODE_BASE] + fn;
     const uint32_t *pointer = words + GENERATED_WORDS;
     uint32_t *out = relocated + GENERATED_WORDS;
-    for (uint32_t i = 0; i < n_ptrs; i++, pointer += 3) {
-        int32_t status = tw_bind(binder, pointer[0], pointer[1], 1, pointer[2] ? TW_WRITES : 0, out++);
+    for (uint32_t i = 0; i < n_ptrs; i++, pointer += POINTER_WORDS) {
+        int32_t status = tw_bind(binder, pointer[POINTER_BUFFER], pointer[POINTER_NBYTES], 1,
+                                 pointer[POINTER_WRITES] ? TW_WRITES : 0, out++);
         if (status) return status;
     }
     for (uint32_t i = 0; i < n_words; i++) *out++ = *pointer++;
@@ -124,15 +122,15 @@ static int32_t check_generated(const tw_binder *binder, const uint32_t *header, 
 }
 
 static int32_t check_header(const uint32_t *header, uint32_t block_size) {
-    if (header[MAGIC] != PLAN_MAGIC || header[VERSION] != PLAN_VERSION)
-        return tw_fail(TW_BAD_PLAN, header[MAGIC], header[VERSION]);
-    if (header[FINGERPRINT] != TW_FINGERPRINT) return tw_fail(TW_BAD_PLAN, header[FINGERPRINT], TW_FINGERPRINT);
-    uint64_t total = HEADER_WORDS + (uint64_t)SEGMENT_WORDS * header[N_SEGMENTS] +
-                     (uint64_t)BUFFER_WORDS * header[N_BUFFERS] + 2ull * header[N_CODE];
-    if (total != header[TOTAL] || 4 * total > block_size) return tw_fail(TW_BAD_HEADER, (int64_t)total, block_size / 4);
-    uint64_t end = (uint64_t)header[CODE_BASE] + header[N_FUNCTIONS];
-    if (header[N_FUNCTIONS] && (header[CODE_BASE] < code_slots.first || end > code_slots.end))
-        return tw_fail(TW_BAD_FUNCTION, header[CODE_BASE], (int64_t)end);
+    if (header[HEADER_MAGIC] != PLAN_MAGIC || header[HEADER_VERSION] != PLAN_VERSION)
+        return tw_fail(TW_BAD_PLAN, header[HEADER_MAGIC], header[HEADER_VERSION]);
+    if (header[HEADER_FINGERPRINT] != TW_FINGERPRINT) return tw_fail(TW_BAD_PLAN, header[HEADER_FINGERPRINT], TW_FINGERPRINT);
+    uint64_t total = HEADER_WORDS + (uint64_t)SEGMENT_WORDS * header[HEADER_N_SEGMENTS] +
+                     (uint64_t)BUFFER_WORDS * header[HEADER_N_BUFFERS] + 2ull * header[HEADER_N_CODE];
+    if (total != header[HEADER_TOTAL_WORDS] || 4 * total > block_size) return tw_fail(TW_BAD_HEADER, (int64_t)total, block_size / 4);
+    uint64_t end = (uint64_t)header[HEADER_CODE_BASE] + header[HEADER_N_FUNCTIONS];
+    if (header[HEADER_N_FUNCTIONS] && (header[HEADER_CODE_BASE] < code_slots.first || end > code_slots.end))
+        return tw_fail(TW_BAD_FUNCTION, header[HEADER_CODE_BASE], (int64_t)end);
     return TW_OK;
 }
 
@@ -140,26 +138,28 @@ static int32_t check_header(const uint32_t *header, uint32_t block_size) {
 static int32_t check_memory(const tw_binder *binder, uint32_t plan) {
     for (uint32_t i = 0; i < binder->n_segments; i++) {
         const uint32_t *segment = binder->segments + SEGMENT_WORDS * i;
-        if (!segment[1]) continue;
-        uint64_t end = (uint64_t)segment[0] + segment[1];
+        uint32_t base = segment[SEGMENT_BASE], nbytes = segment[SEGMENT_NBYTES];
+        if (!nbytes) continue;
+        uint64_t end = (uint64_t)base + nbytes;
         uint64_t plan_end = (uint64_t)plan + tw_block_at(plan)->size;
-        if ((segment[0] < plan_end && end > plan) || !tw_range_is_live(segment[0], segment[1]))
-            return tw_fail(TW_BAD_SEGMENT, i, segment[0]);
+        if ((base < plan_end && end > plan) || !tw_range_is_live(base, nbytes)) return tw_fail(TW_BAD_SEGMENT, i, base);
     }
     for (uint32_t i = 0; i < binder->n_buffers; i++) {
         const uint32_t *buffer = binder->buffers + BUFFER_WORDS * i;
-        if (buffer[0] >= binder->n_segments) return tw_fail(TW_BAD_BUFFER, i, buffer[0]);
-        uint32_t nbytes = binder->segments[SEGMENT_WORDS * buffer[0] + 1];
-        if ((uint64_t)buffer[1] + buffer[2] > nbytes) return tw_fail(TW_BAD_BUFFER, i, buffer[1]);
+        uint32_t segment = buffer[BUFFER_SEGMENT];
+        if (segment >= binder->n_segments) return tw_fail(TW_BAD_BUFFER, i, segment);
+        uint32_t nbytes = binder->segments[SEGMENT_WORDS * segment + SEGMENT_NBYTES];
+        if ((uint64_t)buffer[BUFFER_OFFSET] + buffer[BUFFER_NBYTES] > nbytes)
+            return tw_fail(TW_BAD_BUFFER, i, buffer[BUFFER_OFFSET]);
     }
     return TW_OK;
 }
 
 static int32_t check_code(uint32_t *header, const tw_binder *binder, const uint32_t *code, uint32_t *relocated) {
-    uint32_t at = 0, count = 0, n_code = header[N_CODE];
+    uint32_t at = 0, count = 0, n_code = header[HEADER_N_CODE];
     while (at < n_code) {
         uint32_t opcode = code[at] & 0xFFFF, n_args = code[at] >> 16;
-        header[FAILED] = count;
+        header[HEADER_FAILED] = count;
         if (n_args >= n_code - at) return tw_fail(TW_BAD_ARGUMENT, n_args, at);
         if (opcode >= TW_N_OPCODES) return tw_fail(TW_BAD_OPCODE, opcode, at);
         tw_copy(relocated + at, code + at, 4 * (size_t)(n_args + 1));
@@ -174,19 +174,19 @@ static int32_t check_code(uint32_t *header, const tw_binder *binder, const uint3
         at += n_args + 1;
         count++;
     }
-    header[FAILED] = NO_INSTRUCTION;
-    return count == header[N_INSTRUCTIONS] ? TW_OK : tw_fail(TW_BAD_HEADER, count, header[N_INSTRUCTIONS]);
+    header[HEADER_FAILED] = NO_INSTRUCTION;
+    return count == header[HEADER_N_INSTRUCTIONS] ? TW_OK : tw_fail(TW_BAD_HEADER, count, header[HEADER_N_INSTRUCTIONS]);
 }
 
 static int32_t verify(uint32_t *header, uint32_t block_size) {
     int32_t status = check_header(header, block_size);
     if (status) return status;
-    tw_binder binder = {.segments = header + HEADER_WORDS, .n_segments = header[N_SEGMENTS],
-                        .n_buffers = header[N_BUFFERS]};
+    tw_binder binder = {.segments = header + HEADER_WORDS, .n_segments = header[HEADER_N_SEGMENTS],
+                        .n_buffers = header[HEADER_N_BUFFERS]};
     binder.buffers = binder.segments + SEGMENT_WORDS * binder.n_segments;
     uint32_t *code = (uint32_t *)binder.buffers + BUFFER_WORDS * binder.n_buffers;
     if ((status = check_memory(&binder, (uint32_t)(uintptr_t)header))) return status;
-    return check_code(header, &binder, code, code + header[N_CODE]);
+    return check_code(header, &binder, code, code + header[HEADER_N_CODE]);
 }
 
 /* ---- execution ---- */
@@ -204,15 +204,15 @@ static void run_chunk(const void *args, int32_t chunk) {
 }
 
 static void run_generated(const uint32_t *words) {
-    generated_task task = {(tw_generated_fn)(uintptr_t)words[0], words + GENERATED_WORDS, (int32_t)words[1],
-                           (int32_t)words[2]};
+    generated_task task = {(tw_generated_fn)(uintptr_t)words[GENERATED_FUNCTION], words + GENERATED_WORDS,
+                           (int32_t)words[GENERATED_N], (int32_t)words[GENERATED_GRAIN]};
     parallel_for(run_chunk, &task, chunk_count(task.n, task.grain));
 }
 
 static int32_t run_code(uint32_t *header, double *profile) {
-    const uint32_t *word = header + header[TOTAL] - header[N_CODE];
+    const uint32_t *word = header + header[HEADER_TOTAL_WORDS] - header[HEADER_N_CODE];
     int32_t status = TW_OK;
-    for (uint32_t i = 0; i < header[N_INSTRUCTIONS]; i++) {
+    for (uint32_t i = 0; i < header[HEADER_N_INSTRUCTIONS]; i++) {
         uint32_t opcode = *word & 0xFFFF, n_args = *word >> 16;
         if (status < 0) { /* one of those that a kernel leaves out */
             status++;
@@ -220,7 +220,7 @@ static int32_t run_code(uint32_t *header, double *profile) {
             continue;
         }
         double start = profile ? tw_now() : 0;
-        header[FAILED] = i; /* where a trap happened, too */
+        header[HEADER_FAILED] = i; /* where a trap happened, too */
         if (opcode == 0) run_generated(word + 1);
         else status = tw_table[opcode].run(word + 1);
         if (profile) profile[i] += tw_now() - start;
@@ -228,24 +228,24 @@ static int32_t run_code(uint32_t *header, double *profile) {
         if (status > 0) return status;
         word += n_args + 1;
     }
-    header[FAILED] = NO_INSTRUCTION;
+    header[HEADER_FAILED] = NO_INSTRUCTION;
     return TW_OK;
 }
 
 static int32_t run_plan(uint32_t *header, tw_block *block) {
-    if (header[STATE] != 1 || !block->verified) {
+    if (header[HEADER_STATE] != 1 || !block->verified) {
         block->verified = 0;
         int32_t status = verify(header, block->size);
         if (status) return status;
-        header[STATE] = 1;
+        header[HEADER_STATE] = 1;
         block->verified = 1;
     }
-    uint32_t profile = header[PROFILE];
+    uint32_t profile = header[HEADER_PROFILE];
     if (profile) {
-        uint64_t nbytes = 8ull * header[N_INSTRUCTIONS], plan = (uint32_t)(uintptr_t)header;
+        uint64_t nbytes = 8ull * header[HEADER_N_INSTRUCTIONS], plan = (uint32_t)(uintptr_t)header;
         if (profile % 8 || !tw_range_is_live(profile, nbytes) ||
             (profile < plan + block->size && profile + nbytes > plan))
-            return tw_fail(TW_BAD_HEADER, profile, PROFILE);
+            return tw_fail(TW_BAD_HEADER, profile, HEADER_PROFILE);
     }
     return run_code(header, (double *)(uintptr_t)profile);
 }
@@ -259,11 +259,11 @@ TW_EXPORT(tw_run) int32_t tw_run(uint32_t plan) {
     uint32_t *header = (uint32_t *)(uintptr_t)plan;
     if (block->size < 4 * HEADER_WORDS) return TW_BAD_POINTER;
     fault.value = fault.position = 0;
-    header[FAILED] = NO_INSTRUCTION;
+    header[HEADER_FAILED] = NO_INSTRUCTION;
     int32_t status = run_plan(header, block);
-    header[STATUS] = (uint32_t)status;
-    tw_copy(header + VALUE, &fault.value, sizeof(int64_t));
-    tw_copy(header + POSITION, &fault.position, sizeof(int64_t));
+    header[HEADER_STATUS] = (uint32_t)status;
+    tw_copy(header + HEADER_VALUE, &fault.value, sizeof(int64_t));
+    tw_copy(header + HEADER_POSITION, &fault.position, sizeof(int64_t));
     return status;
 }
 

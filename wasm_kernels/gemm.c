@@ -4,7 +4,6 @@
 #include "parallel.h"
 #include "tile.h"
 
-enum { ACTIVATION_NONE = 0, ACTIVATION_RELU = 1 };
 
 /* Depth of a block and rows of A used at a time; the depth where steps of a row are apart, and floats of packed rows. */
 enum { GEMM_KC = 512, GEMM_MC = 384, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };

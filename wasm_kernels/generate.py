@@ -1,30 +1,20 @@
-"""Turn `kernels.def` into `kernels_gen.h`: argument structs, prototypes, dispatch table, verifier, description.
+"""Turn `kernels.def` into what C, Python and TypeScript know of the kernels.
 
-The grammar is in docs/architecture.md, section 3. An entry starts in the first column; indented lines continue it.
-Expressions may use integer arguments (`n`, `dims[2]`), numbers, `+ - * /` (`/` rounds down), parentheses, comparisons
-(1 or 0), `&&` (in `where`), and the functions
-`max min ceil4 prod(dims) reach_up(dims, strides) reach_down(dims, strides)`.
+`kernels_gen.h`: constants, enumerations, layouts, argument structs, prototypes; `kernels_tables.h`: the verifiers, the
+dispatch table and the description that the module exports; and, checked in, `ir/calls.py`, `ir/layout.py` and
+`layout.ts`.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
-import re
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
-POINTER_TYPES = {
-    "f32": ("float", 4),
-    "f64": ("double", 8),
-    "i32": ("int32_t", 4),
-    "i64": ("int64_t", 8),
-    "u8": ("uint8_t", 1),
-}
-SCALAR_TYPES = {"i32": "int32_t", "s32": "int32_t", "f32": "float"}
-POINTER_KINDS = ("in", "out", "inout", "scratch")
+from definition import POINTER_TYPES, SCALAR_TYPES, Arg, Definition, DefinitionError, Expression, Kernel, parse
+
+INT32_MAX = 2**31 - 1
 SCALAR_FUNCTIONS = {"max": 2, "min": 2, "ceil4": 1}
 ARRAY_FUNCTIONS = {"prod": 1, "reach_up": 2, "reach_down": 2}
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
@@ -37,147 +27,21 @@ COMPARISONS = {
     ast.NotEq: "!=",
 }
 
-THREAD_SCRATCH_BYTES = 1 << 20
-"""Private workspace of each thread; GEMM packs its panels there."""
-
-STATUS = {
-    "TW_OK": 0,
-    "TW_BAD_PLAN": 1,  # magic, version or fingerprint
-    "TW_BAD_HEADER": 2,  # counts that do not fit the block
-    "TW_BAD_SEGMENT": 3,  # outside allocated memory, or over the plan itself
-    "TW_BAD_BUFFER": 4,  # outside its segment
-    "TW_BAD_OPCODE": 5,
-    "TW_BAD_ARGUMENT": 6,  # number of arguments, negative size, null where a buffer is needed, misaligned
-    "TW_BAD_EXTENT": 7,  # buffer smaller than what the kernel touches
-    "TW_BAD_CONDITION": 8,  # a `where` of kernels.def
-    "TW_READ_ONLY": 9,  # output in a segment that must not be written
-    "TW_BAD_FUNCTION": 10,  # generated function that was not loaded
-    "TW_BAD_POINTER": 11,  # not the start of an allocated block
-    "TW_BAD_INDEX": 20,
-    "TW_BAD_LABEL": 21,
-    "TW_BAD_VALUE": 22,
-    "TW_TRAPPED": 30,  # a worker thread trapped
-}
+CALLS = Path("py_src/trainweb/ir/calls.py")
+PYTHON_LAYOUT = Path("py_src/trainweb/ir/layout.py")
+TYPESCRIPT_LAYOUT = Path("web/src/engine/layout.ts")
 
 
-class DefinitionError(Exception):
-    """`kernels.def` breaks its grammar."""
-
-
-@dataclass
-class Arg:
-    """One argument of a kernel; `words` is how many words of the plan it takes."""
-
-    name: str
-    kind: str
-    type: str = ""
-    extent: str = ""
-    optional: bool = False
-    words: int = 1
-
-
-@dataclass
-class Kernel:
-    """One entry of `kernels.def`."""
-
-    name: str
-    args: list[Arg] = field(default_factory=list)
-    where: str = ""
-
-    def arg(self, name: str) -> Arg:
-        """The argument called `name`."""
-        for arg in self.args:
-            if arg.name == name:
-                return arg
-        raise DefinitionError(f"{self.name}: {name!r} is no argument")
-
-
-def logical_lines(text: str) -> list[str]:
-    """Entries without comments, each on one line."""
-    entries: list[str] = []
-    for line in text.splitlines():
-        line = line.split("//")[0].rstrip()
-        if not line:
-            continue
-        if line[0].isspace():
-            if not entries:
-                raise DefinitionError(f"continuation without an entry: {line!r}")
-            entries[-1] += " " + line.strip()
-        else:
-            entries.append(line)
-    return [re.sub(r"\s+", " ", entry) for entry in entries]
-
-
-def split_args(text: str) -> list[str]:
-    """Split at the commas that stand outside brackets."""
-    parts, depth, start = [], 0, 0
-    for i, char in enumerate(text):
-        depth += (char in "([") - (char in ")]")
-        if char == "," and depth == 0:
-            parts.append(text[start:i].strip())
-            start = i + 1
-    return [*parts, text[start:].strip()] if text.strip() else []
-
-
-def parse_arg(text: str) -> Arg:
-    """One argument, e.g. `in? f32 bias[n]`, `i32 dims[8]`, `f32 epsilon`."""
-    match = re.fullmatch(r"(in|out|inout|scratch)(\?)? (f32|f64|i32|i64|u8) (\w+)\[(.+)\]", text)
-    if match:
-        kind, optional, type_, name, extent = match.groups()
-        return Arg(name, kind, type_, to_python(extent), bool(optional))
-    match = re.fullmatch(r"(i32|s32|f32) (\w+)(?:\[(\d+)\])?", text)
-    if match:
-        return Arg(match[2], match[1], words=int(match[3] or 1))
-    raise DefinitionError(f"cannot read the argument {text!r}")
-
-
-def to_python(expression: str) -> str:
-    """The expression as Python reads it; this form goes into the description."""
-    return re.sub(r"\s*/+\s*", " // ", re.sub(r"\s*&&\s*", " and ", expression))
-
-
-def parse_kernel(entry: str) -> Kernel:
-    """One logical line."""
-    match = re.match(r"(\w+) ?\(", entry)
-    if not match:
-        raise DefinitionError(f"cannot read {entry!r}")
-    depth, end = 1, match.end()
-    while depth:
-        if end == len(entry):
-            raise DefinitionError(f"{match[1]}: missing )")
-        depth += (entry[end] == "(") - (entry[end] == ")")
-        end += 1
-    rest = entry[end:].strip()
-    if rest and not rest.startswith("where "):
-        raise DefinitionError(f"{match[1]}: cannot read {rest!r}")
-    kernel = Kernel(
-        match[1],
-        [parse_arg(a) for a in split_args(entry[match.end() : end - 1])],
-        to_python(rest[6:]),
-    )
-    names = [arg.name for arg in kernel.args]
-    if len(set(names)) != len(names):
-        raise DefinitionError(f"{kernel.name}: an argument name occurs twice")
-    return kernel
-
-
-def parse(text: str) -> list[Kernel]:
-    """All kernels in order; opcode 0 is not among them."""
-    kernels = [parse_kernel(entry) for entry in logical_lines(text)]
-    names = [kernel.name for kernel in kernels]
-    for name in names:
-        if names.count(name) > 1 or name == "generated":
-            raise DefinitionError(f"{name} is defined twice")
-    return kernels
-
-
-def to_c(kernel: Kernel, expression: str) -> str:
+def to_c(kernel: Kernel, given: Expression) -> str:
     """The expression in C, over doubles, on the argument struct `a`."""
+    expression = given.text
 
     def array(node: ast.expr) -> tuple[str, int]:
         if not isinstance(node, ast.Name):
             raise DefinitionError(f"{kernel.name}: array argument expected in {expression!r}")
         arg = kernel.arg(node.id)
+        if arg.is_pointer or arg.words == 1:
+            raise DefinitionError(f"{kernel.name}: {node.id} is no array in {expression!r}")
         return f"a->{arg.name}", arg.words
 
     def call(node: ast.Call) -> str:
@@ -219,17 +83,14 @@ def to_c(kernel: Kernel, expression: str) -> str:
             return call(node)
         raise DefinitionError(f"{kernel.name}: {ast.unparse(node)!r} is not allowed in an expression")
 
-    try:
-        return visit(ast.parse(expression, mode="eval").body)
-    except SyntaxError as e:
-        raise DefinitionError(f"{kernel.name}: cannot read {expression!r}") from e
+    return visit(ast.parse(expression, mode="eval").body)
 
 
 def emit_struct(kernel: Kernel) -> str:
     """The argument struct; one word per field, in plan order."""
     lines = [f"typedef struct {kernel.name}_args {{"]
     for arg in kernel.args:
-        if arg.kind in POINTER_KINDS:
+        if arg.is_pointer:
             const = "const " if arg.kind == "in" else ""
             lines.append(f"    {const}{POINTER_TYPES[arg.type][0]} *{arg.name};")
         else:
@@ -253,12 +114,15 @@ def emit_check(kernel: Kernel) -> str:
     ]
     for start, count in sign_runs(kernel):
         lines.append(f"    if ((status = tw_check_sign(words + {start}, {count}))) return status;")
+    for expression in (kernel.pays, kernel.flops):
+        if expression:
+            to_c(kernel, expression)  # only for its errors
     if kernel.where:
         lines.append(f"    if (!({to_c(kernel, kernel.where)})) return TW_BAD_CONDITION;")
     lines.append("    (void)a;")
     word = 0
     for arg in kernel.args:
-        if arg.kind in POINTER_KINDS:
+        if arg.is_pointer:
             flags = "TW_WRITES" if arg.kind != "in" else "0"
             if arg.optional:
                 flags += " | TW_NULLABLE"
@@ -284,68 +148,83 @@ def sign_runs(kernel: Kernel) -> list[tuple[int, int]]:
     return runs
 
 
-def fingerprint(kernels: list[Kernel]) -> int:
-    """32 bits that change whenever an argument, an extent or an opcode does."""
-    return int.from_bytes(hashlib.sha256(repr(kernels).encode()).digest()[:4], "little")
-
-
 def describe_arg(arg: Arg) -> dict[str, object]:
     """An argument, without the fields that do not concern it."""
     described: dict[str, object] = {"name": arg.name, "kind": arg.kind, "count": arg.words}
     if arg.type:
-        described |= {"type": arg.type, "extent": arg.extent}
+        described |= {"type": arg.type, "extent": arg.extent.text}
     if arg.optional:
         described["optional"] = True
+    if arg.read_if:
+        described["read_if"] = arg.read_if
     return described
 
 
-def describe(kernels: list[Kernel]) -> str:
+def describe_kernel(kernel: Kernel, opcode: int) -> dict[str, object]:
+    """A kernel, without the facts that do not hold."""
+    facts: dict[str, object] = {
+        "pays": kernel.pays.text,
+        "flops": kernel.flops.text,
+        "result": kernel.result,
+        "epilogue": kernel.epilogue,
+        "updates": kernel.updates,
+        "fails": kernel.fails,
+        "part": kernel.part,
+    }
+    return {
+        "name": kernel.name,
+        "opcode": opcode,
+        "where": kernel.where.text,
+        "args": [describe_arg(arg) for arg in kernel.args],
+        "facts": {name: fact for name, fact in facts.items() if fact},
+    }
+
+
+def describe(definition: Definition) -> str:
     """JSON that the module exports."""
     described = {
-        "fingerprint": fingerprint(kernels),
-        "thread_scratch_bytes": THREAD_SCRATCH_BYTES,
-        "status": STATUS,
-        "kernels": [
-            {
-                "name": k.name,
-                "opcode": opcode,
-                "where": k.where,
-                "args": [describe_arg(arg) for arg in k.args],
-            }
-            for opcode, k in enumerate(kernels, 1)
-        ],
+        "fingerprint": definition.fingerprint(),
+        "thread_scratch_bytes": definition.constant("THREAD_SCRATCH_BYTES"),
+        "status": definition.enumeration("status"),
+        "kernels": [describe_kernel(kernel, opcode) for opcode, kernel in enumerate(definition.kernels, 1)],
     }
     return json.dumps(described, separators=(",", ":"))
 
 
-def emit_header(kernels: list[Kernel]) -> str:
-    """What kernel sources see: statuses, structs and prototypes."""
+def emit_header(definition: Definition) -> str:
+    """What kernel sources see: constants, layouts, structs and prototypes."""
     lines = [
         "/* Generated from kernels.def by generate.py. */",
         "#ifndef KERNELS_GEN_H",
         "#define KERNELS_GEN_H",
         "#include <stdint.h>",
         "",
-        f"#define TW_FINGERPRINT {fingerprint(kernels)}u",
-        f"#define THREAD_SCRATCH_BYTES {THREAD_SCRATCH_BYTES}",
-        f"#define TW_N_OPCODES {len(kernels) + 1}",
+        f"#define TW_FINGERPRINT {definition.fingerprint()}u",
+        f"#define TW_N_OPCODES {len(definition.kernels) + 1}",
+        *(f"#define {c.name} {c.value}{'u' * (c.value > INT32_MAX)}" for c in definition.constants),
         "",
-        "enum {" + ", ".join(f"{name} = {code}" for name, code in STATUS.items()) + "};",
+        *(f"enum {{ {members(enumeration.members)} }};" for enumeration in definition.enumerations),
+        *(f"enum {{ {members(dict(layout.constants()))} }};" for layout in definition.layouts),
         "",
     ]
-    lines += [emit_struct(kernel) for kernel in kernels]
+    lines += [emit_struct(kernel) for kernel in definition.kernels]
     return "\n".join([*lines, "#endif", ""])
 
 
-def emit_tables(kernels: list[Kernel]) -> str:
+def members(numbers: dict[str, int]) -> str:
+    """Of a C enumeration."""
+    return ", ".join(f"{name} = {value}" for name, value in numbers.items())
+
+
+def emit_tables(definition: Definition) -> str:
     """What the executor includes: verifiers, the dispatch table and the description."""
     lines = ["/* Generated from kernels.def by generate.py; included by executor.c alone. */"]
-    lines += [emit_check(kernel) for kernel in kernels]
+    lines += [emit_check(kernel) for kernel in definition.kernels]
     lines += ["static const tw_entry tw_table[TW_N_OPCODES] = {", "    {0, 0, 0},"]
-    for kernel in kernels:
+    for kernel in definition.kernels:
         words = sum(arg.words for arg in kernel.args)
         lines.append(f"    {{(tw_kernel_fn)kernel_{kernel.name}, check_{kernel.name}, {words}}},")
-    text = describe(kernels)
+    text = describe(definition)
     chunks = [json.dumps(text[i : i + 120]) for i in range(0, len(text), 120)]
     lines += ["};", "", "static const char tw_description_text[] ="]
     return "\n".join([*lines, *(f"    {chunk}" for chunk in chunks), "    ;", ""])
@@ -357,12 +236,31 @@ def write_if_changed(path: Path, text: str) -> None:
         path.write_text(text)
 
 
-def generate(definition: Path, out_dir: Path) -> None:
-    """Write `kernels_gen.h` and `kernels_tables.h` to `out_dir`."""
-    kernels = parse(definition.read_text())
+def generate(definition_file: Path, out_dir: Path) -> None:
+    """Write the headers to `out_dir`."""
+    definition = parse(definition_file.read_text())
     out_dir.mkdir(parents=True, exist_ok=True)
-    write_if_changed(out_dir / "kernels_gen.h", emit_header(kernels))
-    write_if_changed(out_dir / "kernels_tables.h", emit_tables(kernels))
+    write_if_changed(out_dir / "kernels_gen.h", emit_header(definition))
+    write_if_changed(out_dir / "kernels_tables.h", emit_tables(definition))
+
+
+def generated_sources(definition_file: Path) -> dict[Path, str]:
+    """What is checked in, by its path in the project."""
+    from generate_calls import emit_calls
+    from generate_layout import emit_python, emit_typescript
+
+    definition = parse(definition_file.read_text())
+    return {
+        CALLS: emit_calls(definition),
+        PYTHON_LAYOUT: emit_python(definition),
+        TYPESCRIPT_LAYOUT: emit_typescript(definition),
+    }
+
+
+def generate_sources(definition_file: Path, root: Path) -> None:
+    """Write what is checked in, below `root`."""
+    for path, text in generated_sources(definition_file).items():
+        write_if_changed(root / path, text)
 
 
 if __name__ == "__main__":

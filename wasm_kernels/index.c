@@ -84,13 +84,11 @@ int32_t kernel_gather_grad_f32(const gather_grad_f32_args *a) {
 
 /* ---- elements ---- */
 
-enum { NONE, ADD, MUL, MAX_OF, MIN_OF };
-
 TW_INLINE float reduced(float old, float update, int32_t reduction) {
-    if (reduction == ADD) return old + update;
-    if (reduction == MUL) return old * update;
+    if (reduction == SCATTER_ADD) return old + update;
+    if (reduction == SCATTER_MUL) return old * update;
     if (old != old || update != update) return old + update;
-    if (reduction == MAX_OF) return old > update ? old : update;
+    if (reduction == SCATTER_MAX) return old > update ? old : update;
     return old < update ? old : update;
 }
 
@@ -134,7 +132,7 @@ int32_t kernel_scatter_elements(const scatter_elements_args *a) {
     odometer o = {{0}, 0};
     for (int64_t i = 0; i < count; i++, advance(&o, a->dims, a->strides)) {
         int64_t to = o.base + resolve(a->indices, i, a->index_size, a->axis_dim) * a->axis_stride;
-        if (a->reduction == NONE) {
+        if (a->reduction == SCATTER_SET) {
             copy_element(a->y + to * a->size, a->updates + i * a->size, a->size);
         } else {
             float *y = (float *)a->y + to;
@@ -188,7 +186,7 @@ int32_t kernel_scatter_nd(const scatter_nd_args *a) {
         locate(a->indices, t, a->k, a->dims, a->index_size, &position);
         uint8_t *y = a->y + t / a->n * plane + position * a->slice;
         const uint8_t *update = a->updates + t * a->slice;
-        if (a->reduction == NONE) copy_element(y, update, a->slice);
+        if (a->reduction == SCATTER_SET) copy_element(y, update, a->slice);
         else
             for (int32_t i = 0; i < a->slice / 4; i++)
                 ((float *)y)[i] = reduced(((float *)y)[i], ((const float *)update)[i], a->reduction);

@@ -211,16 +211,14 @@ static void layer_norm_grad_chunk(const void *args, int32_t chunk) {
     for (; r < hi; r++) layer_norm_grad_rows(a, r, 1, a->dx != NULL, a->scale != NULL, dscale, dbias);
 }
 
-enum { MAX_PARTIALS = 32 };
-
 int32_t kernel_layer_norm_grad_f32(const layer_norm_grad_f32_args *a) {
     if (!a->n) return TW_OK;
-    int64_t count = min_i64(MAX_PARTIALS, ((int64_t)a->rows * a->n + GRAIN - 1) / GRAIN);
+    int64_t count = min_i64(NORM_PARTIALS, ((int64_t)a->rows * a->n + GRAIN - 1) / GRAIN);
     row_task task = {a, count ? (int32_t)((a->rows + count - 1) / count) : 1};
     int32_t n_chunks = chunk_count(a->rows, task.grain);
     parallel_for(layer_norm_grad_chunk, &task, n_chunks);
-    if (a->dscale) reduce_columns(a->partial, a->dscale, n_chunks, a->n, 2 * (int64_t)a->n, SUM);
-    if (a->dbias) reduce_columns(a->partial + a->n, a->dbias, n_chunks, a->n, 2 * (int64_t)a->n, SUM);
+    if (a->dscale) reduce_columns(a->partial, a->dscale, n_chunks, a->n, 2 * (int64_t)a->n, REDUCE_SUM);
+    if (a->dbias) reduce_columns(a->partial + a->n, a->dbias, n_chunks, a->n, 2 * (int64_t)a->n, REDUCE_SUM);
     return TW_OK;
 }
 
@@ -527,7 +525,7 @@ int32_t kernel_group_norm_grad_f32(const group_norm_grad_f32_args *a) {
     row_task task = {a, units_per_chunk(4 * (int64_t)n)};
     if (n) parallel_for(group_norm_grad_chunk, &task, chunk_count((int64_t)a->batch * a->groups, task.grain));
     int32_t images = n ? a->batch : 0;
-    if (a->dscale) reduce_columns(a->partial, a->dscale, images, a->channels, 2 * (int64_t)a->channels, SUM);
-    if (a->dbias) reduce_columns(a->partial + a->channels, a->dbias, images, a->channels, 2 * (int64_t)a->channels, SUM);
+    if (a->dscale) reduce_columns(a->partial, a->dscale, images, a->channels, 2 * (int64_t)a->channels, REDUCE_SUM);
+    if (a->dbias) reduce_columns(a->partial + a->channels, a->dbias, images, a->channels, 2 * (int64_t)a->channels, REDUCE_SUM);
     return TW_OK;
 }

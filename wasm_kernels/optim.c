@@ -61,8 +61,8 @@ static void adamw_chunk(const void *args, int32_t chunk) {
 }
 
 int32_t kernel_adamw_f32(const adamw_f32_args *a) {
-    double rate = state_f32(a->state, LEARNING_RATE);
-    int64_t step = state_i64(a->state, STEP) + 1;
+    double rate = state_f32(a->state, STATE_LEARNING_RATE);
+    int64_t step = state_i64(a->state, STATE_STEP) + 1;
     double correction1 = 1 - power(a->alpha, step), root2 = __builtin_sqrt(1 - power(a->beta, step));
     adamw_task task = {a, (float)rate, 1.0f, 1.0f, 1.0f};
     double decay = 1 - rate * (double)a->weight_decay;
@@ -80,7 +80,7 @@ int32_t kernel_adamw_f32(const adamw_f32_args *a) {
 
 static void sgd_chunk(const void *args, int32_t chunk) {
     const sgd_f32_args *a = args;
-    float rate = state_f32(a->state, LEARNING_RATE);
+    float rate = state_f32(a->state, STATE_LEARNING_RATE);
     int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
     for (; i + 4 <= end; i += 4) store4(a->w + i, nmadd(splat(rate), load4(a->g + i), load4(a->w + i)));
     for (; i < end; i++) a->w[i] -= rate * a->g[i];
@@ -146,14 +146,14 @@ int32_t kernel_clip_grad_norm_f32(const clip_grad_norm_f32_args *a) {
 }
 
 int32_t kernel_optimizer_advance(const optimizer_advance_args *a) {
-    set_state_i64(a->state, STEP, state_i64(a->state, STEP) + 1);
+    set_state_i64(a->state, STATE_STEP, state_i64(a->state, STATE_STEP) + 1);
     return TW_OK;
 }
 
 /* f = step / max(1, W) during the warm-up, then max(0, (T - step) / max(1, T - W)). */
 int32_t kernel_linear_lr(const linear_lr_args *a) {
-    double step = (double)state_i64(a->state, STEP), warmup = (double)state_i64(a->state, WARMUP);
-    double total = (double)state_i64(a->state, TOTAL), factor;
+    double step = (double)state_i64(a->state, STATE_STEP), warmup = (double)state_i64(a->state, STATE_WARMUP);
+    double total = (double)state_i64(a->state, STATE_TOTAL), factor;
     if (step < warmup) {
         factor = step / (warmup > 1 ? warmup : 1);
     } else {
@@ -161,6 +161,6 @@ int32_t kernel_linear_lr(const linear_lr_args *a) {
         factor = (total - step) / (span > 1 ? span : 1);
         if (factor < 0) factor = 0;
     }
-    set_state_f32(a->state, LEARNING_RATE, (float)(state_f32(a->state, INITIAL_LR) * factor));
+    set_state_f32(a->state, STATE_LEARNING_RATE, (float)(state_f32(a->state, STATE_INITIAL_LR) * factor));
     return TW_OK;
 }

@@ -58,9 +58,6 @@ int32_t parallel_load(uint32_t ptr, uint32_t size, uint32_t slot);
 /* Chunks of `grain` units each (the last may be smaller); depends on the shape only. */
 TW_INLINE int32_t chunk_count(int64_t total, int64_t grain) { return (int32_t)((total + grain - 1) / grain); }
 
-/* Elements of cheap work that make a chunk worth a hand-over: some 5 us. */
-enum { GRAIN = 16384 };
-
 /* How many units of `cost` elements each make a chunk. */
 TW_INLINE int32_t units_per_chunk(int64_t cost) { return (int32_t)(cost >= GRAIN ? 1 : GRAIN / (cost > 0 ? cost : 1)); }
 

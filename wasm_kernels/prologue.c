@@ -6,17 +6,17 @@
 
 /* Below 0: the executor leaves out that many instructions. */
 int32_t kernel_skip_if_current(const skip_if_current_args *a) {
-    bool current = a->seen[0] == a->state[LOADS] + 1 && (!a->trained || a->seen[1] == a->state[UPDATES] + 1);
+    bool current = a->seen[SEEN_LOADS] == a->state[STATE_LOADS] + 1 && (!a->trained || a->seen[SEEN_UPDATES] == a->state[STATE_UPDATES] + 1);
     return current ? -a->instructions : TW_OK;
 }
 
 int32_t kernel_note_current(const note_current_args *a) {
-    a->seen[0] = a->state[LOADS] + 1;
-    a->seen[1] = a->state[UPDATES] + 1;
+    a->seen[SEEN_LOADS] = a->state[STATE_LOADS] + 1;
+    a->seen[SEEN_UPDATES] = a->state[STATE_UPDATES] + 1;
     return TW_OK;
 }
 
 int32_t kernel_note_change(const note_change_args *a) {
-    a->state[UPDATES]++;
+    a->state[STATE_UPDATES]++;
     return TW_OK;
 }

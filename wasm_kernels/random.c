@@ -11,8 +11,8 @@
 #include "state.h"
 
 static random_stream make_stream(const int32_t *state, int32_t salt, int32_t draw) {
-    uint64_t offset = (uint64_t)state_i64(state, OFFSET) + (uint64_t)draw;
-    return (random_stream){{(uint32_t)state[SEED], (uint32_t)state[SEED + 1]},
+    uint64_t offset = (uint64_t)state_i64(state, STATE_RANDOM_OFFSET) + (uint64_t)draw;
+    return (random_stream){{(uint32_t)state[STATE_SEED], (uint32_t)state[STATE_SEED + 1]},
                            (uint32_t)salt,
                            {(uint32_t)offset, (uint32_t)(offset >> 32)}};
 }
@@ -174,6 +174,6 @@ int32_t kernel_random_f32(const random_f32_args *a) {
 }
 
 int32_t kernel_random_advance(const random_advance_args *a) {
-    set_state_i64(a->state, OFFSET, state_i64(a->state, OFFSET) + a->n);
+    set_state_i64(a->state, STATE_RANDOM_OFFSET, state_i64(a->state, STATE_RANDOM_OFFSET) + a->n);
     return TW_OK;
 }

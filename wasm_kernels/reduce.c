@@ -14,9 +14,9 @@ enum { LOOSE_MAX = 16 };
 
 TW_INLINE f32x4 combine(f32x4 a, f32x4 b, int32_t op) {
     if (op == LOOSE_MAX) return wasm_f32x4_pmax(a, b);
-    if (op == MAX) return wasm_f32x4_max(a, b);
-    if (op == MIN) return wasm_f32x4_min(a, b);
-    if (op == PROD) return mul4(a, b);
+    if (op == REDUCE_MAX) return wasm_f32x4_max(a, b);
+    if (op == REDUCE_MIN) return wasm_f32x4_min(a, b);
+    if (op == REDUCE_PROD) return mul4(a, b);
     return add4(a, b);
 }
 
@@ -25,16 +25,16 @@ TW_INLINE float combine1(float a, float b, int32_t op) {
 }
 
 TW_INLINE f32x4 prepare(f32x4 x, f32x4 shift, int32_t op) {
-    if (op == SUM_SQUARES) return mul4(x, x);
-    if (op == SUM_ABS) return wasm_f32x4_abs(x);
-    if (op == LOG_SUM_EXP) return exp4(sub4(x, shift));
+    if (op == REDUCE_SUM_SQUARES) return mul4(x, x);
+    if (op == REDUCE_SUM_ABS) return wasm_f32x4_abs(x);
+    if (op == REDUCE_LOG_SUM_EXP) return exp4(sub4(x, shift));
     return x;
 }
 
 TW_INLINE float neutral(int32_t op) {
-    if (op == MAX || op == LOOSE_MAX) return -__builtin_inff();
-    if (op == MIN) return __builtin_inff();
-    return op == PROD ? 1.0f : 0.0f;
+    if (op == REDUCE_MAX || op == LOOSE_MAX) return -__builtin_inff();
+    if (op == REDUCE_MIN) return __builtin_inff();
+    return op == REDUCE_PROD ? 1.0f : 0.0f;
 }
 
 TW_INLINE float horizontal(f32x4 x, int32_t op) {
@@ -72,33 +72,33 @@ TW_INLINE float reduce_row(const float *x, int32_t n, f32x4 shift, int32_t op) {
     return s;
 }
 
-float sum_row(const float *x, int32_t n) { return reduce_row(x, n, splat(0), SUM); }
+float sum_row(const float *x, int32_t n) { return reduce_row(x, n, splat(0), REDUCE_SUM); }
 float max_row(const float *x, int32_t n) { return reduce_row(x, n, splat(0), LOOSE_MAX); }
 
 static float log_sum_exp_row(const float *x, int32_t n) {
     float top = max_row(x, n);
     float shift = __builtin_fabsf(top) == __builtin_inff() ? 0.0f : top;
-    return shift + log1(reduce_row(x, n, splat(shift), LOG_SUM_EXP));
+    return shift + log1(reduce_row(x, n, splat(shift), REDUCE_LOG_SUM_EXP));
 }
 
 /* What remains to be done with the combined value of n elements. */
 TW_INLINE f32x4 finish(f32x4 s, int32_t n, int32_t op) {
-    if (op == MEAN) return div4(s, splat((float)n));
-    if (op == NORM) return wasm_f32x4_sqrt(s);
-    if (op == LOG_SUM) return log4(s);
+    if (op == REDUCE_MEAN) return div4(s, splat((float)n));
+    if (op == REDUCE_NORM) return wasm_f32x4_sqrt(s);
+    if (op == REDUCE_LOG_SUM) return log4(s);
     return s;
 }
 
 static float row_value(const float *x, int32_t n, int32_t op) {
     f32x4 none = splat(0);
     switch (op) {
-    case MAX: return reduce_row(x, n, none, MAX);
-    case MIN: return reduce_row(x, n, none, MIN);
-    case PROD: return reduce_row(x, n, none, PROD);
-    case SUM_ABS: return reduce_row(x, n, none, SUM_ABS);
-    case LOG_SUM_EXP: return log_sum_exp_row(x, n);
-    case NORM:
-    case SUM_SQUARES: return wasm_f32x4_extract_lane(finish(splat(reduce_row(x, n, none, SUM_SQUARES)), n, op), 0);
+    case REDUCE_MAX: return reduce_row(x, n, none, REDUCE_MAX);
+    case REDUCE_MIN: return reduce_row(x, n, none, REDUCE_MIN);
+    case REDUCE_PROD: return reduce_row(x, n, none, REDUCE_PROD);
+    case REDUCE_SUM_ABS: return reduce_row(x, n, none, REDUCE_SUM_ABS);
+    case REDUCE_LOG_SUM_EXP: return log_sum_exp_row(x, n);
+    case REDUCE_NORM:
+    case REDUCE_SUM_SQUARES: return wasm_f32x4_extract_lane(finish(splat(reduce_row(x, n, none, REDUCE_SUM_SQUARES)), n, op), 0);
     default: return wasm_f32x4_extract_lane(finish(splat(sum_row(x, n)), n, op), 0);
     }
 }
@@ -149,7 +149,7 @@ TW_INLINE void store_some(float *p, f32x4 x, int32_t lanes) {
 /* Sums are worth code for four vectors at a time; the rest make do with one. */
 TW_INLINE void columns(const float *x, float *y, int32_t rows, int32_t n_cols, int64_t stride, int32_t op, int32_t end) {
     int32_t c = 0;
-    for (; op == SUM && c + 16 <= n_cols; c += 16) {
+    for (; op == REDUCE_SUM && c + 16 <= n_cols; c += 16) {
         tile s = column_tile(x + c, rows, stride, 4, 4, splat(0), op);
         for (int32_t k = 0; k < 4; k++) store4(y + c + 4 * k, finish(s.v[k], rows, end));
     }
@@ -163,23 +163,23 @@ TW_INLINE void columns(const float *x, float *y, int32_t rows, int32_t n_cols, i
 static void log_sum_exp_columns(const float *x, float *y, int32_t rows, int32_t n_cols, int64_t stride) {
     for (int32_t c = 0; c < n_cols; c += 4) {
         int32_t lanes = min_i32(4, n_cols - c);
-        f32x4 top = column_tile(x + c, rows, stride, 1, lanes, splat(0), MAX).v[0];
+        f32x4 top = column_tile(x + c, rows, stride, 1, lanes, splat(0), REDUCE_MAX).v[0];
         f32x4 shift = select4(wasm_f32x4_eq(wasm_f32x4_abs(top), splat(__builtin_inff())), splat(0), top);
-        f32x4 s = column_tile(x + c, rows, stride, 1, lanes, shift, LOG_SUM_EXP).v[0];
+        f32x4 s = column_tile(x + c, rows, stride, 1, lanes, shift, REDUCE_LOG_SUM_EXP).v[0];
         store_some(y + c, add4(shift, log4(s)), lanes);
     }
 }
 
 void reduce_columns(const float *x, float *y, int32_t rows, int32_t n_cols, int64_t stride, int32_t op) {
     switch (op) {
-    case MAX: columns(x, y, rows, n_cols, stride, MAX, op); break;
-    case MIN: columns(x, y, rows, n_cols, stride, MIN, op); break;
-    case PROD: columns(x, y, rows, n_cols, stride, PROD, op); break;
-    case SUM_ABS: columns(x, y, rows, n_cols, stride, SUM_ABS, op); break;
-    case LOG_SUM_EXP: log_sum_exp_columns(x, y, rows, n_cols, stride); break;
-    case NORM:
-    case SUM_SQUARES: columns(x, y, rows, n_cols, stride, SUM_SQUARES, op); break;
-    default: columns(x, y, rows, n_cols, stride, SUM, op); break;
+    case REDUCE_MAX: columns(x, y, rows, n_cols, stride, REDUCE_MAX, op); break;
+    case REDUCE_MIN: columns(x, y, rows, n_cols, stride, REDUCE_MIN, op); break;
+    case REDUCE_PROD: columns(x, y, rows, n_cols, stride, REDUCE_PROD, op); break;
+    case REDUCE_SUM_ABS: columns(x, y, rows, n_cols, stride, REDUCE_SUM_ABS, op); break;
+    case REDUCE_LOG_SUM_EXP: log_sum_exp_columns(x, y, rows, n_cols, stride); break;
+    case REDUCE_NORM:
+    case REDUCE_SUM_SQUARES: columns(x, y, rows, n_cols, stride, REDUCE_SUM_SQUARES, op); break;
+    default: columns(x, y, rows, n_cols, stride, REDUCE_SUM, op); break;
     }
 }
 
@@ -236,10 +236,10 @@ void v_reduce(const float *x, float *y, int32_t size, int32_t n, int32_t inner, 
 #define REDUCE_INT(type)                                                                                   \
     do {                                                                                                   \
         const type *x = (const type *)a->x + o * a->n * a->inner + i;                                      \
-        type s = a->op == PROD ? 1 : a->op == SUM ? 0 : *x;                                                \
+        type s = a->op == REDUCE_PROD ? 1 : a->op == REDUCE_SUM ? 0 : *x;                                                \
         for (int64_t k = 0; k < a->n; k++) {                                                               \
             type v = x[k * a->inner];                                                                      \
-            s = a->op == SUM ? (type)(s + v) : a->op == PROD ? (type)(s * v) : a->op == MAX ? (v > s ? v : s) \
+            s = a->op == REDUCE_SUM ? (type)(s + v) : a->op == REDUCE_PROD ? (type)(s * v) : a->op == REDUCE_MAX ? (v > s ? v : s) \
                                                                                            : (v < s ? v : s); \
         }                                                                                                  \
         ((type *)a->y)[o * a->inner + i] = s;                                                              \

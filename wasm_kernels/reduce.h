@@ -5,15 +5,13 @@
 
 #include "simd.h"
 
-enum { SUM, MEAN, MAX, MIN, PROD, SUM_SQUARES, SUM_ABS, LOG_SUM_EXP, NORM, LOG_SUM };
-
 /* Sum of x[0..n). At most 16 additions in sequence, then log2(n / 256) more: relative error of the sum of |x| below
    (20 + log2 n) * 2^-24. */
 float sum_row(const float *x, int32_t n);
 /* Maximum of x[0..n), which may miss NaN: e^(x - max) will show it. */
 float max_row(const float *x, int32_t n);
 
-/* y[c] = op over r of x[r * stride + c], c in [0, n_cols); LOG_SUM_EXP is not among the ops. */
+/* y[c] = op over r of x[r * stride + c], c in [0, n_cols); REDUCE_LOG_SUM_EXP is not among the ops. */
 void reduce_columns(const float *x, float *y, int32_t rows, int32_t n_cols, int64_t stride, int32_t op);
 
 #endif

@@ -269,13 +269,13 @@ int32_t kernel_cross_entropy_f32(const cross_entropy_f32_args *a) {
     loss_task task = {a, &set, units_per_chunk((int64_t)EXP_COST * a->c * a->inner), 0};
     if (a->c && a->inner) parallel_for(cross_entropy_chunk, &task, chunk_count(a->n, task.grain));
     else tw_zero(a->row_loss, 4 * (size_t)set.rows);
-    if (a->reduction == 0) {
+    if (a->reduction == LOSS_EACH) {
         tw_copy(a->loss, a->row_loss, 4 * (size_t)set.rows);
         return TW_OK;
     }
     double total = 0;
     for (int64_t r = 0; r < set.rows; r++) total += a->row_loss[r];
-    double weight = a->reduction == 1 ? total_weight(&set) : 1.0;
+    double weight = a->reduction == LOSS_MEAN ? total_weight(&set) : 1.0;
     a->loss[0] = (float)(weight == 0 ? total : total / weight);
     return TW_OK;
 }
@@ -317,7 +317,7 @@ static void cross_entropy_grad_sample(const loss_task *task, const cross_entropy
         for (int32_t lane = 0; lane < lanes; lane++) {
             labels[lane] = load_index(a->labels, row + i + lane, a->label_size);
             scales[lane] = row_weight(task->set, labels[lane]) * task->factor;
-            if (a->reduction == 0) scales[lane] *= a->dy[row + i + lane];
+            if (a->reduction == LOSS_EACH) scales[lane] *= a->dy[row + i + lane];
         }
         float *dx = a->dx + start + i;
         if (lanes == 4 && !a->from_log) {
@@ -349,8 +349,8 @@ int32_t kernel_cross_entropy_grad_f32(const cross_entropy_grad_f32_args *a) {
     if (status) return status;
     if (!a->log_prob && !a->from_log) return tw_fail(TW_BAD_ARGUMENT, a->from_log, 0);
     if (!a->c || !a->inner) return TW_OK;
-    double weight = a->reduction == 1 ? total_weight(&set) : 1.0;
-    double factor = a->reduction ? a->dy[0] : 1.0;
+    double weight = a->reduction == LOSS_MEAN ? total_weight(&set) : 1.0;
+    double factor = a->reduction != LOSS_EACH ? a->dy[0] : 1.0;
     loss_task task = {a, &set, units_per_chunk((int64_t)EXP_COST * a->c * a->inner),
                       (float)(weight == 0 ? 0.0 : factor / weight)};
     parallel_for(cross_entropy_grad_chunk, &task, chunk_count(a->n, task.grain));

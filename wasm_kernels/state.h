@@ -1,11 +1,8 @@
-/* The state words of a session (docs/architecture.md, section 4). */
+/* The state words of a session: `layout state` of kernels.def. */
 #ifndef STATE_H
 #define STATE_H
 
 #include "guard.h"
-
-enum { LAZY_RESET = 0, LEARNING_RATE = 1, STEP = 2, INITIAL_LR = 4, WARMUP = 6, TOTAL = 8, SEED = 10, OFFSET = 12, LOADS = 14,
-       UPDATES = 15 };
 
 TW_INLINE float state_f32(const int32_t *state, int32_t word) {
     float x;

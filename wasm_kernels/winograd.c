@@ -11,11 +11,8 @@
 #include "parallel.h"
 #include "tile.h"
 
-enum { TILE = 4, MAX_POINTS = 9, WEIGHTS = 6, SINGLE = WEIGHTS - 1, WINOGRAD_POINTS = 36 };
-/* Floats between the planes of one weight each: without them, planes of a power of two meet in one set of the cache. */
-enum { WINOGRAD_PADDING = 16 };
-/* Partial sums of the weight gradient; kernels.def sizes its scratch by these. */
-enum { WINOGRAD_GROUPS = 8, WINOGRAD_PARTIAL_FLOATS = 1 << 20 };
+enum { TILE = 4, MAX_POINTS = 9, WEIGHTS = 6, SINGLE = WEIGHTS - 1 };
+_Static_assert(WEIGHTS * WEIGHTS == WINOGRAD_POINTS, "planes of transformed weights");
 /* What is transformed: sources of stride 1 and 2; sources of the data gradient of stride 2 whose tiles begin with an even or
    an odd output; gradients of the outputs of stride 1 and 2, for the gradient by the weights. */
 enum { PLAIN, STRIDED, BACK_EVEN, BACK_ODD, OUTPUT, STRIDED_OUTPUT };
@@ -659,7 +656,7 @@ static conv_pass plan_convolution(const winograd_conv *conv) {
 
 int32_t kernel_winograd_conv_f32(const winograd_conv_f32_args *a) {
     winograd_conv conv = {a->stride, a->n, a->c, a->m, a->size[0], a->size[1], a->out[0], a->out[1], a->pad[0], a->pad[1],
-                          a->x, a->u, a->bias, a->flipped == 1, a->accumulate != 0, a->activation == 1, a->y};
+                          a->x, a->u, a->bias, a->flipped == 1, a->accumulate != 0, a->activation == ACTIVATION_RELU, a->y};
     conv_pass p = plan_convolution(&conv);
     parallel_for(convolve_block, &p, p.split.row_blocks * p.split.col_blocks);
     if (conv.relu && conv.accumulate) parallel_for(relu_plane, &conv, conv.n * conv.m);

@@ -5,13 +5,13 @@
  *     node web/build.mjs --engine   only the engine as a script, for the Python wheel
  *
  * dist/npm holds index.js (all in one, for a <script type="module">), module.js (the same with its
- * dependencies as imports, for bundlers and Node), the two worker scripts, engine.js, declarations,
- * the kernels, and for the worker Pyodide, the standard library and the Python packages: as wheels, compiled
+ * dependencies as imports and the files beside it named as assets, for bundlers and Node), the two worker scripts,
+ * engine.js, the command of npx, declarations, the kernels, and for the worker Pyodide, the standard library and the Python packages: as wheels, compiled
  * in one zip, and imported in a snapshot of Pyodide.
  */
 
 import { execFileSync } from "node:child_process";
-import { copyFile, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { access, copyFile, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { constants, gzipSync } from "node:zlib";
@@ -34,11 +34,16 @@ const PYODIDE = join(ROOT, ".build", "pyodide");
 
 const { version } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
 
+/** @param {boolean} namesAssets - whether the script names the files beside it in the form that bundlers recognise */
+function define(namesAssets) {
+  return { TRAINWEB_VERSION: JSON.stringify(version), TRAINWEB_NAMES_ASSETS: String(namesAssets) };
+}
+
 const COMMON = {
   bundle: true,
   keepNames: true,
   target: "es2022",
-  define: { TRAINWEB_VERSION: JSON.stringify(version) },
+  define: define(false),
   legalComments: "none",
   logLevel: "warning",
 };
@@ -53,7 +58,7 @@ async function buildEngineScript() {
     globalName: "trainwebEngine",
     banner: { js: "(() => {" },
     footer: { js: "return trainwebEngine.Engine;\n})()" },
-    // The script starts no workers: engines made from it have one thread.
+    // The script has no address of its own.
     define: { ...COMMON.define, "import.meta.url": '""' },
   });
 }
@@ -61,22 +66,62 @@ async function buildEngineScript() {
 async function buildModules() {
   // Identifiers stay: they are the names of classes and what stack traces show.
   const small = { minifyWhitespace: true, minifySyntax: true };
-  const esm = { ...COMMON, format: "esm", outdir: OUT, sourcemap: "linked" };
+  const esm = { ...COMMON, format: "esm", outdir: OUT };
+  const page = { ...esm, sourcemap: "linked" };
+  const source = (folder, name) => join(SOURCES, folder, `${name}.ts`);
+  await build({ ...page, ...small, entryPoints: { index: source("page", "index") } });
   await build({
-    ...esm,
+    ...page,
     ...small,
-    entryPoints: {
-      index: join(SOURCES, "page", "index.ts"),
-      worker: join(SOURCES, "worker", "worker.ts"),
-      "pool-worker": join(SOURCES, "engine", "pool-worker.ts"),
-      engine: join(SOURCES, "engine", "engine.ts"),
-    },
+    define: define(true),
+    entryPoints: { engine: source("engine", "engine") },
   });
   await build({
-    ...esm,
-    entryPoints: { module: join(SOURCES, "page", "index.ts") },
+    ...page,
+    define: define(true),
+    entryPoints: { module: source("page", "index") },
     packages: "external",
   });
+  // Bundlers copy the workers' scripts alone, under names of their own: no maps are named in them.
+  await build({ ...esm, ...small, entryPoints: { worker: source("worker", "worker") } });
+  // Plain, because Vite turns assets of less than 4 KiB into data: URLs, which may not share memory.
+  await build({ ...esm, entryPoints: { "pool-worker": source("engine", "pool-worker") } });
+  await change(join(OUT, "worker.js"), /\bimport\(/g, `import(${IGNORED}`, 2);
+}
+
+/** Asks bundlers, for which a worker may be an entry, to leave an import alone; minifying drops comments. */
+const IGNORED = "/* @vite-ignore */ /* webpackIgnore: true */ /* turbopackIgnore: true */ ";
+
+/** Replace in a file what must be in it so many times. */
+async function change(file, pattern, replacement, count) {
+  const text = await readFile(file, "utf8");
+  const found = text.match(pattern)?.length ?? 0;
+  if (found !== count) {
+    throw new Error(`${file} has ${pattern} ${found} times, expected ${count}`);
+  }
+  await writeFile(file, text.replace(pattern, replacement));
+}
+
+/** The files that the page's script names for bundlers; they are those that it knows by name. */
+async function assetNames() {
+  const text = await readFile(join(OUT, "module.js"), "utf8");
+  const literal = [...text.matchAll(/new URL\("\.\/([^"]+)", import\.meta\.url\)/g)].map(([, name]) => name);
+  const table = /var NAMES = \{([^}]*)\}/.exec(text)?.[1] ?? "";
+  const known = [...table.matchAll(/: "([^"]+)"/g)].map(([, name]) => name);
+  if (literal.length === 0 || literal.join() !== known.join()) {
+    throw new Error(`module.js names ${literal.join(", ") || "nothing"} and knows ${known.join(", ")}`);
+  }
+  return literal;
+}
+
+/** The command `npx trainweb`. */
+async function buildCommand() {
+  const names = await assetNames();
+  for (const name of names) {
+    await access(join(OUT, name));
+  }
+  const text = await readFile(join(ROOT, "web", "cli.mjs"), "utf8");
+  await writeFile(join(OUT, "cli.js"), text.replace("TRAINWEB_ASSETS", JSON.stringify(names)), { mode: 0o755 });
 }
 
 function buildDeclarations() {
@@ -145,12 +190,18 @@ async function buildPython() {
   await makeSnapshot(PYODIDE, version, library, packages, join(folder, "snapshot.bin"));
 }
 
-/** Pyodide as it is; the script stays plain, for packed it would need a policy that lets blobs run. */
+/**
+ * Pyodide's scripts stay plain, for packed they would need a policy that lets blobs run. Bundlers that read them
+ * (Vite's development server does) must not see the npm package that they import in Node alone, nor a map that is not here.
+ */
 async function copyPyodide() {
   const folder = join(OUT, "python");
   for (const name of ["pyodide.mjs", "pyodide.asm.mjs"]) {
-    await copyFile(join(PYODIDE, name), join(folder, name));
+    const script = join(folder, name);
+    await copyFile(join(PYODIDE, name), script);
+    await change(script, /\bimport\("ws"\)/g, 'import(/* @vite-ignore */ ["ws"].join())', 1);
   }
+  await change(join(folder, "pyodide.mjs"), /\n?\/\/# sourceMappingURL=.*/g, "", 1);
   await pack(join(PYODIDE, "pyodide.asm.wasm"), join(folder, "pyodide.asm.wasm.gz"));
 }
 
@@ -167,6 +218,7 @@ async function buildAll() {
   await copyKernels();
   await buildPython();
   await copyPyodide();
+  await buildCommand();
 }
 
 try {

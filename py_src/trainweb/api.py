@@ -14,12 +14,12 @@ import numpy as np
 
 from trainweb.checkpoint import read_checkpoint
 from trainweb.errors import FeedError, SessionError, UnsupportedError
-from trainweb.ir.program import GRADIENTS
+from trainweb.ir.layout import GRADIENTS, STATE_LAZY_RESET, STATE_RANDOM_OFFSET, STATE_SEED
 from trainweb.training import state as states
 from trainweb.training.session import TrainingSession
 
-RESET_WORD, RANDOM_WORDS = 0, 10
-"""State words that outlive a change of optimizer: the reset flag; the seed and its offset."""
+CARRIED_STATE = (STATE_LAZY_RESET, STATE_SEED, STATE_RANDOM_OFFSET)
+"""Fields of the state that outlive a change of optimizer."""
 
 
 class Pairs:
@@ -191,13 +191,13 @@ class Module:
         if self._optimizer_model is None:
             old = self._session.core.host
             gradients = old.read_segment(GRADIENTS, 0, old.sizes[GRADIENTS])
-            reset, random = old.read_state("I", RESET_WORD), old.read_state("QQ", RANDOM_WORDS)
+            carried = {word: old.read_state(word) for word in CARRIED_STATE}
             self._session.release()
             self._session = TrainingSession(self._state, *self._models, model, self._options)
             new = self._session.core.host
             new.write_segment(GRADIENTS, 0, gradients)
-            new.write_state("I", RESET_WORD, *reset)
-            new.write_state("QQ", RANDOM_WORDS, *random)
+            for word, value in carried.items():
+                new.write_state(word, value)
             self._optimizer_model = model
         return self._session
 

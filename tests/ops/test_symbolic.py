@@ -17,12 +17,14 @@ STATIC_ONLY = {
     "ConvTranspose-3",
     "ConvTranspose-4",
     "ConvTranspose-5",
+    "DepthToSpace-1",
     "GlobalAveragePool-0",
     "GlobalAveragePool-1",
     "MatMul-1",
     "Pad-4",
     "Pad-5",
     "Pad-6",
+    "SpaceToDepth-2",
     *(f"Resize-{k}" for k in range(7)),
 }
 """Gradients that need sizes: auto_pad, margins that repeat, the width of a weight matrix, an image to average."""

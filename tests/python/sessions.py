@@ -13,9 +13,7 @@ from tests.conformance.models import batch_norm_net, make_model, mlp, normal
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
-from trainweb.ir.program import ARENA, CONSTANTS, PREPARED
-from trainweb.training.models import LR_WORD
-from trainweb.training.parameters import STEP_WORD
+from trainweb.ir.layout import ARENA, CONSTANTS, PREPARED, STATE_LEARNING_RATE, STATE_STEP
 
 
 def embedding_net(*, computed: bool = False) -> Any:
@@ -160,8 +158,8 @@ def snapshot(s: trainweb.TrainingSession) -> dict[str, Any]:
     }
     return {
         "segments": contents,
-        "lr": host.read_state("f", LR_WORD),
-        "step": host.read_state("q", STEP_WORD),
+        "lr": host.read_state(STATE_LEARNING_RATE),
+        "step": host.read_state(STATE_STEP),
         "nominal": s.core.state.is_nominal,
         "properties": dict(s.core.state.properties.items()),
     }

@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 from tests.ops.op_runner import with_loss
 
 from trainweb.autodiff.gradient import build_gradients
-from trainweb.backend.wasm.plan import HEADER_WORDS, Plan
+from trainweb.backend.wasm.plan import Plan
 from trainweb.compiler import compile as compiler
+from trainweb.ir.layout import HEADER_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.training.arrays import from_numpy, to_numpy
@@ -334,6 +335,21 @@ def test_nothing_has_the_size_of_the_scores(mask: str, dropout: float, monkeypat
     assert max(arena_buffers(plan)) <= scores // 4
     assert scores in arena_buffers(without_fusion(monkeypatch, a)[1])
     assert plan.arena_bytes < scores // 2
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7, 4, 6), (1, 2, 70, 33, 8, 3)], ids=str)
+@pytest.mark.parametrize("dropout", [0, 0.5])
+def test_flops_are_those_of_the_products_it_stands_for(shape: tuple[int, ...], dropout: float) -> None:
+    a = Attention(*shape).build("heads", dropout=dropout)
+    batch, heads, m, n, d, e = shape
+    _, forward = compute(a.graph, a.feeds, [a.graph.outputs[0].name])
+    _, both = results_of(a)
+    assert "attention_gradient_f32" in kernels(both)
+    # [m, d] by [d, n] for the scores and [m, n] by [n, e] for the result; a multiplication and an addition each.
+    pairs = 2 * batch * heads * m * n
+    assert forward.flops == pairs * (d + e)
+    # dy [m, e] by v' [e, n] and weights' [n, m] by dy [m, e]; ds [m, n] by k [n, d] and ds' [n, m] by q [m, d].
+    assert both.flops - forward.flops == pairs * (e + e + d + d)
 
 
 def test_one_mask_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 import trainweb
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.ir.program import CONSTANTS, PREPARED
+from trainweb.ir.layout import CONSTANTS, PREPARED
 from trainweb.training import bridge
 from trainweb.training.bundle import make_bundle
 from trainweb.training.core import SessionCore
@@ -160,3 +162,83 @@ def test_nothing_stays_in_kernel_memory() -> None:
     answer(bridge.compile_plan(made["handle"], "train", True, json.dumps(SIGNATURE), "[]"))
     assert get_engine().bytes_in_use() == before
     answer(bridge.release(made["handle"]))
+
+
+def announced(result: tuple[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(result[0])["data"], found=len(result[1]))
+
+
+def test_bytes_are_announced_with_format_size_and_checksum(handle: int, core: SessionCore) -> None:
+    bases = json.dumps(core.host.bases)
+    for result, kind in (
+        (bridge.checkpoint(handle, True, "[]", bases), "checkpoint"),
+        (bridge.export(handle, '["logits"]', bases), "onnx"),
+        (bridge.compile_plan(handle, "train", True, json.dumps(SIGNATURE), "[]"), "blobs"),
+    ):
+        data = announced(result)
+        assert (data["format"], data["nbytes"]) == (kind, data["found"])
+        assert data["crc32"] == bridge.sample_checksum(result[1])
+
+
+@pytest.mark.parametrize("changed", [0, 4095, 100_000 // 15 + 7, 104_095])
+def test_checksums_of_large_answers_are_of_samples(changed: int) -> None:
+    data = bytearray(np.random.default_rng(3).bytes(104_096))
+    whole = bridge.sample_checksum(data)
+    data[52_000] ^= 1  # between two blocks
+    assert bridge.sample_checksum(data) == whole
+    data[changed] ^= 1
+    assert bridge.sample_checksum(data) != whole
+
+
+def test_too_little_memory_is_told_with_the_size_of_the_weights(
+    handle: int, core: SessionCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: Any) -> None:
+        raise MemoryError
+
+    arguments = (handle, True, "[]", json.dumps(core.host.bases))
+    before = bridge.checkpoint(*arguments)[1]
+    monkeypatch.setattr(bridge, "checkpoint_buffer", exhausted)
+    told = error(bridge.checkpoint(*arguments))
+    assert told == {"name": "MemoryError", "message": "", "nbytes": 4 * core.layout.size}
+    monkeypatch.undo()
+    assert bridge.checkpoint(*arguments)[1] == before
+
+
+@pytest.mark.parametrize(("include_optimizer_state", "copies"), [(False, 1), (True, 3)])
+def test_a_checkpoint_takes_no_more_memory_than_the_file(include_optimizer_state: bool, copies: int) -> None:
+    """Python's memory in a page ends at 2 GiB."""
+    rows = 4096
+    weights = np.arange(rows * 256, dtype=np.float32).reshape(rows, 256)
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["y"])], "large",
+        [helper.make_tensor_value_info("x", 1, [1, rows])], [helper.make_tensor_value_info("y", 1, [1, 256])],
+        [numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    config = json.dumps({"loss": "CrossEntropyLoss", "optimizer": "AdamW"})
+    text, blobs = bridge.create_from_model(model, config, "{}")
+    made = answer((text, blobs))
+    engine = get_engine()
+    bases = [engine.alloc(s["bytes"]) if s["bytes"] else 0 for s in made["header"]["segments"]]
+    for base, segment in zip(bases, made["header"]["segments"], strict=True):
+        if base:
+            start, nbytes = segment["data"] or (0, 0)
+            engine.write(base, bytes(blobs[start : start + nbytes]).ljust(segment["bytes"], b"\0"))
+    arguments = (made["handle"], include_optimizer_state, "[]", json.dumps(bases))
+    bridge.checkpoint(*arguments)  # imports
+    tracemalloc.start()
+    try:
+        result = bridge.checkpoint(*arguments)
+        size, peak = tracemalloc.get_traced_memory()
+        data = result[1]
+        assert data is not None and weights.tobytes() in bytes(data)
+        del result, data
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        bridge.release(made["handle"])
+        for base in filter(None, bases):
+            engine.free(base)
+    assert copies * weights.nbytes <= peak < (copies + 0.1) * weights.nbytes
+    assert left < 0.1 * weights.nbytes < size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import trainweb
@@ -60,3 +61,30 @@ def test_a_missing_gradient_is_named() -> None:
 def test_a_broken_model_is_reported_not_raised() -> None:
     report = trainweb.check(b"not a model")
     assert not report.ok and report.error is not None and report.error.startswith("ModelError")
+
+
+def declared(dims: list[object], *nodes: tuple[str, list[str], list[str]]) -> bytes:
+    proto = onnx.load_from_string(model(*nodes))
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, dims))
+    return proto.SerializeToString()
+
+
+def test_sizes_are_spoken_of_in_the_symbols_of_the_model() -> None:
+    source = declared(["batch", "n"], ("MatMul", ["x", "w"], ["y"]))
+    report = trainweb.check(source, loss=LossType.CrossEntropyLoss, dims={"batch": 8})
+    assert report.ok and report.refined == ["n = 4, as MatMul node 'MatMul_0' needs n = 4"]
+    assert report.refined[0] in str(report)
+    assert report.flops == 2 * 8 * 4 * 3 * 2
+    refused = trainweb.check(source, loss=LossType.CrossEntropyLoss, dims={"n": 5})
+    assert refused.error is not None and "'n' cannot be 5: n = 4, as MatMul node" in refused.error
+    unknown = trainweb.check(source, loss=LossType.CrossEntropyLoss, dims={"m": 5})
+    assert unknown.error is not None and "no dimension 'm'; the model's are batch, n" in unknown.error
+
+
+def test_labels_are_as_many_as_rows_are_computed() -> None:
+    source = declared(["batch", 6, 4], ("MatMul", ["x", "w"], ["a"]), ("Flatten", ["a"], ["b"]), ("Relu", ["b"], ["y"]))
+    proto = onnx.load_from_string(source)
+    proto.graph.node[1].attribute.append(helper.make_attribute("axis", 2))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    report = trainweb.check(proto.SerializeToString(), loss=LossType.CrossEntropyLoss, dims={"batch": 5})
+    assert report.ok, str(report)

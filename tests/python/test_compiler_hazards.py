@@ -19,18 +19,11 @@ from trainweb.compiler.passes.accumulate import accumulate_in_place
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.passes.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
 from trainweb.compiler.passes.strided import absorb_copies
+from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Emitter, Expr
-from trainweb.ir.program import (
-    ARENA,
-    GRADIENTS,
-    PARAMETERS,
-    Buf,
-    Builder,
-    ElementwiseCall,
-    Instruction,
-    KernelCall,
-    Storage,
-)
+from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.model.graph import Tensor
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.training.host import N_SEGMENTS, PlanHost
@@ -141,30 +134,31 @@ class Program:
             bias = None
         turned_a, turned_b = self.rng.random(2) < 0.3
         self.builder.emit(
-            "gemm_f32",
-            a=a,
-            b=w,
-            bias=bias,
-            c=c,
-            m=m,
-            n=n,
-            k=k,
-            a_row=1 if turned_a else k,
-            a_col=m if turned_a else 1,
-            b_row=1 if turned_b else n,
-            b_col=k if turned_b else 1,
-            c_row=n,
-            bias_row=0,
-            bias_col=int(bias is not None),
-            batch=[1, 1],
-            a_batch=[0, 0],
-            b_batch=[0, 0],
-            c_batch=[0, 0],
-            bias_batch=[0, 0],
-            alpha=1.0,
-            beta=1.0,
-            accumulate=0,
-            activation=0,
+            calls.Gemm(
+                a=a,
+                b=w,
+                bias=bias,
+                c=c,
+                m=m,
+                n=n,
+                k=k,
+                a_row=1 if turned_a else k,
+                a_col=m if turned_a else 1,
+                b_row=1 if turned_b else n,
+                b_col=k if turned_b else 1,
+                c_row=n,
+                bias_row=0,
+                bias_col=int(bias is not None),
+                batch=(1, 1),
+                a_batch=(0, 0),
+                b_batch=(0, 0),
+                c_batch=(0, 0),
+                bias_batch=(0, 0),
+                alpha=1.0,
+                beta=1.0,
+                accumulate=0,
+                activation=0,
+            )
         )
         self.done(c)
         if self.rng.random() < 0.6:
@@ -207,7 +201,7 @@ class Program:
         outer, n, inner = self.pick(((1, b.size, 1), (4, b.size // 4, 1), (1, 4, b.size // 4), (2, b.size // 4, 2)))
         y = self.target((outer * inner,))
         if y.storage is not b.storage:
-            self.builder.emit("reduce_f32", x=b, y=y, outer=outer, n=n, inner=inner, op=int(self.rng.integers(2)))
+            self.builder.emit(calls.Reduce(x=b, y=y, outer=outer, n=n, inner=inner, op=int(self.rng.integers(2))))
             self.done(y)
 
     def widen(self) -> None:
@@ -246,33 +240,28 @@ class Interpreter:
                 for out, value in [(o, evaluate(r, ins)) for o, r in zip(i.outs, i.roots, strict=True)]:
                     self.memory(out)[:] = np.broadcast_to(value, i.shape).ravel()
             else:
-                getattr(self, i.kernel)(i)
+                getattr(self, i.KERNEL)(i)
 
-    def copy(self, call: KernelCall) -> None:
-        self.memory(call.args["dst"])[:] = self.read(call.args["src"]).ravel()
+    def copy(self, g: calls.Copy) -> None:
+        self.memory(g.dst)[:] = self.read(g.src).ravel()
 
-    def strided_copy(self, call: KernelCall) -> None:
-        g = call.args
-        src, dst = self.memory(g["src"]), self.memory(g["dst"])
-        for index in np.ndindex(*g["dims"]):
-            dst[g["dst_offset"] + np.dot(index, g["dst_strides"])] = src[
-                g["src_offset"] + np.dot(index, g["src_strides"])
-            ]
+    def strided_copy(self, g: calls.StridedCopy) -> None:
+        src, dst = self.memory(g.src), self.memory(g.dst)
+        for index in np.ndindex(*g.dims):
+            dst[g.dst_offset + np.dot(index, g.dst_strides)] = src[g.src_offset + np.dot(index, g.src_strides)]
 
-    def reduce_f32(self, call: KernelCall) -> None:
-        g = call.args
-        x = self.memory(g["x"]).reshape(g["outer"], g["n"], g["inner"])
-        self.memory(g["y"])[:] = (x.mean(1) if g["op"] else x.sum(1)).ravel()
+    def reduce_f32(self, g: calls.Reduce) -> None:
+        x = self.memory(g.x).reshape(g.outer, g.n, g.inner)
+        self.memory(g.y)[:] = (x.mean(1) if g.op else x.sum(1)).ravel()
 
-    def gemm_f32(self, call: KernelCall) -> None:
-        g = call.args
-        m, n, k = np.ogrid[: g["m"], : g["n"], : g["k"]]
-        a = self.memory(g["a"])[m * g["a_row"] + k * g["a_col"]]
-        b = self.memory(g["b"])[k * g["b_row"] + n * g["b_col"]]
+    def gemm_f32(self, g: calls.Gemm) -> None:
+        m, n, k = np.ogrid[: g.m, : g.n, : g.k]
+        a = self.memory(g.a)[m * g.a_row + k * g.a_col]
+        b = self.memory(g.b)[k * g.b_row + n * g.b_col]
         c = (a * b).sum(-1)
-        if g["bias"] is not None:
-            c = c + self.memory(g["bias"])[(n * g["bias_col"] + m * g["bias_row"])[..., 0]]
-        self.memory(g["c"])[(m * g["c_row"] + n)[..., 0]] = c
+        if g.bias is not None:
+            c = c + self.memory(g.bias)[(n * g.bias_col + m * g.bias_row)[..., 0]]
+        self.memory(g.c)[(m * g.c_row + n)[..., 0]] = c
 
 
 def evaluate(x: Expr, ins: list[np.ndarray]) -> Any:
@@ -370,11 +359,28 @@ def test_a_result_does_not_take_the_place_of_an_operand_that_another_result_repl
     assert y.storage.offset != z.storage.offset
 
 
+class Touch(KernelCall):
+    """A call of no kernel, for the memory planner."""
+
+    __slots__ = ("ins", "outs")
+
+    def __init__(self, ins: list[Buf], outs: list[Buf]) -> None:
+        self.node, self.ins, self.outs = "", ins, outs
+
+    @property
+    def reads(self) -> list[Buf]:
+        return self.ins
+
+    @property
+    def writes(self) -> list[Buf]:
+        return self.outs
+
+
 def test_a_large_value_takes_the_place_of_a_smaller_one_before_it() -> None:
     builder = Builder(get_engine(reproducible=True).description)
     small, lasting, large = (builder.temp("float32", (n,)) for n in (32, 16, 48))
     for outs, ins in (([small], []), ([lasting], [small]), ([large], []), ([], [lasting, large])):
-        builder.instructions.append(KernelCall("copy", {}, "", ins, outs))
+        builder.instructions.append(Touch(ins, outs))
     arena, _ = place(builder.instructions, [], [])
     # As they come, `lasting` would lie right behind `small` and leave `large` no room there.
     assert arena == lasting.nbytes + large.nbytes
@@ -387,33 +393,33 @@ def test_a_product_reads_across_the_rows_of_a_transposed_tensor_from_a_copy() ->
     transpose(builder, t, x, (1, 0))
     # One row of 4 elements from the middle of a row of 3 on.
     builder.emit(
-        "gemm_f32",
-        a=t.view((4,), 1),
-        b=x.view((12,)),
-        c=c,
-        m=1,
-        n=3,
-        k=4,
-        a_row=4,
-        a_col=1,
-        b_row=3,
-        b_col=1,
-        c_row=3,
-        bias=None,
-        bias_row=0,
-        bias_col=0,
-        batch=[1, 1],
-        a_batch=[0, 0],
-        b_batch=[0, 0],
-        c_batch=[0, 0],
-        bias_batch=[0, 0],
-        alpha=1.0,
-        beta=0.0,
-        accumulate=0,
-        activation=0,
+        calls.Gemm(
+            a=t.view((4,), 1),
+            b=x.view((12,)),
+            c=c,
+            m=1,
+            n=3,
+            k=4,
+            a_row=4,
+            a_col=1,
+            b_row=3,
+            b_col=1,
+            c_row=3,
+            bias=None,
+            bias_row=0,
+            bias_col=0,
+            batch=(1, 1),
+            a_batch=(0, 0),
+            b_batch=(0, 0),
+            c_batch=(0, 0),
+            bias_batch=(0, 0),
+            alpha=1.0,
+            beta=0.0,
+            accumulate=0,
+            activation=0,
+        )
     )
     copy, product = absorb_copies(builder.instructions, [c])
-    assert isinstance(copy, KernelCall)
-    assert isinstance(product, KernelCall)
-    assert copy.kernel == "strided_copy"
-    assert product.args["a"].storage is t.storage
+    assert isinstance(copy, calls.StridedCopy)
+    assert isinstance(product, calls.Gemm)
+    assert product.a.storage is t.storage

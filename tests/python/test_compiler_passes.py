@@ -127,6 +127,14 @@ def test_equal_computations_are_done_once() -> None:
     np.testing.assert_array_equal(results["f"], results["a"].T)
 
 
+@pytest.mark.parametrize("size", [2, 4], ids=["scalars", "vectors"])
+def test_constants_of_either_sign_of_zero_are_two(size: int) -> None:
+    nodes = [Node("Where", ["c", "plus", "minus"], ["z"]), Node("Reciprocal", ["z"], ["y"])]
+    graph = Graph("zeros", nodes, [Value("c", "bool", (size,))], [Value("y", "float32", None)], opsets={"": 17})
+    graph.initializers = {n: from_numpy(n, np.float32(v)) for n, v in (("plus", 0.0), ("minus", -0.0))}
+    assert run(graph, {"c": np.arange(size) % 2 == 0})["y"].tolist() == [np.inf, -np.inf] * (size // 2)
+
+
 def test_every_node_that_draws_draws_numbers_of_its_own() -> None:
     nodes = [Node("RandomNormalLike", ["x"], [name], {}) for name in "abc"] + [Node("Sum", ["a", "b", "c"], ["y"])]
     graph = constant_graph(nodes)

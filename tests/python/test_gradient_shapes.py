@@ -8,7 +8,7 @@ import pytest
 
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.graph import Graph, Node, Tensor, Value
-from trainweb.ops.shapes import infer_shapes
+from trainweb.ops.shapes import ShapeInference, infer_shapes
 
 
 def graph_of(
@@ -52,7 +52,7 @@ def test_symbols_travel_and_static_sizes_stay() -> None:
     }
 
 
-def test_computed_sizes_are_unknown() -> None:
+def test_computed_sizes_are_expressions_of_symbols() -> None:
     found = shapes(
         graph_of(
             [
@@ -64,8 +64,8 @@ def test_computed_sizes_are_unknown() -> None:
             {"flat": [-1, 4], "keep": [0, 0, 2, 2]},
         )
     )
-    assert found["twice"] == (None, "k", 4)
-    assert found["rows"] == (None, 4)
+    assert found["twice"] == ("2*n", "k", 4)
+    assert found["rows"] == ("k*n", 4)
     assert found["kept"] == ("n", "k", 2, 2)
 
 
@@ -90,12 +90,22 @@ def test_unnamed_dimensions_have_no_symbol() -> None:
 
 def test_a_minimum_is_not_taken_for_a_constant() -> None:
     graph = graph_of([Node("Slice", ["x", "start", "end"], ["y"])], {"x": ("n", 3)}, {"start": [0], "end": [40]})
-    assert shapes(graph)["y"] == (None, 3)
+    assert shapes(graph)["y"] == ("min(n, 40)", 3)
 
 
-def test_differently_named_dimensions_may_have_to_be_equal() -> None:
+def test_differently_named_dimensions_that_broadcast_are_not_taken_for_equal() -> None:
     found = shapes(graph_of([Node("Add", ["x", "y"], ["z"])], {"x": ("a", 3), "y": ("b", 3)}))
-    assert found["z"] == ("a", 3)
+    assert found == {"x": ("a", 3), "y": ("b", 3), "z": ("max(a, b)", 3)}
+
+
+def test_differently_named_dimensions_that_must_be_equal_are() -> None:
+    found = shapes(graph_of([Node("MatMul", ["x", "y"], ["z"])], {"x": ("a", "k"), "y": ("b", 3)}))
+    assert found == {"x": ("a", "k"), "y": ("k", 3), "z": ("a", 3)}
+
+
+def test_a_weight_refines_the_declaration_of_the_input() -> None:
+    found = shapes(graph_of([Node("MatMul", ["x", "w"], ["y"])], {"x": ("batch", "n"), "w": (4, 3)}))
+    assert found["x"] == ("batch", 4)
 
 
 def test_repeated_halving_needs_sizes_that_can_be_halved() -> None:
@@ -105,12 +115,148 @@ def test_repeated_halving_needs_sizes_that_can_be_halved() -> None:
     nodes += [Node("Reshape", ["q", "fold"], ["f"]), Node("Reshape", ["x", "unfold"], ["g"])]
     nodes += [Node("Add", ["f", "g"], ["z"])]
     graph = graph_of(nodes, {"x": ("n", 1, "h", "h")}, {"fold": [1, -1, 1], "unfold": [1, -1, 16]})
-    assert shapes(graph)["z"] == (1, None, 16)
+    assert shapes(graph)["z"] == (1, "max((h*h*n)//16, (h//4)*(h//4)*n)", 16)
+
+
+def test_a_net_that_halves_and_doubles_needs_multiples() -> None:
+    strides = {"strides": [2, 2]}
+    nodes = [
+        Node("Conv", ["x", "w"], ["half"], {**strides, "pads": [1, 1, 1, 1]}),
+        Node("Conv", ["half", "v"], ["quarter"], {**strides, "pads": [1, 1, 1, 1]}),
+        Node("ConvTranspose", ["quarter", "t"], ["up"], strides),
+        Node("Concat", ["up", "half"], ["joined"], {"axis": 1}),
+        Node("ConvTranspose", ["joined", "u"], ["top"], strides),
+        Node("Concat", ["top", "x"], ["y"], {"axis": 1}),
+    ]
+    weights = {"w": (8, 3, 3, 3), "v": (8, 8, 3, 3), "t": (8, 8, 2, 2), "u": (16, 8, 2, 2)}
+    found = shapes(graph_of(nodes, {"x": ("n", 3, "h", 32), **weights}))
+    assert found["x"] == ("n", 3, "h", 32)
+    assert found["half"] == ("n", 8, "h//2", 16) and found["quarter"] == ("n", 8, "h//4", 8)
+    assert found["y"] == ("n", 11, "h", 32)
 
 
 def test_a_baked_batch_size_is_found() -> None:
     graph = graph_of([Node("Reshape", ["x", "shape"], ["y"])], {"x": ("n", 6)}, {"shape": [8, 2, 3]})
-    assert shapes(graph)["y"] == (None, 2, 3)
+    assert shapes(graph)["y"] == (8, 2, 3) and shapes(graph)["x"] == (8, 6)
+
+
+def test_heads_by_shape_arithmetic() -> None:
+    nodes = [
+        Node("Shape", ["x"], ["shape"]),
+        *(Node("Gather", ["shape", k], [f"dim_{k}"]) for k in ("zero", "one", "two")),
+        Node("Div", ["dim_two", "eight"], ["heads"]),
+        Node("Concat", ["dim_zero", "dim_one", "heads", "eight"], ["split"], {"axis": 0}),
+        Node("Reshape", ["x", "split"], ["parts"]),
+        Node("Transpose", ["parts"], ["q"], {"perm": [0, 2, 1, 3]}),
+        Node("Transpose", ["parts"], ["k"], {"perm": [0, 2, 3, 1]}),
+        Node("MatMul", ["q", "k"], ["scores"]),
+        Node("MatMul", ["scores", "q"], ["context"]),
+        Node("Transpose", ["context"], ["rows"], {"perm": [0, 2, 1, 3]}),
+        Node("Reshape", ["rows", "shape"], ["joined"]),
+        Node("Add", ["joined", "x"], ["y"]),
+    ]
+    graph = graph_of(nodes, {"x": ("batch", "seq", "width")}, {"zero": [0], "one": [1], "two": [2], "eight": [8]})
+    found = shapes(graph)
+    assert found["q"] == ("batch", "width//8", "seq", 8)
+    assert found["scores"] == ("batch", "width//8", "seq", "seq")
+    assert found["y"] == ("batch", "seq", "width")
+    fixed = graph.copy()
+    fixed.inputs = [Value("x", "float32", ("batch", "seq", 32))]
+    assert shapes(fixed)["parts"] == ("batch", "seq", 4, 8)
+
+
+def test_reshapes_that_copy_and_infer() -> None:
+    graph = graph_of([Node("Reshape", ["x", "s"], ["y"])], {"x": ("batch", "n")}, {"s": [0, -1, 4]})
+    assert shapes(graph)["y"] == ("batch", "n//4", 4)
+
+
+def test_flattened_images_of_unknown_size() -> None:
+    nodes = [
+        Node("Conv", ["x", "w"], ["c"], {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        Node("MaxPool", ["c"], ["p"], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        Node("Flatten", ["p"], ["f"]),
+        Node("MatMul", ["f", "v"], ["y"]),
+    ]
+    found = shapes(graph_of(nodes, {"x": ("n", 3, "h", 32), "w": (8, 3, 3, 3), "v": (8 * 4 * 8, 10)}))
+    assert found["c"] == ("n", 8, "(h + 1)//2", 16)
+    assert found["p"] == ("n", 8, 4, 8) and found["f"] == ("n", 256) and found["y"] == ("n", 10)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants", "expected"),
+    [
+        ([Node("Split", ["x"], ["y", "z"], {"axis": 0})], {}, ("n//2", 6)),
+        ([Node("Split", ["x", "parts"], ["y", "z"], {"axis": 1})], {"parts": [2, 4]}, ("n", 2)),
+        ([Node("Slice", ["x", "one", "end"], ["y"])], {"one": [1], "end": [2**63 - 1]}, ("n - 1", 6)),
+        ([Node("Slice", ["x", "one", "end"], ["y"])], {"one": [0], "end": [-1]}, ("n - 1", 6)),
+        ([Node("Slice", ["x", "one", "end"], ["y"])], {"one": [-1], "end": [2**31 - 1]}, (1, 6)),
+        ([Node("Pad", ["x", "pads"], ["y"])], {"pads": [1, 0, 2, 0]}, ("n + 3", 6)),
+        ([Node("Concat", ["x", "x"], ["y"], {"axis": 1})], {}, ("n", 12)),
+        ([Node("Tile", ["x", "times"], ["y"])], {"times": [3, 2]}, ("3*n", 12)),
+        ([Node("Expand", ["x", "to"], ["y"])], {"to": [5, 1, 6]}, (5, "n", 6)),
+        (
+            [Node("Shape", ["x"], ["s"]), Node("ConstantOfShape", ["s"], ["y"])],
+            {},
+            ("n", 6),
+        ),
+        (
+            [Node("Size", ["x"], ["s"]), Node("Range", ["zero", "s", "three"], ["y"])],
+            {},
+            ("2*n",),
+        ),
+    ],
+)
+def test_sizes_of_what_is_moved(nodes: list[Node], constants: dict[str, list[int]], expected: tuple[Any, ...]) -> None:
+    graph = graph_of(nodes, {"x": ("n", 6)}, constants)
+    graph.initializers |= {n: Tensor.of(n, "int64", (), [v]) for n, v in (("zero", 0), ("three", 3))}
+    assert shapes(graph)["y"] == expected
+
+
+@pytest.mark.parametrize(("factor", "shown"), [(2.0, "2*h"), (0.5, "h//2"), (1.5, "h + h//2")])
+def test_resized_images(factor: float, shown: str) -> None:
+    graph = graph_of([Node("Resize", ["x", "", "scales"], ["y"])], {"x": ("n", 3, "h", "w")})
+    graph.initializers["scales"] = Tensor.of("scales", "float32", (4,), [1, 1, factor, 1])
+    assert shapes(graph)["y"] == ("n", 3, shown, "w")
+    # As torch's first exporter writes scale_factor: sizes by arithmetic in floats.
+    nodes = [
+        Node("Shape", ["x"], ["s"]),
+        Node("Slice", ["s", "zero", "two"], ["lead"]),
+        Node("Slice", ["s", "two", "four"], ["size"]),
+        Node("Cast", ["size"], ["f"], {"to": 1}),
+        Node("Mul", ["f", "factor"], ["g"]),
+        Node("Floor", ["g"], ["r"]),
+        Node("Cast", ["r"], ["target"], {"to": 7}),
+        Node("Concat", ["lead", "target"], ["sizes"], {"axis": 0}),
+        Node("Resize", ["x", "", "", "sizes"], ["y"]),
+    ]
+    graph = graph_of(nodes, {"x": ("n", 3, "h", 8)}, {"zero": [0], "two": [2], "four": [4]})
+    graph.initializers["factor"] = Tensor.of("factor", "float32", (), [factor])
+    assert shapes(graph)["y"] == ("n", 3, shown, int(8 * factor))
+
+
+def test_sizes_that_data_decide_are_symbols_of_their_own() -> None:
+    nodes = [
+        Node("Reshape", ["x", "s"], ["y"]),
+        Node("Reshape", ["x", "s"], ["z"]),
+        Node("Add", ["y", "z"], ["sum"]),
+        Node("Shape", ["y"], ["again"]),
+        Node("Reshape", ["x", "again"], ["same"]),
+        Node("Add", ["same", "y"], ["total"]),
+    ]
+    graph = graph_of(nodes, {"x": ("n", 6)})
+    graph.inputs.append(Value("s", "int64", (2,)))
+    inference = ShapeInference(graph)
+    y, z = inference["y"].shape, inference["z"].shape
+    assert y[0] != z[0] and inference.value("y").shape == (None, None)
+    assert inference["total"].shape == y
+
+
+def test_dims_without_a_name_are_dims_of_their_own() -> None:
+    for name in (None, "?", "unk__12"):
+        found = shapes(graph_of([Node("Add", ["x", "y"], ["z"])], {"x": (name, 3), "y": (name, 3)}))
+        assert found["z"] == (None, 3)
+        inference = ShapeInference(graph_of([Node("Add", ["x", "y"], ["z"])], {"x": (name, 3), "y": (name, 3)}))
+        assert inference["x"].shape != inference["y"].shape
 
 
 def test_a_symbol_that_is_declared_of_a_computed_size_is_shared_with_labels() -> None:
@@ -124,9 +270,21 @@ def test_a_symbol_that_is_declared_of_a_computed_size_is_shared_with_labels() ->
     assert found["y"] == ("tokens", 4) and found["x"] == ("n", 6, 4)
 
 
+def test_a_contradiction_names_what_was_needed_before() -> None:
+    nodes = [Node("MatMul", ["x", "w"], ["y"], name="first"), Node("MatMul", ["x", "v"], ["z"], name="second")]
+    graph = graph_of(nodes, {"x": ("b", "n")})
+    graph.initializers |= {n: Tensor.of(n, "float32", (k, 3), [0.0] * 3 * k) for n, k in (("w", 4), ("v", 5))}
+    message = (
+        r"MatMul node 'second': shapes \[b, 4\] and \[5, 3\] do not fit: 4 columns, 5 rows. "
+        r"\('x' \[b, 4\] is an input; 'v' \[5, 3\] is a constant; n = 4, as MatMul node 'first' needs n = 4.\)"
+    )
+    with pytest.raises(ModelError, match=message):
+        infer_shapes(graph)
+
+
 def test_what_cannot_fit_is_an_error_that_names_the_node() -> None:
     graph = graph_of([Node("MatMul", ["x", "w"], ["y"], name="bad")], {"x": ("n", 5), "w": (4, 3)})
-    with pytest.raises(ModelError, match=r"MatMul node 'bad'.*Symbolic dimensions were tried as n="):
+    with pytest.raises(ModelError, match=r"MatMul node 'bad': shapes \[n, 5\] and \[4, 3\] .*'x' \[n, 5\] is an input"):
         infer_shapes(graph)
     with pytest.raises(ModelError, match="Input 'x' has no declared shape"):
         infer_shapes(graph_of([Node("Abs", ["x"], ["y"])], {"x": None}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Callable, Iterator
@@ -594,6 +595,12 @@ def test_description_is_complete(engine: Engine) -> None:
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"fingerprint": 1}', b"\xff"])
 def test_unreadable_descriptions(text: bytes) -> None:
     with pytest.raises(EngineError, match="cannot be read"):
+        Description.parse(text)
+
+
+def test_descriptions_of_other_kernels(engine: Engine) -> None:
+    text = json.dumps({"fingerprint": 1, "thread_scratch_bytes": 0, "status": {}, "kernels": []})
+    with pytest.raises(EngineError, match=f"fingerprint 1, and trainweb compiles for {engine.description.fingerprint}"):
         Description.parse(text)
 
 

@@ -47,10 +47,13 @@ def test_softmax(engine: Engine, shape: tuple[int, int, int], scale: float) -> N
     assert (np.abs(log_y - expected) < 2e-6 * np.maximum(1, below)).all()
 
 
-def test_softmax_of_large_and_masked_scores(engine: Engine) -> None:
-    x = np.array([[[1e30], [0.0], [-1e30]], [[-np.inf], [2.0], [2.0]]], np.float32)
+@pytest.mark.parametrize("inner", [1, 6], ids=["rows", "columns"])
+def test_softmax_of_large_and_masked_scores(engine: Engine, inner: int) -> None:
+    rows = np.array([[1e30, 0.0, -1e30], [-np.inf, 2.0, 2.0], [-300.0, -300.0, -np.inf]], np.float32)
+    x = np.repeat(rows[..., None], inner, 2)
     y = run_kernel(engine, "softmax_f32", x=x, y=np.zeros_like(x), log=0, **sizes(x))["y"]
-    np.testing.assert_allclose(y[..., 0], [[1, 0, 0], [0, 0.5, 0.5]], atol=1e-7)
+    expected = np.array([[1, 0, 0], [0, 0.5, 0.5], [0.5, 0.5, 0]])
+    np.testing.assert_allclose(y, np.repeat(expected[..., None], inner, 2), atol=1e-7)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -178,14 +181,13 @@ def test_cross_entropy(
 def test_bad_labels_are_reported_before_anything_is_written(engine: Engine, label_dtype: Any, bad: int) -> None:
     case = Loss(6, 10, 1, weighted=True, ignore=None, reduction=1, label_dtype=label_dtype, from_log=0)
     case.labels[4] = bad
-    for run in (case.run, case.run_gradient):
-        with pytest.raises(PlanFailed) as failure:
-            run(engine)
-        assert (failure.value.name, failure.value.value, failure.value.position) == (
-            "TW_BAD_LABEL",
-            bad,
-            4,
-        )
+    for ignored in ({}, {"has_ignore": 1, "ignore_index": -100}):
+        case.numbers |= ignored
+        for run in (case.run, case.run_gradient):
+            with pytest.raises(PlanFailed) as failure:
+                run(engine)
+            found = failure.value.name, failure.value.value, failure.value.position
+            assert found == ("TW_BAD_LABEL", bad, 4)
     case.numbers |= {"has_ignore": 1, "ignore_index": bad}
     case.run(engine)
 

@@ -16,7 +16,7 @@ import pytest
 import wasmtime
 from tests.python.plan_builder import RawPlan, instruction, words_of
 
-from trainweb.backend.wasm import wasm_emit
+from trainweb.backend.wasm.codegen import assembler
 from trainweb.backend.wasm.engine import Engine, get_engine
 from trainweb.compiler import compile_model
 from trainweb.ir.shapes import TensorType
@@ -238,9 +238,7 @@ def test_generated_reductions(job: Job, monkeypatch: pytest.MonkeyPatch, axes: t
     ]
     x = draw(3000, 90)
     graph.inputs, graph.initializers = [Value("x", "float32", x.shape)], {"axes": from_numpy("axes", np.array(axes))}
-    section = wasm_emit._section
-    private, shared = b"memory\x02\x00\x00", b"memory\x02\x03\x00" + wasm_emit.leb(65536)
-    monkeypatch.setattr(wasm_emit, "_section", lambda n, content: section(n, content.replace(private, shared)))
+    monkeypatch.setattr(assembler, "MEMORY_LIMITS", b"\x03\x00\x80\x80\x04")  # shared, 0 to 65536 pages
     plan = compile_model(graph, {"x": TensorType("float32", x.shape)}, ["s"], job.engine.description)
     assert len(plan.text) == n_calls and " -> " in plan.text[0]
     memory = np.zeros(plan.arena_bytes // 4, np.float32)

@@ -16,7 +16,7 @@ from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.compiler.passes.prologue import SEEN, Prepared
 from trainweb.errors import EngineError, SessionError
-from trainweb.ir.program import PREPARED
+from trainweb.ir.layout import PREPARED
 
 N_SIZES = 500
 FUNCTION = '(func (export "f{k}") (param i32 i32 i32) (i32.store (i32.const 0) (i32.const {tag})))'

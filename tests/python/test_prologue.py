@@ -15,7 +15,7 @@ from tests.conformance.models import make_model, normal
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
 from trainweb.compiler import compile as compiler
-from trainweb.ir.program import PREPARED
+from trainweb.ir.layout import PREPARED
 from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import from_numpy
@@ -142,6 +142,38 @@ def test_what_is_kept_is_made_only_after_a_change() -> None:
         s.eval_step(feeds(n=4))  # more is prepared, which moves
         assert ran()[1:] in ([False], [True])
         assert ran() == [False, False]
+
+
+def test_running_statistics_are_no_frozen_parameters() -> None:
+    """A train step changes them: what an eval step keeps of them is made again, though nothing was loaded."""
+    model = make_model(
+        [
+            helper.make_node("Exp", ["mean"], ["e"], "exp"),
+            helper.make_node("Reshape", ["e", "column"], ["t"], "view"),
+            helper.make_node("MatMul", ["x", "t"], ["from mean"], "product"),
+            helper.make_node("BatchNormalization", ["x", "scale", "bias", "mean", "var"], ["n"], "bn"),
+            helper.make_node("MatMul", ["n", "w"], ["logits"], "head"),
+        ],
+        {"x": ["batch", 4]},
+        {"logits": ["batch", 3]},
+        {"scale": np.ones(4, np.float32), "bias": normal(4), "mean": normal(4, seed=1), "var": np.ones(4, np.float32)}
+        | {"w": normal(4, 3, seed=2), "column": np.array([4, 1])},
+    )
+    made = build_artifacts(
+        model,
+        loss=LossType.CrossEntropyLoss,
+        optimizer=OptimType.AdamW,
+        additional_output_names=["from mean"],
+    )
+    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+    with trainweb.TrainingSession(state, made.training_model, made.eval_model, None) as s:
+        batch = {"x": normal(6, 4, seed=3) + 2, "labels": np.zeros(6, np.int64)}
+        for _ in range(3):
+            before = state.parameters["mean"].data.copy()
+            for step in (s.eval_step, s.train_step):
+                np.testing.assert_allclose(step(batch)["from mean"][:, 0], batch["x"] @ np.exp(before), rtol=1e-5)
+            s.lazy_reset_grad()
+            assert not np.array_equal(before, state.parameters["mean"].data)
 
 
 Action = Callable[[trainweb.TrainingSession, np.random.Generator], Any]

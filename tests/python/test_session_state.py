@@ -11,7 +11,7 @@ from tests.python.sessions import artifacts, batch, session, snapshot, unchanged
 
 import trainweb
 from trainweb.errors import BufferSizeError, CheckpointError, FeedError, SessionError, TrainwebError
-from trainweb.ir.program import PARAMETERS, STATE
+from trainweb.ir.layout import PARAMETERS, STATE
 
 ORDER = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
 """Parameters of the mlp in the order of its training model's inputs; fc1.bias is frozen."""
@@ -194,7 +194,7 @@ def test_an_optimizer_step_before_any_train_step_finds_zero_gradients() -> None:
         before = s.get_contiguous_parameters(False)
         s.optimizer_step()
         assert np.array_equal(s.get_contiguous_parameters(False), before)
-        assert snapshot(s)["step"] == (1,)
+        assert snapshot(s)["step"] == 1
 
 
 def test_frozen_parameters_stay() -> None:

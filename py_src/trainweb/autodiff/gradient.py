@@ -7,11 +7,13 @@ names of ONNX Runtime training: the gradient of tensor `t` is `t_grad`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
 from trainweb.errors import GradientError, ModelError, UnsupportedError
-from trainweb.model.graph import Dim, Graph, Node, Tensor, Value
+from trainweb.ir.dims import SymbolicDim, static
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.ops.op import MS, Op, bind
 from trainweb.ops.shapes import ShapeInference
 
@@ -26,7 +28,6 @@ def build_gradients(
     graph: Graph,
     loss: str | None,
     wanted: Sequence[str],
-    types: Mapping[str, Value] | None = None,
     *,
     seeds: Sequence[str] = (),
 ) -> Graph:
@@ -41,27 +42,26 @@ def build_gradients(
     wanted : sequence of str
         Graph inputs, initializers or other tensors. The gradient of `x` becomes the tensor
         `<x>_grad`.
-    types : mapping of str to Value, optional
-        Types that are declared rather than inferred, for tensors that inference cannot know.
     seeds : sequence of str
         More tensors to differentiate: `<y>_grad` becomes a graph input.
 
     Returns
     -------
     Graph
-        The extended graph, with the types of the gradients in `value_info`.
+        The extended graph, with the types of the gradients in `value_info`, and what the operators demand of the
+        dims of its inputs in their declarations.
 
     Raises
     ------
     GradientError
         An operator on the way from the loss to a wanted tensor has no gradient, or there is no way.
     """
-    return _ReverseWalk(graph, loss, wanted, types or {}, seeds).run()
+    return _ReverseWalk(graph, loss, wanted, seeds).run()
 
 
 def influences(graph: Graph, outputs: Sequence[str]) -> set[str]:
     """Names of the tensors from which a gradient path leads to one of `outputs`."""
-    return _ReverseWalk(graph, None, (), {}, outputs).relevant()
+    return _ReverseWalk(graph, None, (), outputs).relevant()
 
 
 class GradientBuilder:
@@ -79,9 +79,9 @@ class GradientBuilder:
         """Version of the ai.onnx operator set in force."""
         return self._walk.graph.opsets.get("", self._walk.graph.opsets.get("ai.onnx", 1))
 
-    def shape(self, name: str) -> tuple[Dim, ...]:
-        """Shape of a forward or an emitted tensor; dims are ints, symbols or None."""
-        return self._walk.value(name, self.nodes).shape or ()
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a forward or an emitted tensor; what is not known is a `SymbolicDim`, which is no int."""
+        return self._walk.type(name, self.nodes).shape
 
     def rank(self, name: str) -> int:
         """Number of dimensions of a tensor."""
@@ -89,11 +89,20 @@ class GradientBuilder:
 
     def dtype(self, name: str) -> str:
         """Dtype of a tensor."""
-        return self._walk.value(name, self.nodes).dtype
+        return self._walk.type(name, self.nodes).dtype
 
     def is_constant(self, name: str) -> Tensor | None:
         """The constant behind `name`, or None where it is no initializer."""
         return self._walk.graph.initializers.get(name)
+
+    def known(self, name: str) -> TensorType | None:
+        """The type, with its value, of a tensor whose elements are known without running anything."""
+        found = self._walk.type(name, self.nodes)
+        return found if found.value is not None and static(*found.value) else None
+
+    def size(self, name: str) -> int:
+        """Number of elements of a tensor."""
+        return self._walk.type(name, self.nodes).size
 
     def wants(self, name: str) -> bool:
         """Whether the gradient of this forward tensor is wanted."""
@@ -182,7 +191,7 @@ class GradientBuilder:
         """Mean over `axes`."""
         return self._with_axes("ReduceMean", x, axes, input_since=18, keepdims=int(keepdims))
 
-    def reduce_to(self, dy: str, like: str, of: str | tuple[Dim, ...]) -> str:
+    def reduce_to(self, dy: str, like: str, of: str | tuple[int, ...]) -> str:
         """Sum `dy`, of the shape of `of`, down to the shape of `like`, which broadcast to it.
 
         `of` is a tensor, or a shape where there is no such tensor.
@@ -193,7 +202,7 @@ class GradientBuilder:
         for axis, (t, s) in enumerate(zip(target, source[grown:], strict=True), grown):
             if t == 1 and s != 1:
                 axes.append(axis)
-            elif t is None or (isinstance(t, str) and t != s):
+            elif isinstance(t, SymbolicDim) and t != s:
                 return self._reduce_to_dynamic(dy, like, of if isinstance(of, str) else dy)
         if not axes:
             return dy
@@ -245,14 +254,12 @@ class _ReverseWalk:
         graph: Graph,
         loss: str | None,
         wanted: Sequence[str],
-        types: Mapping[str, Value],
         seeds: Sequence[str],
     ) -> None:
         self.graph = graph.copy()
         self.loss, self.wanted = loss, list(wanted)
         self.roots = ([loss] if loss else []) + [y for y in seeds if y != loss]
         self.inference = ShapeInference(graph)
-        self.types = dict(types)
         self.used = set(self.graph.names())
         for name in self.wanted:
             if name + GRADIENT_SUFFIX in self.used:
@@ -322,13 +329,13 @@ class _ReverseWalk:
         for (g, partial), final in zip(partials, names, strict=True):
             g.rename(partial, final)
         self.used.update((gradient, *names))
-        value = self.value(name, ())
+        value = self.value(name)
         for final in {gradient, *names}:
             self.gradient_types[final] = Value(final, value.dtype, value.shape)
         return gradient
 
     def _seed(self, root: str) -> None:
-        value, gradient = self.value(root, ()), root + GRADIENT_SUFFIX
+        value, gradient = self.value(root), root + GRADIENT_SUFFIX
         if root != self.loss:
             self.graph.inputs.append(Value(gradient, value.dtype, value.shape))
         else:
@@ -347,6 +354,7 @@ class _ReverseWalk:
                 kept.append(node)
         kept.reverse()
         self.graph.nodes += kept
+        self.graph.inputs = [self.inference.refined(v) if isinstance(v, Value) else v for v in self.graph.inputs]
         for node in kept:
             if node.domain:
                 self.graph.opsets.setdefault(node.domain, 1)
@@ -398,7 +406,7 @@ class _ReverseWalk:
         )
 
     def _carries(self, name: str) -> bool:
-        return self.value(name, ()).dtype in FLOATING
+        return self.type(name).dtype in FLOATING
 
     def _no_gradient(self, op: Op, index: int, reason: str) -> GradientError:
         path = [n.name or f"{n.op_type}_{k}" for k, n in self._path(index)]
@@ -428,15 +436,22 @@ class _ReverseWalk:
 
     # Services for the builders.
 
-    def value(self, name: str, pending: Sequence[Node]) -> Value:
+    def value(self, name: str) -> Value:
+        """Dtype and shape of a forward tensor or a gradient, as a file declares them."""
+        self.type(name)
+        return self.inference.value(self._known_as(name))
+
+    def type(self, name: str, pending: Sequence[Node] = ()) -> TensorType:
         """Type of a forward tensor, of a gradient, or of a tensor a node in `pending` makes."""
-        if name in self.types:
-            return self.types[name]
-        if name not in self.inference and name.endswith(GRADIENT_SUFFIX):
-            name = name[: -len(GRADIENT_SUFFIX)]
+        name = self._known_as(name)
         if name not in self.inference:
             self._infer(name, pending)
-        return self.inference.value(name)
+        return self.inference[name]
+
+    def _known_as(self, name: str) -> str:
+        """A gradient that nothing is known of has the type of its tensor."""
+        gradient = name not in self.inference and name.endswith(GRADIENT_SUFFIX)
+        return name[: -len(GRADIENT_SUFFIX)] if gradient else name
 
     def _infer(self, name: str, pending: Sequence[Node]) -> None:
         makers = {o: node for node in pending for o in node.outputs}

@@ -21,7 +21,9 @@ from trainweb.compiler.passes.recompute import fit
 from trainweb.compiler.passes.strided import absorb_copies
 from trainweb.compiler.passes.transaction import hoist_checks, may_fail_midway, write_state_last
 from trainweb.errors import ModelError
-from trainweb.ir.program import ARENA, SEGMENTS, Buf, BufSequence, Builder, Instruction, Storage
+from trainweb.ir.builder import Builder
+from trainweb.ir.layout import ARENA, SEGMENT_NAMES
+from trainweb.ir.program import Buf, BufSequence, Instruction, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
 from trainweb.ops.infer import infer_outputs, initializer_type
@@ -58,7 +60,7 @@ def compile_model(
     known: Mapping[str, TensorType] | None = None,
     overwrite: bool = True,
     evaluate: Callable[[Plan], Mapping[str, Tensor]] | None = None,
-    segment_bytes: Sequence[int] = (0,) * len(SEGMENTS),
+    segment_bytes: Sequence[int] = (0,) * len(SEGMENT_NAMES),
     arena_limit: int = DEFAULT_ARENA_BYTES,
     memory_budget: int | None = None,
     prepared: Prepared | None = None,

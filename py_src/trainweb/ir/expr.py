@@ -1,4 +1,4 @@
-"""Scalar expressions of elementwise operators, built by `Emitter` and compiled by `wasm_emit`.
+"""Scalar expressions of elementwise operators, built by `Emitter` and compiled by a back end.
 
 An `Expr` is a node of a directed acyclic graph; equal expressions are one object, so common
 subexpressions are computed once.

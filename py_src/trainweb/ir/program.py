@@ -1,26 +1,16 @@
-"""Lowering: operators emit instructions on buffers through `Builder`."""
+"""What operators emit and passes rewrite: buffers in kernel memory, calls of kernels and generated functions."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from copy import copy
+from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Self
 
-from trainweb.errors import UnsupportedError
-from trainweb.ir.expr import Emitter, Expr
-from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
-
-if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.description import Description
-
-ARENA, CONSTANTS, PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE, PREPARED = SEGMENTS = range(8)
-"""Segments of kernel memory, in the order of a plan's segment table."""
-
-STATE_WORDS = 16
-KERNEL_DTYPES = {"f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "u8": "uint8"}
-LABEL_BYTES = {"int32": 4, "int64": 8}
+from trainweb.ir.expr import Expr
+from trainweb.ir.layout import CONSTANTS
+from trainweb.model.graph import ITEM_SIZE
 
 
 @dataclass(eq=False, slots=True)
@@ -90,24 +80,131 @@ class BufSequence:
     dtype: str = "float32"
 
 
-@dataclass(eq=False, slots=True)
 class KernelCall:
-    """One call of a kernel; `args` by the names of kernels.def."""
+    """One call of a kernel; the classes in ir/calls.py have its arguments as fields, by the names of kernels.def.
 
-    kernel: str
-    args: dict[str, Any]
+    Attributes
+    ----------
+    KERNEL : str
+        Name of the kernel.
+    ARGUMENTS, OPERANDS, OPTIONAL_RESULTS : tuple of str
+        All fields in the order of kernels.def; those that are buffers; those among these that are only written and
+        may be None.
+    ACCUMULATED : tuple of str
+        Results that are added to where `accumulate` says so.
+    UPDATES : tuple of str
+        State that is brought up to date and that no result depends on.
+    FAILS : tuple of str
+        Inputs whose contents may make the call fail, wherever they come from.
+    IS_PART : bool
+        Whether the result may be a part of a tensor whose other parts other such calls write.
+    node : str
+        Where the call comes from, for errors.
+    """
+
+    __slots__ = ("node",)
+    KERNEL: ClassVar[str]
+    ARGUMENTS: ClassVar[tuple[str, ...]]
+    OPERANDS: ClassVar[tuple[str, ...]]
+    OPTIONAL_RESULTS: ClassVar[tuple[str, ...]] = ()
+    ACCUMULATED: ClassVar[tuple[str, ...]] = ()
+    UPDATES: ClassVar[tuple[str, ...]] = ()
+    FAILS: ClassVar[tuple[str, ...]] = ()
+    IS_PART: ClassVar[bool] = False
     node: str
-    reads: list[Buf] = field(default_factory=list)
-    writes: list[Buf] = field(default_factory=list)
+
+    @property
+    def reads(self) -> list[Buf]:
+        """The buffers whose contents the call reads."""
+        raise NotImplementedError
+
+    @property
+    def writes(self) -> list[Buf]:
+        """The buffers that the call writes: results and scratch."""
+        raise NotImplementedError
+
+    @property
+    def accumulated(self) -> list[Buf]:
+        """The results that `accumulate` concerns."""
+        return [b for name in self.ACCUMULATED if (b := getattr(self, name)) is not None]
+
+    def flops(self) -> int:
+        """Operations of its products, two for each multiplication."""
+        return 0
+
+    def without_updates(self) -> Self:
+        """The call as it is made again: it makes the same results and leaves state alone."""
+        if not self.UPDATES:
+            return self
+        call = copy(self)
+        for name in self.UPDATES:
+            setattr(call, name, None)
+        return call
+
+    def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
+        """Set the scratch fields to buffers that `temp` makes of a dtype and a shape."""
+
+    def operands(self) -> Iterator[tuple[str, Buf]]:
+        """Names and buffers of the operands that are there."""
+        for name in self.OPERANDS:
+            b = getattr(self, name)
+            if b is not None:
+                yield name, b
+
+    def map_operands(self, change: Callable[[Buf], Buf]) -> None:
+        """Put `change(b)` in the place of each operand `b`."""
+        for name, b in self.operands():
+            setattr(self, name, change(b))
+
+    def replace_operand(self, old: Buf, new: Buf) -> None:
+        """Put `new` wherever the very buffer `old` stands."""
+        for name, b in self.operands():
+            if b is old:
+                setattr(self, name, new)
+
+    def moved(self, change: Callable[[Buf], Buf], node: str) -> Self:
+        """A copy for `node` that has `change(b)` in the place of each operand `b`."""
+        call = copy(self)
+        call.node = node
+        call.map_operands(change)
+        return call
+
+    @property
+    def args(self) -> _Arguments:
+        """The fields by name, until all passes take them by attribute."""
+        return _Arguments(self)
+
+    def __repr__(self) -> str:
+        return f"{self.KERNEL}({', '.join(f'{name}={getattr(self, name, None)!r}' for name in self.ARGUMENTS)})"
 
 
-SUM, MEAN, MAX, MIN, PROD, SUM_SQUARES, SUM_ABS, LOG_SUM_EXP, NORM, LOG_SUM = range(10)
-"""What reduce_f32 computes, as in wasm_kernels/reduce.h."""
+class _Arguments(MutableMapping[str, Any]):
+    __slots__ = ("call",)
+
+    def __init__(self, call: KernelCall) -> None:
+        self.call = call
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.call.ARGUMENTS:
+            raise KeyError(name)
+        return getattr(self.call, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self.call, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"{self.call.KERNEL} must have {name}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.call.ARGUMENTS)
+
+    def __len__(self) -> int:
+        return len(self.call.ARGUMENTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What a generated function does with its last result: `op` of reduce.h over the middle axis of [-1, n, inner].
+    """What a generated function does with its last result: `op` (REDUCE_...) over the middle axis of [-1, n, inner].
 
     A chunk of `elements` is whole planes of [n, inner]; where `n` is 0, it is one plane of [-1, inner].
     """
@@ -167,174 +264,3 @@ def index_uses(
         for b in i.writes:
             writers.setdefault(b.storage, []).append(k)
     return readers, writers
-
-
-class Builder:
-    """What `Op.lower` emits instructions through."""
-
-    def __init__(self, description: Description, *, overwrite: bool = True) -> None:
-        self.description = description
-        self.overwrite = overwrite
-        self.instructions: list[Instruction] = []
-        self.emitter = Emitter()
-        self.node = ""
-        self.state = Buf(Storage(STATE, 4 * STATE_WORDS, 0), "int32", (STATE_WORDS,), name="state")
-        self._constants: dict[tuple[str, bytes], Storage] = {}
-        self._draws = 0
-
-    # Buffers.
-
-    def temp(self, dtype: str, shape: Sequence[int]) -> Buf:
-        """Workspace that lives until its last use."""
-        shape = tuple(shape)
-        return Buf(Storage(ARENA, prod(shape) * ITEM_SIZE[dtype]), dtype, shape, name="temp")
-
-    def result(self, kernel: str, name: str, **numbers: int) -> Buf:
-        """Workspace for the result `name` of `kernel` for these integer arguments."""
-        spec = self.description.kernels[kernel]
-        arg = next(a for a in spec.args if a.name == name)
-        return self.temp(KERNEL_DTYPES[arg.type], (spec.extent(arg, numbers),))
-
-    def constant(self, dtype: str, shape: Sequence[int], values: Sequence[Any]) -> Buf:
-        """A constant from Python numbers."""
-        data = struct.pack(f"<{len(values)}{STRUCT_FORMAT[dtype]}", *values)
-        return self.constant_bytes(dtype, shape, data, tuple(values))
-
-    def constant_tensor(self, tensor: Tensor, value: tuple[Any, ...] | None = None) -> Buf:
-        """A constant from a tensor; its data is not copied here."""
-        storage = Storage(CONSTANTS, tensor.nbytes, data=memoryview(tensor.data))
-        return Buf(storage, tensor.dtype, tensor.shape, value, name=tensor.name)
-
-    def constant_bytes(
-        self, dtype: str, shape: Sequence[int], data: bytes, value: tuple[Any, ...] | None = None
-    ) -> Buf:
-        """A constant from its bytes; equal ones are stored once."""
-        storage = self._constants.setdefault((dtype, data), Storage(CONSTANTS, len(data), data=data))
-        return Buf(storage, dtype, tuple(shape), value, name="constant")
-
-    # Instructions.
-
-    def maker(self, b: Buf) -> KernelCall | None:
-        """The kernel call that wrote `b` last, if one did."""
-        for i in reversed(self.instructions):
-            if any(w.storage is b.storage for w in i.writes):
-                return i if isinstance(i, KernelCall) else None
-        return None
-
-    def next_draw(self) -> int:
-        """A number for a random kernel, other than that of any before in this step."""
-        self._draws += 1
-        return self._draws - 1
-
-    def takes(self, kernel: str, /, **numbers: int | Sequence[int]) -> bool:
-        """Whether `kernel` can work with these integer arguments."""
-        return self.description.kernels[kernel].holds(numbers)
-
-    def note_change(self) -> None:
-        """Tell what was made of parameters that they have changed, if they have."""
-        if any(b.storage.segment == PARAMETERS for i in self.instructions for b in i.writes):
-            self.node = "parameters have changed"
-            self.emit("note_change", state=self.state)
-
-    def advance_random(self) -> None:
-        """Let the next step draw other numbers; after all that draw."""
-        if self._draws:
-            self.node = "the random offset"
-            self.emit("random_advance", state=self.state, n=self._draws)
-
-    def emit(self, kernel: str, /, **args: Any) -> None:
-        """Call `kernel`; scratch arguments are allocated here, absent optional ones are null."""
-        spec = self.description.kernels.get(kernel)
-        if spec is None:
-            raise UnsupportedError(f"{self.node}: the kernels have no {kernel!r}.")
-        call = KernelCall(kernel, {}, self.node)
-        numbers = spec.numbers(args)
-        for arg in spec.args:
-            if arg.kind == "scratch":
-                buf = self.temp(KERNEL_DTYPES[arg.type], (max(1, spec.extent(arg, numbers)),))
-                call.args[arg.name] = buf
-                call.writes.append(buf)
-                continue
-            value = args.pop(arg.name, None)
-            if arg.kind in ("in", "out", "inout"):
-                if value is None and not arg.optional:
-                    raise KeyError(f"{kernel} needs {arg.name}")
-                if value is not None:
-                    if arg.kind != "out":
-                        call.reads.append(value)
-                    if arg.kind != "in":
-                        call.writes.append(value)
-            elif value is None:
-                raise KeyError(f"{kernel} needs {arg.name}")
-            call.args[arg.name] = value
-        if args:
-            raise KeyError(f"{kernel} has no argument {', '.join(args)}")
-        self.instructions.append(call)
-
-    def check_labels(self, labels: Buf, classes: int, ignore: int | None) -> None:
-        """Fail with the first given label outside [0, classes) that is not `ignore`, before anything is computed."""
-        self._check(labels, 0, classes, ignore, 1)
-
-    def check_index(self, indices: Buf, size: int) -> None:
-        """Fail with the first given index outside [-size, size), before anything is computed."""
-        if indices.value is None:  # known ones were checked with the shapes
-            self._check(indices, -size, size, None, 0)
-
-    def _check(self, values: Buf, low: int, high: int, ignore: int | None, is_label: int) -> None:
-        # What is computed in the step, the kernel that reads it checks.
-        if values.size and values.is_given:
-            self.emit(
-                "check_indices",
-                indices=values,
-                n=values.size,
-                index_size=LABEL_BYTES[values.dtype],
-                lo=low,
-                hi=high,
-                has_ignore=int(ignore is not None),
-                ignore=ignore or 0,
-                label=is_label,
-            )
-
-    def copy(self, out: Buf, source: Buf) -> None:
-        """Copy the bytes of `source` to `out`."""
-        self.emit("copy", src=source, dst=out, n=source.nbytes)
-
-    def fill(self, out: Buf | None, value: float) -> None:
-        """Set every element."""
-        if out is not None:
-            self.elementwise([out], [], lambda e: e.const(value, out.dtype))
-
-    def accumulate(self, buffer: Buf, value: Buf, overwrite: bool) -> None:
-        """buffer = value or buffer += value."""
-        if not overwrite:
-            self.elementwise([buffer], [buffer, value.view(buffer.shape)], lambda e, a, b: e.add(a, b))
-        elif not buffer.same_place(value):
-            self.copy(buffer, value)
-
-    def elementwise(
-        self,
-        outs: Sequence[Buf | None],
-        ins: Sequence[Buf],
-        fn: Callable[..., Expr | tuple[Expr, ...]],
-    ) -> None:
-        """outs = fn(emitter, *ins) element by element; `ins` broadcast to the shape of the outputs."""
-        e = self.emitter
-        xs: list[Expr] = []
-        kept: list[Buf] = []
-        for b in ins:
-            if b.value is not None and b.size == 1:
-                xs.append(e.const(b.value[0], b.dtype))
-            else:
-                xs.append(e.input(len(kept), b.dtype))
-                kept.append(b)
-        result = fn(e, *xs)
-        roots = list(result) if isinstance(result, tuple) else [result]
-        wanted = [(o, r) for o, r in zip(outs, roots, strict=True) if o is not None]
-        if not wanted or wanted[0][0].size == 0:
-            return
-        for out, root in wanted:
-            if out.dtype != root.dtype:
-                raise UnsupportedError(f"{self.node}: {root.dtype} result for a {out.dtype} output.")
-        self.instructions.append(
-            ElementwiseCall(wanted[0][0].shape, kept, [o for o, _ in wanted], [r for _, r in wanted], self.node)
-        )

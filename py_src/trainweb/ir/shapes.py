@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from trainweb.ir.dims import Extremum, certainly_at_most, maximum, resolve, sole_atom, static, table_of
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """dtype and static shape of a tensor; `value` has its elements, flat, where they are known."""
+    """dtype and shape of a tensor; `value` has its elements, flat, where they are known.
+
+    Dims, and elements of shape arithmetic, are ints when a plan is compiled, and may be `SymbolicDim`s before.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -34,9 +39,34 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     for k in range(-rank, 0):
         dims = {s[k] for s in shapes if len(s) >= -k} - {1}
         if len(dims) > 1:
-            raise ValueError(shapes)
+            met = None if static(*dims) else _meet([s[k] for s in shapes if len(s) >= -k])
+            if met is None:
+                raise ValueError(shapes)
+            dims = {met}
         out.append(dims.pop() if dims else 1)
     return tuple(out)
+
+
+def _meet(dims: Sequence[int]) -> int | None:
+    """The dim that these broadcast to, of which some are symbolic; None where they cannot.
+
+    Those that are certainly larger than 1 must be equal. Others may be 1: symbols that meet are not taken for equal.
+    """
+    dims = [dim for dim in dict.fromkeys(map(resolve, dims)) if dim != 1]
+    table = table_of(dims)
+    if table is None:
+        return (dims or [1])[0] if len(dims) < 2 else None
+    sure = [dim for dim in dims if certainly_at_most(2, dim)]
+    for dim in dims:
+        # A minimum of another dim and sizes that are not 1, as of rows cut from a table: it is the dim, being no 1.
+        atom = sole_atom(dim)
+        if isinstance(atom, Extremum) and not atom.largest:
+            others = [d for d in atom.args if d in dims]
+            if others and all(d in others or certainly_at_most(2, d) for d in atom.args):
+                table.unify(dim, others[0])
+    if not all(table.unify(sure[0], dim) for dim in sure[1:]):
+        return None
+    return resolve(sure[0]) if sure else maximum(*dims)
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

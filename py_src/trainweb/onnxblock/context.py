@@ -42,11 +42,10 @@ class ModelAccessor:
         ModelError
             There is no such tensor.
         """
-        for value in (*self.graph.inputs, *self.graph.outputs):
-            if value.name == name:
-                return value
-        if name in self.graph.value_info:
-            return self.graph.value_info[name]
+        declared = {v.name: v for v in (*self.graph.value_info.values(), *self.graph.outputs, *self.graph.inputs)}
+        value = declared.get(name)
+        if value is not None and (isinstance(value, Sequence) or value.shape is not None):
+            return value
         if name in self.graph.initializers:
             tensor = self.graph.initializers[name]
             return Value(name, tensor.dtype, tensor.shape)

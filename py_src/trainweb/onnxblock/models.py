@@ -79,9 +79,13 @@ def build_training_models(
     training = train_batch_norms(prune(_with_inputs(forward, parameters)), trainable, batch_norm)
     wanted = [v.name for v in training.inputs if v.name in set(trainable)]
     training = accumulate(build_gradients(training, loss.name, wanted), wanted)
+    evaluation = for_evaluation(_with_inputs(graph, parameters))
+    # What the operators demand of the dims of inputs was found out on the way.
+    refined = {v.name: v for v in training.inputs}
+    evaluation.inputs = [refined.get(v.name, v) for v in evaluation.inputs]
     return TrainingModels(
         training,
-        for_evaluation(_with_inputs(graph, parameters)),
+        evaluation,
         [t for t in parameters if t.name in set(trainable)],
         [t for t in parameters if t.name not in set(trainable)],
     )

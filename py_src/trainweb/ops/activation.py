@@ -6,6 +6,7 @@ from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.elementwise import erf64
 from trainweb.ops.lazy_numpy import np
@@ -271,7 +272,7 @@ class BiasActivation(Pointwise):
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         x, *bias = (t for t in inputs if t is not None)
-        if bias and bias[0].shape != x.shape[-1:]:
+        if bias and not equal_shapes(bias[0].shape, x.shape[-1:]):
             raise self.error(f"the bias has shape {list(bias[0].shape)}, not {list(x.shape[-1:])}.")
         return super().infer(*inputs)
 
@@ -623,7 +624,7 @@ class PRelu(Pointwise):
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         result = super().infer(*inputs)
-        if inputs[0] and result.shape != inputs[0].shape:
+        if inputs[0] and not equal_shapes(result.shape, inputs[0].shape):
             raise self.error(f"the slope does not broadcast to x of shape {list(inputs[0].shape)}.")
         return result
 

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from trainweb.errors import LimitError
+from trainweb.ir.dims import at_most, equal, table_of
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.op import Op
@@ -33,15 +34,23 @@ def integers(op: Op, t: TensorType, what: str) -> tuple[int, ...]:
 
 def scalar(op: Op, t: TensorType, what: str) -> Any:
     """The element of a one-element input."""
-    if t.size != 1:
+    if not equal(t.size, 1):
         raise op.error(f"{what} has shape {list(t.shape)}; it must be one number.")
     return numbers(op, t, what)[0]
 
 
 def checked(op: Op, dtype: str, shape: Sequence[int]) -> TensorType:
     """A type whose size is checked, as the numbers in a model can ask for any."""
-    if any(dim < 0 for dim in shape):
+    if not all(at_most(0, dim) for dim in shape):
         raise op.error(f"the result would have shape {list(shape)}.")
-    if prod(shape) * ITEM_SIZE[dtype] > MAX_TENSOR_BYTES:
+    if not at_most(prod(shape) * ITEM_SIZE[dtype], MAX_TENSOR_BYTES):
         raise LimitError(f"{op.node}: a {dtype} result of shape {list(shape)} is larger than {MAX_TENSOR_BYTES} bytes.")
     return TensorType(dtype, tuple(shape))
+
+
+def unknown(op: Op, axis: int, *because: int) -> int:
+    """A size of output 0 that what `because` is made of decides at run time: a symbol of its own."""
+    table = table_of(because)
+    assert table is not None
+    name = op.node.outputs[0]
+    return table.symbol(f"{name}[{axis}]", f"dimension {axis} of {name!r}", low=0, named=False)

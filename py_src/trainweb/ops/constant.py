@@ -6,6 +6,7 @@ from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import LimitError, UnsupportedError
+from trainweb.ir.dims import at_most, maximum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
@@ -17,7 +18,8 @@ from trainweb.ops.pointwise import MAX_EVALUATED, Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 
 @register
@@ -159,6 +161,8 @@ class Range(Op):
     def _count(self, start: Any, limit: Any, delta: Any) -> int:
         if delta == 0:
             raise self.error("delta is 0.")
+        if not static(start, limit, delta):
+            return maximum(0, -((start - limit) // delta))
         if isinstance(delta, int):
             return max(0, -int((start - limit) // delta))
         if not abs(float(limit - start)) < float("inf"):
@@ -170,7 +174,7 @@ class Range(Op):
             raise self.error("start, limit and delta are not of one dtype.")
         bounds = [scalar(self, t, what) for t, what in ((start, "start"), (limit, "limit"), (delta, "delta"))]
         count = self._count(*bounds)
-        if count > self.max_elements:
+        if not at_most(count, self.max_elements):
             raise LimitError(f"{self.node}: a range of {count} elements; at most {self.max_elements} are made.")
         return TensorType(start.dtype, (count,))
 

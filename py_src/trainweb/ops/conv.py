@@ -5,19 +5,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from trainweb.ir import calls
+from trainweb.ir.dims import at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType
+from trainweb.ops.arguments import unknown
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
-PLAIN = {"accumulate": 0, "activation": 0}
-"""A kernel's result as it comes; passes change that."""
+
+
+class Axes(TypedDict):
+    """What kernels take of a window: numbers for depth, height and width."""
+
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    out: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad: tuple[int, ...]
+
+
+class Planes(TypedDict):
+    """What Winograd's kernels take of a window: numbers for height and width, and one stride."""
+
+    size: tuple[int, ...]
+    out: tuple[int, ...]
+    stride: int
+    pad: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +59,23 @@ class Window:
         """Whether each output lies at one input."""
         return {*self.kernel, *self.stride} == {1} and self.out == self.size and not any(self.pad)
 
-    def arguments(self) -> dict[str, list[int]]:
+    def arguments(self) -> Axes:
         """Kernel arguments: three axes, those that are absent of size 1."""
-        lead = 3 - len(self.size)
+        absent = 3 - len(self.size)
+        ones = (1,) * absent
         return {
-            "size": [1] * lead + list(self.size),
-            "kernel": [1] * lead + list(self.kernel),
-            "out": [1] * lead + list(self.out),
-            "stride": [1] * lead + list(self.stride),
-            "dilation": [1] * lead + list(self.dilation),
-            "pad": [0] * lead + list(self.pad),
+            "size": ones + self.size,
+            "kernel": ones + self.kernel,
+            "out": ones + self.out,
+            "stride": ones + self.stride,
+            "dilation": ones + self.dilation,
+            "pad": (0,) * absent + self.pad,
         }
 
 
 def counts(op: Op, name: str, values: tuple[int, ...], n: int, low: int) -> tuple[int, ...]:
     """`values`, which must be `n` numbers from `low` on."""
-    if len(values) != n or any(v < low for v in values):
+    if len(values) != n or not all(at_most(low, v) for v in values):
         raise op.error(f"{name} {list(values)} must be {n} numbers >= {low}.")
     return values
 
@@ -86,16 +109,18 @@ def window(
         span = (kernel[k] - 1) * dilation[k] + 1
         if auto_pad.startswith("SAME"):
             o = -(-size[k] // stride[k])
-            total = max(0, (o - 1) * stride[k] + span - size[k])
+            total = maximum(0, (o - 1) * stride[k] + span - size[k])
             first = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
             begin, end, out = [*begin, first], [*end, total - first], [*out, o]
             continue
         b, e = (pads[k], pads[k + rank]) if pads is not None and auto_pad == "NOTSET" else (0, 0)
         room = size[k] + b + e - span
-        if room < 0:
+        if not at_most(0, room):
             raise op.error(f"a window of {span} is larger than the padded input of {size[k] + b + e} (axis {k}).")
         o = (-(-room // stride[k]) if ceil_mode else room // stride[k]) + 1
-        if ceil_mode and (o - 1) * stride[k] >= size[k] + b:
+        if ceil_mode and not static(o):
+            o = minimum(o, -(-(size[k] + b) // stride[k])) if e < span else unknown(op, 2 + k, o)
+        elif ceil_mode and (o - 1) * stride[k] >= size[k] + b:
             o -= 1  # A window that starts in the end padding does not count.
         begin, end, out = [*begin, b], [*end, e], [*out, o]
     return Window(size, tuple(kernel), tuple(out), stride, dilation, tuple(begin), tuple(end))
@@ -135,10 +160,10 @@ def unpatch(p: Any, w: Window) -> Any:
     return x[(slice(None), slice(None), *crop)]
 
 
-def planes(win: Window, *, back: bool) -> dict[str, Any]:
+def planes(win: Window, *, back: bool) -> Planes:
     """Arguments of Winograd's kernels; `back`: from the outputs of the window to its inputs."""
     size, out = (win.out, win.size) if back else (win.size, win.out)
-    return {"size": list(size), "out": list(out), "stride": win.stride[0], "pad": list(win.pad)}
+    return {"size": size, "out": out, "stride": win.stride[0], "pad": win.pad}
 
 
 class _Convolution(Op):
@@ -168,9 +193,9 @@ class _Convolution(Op):
         """Raise unless an input of shape `x` fits weights of shape `w`, which take `channels` channels."""
         if len(x) != len(w) or len(x) < 3:
             raise self.error(f"input of shape {list(x)} and weights of shape {list(w)} do not fit.")
-        if self.group < 1 or x[1] != channels or w[0] % self.group:
+        if self.group < 1 or not equal(x[1], channels) or not equal(w[0] % self.group, 0):
             raise self.error(f"{x[1]} input channels, weights of shape {list(w)} and {self.group} groups do not fit.")
-        if self.kernel_shape is not None and self.kernel_shape != w[2:]:
+        if self.kernel_shape is not None and not equal_shapes(self.kernel_shape, w[2:]):
             raise self.error(f"kernel_shape {list(self.kernel_shape)} is not that of the weights {list(w[2:])}.")
 
     def given_attrs(self) -> dict[str, Any]:
@@ -181,56 +206,96 @@ class _Convolution(Op):
         """y = x * w + bias; `back`: as the gradient by the data, from the outputs of the window to its inputs."""
         if self.group == 1 and win.is_pointwise:
             self.mix_channels(b, w, x, y, bias, transposed=back)
-        elif self.is_tiled(b, win, x, y, back=back):
+        elif self.is_tiled(win, x, y, back=back):
             # Weights on their own: of those that stay, they are transformed once.
-            weights = {"m": y.shape[1], "c": x.shape[1], "stride": win.stride[0], "flipped": int(back)}
-            numbers = {"n": x.shape[0], **weights, **planes(win, back=back)}
-            u = b.result("winograd_weights_f32", "u", **weights)
-            b.emit("winograd_weights_f32", w=w, u=u, **weights)
-            b.emit("winograd_conv_f32", x=x, u=u, bias=bias, y=y, **numbers, **PLAIN)
+            m, c, flipped = y.shape[1], x.shape[1], int(back)
+            u = b.temp("float32", (calls.winograd_planes(c, m),))
+            b.emit(calls.WinogradWeights(w=w, u=u, m=m, c=c, stride=win.stride[0], flipped=flipped))
+            b.emit(
+                calls.WinogradConv(
+                    x=x,
+                    u=u,
+                    bias=bias,
+                    y=y,
+                    n=x.shape[0],
+                    c=c,
+                    m=m,
+                    flipped=flipped,
+                    accumulate=0,
+                    activation=0,
+                    **planes(win, back=back),
+                )
+            )
         elif back:
-            numbers = {"n": x.shape[0], "c": y.shape[1], "m": x.shape[1], "groups": self.group, **win.arguments()}
-            b.emit("conv_data_gradient_f32", dy=x, w=w, bias=bias, dx=y, **numbers, **PLAIN)
+            b.emit(
+                calls.ConvDataGradient(
+                    dy=x,
+                    w=w,
+                    bias=bias,
+                    dx=y,
+                    n=x.shape[0],
+                    c=y.shape[1],
+                    m=x.shape[1],
+                    groups=self.group,
+                    accumulate=0,
+                    activation=0,
+                    **win.arguments(),
+                )
+            )
         else:
-            numbers = {"n": x.shape[0], "c": x.shape[1], "m": y.shape[1], "groups": self.group, **win.arguments()}
-            b.emit("conv_f32", x=x, w=w, bias=bias, y=y, **numbers, **PLAIN)
+            b.emit(
+                calls.Conv(
+                    x=x,
+                    w=w,
+                    bias=bias,
+                    y=y,
+                    n=x.shape[0],
+                    c=x.shape[1],
+                    m=y.shape[1],
+                    groups=self.group,
+                    accumulate=0,
+                    activation=0,
+                    **win.arguments(),
+                )
+            )
 
-    def is_tiled(self, b: Builder, win: Window, x: Buf, y: Buf, *, back: bool) -> bool:
-        """Whether Winograd's method takes this convolution."""
+    def is_tiled(self, win: Window, x: Buf, y: Buf, *, back: bool) -> bool:
+        """Whether Winograd's method takes this convolution, and pays."""
         is_square = win.kernel == (3, 3) and win.dilation == (1, 1) and win.stride[0] == win.stride[1]
         if not is_square or self.group > 1:
             return False
-        numbers = {"n": x.shape[0], "c": x.shape[1], "m": y.shape[1], **planes(win, back=back)}
-        return b.takes("winograd_conv_f32", flipped=int(back), **numbers, **PLAIN)
+        n, c, m = x.shape[0], x.shape[1], y.shape[1]
+        return calls.WinogradConv.pays(n=n, c=c, m=m, flipped=int(back), activation=0, **planes(win, back=back))
 
     def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
         """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""
         images, k, m, n = x.shape[0], x.shape[1], y.shape[1], prod(x.shape[2:])
         b.emit(
-            "gemm_f32",
-            a=w,
-            b=x,
-            bias=bias,
-            c=y,
-            m=m,
-            n=n,
-            k=k,
-            a_row=1 if transposed else k,
-            a_col=m if transposed else 1,
-            b_row=n,
-            b_col=1,
-            c_row=n,
-            bias_row=1,
-            bias_col=0,
-            batch=[1, images],
-            a_batch=[0, 0],
-            b_batch=[0, k * n],
-            c_batch=[0, m * n],
-            bias_batch=[0, 0],
-            alpha=1.0,
-            beta=1.0,
-            accumulate=0,
-            activation=0,
+            calls.Gemm(
+                a=w,
+                b=x,
+                bias=bias,
+                c=y,
+                m=m,
+                n=n,
+                k=k,
+                a_row=1 if transposed else k,
+                a_col=m if transposed else 1,
+                b_row=n,
+                b_col=1,
+                c_row=n,
+                bias_row=1,
+                bias_col=0,
+                batch=(1, images),
+                a_batch=(0, 0),
+                b_batch=(0, k * n),
+                c_batch=(0, m * n),
+                bias_batch=(0, 0),
+                alpha=1.0,
+                beta=1.0,
+                accumulate=0,
+                activation=0,
+            )
         )
 
     def product(self, columns: Any, w: Any) -> Any:
@@ -253,7 +318,7 @@ class Conv(_Convolution):
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
         self.need_float32(x, w, b)
-        if b is not None and b.shape != w.shape[:1]:
+        if b is not None and not equal_shapes(b.shape, w.shape[:1]):
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {list(w.shape[:1])}.")
         return TensorType("float32", (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out))
 
@@ -323,7 +388,7 @@ class ConvGrad(_Convolution):
     def infer(self, dy: TensorType, x: TensorType, w: TensorType) -> tuple[TensorType, TensorType, TensorType]:
         self.need_float32(dy, x, w)
         expected = (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out)
-        if dy.shape != expected:
+        if not equal_shapes(dy.shape, expected):
             raise self.error(f"dY has shape {list(dy.shape)}; it must be {list(expected)}.")
         return TensorType("float32", x.shape), TensorType("float32", w.shape), TensorType("float32", w.shape[:1])
 
@@ -335,11 +400,16 @@ class ConvGrad(_Convolution):
         if dw is None and db is None:
             return
         dw = dw or b.temp("float32", w.shape)
-        operands = {"x": x, "dy": dy, "dw": dw, "db": db, "n": x.shape[0], "c": x.shape[1], "m": w.shape[0]}
-        if self.is_tiled(b, win, x, dy, back=False):
-            b.emit("winograd_weight_gradient_f32", accumulate=0, **operands, **planes(win, back=False))
+        n, c, m = x.shape[0], x.shape[1], w.shape[0]
+        if self.is_tiled(win, x, dy, back=False):
+            axes = planes(win, back=False)
+            b.emit(calls.WinogradWeightGradient(x=x, dy=dy, dw=dw, db=db, n=n, c=c, m=m, accumulate=0, **axes))
         else:
-            b.emit("conv_weight_gradient_f32", accumulate=0, groups=self.group, **operands, **win.arguments())
+            b.emit(
+                calls.ConvWeightGradient(
+                    x=x, dy=dy, dw=dw, db=db, n=n, c=c, m=m, groups=self.group, accumulate=0, **win.arguments()
+                )
+            )
 
     def reference(self, dy: Any, x: Any, w: Any) -> tuple[Any, Any, Any]:
         win = self.window_of(x.shape, w.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.dims import at_most, equal_shapes, maximum
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts, unpatch
 from trainweb.ops.lazy_numpy import np
@@ -12,7 +13,8 @@ from trainweb.ops.op import MS, Bad, Ints, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 
 @register
@@ -48,14 +50,14 @@ class ConvTranspose(_Convolution):
             span = (w[2 + k] - 1) * dilation[k] + 1
             full = (x[2 + k] - 1) * stride[k] + span + extra[k]
             if given is not None:
-                total = max(0, full - given[k])
+                total = maximum(0, full - given[k])
                 upper = self.auto_pad == "SAME_UPPER"
                 begin[k] = total // 2 if upper else total - total // 2
                 end[k] = total - begin[k]
                 size.append(given[k])
             else:
                 size.append(full - begin[k] - end[k])
-            if size[k] < 1:
+            if not at_most(1, size[k]):
                 raise self.error(f"axis {k} of the output would have {size[k]} elements.")
         return Window(tuple(size), w[2:], x[2:], stride, dilation, tuple(begin), tuple(end))
 
@@ -76,7 +78,7 @@ class ConvTranspose(_Convolution):
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
         self.need_float32(x, w, b)
         win = self.transposed(x.shape, w.shape)
-        if b is not None and b.shape != (self.channels(w.shape),):
+        if b is not None and not equal_shapes(b.shape, (self.channels(w.shape),)):
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {[self.channels(w.shape)]}.")
         return TensorType("float32", (x.shape[0], self.channels(w.shape), *win.size))
 

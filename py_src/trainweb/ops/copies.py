@@ -7,13 +7,15 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
+from trainweb.ir.layout import KERNEL_RANK
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 
 if TYPE_CHECKING:
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
-KERNEL_RANK = 8
 """Dimensions a kernel walks; more can stay after merging only in contrived models."""
 
 
@@ -31,11 +33,11 @@ def collapse(dims: Sequence[int], *strides: Sequence[int]) -> list[list[int]]:
     return [[row[k] for row in merged] for k in range(1 + len(strides))]
 
 
-def padded(values: Sequence[int], filler: int, b: Builder) -> list[int]:
+def padded(values: Sequence[int], filler: int, b: Builder) -> tuple[int, ...]:
     """`values` as the kernels take them: of rank 8, filled up in front."""
     if len(values) > KERNEL_RANK:
         raise UnsupportedError(f"{b.node}: more than {KERNEL_RANK} dimensions are not supported.")
-    return [filler] * (KERNEL_RANK - len(values)) + list(values)
+    return (filler,) * (KERNEL_RANK - len(values)) + tuple(values)
 
 
 def strided_copy(
@@ -58,15 +60,16 @@ def strided_copy(
         b.copy(out.view(count, out_start), source.view(count, source_start))
         return
     b.emit(
-        "strided_copy",
-        src=source,
-        dst=out,
-        size=ITEM_SIZE[out.dtype],
-        dims=padded(sizes, 1, b),
-        src_strides=padded(start, 0, b),
-        dst_strides=padded(to, 0, b),
-        src_offset=source_start,
-        dst_offset=out_start,
+        calls.StridedCopy(
+            src=source,
+            dst=out,
+            size=ITEM_SIZE[out.dtype],
+            dims=padded(sizes, 1, b),
+            src_strides=padded(start, 0, b),
+            dst_strides=padded(to, 0, b),
+            src_offset=source_start,
+            dst_offset=out_start,
+        )
     )
 
 
@@ -95,13 +98,14 @@ def copy_axis(b: Builder, out: Buf, x: Buf, axis: int, size: int, *, out_start: 
 def gather_axis(b: Builder, out: Buf, x: Buf, indices: Buf, axis: int) -> None:
     """Slices of `x` along `axis`, picked by `indices`."""
     b.emit(
-        "gather",
-        data=x,
-        indices=indices,
-        y=out,
-        outer=prod(x.shape[:axis]),
-        dim=x.shape[axis],
-        n=indices.size,
-        inner=prod(x.shape[axis + 1 :]) * ITEM_SIZE[x.dtype],
-        index_size=ITEM_SIZE[indices.dtype],
+        calls.Gather(
+            data=x,
+            indices=indices,
+            y=out,
+            outer=prod(x.shape[:axis]),
+            dim=x.shape[axis],
+            n=indices.size,
+            inner=prod(x.shape[axis + 1 :]) * ITEM_SIZE[x.dtype],
+            index_size=ITEM_SIZE[indices.dtype],
+        )
     )

@@ -7,8 +7,9 @@ from math import prod
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
-from trainweb.ir.program import SUM
-from trainweb.ir.shapes import TensorType, contiguous_strides
+from trainweb.ir.dims import equal
+from trainweb.ir.layout import REDUCE_SUM
+from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.matmul import lower_matmul
@@ -17,7 +18,8 @@ from trainweb.ops.reduce import reduce
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 ELLIPSIS = "..."
 
@@ -79,9 +81,13 @@ class Einsum(Op):
         for term, shape in zip(terms, shapes, strict=True):
             for label, dim in zip(term, shape, strict=True):
                 known = sizes.setdefault(label, dim)
-                if known != dim and (label in self.equation or 1 not in (known, dim)):
-                    raise self.error(f"label {label!r} of {self.equation!r} has sizes {known} and {dim}.")
-                sizes[label] = dim if known == 1 else known
+                try:
+                    if label in self.equation and not equal(known, dim):
+                        raise ValueError(label)
+                    (sizes[label],) = broadcast_shapes((known,), (dim,))
+                except ValueError:
+                    message = f"label {label!r} of {self.equation!r} has sizes {known} and {dim}."
+                    raise self.error(message) from None
         return sizes
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
@@ -143,7 +149,7 @@ class Einsum(Op):
             return term
         labels = "".join(label for label in term.labels if label in kept)
         y = b.temp("float32", [term.size(label) for label in labels])
-        reduce(b, y, term.buf, [term.labels.index(label) for label in dropped], SUM)
+        reduce(b, y, term.buf, [term.labels.index(label) for label in dropped], REDUCE_SUM)
         return _Term(labels, y)
 
     def _contract(self, b: Builder, left: _Term, right: _Term, kept: set[str], target: _Term | None) -> _Term:

@@ -7,6 +7,7 @@ from math import pi, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.ops.lazy_numpy import np
@@ -17,8 +18,9 @@ from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.program import Buf
 
 NUMBERS = ("float32", "float64", "int32", "int64", "uint8")
 
@@ -149,7 +151,7 @@ class DivGrad(Pointwise):
 
     def infer(self, *inputs: TensorType | None) -> Any:
         dy, a, b = (t for t in inputs if t is not None)
-        if super().infer(a, b).shape != dy.shape:
+        if not equal_shapes(super().infer(a, b).shape, dy.shape):
             raise self.error(f"dY has shape {list(dy.shape)}, not that of A / B.")
         return TensorType("float32", a.shape), TensorType("float32", b.shape)
 
@@ -606,7 +608,7 @@ class Clip(Pointwise):
 
     def infer(self, x: TensorType, *bounds: TensorType | None) -> TensorType:
         for bound in bounds:
-            if bound is not None and (bound.size != 1 or bound.rank > 1 or bound.dtype != x.dtype):
+            if bound is not None and (bound.rank > 1 or bound.dtype != x.dtype or not equal(bound.size, 1)):
                 raise self.error(
                     f"a bound has shape {list(bound.shape)} and dtype {bound.dtype}; it must be a {x.dtype} scalar."
                 )
@@ -739,7 +741,7 @@ class Scale(Pointwise):
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         x, scale = (t for t in inputs if t is not None)
-        if scale.size != 1:
+        if not equal(scale.size, 1):
             raise self.error(f"scale has shape {list(scale.shape)}; it must be one number.")
         self.need_float32(x)
         return TensorType(x.dtype, x.shape)

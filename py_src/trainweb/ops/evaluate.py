@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trainweb.ir.dims import SymbolicDim, maximum, minimum, same, static
 from trainweb.ir.expr import COMPARISONS, Expr
 
 INT_BITS = {"int32": 32, "int64": 64, "uint8": 8}
@@ -35,14 +36,17 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "sub": operator.sub,
     "mul": operator.mul,
     "pow": operator.pow,
-    "min": min,
-    "max": max,
-    "pmin": min,
-    "pmax": max,
+    "min": minimum,
+    "max": maximum,
+    "pmin": minimum,
+    "pmax": maximum,
     "and": operator.and_,
     "or": operator.or_,
     "xor": operator.xor,
     **{how: getattr(operator, how) for how in COMPARISONS},
+    # Of expressions, == and != compare the expressions.
+    "eq": lambda a, b: a == b if static(a, b) else same(a, b),
+    "ne": lambda a, b: a != b if static(a, b) else not same(a, b),
 }
 
 
@@ -84,11 +88,15 @@ def _divide(a: int, b: int) -> int:
     # As the kernels do: towards zero, and 0 where b is 0.
     if b == 0:
         return 0
+    if not static(a, b):
+        return a // b if (a >= 0) == (b > 0) else -(-a // b)
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def _round(value: Any, dtype: str) -> Any:
-    """`value` as `dtype` holds it: integers wrap, float32 rounds."""
+    """`value` as `dtype` holds it: integers wrap, float32 rounds; sizes are small enough for both."""
+    if isinstance(value, SymbolicDim):
+        return same(value, 0) is False if dtype == "bool" else value if dtype.startswith("float") else math.trunc(value)
     if dtype == "bool":
         return bool(value)
     if dtype == "float32":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from trainweb.ir import calls
+from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import Bad, Float, Int, Op, Sample, register
@@ -12,7 +14,16 @@ from trainweb.ops.reduce import sum_to
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
+
+
+class _Groups(TypedDict):
+    batch: int
+    channels: int
+    size: int
+    groups: int
+    epsilon: float
 
 
 class _GroupNorm(Op):
@@ -37,13 +48,13 @@ class _GroupNorm(Op):
         if x.rank < 2:
             raise self.error(f"X has shape {list(x.shape)}; it needs channels in dim 1.")
         groups = self.groups_of(x.shape)
-        if x.shape[1] and (groups < 1 or x.shape[1] % groups):
+        if x.shape[1] != 0 and (not at_most(1, groups) or not equal(x.shape[1] % groups, 0)):
             raise self.error(f"{x.shape[1]} channels do not fall into {groups} groups.")
         for t in vectors:
-            if t.shape != (self.scales_of(x.shape),):
+            if not equal_shapes(t.shape, (self.scales_of(x.shape),)):
                 raise self.error(f"scale and bias must have shape {[self.scales_of(x.shape)]}, got {list(t.shape)}.")
 
-    def arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
+    def arguments(self, shape: tuple[int, ...]) -> _Groups:
         """Kernel arguments."""
         return {
             "batch": shape[0],
@@ -83,7 +94,7 @@ class _Forward(_GroupNorm):
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf) -> None:
         if outs[0] is not None and x.size:
             scale, bias = (self.per_channel(b, v, x.shape[1]) for v in (scale, bias))
-            b.emit("group_norm_f32", x=x, scale=scale, bias=bias, y=outs[0], **self.arguments(x.shape))
+            b.emit(calls.GroupNorm(x=x, scale=scale, bias=bias, y=outs[0], **self.arguments(x.shape)))
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -164,9 +175,10 @@ class GroupNormalizationGrad(_GroupNorm):
 
     def infer(self, dy: TensorType, x: TensorType, scale: TensorType) -> tuple[TensorType, ...]:
         self.need_float32(dy, x, scale)
-        if dy.shape != x.shape:
+        if not equal_shapes(dy.shape, x.shape):
             raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
-        if scale.shape not in ((x.shape[1],), (self.groups_of(x.shape),)):
+        given = (*scale.shape, x.shape[1], self.groups_of(x.shape))
+        if scale.rank != 1 or (static(*given) and scale.shape[0] not in given[1:]):
             raise self.error(f"scale has shape {list(scale.shape)}; it needs one number per channel or group.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
 
@@ -175,14 +187,15 @@ class GroupNormalizationGrad(_GroupNorm):
         dx, *sums = outs
         results = [o if o is None or o.size == channels else b.temp("float32", (channels,)) for o in sums]
         b.emit(
-            "group_norm_grad_f32",
-            dy=dy,
-            x=x,
-            scale=self.per_channel(b, scale, channels),
-            dx=dx,
-            dscale=results[0],
-            dbias=results[1],
-            **self.arguments(x.shape),
+            calls.GroupNormGrad(
+                dy=dy,
+                x=x,
+                scale=self.per_channel(b, scale, channels),
+                dx=dx,
+                dscale=results[0],
+                dbias=results[1],
+                **self.arguments(x.shape),
+            )
         )
         for out, result in zip(sums, results, strict=True):
             if out is not None and result is not None and out is not result:

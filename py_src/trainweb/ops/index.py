@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
+from trainweb.ir.dims import at_most, equal_shapes, static
+from trainweb.ir.layout import SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_MUL, SCATTER_SET
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.arguments import checked, integers, scalar
@@ -18,9 +21,16 @@ from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
-REDUCTIONS = ("none", "add", "mul", "max", "min")
+REDUCTIONS = {
+    "none": SCATTER_SET,
+    "add": SCATTER_ADD,
+    "mul": SCATTER_MUL,
+    "max": SCATTER_MAX,
+    "min": SCATTER_MIN,
+}
 """In the order of the kernels' numbers."""
 
 
@@ -34,9 +44,9 @@ def check_range(op: Op, indices: TensorType, dim: int) -> None:
     """Refuse constant indices outside [-dim, dim); the kernels check the others."""
     check_types(op, indices)
     for position, index in enumerate(indices.value or ()):
-        if not -dim <= index < dim:
+        if not at_most(-dim, index) or not at_most(index + 1, dim):
             raise op.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
-    if dim == 0 and indices.size:
+    if dim == 0 and indices.size != 0:
         raise op.error("a dimension of 0 has no elements to pick.")
 
 
@@ -129,27 +139,28 @@ class GatherGrad(Op):
         axis = self.axis_of(self.axis, result.rank)
         check_range(self, indices, result.shape[axis])
         expected = result.shape[:axis] + indices.shape + result.shape[axis + 1 :]
-        if dy.shape != expected:
+        if not equal_shapes(dy.shape, expected):
             raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
         return result
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         _, indices, dy = ins
-        if outs[0] is None or indices is None:
+        if outs[0] is None or indices is None or dy is None:
             return
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.check_index(indices, shape[axis])
         b.emit(
-            "gather_grad_f32",
-            dy=dy,
-            indices=indices,
-            dx=outs[0],
-            outer=prod(shape[:axis]),
-            dim=shape[axis],
-            n=indices.size,
-            inner=prod(shape[axis + 1 :]),
-            index_size=ITEM_SIZE[indices.dtype],
+            calls.GatherGrad(
+                dy=dy,
+                indices=indices,
+                dx=outs[0],
+                outer=prod(shape[:axis]),
+                dim=shape[axis],
+                n=indices.size,
+                inner=prod(shape[axis + 1 :]),
+                index_size=ITEM_SIZE[indices.dtype],
+            )
         )
 
     def reference(self, shape: Any, indices: Any, dy: Any) -> Any:
@@ -188,7 +199,7 @@ class ScatterOp(Op):
 
     def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         expected = self.updates_shape(data, indices)
-        if updates.shape != expected or updates.dtype != data.dtype:
+        if updates.dtype != data.dtype or not equal_shapes(updates.shape, expected):
             raise self.error(
                 f"updates are {updates.dtype}{list(updates.shape)}; {data.dtype}{list(expected)} is needed."
             )
@@ -223,6 +234,16 @@ def put(y: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
     return y
 
 
+class _Elements(TypedDict):
+    indices: Buf
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    axis_dim: int
+    axis_stride: int
+    size: int
+    index_size: int
+
+
 class ElementsOp(Op):
     """Shared by the operators whose indices have one entry per element taken or put."""
 
@@ -232,14 +253,14 @@ class ElementsOp(Op):
         """The axis, after the shapes have been checked."""
         axis = self.axis_of(self.axis, data.rank)
         fits = indices.rank == data.rank and all(
-            i <= d for k, (i, d) in enumerate(zip(indices.shape, data.shape, strict=True)) if k != axis
+            k == axis or at_most(i, d) for k, (i, d) in enumerate(zip(indices.shape, data.shape, strict=True))
         )
         if not fits:
             raise self.error(f"indices of shape {list(indices.shape)} do not fit data of shape {list(data.shape)}.")
         check_range(self, indices, data.shape[axis])
         return axis
 
-    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Elements:
         """What gather_elements and scatter_elements share."""
         axis = self.axis % len(data.shape)
         strides = list(contiguous_strides(data.shape))
@@ -259,11 +280,12 @@ class ElementsOp(Op):
         """Put `updates` into `out`."""
         if indices.size:
             b.emit(
-                "scatter_elements",
-                updates=updates,
-                y=out,
-                reduction=REDUCTIONS.index(reduction),
-                **self.arguments(b, out, indices),
+                calls.ScatterElements(
+                    updates=updates,
+                    y=out,
+                    reduction=REDUCTIONS[reduction],
+                    **self.arguments(b, out, indices),
+                )
             )
 
 
@@ -296,7 +318,7 @@ class GatherElements(ElementsOp):
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         data, indices = ins
         if outs[0] is not None and data is not None and indices is not None and indices.size:
-            b.emit("gather_elements", data=data, y=outs[0], **self.arguments(b, data, indices))
+            b.emit(calls.GatherElements(data=data, y=outs[0], **self.arguments(b, data, indices)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
@@ -336,7 +358,7 @@ class GatherElementsGrad(ElementsOp):
         self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         self.check_elements(result, indices)
-        if dy.shape != indices.shape:
+        if not equal_shapes(dy.shape, indices.shape):
             raise self.error(f"dY has shape {list(dy.shape)} and indices {list(indices.shape)}.")
         return result
 
@@ -420,6 +442,16 @@ def check_reduction(op: Op, reduction: str, dtype: str) -> None:
 # ---- index tuples
 
 
+class _Tuples(TypedDict):
+    indices: Buf
+    batch: int
+    n: int
+    k: int
+    dims: tuple[int, ...]
+    slice: int
+    index_size: int
+
+
 class TuplesOp(Op):
     """Shared by the operators whose last dimension of indices is a tuple that picks a slice of data."""
 
@@ -431,16 +463,16 @@ class TuplesOp(Op):
         if indices.rank < 1 or data.rank < 1 or not 0 <= batch < min(indices.rank, data.rank):
             raise self.error(f"batch_dims {batch} for data of rank {data.rank} and indices of rank {indices.rank}.")
         k = indices.shape[-1]
-        if k > data.rank - batch or data.shape[:batch] != indices.shape[:batch]:
+        if k > data.rank - batch or not equal_shapes(data.shape[:batch], indices.shape[:batch]):
             raise self.error(f"indices of shape {list(indices.shape)} do not fit data of shape {list(data.shape)}.")
         check_types(self, indices)
         for position, index in enumerate(indices.value or ()):
             dim = data.shape[batch + position % k]
-            if not -dim <= index < dim:
+            if not at_most(-dim, index) or not at_most(index + 1, dim):
                 raise self.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
         return indices.shape[:-1] + data.shape[batch + k :]
 
-    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Tuples:
         """What gather_nd and scatter_nd share."""
         batch, k = self.batch_dims, indices.shape[-1]
         if k > 8:
@@ -453,7 +485,7 @@ class TuplesOp(Op):
             "batch": prod(data.shape[:batch]),
             "n": prod(indices.shape[batch:-1]),
             "k": k,
-            "dims": list(data.shape[batch : batch + k]) + [1] * (8 - k),
+            "dims": data.shape[batch : batch + k] + (1,) * (8 - k),
             "slice": prod(data.shape[batch + k :]) * ITEM_SIZE[data.dtype],
             "index_size": ITEM_SIZE[indices.dtype],
         }
@@ -461,11 +493,12 @@ class TuplesOp(Op):
     def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
         """Put `updates` into `out`."""
         b.emit(
-            "scatter_nd",
-            updates=updates,
-            y=out,
-            reduction=REDUCTIONS.index(reduction),
-            **self.arguments(b, out, indices),
+            calls.ScatterNd(
+                updates=updates,
+                y=out,
+                reduction=REDUCTIONS[reduction],
+                **self.arguments(b, out, indices),
+            )
         )
 
 
@@ -508,7 +541,7 @@ class GatherND(TuplesOp):
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         data, indices = ins
         if outs[0] is not None and data is not None and indices is not None:
-            b.emit("gather_nd", data=data, y=outs[0], **self.arguments(b, data, indices))
+            b.emit(calls.GatherNd(data=data, y=outs[0], **self.arguments(b, data, indices)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
@@ -538,7 +571,7 @@ class GatherNDGrad(TuplesOp):
         self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         expected = self.check_tuples(result, indices)
-        if dy.shape != expected:
+        if not equal_shapes(dy.shape, expected):
             raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
         return result
 
@@ -605,12 +638,13 @@ class OneHot(Op):
     )
 
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
-        if values.shape != (2,):
+        if not equal_shapes(values.shape, (2,)):
             raise self.error(f"values has shape {list(values.shape)}, not [2].")
         if indices.dtype not in ("int64", "int32", "float32"):
             raise self.unsupported(f"indices of dtype {indices.dtype}")
         axis = self.axis_of(self.axis, indices.rank + 1)
-        size = int(scalar(self, depth, "depth"))
+        size = scalar(self, depth, "depth")
+        size = int(size) if static(size) else size
         return checked(self, values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -626,15 +660,16 @@ class OneHot(Op):
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.emit(
-            "one_hot",
-            indices=indices,
-            values=values,
-            y=outs[0],
-            outer=prod(shape[:axis]),
-            depth=shape[axis],
-            inner=prod(shape[axis + 1 :]),
-            size=ITEM_SIZE[values.dtype],
-            index_size=ITEM_SIZE[indices.dtype],
+            calls.OneHot(
+                indices=indices,
+                values=values,
+                y=outs[0],
+                outer=prod(shape[:axis]),
+                depth=shape[axis],
+                inner=prod(shape[axis + 1 :]),
+                size=ITEM_SIZE[values.dtype],
+                index_size=ITEM_SIZE[indices.dtype],
+            )
         )
 
     def reference(self, indices: Any, depth: Any, values: Any) -> Any:

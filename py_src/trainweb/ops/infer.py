@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainweb.errors import ModelError, TrainwebError
+from trainweb.ir.dims import UndecidedError, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
 from trainweb.ops.op import Op
@@ -29,6 +30,8 @@ def infer_outputs(op: Op, types: Mapping[str, TensorType]) -> tuple[list[TensorT
     ------
     ModelError
         An input that nothing defines, or inputs that do not fit; whatever goes wrong names the node.
+    UnsupportedError
+        What an operator does depends on a size, or on data, that is not known.
     """
     for name in op.node.inputs:
         if name and name not in types:
@@ -39,6 +42,8 @@ def infer_outputs(op: Op, types: Mapping[str, TensorType]) -> tuple[list[TensorT
         found = op.infer(*inputs)
     except TrainwebError:
         raise
+    except UndecidedError as e:
+        raise op.unsupported(f"what depends on a size that is only known at run time ({e})") from e
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError) as e:
         raise ModelError(f"{op.node}: its inputs do not fit ({e}).") from e
     results = [found] if isinstance(found, TensorType) else list(found)
@@ -52,12 +57,15 @@ def _evaluate(op: Op, inputs: list[TensorType | None], result: TensorType) -> tu
     """Value of output 0 where all inputs' values are known and it is small."""
     if result.value is not None:
         return result.value
-    if any(t is not None and t.value is None for t in inputs) or result.size > FOLDED_INTEGERS:
+    if any(t is not None and t.value is None for t in inputs):
         return None
-    if type(op).evaluate is Op.evaluate:
+    if type(op).evaluate is Op.evaluate or not static(result.size) or result.size > FOLDED_INTEGERS:
         return None
-    value = op.evaluate(*inputs)
-    if value is not None and result.dtype == "float32":
+    try:
+        value = op.evaluate(*inputs)
+    except UndecidedError:
+        return None
+    if value is not None and result.dtype == "float32" and static(*value):
         # As a kernel would have rounded it.
         return struct.unpack(f"<{len(value)}f", struct.pack(f"<{len(value)}f", *value))
     return value

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainweb.ir.dims import at_most, equal, maximum, minimum
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.arguments import checked, integers
 from trainweb.ops.copies import copy_axis
@@ -16,7 +17,8 @@ from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 
 @register
@@ -51,7 +53,7 @@ class Concat(Op):
         axis = self.axis_of(self.axis, first.rank)
         for t in types:
             fits = t.rank == first.rank and all(
-                a == b for k, (a, b) in enumerate(zip(t.shape, first.shape, strict=True)) if k != axis
+                k == axis or equal(a, b) for k, (a, b) in enumerate(zip(t.shape, first.shape, strict=True))
             )
             if not fits or t.dtype != first.dtype:
                 raise self.error(
@@ -143,7 +145,7 @@ class Splitting(Op):
     def infer(self, x: TensorType, split: TensorType | None = None) -> Any:
         axis = self.axis_of(self.axis, x.rank)
         sizes = self.lengths(x, split)
-        if min(sizes, default=0) < 0 or sum(sizes) != x.shape[axis]:
+        if not all(at_most(0, s) for s in sizes) or not equal(sum(sizes), x.shape[axis]):
             raise self.error(f"sizes {sizes} do not add up to dimension {axis} of shape {list(x.shape)}.")
         if len(sizes) != len(self.node.outputs):
             raise self.error(f"it has {len(self.node.outputs)} outputs and {len(sizes)} parts.")
@@ -199,10 +201,10 @@ class Split(Splitting):
         if self.num_outputs not in (None, count):
             raise self.error(f"num_outputs is {self.num_outputs} and it has {count} outputs.")
         total = x.shape[self.axis_of(self.axis, x.rank)]
-        size = -(-total // count)
-        if total % count and self.num_outputs is None:
+        if self.num_outputs is None and not equal(total % count, 0):
             raise self.error(f"{total} elements do not split into {count} equal parts.")
-        return [max(0, min(size, total - k * size)) for k in range(count)]
+        size = -(-total // count)
+        return [maximum(0, minimum(size, total - k * size)) for k in range(count)]
 
     def reference(self, x: Any, split: Any = None) -> Any:
         given = None if split is None else TensorType("int64", split.shape, tuple(int(s) for s in split))

@@ -6,13 +6,16 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir import calls
+from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 GEMM_WITHOUT_C_SINCE = 11
 
@@ -23,7 +26,7 @@ def matmul_shape(op: Op, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, .
         raise op.error("a scalar cannot be multiplied as a matrix.")
     left = (1, *a) if len(a) == 1 else a
     right = (*b, 1) if len(b) == 1 else b
-    if left[-1] != right[-2]:
+    if not equal(left[-1], right[-2]):
         raise op.error(f"shapes {list(a)} and {list(b)} do not fit: {left[-1]} columns, {right[-2]} rows.")
     try:
         batch = broadcast_shapes(left[:-2], right[:-2])
@@ -53,29 +56,30 @@ def lower_matmul(
     for index in product(*(range(d) for d in outer)):
         a_at, b_at, c_at = (sum(i * s for i, s in zip(index, row, strict=False)) for row in strides)
         b.emit(
-            "gemm_f32",
-            a=left.view((left.size - a_at,), a_at),
-            b=right.view((right.size - b_at,), b_at),
-            c=out.view((out.size - c_at,), c_at),
-            m=m,
-            n=n,
-            k=k,
-            a_row=1 if trans_a else k,
-            a_col=m if trans_a else 1,
-            b_row=1 if trans_b else n,
-            b_col=k if trans_b else 1,
-            c_row=n,
-            bias_row=0,
-            bias_col=0,
-            batch=list(dims),
-            a_batch=list(inner[0]),
-            b_batch=list(inner[1]),
-            c_batch=list(inner[2]),
-            bias_batch=[0, 0],
-            alpha=float(alpha),
-            beta=0.0,
-            accumulate=0,
-            activation=0,
+            calls.Gemm(
+                a=left.view((left.size - a_at,), a_at),
+                b=right.view((right.size - b_at,), b_at),
+                c=out.view((out.size - c_at,), c_at),
+                m=m,
+                n=n,
+                k=k,
+                a_row=1 if trans_a else k,
+                a_col=m if trans_a else 1,
+                b_row=1 if trans_b else n,
+                b_col=k if trans_b else 1,
+                c_row=n,
+                bias_row=0,
+                bias_col=0,
+                batch=dims,
+                a_batch=inner[0],
+                b_batch=inner[1],
+                c_batch=inner[2],
+                bias_batch=(0, 0),
+                alpha=float(alpha),
+                beta=0.0,
+                accumulate=0,
+                activation=0,
+            )
         )
 
 
@@ -205,11 +209,11 @@ class Gemm(Op):
             raise self.error(f"A and B must be matrices, got shapes {list(a.shape)} and {list(b.shape)}.")
         m, k = a.shape[::-1] if self.transA else a.shape
         k2, n = b.shape[::-1] if self.transB else b.shape
-        if k != k2:
+        if not equal(k, k2):
             raise self.error(f"A has {k} columns and B has {k2} rows (shapes {list(a.shape)}, {list(b.shape)}).")
         if c is not None:
             try:
-                fits = broadcast_shapes((m, n), c.shape) == (m, n)
+                fits = equal_shapes(broadcast_shapes((m, n), c.shape), (m, n))
             except ValueError:
                 fits = False
             if not fits:
@@ -224,30 +228,31 @@ class Gemm(Op):
         bias = bias if self.beta else None
         bias_shape = ((1, 1, *bias.shape))[-2:] if bias else (1, 1)
         b.emit(
-            "gemm_f32",
-            a=left,
-            b=right,
-            bias=bias,
-            c=outs[0],
-            m=m,
-            n=n,
-            k=k,
-            a_row=1 if self.transA else k,
-            a_col=m if self.transA else 1,
-            b_row=1 if self.transB else n,
-            b_col=k if self.transB else 1,
-            c_row=n,
-            bias_row=bias_shape[1] if bias_shape[0] > 1 else 0,
-            bias_col=1 if bias_shape[1] > 1 else 0,
-            batch=[1, 1],
-            a_batch=[0, 0],
-            b_batch=[0, 0],
-            c_batch=[0, 0],
-            bias_batch=[0, 0],
-            alpha=float(self.alpha),
-            beta=float(self.beta),
-            accumulate=0,
-            activation=0,
+            calls.Gemm(
+                a=left,
+                b=right,
+                bias=bias,
+                c=outs[0],
+                m=m,
+                n=n,
+                k=k,
+                a_row=1 if self.transA else k,
+                a_col=m if self.transA else 1,
+                b_row=1 if self.transB else n,
+                b_col=k if self.transB else 1,
+                c_row=n,
+                bias_row=bias_shape[1] if bias_shape[0] > 1 else 0,
+                bias_col=1 if bias_shape[1] > 1 else 0,
+                batch=(1, 1),
+                a_batch=(0, 0),
+                b_batch=(0, 0),
+                c_batch=(0, 0),
+                bias_batch=(0, 0),
+                alpha=float(self.alpha),
+                beta=float(self.beta),
+                accumulate=0,
+                activation=0,
+            )
         )
 
     def gradient(

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from trainweb.ir import calls
+from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 CONSTANT_SEGMENT = 1
 """Statistics that are constants of the model are not updated."""
+
+
+class _Rows(TypedDict):
+    rows: int
+    n: int
+
+
+class _Channels(TypedDict):
+    batch: int
+    channels: int
+    size: int
+
+
+class _Statistics(TypedDict, total=False):
+    mean: Buf | None
+    inv_std: Buf | None
+    running_mean: Buf | None
+    running_var: Buf | None
 
 
 class _LayerNorm(Op):
@@ -35,7 +56,7 @@ class _LayerNorm(Op):
         self.need_float32(x, *parameters)
         _, normalised = self.split(x.shape)
         for t in parameters:
-            if t is not None and t.size != prod(normalised):
+            if t is not None and not equal(t.size, prod(normalised)):
                 raise self.error(f"scale and bias must have shape {list(normalised)}, got {list(t.shape)}.")
 
     def statistics(self, shape: tuple[int, ...]) -> TensorType:
@@ -43,7 +64,7 @@ class _LayerNorm(Op):
         lead, normalised = self.split(shape)
         return TensorType("float32", lead + (1,) * len(normalised))
 
-    def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
+    def sizes(self, shape: tuple[int, ...]) -> _Rows:
         """Kernel arguments."""
         lead, normalised = self.split(shape)
         return {"rows": prod(lead), "n": prod(normalised)}
@@ -71,16 +92,17 @@ class LayerNormalization(_LayerNorm):
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf | None) -> None:
         b.emit(
-            "layer_norm_f32",
-            x=x,
-            scale=scale,
-            bias=bias,
-            y=outs[0] or b.temp("float32", x.shape),
-            mean=outs[1],
-            inv_std=outs[2],
-            epsilon=self.epsilon,
-            rms=0,
-            **self.sizes(x.shape),
+            calls.LayerNorm(
+                x=x,
+                scale=scale,
+                bias=bias,
+                y=outs[0] or b.temp("float32", x.shape),
+                mean=outs[1],
+                inv_std=outs[2],
+                epsilon=self.epsilon,
+                rms=0,
+                **self.sizes(x.shape),
+            )
         )
 
     def gradient(
@@ -123,23 +145,25 @@ class LayerNormalizationGrad(_LayerNorm):
         self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, inv: TensorType
     ) -> tuple[TensorType, ...]:
         self.check_parameters(x, scale)
-        if dy.shape != x.shape or mean.size != self.sizes(x.shape)["rows"] or inv.size != mean.size:
+        rows = self.sizes(x.shape)["rows"]
+        if not equal_shapes(dy.shape, x.shape) or not equal(mean.size, rows) or not equal(inv.size, rows):
             raise self.error("shapes of dY, X, mean and inv_std do not fit.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:
         b.emit(
-            "layer_norm_grad_f32",
-            dy=dy,
-            x=x,
-            scale=scale,
-            mean=mean,
-            inv_std=inv,
-            dx=outs[0],
-            dscale=outs[1],
-            dbias=outs[2],
-            rms=0,
-            **self.sizes(x.shape),
+            calls.LayerNormGrad(
+                dy=dy,
+                x=x,
+                scale=scale,
+                mean=mean,
+                inv_std=inv,
+                dx=outs[0],
+                dscale=outs[1],
+                dbias=outs[2],
+                rms=0,
+                **self.sizes(x.shape),
+            )
         )
 
     def reference(self, dy: Any, x: Any, scale: Any, mean: Any, inv: Any) -> tuple[Any, Any, Any]:
@@ -167,14 +191,15 @@ class SimplifiedLayerNormalization(_LayerNorm):
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf) -> None:
         b.emit(
-            "layer_norm_f32",
-            x=x,
-            scale=scale,
-            y=outs[0] or b.temp("float32", x.shape),
-            inv_std=outs[1],
-            epsilon=self.epsilon,
-            rms=1,
-            **self.sizes(x.shape),
+            calls.LayerNorm(
+                x=x,
+                scale=scale,
+                y=outs[0] or b.temp("float32", x.shape),
+                inv_std=outs[1],
+                epsilon=self.epsilon,
+                rms=1,
+                **self.sizes(x.shape),
+            )
         )
 
     def gradient(
@@ -205,21 +230,22 @@ class SimplifiedLayerNormalizationGrad(_LayerNorm):
 
     def infer(self, dy: TensorType, x: TensorType, scale: TensorType, inv: TensorType) -> tuple[TensorType, ...]:
         self.check_parameters(x, scale)
-        if dy.shape != x.shape or inv.size != self.sizes(x.shape)["rows"]:
+        if not equal_shapes(dy.shape, x.shape) or not equal(inv.size, self.sizes(x.shape)["rows"]):
             raise self.error("shapes of dY, X and inv_std do not fit.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape)
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, inv: Buf) -> None:
         b.emit(
-            "layer_norm_grad_f32",
-            dy=dy,
-            x=x,
-            scale=scale,
-            inv_std=inv,
-            dx=outs[0],
-            dscale=outs[1],
-            rms=1,
-            **self.sizes(x.shape),
+            calls.LayerNormGrad(
+                dy=dy,
+                x=x,
+                scale=scale,
+                inv_std=inv,
+                dx=outs[0],
+                dscale=outs[1],
+                rms=1,
+                **self.sizes(x.shape),
+            )
         )
 
     def reference(self, dy: Any, x: Any, scale: Any, inv: Any) -> tuple[Any, Any]:
@@ -246,11 +272,11 @@ class _BatchNorm(Op):
         if x.rank < 2:
             raise self.error(f"X has shape {list(x.shape)}; it needs channels in dim 1.")
         for t in vectors:
-            if t.shape != (x.shape[1],):
+            if not equal_shapes(t.shape, (x.shape[1],)):
                 raise self.error(f"scale, bias, mean and var must have shape {[x.shape[1]]}, got {list(t.shape)}.")
 
     @staticmethod
-    def sizes(shape: tuple[int, ...]) -> dict[str, int]:
+    def sizes(shape: tuple[int, ...]) -> _Channels:
         """Kernel arguments."""
         return {"batch": shape[0], "channels": shape[1], "size": prod(shape[2:])}
 
@@ -269,18 +295,21 @@ class _BatchNorm(Op):
         factor = scale / np.sqrt(var + self.epsilon)
         return (x - self.column(mean, x)) * self.column(factor, x) + self.column(bias, x)
 
-    def emit_training(self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Buf | None) -> None:
+    def emit_training(
+        self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Unpack[_Statistics]
+    ) -> None:
         """Normalise by batch statistics."""
         b.emit(
-            "batch_norm_train_f32",
-            x=x,
-            scale=scale,
-            bias=bias,
-            y=y or b.temp("float32", x.shape),
-            epsilon=self.epsilon,
-            momentum=self.momentum,
-            **outs,
-            **self.sizes(x.shape),
+            calls.BatchNormTrain(
+                x=x,
+                scale=scale,
+                bias=bias,
+                y=y or b.temp("float32", x.shape),
+                epsilon=self.epsilon,
+                momentum=self.momentum,
+                **outs,
+                **self.sizes(x.shape),
+            )
         )
 
 
@@ -309,15 +338,16 @@ class BatchNormalization(_BatchNorm):
             self.emit_training(b, outs[0], x, scale, bias, running_mean=outs[1], running_var=outs[2])
         elif outs[0] is not None:
             b.emit(
-                "batch_norm_f32",
-                x=x,
-                scale=scale,
-                bias=bias,
-                mean=mean,
-                var=var,
-                y=outs[0],
-                epsilon=self.epsilon,
-                **self.sizes(x.shape),
+                calls.BatchNorm(
+                    x=x,
+                    scale=scale,
+                    bias=bias,
+                    mean=mean,
+                    var=var,
+                    y=outs[0],
+                    epsilon=self.epsilon,
+                    **self.sizes(x.shape),
+                )
             )
 
     def gradient(
@@ -441,24 +471,25 @@ class BatchNormalizationGrad(_BatchNorm):
         self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, inv: TensorType
     ) -> tuple[TensorType, ...]:
         self.check_channels(x, scale, mean, inv)
-        if dy.shape != x.shape:
+        if not equal_shapes(dy.shape, x.shape):
             raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
         vector = TensorType("float32", scale.shape)
         return TensorType("float32", x.shape), vector, vector
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:
         b.emit(
-            "batch_norm_grad_f32",
-            dy=dy,
-            x=x,
-            scale=scale,
-            mean=mean,
-            inv_std=inv,
-            dx=outs[0],
-            dscale=outs[1],
-            dbias=outs[2],
-            frozen=0,
-            **self.sizes(x.shape),
+            calls.BatchNormGrad(
+                dy=dy,
+                x=x,
+                scale=scale,
+                mean=mean,
+                inv_std=inv,
+                dx=outs[0],
+                dscale=outs[1],
+                dbias=outs[2],
+                frozen=0,
+                **self.sizes(x.shape),
+            )
         )
 
     def reference(self, dy: Any, x: Any, scale: Any, mean: Any, inv: Any) -> tuple[Any, Any, Any]:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
+from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Float, Int, Op, Sample, Str, register
+from trainweb.ops.literals import bools, f32, i64
+from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, Str, register
 
 if TYPE_CHECKING:
-    from trainweb.ir.program import Buf, BufSequence, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf, BufSequence
+
+
+PARAMETERS = f32([1.0, -0.5, 3.0, 0.0, -2.0, 0.25, 1e-3])
+GRADIENTS = f32([0.5, -2.0, 0.0, 0.125, 1.5, -1e-3, -0.75])
+FIRST_MOMENTS = f32([-0.25, 0.5, 0.01, -1.0, 0.0, 0.75, 0.3])
+SECOND_MOMENTS = f32([0.04, 2.25, 0.0, 1e-4, 0.5, 1.0, 0.09])
+"""What samples start from, other than at the first step."""
 
 
 class SequenceOp(Op):
     """An operator on sequences of tensors, which lie in flat runs; it updates them in place.
 
-    Samples are the arrays of one step: each sequence is one tensor.
+    In samples each sequence is one tensor. `reference` gives what `state_inputs` are afterwards, in their order.
     """
 
     domain = MS
-    takes_sequences = True
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         return TensorType("bool", (1,))
@@ -77,40 +88,52 @@ class AdamWOptimizer(SequenceOp):
             raise self.error("adam_mode 0 needs correct_bias 1.")
         for w, g, m1, m2 in zip(params.runs, grads.runs, m.runs, v.runs, strict=True):
             b.emit(
-                "adamw_f32",
-                w=w,
-                g=g,
-                m=m1,
-                v=m2,
-                state=b.state,
-                n=w.size,
-                alpha=self.alpha,
-                beta=self.beta,
-                epsilon=self.epsilon,
-                weight_decay=self.weight_decay,
-                correct_bias=self.correct_bias,
-                adam_mode=self.adam_mode,
+                calls.Adamw(
+                    w=w,
+                    g=g,
+                    m=m1,
+                    v=m2,
+                    state=b.state,
+                    n=w.size,
+                    alpha=self.alpha,
+                    beta=self.beta,
+                    epsilon=self.epsilon,
+                    weight_decay=self.weight_decay,
+                    correct_bias=self.correct_bias,
+                    adam_mode=self.adam_mode,
+                )
             )
-        b.emit("optimizer_advance", state=b.state)
+        b.emit(calls.OptimizerAdvance(state=b.state))
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
         """(w, m, v) after step number `step` (1 at the first)."""
-        t, b1, b2 = float(step), self.alpha, self.beta
+        b1, b2 = self.alpha, self.beta
         m = b1 * m + (1 - b1) * g
         v = b2 * v + (1 - b2) * g * g
         if self.adam_mode == 0:
             w = w * (1 - lr * self.weight_decay)
-            w = w - lr / (1 - b1**t) * m / (np.sqrt(v) / np.sqrt(1 - b2**t) + self.epsilon)
+            w = w - lr / (1 - b1**step) * m / (np.sqrt(v) / np.sqrt(1 - b2**step) + self.epsilon)
         else:
-            rate = lr * np.sqrt(1 - b2**t) / (1 - b1**t) if self.correct_bias else lr
+            rate = lr * np.sqrt(1 - b2**step) / (1 - b1**step) if self.correct_bias else lr
             w = w - rate * m / (np.sqrt(v) + self.epsilon)
             w = w - lr * self.weight_decay * w
         return w, m, v
 
     samples = (
-        Sample([(), (), (37,), (37,), (37,), (37,)]),
-        Sample([(), (), (37,), (37,), (37,), (37,)], {"adam_mode": 1, "epsilon": 1e-6, "weight_decay": 0.0}),
-        Sample([(), (), (37,), (37,), (37,), (37,)], {"adam_mode": 1, "correct_bias": 0}),
+        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
+        Sample(
+            [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
+            {"alpha": 0.8, "beta": 0.95, "adam_mode": 1, "epsilon": 1e-3, "weight_decay": 0.0},
+        ),
+        Sample(
+            [f32([0.1]), i64([1000]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
+            {"adam_mode": 1, "correct_bias": 0, "weight_decay": 0.1},
+        ),
+    )
+    bad = (
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 0, "correct_bias": 0}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
     )
 
 
@@ -128,13 +151,14 @@ class SGDOptimizerV2(SequenceOp):
         if signal is not None:
             raise self.unsupported("an update signal")
         for w, g in zip(params.runs, grads.runs, strict=True):
-            b.emit("sgd_f32", w=w, g=g, state=b.state, n=w.size)
-        b.emit("optimizer_advance", state=b.state)
+            b.emit(calls.Sgd(w=w, g=g, state=b.state, n=w.size))
+        b.emit(calls.OptimizerAdvance(state=b.state))
 
     def reference(self, lr: Any, w: Any, g: Any) -> Any:
         return w - lr * g
 
-    samples = (Sample([(), (37,), (37,)]),)
+    samples = (Sample([f32([0.1]), PARAMETERS, GRADIENTS]),)
+    bad = (Bad([f32([0.1]), PARAMETERS, GRADIENTS, bools([True])], error=UnsupportedError),)
 
 
 @register
@@ -156,12 +180,13 @@ class InplaceClipGradNorm(SequenceOp):
         # Gradients lie one after the other: the runs are one.
         whole = grads.runs[0].view((sum(run.size for run in grads.runs),))
         whole.storage.nbytes = whole.nbytes
-        b.emit("clip_grad_norm_f32", g=whole, n=whole.size, max_norm=self.max_norm)
+        b.emit(calls.ClipGradNorm(g=whole, n=whole.size, max_norm=self.max_norm))
 
     def reference(self, g: Any) -> Any:
         return g * min(1.0, self.max_norm / (np.sqrt((g * g).sum()) + 1e-6))
 
-    samples = (Sample([(37,)]), Sample([(37,)], {"max_norm": 100.0}))
+    samples = (Sample([(37,)]), Sample([(37,)], {"max_norm": 100.0}), Sample([f32([0.0, 0.0])]))
+    bad = (Bad([(37,)], {"norm_type": "inf"}, error=UnsupportedError),)
 
 
 @register
@@ -175,7 +200,7 @@ class InPlaceAccumulatorV2(Op):
 
     def infer(self, buffer: TensorType, value: TensorType, flag: TensorType | None) -> tuple[TensorType, TensorType]:
         self.need_float32(buffer, value)
-        if buffer.shape != value.shape:
+        if not equal_shapes(buffer.shape, value.shape):
             raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
         return TensorType("bool", (1,)), buffer
 
@@ -190,10 +215,15 @@ class InPlaceAccumulatorV2(Op):
         if outs[1] is not None:
             b.copy(outs[1], buffer)
 
-    def reference(self, buffer: Any, value: Any, flag: Any = None) -> Any:
-        return value if flag is not None and flag.all() else buffer + value
+    def reference(self, buffer: Any, value: Any, flag: Any = None) -> tuple[Any, Any]:
+        return np.ones(1, bool), value if flag is not None and flag.all() else buffer + value
 
-    samples = (Sample([(3, 4), (3, 4)]),)
+    samples = (
+        Sample([(3, 4), (3, 4)], outputs=2),
+        Sample([(3, 4), (3, 4), bools([True])], outputs=2),
+        Sample([(3, 4), (3, 4), bools([False])], outputs=2),
+    )
+    bad = (Bad([(3, 4), (4, 3)]), Bad([(3,), i64([1, 2, 3])], error=UnsupportedError))
 
 
 @register
@@ -207,15 +237,18 @@ class LinearLearningRate(Op):
         return TensorType("bool", (1,))
 
     def lower(self, b: Builder, outs: list[Buf | None], lr: Buf) -> None:
-        b.emit("linear_lr", state=b.state)
+        b.emit(calls.LinearLr(state=b.state))
 
     def reference(self, step: Any, warmup: Any, total: Any, initial: Any) -> Any:
-        """The rate after `step` optimizer steps."""
+        """The rate after `step` optimizer steps; the session keeps what it depends on, not the graph."""
         if step < warmup:
             return initial * step / max(1, warmup)
         return initial * max(0.0, (total - step) / max(1, total - warmup))
 
-    samples = (Sample([(), (), (), ()]),)
+    samples = tuple(
+        Sample([i64(step), i64(warmup), i64(total), f32(0.1)])
+        for step, warmup, total in ((0, 2, 6), (1, 2, 6), (3, 2, 6), (6, 2, 6), (7, 2, 6), (2, 0, 5), (4, 10, 4))
+    )
 
 
 def scheduler_graph() -> Graph:

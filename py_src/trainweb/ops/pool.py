@@ -6,14 +6,23 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainweb.ir import calls
+from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.conv import Window, patches, unpatch, window
+from trainweb.ops.conv import Axes, Window, patches, unpatch, window
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
+
+
+class _Average(Axes):
+    planes: int
+    pad_end: tuple[int, ...]
+    count_include_pad: int
 
 
 class _Pool(Op):
@@ -68,6 +77,11 @@ class _Pool(Op):
         Sample([(2, 3, 9)], {"kernel_shape": [3]}, outputs=1),
         Sample([(1, 2, 4, 4, 5)], {"kernel_shape": [2, 2, 2]}, outputs=1),
         Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2]}, outputs=1),
+        Sample([(2, 3, 7, 6)], {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}, outputs=1),
+        # Windows that would start in the padding at the end.
+        Sample(
+            [(1, 2, 3, 6)], {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [0, 0, 1, 1], "ceil_mode": 1}, outputs=1
+        ),
     )
     bad = (
         Bad([(2, 3, 6, 6)], {"kernel_shape": [0, 2]}),
@@ -98,7 +112,7 @@ class MaxPool(_Pool):
         arguments = self.window_of(x.shape).arguments()
         if x.size:
             out = outs[0] or b.temp("float32", outs[1].shape if outs[1] else ())
-            b.emit("max_pool_f32", x=x, y=out, indices=outs[1], planes=self.planes(x.shape), **arguments)
+            b.emit(calls.MaxPool(x=x, y=out, indices=outs[1], planes=self.planes(x.shape), **arguments))
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -131,7 +145,8 @@ class MaxPoolGrad(_Pool):
 
     def infer(self, dy: TensorType, indices: TensorType) -> TensorType:
         x = self.forward_type()
-        if dy.shape != self.pooled(x) or indices.shape != dy.shape or indices.dtype != "int64":
+        fits = equal_shapes(dy.shape, self.pooled(x)) and equal_shapes(indices.shape, dy.shape)
+        if not fits or indices.dtype != "int64":
             raise self.error(f"dY {list(dy.shape)} and Indices {list(indices.shape)} do not fit X {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
@@ -139,13 +154,14 @@ class MaxPoolGrad(_Pool):
         if outs[0] is not None and outs[0].size:
             shape = outs[0].shape
             b.emit(
-                "max_pool_gradient_f32",
-                dy=dy,
-                indices=indices,
-                dx=outs[0],
-                planes=self.planes(shape),
-                size=prod(shape[2:]),
-                out_size=prod(dy.shape[2:]),
+                calls.MaxPoolGradient(
+                    dy=dy,
+                    indices=indices,
+                    dx=outs[0],
+                    planes=self.planes(shape),
+                    size=prod(shape[2:]),
+                    out_size=prod(dy.shape[2:]),
+                )
             )
 
 
@@ -161,20 +177,19 @@ class AveragePool(_Pool):
     def infer(self, x: TensorType) -> TensorType:
         return TensorType("float32", self.pooled(x))
 
-    def pool_arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
+    def pool_arguments(self, shape: tuple[int, ...]) -> _Average:
         """Kernel arguments for an input of this shape."""
         w = self.window_of(shape)
-        pad_end = [0] * (3 - len(w.size)) + list(w.pad_end)
         return {
             "planes": self.planes(shape),
-            "pad_end": pad_end,
+            "pad_end": (0,) * (3 - len(w.size)) + w.pad_end,
             "count_include_pad": int(bool(self.count_include_pad)),
             **w.arguments(),
         }
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         if outs[0] is not None and x.size:
-            b.emit("average_pool_f32", x=x, y=outs[0], **self.pool_arguments(x.shape))
+            b.emit(calls.AveragePool(x=x, y=outs[0], **self.pool_arguments(x.shape)))
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -211,13 +226,13 @@ class AveragePoolGrad(AveragePool):
 
     def infer(self, dy: TensorType) -> TensorType:
         x = self.forward_type()
-        if dy.shape != self.pooled(x):
+        if not equal_shapes(dy.shape, self.pooled(x)):
             raise self.error(f"dY {list(dy.shape)} does not fit X {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf) -> None:
         if outs[0] is not None and outs[0].size:
-            b.emit("average_pool_gradient_f32", dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape))
+            b.emit(calls.AveragePoolGradient(dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape)))
 
     def spread(self, dy: Any, w: Window) -> Any:
         """Reference of the gradient for a known window."""
@@ -241,7 +256,7 @@ class _GlobalPool(Op):
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         if outs[0] is not None and outs[0].size:
             outer, n = prod(x.shape[:2]), prod(x.shape[2:])
-            b.emit("reduce_f32", x=x, y=outs[0], outer=outer, n=n, inner=1, op=self.operation)
+            b.emit(calls.Reduce(x=x, y=outs[0], outer=outer, n=n, inner=1, op=self.operation))
 
     samples = (Sample([(2, 3, 5, 4)]), Sample([(2, 3, 7)]))
     bad = (Bad([(2, 3)]),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
@@ -13,8 +14,9 @@ from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.program import Buf
 
 
 @register
@@ -41,7 +43,7 @@ class FakeQuant(Op):
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType) -> tuple[TensorType, TensorType]:
         self.need_float32(x)
         for t, what in ((scale, "scale"), (zero_point, "zero_point")):
-            if t.dtype != "float32" or t.size != 1:
+            if t.dtype != "float32" or not equal(t.size, 1):
                 raise self.error(f"{what} is {t.dtype}{list(t.shape)}; it must be one float32.")
         if self.quant_min > self.quant_max:
             raise self.error(f"quant_min {self.quant_min} is above quant_max {self.quant_max}.")
@@ -77,7 +79,7 @@ class FakeQuantGrad(Op):
     bad = (Bad([(4,), (4,)]), Bad([(4,), bools([True])]))
 
     def infer(self, dy: TensorType, mask: TensorType) -> TensorType:
-        if mask.dtype != "bool" or mask.shape != dy.shape:
+        if mask.dtype != "bool" or not equal_shapes(mask.shape, dy.shape):
             raise self.error("the mask must be a bool for each element of dY.")
         return TensorType(dy.dtype, dy.shape)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from zlib import crc32
 
 from trainweb.errors import LimitError, UnsupportedError
+from trainweb.ir import calls
+from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.ops.arguments import checked, scalar
@@ -17,11 +19,11 @@ from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.program import Buf
 
 DEFAULT_RATIO = 0.5
-DROPOUT = "dropout_f32"
 
 
 class RandomOp(Op):
@@ -78,7 +80,7 @@ class Dropout(RandomOp):
         self.need_float32(x)
         if ratio is not None:
             scalar(self, ratio, "ratio")
-        if training is not None and (training.dtype != "bool" or training.size != 1):
+        if training is not None and (training.dtype != "bool" or not equal(training.size, 1)):
             raise self.error(f"training_mode is {training.dtype}{list(training.shape)}, not one bool.")
         self._ratio(ratio)
         return TensorType(x.dtype, x.shape), TensorType("bool", x.shape)
@@ -97,7 +99,11 @@ class Dropout(RandomOp):
         known = training.value is not None
         y = outs[0] if known and outs[0] is not None else b.temp(x.dtype, x.shape)
         mask = outs[1] if known or outs[1] is None else b.temp("bool", x.shape)
-        b.emit(DROPOUT, x=x, y=y, mask=mask, state=b.state, n=x.size, ratio=share, salt=self.salt(), draw=b.next_draw())
+        b.emit(
+            calls.Dropout(
+                x=x, y=y, mask=mask, state=b.state, n=x.size, ratio=share, salt=self.salt(), draw=b.next_draw()
+            )
+        )
         if not known:
             switch = training.view(())
             b.elementwise(outs[:1], [switch, y, x], lambda e, on, a, c: e.select(on, a, c))
@@ -139,7 +145,7 @@ class DropoutGrad(Op):
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         dy, mask, ratio, _ = inputs
-        if dy is None or mask is None or mask.dtype != "bool" or mask.shape != dy.shape:
+        if dy is None or mask is None or mask.dtype != "bool" or not equal_shapes(mask.shape, dy.shape):
             raise self.error("the mask must be a bool for each element of dY.")
         if ratio is not None:
             scalar(self, ratio, "ratio")
@@ -148,17 +154,22 @@ class DropoutGrad(Op):
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         dy, mask, ratio, training = ins
-        if dy is None or mask is None:
+        if dy is None or mask is None or outs[0] is None:
             return
         share = self._ratio(ratio)
         made = b.maker(mask)
-        if training and training.value and training.value[0] and made and made.kernel == DROPOUT:
-            drawn = made.args
-            if drawn["mask"] is not None and drawn["mask"].same_place(mask) and drawn["ratio"] == share:
-                # The gradient is dropout of dY with the same numbers: drawn again, no mask need be kept.
-                numbers = {k: drawn[k] for k in ("state", "n", "ratio", "salt", "draw")}
-                b.emit(DROPOUT, x=dy, y=outs[0], mask=None, **numbers)
-                return
+        is_training = training is not None and training.value is not None and training.value[0]
+        # The gradient is dropout of dY with the same numbers: drawn again, no mask need be kept.
+        if (
+            is_training
+            and isinstance(made, calls.Dropout)
+            and made.mask
+            and made.mask.same_place(mask)
+            and made.ratio == share
+        ):
+            salt, draw = made.salt, made.draw
+            b.emit(calls.Dropout(x=dy, y=outs[0], state=made.state, n=made.n, ratio=share, salt=salt, draw=draw))
+            return
         scale = 1 / (1 - share)
 
         def compute(e: Emitter, d: Expr, m: Expr, *on: Expr) -> Expr:
@@ -198,15 +209,16 @@ class Noise(RandomOp):
         if outs[0] is not None:
             first, second = self.parameters()
             b.emit(
-                "random_f32",
-                y=outs[0],
-                state=b.state,
-                n=outs[0].size,
-                salt=self.salt(),
-                draw=b.next_draw(),
-                normal=self.normal,
-                a=first,
-                b=second,
+                calls.Random(
+                    y=outs[0],
+                    state=b.state,
+                    n=outs[0].size,
+                    salt=self.salt(),
+                    draw=b.next_draw(),
+                    normal=self.normal,
+                    a=first,
+                    b=second,
+                )
             )
 
 
@@ -323,7 +335,7 @@ class Bernoulli(RandomOp):
             return
         drawn = b.temp("float32", x.shape)
         b.emit(
-            "random_f32", y=drawn, state=b.state, n=x.size, salt=self.salt(), draw=b.next_draw(), normal=0, a=0.0, b=1.0
+            calls.Random(y=drawn, state=b.state, n=x.size, salt=self.salt(), draw=b.next_draw(), normal=0, a=0.0, b=1.0)
         )
         b.elementwise([out], [drawn, x], lambda e, u, p: e.cast(e.compare("lt", u, p), out.dtype))
 

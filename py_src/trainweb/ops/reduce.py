@@ -9,10 +9,23 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
-from trainweb.ir.program import LOG_SUM, LOG_SUM_EXP, MAX, MEAN, MIN, NORM, PROD, SUM, SUM_ABS, SUM_SQUARES
+from trainweb.ir import calls
+from trainweb.ir.dims import at_most, static, table_of
+from trainweb.ir.layout import (
+    REDUCE_LOG_SUM,
+    REDUCE_LOG_SUM_EXP,
+    REDUCE_MAX,
+    REDUCE_MEAN,
+    REDUCE_MIN,
+    REDUCE_NORM,
+    REDUCE_PROD,
+    REDUCE_SUM,
+    REDUCE_SUM_ABS,
+    REDUCE_SUM_SQUARES,
+)
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
-from trainweb.ops.arguments import integers, scalar
+from trainweb.ops.arguments import integers, scalar, unknown
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, i64
 from trainweb.ops.op import MANY, MS, Bad, Int, Ints, Op, Sample, find, register
@@ -21,7 +34,8 @@ from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 Over = Callable[[str, Var], Var]
 """(ONNX reduction, x) -> that reduction of x along the node's axes, kept as ones."""
@@ -29,15 +43,12 @@ Over = Callable[[str, Var], Var]
 
 def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
     """out = `op` of x over `axes`; `out` may have them as ones or not at all."""
-    kernel, extra = "reduce_f32", {}
-    if x.dtype != "float32":
-        kernel, extra = "reduce_int", {"size": ITEM_SIZE[x.dtype]}
     # Neighbouring axes of one kind are one axis; a kernel call reduces one of them.
     flags = [(k in axes, dim) for k, dim in enumerate(x.shape) if dim != 1]
     groups = [(kind, prod(d for _, d in run)) for kind, run in groupby(flags, lambda flag: flag[0])]
     sizes = [size for _, size in groups] or [1]
     todo = [k for k, (reduced, _) in enumerate(groups) if reduced]
-    if not todo and op in (SUM, MEAN, MAX, MIN, PROD):
+    if not todo and op in (REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_PROD):
         b.elementwise([out.view(x.shape)], [x], lambda e, v: v)
         return
     if not todo:
@@ -46,8 +57,16 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
         outer, n, inner = prod(sizes[:k]), sizes[k], prod(sizes[k + 1 :])
         sizes[k] = 1
         target = out if k == todo[0] else b.temp(x.dtype, (outer * inner,))
-        step = SUM if (op == SUM_SQUARES and k != todo[-1]) or (op == LOG_SUM and k != todo[0]) else op
-        b.emit(kernel, x=x, y=target, outer=outer, n=n, inner=inner, op=step, **extra)
+        step = (
+            REDUCE_SUM
+            if (op == REDUCE_SUM_SQUARES and k != todo[-1]) or (op == REDUCE_LOG_SUM and k != todo[0])
+            else op
+        )
+        if x.dtype == "float32":
+            b.emit(calls.Reduce(x=x, y=target, outer=outer, n=n, inner=inner, op=step))
+        else:
+            size = ITEM_SIZE[x.dtype]
+            b.emit(calls.ReduceInt(x=x, y=target, outer=outer, n=n, inner=inner, size=size, op=step))
         x = target
 
 
@@ -55,7 +74,7 @@ def sum_to(b: Builder, out: Buf, source: Buf) -> None:
     """Sum `source` over the axes along which the shape of `out` was broadcast."""
     shape = (1,) * (len(source.shape) - len(out.shape)) + out.shape
     axes = [k for k, (s, t) in enumerate(zip(source.shape, shape, strict=True)) if s != t]
-    reduce(b, out, source, axes, SUM)
+    reduce(b, out, source, axes, REDUCE_SUM)
 
 
 class Reduction(Op):
@@ -99,6 +118,9 @@ class Reduction(Op):
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         if x.dtype not in self.dtypes:
             raise self.unsupported(f"dtype {x.dtype}")
+        if axes is not None and axes.value is None and self.keepdims and not static(axes.size):
+            # Axes that depend on symbols, as those along which a gradient is summed.
+            return TensorType(x.dtype, tuple(unknown(self, k, axes.size) for k in range(x.rank)))
         gone = self._axes(axes, x.rank)
         if self.keepdims:
             return TensorType(x.dtype, tuple(1 if k in gone else d for k, d in enumerate(x.shape)))
@@ -164,10 +186,10 @@ def spread_like(g: GradientBuilder, v: Var, x: Var) -> Var:
 
 
 _FOLDS: dict[int, Any] = {
-    SUM: lambda a, b: a + b,
-    PROD: lambda a, b: a * b,
-    MAX: max,
-    MIN: min,
+    REDUCE_SUM: lambda a, b: a + b,
+    REDUCE_PROD: lambda a, b: a * b,
+    REDUCE_MAX: max,
+    REDUCE_MIN: min,
 }
 
 
@@ -197,7 +219,7 @@ class ReduceSum(NumberReduction):
 
     versions: ClassVar[tuple[int, ...]] = (1, 11, 13)
     axes_since = 13
-    kernel = SUM
+    kernel = REDUCE_SUM
     samples: ClassVar[Sequence[Sample]] = (*Reduction.samples, Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18))
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
@@ -229,7 +251,7 @@ class ReduceSumTraining(ReduceSum):
 class ReduceMean(Reduction):
     """Mean. https://onnx.ai/onnx/operators/onnx__ReduceMean.html"""
 
-    kernel = MEAN
+    kernel = REDUCE_MEAN
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         count = Var(g, g.op("Div", [g.op("Size", [x.name]), g.op("Size", [y.name])]), "int64")
@@ -258,7 +280,7 @@ class ReduceExtremum(NumberReduction):
 class ReduceMax(ReduceExtremum):
     """Largest. https://onnx.ai/onnx/operators/onnx__ReduceMax.html"""
 
-    kernel = MAX
+    kernel = REDUCE_MAX
 
     def reference(self, x: Any, axes: Any = None) -> Any:
         return np.max(x, **self.numpy_axes(x, axes))
@@ -268,7 +290,7 @@ class ReduceMax(ReduceExtremum):
 class ReduceMin(ReduceExtremum):
     """Smallest. https://onnx.ai/onnx/operators/onnx__ReduceMin.html"""
 
-    kernel = MIN
+    kernel = REDUCE_MIN
 
     def reference(self, x: Any, axes: Any = None) -> Any:
         return np.min(x, **self.numpy_axes(x, axes))
@@ -278,7 +300,7 @@ class ReduceMin(ReduceExtremum):
 class ReduceProd(NumberReduction):
     """Product. https://onnx.ai/onnx/operators/onnx__ReduceProd.html"""
 
-    kernel = PROD
+    kernel = REDUCE_PROD
     samples = (
         *Reduction.samples,
         Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18),
@@ -300,7 +322,7 @@ class ReduceProd(NumberReduction):
 class ReduceL1(Reduction):
     """Sum of absolute values. https://onnx.ai/onnx/operators/onnx__ReduceL1.html"""
 
-    kernel = SUM_ABS
+    kernel = REDUCE_SUM_ABS
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return x.op("Sign") * dy
@@ -313,7 +335,7 @@ class ReduceL1(Reduction):
 class ReduceL2(Reduction):
     """Euclidean norm. https://onnx.ai/onnx/operators/onnx__ReduceL2.html"""
 
-    kernel = NORM
+    kernel = REDUCE_NORM
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         zero = y.equal(0.0)
@@ -327,7 +349,7 @@ class ReduceL2(Reduction):
 class ReduceSumSquare(Reduction):
     """Sum of squares. https://onnx.ai/onnx/operators/onnx__ReduceSumSquare.html"""
 
-    kernel = SUM_SQUARES
+    kernel = REDUCE_SUM_SQUARES
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return x * (dy * 2.0)
@@ -341,7 +363,7 @@ class ReduceLogSum(Reduction):
     """Logarithm of the sum. https://onnx.ai/onnx/operators/onnx__ReduceLogSum.html"""
 
     versions = (1, 11, 13, 18, 28)
-    kernel = LOG_SUM
+    kernel = REDUCE_LOG_SUM
     samples = tuple(Sample(s.inputs, s.attrs, s.opset, positive=True) for s in Reduction.samples)
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
@@ -356,7 +378,7 @@ class ReduceLogSumExp(Reduction):
     """Logarithm of the sum of exponentials. https://onnx.ai/onnx/operators/onnx__ReduceLogSumExp.html"""
 
     versions = (1, 11, 13, 18, 28)
-    kernel = LOG_SUM_EXP
+    kernel = REDUCE_LOG_SUM_EXP
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return (x - y).op("Exp") * dy
@@ -386,8 +408,8 @@ class ReduceAllL2(Op):
         norms = b.temp("float32", (len(ins),))
         for k, x in enumerate(ins):
             if x is not None:
-                reduce(b, norms.view((), k), x, range(len(x.shape)), NORM)
-        reduce(b, outs[0], norms, (0,), NORM)
+                reduce(b, norms.view((), k), x, range(len(x.shape)), REDUCE_NORM)
+        reduce(b, outs[0], norms, (0,), REDUCE_NORM)
 
     def reference(self, *xs: Any) -> Any:
         return np.sqrt(sum(np.sum(x * x) for x in xs))
@@ -429,14 +451,15 @@ class ArgReduction(Op):
         shape = ins[0].shape
         axis = self.axis % len(shape)
         b.emit(
-            "arg_reduce_f32",
-            x=ins[0],
-            y=outs[0],
-            outer=prod(shape[:axis]),
-            n=shape[axis],
-            inner=prod(shape[axis + 1 :]),
-            select_max=self.select_max,
-            last_index=int(bool(self.select_last_index)),
+            calls.ArgReduce(
+                x=ins[0],
+                y=outs[0],
+                outer=prod(shape[:axis]),
+                n=shape[axis],
+                inner=prod(shape[axis + 1 :]),
+                select_max=self.select_max,
+                last_index=int(bool(self.select_last_index)),
+            )
         )
 
     def reference(self, x: Any) -> Any:
@@ -491,7 +514,7 @@ class TopK(Op):
         self.need_float32(x)
         axis = self.axis_of(self.axis, x.rank)
         count = self.k if k is None else scalar(self, k, "k")
-        if count is None or not 0 <= count <= x.shape[axis]:
+        if count is None or not at_most(0, count) or not at_most(count, x.shape[axis]):
             raise self.error(f"k is {count}; dimension {axis} has {x.shape[axis]} elements.")
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         return TensorType(x.dtype, shape), TensorType("int64", shape)
@@ -502,15 +525,16 @@ class TopK(Op):
             return
         axis = self.axis % len(x.shape)
         b.emit(
-            "topk_f32",
-            x=x,
-            y=outs[0],
-            at=outs[1],
-            outer=prod(x.shape[:axis]),
-            n=x.shape[axis],
-            inner=prod(x.shape[axis + 1 :]),
-            k=given.shape[axis],
-            largest=int(bool(self.largest)),
+            calls.Topk(
+                x=x,
+                y=outs[0],
+                at=outs[1],
+                outer=prod(x.shape[:axis]),
+                n=x.shape[axis],
+                inner=prod(x.shape[axis + 1 :]),
+                k=given.shape[axis],
+                largest=int(bool(self.largest)),
+            )
         )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -555,14 +579,15 @@ class CumSum(Op):
         assert axis.value is not None  # a static input
         k = axis.value[0] % len(x.shape)
         b.emit(
-            "cumsum_f32",
-            x=x,
-            y=outs[0],
-            outer=prod(x.shape[:k]),
-            n=x.shape[k],
-            inner=prod(x.shape[k + 1 :]),
-            exclusive=int(bool(self.exclusive)),
-            reverse=int(bool(self.reverse)),
+            calls.Cumsum(
+                x=x,
+                y=outs[0],
+                outer=prod(x.shape[:k]),
+                n=x.shape[k],
+                inner=prod(x.shape[k + 1 :]),
+                exclusive=int(bool(self.exclusive)),
+                reverse=int(bool(self.reverse)),
+            )
         )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -605,6 +630,12 @@ class BroadcastGradientArgs(Op):
         ]
 
     def infer(self, a: TensorType, b: TensorType) -> Any:
+        if not static(*(a.value or ()), *(b.value or ())):
+            # Which axes these are depends on the symbols, and so does their number.
+            table = table_of((*(a.value or ()), *(b.value or ())))
+            assert table is not None
+            names = [f"number of axes {name!r}" for name in self.node.outputs]
+            return tuple(TensorType("int64", (table.symbol(n, n, low=0, named=False),)) for n in names)
         found = self._axes(integers(self, a, "a_shape"), integers(self, b, "b_shape"))
         return tuple(TensorType("int64", (len(axes),), tuple(axes)) for axes in found)
 

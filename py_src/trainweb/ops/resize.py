@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import ceil, floor, prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.dims import at_most, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.arguments import checked, integers, numbers
+from trainweb.ops.arguments import checked, integers, numbers, unknown
 from trainweb.ops.copies import gather_axis
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
-    from trainweb.model.graph import Dim
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -58,10 +60,10 @@ class Resize(Op):
     mode: str
     nearest_mode: str
 
-    def scaled(
-        self, x: tuple[int, ...], scales: TensorType | None, sizes: TensorType | None
-    ) -> dict[int, tuple[int, float]]:
-        """Size and scale of every axis that is resized."""
+    def asked(
+        self, rank: int, scales: TensorType | None, sizes: TensorType | None
+    ) -> tuple[list[int], tuple[float, ...], tuple[int, ...]]:
+        """Axes, and their scales or their sizes."""
         for name, allowed in (
             ("mode", ("nearest", *RADIUS)),
             ("coordinate_transformation_mode", (*COORDINATES, "tf_crop_and_resize")),
@@ -74,12 +76,20 @@ class Resize(Op):
             raise self.unsupported("coordinate_transformation_mode tf_crop_and_resize")
         if self.antialias and self.mode == "nearest":
             raise self.error("antialias is for modes linear and cubic.")
-        axes = [self.axis_of(a, len(x)) for a in (range(len(x)) if self.axes is None else self.axes)]
+        axes = [self.axis_of(a, rank) for a in (range(rank) if self.axes is None else self.axes)]
         factors = numbers(self, scales, "scales") if scales is not None and scales.size else ()
         target = integers(self, sizes, "sizes") if sizes is not None and sizes.size else ()
         given = factors or target
-        if bool(factors) == bool(target) or len(given) != len(axes) or min(given, default=1) <= 0:
+        positive = all(f > 0 for f in factors) and all(at_most(1, n) for n in target)
+        if bool(factors) == bool(target) or len(given) != len(axes) or not positive:
             raise self.error(f"it needs positive scales or sizes, not both, for {len(axes)} axes.")
+        return axes, factors, target
+
+    def scaled(
+        self, x: tuple[int, ...], scales: TensorType | None, sizes: TensorType | None
+    ) -> dict[int, tuple[int, float]]:
+        """Size and scale of every axis that is resized."""
+        axes, factors, target = self.asked(len(x), scales, sizes)
         if factors:
             found = {a: (floor(x[a] * f), float(f)) for a, f in zip(axes, factors, strict=True)}
         else:
@@ -146,10 +156,32 @@ class Resize(Op):
         self, x: TensorType, roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
     ) -> TensorType:
         self.need_float32(x)
+        if not static(*x.shape, *(sizes.value or () if sizes is not None else ())):
+            return checked(self, "float32", self._symbolic(x.shape, scales, sizes))
         scaled = self.scaled(x.shape, scales, sizes)
         if any(not x.shape[a] and n for a, (n, _) in scaled.items()):
             raise self.error(f"X of shape {list(x.shape)} has nothing to interpolate.")
         return checked(self, "float32", [scaled[a][0] if a in scaled else n for a, n in enumerate(x.shape)])
+
+    def _symbolic(self, x: tuple[int, ...], scales: TensorType | None, sizes: TensorType | None) -> list[int]:
+        """Shape of the output where that of the input is not known."""
+        result = list(x)
+        if scales is not None and scales.value is None and static(scales.size) and scales.size:
+            axes: Sequence[int] = range(len(x)) if self.axes is None else self.axes
+            for a in axes:
+                result[a] = unknown(self, a, *x)
+            return result
+        axes, factors, target = self.asked(len(x), scales, sizes)
+        for k, a in enumerate(axes):
+            if factors:
+                # A float32 scale is a fraction that the product with any size is exact with.
+                scale = Fraction(factors[k])
+                result[a] = x[a] * scale.numerator // scale.denominator
+            elif self.keep_aspect_ratio_policy == "stretch":
+                result[a] = target[k]
+            else:
+                result[a] = unknown(self, a, *x, *target)
+        return result
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, _roi: Buf | None, *given: Buf | None) -> None:
         y = outs[0]
@@ -176,28 +208,35 @@ class Resize(Op):
     ) -> list[str | None]:
         shape, sizes, dx = g.shape(ins[0]), list(g.shape(outs[0])), douts[0] or ""
         scaled = self._scaled_back(g, ins, shape, sizes)
-        if not all(isinstance(d, int) for k in scaled for d in (*shape[k:], *sizes[k:])):
+        if not all(static(*shape[k:], *sizes[k:]) for k in scaled):
             raise self.unsupported("the gradient along axes of symbolic sizes")
         for axis, (n, scale) in reversed(scaled.items()):
-            sizes[axis] = n_in = cast(int, shape[axis])
-            dx = self._axis_gradient(g, dx, (n_in, n, prod(cast("list[int]", sizes[axis + 1 :]))), scale)
+            sizes[axis] = n_in = shape[axis]
+            dx = self._axis_gradient(g, dx, (n_in, n, prod(sizes[axis + 1 :])), scale)
         return [g.reshape_like(dx, ins[0]) if scaled else dx, *[None] * (len(ins) - 1)]
 
     def _scaled_back(
-        self, g: GradientBuilder, ins: list[str], shape: Sequence[Dim], sizes: Sequence[Dim]
+        self, g: GradientBuilder, ins: list[str], shape: Sequence[int], sizes: Sequence[int]
     ) -> dict[int, tuple[int, float]]:
         """What `scaled` gives, where sizes that are not resized, as that of the batch, may be symbolic."""
-        given = [g.is_constant(name) if name else None for name in [*ins, "", ""][2:4]]
-        if all(t is None or not t.size for t in given) and self.keep_aspect_ratio_policy == "stretch":
-            # Computed from shapes: what they came to stands in the output's shape.
-            return {
-                a: (n, n / n_in)
-                for a, (n, n_in) in enumerate(zip(sizes, shape, strict=True))
-                if isinstance(n, int) and isinstance(n_in, int) and n != n_in
-            }
-        types = [None if t is None else TensorType(t.dtype, t.shape, t.values()) for t in given]
-        # A symbolic axis of scale 1 keeps the size that stands for it here.
-        return self.scaled(tuple(d if isinstance(d, int) else 1 for d in shape), *types)
+        scales, target = (g.known(name) if name else None for name in [*ins, "", ""][2:4])
+        by_scale = len(ins) > 2 and bool(ins[2]) and g.size(ins[2]) != 0
+        if by_scale and scales is None:
+            raise self.unsupported("the gradient by scales that are only known at run time")
+        if static(*shape):
+            return self.scaled(tuple(shape), scales, target)
+        if not by_scale and self.keep_aspect_ratio_policy != "stretch":
+            raise self.unsupported("the gradient with a ratio of symbolic sizes")
+        axes = range(len(shape)) if self.axes is None else [a % len(shape) for a in self.axes]
+        factors = dict(zip(axes, scales.value or (), strict=True)) if by_scale and scales is not None else None
+        found = {}
+        for a, (n, n_in) in enumerate(zip(sizes, shape, strict=True)):
+            if factors.get(a, 1.0) == 1.0 if factors is not None else n == n_in:
+                continue
+            if not static(n, n_in):
+                raise self.unsupported("the gradient along axes of symbolic sizes")
+            found[a] = (n, n / n_in if factors is None else factors[a])
+        return found
 
     def _axis_gradient(self, g: GradientBuilder, dy: str, sizes: tuple[int, int, int], scale: float) -> str:
         """Gradient (-1, n_in, rest) of an input from that of its outputs, (-1, n, rest)."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import LimitError
+from trainweb.ir.dims import at_most, equal
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.ops.arguments import checked, integers
 from trainweb.ops.copies import transpose
@@ -16,7 +17,8 @@ from trainweb.ops.pointwise import Names, spread
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 
 @register
@@ -87,7 +89,7 @@ class Expand(Op):
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
         target = tuple(integers(self, shape, "shape"))
-        if min(target, default=0) < 0:
+        if not all(at_most(0, dim) for dim in target):
             raise self.error(f"shape {list(target)} has a negative dimension.")
         try:
             return checked(self, x.dtype, broadcast_shapes(x.shape, target))
@@ -127,7 +129,7 @@ class Tile(Op):
 
     def infer(self, x: TensorType, repeats: TensorType) -> TensorType:
         times = integers(self, repeats, "repeats")
-        if len(times) != x.rank or min(times, default=0) < 0:
+        if len(times) != x.rank or not all(at_most(0, n) for n in times):
             raise self.error(f"repeats {list(times)} are not one count for each of {x.rank} dimensions.")
         return checked(self, x.dtype, [d * r for d, r in zip(x.shape, times, strict=True)])
 
@@ -183,7 +185,7 @@ class TriangleBase(Op):
     def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:
         if x.rank < 2:
             raise self.error(f"x of shape {list(x.shape)} is no matrix.")
-        if k is not None and (k.dtype != "int64" or k.size != 1):
+        if k is not None and (k.dtype != "int64" or not equal(k.size, 1)):
             raise self.error(f"k is {k.dtype}{list(k.shape)}; it must be one int64.")
         return TensorType(x.dtype, x.shape)
 
@@ -290,7 +292,7 @@ class DepthToSpace(Blocks):
     def result(self, shape: Sequence[int]) -> tuple[int, ...]:
         n, c, h, w = shape
         size = self.blocksize
-        if c % (size * size):
+        if not equal(c % (size * size), 0):
             raise self.error(f"{c} channels are no multiple of {size * size}.")
         return (n, c // (size * size), h * size, w * size)
 
@@ -323,7 +325,7 @@ class SpaceToDepth(Blocks):
     def result(self, shape: Sequence[int]) -> tuple[int, ...]:
         n, c, h, w = shape
         size = self.blocksize
-        if h % size or w % size:
+        if not equal(h % size, 0) or not equal(w % size, 0):
             raise self.error(f"an image of {h} by {w} has no whole blocks of {size}.")
         return (n, c * size * size, h // size, w // size)
 

@@ -1,68 +1,24 @@
-"""Shape inference over symbolic dimensions, by substitution.
+"""Shape inference over symbolic dimensions: every operator infers once, over dims.
 
-Operators know how to infer concrete shapes only. So every symbolic dimension gets a placeholder,
-the graph is inferred twice with other placeholders, and the two results are compared: a dimension
-that is equal in both is static, one that is a symbol's placeholder in both is that symbol, any
-other is unknown.
+The dims that inputs declare are symbols. What operators need of them is found out on the way: where a weight demands
+n = 4, the model's own declaration is refined. Sizes that data decide are symbols of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from trainweb.errors import LimitError, ModelError, UnsupportedError
+from trainweb.errors import LimitError, ModelError
+from trainweb.ir.dims import SymbolicDim, resolve, static
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Dim, Graph, Node, Tensor, Value
+from trainweb.ir.symbols import SymbolTable
+from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import bind
 
-Key = tuple[str, int]
-"""A symbolic dimension: (symbol, -1), or (input name, axis) where it has no name."""
-
-PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59)
-LARGE_PRIMES = (61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131)
-"""One small and one large set, so that min(size, constant) is not taken for a constant."""
-GRAIN = 64
-"""Spatial sizes that survive repeated halving, as U-Net shaped models demand."""
-MAX_BAKED = 8
-"""How many sizes found in the model's own constants are tried as the size it was exported for."""
-USUAL_SIZES = (
-    *range(2, 17),
-    20,
-    24,
-    28,
-    32,
-    40,
-    48,
-    56,
-    64,
-    80,
-    96,
-    100,
-    112,
-    128,
-    160,
-    192,
-    224,
-    256,
-    299,
-    320,
-    384,
-    416,
-    448,
-    512,
-    640,
-)
-"""Sizes tried last: the shape of a constant may demand one that no constant spells out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Substitution:
-    """Placeholders of the symbolic dims; `baked` marks a size that is only known to fit."""
-
-    sizes: dict[Key, int]
-    baked: int | None = None
+SHAPE_ELEMENTS = 16
+"""Integer vectors of at most this length may be shapes: numbers in them that data decide get symbols."""
 
 
 def infer_shapes(graph: Graph) -> dict[str, Value]:
@@ -71,14 +27,15 @@ def infer_shapes(graph: Graph) -> dict[str, Value]:
     Returns
     -------
     dict of str to Value
-        By tensor name. A dim is an int, a symbol of an input, or None where neither is certain.
+        By tensor name. A dim is an int, an expression of the symbols of the inputs, or None where it is made of
+        dims without a name or decided by data.
 
     Raises
     ------
     ModelError
         A node's inputs do not fit, whatever the symbolic dims are.
     UnsupportedError
-        An operator is unknown.
+        An operator is unknown, or a rank depends on data.
     """
     inference = ShapeInference(graph)
     return {name: inference.value(name) for name in inference.names()}
@@ -91,185 +48,176 @@ class ShapeInference:
     ----------
     graph : Graph
         Its inputs must have a rank.
+
+    Attributes
+    ----------
+    table : SymbolTable
+        The symbols, and what is known of them.
     """
 
     def __init__(self, graph: Graph) -> None:
+        self.table = SymbolTable()
         self._opsets = graph.opsets
-        self._keys = dict(_symbolic_dims(graph))
-        first_error: LimitError | ModelError | None = None
-        for pair in _strategies(graph, self._keys):
-            runs = [_Run(graph, s) for s in pair]
-            try:
-                for run in runs:
-                    run.infer()
-                break
-            except UnsupportedError:
-                raise
-            except (LimitError, ModelError) as error:
-                first_error = first_error or _explain(error, pair[0])
-        else:
-            raise first_error or ModelError("The graph's shapes cannot be inferred.")
-        self._runs = [run.types for run in runs]
-        self._symbols = [run.symbols() for run in runs]
-        self._baked = runs[0].baked
-        self._values: dict[str, Value] = {}
+        self._types = _Types(self.table)
+        self._makers: dict[str, str] = {}
+        self._unread: set[str] = set()
+        self._read: set[str] = set()
+        for name, tensor in graph.initializers.items():
+            self._types.constant(tensor)
+            self._makers[name] = "a constant"
+        for value in graph.inputs:
+            if isinstance(value, Value):
+                self._input(value)
+        values = (*graph.value_info.values(), *graph.outputs)
+        declared = {v.name: v for v in values if isinstance(v, Value) and v.shape}
+        for node in graph.nodes:
+            self.add(node)
+            for name in node.outputs:
+                if name in declared:
+                    self._call_dims(declared[name])
 
     def names(self) -> Iterator[str]:
         """Names of all tensors whose type is known."""
-        return iter(self._runs[0])
+        return iter(self._types)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._runs[0]
+        return name in self._types
+
+    def __getitem__(self, name: str) -> TensorType:
+        """Type of a tensor, with what is known of its dims now."""
+        return self._types[name]
 
     def value(self, name: str) -> Value:
-        """Dtype and shape of a tensor."""
-        if name not in self._values:
-            types = [run[name] for run in self._runs]
-            same_rank = len({t.rank for t in types}) == 1
-            shape = tuple(map(self._dim, *(t.shape for t in types))) if same_rank else None
-            self._values[name] = Value(name, types[0].dtype, shape)
-        return self._values[name]
+        """Dtype and shape of a tensor, as a file declares them."""
+        found = self._types[name]
+        return Value(name, found.dtype, tuple(map(self.table.text, found.shape)))
+
+    def refined(self, value: Value) -> Value:
+        """The declaration of an input, with what operators demand of its dims."""
+        if value.name not in self or value.shape is None:
+            return value
+        found = zip(value.shape, self._types.first(value.name).shape, strict=True)
+        dims = [dim if resolve(first) is first else self.table.text(first) or dim for dim, first in found]
+        return Value(value.name, value.dtype, tuple(dims))
 
     def add(self, node: Node) -> None:
         """Infer one more node, whose inputs are known."""
-        for name in node.outputs:
-            self._values.pop(name, None)
-        for run in self._runs:
-            _infer_node(node, self._opsets, run)
+        self.table.node, self.table.conflict = str(node), None
+        try:
+            results, _ = infer_outputs(bind(node, self._opsets), self._types)
+        except (LimitError, ModelError) as error:
+            raise type(error)(f"{error}{self._origins(node)}") from error
+        for name, t in zip(node.outputs, results, strict=False):
+            if name:
+                self._types.put(name, self._with_symbols(name, t))
+                self._makers[name] = f"made by {node}"
+        for name in self._unread.intersection(node.inputs):
+            atoms = [a for d in self._types.first(name).shape if isinstance(d, SymbolicDim) for a in d.atoms()]
+            self._read.update(a.key for a in atoms)
+            self._unread.remove(name)
+
+    def declare(self, value: Value) -> None:
+        """Take the type of a tensor from its declaration."""
+        shape = tuple(self.table.declared(dim, value.name, axis) for axis, dim in enumerate(value.shape or ()))
+        self._types.put(value.name, self._with_symbols(value.name, TensorType(value.dtype, shape)))
 
     def same(self, name: str, as_tensor: str) -> None:
         """Tensor `name` has the type of `as_tensor`."""
-        for run in self._runs:
-            run[name] = TensorType(run[as_tensor].dtype, run[as_tensor].shape)
+        found = self._types[as_tensor]
+        self._types.put(name, TensorType(found.dtype, found.shape))
 
     def constant(self, tensor: Tensor) -> None:
         """Add an initializer."""
-        for run in self._runs:
-            run[tensor.name] = initializer_type(tensor)
+        self._types.constant(tensor)
 
-    def _dim(self, *sizes: int) -> Dim:
-        if (len(set(sizes)) == 1 and len(sizes) > 1) or not self._keys:
-            return sizes[0]
-        if len(sizes) == 1:
-            # Only one assignment fits: whatever equals it may be static or symbolic.
-            return None if sizes[0] == self._baked else sizes[0]
-        found = {symbols.get(size) for symbols, size in zip(self._symbols, sizes, strict=True)}
-        return found.pop() if len(found) == 1 else None
-
-
-def _symbolic_dims(graph: Graph) -> Iterator[tuple[Key, int]]:
-    """Key and axis of every symbolic dim of the graph's inputs."""
-    for value in graph.inputs:
-        if not isinstance(value, Value):
-            continue
+    def _input(self, value: Value) -> None:
         if value.shape is None:
             raise ModelError(f"Input {value.name!r} has no declared shape; its rank must be known.")
-        for axis, dim in enumerate(value.shape):
-            if not isinstance(dim, int):
-                yield ((dim, -1) if dim else (value.name, axis)), axis
+        self.declare(value)
+        self._makers[value.name] = "an input"
+        self._unread.add(value.name)
 
+    def _with_symbols(self, name: str, t: TensorType) -> TensorType:
+        """`t` with symbols for the numbers in it that data decide, where it may be a shape, an axis, a count."""
+        if t.value is not None or t.dtype not in ("int64", "int32") or t.rank > 1:
+            return t
+        if not static(t.size) or t.size > SHAPE_ELEMENTS:
+            return t
+        elements = [f"{name}[{k}]" for k in range(t.size)] if t.rank else [name]
+        value = tuple(self.table.symbol(e, f"the number {e}", low=None, named=False) for e in elements)
+        return TensorType(t.dtype, t.shape, value)
 
-def _strategies(graph: Graph, keys: dict[Key, int]) -> Iterator[tuple[Substitution, ...]]:
-    """Assignments of placeholders to try, the most telling first."""
-    if not keys:
-        yield (Substitution({}),)
-        return
-
-    def spread(size: Callable[[int], int]) -> Substitution:
-        return Substitution({key: size(k) for k, key in enumerate(keys)})
-
-    n = len(keys)
-    if n <= len(PRIMES):
-        yield spread(lambda k: PRIMES[k]), spread(lambda k: LARGE_PRIMES[k])
-    yield spread(lambda k: GRAIN * (k + 2)), spread(lambda k: GRAIN * (k + 2 + n))
-
-    def by_axis(start: int, step: int) -> Substitution:
-        return Substitution({key: start if axis == 0 else step * (axis + 2) for key, axis in keys.items()})
-
-    # Dims of other names that must be equal all the same.
-    yield by_axis(5, 8), by_axis(61, 32)
-    yield by_axis(6, 2 * GRAIN), by_axis(62, 3 * GRAIN)
-    for size in _baked_sizes(graph):
-        yield (Substitution(dict.fromkeys(keys, size), baked=size),)
-
-
-def _baked_sizes(graph: Graph) -> list[int]:
-    """Sizes the model may have been exported for: 1, those in its constants, usual ones."""
-    sizes = {1: 0}
-    for tensor in graph.initializers.values():
-        if tensor.dtype == "int64" and 0 < tensor.size <= MAX_BAKED:
-            for size in tensor.values():
-                if 1 < size < 4096:
-                    sizes[size] = sizes.get(size, 0) + 1
-    likely = sorted(sizes, key=lambda size: (size != 1, -sizes[size]))[:MAX_BAKED]
-    return list(dict.fromkeys((*likely, *USUAL_SIZES)))
-
-
-class _Run:
-    """One inference of the whole graph under a substitution."""
-
-    def __init__(self, graph: Graph, substitution: Substitution) -> None:
-        self.graph, self.baked = graph, substitution.baked
-        self.sizes = dict(substitution.sizes)
-        self.fixed: set[Key] = set()
-        self.types = {name: initializer_type(t) for name, t in graph.initializers.items()}
-        self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value)}
-        values = (*graph.value_info.values(), *graph.outputs)
-        declared = [v for v in values if isinstance(v, Value) and v.shape]
-        self.declared = {v.name: v for v in declared}
-
-    def infer(self) -> None:
-        for node in self.graph.nodes:
-            for name in node.inputs:
-                if name in self.inputs and name not in self.types:
-                    self.types[name] = self._input(self.inputs[name])
-            _infer_node(node, self.graph.opsets, self.types)
-            for name in node.outputs:
-                if name in self.declared:
-                    self._bind_symbols(self.declared[name])
-        for name, value in self.inputs.items():
-            if name not in self.types:
-                self.types[name] = self._input(value)
-
-    def _input(self, value: Value) -> TensorType:
-        shape = []
-        for axis, dim in enumerate(value.shape or ()):
-            if not isinstance(dim, int):
-                key = (dim, -1) if dim else (value.name, axis)
-                self.fixed.add(key)
-                dim = self.sizes[key]
-            shape.append(dim)
-        return TensorType(value.dtype, tuple(shape))
-
-    def _bind_symbols(self, declared: Value) -> None:
+    def _call_dims(self, declared: Value) -> None:
         # A symbol may stand for a computed size, which later inputs share: labels[tokens].
-        shape = self.types[declared.name].shape
+        shape = self._types[declared.name].shape
         if len(shape) != len(declared.shape or ()):
             return
-        for dim, size in zip(declared.shape or (), shape, strict=True):
-            key = (str(dim), -1)
-            if isinstance(dim, str) and key not in self.fixed:
-                self.fixed.add(key)
-                self.sizes[key] = size
+        for axis, (dim, size) in enumerate(zip(declared.shape or (), shape, strict=True)):
+            if isinstance(dim, str) and dim not in self._read:
+                self.table.call(dim, size, declared.name, axis)
 
-    def symbols(self) -> dict[int, str | None]:
-        """Symbol by placeholder."""
-        found: dict[int, str | None] = {}
-        for key, size in self.sizes.items():
-            found.setdefault(size, key[0] if key[1] < 0 else None)
-        return found
+    def _origins(self, node: Node) -> str:
+        """Where the dims of a node's inputs come from, for an error."""
+        parts, dims = [], []
+        for name in dict.fromkeys(filter(None, node.inputs)):
+            if name in self._types:
+                first = self._types.first(name)
+                dims += [d for d in first.shape if isinstance(d, SymbolicDim)]
+                parts.append(f"{name!r} {list(first.shape)} is {self._makers.get(name, 'made for a gradient')}")
+        told = self.table.explain(dims)
+        if self.table.conflict and not any(self.table.conflict in t for t in told):
+            told.append(self.table.conflict)
+        return f" ({'; '.join([*parts, *told])}.)" if parts and (dims or told) else ""
 
 
-def _infer_node(node: Node, opsets: dict[str, int], types: dict[str, TensorType]) -> None:
-    results, _ = infer_outputs(bind(node, opsets), types)
-    types.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A type with symbolic dims: as it was found, and as it is known at a version of the table."""
+
+    first: TensorType
+    now: TensorType
+    version: int
 
 
-def _explain(error: LimitError | ModelError, substitution: Substitution) -> LimitError | ModelError:
-    """The error with the sizes it happened at."""
-    if not substitution.sizes:
-        return error
-    sizes = ", ".join(
-        f"{key[0] if key[1] < 0 else f'{key[0]}[{key[1]}]'}={size}" for key, size in substitution.sizes.items()
-    )
-    return ModelError(f"{error} (Symbolic dimensions were tried as {sizes}.)")
+class _Types(Mapping[str, TensorType]):
+    """Types by tensor name, which follow what the table finds out."""
+
+    def __init__(self, table: SymbolTable) -> None:
+        self._table = table
+        self._types: dict[str, TensorType] = {}
+        self._open: dict[str, _Open] = {}
+
+    def constant(self, tensor: Tensor) -> None:
+        """Set the type of a constant."""
+        self._types[tensor.name] = initializer_type(tensor)
+
+    def put(self, name: str, t: TensorType) -> None:
+        """Set the type of a tensor."""
+        self._types[name] = t
+        self._open.pop(name, None)
+        if not static(*t.shape, *(t.value or ())):
+            self._open[name] = _Open(t, t, -1)
+
+    def first(self, name: str) -> TensorType:
+        """The type as it was found."""
+        return self._open[name].first if name in self._open else self._types[name]
+
+    def __getitem__(self, name: str) -> TensorType:
+        found = self._open.get(name)
+        if found is None:
+            return self._types[name]
+        if found.version != self._table.version:
+            t = found.first
+            value = None if t.value is None else tuple(map(resolve, t.value))
+            now = TensorType(t.dtype, tuple(map(resolve, t.shape)), value)
+            self._open[name] = found = _Open(t, now, self._table.version)
+        return found.now
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._types
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import LimitError
+from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType, contiguous_strides
-from trainweb.ops.arguments import checked, integers
+from trainweb.ops.arguments import checked, integers, unknown
 from trainweb.ops.copies import gather_axis, strided_copy
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
@@ -16,7 +17,8 @@ from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 
 def slice_bounds(
@@ -37,11 +39,27 @@ def slice_bounds(
             raise op.error(f"axis {axis} is sliced twice.")
         seen.add(axis)
         dim = shape[axis]
+        if not static(dim, start, end, step):
+            result[axis] = (start, _unknown_count(op, axis, dim, start, end, step), step)
+            continue
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
         first = min(max(start + dim if start < 0 else start, 0 if step > 0 else low), high)
         last = min(max(end + dim if end < 0 else end, low), high)
         result[axis] = (first, max(0, -((first - last) // step)), step)
     return result
+
+
+def _unknown_count(op: Op, axis: int, dim: int, start: int, end: int, step: int) -> int:
+    """Elements of a slice by symbolic numbers."""
+    try:
+        first, last = (n + dim if n < 0 else n for n in (start, end))
+        if step > 0:
+            first, last = maximum(first, 0), minimum(maximum(last, 0), dim)
+        else:
+            first, last = (minimum(maximum(n, -1), dim - 1) for n in (first, last))
+        return maximum(0, -((first - last) // step))
+    except UndecidedError:  # Whether a number is negative: then it counts from the end.
+        return unknown(op, axis, dim, start, end, step)
 
 
 @register
@@ -185,7 +203,7 @@ class SliceGrad(Slice):
     def infer(self, dy: TensorType, shape: TensorType, *given: TensorType | None) -> TensorType:
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         counts = tuple(n for _, n, _ in self.bounds(result, *given))
-        if counts != dy.shape:
+        if not equal_shapes(counts, dy.shape):
             raise self.error(f"dY has shape {list(dy.shape)}; the slice has {list(counts)}.")
         return result
 
@@ -274,12 +292,12 @@ class Pad(Op):
     ) -> TensorType:
         if self.mode not in ("constant", "reflect", "edge", "wrap"):
             raise self.error(f"there is no mode {self.mode!r}.")
-        if value is not None and (value.size != 1 or value.dtype != x.dtype):
+        if value is not None and (value.dtype != x.dtype or not equal(value.size, 1)):
             raise self.error(f"the value must be one {x.dtype} number.")
         dims = []
         for dim, (before, after) in zip(x.shape, self.margins(x.rank, pads, axes), strict=True):
-            room = {"constant": 2**62, "reflect": dim - 1}.get(self.mode, 2**62 if dim else 0)
-            if max(before, after) > room:
+            room = {"constant": 2**62, "reflect": dim - 1}.get(self.mode, 2**62 if dim != 0 else 0)
+            if not at_most(before, room) or not at_most(after, room):
                 raise self.error(f"pads {before}, {after} of a dimension of {dim} in mode {self.mode}.")
             dims.append(dim + before + after)
         return checked(self, x.dtype, dims)

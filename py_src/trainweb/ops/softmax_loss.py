@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
+from trainweb.ir import calls
+from trainweb.ir.dims import equal_shapes
+from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, i64
@@ -13,7 +16,8 @@ from trainweb.ops.op import MS, Bad, Int, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 
 def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int, int]:
@@ -21,6 +25,12 @@ def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int,
     if flatten:
         return prod(shape[:axis]), prod(shape[axis:]), 1
     return prod(shape[:axis]), shape[axis] if shape else 1, prod(shape[axis + 1 :])
+
+
+class _Axis(TypedDict):
+    outer: int
+    n: int
+    inner: int
 
 
 class _AlongAxis(Op):
@@ -47,12 +57,12 @@ class _AlongAxis(Op):
         t = inputs[0]
         assert t is not None
         self.need_float32(*inputs)
-        if len(inputs) == 2 and inputs[1] is not None and inputs[1].shape != t.shape:
+        if len(inputs) == 2 and inputs[1] is not None and not equal_shapes(inputs[1].shape, t.shape):
             raise self.error(f"shapes {list(t.shape)} and {list(inputs[1].shape)} differ.")
         self.axis_for(t.rank)
         return TensorType(t.dtype, t.shape)
 
-    def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
+    def sizes(self, shape: tuple[int, ...]) -> _Axis:
         """Kernel arguments for a tensor of this shape."""
         outer, n, inner = view_3d(shape, self.axis_for(len(shape)), self.flattens)
         return {"outer": outer, "n": n, "inner": inner}
@@ -69,7 +79,7 @@ class _Forward(_AlongAxis):
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         if outs[0] is not None:
-            b.emit("softmax_f32", x=x, y=outs[0], log=self.log, **self.sizes(x.shape))
+            b.emit(calls.Softmax(x=x, y=outs[0], log=self.log, **self.sizes(x.shape)))
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -120,7 +130,7 @@ class _Backward(_AlongAxis):
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, y: Buf) -> None:
         if outs[0] is not None:
-            b.emit("softmax_grad_f32", dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape))
+            b.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape)))
 
     samples = (
         Sample([(3, 5), (3, 5)]),
@@ -163,7 +173,20 @@ class LogSoftmaxGrad(_LogSoftmaxGrad):
     """As LogSoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
 
 
-REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+REDUCTIONS = {"none": LOSS_EACH, "mean": LOSS_MEAN, "sum": LOSS_SUM}
+
+
+class _Loss(TypedDict):
+    n: int
+    c: int
+    inner: int
+    label_size: int
+    has_ignore: int
+    ignore_index: int
+    from_log: int
+    reduction: int
+
+
 LABEL_BYTES = {"int32": 4, "int64": 8}
 
 
@@ -183,15 +206,15 @@ class _CrossEntropy(Op):
         if scores.dtype != "float32" or labels.dtype not in LABEL_BYTES:
             raise self.unsupported(f"{scores.dtype} scores with {labels.dtype} labels")
         expected = (*scores.shape[:1], *scores.shape[2:])
-        if scores.rank < 2 or labels.shape != expected:
+        if scores.rank < 2 or not equal_shapes(labels.shape, expected):
             raise self.error(
                 f"The shape of logit and label does not match: scores {list(scores.shape)} need labels "
                 f"{list(expected)}, got {list(labels.shape)}."
             )
-        if weights is not None and (weights.dtype != "float32" or weights.shape != (scores.shape[1],)):
+        if weights is not None and (weights.dtype != "float32" or not equal_shapes(weights.shape, scores.shape[1:2])):
             raise self.error(f"weights must be float32 of shape {[scores.shape[1]]}, got {list(weights.shape)}.")
 
-    def sizes(self, scores: tuple[int, ...], labels: Buf) -> dict[str, int]:
+    def sizes(self, scores: tuple[int, ...], labels: Buf) -> _Loss:
         """Kernel arguments."""
         return {
             "n": scores[0],
@@ -260,13 +283,14 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
         loss = outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ())
         b.check_labels(labels, scores.shape[1], self.ignore_index)
         b.emit(
-            "cross_entropy_f32",
-            scores=scores,
-            labels=labels,
-            weights=weights,
-            loss=loss,
-            log_prob=outs[1],
-            **self.sizes(scores.shape, labels),
+            calls.CrossEntropy(
+                scores=scores,
+                labels=labels,
+                weights=weights,
+                loss=loss,
+                log_prob=outs[1],
+                **self.sizes(scores.shape, labels),
+            )
         )
 
     def gradient(
@@ -330,13 +354,14 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
         if outs[0] is not None:
             b.check_labels(labels, log_prob.shape[1], self.ignore_index)
             b.emit(
-                "cross_entropy_grad_f32",
-                dy=dy,
-                log_prob=log_prob,
-                labels=labels,
-                weights=weights,
-                dx=outs[0],
-                **self.sizes(log_prob.shape, labels),
+                calls.CrossEntropyGrad(
+                    dy=dy,
+                    log_prob=log_prob,
+                    labels=labels,
+                    weights=weights,
+                    dx=outs[0],
+                    **self.sizes(log_prob.shape, labels),
+                )
             )
 
     def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None, bias: Any = None) -> Any:
@@ -370,12 +395,13 @@ class NegativeLogLikelihoodLoss(_CrossEntropy):
         if outs[0] is not None:
             b.check_labels(labels, log_prob.shape[1], self.ignore_index)
             b.emit(
-                "cross_entropy_f32",
-                scores=log_prob,
-                labels=labels,
-                weights=weights,
-                loss=outs[0],
-                **self.sizes(log_prob.shape, labels),
+                calls.CrossEntropy(
+                    scores=log_prob,
+                    labels=labels,
+                    weights=weights,
+                    loss=outs[0],
+                    **self.sizes(log_prob.shape, labels),
+                )
             )
 
     def gradient(
@@ -415,12 +441,13 @@ class NegativeLogLikelihoodLossGrad(_CrossEntropy):
         if outs[0] is not None:
             b.check_labels(labels, log_prob.shape[1], self.ignore_index)
             b.emit(
-                "cross_entropy_grad_f32",
-                dy=dy,
-                labels=labels,
-                weights=weights,
-                dx=outs[0],
-                **self.sizes(log_prob.shape, labels),
+                calls.CrossEntropyGrad(
+                    dy=dy,
+                    labels=labels,
+                    weights=weights,
+                    dx=outs[0],
+                    **self.sizes(log_prob.shape, labels),
+                )
             )
 
     def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None) -> Any:

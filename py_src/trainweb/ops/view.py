@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.dims import at_most, equal, is_size, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.arguments import integers
+from trainweb.ops.arguments import integers, unknown
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
 from trainweb.ops.op import Bad, Int, Ints, Op, Sample, register
@@ -14,7 +15,8 @@ from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
-    from trainweb.ir.program import Buf, Builder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
 
 
 class View(Op):
@@ -78,6 +80,9 @@ class Reshape(View):
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
         dims = list(integers(self, shape, "shape"))
         for axis, dim in enumerate(dims):
+            if not static(dim):
+                dims[axis] = dim if is_size(dim) else unknown(self, axis, dim)
+                continue
             if dim == 0 and not self.allowzero:
                 if axis >= x.rank:
                     raise self.error(f"shape {dims} copies dimension {axis} of a {x.rank}-D tensor.")
@@ -86,10 +91,10 @@ class Reshape(View):
                 raise self.error(f"shape {dims} has a negative dimension.")
         if dims.count(-1) == 1:
             rest = prod(d for d in dims if d != -1)
-            if rest == 0 or x.size % rest:
+            if rest == 0 or (static(rest) and not equal(x.size % rest, 0)):
                 raise self.error(f"{x.size} elements of shape {list(x.shape)} do not fit shape {dims}.")
             dims[dims.index(-1)] = x.size // rest
-        if dims.count(-1) > 1 or prod(dims) != x.size:
+        if dims.count(-1) > 1 or not equal(prod(dims), x.size):
             raise self.error(f"{x.size} elements of shape {list(x.shape)} do not fit shape {dims}.")
         return TensorType(x.dtype, tuple(dims))
 
@@ -169,9 +174,10 @@ class Squeeze(AxesView):
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         gone = self._axes(axes, x.rank)
         if gone is None:
-            gone = [k for k, dim in enumerate(x.shape) if dim == 1]
+            # A size that is not known is taken to be larger than 1: the rank cannot depend on it.
+            gone = [k for k, dim in enumerate(x.shape) if dim == 1 or (not static(dim) and not at_most(2, dim))]
         for axis in gone:
-            if x.shape[axis] != 1:
+            if not equal(x.shape[axis], 1):
                 raise self.error(f"dimension {axis} of shape {list(x.shape)} is not 1.")
         return TensorType(x.dtype, tuple(dim for k, dim in enumerate(x.shape) if k not in gone))
 

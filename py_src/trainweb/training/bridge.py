@@ -304,7 +304,10 @@ def artifact(handle: int, name: str) -> Handout:
         raise messages.NO_ARTIFACTS()
     if name not in ARTIFACTS:
         raise SessionError(f"There is no artifact {name!r}; there are {', '.join(ARTIFACTS)}.")
-    return None, getattr(built, name), "checkpoint" if name == "checkpoint" else "onnx"
+    if name == "checkpoint":
+        # Not kept: it is as large as the model.
+        return None, checkpoint_buffer(built.contents(), generated=True), "checkpoint"
+    return None, getattr(built, name), "onnx"
 
 
 @answered

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.backend.wasm.plan import Plan, Slot
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
-from trainweb.ir.program import PARAMETERS, STATE
+from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Value
 from trainweb.training.models import Feeds, SessionModels

@@ -8,15 +8,13 @@ from math import prod
 from typing import Any
 
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
-from trainweb.ir.program import PARAMETERS
+from trainweb.errors import GradientError, TrainwebError, UnsupportedError
+from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph, Value
+from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.ops.op import bind
-
-DEFAULT_DIM = 1
-"""Size of a symbolic dimension that the caller gives no size for."""
+from trainweb.ops.shapes import ShapeInference
 
 
 @dataclass(slots=True)
@@ -41,6 +39,8 @@ class Report:
         Operators that cannot be executed, each with the nodes that use it.
     missing_gradients : list of Problem
         Operators on the way from the loss to a parameter that cannot be differentiated.
+    refined : list of str
+        What operators demand of dimensions that the model declares as symbols, with the node: ``n = 4, as ...``.
     error : str or None
         What else is wrong with the model or the arguments.
     peak_bytes : int
@@ -53,6 +53,7 @@ class Report:
     frozen: dict[str, tuple[int, ...]] = field(default_factory=dict)
     unsupported: list[Problem] = field(default_factory=list)
     missing_gradients: list[Problem] = field(default_factory=list)
+    refined: list[str] = field(default_factory=list)
     error: str | None = None
     peak_bytes: int = 0
     flops: int = 0
@@ -66,6 +67,7 @@ class Report:
         lines = ["can be trained" if self.ok else "cannot be trained"]
         for kind, problems in (("not supported", self.unsupported), ("no gradient", self.missing_gradients)):
             lines += [f"{kind}: {p.op} at {', '.join(p.nodes)}: {p.message}" for p in problems]
+        lines += self.refined
         if self.error:
             lines.append(self.error)
         if self.ok:
@@ -93,7 +95,7 @@ def check(
     model, requires_grad, frozen_params, loss, optimizer, **arguments
         As for `trainweb.artifacts.build_artifacts`.
     dims
-        Sizes of symbolic dimensions, e.g. ``{"batch": 32}``; 1 where none is given.
+        Sizes of symbolic dimensions, e.g. ``{"batch": 32}``; where none is given, the least that fits the operators.
 
     Returns
     -------
@@ -105,7 +107,7 @@ def check(
         graph = read_model(model, external_data=arguments.get("external_data"))
         _find_unsupported(graph, report)
         if not report.unsupported:
-            _try(model, (requires_grad, frozen_params, loss, optimizer), arguments, dims or {}, report)
+            _try(model, graph, (requires_grad, frozen_params, loss, optimizer), arguments, dims or {}, report)
     except GradientError as e:
         report.missing_gradients.append(Problem(e.op or "", "", [e.node or ""], str(e)))
     except UnsupportedError as e:
@@ -128,7 +130,12 @@ def _find_unsupported(graph: Graph, report: Report) -> None:
 
 
 def _try(
-    model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], dims: Mapping[str, int], report: Report
+    model: Any,
+    graph: Graph,
+    choices: tuple[Any, ...],
+    arguments: Mapping[str, Any],
+    dims: Mapping[str, int],
+    report: Report,
 ) -> None:
     from trainweb.artifacts import build_artifacts
     from trainweb.training.core import SessionCore
@@ -139,7 +146,13 @@ def _try(
     try:
         for slot in core.layout.slots.values():
             (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
-        feeds = {name: TensorType(v.dtype, static_shape(v, dims)) for name, v in core.inputs["train"].items()}
+        inference = ShapeInference(_as_declared(built.graphs[1], graph))
+        report.refined = inference.table.refinements()
+        inference.table.fix(dims)
+        feeds = {
+            name: TensorType(v.dtype, tuple(inference.table.evaluated(d, {}) for d in inference[name].shape))
+            for name, v in core.inputs["train"].items()
+        }
         plan = core.models.compile_step("train", feeds, True)
         fixed = sum(size for k, size in enumerate(core.host.sizes) if k >= PARAMETERS)
         report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
@@ -148,8 +161,9 @@ def _try(
         core.release()
 
 
-def static_shape(value: Value, dims: Mapping[str, int]) -> tuple[int, ...]:
-    """Shape of an input with sizes for its symbols."""
-    if value.shape is None:
-        raise ModelError(f"Input {value.name!r} has no shape.")
-    return tuple(d if isinstance(d, int) else dims.get(d or "", DEFAULT_DIM) for d in value.shape)
+def _as_declared(built: Graph, source: Graph) -> Graph:
+    """A built model whose inputs have the dims of its source again, before operators refined them."""
+    declared = {v.name: v for v in source.inputs}
+    result = built.copy()
+    result.inputs = [declared.get(v.name, v) for v in built.inputs]
+    return result

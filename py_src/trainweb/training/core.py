@@ -12,21 +12,35 @@ from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.plan import Recomputation
 from trainweb.checkpoint import write_checkpoint
-from trainweb.ir.program import ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED, STATE
+from trainweb.ir.layout import (
+    ARENA,
+    GRADIENTS,
+    MOMENTUM0,
+    MOMENTUM1,
+    PARAMETERS,
+    PREPARED,
+    STATE,
+    STATE_INITIAL_LR,
+    STATE_LAZY_RESET,
+    STATE_LEARNING_RATE,
+    STATE_RANDOM_OFFSET,
+    STATE_SCHEDULER,
+    STATE_SEED,
+    STATE_TOTAL,
+    STATE_WARMUP,
+)
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, as_float32
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
-from trainweb.training.models import LR_WORD, SessionModels
-from trainweb.training.parameters import INITIAL_LR_WORD, SEED_WORD, MemoryStore, start_state
+from trainweb.training.models import SessionModels
+from trainweb.training.parameters import MemoryStore, start_state
 from trainweb.training.state import CheckpointState, PropertyValue
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
-
-SCHEDULER_WORD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +120,11 @@ class SessionCore:
         state.store = self.parameters
         _live.add(self)
 
-    def release(self, *, read_back: bool = True) -> None:
-        """Free kernel memory, and give the state back its contents unless nobody will ask for them."""
+    def release(self, *, give_back: bool = True) -> None:
+        """Free kernel memory, and give the state back its contents unless nobody has it any more."""
         if self.host.released:
             return
-        if read_back:
+        if give_back:
             self.state.store = self.parameters.give_back()
         self.host.release()
 
@@ -120,7 +134,7 @@ class SessionCore:
         """The plan of a step for these feeds: "train" for the current reset flag, or "eval"."""
         self.host.check()
         key = self.models.key(kind, feeds)
-        overwrite = bool(self.host.read_state("I", 0)[0]) if kind == "train" else True
+        overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
         return self.plans.step((*key, overwrite), partial(self.models.compile_step, kind, feeds, overwrite))
 
     def optimizer_plan(self) -> LoadedPlan:
@@ -175,7 +189,7 @@ class SessionCore:
         self.host.write_feeds(loaded, feeds)
         self.host.run(loaded)
         if kind == "train":
-            self.host.write_state("I", 0, 0)
+            self.host.write_state(STATE_LAZY_RESET, 0)
         return self.host.read_outputs(loaded, wanted)
 
     def check_step(self, kind: str) -> None:
@@ -200,7 +214,7 @@ class SessionCore:
 
     def lazy_reset_grad(self) -> None:
         """Let the next train step overwrite the gradients."""
-        self.host.write_state("I", 0, 1)
+        self.host.write_state(STATE_LAZY_RESET, 1)
 
     # Learning rate.
 
@@ -212,12 +226,12 @@ class SessionCore:
     def get_learning_rate(self) -> float:
         """The current rate."""
         self._check_optimizer()
-        return float(self.host.read_state("f", LR_WORD)[0])
+        return float(self.host.read_state(STATE_LEARNING_RATE))
 
     def set_learning_rate(self, lr: float) -> None:
         """Set the current rate."""
         self._check_optimizer()
-        self.host.write_state("f", LR_WORD, as_float32(float(lr)))
+        self.host.write_state(STATE_LEARNING_RATE, as_float32(float(lr)))
 
     def register_linear_lr_scheduler(self, warmup: int, total: int, initial_lr: float) -> None:
         """Register lr(step) = initial_lr * (step / warmup, then (total - step) / (total - warmup))."""
@@ -226,8 +240,11 @@ class SessionCore:
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
                 raise messages.NOT_A_COUNT(name=name, value=value)
         initial_lr = as_float32(float(initial_lr))
-        self.host.write_state("f", LR_WORD, initial_lr)
-        self.host.write_state("fIqq", INITIAL_LR_WORD, initial_lr, 1, warmup, total)
+        self.host.write_state(STATE_LEARNING_RATE, initial_lr)
+        self.host.write_state(STATE_INITIAL_LR, initial_lr)
+        self.host.write_state(STATE_SCHEDULER, 1)
+        self.host.write_state(STATE_WARMUP, warmup)
+        self.host.write_state(STATE_TOTAL, total)
 
     def scheduler_step(self) -> None:
         """Recompute the rate for the number of completed optimizer steps."""
@@ -236,7 +253,7 @@ class SessionCore:
     def scheduler_plan(self) -> LoadedPlan:
         """The plan of a scheduler step."""
         self._check_optimizer()
-        if not self.host.read_state("I", SCHEDULER_WORD)[0]:
+        if not self.host.read_state(STATE_SCHEDULER):
             raise messages.NO_SCHEDULER()
         return self.plans.other("scheduler", self.models.compile_scheduler)
 
@@ -308,7 +325,8 @@ class SessionCore:
 
     def set_seed(self, value: int) -> None:
         """Seed this session's random operators."""
-        self.host.write_state("QQ", SEED_WORD, value % 2**64, 0)
+        self.host.write_state(STATE_SEED, value % 2**64)
+        self.host.write_state(STATE_RANDOM_OFFSET, 0)
 
 
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()

@@ -8,30 +8,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.backend.wasm.plan import (
-    CODE_BASE_WORD,
-    HEADER_WORDS,
-    PROFILE_WORD,
-    SEGMENT_WORDS,
-    STATE_WORD,
-    STATUS_WORD,
-    Plan,
-    Slot,
-)
+from trainweb.backend.wasm.plan import Plan, Slot
 from trainweb.compiler.passes.prologue import SEEN
-from trainweb.ir.program import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEGMENTS, STATE, STATE_WORDS
+from trainweb.ir.layout import (
+    ARENA,
+    CONSTANTS,
+    HEADER_CODE_BASE,
+    HEADER_PROFILE,
+    HEADER_STATE,
+    HEADER_WORDS,
+    PARAMETERS,
+    PREPARED,
+    SEGMENT_BASE,
+    SEGMENT_NAMES,
+    SEGMENT_NBYTES,
+    SEGMENT_WORDS,
+    STATE,
+    STATE_LOADS,
+    STATE_TYPES,
+    STATE_WORDS,
+)
 from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
 
-N_SEGMENTS = len(SEGMENTS)
+N_SEGMENTS = len(SEGMENT_NAMES)
 ZEROS = 2**22
 """Bytes that are cleared at once."""
-LOADS_WORD = 14
-"""State word that counts how often parameters were written, other than by plans."""
-
-
 STATE_BYTES = 4 * STATE_WORDS
 FAULTS = {
     "TW_BAD_LABEL": messages.BAD_LABEL,
@@ -93,17 +97,17 @@ class SegmentMemory:
         if len(data):
             self.engine.write(self.bases[segment] + offset, data)
         if segment == PARAMETERS:
-            (loads,) = self.read_state("I", LOADS_WORD)
-            self.write_state("I", LOADS_WORD, (int(loads) + 1) % 2**32)
+            self.write_state(STATE_LOADS, (self.read_state(STATE_LOADS) + 1) % 2**32)
 
-    def read_state(self, pattern: str, word: int) -> tuple[int | float, ...]:
-        """State words as `struct` reads them."""
-        raw = self.read_segment(STATE, 4 * word, struct.calcsize("<" + pattern))
-        return struct.unpack("<" + pattern, raw)
+    def read_state(self, word: int) -> int | float:
+        """A field of the session's state: one of the STATE_... of ir/layout.py."""
+        pattern = "<" + STATE_TYPES[word]
+        (value,) = struct.unpack(pattern, self.read_segment(STATE, 4 * word, struct.calcsize(pattern)))
+        return value if isinstance(value, float) else int(value)
 
-    def write_state(self, pattern: str, word: int, *values: float) -> None:
-        """Set state words."""
-        self.write_segment(STATE, 4 * word, struct.pack("<" + pattern, *values))
+    def write_state(self, word: int, value: float) -> None:
+        """Set a field of the session's state."""
+        self.write_segment(STATE, 4 * word, struct.pack("<" + STATE_TYPES[word], value))
 
 
 class PlanHost(SegmentMemory):
@@ -224,11 +228,12 @@ class PlanHost(SegmentMemory):
         for k in range(N_SEGMENTS):
             base = loaded.constants if k == CONSTANTS else self.bases[k]
             size = len(loaded.plan.constants) if k == CONSTANTS else self.sizes[k]
-            at = 4 * (HEADER_WORDS + SEGMENT_WORDS * k)
-            struct.pack_into("<2I", words, at, base, size)
-        struct.pack_into("<I", words, 4 * CODE_BASE_WORD, loaded.code_base)
-        struct.pack_into("<I", words, 4 * STATE_WORD, 0)
-        struct.pack_into("<I", words, 4 * PROFILE_WORD, 0)
+            at = HEADER_WORDS + SEGMENT_WORDS * k
+            struct.pack_into("<I", words, 4 * (at + SEGMENT_BASE), base)
+            struct.pack_into("<I", words, 4 * (at + SEGMENT_NBYTES), size)
+        struct.pack_into("<I", words, 4 * HEADER_CODE_BASE, loaded.code_base)
+        struct.pack_into("<I", words, 4 * HEADER_STATE, 0)
+        struct.pack_into("<I", words, 4 * HEADER_PROFILE, 0)
         self.engine.write(loaded.ptr, words)
 
     def run(self, loaded: LoadedPlan) -> None:
@@ -239,18 +244,18 @@ class PlanHost(SegmentMemory):
 
     def explain(self, loaded: LoadedPlan, status: int) -> Exception:
         """The error behind a non-zero status of the plan's last run."""
-        header = self.engine.read(loaded.ptr, 4 * HEADER_WORDS)
-        _, failed, value, position = struct.unpack_from("<IIqq", header, 4 * STATUS_WORD)
+        outcome = self.engine.plan_status(loaded.ptr)
+        failed, value, position = outcome.instruction, outcome.value, outcome.position
         name = self.engine.description.status_name(status)
         plan = loaded.plan
         fault = {
-            "node": plan.nodes[failed] if 0 <= failed < len(plan.nodes) else "the plan",
+            "node": plan.nodes[failed] if failed is not None and failed < len(plan.nodes) else "the plan",
             "value": value,
             "position": position,
         }
         if name in FAULTS:
             return FAULTS[name](**fault)
-        line = plan.text[failed] if 0 <= failed < len(plan.text) else ""
+        line = plan.text[failed] if failed is not None and failed < len(plan.text) else ""
         return messages.PLAN_FAILED(status=name, code=status, instruction=failed, line=line, **fault)
 
     def write_feeds(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor]) -> None:
@@ -273,14 +278,14 @@ class PlanHost(SegmentMemory):
         n = len(loaded.plan.nodes)
         times = self.engine.alloc(8 * max(n, 1))
         self.engine.write(times, bytes(8 * n))
-        self.engine.write(loaded.ptr + 4 * PROFILE_WORD, struct.pack("<I", times))
+        self.engine.write(loaded.ptr + 4 * HEADER_PROFILE, struct.pack("<I", times))
         try:
             for _ in range(runs):
                 self.write_feeds(loaded, feeds)
                 self.run(loaded)
             return [t / runs for t in struct.unpack(f"<{n}d", self.engine.read(times, 8 * n))]
         finally:
-            self.engine.write(loaded.ptr + 4 * PROFILE_WORD, struct.pack("<I", 0))
+            self.engine.write(loaded.ptr + 4 * HEADER_PROFILE, struct.pack("<I", 0))
             self.engine.free(times)
 
     # Memory.

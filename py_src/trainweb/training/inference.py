@@ -11,7 +11,7 @@ from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.memory import align
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.passes.prologue import Prepared
-from trainweb.ir.program import PARAMETERS, STATE
+from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value

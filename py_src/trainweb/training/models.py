@@ -14,7 +14,8 @@ from trainweb.backend.wasm.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.passes.prologue import Prepared
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
-from trainweb.ir.program import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE, BufSequence
+from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
+from trainweb.ir.program import BufSequence
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
@@ -23,7 +24,7 @@ from trainweb.model.reader import read_model
 from trainweb.ops.op import bind
 from trainweb.ops.optim import scheduler_graph
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, evaluate
-from trainweb.training.parameters import STEP_WORD, Layout, ParameterSlot
+from trainweb.training.parameters import Layout, ParameterSlot
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")
 RESET = "lazy_reset_grad"
-LR_WORD = 1
 OPTIMIZER_INPUTS = ("learning_rate", "step", "params", "gradients", "first_order_moments", "second_order_moments")
 
 Feeds = Mapping[str, TensorType]
@@ -164,8 +164,8 @@ class SessionModels:
             [],
             self.engine.description,
             bindings={
-                "learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,)),
-                "step": Binding(STATE, 4 * STEP_WORD, "int64", (1,)),
+                "learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,)),
+                "step": Binding(STATE, 4 * STATE_STEP, "int64", (1,)),
             },
             sequences={n: BufSequence(self.layout.runs(segments[n])) for n in names},
             segment_bytes=self.segment_bytes,
@@ -178,7 +178,7 @@ class SessionModels:
             {},
             [],
             self.engine.description,
-            bindings={"learning_rate": Binding(STATE, 4 * LR_WORD, "float32", (1,))},
+            bindings={"learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,))},
             segment_bytes=self.segment_bytes,
         )
 

@@ -13,7 +13,20 @@ from typing import TYPE_CHECKING
 from trainweb import messages
 from trainweb.checkpoint import LazyTensor
 from trainweb.errors import CheckpointError
-from trainweb.ir.program import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE_WORDS, Buf, Storage
+from trainweb.ir.layout import (
+    GRADIENTS,
+    MOMENTUM0,
+    MOMENTUM1,
+    PARAMETERS,
+    STATE_INITIAL_LR,
+    STATE_LAZY_RESET,
+    STATE_LEARNING_RATE,
+    STATE_SEED,
+    STATE_STEP,
+    STATE_TYPES,
+    STATE_WORDS,
+)
+from trainweb.ir.program import Buf, Storage
 from trainweb.model.graph import Tensor
 from trainweb.training import seed
 
@@ -25,7 +38,6 @@ DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
 """Name of the one optimizer group."""
-STEP_WORD, INITIAL_LR_WORD, SEED_WORD = 2, 4, 10
 MOMENT_SEGMENTS = {"momentum0": MOMENTUM0, "momentum1": MOMENTUM1}
 
 
@@ -300,8 +312,8 @@ class MemoryStore(ParameterStore):
                     name: self._lazy(name, slot, MOMENT_SEGMENTS[name], slot.trainable_offset)
                     for name in self.layout.moments
                 }
-            (step,) = self.host.read_state("q", STEP_WORD)
-            (initial_lr,) = self.host.read_state("f", INITIAL_LR_WORD)
+            step = self.host.read_state(STATE_STEP)
+            initial_lr = self.host.read_state(STATE_INITIAL_LR)
             found.optimizer, found.has_optimizer_state = OptimizerState(int(step), initial_lr, moments), True
         return found
 
@@ -311,10 +323,9 @@ class MemoryStore(ParameterStore):
     def give_back(self) -> TensorStore:
         """The parameters as tensors again: those that the session started from, with what they have become."""
         found = self.contents()
-        found.tensors = {name: _loaded(tensor) for name, tensor in found.tensors.items()}
-        if self.has_optimizer:
-            moments = found.optimizer.moments
-            found.optimizer.moments = {p: {n: _loaded(t) for n, t in named.items()} for p, named in moments.items()}
+        moments = found.optimizer.moments
+        found.tensors = {name: _copied(tensor) for name, tensor in found.tensors.items()}
+        found.optimizer.moments = {p: {n: _copied(t) for n, t in named.items()} for p, named in moments.items()}
         self.origin.take(found, is_nominal=self.is_nominal)
         return self.origin
 
@@ -369,11 +380,22 @@ class MemoryStore(ParameterStore):
 def start_state(store: TensorStore) -> bytes:
     """The state words that a session starts from: the first step overwrites, the rate is the default."""
     words = bytearray(4 * STATE_WORDS)
-    struct.pack_into("<If", words, 0, 1, DEFAULT_LEARNING_RATE)
-    struct.pack_into("<q", words, 4 * STEP_WORD, store.optimizer.step)
-    struct.pack_into("<f", words, 4 * INITIAL_LR_WORD, store.optimizer.initial_lr)
-    struct.pack_into("<Q", words, 4 * SEED_WORD, seed.current())
+    fields = {
+        STATE_LAZY_RESET: 1,
+        STATE_LEARNING_RATE: DEFAULT_LEARNING_RATE,
+        STATE_STEP: store.optimizer.step,
+        STATE_INITIAL_LR: store.optimizer.initial_lr,
+        STATE_SEED: seed.current(),
+    }
+    for word, value in fields.items():
+        struct.pack_into("<" + STATE_TYPES[word], words, 4 * word, value)
     return bytes(words)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, LazyTensor):
+        return tensor
+    return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)
 
 
 Pieces = list[tuple[int, "bytes | bytearray | memoryview"]]
@@ -405,10 +427,6 @@ def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
             check_same_type(saved[name], "float32", slot.shape)
             found.setdefault(MOMENT_SEGMENTS[name], []).append((4 * slot.trainable_offset, saved[name].data))
     return found
-
-
-def _loaded(tensor: Tensor) -> Tensor:
-    return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)
 
 
 def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:

@@ -5,7 +5,8 @@
 
 import { isPacked, unpack } from "../python/packed.js";
 import { EngineError } from "../wire/errors.js";
-import { pickBuild, type KernelBuild } from "./features.js";
+import type { KernelBuild } from "../wire/files.js";
+import { pickBuild } from "./features.js";
 import {
   fillTable,
   instantiateCode,
@@ -15,6 +16,9 @@ import {
 } from "./kernels.js";
 import { Pool } from "./pool.js";
 import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
+
+/** Whether the script that is built is this module's own; others say where its workers lie. */
+declare const TRAINWEB_NAMES_ASSETS: boolean;
 
 /** What is reserved for shared memory, from generous to modest: not every device has 4 GiB of addresses. */
 const SHARED_PAGES = [MAX_PAGES, MAX_PAGES / 2, MAX_PAGES / 4, MAX_PAGES / 8];
@@ -34,6 +38,8 @@ export interface EngineOptions {
   readonly wasm: ArrayBuffer | Uint8Array | URL | ((build: KernelBuild) => URL | string);
   /** Threads to compute with; more than one needs a cross-origin isolated worker. Default 1. */
   readonly threads?: number;
+  /** URL of pool-worker.js, which the threads run. Default: beside this script. */
+  readonly poolWorker?: URL | string;
   /** Keep to the build whose results are the same bytes everywhere. */
   readonly reproducible?: boolean;
 }
@@ -86,7 +92,8 @@ export class Engine {
     const module = await compile(bytes, build);
     const engine = new Engine(module, memory, build);
     if (threads > 1 && isShared(memory)) {
-      engine.#pool = await Pool.start(module, memory, engine.#threads, threads);
+      const script = new URL(options.poolWorker ?? ownPoolWorker(), globalThis.location?.href).href;
+      engine.#pool = await Pool.start(module, memory, engine.#threads, threads, script);
     }
     return engine;
   }
@@ -332,6 +339,13 @@ export class Engine {
 function lostError(reason: string): EngineError {
   const error = new EngineError(`the engine is lost: ${reason}.`);
   return Object.assign(error, { fatal: true });
+}
+
+function ownPoolWorker(): URL | string {
+  if (TRAINWEB_NAMES_ASSETS) {
+    return new URL("./pool-worker.js", import.meta.url);
+  }
+  throw new EngineError("threads need the option poolWorker: the URL of pool-worker.js.");
 }
 
 /** Whether this thread may block: a window may not. */

@@ -1,5 +1,7 @@
 /** What this browser can run, found by validating the smallest module that uses each feature. */
 
+import type { KernelBuild } from "../wire/files.js";
+
 const HEADER = [0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00];
 
 // () -> v128: i32.const 0, i8x16.splat, i8x16.popcnt
@@ -38,9 +40,6 @@ export function hasThreads(): boolean {
     validates(THREADS)
   );
 }
-
-/** Name of a kernel build; its file is called so with .wasm behind, e.g. kernels.relaxed.threads.wasm. */
-export type KernelBuild = `kernels${"" | ".relaxed"}${"" | ".threads"}`;
 
 /**
  * The fastest build that runs here.

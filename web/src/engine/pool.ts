@@ -31,12 +31,15 @@ export class Pool {
   /**
    * Start workers 1 .. threads-1 and wait until they are in their loop. Workers that cannot start (a
    * policy forbids them, memory is short) are left out with a warning: `size` tells how many run.
+   *
+   * @param script - URL of pool-worker.js, absolute
    */
   static async start(
     module: WebAssembly.Module,
     memory: WebAssembly.Memory,
     kernels: ThreadExports,
     threads: number,
+    script: string,
   ): Promise<Pool> {
     if (kernels.tw_set_threads(threads) !== 0) {
       console.warn(`trainweb: no memory for ${threads} threads; running with one.`);
@@ -46,7 +49,7 @@ export class Pool {
     let failure: string | null = null;
     for (let index = 1; index < threads; index++) {
       try {
-        const worker = startWorker("pool-worker");
+        const worker = startWorker(script);
         worker.onerror = (event) => {
           failure = event.message || "the script did not load";
         };

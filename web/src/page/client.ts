@@ -73,9 +73,9 @@ export class WorkerClient {
       throw new EngineError("sessions need Worker, which is not here; create them in a browser.");
     }
     this.#onEnd = onEnd;
-    this.#worker = startWorker("worker");
+    this.#worker = startWorker(settings.files.worker);
     this.#worker.addEventListener("error", (event) => {
-      this.#fail(event.message || "its script did not load");
+      this.#fail(event.message || `${settings.files.worker} did not load (env.baseURL)`);
     });
     this.#worker.addEventListener("messageerror", () => this.#fail("a message was unreadable"));
     this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply>) => this.#receive(data));

@@ -17,7 +17,7 @@ export interface WasmFlags {
   numThreads?: number | undefined;
   /** Deprecated; trainweb always uses SIMD. */
   simd?: boolean | undefined;
-  /** URL prefix of the kernels*.wasm files, where they do not lie beside the worker script. */
+  /** URL prefix of the kernels*.wasm files, where they do not lie with the rest of the package. */
   wasmPaths?: string | undefined;
 }
 
@@ -41,6 +41,12 @@ class Env {
     indexURL: null,
     snapshot: "auto",
   };
+
+  /**
+   * URL prefix of all files of the package, as `npx trainweb copy` lays them down; null: where this script
+   * was loaded from, or where a bundler put them. `wasm.wasmPaths` and `pyodide.indexURL` go before it.
+   */
+  baseURL: string | null = null;
 
   /** Seed of random operators (Dropout) for sessions created from now on; undefined: a fixed one. */
   seed: number | bigint | undefined;

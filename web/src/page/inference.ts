@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** `InferenceSession`: runs forward models on the same kernels, e.g. what a training session exported. */
 
 import type { InferenceInfo } from "../wire/protocol.js";

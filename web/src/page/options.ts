@@ -1,6 +1,7 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
 
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
+import { locateFiles } from "./assets.js";
 import { env, resolveThreads } from "./env.js";
 
 export interface SessionOptions {
@@ -71,9 +72,12 @@ export function resolveOptions(options: unknown): ResolvedOptions {
   const reproducible = given.reproducible ?? false;
   return {
     settings: {
-      indexURL: absolutePrefix(env.pyodide.indexURL, "env.pyodide.indexURL"),
+      files: locateFiles({
+        baseURL: env.baseURL,
+        indexURL: env.pyodide.indexURL,
+        wasmPaths: env.wasm.wasmPaths,
+      }),
       snapshot: env.pyodide.snapshot,
-      wasmPrefix: absolutePrefix(env.wasm.wasmPaths, "env.wasm.wasmPaths"),
       threads: resolveThreads(given.threads),
       reproducible,
     },
@@ -160,19 +164,6 @@ function checkExtra(extra: unknown, seen: Set<object>): void {
     checkExtra(value, seen);
   }
   seen.delete(extra);
-}
-
-/** A folder's URL, absolute because the worker may lie elsewhere, with the slash that it needs; null for none. */
-function absolutePrefix(prefix: string | null | undefined, name: string): string | null {
-  if (prefix === null || prefix === undefined) {
-    return null;
-  }
-  if (typeof prefix !== "string" || prefix === "") {
-    throw new TypeError(`${name} must be a URL prefix, got ${String(prefix)}.`);
-  }
-  const base = globalThis.document?.baseURI ?? globalThis.location?.href;
-  const url = new URL(prefix, base).href;
-  return url.endsWith("/") ? url : `${url}/`;
 }
 
 /** Own keys in the spelling of Python. */

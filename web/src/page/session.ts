@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** `TrainingSession`: the interface of onnxruntime-web/training, continued. */
 
 import type { Tensor } from "onnxruntime-common";

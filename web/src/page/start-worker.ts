@@ -1,37 +1,55 @@
 /** Starting our own workers, from the same origin or from another one (a CDN). */
 
+import { EngineError } from "../wire/errors.js";
+
 /**
  * Start one of the package's module workers.
  *
  * A page may not start a worker of another origin; then a small one of its own origin imports it, which
  * needs `worker-src blob:` in a content security policy.
+ *
+ * @param url - of the script, absolute. Never a literal `new URL` here: bundlers would take the worker apart
+ * @throws EngineError when a bundler left an address that no page can load from
  */
-export function startWorker(script: "worker" | "pool-worker"): Worker {
-  if (isCrossOrigin()) {
-    return startFromBlob(new URL(`${script}.js`, MODULE_URL));
+export function startWorker(url: string): Worker {
+  const { protocol, origin } = new URL(url);
+  if (protocol === "file:" && globalThis.location?.protocol !== "file:") {
+    throw new EngineError(
+      `the bundler left ${url} as the place of the worker. Serve the files of the package ` +
+        '(npx trainweb copy public/trainweb) and set env.baseURL = "/trainweb/".',
+    );
   }
-  // Literal, each on its own: this is the form that bundlers recognise.
-  if (script === "worker") {
-    return new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
-  }
-  return new Worker(new URL("./pool-worker.js", import.meta.url), { type: "module" });
+  return origin === globalThis.origin ? new Worker(trusted(url), { type: "module" }) : startFromBlob(url);
 }
 
-const MODULE_URL: string = import.meta.url;
-
-/** Bundlers may put a file: URL here, which says nothing about where the script came from. */
-function isCrossOrigin(): boolean {
-  const { protocol, origin } = new URL(MODULE_URL, "file:///");
-  return /^https?:$/.test(protocol) && origin !== globalThis.origin;
-}
-
-function startFromBlob(url: URL): Worker {
-  const source = `import ${JSON.stringify(url.href)};`;
+function startFromBlob(url: string): Worker {
+  const source = `import ${JSON.stringify(url)};`;
   const blob = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   try {
-    return new Worker(blob, { type: "module" });
+    return new Worker(trusted(blob), { type: "module" });
   } finally {
     // The worker has started to fetch; later than that the URL is of no use.
     setTimeout(() => URL.revokeObjectURL(blob), 60_000);
   }
+}
+
+/** The part of Trusted Types that is used here; TypeScript does not declare them. */
+interface TrustedTypes {
+  createPolicy(name: string, rules: { createScriptURL(url: string): string }): Policy;
+}
+
+interface Policy {
+  createScriptURL(url: string): string;
+}
+
+let policy: Policy | null = null;
+
+/** A URL of ours, for pages that take only those of a named policy (Trusted Types): `trusted-types trainweb`. */
+function trusted(url: string): string {
+  const { trustedTypes } = globalThis as { readonly trustedTypes?: TrustedTypes };
+  if (trustedTypes === undefined) {
+    return url;
+  }
+  policy ??= trustedTypes.createPolicy("trainweb", { createScriptURL: (own) => own });
+  return policy.createScriptURL(url);
 }

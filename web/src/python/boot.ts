@@ -1,9 +1,9 @@
 /** Starting Python: Pyodide, and the packages that trainweb needs to load and step. */
 
 import { EngineError } from "../wire/errors.js";
+import type { PackageFiles } from "../wire/files.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
 import { PYODIDE_ABI, PYODIDE_VERSION } from "../wire/version.js";
-import { libraryUrl, packagesUrl, pyodideUrls, snapshotUrl } from "./assets.js";
 import { isPacked, unpack } from "./packed.js";
 
 /** The part of Pyodide's interface that is used here. */
@@ -55,19 +55,6 @@ interface PyodideModule {
   loadPyodide(options: PyodideOptions): Promise<Pyodide>;
 }
 
-/** Where Pyodide's files lie. */
-interface Distribution {
-  readonly loader: URL;
-  readonly script: URL;
-  /** As it is or packed. */
-  readonly wasm: URL;
-  /** Whether it is the one of this package, which is of the right version. */
-  readonly isOurs: boolean;
-}
-
-/** Where Pyodide's publishers keep it, for browsers that cannot unpack the files of this package. */
-const CDN = `https://cdn.jsdelivr.net/pyodide/v${PYODIDE_VERSION}/full/`;
-
 /** An index of packages with none in it: nothing else is ever loaded. */
 const EMPTY_INDEX = {
   info: { arch: "wasm32", platform: "emscripten", version: PYODIDE_VERSION, abi_version: PYODIDE_ABI },
@@ -107,16 +94,14 @@ if "random" in sys.modules:
 /**
  * Start Python with the packages. No numpy and no resolver: nothing else is fetched.
  *
- * @param indexURL - prefix of a Pyodide distribution; null: the one in this package
  * @throws EngineError when Pyodide or a package cannot be had
  */
-export async function bootPython(indexURL: string | null, choice: SnapshotChoice): Promise<Pyodide> {
-  const files = locate(indexURL);
-  const loader = import(/* @vite-ignore */ /* webpackIgnore: true */ files.loader.href) as Promise<PyodideModule>;
+export async function bootPython(files: PackageFiles, choice: SnapshotChoice): Promise<Pyodide> {
+  const loader = import(files.pyodide.loader) as Promise<PyodideModule>;
   // Taken up below; a failure of something else must not leave it unhandled.
   loader.catch(() => {});
   try {
-    if (!files.isOurs && (await loader).version !== PYODIDE_VERSION) {
+    if (!files.pyodide.isOurs && (await loader).version !== PYODIDE_VERSION) {
       return await bootOther(await loader, files);
     }
     if (wantsSnapshot(choice)) {
@@ -132,45 +117,32 @@ export async function bootPython(indexURL: string | null, choice: SnapshotChoice
       throw error;
     }
     throw new EngineError(
-      `Pyodide does not start from ${files.loader} (env.pyodide.indexURL): ${messageOf(error)}`,
+      `Pyodide does not start from ${files.pyodide.loader} (env.pyodide.indexURL): ${messageOf(error)}`,
     );
   }
 }
 
-function locate(indexURL: string | null): Distribution {
-  if (indexURL === null && typeof DecompressionStream !== "undefined") {
-    return { ...pyodideUrls(), isOurs: true };
-  }
-  const prefix = indexURL ?? CDN;
-  return {
-    loader: new URL("pyodide.mjs", prefix),
-    script: new URL("pyodide.asm.mjs", prefix),
-    wasm: new URL("pyodide.asm.wasm", prefix),
-    isOurs: false,
-  };
-}
-
 /** Another version of Pyodide takes its own files by itself. */
-async function bootOther(module: PyodideModule, { loader }: Distribution): Promise<Pyodide> {
-  const packages = fetchPackages();
-  const pyodide = await module.loadPyodide({ indexURL: new URL(".", loader).href });
+async function bootOther(module: PyodideModule, files: PackageFiles): Promise<Pyodide> {
+  const packages = fetchPackages(files);
+  const pyodide = await module.loadPyodide({ indexURL: new URL(".", files.pyodide.loader).href });
   limitHeap(pyodide);
   pyodide.unpackArchive(await packages, "zip");
   return pyodide;
 }
 
-async function bootPlain(loader: Promise<PyodideModule>, files: Distribution): Promise<Pyodide> {
-  const packages = fetchPackages();
-  const pyodide = await load(loader, files, fetchOk(libraryUrl()), null);
+async function bootPlain(loader: Promise<PyodideModule>, files: PackageFiles): Promise<Pyodide> {
+  const packages = fetchPackages(files);
+  const pyodide = await load(loader, files, fetchOk(files.library), null);
   pyodide.unpackArchive(await packages, "zip");
   return pyodide;
 }
 
 /** All that training imports is in the snapshot; the library is fetched when something else is imported. */
-async function bootFromSnapshot(loader: Promise<PyodideModule>, files: Distribution): Promise<Pyodide> {
-  const pyodide = await load(loader, files, Promise.resolve(new Response()), fetchSnapshot());
+async function bootFromSnapshot(loader: Promise<PyodideModule>, files: PackageFiles): Promise<Pyodide> {
+  const pyodide = await load(loader, files, Promise.resolve(new Response()), fetchSnapshot(files.snapshot));
   pyodide.FS.unlink(`${LIBRARY.folder}/${LIBRARY.name}`);
-  pyodide.FS.createLazyFile(LIBRARY.folder, LIBRARY.name, libraryUrl().href, true, false);
+  pyodide.FS.createLazyFile(LIBRARY.folder, LIBRARY.name, files.library, true, false);
   pyodide.runPython(RESEED);
   return pyodide;
 }
@@ -181,19 +153,19 @@ async function bootFromSnapshot(loader: Promise<PyodideModule>, files: Distribut
  */
 async function load(
   loader: Promise<PyodideModule>,
-  files: Distribution,
+  files: PackageFiles,
   library: Promise<Response>,
   snapshot: Promise<Uint8Array<ArrayBuffer>> | null,
 ): Promise<Pyodide> {
-  const script = import(/* @vite-ignore */ /* webpackIgnore: true */ files.script.href) as Promise<PyodideScript>;
-  const wasm = fetchWasm(files.wasm);
+  const script = import(files.pyodide.script) as Promise<PyodideScript>;
+  const wasm = fetchWasm(files.pyodide.wasm);
   const response = wasm.then((fetched) => fetched.response);
   // Each is taken up below, in turn; until then a failure must not count as unhandled.
   for (const promise of [script, response, library, snapshot]) {
     promise?.catch(() => {});
   }
-  const indexURL = new URL(".", files.loader).href;
-  const stdLibURL = libraryUrl().href;
+  const indexURL = new URL(".", files.pyodide.loader).href;
+  const stdLibURL = files.library;
   const options: PyodideOptions = {
     indexURL,
     stdLibURL,
@@ -276,7 +248,7 @@ interface FetchedWasm {
   readonly arrived: Promise<void>;
 }
 
-async function fetchWasm(url: URL): Promise<FetchedWasm> {
+async function fetchWasm(url: string): Promise<FetchedWasm> {
   // What arrives is unpacked at once, though Pyodide takes it up late.
   const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>({}, {}, { highWaterMark: Infinity });
   const arrived = (await fetchUnpacked(url)).pipeTo(writable);
@@ -285,19 +257,19 @@ async function fetchWasm(url: URL): Promise<FetchedWasm> {
   return { response, arrived };
 }
 
-async function fetchSnapshot(): Promise<Uint8Array<ArrayBuffer>> {
-  return new Uint8Array(await new Response(await fetchUnpacked(snapshotUrl())).arrayBuffer());
+async function fetchSnapshot(url: string): Promise<Uint8Array<ArrayBuffer>> {
+  return new Uint8Array(await new Response(await fetchUnpacked(url)).arrayBuffer());
 }
 
-function fetchPackages(): Promise<ArrayBuffer> {
-  const packages = fetchOk(packagesUrl()).then((response) => response.arrayBuffer());
+function fetchPackages(files: PackageFiles): Promise<ArrayBuffer> {
+  const packages = fetchOk(files.packages).then((response) => response.arrayBuffer());
   // Taken up when Python runs; a failure of Pyodide's must not leave it unhandled.
   packages.catch(() => {});
   return packages;
 }
 
 /** WebAssembly or a snapshot, either of which starts with a zero, if it is not packed. */
-async function fetchUnpacked(url: URL): Promise<ReadableStream<Uint8Array<ArrayBuffer>>> {
+async function fetchUnpacked(url: string): Promise<ReadableStream<Uint8Array<ArrayBuffer>>> {
   const { body } = await fetchOk(url);
   if (body === null) {
     throw new EngineError(`${url} is empty.`);
@@ -316,7 +288,7 @@ async function fetchUnpacked(url: URL): Promise<ReadableStream<Uint8Array<ArrayB
   return whole;
 }
 
-async function fetchOk(url: URL): Promise<Response> {
+async function fetchOk(url: string): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(url);

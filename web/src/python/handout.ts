@@ -40,8 +40,8 @@ export function checkHandout(call: string, data: unknown, announced: Announced):
   const fault = faultOf(data, announced);
   if (fault !== null) {
     throw new EngineError(
-      `${call}: the data would have been damaged, and nothing was saved: ${fault}. The session itself is whole: ` +
-        "getContiguousParameters reads its weights, and a page that is loaded again starts afresh.",
+      `${call}: the data would have been damaged, and nothing was saved: ${fault}. The session is as it was; should ` +
+        "this happen again, load the page anew.",
     );
   }
   return data as Uint8Array;

@@ -1,6 +1,7 @@
 /** What crosses between the page and its worker. Nothing else may. */
 
 import type { WireError } from "./errors.js";
+import type { PackageFiles } from "./files.js";
 import type { WireProfile } from "./profile.js";
 import type { SessionCalls } from "./session-calls.js";
 
@@ -75,12 +76,9 @@ export interface Fetch {
 
 /** How a worker sets itself up. */
 export interface WorkerSettings {
-  /** Prefix of a Pyodide distribution, absolute; null: Pyodide lies beside the worker script. */
-  readonly indexURL: string | null;
+  readonly files: PackageFiles;
   /** Whether Python starts from the snapshot. */
   readonly snapshot: SnapshotChoice;
-  /** Prefix of the kernels, absolute; null: beside the worker script. */
-  readonly wasmPrefix: string | null;
   readonly threads: number;
   readonly reproducible: boolean;
 }

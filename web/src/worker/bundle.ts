@@ -5,6 +5,20 @@
  * code is code, as a script is.
  */
 
+import {
+  ARENA,
+  CONSTANTS,
+  GRADIENTS,
+  HEADER_N_SEGMENTS,
+  HEADER_WORDS,
+  MOMENTUM1,
+  PLAN_MAGIC,
+  PLAN_VERSION,
+  PREPARED,
+  SEGMENT_NAMES,
+  SEGMENT_WORDS,
+  STATE_WORDS,
+} from "../engine/layout.js";
 import { ModelError } from "../wire/errors.js";
 import type { TensorType, WireDtype } from "../wire/protocol.js";
 import { sha256 } from "./sha256.js";
@@ -15,24 +29,8 @@ const PREFIX_BYTES = 64;
 const HASH = { start: 16, end: 48 };
 const ALIGNMENT = 64;
 
-/** Segments of a plan, in order; those from PARAMETERS to STATE are the session's. */
-export const ARENA = 0;
-export const CONSTANTS = 1;
-export const PARAMETERS = 2;
-export const GRADIENTS = 3;
-export const MOMENTUM1 = 5;
-export const STATE = 6;
-export const PREPARED = 7;
-export const N_SEGMENTS = 8;
-
-/** Places in a plan's words. */
-export const HEADER_WORDS = 20;
-export const SEGMENT_WORDS = 3;
-export const STATE_WORD = 4;
-export const CODE_BASE_WORD = 9;
-const PLAN_MAGIC = 0x4c505754;
-const PLAN_VERSION = 1;
-const STATE_BYTES = 64;
+const STATE_BYTES = 4 * STATE_WORDS;
+const N_SEGMENTS = SEGMENT_NAMES.length;
 const MAX_BYTES = 2 ** 32 - 1;
 
 const ITEM_SIZE: Readonly<Record<WireDtype, number>> = {
@@ -594,7 +592,7 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number): void
   const view = new DataView(words.buffer, words.byteOffset, words.byteLength);
   const header = Array.from({ length: HEADER_WORDS }, (_, word) => view.getUint32(4 * word, true));
   const expected = [PLAN_MAGIC, PLAN_VERSION, words.length / 4, fingerprint];
-  if (String(header.slice(0, expected.length)) !== String(expected) || header[5] !== N_SEGMENTS) {
+  if (String(header.slice(0, expected.length)) !== String(expected) || header[HEADER_N_SEGMENTS] !== N_SEGMENTS) {
     throw malformed(`${where} is no plan of ${words.length / 4} words for these kernels`);
   }
 }

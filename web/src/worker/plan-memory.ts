@@ -1,30 +1,25 @@
 /** Kernel memory of a session: its segments, and the plans that run on them. training/host.py is the same in Python. */
 
 import type { Engine } from "../engine/engine.js";
-import { sessionError } from "../wire/messages.js";
 import {
   ARENA,
-  CODE_BASE_WORD,
   CONSTANTS,
+  HEADER_CODE_BASE,
+  HEADER_FAILED,
+  HEADER_POSITION,
+  HEADER_PROFILE,
+  HEADER_STATE,
+  HEADER_VALUE,
   HEADER_WORDS,
-  N_SEGMENTS,
   PREPARED,
+  SEGMENT_BASE,
+  SEGMENT_NAMES,
+  SEGMENT_NBYTES,
   SEGMENT_WORDS,
-  STATE_WORD,
-  type BundlePlan,
-  type KeptValue,
-  type PlanSlot,
-  type SegmentStart,
-} from "./bundle.js";
+} from "../engine/layout.js";
+import { sessionError } from "../wire/messages.js";
+import type { BundlePlan, KeptValue, PlanSlot, SegmentStart } from "./bundle.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
-
-/** Word of a plan's header with the address where its instructions' times are added up. */
-const PROFILE_WORD = 17;
-
-/** Words that say how the last run failed. */
-const FAILED_WORD = 12;
-const VALUE_WORD = 13;
-const POSITION_WORD = 15;
 
 /** How the names of words start that say when kept values were made; new, they are zeros. */
 const SEEN = "seen";
@@ -72,7 +67,7 @@ export class PlanMemory {
   readonly #engine: Engine;
   readonly #kernels: Kernels;
   readonly #options: MemoryOptions;
-  readonly #bases: number[] = new Array<number>(N_SEGMENTS).fill(0);
+  readonly #bases: number[] = new Array<number>(SEGMENT_NAMES.length).fill(0);
   readonly #sizes: number[];
   /** The least this session's arena and prepared values get, so that plans that are known need not move them. */
   readonly #reserved: readonly number[];
@@ -209,11 +204,11 @@ export class PlanMemory {
       return;
     }
     const header = new DataView(this.#engine.read(ptr, 4 * HEADER_WORDS).buffer);
-    const instruction = header.getUint32(4 * FAILED_WORD, true);
+    const instruction = header.getUint32(4 * HEADER_FAILED, true);
     const fault = {
       node: plan.nodes[instruction] ?? "the plan",
-      value: header.getBigInt64(4 * VALUE_WORD, true),
-      position: header.getBigInt64(4 * POSITION_WORD, true),
+      value: header.getBigInt64(4 * HEADER_VALUE, true),
+      position: header.getBigInt64(4 * HEADER_POSITION, true),
     };
     const [status = `status ${code}`] = Object.entries(this.#kernels.status).find(([, one]) => one === code) ?? [];
     if (status in FAULTS) {
@@ -225,7 +220,7 @@ export class PlanMemory {
 
   /** Let a plan add up the times of its instructions at an address; 0: no more. */
   setProfile({ ptr }: LoadedPlan, times: number): void {
-    this.#engine.u32[ptr / Uint32Array.BYTES_PER_ELEMENT + PROFILE_WORD] = times;
+    this.#engine.u32[ptr / Uint32Array.BYTES_PER_ELEMENT + HEADER_PROFILE] = times;
   }
 
   listing({ plan }: LoadedPlan): Listing {
@@ -291,15 +286,15 @@ export class PlanMemory {
   #write({ plan, ptr, constants, codeBase }: LoadedPlan): void {
     const words = new Uint8Array(plan.words);
     const view = new DataView(words.buffer);
-    for (let segment = 0; segment < N_SEGMENTS; segment++) {
+    for (let segment = 0; segment < SEGMENT_NAMES.length; segment++) {
       const isConstants = segment === CONSTANTS;
-      const at = 4 * (HEADER_WORDS + SEGMENT_WORDS * segment);
-      view.setUint32(at, isConstants ? constants : (this.#bases[segment] as number), true);
-      view.setUint32(at + 4, isConstants ? plan.constants.length : (this.#sizes[segment] as number), true);
+      const at = HEADER_WORDS + SEGMENT_WORDS * segment;
+      view.setUint32(4 * (at + SEGMENT_BASE), isConstants ? constants : (this.#bases[segment] as number), true);
+      view.setUint32(4 * (at + SEGMENT_NBYTES), isConstants ? plan.constants.length : (this.#sizes[segment] as number), true);
     }
-    view.setUint32(4 * CODE_BASE_WORD, codeBase, true);
-    view.setUint32(4 * STATE_WORD, 0, true);
-    view.setUint32(4 * PROFILE_WORD, 0, true);
+    view.setUint32(4 * HEADER_CODE_BASE, codeBase, true);
+    view.setUint32(4 * HEADER_STATE, 0, true);
+    view.setUint32(4 * HEADER_PROFILE, 0, true);
     this.#engine.write(ptr, words);
   }
 

@@ -1,6 +1,24 @@
 /** A training session in the worker, the same with Python and without; training/core.py is the same in Python. */
 
 import type { Engine } from "../engine/engine.js";
+import {
+  ARENA,
+  GRADIENTS,
+  MOMENTUM0,
+  MOMENTUM1,
+  PARAMETERS,
+  PREPARED,
+  STATE,
+  STATE_INITIAL_LR,
+  STATE_LAZY_RESET,
+  STATE_LEARNING_RATE,
+  STATE_LOADS,
+  STATE_RANDOM_OFFSET,
+  STATE_SCHEDULER,
+  STATE_SEED,
+  STATE_TOTAL,
+  STATE_WARMUP,
+} from "../engine/layout.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
@@ -19,15 +37,9 @@ import type {
 } from "../wire/protocol.js";
 import type { ArtifactName, SessionCalls } from "../wire/session-calls.js";
 import {
-  ARENA,
-  GRADIENTS,
-  MOMENTUM1,
-  PARAMETERS,
   parsePlan,
   planKey,
-  PREPARED,
   sizeOf,
-  STATE,
   type Bundle,
   type BundlePlan,
   type FeedType,
@@ -40,16 +52,6 @@ import { checkFeeds } from "./feeds.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
 import { withValue, type LazyModels } from "./python-models.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
-
-/** State words. */
-const LAZY_RESET = 0;
-const LEARNING_RATE = 1;
-const INITIAL_LR = 4;
-const SCHEDULER = 5;
-const WARMUP = 6;
-const TOTAL = 8;
-const SEED = 10;
-const LOADS = 14;
 
 const INT64 = { least: -(2n ** 63n), most: 2n ** 63n - 1n };
 
@@ -134,9 +136,9 @@ export class SessionCore implements CallTable, PlanSource {
     if (kind !== "train") {
       return this.#runner.run(kind, true, feeds, fetches);
     }
-    const overwrite = this.#state.getUint32(4 * LAZY_RESET, true) !== 0;
+    const overwrite = this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
     return withValue(this.#runner.run(kind, overwrite, feeds, fetches), (run) => {
-      this.#state.setUint32(4 * LAZY_RESET, 0, true);
+      this.#state.setUint32(4 * STATE_LAZY_RESET, 0, true);
       return run;
     });
   }
@@ -163,7 +165,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (kind === "optimizer" && this.#nominal) {
       throw sessionError("NOMINAL_OPTIMIZER", {});
     }
-    if (kind === "scheduler" && this.#state.getUint32(4 * SCHEDULER, true) === 0) {
+    if (kind === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0) {
       throw sessionError("NO_SCHEDULER", {});
     }
   }
@@ -201,7 +203,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   lazyResetGrad(): null {
-    this.#state.setUint32(4 * LAZY_RESET, 1, true);
+    this.#state.setUint32(4 * STATE_LAZY_RESET, 1, true);
     return null;
   }
 
@@ -209,29 +211,29 @@ export class SessionCore implements CallTable, PlanSource {
 
   getLearningRate(): number {
     this.#checkOptimizer();
-    return this.#state.getFloat32(4 * LEARNING_RATE, true);
+    return this.#state.getFloat32(4 * STATE_LEARNING_RATE, true);
   }
 
   setLearningRate(rate: number): null {
     this.#checkOptimizer();
-    this.#state.setFloat32(4 * LEARNING_RATE, rate, true);
+    this.#state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
     return null;
   }
 
   registerLinearLrScheduler(warmup: number, total: number, rate: number): null {
     this.#checkOptimizer();
     const state = this.#state;
-    state.setFloat32(4 * LEARNING_RATE, rate, true);
-    state.setFloat32(4 * INITIAL_LR, rate, true);
-    state.setUint32(4 * SCHEDULER, 1, true);
-    state.setBigInt64(4 * WARMUP, BigInt(warmup), true);
-    state.setBigInt64(4 * TOTAL, BigInt(total), true);
+    state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
+    state.setFloat32(4 * STATE_INITIAL_LR, rate, true);
+    state.setUint32(4 * STATE_SCHEDULER, 1, true);
+    state.setBigInt64(4 * STATE_WARMUP, BigInt(warmup), true);
+    state.setBigInt64(4 * STATE_TOTAL, BigInt(total), true);
     return null;
   }
 
   setSeed(value: bigint): null {
-    this.#state.setBigUint64(4 * SEED, BigInt.asUintN(64, value), true);
-    this.#state.setBigUint64(4 * (SEED + 2), 0n, true);
+    this.#state.setBigUint64(4 * STATE_SEED, BigInt.asUintN(64, value), true);
+    this.#state.setBigUint64(4 * STATE_RANDOM_OFFSET, 0n, true);
     return null;
   }
 
@@ -361,7 +363,7 @@ export class SessionCore implements CallTable, PlanSource {
     return {
       parameters: size(PARAMETERS),
       gradients: size(GRADIENTS),
-      moments: size(MOMENTUM1 - 1) + size(MOMENTUM1),
+      moments: size(MOMENTUM0) + size(MOMENTUM1),
       arena: size(ARENA),
       prepared: size(PREPARED),
       plans: this.#memory.planBytes,
@@ -374,7 +376,7 @@ export class SessionCore implements CallTable, PlanSource {
 
   /** What plans prepared of the parameters is void. */
   #countLoad(): void {
-    this.#state.setUint32(4 * LOADS, this.#state.getUint32(4 * LOADS, true) + 1, true);
+    this.#state.setUint32(4 * STATE_LOADS, this.#state.getUint32(4 * STATE_LOADS, true) + 1, true);
   }
 
   #slot(name: string): ParameterSlot {

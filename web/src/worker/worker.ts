@@ -1,7 +1,6 @@
 /** The worker: the kernels, all sessions of a page, and Python once somebody needs it. */
 
 import { Engine } from "../engine/engine.js";
-import { kernelUrl } from "../python/assets.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
 import { EngineError, toWire } from "../wire/errors.js";
@@ -74,11 +73,12 @@ class SessionWorker implements WorkerApi {
   }
 
   async start(settings: WorkerSettings): Promise<Result<WorkerInfo>> {
-    const { wasmPrefix, threads, reproducible } = settings;
+    const { files, threads, reproducible } = settings;
     this.#settings = settings;
     return attemptAsync(async () => {
       this.#engine = Engine.create({
-        wasm: (build) => kernelUrl(build, wasmPrefix),
+        wasm: (build) => files.kernels[build],
+        poolWorker: files.poolWorker,
         threads,
         reproducible,
       });
@@ -212,7 +212,7 @@ class SessionWorker implements WorkerApi {
     }
     this.#python ??= (async () => {
       try {
-        const python = bootPython(settings.indexURL, settings.snapshot);
+        const python = bootPython(settings.files, settings.snapshot);
         // Taken up below; a failure of the engine's must not leave it unhandled.
         python.catch(() => {});
         const kernels = await engine;

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import prod
 
-from trainweb.ir.program import ARENA, CONSTANTS, Buf, ElementwiseCall, Instruction, Storage
+from trainweb.ir.layout import ARENA, CONSTANTS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Storage
 
 ALIGNMENT = 64
 """Of storages: a cache line."""

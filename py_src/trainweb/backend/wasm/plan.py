@@ -1,4 +1,4 @@
-"""Plans: the flat words that the executor runs, and how instructions become them (docs/architecture.md section 4)."""
+"""Plans: the flat words that the executor runs, and how instructions become them (docs/architecture.md section 5)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,38 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
-from trainweb.backend.wasm.wasm_emit import ITEM, Signature, emit_module
+from trainweb.backend.wasm.codegen import Signature, emit_module
 from trainweb.ir.expr import Expr
+from trainweb.ir.layout import (
+    BUFFER_WORDS,
+    CONSTANTS,
+    HEADER_FINGERPRINT,
+    HEADER_MAGIC,
+    HEADER_N_BUFFERS,
+    HEADER_N_CODE,
+    HEADER_N_FUNCTIONS,
+    HEADER_N_INSTRUCTIONS,
+    HEADER_N_SEGMENTS,
+    HEADER_TOTAL_WORDS,
+    HEADER_VERSION,
+    HEADER_WORDS,
+    PLAN_MAGIC,
+    PLAN_NO_BUFFER,
+    PLAN_VERSION,
+    PLAN_WRITABLE,
+    REDUCE_MEAN,
+    REDUCE_SUM,
+    SEGMENT_NAMES,
+    SEGMENT_WORDS,
+)
 from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall
 from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.description import Description
 
-MAGIC, VERSION = 0x4C505754, 1
-HEADER_WORDS, SEGMENT_WORDS, BUFFER_WORDS = 20, 3, 3
-STATE_WORD, CODE_BASE_WORD, PROFILE_WORD = 4, 9, 17
-STATUS_WORD = 11
-NULL = 0xFFFFFFFF
 GENERATED = 0
-WRITABLE = 1
-SEGMENT_NAMES = ("arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared")
-REDUCTIONS = ("sum", "mean")
-WINOGRAD = ("winograd_conv_f32", "winograd_weight_gradient_f32")
+REDUCTIONS = {REDUCE_SUM: "sum", REDUCE_MEAN: "mean"}
 GRAIN_ELEMENTS = 16384
 """Elements a chunk of a generated function works on: 64 KiB of float32, which the second-level cache holds."""
 
@@ -115,23 +129,20 @@ def encode(
     for instruction in instructions:
         encoder.add(instruction)
     sizes = [arena_bytes, len(constants), *segment_bytes[2:]]
-    segments = [(0, size, 0 if k == 1 else WRITABLE) for k, size in enumerate(sizes)]
+    segments = [(0, size, 0 if k == CONSTANTS else PLAN_WRITABLE) for k, size in enumerate(sizes)]
     buffers = list(encoder.buffers)
     n_code = len(encoder.code)
     total = HEADER_WORDS + SEGMENT_WORDS * len(segments) + BUFFER_WORDS * len(buffers) + 2 * n_code
     header = [0] * HEADER_WORDS
-    header[:9] = [
-        MAGIC,
-        VERSION,
-        total,
-        description.fingerprint,
-        0,
-        len(segments),
-        len(buffers),
-        n_code,
-        len(instructions),
-    ]
-    header[10] = len(encoder.signatures)
+    header[HEADER_MAGIC] = PLAN_MAGIC
+    header[HEADER_VERSION] = PLAN_VERSION
+    header[HEADER_TOTAL_WORDS] = total
+    header[HEADER_FINGERPRINT] = description.fingerprint
+    header[HEADER_N_SEGMENTS] = len(segments)
+    header[HEADER_N_BUFFERS] = len(buffers)
+    header[HEADER_N_CODE] = n_code
+    header[HEADER_N_INSTRUCTIONS] = len(instructions)
+    header[HEADER_N_FUNCTIONS] = len(encoder.signatures)
     words = [*header, *(w for s in segments for w in s), *(w for b in buffers for w in b), *encoder.code]
     words += [0] * n_code
     return Plan(
@@ -144,24 +155,8 @@ def encode(
         {b.name: _slot(b) for b in outputs},
         [i.node for i in instructions],
         encoder.text,
-        sum(flops_of(i) for i in instructions if isinstance(i, KernelCall)),
+        sum(i.flops() for i in instructions if isinstance(i, KernelCall)),
     )
-
-
-def flops_of(call: KernelCall) -> int:
-    """Operations of the products of a call: of convolutions and attention, too; 0 of anything else."""
-    g = call.args
-    if call.kernel == "gemm_f32":
-        return int(2 * g["m"] * g["n"] * g["k"] * prod(g["batch"]))
-    if call.kernel.startswith("attention_"):
-        # Two products forward and four backward; that of the scores is not counted again.
-        return int(2 * g["m"] * g["n"] * (g["d"] + g["e"]) * prod(g["batch"]) * (2 if "dy" in g else 1))
-    if call.kernel in WINOGRAD:
-        # What a direct convolution would do: 9 products a pair of channels at each position of its outputs.
-        return int(18 * g["n"] * g["m"] * g["c"] * prod(g["size" if g.get("flipped") else "out"]))
-    if call.kernel.startswith("conv_"):
-        return int(2 * g["n"] * g["m"] * (g["c"] // g["groups"]) * prod(g["kernel"]) * prod(g["out"]))
-    return 0
 
 
 def _slot(b: Buf) -> Slot:
@@ -188,7 +183,7 @@ class _Encoder:
     def buffer(self, b: Buf | None) -> int:
         """Index of the buffer table entry of `b`."""
         if b is None:
-            return NULL
+            return PLAN_NO_BUFFER
         entry = (b.storage.segment, (b.storage.offset or 0) + b.shift, b.nbytes)
         return self.buffers.setdefault(entry, len(self.buffers))
 
@@ -199,11 +194,11 @@ class _Encoder:
             self._generated(instruction)
 
     def _kernel(self, call: KernelCall) -> None:
-        spec = self.description.kernels[call.kernel]
+        spec = self.description.kernels[call.KERNEL]
         words: list[int] = []
         shown: list[str] = []
         for arg in spec.args:
-            value = call.args[arg.name]
+            value = getattr(call, arg.name)
             if arg.kind in ("in", "out", "inout", "scratch"):
                 words.append(self.buffer(value))
                 shown.append(f"{arg.name}={_operand(value) if value is not None else 'null'}")
@@ -213,11 +208,11 @@ class _Encoder:
             else:
                 numbers = list(value) if isinstance(value, (list, tuple)) else [value]
                 if len(numbers) != arg.count:
-                    raise ValueError(f"{call.kernel}.{arg.name} takes {arg.count} numbers, got {numbers}")
+                    raise ValueError(f"{call.KERNEL}.{arg.name} takes {arg.count} numbers, got {numbers}")
                 words.extend(int(n) & 0xFFFFFFFF for n in numbers)
-                shown.append(f"{arg.name}={value}")
+                shown.append(f"{arg.name}={numbers if arg.count > 1 else value}")
         self.code += [spec.opcode | len(words) << 16, *words]
-        self.text.append(f"{call.kernel}({', '.join(shown)})  ; {call.node}")
+        self.text.append(f"{call.KERNEL}({', '.join(shown)})  ; {call.node}")
 
     def _generated(self, call: ElementwiseCall) -> None:
         dims, strides = collapse(call.shape, [b.shape for b in call.ins])
@@ -227,7 +222,6 @@ class _Encoder:
         signature = Signature(
             tuple(b.dtype for b in call.ins),
             steps,
-            tuple(r.dtype for r in call.roots),
             tuple(call.roots),
             len(outer),
             reduces,
@@ -249,7 +243,7 @@ class _Encoder:
         bufs = [(b, 0) for b in call.ins] + [(b, 1) for b in call.outs]
         args: list[int] = [number, n, grain, len(bufs), len(words)]
         for b, writes in bufs:
-            args += [self.buffer(b), b.size * ITEM[b.dtype], writes]
+            args += [self.buffer(b), b.nbytes, writes]
         args += words
         self.code += [GENERATED | len(args) << 16, *args]
         operands = ", ".join(_operand(b) for b in call.outs) + " = " + ", ".join(_operand(b) for b in call.ins)

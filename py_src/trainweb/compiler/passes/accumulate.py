@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trainweb.compiler.passes.epilogue import added_operand
-from trainweb.ir.program import ARENA, GRADIENTS, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.layout import ARENA, GRADIENTS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
 RESULTS = {
     "gemm_f32": ("c",),
@@ -22,9 +23,9 @@ def accumulate_in_place(instructions: list[Instruction], outputs: list[Buf]) -> 
             touched.setdefault(s, []).append(k)
     gone: set[int] = set()
     for p, call in enumerate(instructions):
-        if not isinstance(call, KernelCall) or call.kernel not in RESULTS or call.args["accumulate"]:
+        if not isinstance(call, KernelCall) or call.KERNEL not in RESULTS or call.args["accumulate"]:
             continue
-        results = {name: call.args[name] for name in RESULTS[call.kernel] if call.args[name] is not None}
+        results = {name: call.args[name] for name in RESULTS[call.KERNEL] if call.args[name] is not None}
         sums = {name: _sum_of(instructions, touched, p, b) for name, b in results.items() if b.storage not in kept}
         targets = {name: found for name, found in sums.items() if found is not None}
         if len(targets) < len(results) or call.args.get("activation"):
@@ -33,8 +34,6 @@ def accumulate_in_place(instructions: list[Instruction], outputs: list[Buf]) -> 
             old = results[name]
             new = Buf(buffer.storage, old.dtype, old.shape, None, buffer.shift, buffer.name)
             call.args[name] = new
-            call.reads = [new if b is old else b for b in call.reads]
-            call.writes = [new if b is old else b for b in call.writes]
             gone.add(k)
         call.args["accumulate"] = 1
     return [i for k, i in enumerate(instructions) if k not in gone]

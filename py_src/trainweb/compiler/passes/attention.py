@@ -9,17 +9,19 @@ stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainweb.compiler.passes.epilogue import added_operand, constant_factor
-from trainweb.ir.program import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir import calls
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
 from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
 
 if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Builder
 
 GEMM, SOFTMAX, SOFTMAX_GRADIENT, DROPOUT = "gemm_f32", "softmax_f32", "softmax_grad_f32", "dropout_f32"
 
@@ -307,9 +309,9 @@ class _Fusion:
 
     def _is(self, k: int, kernel: str) -> bool:
         i = self.instructions[k]
-        return isinstance(i, KernelCall) and i.kernel == kernel
+        return isinstance(i, KernelCall) and kernel == i.KERNEL
 
-    def _args(self, k: int, kernel: str) -> dict[str, Any]:
+    def _args(self, k: int, kernel: str) -> MutableMapping[str, Any]:
         i = self.instructions[k]
         _need(self._is(k, kernel))
         assert isinstance(i, KernelCall)
@@ -369,7 +371,7 @@ class _Fusion:
 
     # The kernels.
 
-    def _mask(self, f: Forward) -> tuple[Buf | None, list[int]]:
+    def _mask(self, f: Forward) -> tuple[Buf | None, tuple[int, ...]]:
         """What is added to the scores, and its strides; -infinity stands for the condition's `fill`."""
         mask = f.added
         if f.condition is not None:
@@ -378,12 +380,12 @@ class _Fusion:
             _need(math.prod(shape) < math.prod(f.scores_shape) or math.prod(f.batch) == 1)
             mask = Buf(Storage(ARENA, 4 * math.prod(shape)), "float32", shape, name="mask")
         if mask is None:
-            return None, [0, 0, 0]
+            return None, (0, 0, 0)
         strides = [s if d != 1 else 0 for s, d in zip(contiguous_strides(mask.shape), mask.shape, strict=True)]
         strides = [0] * (len(f.scores_shape) - len(strides)) + strides
         *regrouped, column = _regroup(f.scores_shape, strides, (*f.batch, f.m, f.n))
         _need(column == 1 or f.n == 1)
-        return (mask if f.condition is None else self._conditional_mask(f, f.condition, mask)), regrouped
+        return (mask if f.condition is None else self._conditional_mask(f, f.condition, mask)), tuple(regrouped)
 
     def _conditional_mask(self, f: Forward, c: Condition, mask: Buf) -> Buf:
         """Make the mask, unless another layer has made the same one."""
@@ -405,7 +407,7 @@ class _Fusion:
     def _name(self, f: Forward) -> str:
         return f"attention from {self.instructions[f.members[0]].node} to {self.instructions[f.members[-1]].node}"
 
-    def _emit(self, f: Forward, b: Backward | None, mask: Buf | None, mask_strides: list[int]) -> None:
+    def _emit(self, f: Forward, b: Backward | None, mask: Buf | None, mask_strides: tuple[int, ...]) -> None:
         """Put the kernels where the product with v and the first instruction of the gradient were."""
         last = f.members[-1]
         for k in (*f.members, *(b.members if b else ())):
@@ -422,17 +424,17 @@ class _Fusion:
             "mask": mask,
             "top": top,
             "inverse": inverse,
-            "batch": list(f.batch),
+            "batch": f.batch,
             "m": f.m,
             "n": f.n,
             "d": f.width,
             "e": f.v_width,
             "scale": f.scale,
             "fill": fill,
-            "q_strides": list(f.q.strides),
-            "k_strides": list(f.k.strides),
-            "v_strides": list(f.v.strides),
-            "y_strides": list(f.y.strides),
+            "q_strides": f.q.strides,
+            "k_strides": f.k.strides,
+            "v_strides": f.v.strides,
+            "y_strides": f.y.strides,
             "mask_strides": mask_strides,
             "state": dropout and dropout.state,
             "ratio": dropout.ratio if dropout else 0.0,
@@ -440,43 +442,44 @@ class _Fusion:
             "draw": dropout.draw if dropout else 0,
         }
         builder.node, builder.instructions = self._name(f), self.slots[last]
-        builder.emit("attention_f32", **shared)
+        builder.emit(calls.Attention(**shared))
         if b is None:
             return
         items, blocks = math.prod(f.batch), -(-f.n // KEY_BLOCK)
         results = {"dq": b.dq, "dk": b.dk, "dv": b.dv}
         shared |= {name: x.buf if x else None for name, x in results.items()}
-        shared |= {f"{name}_strides": list(x.strides) if x else [0, 0, 0] for name, x in results.items()}
+        shared |= {f"{name}_strides": x.strides if x else (0, 0, 0) for name, x in results.items()}
         builder.node, builder.instructions = f"gradient of {builder.node}", self.slots[min(b.members)]
         builder.emit(
-            "attention_gradient_f32",
-            **shared,
-            dy=b.dy.buf,
-            dy_strides=list(b.dy.strides),
-            conditional=int(b.conditional),
-            parts=min(-(-MIN_TASKS // items), blocks),
+            calls.AttentionGradient(
+                **shared,
+                dy=b.dy.buf,
+                dy_strides=b.dy.strides,
+                conditional=int(b.conditional),
+                parts=min(-(-MIN_TASKS // items), blocks),
+            )
         )
 
 
 def _reads(i: Instruction) -> list[Buf]:
     # A product names its result among its reads, though it only writes it.
-    if isinstance(i, KernelCall) and i.kernel == GEMM and not i.args["accumulate"]:
+    if isinstance(i, KernelCall) and i.KERNEL == GEMM and not i.args["accumulate"]:
         return [b for b in i.reads if b is not i.args["c"]]
     return i.reads
 
 
-def _is_plain(g: dict[str, Any]) -> bool:
+def _is_plain(g: MutableMapping[str, Any]) -> bool:
     """Whether a product is alpha * a b and no more."""
     return g["bias"] is None and not g["accumulate"] and not g["activation"]
 
 
-def _is_whole(g: dict[str, Any], batch: tuple[int, int], m: int, n: int) -> bool:
+def _is_whole(g: MutableMapping[str, Any], batch: tuple[int, int], m: int, n: int) -> bool:
     """Whether a product's result is matrices [m, n] one after the other."""
     fits = (g["m"], g["n"]) == (m, n) and (g["c_row"] == n or m == 1)
     return fits and _regroup(g["batch"], g["c_batch"], batch) == _dense(batch, m * n)
 
 
-def _rows(g: dict[str, Any], pointer: str, batch: tuple[int, int]) -> Rows:
+def _rows(g: MutableMapping[str, Any], pointer: str, batch: tuple[int, int]) -> Rows:
     """An operand of a product, whose rows must be contiguous."""
     rows, columns = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}[pointer]
     _need(pointer == "c" or g[f"{pointer}_col"] == 1 or g[columns] == 1)
@@ -484,7 +487,7 @@ def _rows(g: dict[str, Any], pointer: str, batch: tuple[int, int]) -> Rows:
     return Rows(g[pointer], (*_regroup(g["batch"], g[f"{pointer}_batch"], batch), row))
 
 
-def _columns(g: dict[str, Any], batch: tuple[int, int]) -> Rows:
+def _columns(g: MutableMapping[str, Any], batch: tuple[int, int]) -> Rows:
     """The right operand of a product, transposed, whose columns must be contiguous."""
     _need(g["b_row"] == 1 or g["k"] == 1)
     return Rows(g["b"], (*_regroup(g["batch"], g["b_batch"], batch), g["b_col"] if g["n"] > 1 else 0))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from trainweb.ir.program import ARENA, Buf, Instruction, KernelCall
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, Instruction, KernelCall
 from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ def drop_unread_results(
     for call in instructions:
         if not isinstance(call, KernelCall):
             continue
-        for arg in description.kernels[call.kernel].args:
+        for arg in description.kernels[call.KERNEL].args:
             b = call.args[arg.name]
             if arg.kind == "out" and arg.optional and b and b.storage.segment == ARENA and b.storage not in read:
                 call.args[arg.name] = None
-                call.writes = [w for w in call.writes if w is not b]
     return instructions

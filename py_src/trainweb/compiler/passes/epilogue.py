@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from trainweb.ir.expr import Expr, inputs_of
-from trainweb.ir.program import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
 
 RESULTS = {"gemm_f32": "c", "conv_f32": "y", "winograd_conv_f32": "y"}
 """Kernels with an epilogue, and their result."""
@@ -50,7 +51,7 @@ def _absorb_operand_factors(instructions: list[Instruction], outputs: list[Buf])
 
 def _product_of(i: Instruction, storage: Storage) -> KernelCall | None:
     """`i` if it is a product that reads `storage` only as an operand."""
-    if not isinstance(i, KernelCall) or i.kernel != "gemm_f32":
+    if not isinstance(i, KernelCall) or i.KERNEL != "gemm_f32":
         return None
     return i if all(b is None or b.storage is not storage for b in (i.args["c"], i.args["bias"])) else None
 
@@ -62,7 +63,6 @@ def _scale_operand(call: KernelCall, scaled: Buf, x: Buf, factor: float) -> None
         if old.storage is scaled.storage:
             new = Buf(x.storage, old.dtype, old.shape, None, x.shift + old.shift - scaled.shift, x.name)
             call.args[name], call.args["alpha"] = new, call.args["alpha"] * factor
-            call.reads = [new if b is old else b for b in call.reads]
 
 
 class _Absorber:
@@ -85,8 +85,8 @@ class _Absorber:
         for k, instruction in enumerate(self.slots):
             if isinstance(instruction, ElementwiseCall):
                 self._visit(k, instruction)
-            elif instruction is not None and instruction.kernel in RESULTS:
-                self.made[instruction.args[RESULTS[instruction.kernel]].storage] = k
+            elif instruction is not None and instruction.KERNEL in RESULTS:
+                self.made[instruction.args[RESULTS[instruction.KERNEL]].storage] = k
         return [i for i in self.slots if i is not None]
 
     def _visit(self, k: int, e: ElementwiseCall) -> None:
@@ -113,7 +113,7 @@ class _Absorber:
         return {b.storage for i in self.slots[p + 1 : k + 1] if i is not None for b in i.writes}
 
     def _only_reader(self, call: KernelCall, b: Buf, p: int, k: int) -> bool:
-        result = call.args[RESULTS[call.kernel]]
+        result = call.args[RESULTS[call.KERNEL]]
         return (
             b.storage.segment == ARENA
             and b.storage not in self.kept
@@ -136,7 +136,7 @@ def _absorb(call: KernelCall, e: ElementwiseCall, b: Buf, changed: set[Storage])
             return False
         call.args["activation"] = RELU
     elif only_b and (factor := constant_factor(root)) is not None:
-        if call.kernel != "gemm_f32" or call.args["activation"] or call.args["bias"] is not None:
+        if call.KERNEL != "gemm_f32" or call.args["activation"] or call.args["bias"] is not None:
             return False
         call.args["alpha"] *= factor
     else:
@@ -181,20 +181,17 @@ def added_operand(root: Expr, e: ElementwiseCall, b: Buf) -> Buf | None:
 
 def _add(call: KernelCall, other: Buf) -> bool:
     """Take `other` as the bias, where it is a vector along the result's columns (gemm) and there is none yet."""
-    if call.kernel != "gemm_f32" or call.args["bias"] is not None or call.args["accumulate"]:
+    if call.KERNEL != "gemm_f32" or call.args["bias"] is not None or call.args["accumulate"]:
         return False
     n = call.args["n"]
     if other.size != n or other.shape[-1:] != (n,):
         return False
-    call.args.update(bias=other, beta=1.0, bias_row=0, bias_col=1, bias_batch=[0, 0])
-    call.reads.append(other)
+    call.args.update(bias=other, beta=1.0, bias_row=0, bias_col=1, bias_batch=(0, 0))
     return True
 
 
 def _redirect(call: KernelCall, out: Buf) -> None:
     """Store the result in `out`."""
-    name = RESULTS[call.kernel]
+    name = RESULTS[call.KERNEL]
     old = call.args[name]
     call.args[name] = Buf(out.storage, out.dtype, old.shape, None, out.shift, out.name)
-    call.writes = [call.args[name] if w is old else w for w in call.writes]
-    call.reads = [call.args[name] if r is old else r for r in call.reads]

@@ -8,19 +8,11 @@ from __future__ import annotations
 from math import lcm, prod
 
 from trainweb.backend.wasm.plan import GRAIN_ELEMENTS, collapse
+from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.expr import MATH, Emitter, Expr, inputs_of, size_of
-from trainweb.ir.program import (
-    ARENA,
-    MEAN,
-    SUM,
-    Buf,
-    Builder,
-    ElementwiseCall,
-    Instruction,
-    KernelCall,
-    Reduction,
-    Storage,
-)
+from trainweb.ir.layout import ARENA, REDUCE_MEAN, REDUCE_SUM
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Reduction, Storage
 
 MAX_BUFFERS = 12
 """Addresses a fused function may hold: more spill."""
@@ -226,7 +218,7 @@ def fuse_reductions(instructions: list[Instruction], outputs: list[Buf], builder
             touched.setdefault(storage, []).append(k)
     for k, i in enumerate(instructions):
         result.append([i])
-        if isinstance(i, KernelCall) and i.kernel == "reduce_f32":
+        if isinstance(i, KernelCall) and i.KERNEL == "reduce_f32":
             x, y = i.args["x"], i.args["y"]
             p = made.get(x.storage, k)
             source = instructions[p]
@@ -245,7 +237,13 @@ def _reduce_inside(
     """What is left of `call` when `source`, which makes its operand, reduces it; None where it cannot."""
     x, y, n, inner, op = (call.args[name] for name in ("x", "y", "n", "inner", "op"))
     number = next((k for k, out in enumerate(source.outs) if out.same_place(x)), None)
-    if number is None or source.reduction or op not in (SUM, MEAN) or n < 2 or prod(source.shape) != x.size:
+    if (
+        number is None
+        or source.reduction
+        or op not in (REDUCE_SUM, REDUCE_MEAN)
+        or n < 2
+        or prod(source.shape) != x.size
+    ):
         return None
     dims, _ = collapse(source.shape, [b.shape for b in source.ins])
     unit = dims[-1] if len(dims) > 1 else 1
@@ -254,13 +252,12 @@ def _reduce_inside(
     if plane <= GRAIN_ELEMENTS:
         reduction, target = Reduction(op, n, inner, GRAIN_ELEMENTS // plane * plane), y
     elif call.args["outer"] == 1 and row <= GRAIN_ELEMENTS // MIN_ROWS[is_big] and (is_big or not stored):
-        reduction = Reduction(SUM, 0, inner, GRAIN_ELEMENTS // row * row)
+        reduction = Reduction(REDUCE_SUM, 0, inner, GRAIN_ELEMENTS // row * row)
         n_chunks = -(-x.size // reduction.elements)
         target = builder.temp("float32", (n_chunks, inner))
-        total = y if op == SUM else builder.temp("float32", (inner,))
-        args = {"x": target, "y": total, "outer": 1, "n": n_chunks, "inner": inner, "op": SUM}
-        rest.append(KernelCall("reduce_f32", args, call.node, [target], [total]))
-        if op == MEAN:
+        total = y if op == REDUCE_SUM else builder.temp("float32", (inner,))
+        rest.append(calls.Reduce(x=target, y=total, outer=1, n=n_chunks, inner=inner, op=REDUCE_SUM, node=call.node))
+        if op == REDUCE_MEAN:
             e = builder.emitter
             mean = e.div(e.input(0, "float32"), e.const(n, "float32"))
             rest.append(ElementwiseCall((inner,), [total], [y.view((inner,))], [mean], call.node))

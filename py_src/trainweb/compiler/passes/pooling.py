@@ -5,9 +5,11 @@ What the pooling read need not be kept for the backward pass then.
 
 from __future__ import annotations
 
+from copy import copy
 from math import prod
 
-from trainweb.ir.program import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
 
 
 def mask_maxima(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
@@ -19,7 +21,7 @@ def mask_maxima(instructions: list[Instruction], outputs: list[Buf]) -> list[Ins
         k, *more = writers.get(b.storage, [-1])
         call = instructions[k]
         alone = b.storage.segment == ARENA and k >= 0 and not more
-        return (k, call) if alone and isinstance(call, KernelCall) and call.kernel == kernel else None
+        return (k, call) if alone and isinstance(call, KernelCall) and kernel == call.KERNEL else None
 
     result = list(instructions)
     for k, e in enumerate(instructions):
@@ -39,9 +41,9 @@ def mask_maxima(instructions: list[Instruction], outputs: list[Buf]) -> list[Ins
         masked = Buf(Storage(ARENA, dy.nbytes), "float32", y.shape, name="temp")
         ins = [dy.view(y.shape) if b is gradient else y for b in e.ins]
         result[at] = ElementwiseCall(y.shape, ins, [masked], e.roots, e.node)
-        args = {**call.args, "dy": masked, "dx": e.outs[0]}
-        reads = [masked if b is dy else b for b in call.reads]
-        result[k] = KernelCall(call.kernel, args, call.node, reads, [e.outs[0]])
+        exchanged = copy(call)
+        exchanged.args.update(dy=masked, dx=e.outs[0])
+        result[k] = exchanged
     return result
 
 

@@ -12,25 +12,17 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 
 from trainweb.backend.wasm.memory import Arena, align
+from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Expr
-from trainweb.ir.program import (
-    ARENA,
-    CONSTANTS,
-    PARAMETERS,
-    PREPARED,
-    Buf,
-    Builder,
-    ElementwiseCall,
-    Instruction,
-    Storage,
-)
+from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEEN_WORDS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Storage
 
 MAX_RATIO = 8
 """A value is kept if it has at most so many times the bytes of what it is made of, as floats of 4-bit numbers do."""
 SMALL_BYTES = 256 << 10
 """Or if it has no more bytes than this."""
 FIXED, TRAINED = 0, 1
-SEEN_WORDS = 2
 SEEN = "seen"
 """How the names of guards' words start. New, they hold zeros."""
 
@@ -118,9 +110,11 @@ def guard(groups: Sequence[Sequence[Instruction]], prepared: Prepared, builder: 
         if group:
             seen = Buf(Storage(PREPARED, 4 * SEEN_WORDS, prepared.take_seen()), "int32", (SEEN_WORDS,))
             builder.node = f"prologue: what {('loading', 'loading or training')[level]} changes"
-            builder.emit("skip_if_current", state=builder.state, seen=seen, instructions=len(group) + 1, trained=level)
+            builder.emit(
+                calls.SkipIfCurrent(state=builder.state, seen=seen, instructions=len(group) + 1, trained=level)
+            )
             builder.instructions += group
-            builder.emit("note_current", state=builder.state, seen=seen)
+            builder.emit(calls.NoteCurrent(state=builder.state, seen=seen))
     return builder.instructions
 
 
@@ -233,7 +227,7 @@ def _describe(i: Instruction, keys: dict[Storage, str]) -> str:
     if isinstance(i, ElementwiseCall):
         parts = [_text(i.roots), str(i.shape), *map(described, (*i.ins, *i.outs))]
     else:
-        parts = [i.kernel, *(f"{name}={described(value)}" for name, value in i.args.items())]
+        parts = [i.KERNEL, *(f"{name}={described(value)}" for name, value in i.args.items())]
     return "\n".join(parts)
 
 

@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 
 from trainweb.backend.wasm.memory import align, place
-from trainweb.backend.wasm.plan import Recomputation, flops_of
+from trainweb.backend.wasm.plan import Recomputation
 from trainweb.errors import LimitError
 from trainweb.ir.expr import MATH
-from trainweb.ir.program import ARENA, Buf, ElementwiseCall, Instruction, KernelCall, Storage
-
-STATISTICS = {"batch_norm_train_f32": ("running_mean", "running_var")}
-"""Arguments that a kernel updates and whose updates nothing else that it makes depends on: made again without them."""
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
 WORK_PER_BYTE = 4
 """Operations in the time that it takes to move a byte: some 50 GFLOP/s against 12 GB/s."""
@@ -143,21 +141,12 @@ class _Program:
     def cost(self, repeated: Sequence[int], full: int) -> Recomputation:
         """What it costs to repeat these instructions."""
         calls = [self.instructions[k] for k in repeated]
-        flops = sum(flops_of(c) for c in calls if isinstance(c, KernelCall))
+        flops = sum(c.flops() for c in calls if isinstance(c, KernelCall))
         return Recomputation(full, len(repeated), flops, self.work(repeated) / self.work(range(len(self.steps))))
 
 
 def _step(i: Instruction) -> _Step:
-    call = i
-    if isinstance(i, KernelCall) and i.kernel in STATISTICS:
-        dropped = [i.args[name] for name in STATISTICS[i.kernel]]
-        call = KernelCall(
-            i.kernel,
-            i.args | dict.fromkeys(STATISTICS[i.kernel]),
-            i.node,
-            [b for b in i.reads if not any(b is d for d in dropped)],
-            [b for b in i.writes if not any(b is d for d in dropped)],
-        )
+    call = i.without_updates() if isinstance(i, KernelCall) else i
     reads = frozenset(b.storage for b in call.reads if b.storage.segment == ARENA)
     writes = tuple(dict.fromkeys(b.storage for b in call.writes if b.storage.segment == ARENA))
     return _Step(call, reads, writes, work_of(i))
@@ -167,7 +156,7 @@ def work_of(i: Instruction) -> float:
     """Rough time of an instruction, in operations of a product."""
     moved = WORK_PER_BYTE * sum(b.nbytes for b in (*i.reads, *i.writes))
     if isinstance(i, KernelCall):
-        return moved + flops_of(i)
+        return moved + i.flops()
     seen, stack, functions = set(), list(i.roots), 0
     while stack:
         x = stack.pop()
@@ -342,8 +331,7 @@ def _moved(i: Instruction, places: Mapping[Storage, Storage], suffix: str) -> In
     def moved(b: Buf) -> Buf:
         return replace(b, storage=places.get(b.storage, b.storage))
 
-    node, reads, writes = i.node + suffix, [moved(b) for b in i.reads], [moved(b) for b in i.writes]
+    node = i.node + suffix
     if isinstance(i, ElementwiseCall):
-        return replace(i, ins=reads, outs=writes, node=node)
-    args = {name: moved(v) if isinstance(v, Buf) else v for name, v in i.args.items()}
-    return replace(i, args=args, node=node, reads=reads, writes=writes)
+        return replace(i, ins=[moved(b) for b in i.ins], outs=[moved(b) for b in i.outs], node=node)
+    return i.moved(moved, node)

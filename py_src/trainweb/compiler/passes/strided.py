@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from trainweb.ir.program import ARENA, Buf, Instruction, KernelCall, Storage
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, Instruction, KernelCall, Storage
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 
@@ -37,13 +38,10 @@ class Operand:
     def store(self, call: KernelCall, strides: list[int], place: Buf) -> None:
         """Let the operand of `call` be `place` with these strides."""
         p, g = self.pointer, call.args
-        old = g[p]
-        g[f"{p}_batch"], g[f"{p}_row"] = strides[:2], strides[2]
+        g[f"{p}_batch"], g[f"{p}_row"] = tuple(strides[:2]), strides[2]
         if p != "c":
             g[f"{p}_col"] = strides[3]
         g[p] = place
-        call.reads = [place if r is old else r for r in call.reads]
-        call.writes = [place if w is old else w for w in call.writes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ class _Absorber:
 
     def _is(self, k: int, kernel: str) -> bool:
         i = self.slots[k]
-        return isinstance(i, KernelCall) and i.kernel == kernel
+        return isinstance(i, KernelCall) and kernel == i.KERNEL
 
     def run(self) -> list[Instruction]:
         """The instructions that are left."""
@@ -218,7 +216,7 @@ class _Absorber:
         # A product names its result among its reads, though it only writes it.
         for r in self.readers.get(target, ()):
             i = self.slots[r]
-            if r < k and not (isinstance(i, KernelCall) and i.kernel == GEMM and i.args["c"].storage is target):
+            if r < k and not (isinstance(i, KernelCall) and i.KERNEL == GEMM and i.args["c"].storage is target):
                 return True
         return False
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainweb.ir.program import ARENA, CONSTANTS, Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.layout import ARENA, CONSTANTS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 
 if TYPE_CHECKING:
-    from trainweb.ir.program import Builder
+    from trainweb.ir.builder import Builder
 
 CHECK = "check_indices"
 INFALLIBLE = ("one_hot", "max_pool_f32", "max_pool_gradient_f32")
@@ -19,7 +20,7 @@ def hoist_checks(instructions: list[Instruction]) -> list[Instruction]:
     checks: dict[tuple[object, ...], KernelCall] = {}
     rest: list[Instruction] = []
     for i in instructions:
-        if isinstance(i, KernelCall) and i.kernel == CHECK:
+        if isinstance(i, KernelCall) and i.KERNEL == CHECK:
             where = i.args["indices"]
             numbers = tuple(v for name, v in i.args.items() if name != "indices")
             checks.setdefault((where.storage, where.shift, *numbers), i)
@@ -31,10 +32,10 @@ def hoist_checks(instructions: list[Instruction]) -> list[Instruction]:
 def may_fail_midway(instructions: list[Instruction]) -> bool:
     """Whether a kernel reads indices that no check of its node covers: computed ones, or tuples of them."""
     covered = {
-        (i.node, i.args["indices"].storage) for i in instructions if isinstance(i, KernelCall) and i.kernel == CHECK
+        (i.node, i.args["indices"].storage) for i in instructions if isinstance(i, KernelCall) and i.KERNEL == CHECK
     }
     for i in instructions:
-        if not isinstance(i, KernelCall) or i.kernel == CHECK or i.kernel in INFALLIBLE:
+        if not isinstance(i, KernelCall) or i.KERNEL == CHECK or i.KERNEL in INFALLIBLE:
             continue
         indices, labels = i.args.get("indices"), i.args.get("labels")
         read = indices if indices is not None and indices.value is None else labels
@@ -65,8 +66,7 @@ def write_state_last(instructions: list[Instruction], builder: Builder) -> list[
         if isinstance(i, ElementwiseCall):
             i.ins, i.outs = [moved(b) for b in i.ins], [moved(b) for b in i.outs]
         else:
-            i.args = {k: moved(v) if isinstance(v, Buf) else v for k, v in i.args.items()}
-            i.reads, i.writes = [moved(b) for b in i.reads], [moved(b) for b in i.writes]
+            i.map_operands(moved)
         result.append(i)
     builder.instructions = result
     for storage, b in last.items():

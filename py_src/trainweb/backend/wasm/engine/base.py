@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.engine.description import Description
 from trainweb.errors import EngineError
+from trainweb.ir.layout import HEADER_PROFILE, HEADER_STATUS
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -121,7 +122,8 @@ class Engine(ABC):
 
     def plan_status(self, plan: int) -> PlanStatus:
         """Outcome of the last `run` of a plan."""
-        code, instruction, value, position = struct.unpack("<IIqq", self.read(plan + 44, 24))
+        n_bytes = 4 * (HEADER_PROFILE - HEADER_STATUS)
+        code, instruction, value, position = struct.unpack("<IIqq", self.read(plan + 4 * HEADER_STATUS, n_bytes))
         return PlanStatus(code, None if instruction == NO_INSTRUCTION else instruction, value, position)
 
     def trap_error(self, plan: int, what: str) -> EngineError:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainweb.errors import EngineError
+from trainweb.ir.extents import ceil4, reach_down, reach_up
+from trainweb.ir.layout import FINGERPRINT
 
 Numbers = Mapping[str, Any]
 """Integer arguments of a call by name; an array argument is a sequence of ints."""
@@ -33,6 +35,8 @@ class Arg:
         Whether the pointer may be null.
     count : int
         Number of words of the plan.
+    read_if : str
+        Of an "inout": the argument that says whether its contents are read; empty where they always are.
     """
 
     name: str
@@ -41,6 +45,7 @@ class Arg:
     extent: str = ""
     optional: bool = False
     count: int = 1
+    read_if: str = ""
 
     @property
     def is_pointer(self) -> bool:
@@ -107,23 +112,25 @@ class Description:
         Raises
         ------
         EngineError
-            If it is not such a description: the .wasm and the Python package are of different versions.
+            If it is not such a description, or not of the kernels that this package compiles for.
         """
         try:
             raw = json.loads(text)
+            fingerprint = raw["fingerprint"]
             kernels = [
                 Kernel(k["name"], k["opcode"], tuple(Arg(**a) for a in k["args"]), k["where"]) for k in raw["kernels"]
             ]
-            return Description(
-                raw["fingerprint"],
-                raw["thread_scratch_bytes"],
-                {k.name: k for k in kernels},
-                raw["status"],
-            )
+            thread_scratch_bytes, status = raw["thread_scratch_bytes"], raw["status"]
         except (ValueError, KeyError, TypeError) as e:
             raise EngineError(
                 f"The kernels' description cannot be read ({e!r}); is the .wasm of another version?"
             ) from e
+        if fingerprint != FINGERPRINT:
+            raise EngineError(
+                f"The kernels have the fingerprint {fingerprint}, and trainweb compiles for {FINGERPRINT}: take the "
+                ".wasm of the same version, or run `python wasm_kernels/build.py`."
+            )
+        return Description(fingerprint, thread_scratch_bytes, {k.name: k for k in kernels}, status)
 
 
 # Expressions: compiled once to closures; nothing but integer arithmetic can be said.
@@ -146,21 +153,13 @@ _COMPARE: dict[type, Callable[[Any, Any], bool]] = {
 }
 
 
-def _reach_up(dims: Sequence[int], strides: Sequence[int]) -> int:
-    return sum((d - 1) * max(s, 0) for d, s in zip(dims, strides, strict=True))
-
-
-def _reach_down(dims: Sequence[int], strides: Sequence[int]) -> int:
-    return -sum((d - 1) * min(s, 0) for d, s in zip(dims, strides, strict=True))
-
-
 _FUNCTIONS: dict[str, Callable[..., int]] = {
     "max": max,
     "min": min,
-    "ceil4": lambda a: -(-a // 4) * 4,
+    "ceil4": ceil4,
     "prod": math.prod,
-    "reach_up": _reach_up,
-    "reach_down": _reach_down,
+    "reach_up": reach_up,
+    "reach_down": reach_down,
 }
 
 _cache: dict[str, Expression] = {}

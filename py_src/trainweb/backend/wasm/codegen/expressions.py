@@ -1,0 +1,454 @@
+"""Code for an expression: one walk, which `Scalar` takes for one element and `Vector` for four.
+
+Both leave the value of an expression on the operand stack. What an expression is made of is computed where it is first
+needed, and kept in a local if it is needed again.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainweb.backend.wasm.codegen.assembler import F32, I32, I64, V128, Callee, Function
+from trainweb.backend.wasm.codegen.dtypes import CONVERSIONS, DTYPES
+from trainweb.backend.wasm.codegen.signature import Signature
+from trainweb.ir.expr import MATH, Expr, walk
+from trainweb.model.graph import ITEM_SIZE
+
+STRIP = 256
+"""Elements whose functions are computed together: strips of a few of them stay in the first cache."""
+_WRAPPING = ("add", "sub", "mul", "div", "neg")
+"""Operations that may leave the range of uint8; an i32 holds what they give."""
+
+
+@dataclass(slots=True)
+class Position:
+    """The locals that say where the loops are: addresses of the current rows, inputs first, and element of the row."""
+
+    rows: list[int]
+    index: int
+
+
+class Lanes(ABC):
+    """Emits the code of expressions for the elements from the current position on."""
+
+    def __init__(self, f: Function, signature: Signature, position: Position, functions: dict[str, Callee]) -> None:
+        self.f, self.signature, self.position, self.functions = f, signature, position, functions
+        self.unroll = 0
+        """How many groups of lanes lie between the position and the elements computed."""
+        self._uses = count_uses(signature)
+        self._locals: dict[int, int] = {}
+        self._done: set[int] = set()
+        self._results: dict[int, int] = {}
+        self.held: dict[int, int] = {}
+
+    @abstractmethod
+    def kind(self, dtype: str) -> str:
+        """Type of a local that holds such values."""
+
+    @abstractmethod
+    def hold(self, k: int) -> None:
+        """Keep in a local the value of input k, which is the same along the row."""
+
+    @abstractmethod
+    def constant(self, x: Expr) -> None:
+        """Put the constant on the stack."""
+
+    @abstractmethod
+    def load(self, k: int, dtype: str) -> None:
+        """Put the elements of input k on the stack."""
+
+    @abstractmethod
+    def store(self, dtype: str) -> None:
+        """Store the value on the stack at the address below it."""
+
+    @abstractmethod
+    def select(self) -> None:
+        """Of three values on the stack, the first where the third holds, else the second."""
+
+    @abstractmethod
+    def cast(self, source: str, target: str) -> None:
+        """Convert the value on the stack."""
+
+    @abstractmethod
+    def operation(self, x: Expr) -> None:
+        """Put `x`, an operation on its arguments, on the stack."""
+
+    @abstractmethod
+    def mask_byte(self) -> None:
+        """Keep the low 8 bits of the value on the stack."""
+
+    # The walk.
+
+    def results(self, unroll: int = 0) -> None:
+        """Compute every result, and only then store: one may take the place of an operand of another."""
+        f, roots = self.f, self.signature.roots
+        self.begin(unroll)
+        *first, last = range(len(roots))
+        for k in first:
+            self.value(roots[k])
+            f.set(self._local(self._results, k, self.kind(roots[k].dtype)))
+        for k in (last, *first):
+            self.address(len(self.signature.in_dtypes) + k, roots[k].dtype)
+            if k == last:
+                self.value(roots[k])
+            else:
+                f.get(self._results[k])
+            self.store(roots[k].dtype)
+
+    def begin(self, unroll: int) -> None:
+        """Forget what was computed: it belongs to other elements."""
+        self.unroll = unroll
+        self._done.clear()
+
+    def value(self, x: Expr) -> None:
+        """Put the value of `x` on the stack."""
+        key = id(x)
+        if x.op == "const":
+            self.constant(x)
+            return
+        if x.op == "input" and self.signature.steps[int(immediate(x))] == 0:
+            self.f.get(self.held[int(immediate(x))])
+            return
+        if key in self._done:
+            self.f.get(self._locals[key])
+            return
+        if self.fetch(x):
+            return
+        self._compute(x)
+        if self._uses[key] > 1:
+            self.f.tee(self._local(self._locals, key, self.kind(x.dtype)))
+            self._done.add(key)
+
+    def fetch(self, x: Expr) -> bool:
+        """Put the value of `x` on the stack and return True if it lies in a strip."""
+        return False
+
+    def _compute(self, x: Expr) -> None:
+        if x.op == "input":
+            self.load(int(immediate(x)), x.dtype)
+        elif x.op == "select":
+            for a in (x.args[1], x.args[2], x.args[0]):
+                self.value(a)
+            self.select()
+        elif x.op == "cast":
+            self.value(x.args[0])
+            self.cast(x.args[0].dtype, x.dtype)
+        else:
+            self.operation(x)
+            if x.dtype == "uint8" and x.op in _WRAPPING:
+                self.mask_byte()
+
+    def address(self, buffer: int, dtype: str) -> None:
+        """Put the address of the current element of an input or a result on the stack."""
+        f = self.f
+        f.get(self.position.rows[buffer])
+        f.get(self.position.index)
+        if (size := ITEM_SIZE[dtype]) > 1:
+            f.i32_const(size.bit_length() - 1)
+            f.op("i32.shl")
+        f.op("i32.add")
+
+    def _local(self, table: dict[int, int], key: int, kind: str) -> int:
+        if key not in table:
+            table[key] = self.f.local(kind)
+        return table[key]
+
+
+class Scalar(Lanes):
+    """One element."""
+
+    def kind(self, dtype: str) -> str:
+        return DTYPES[dtype].kind
+
+    def hold(self, k: int) -> None:
+        dtype = self.signature.in_dtypes[k]
+        local = self._local(self.held, k, self.kind(dtype))
+        self.f.get(self.position.rows[k])
+        self._load(dtype)
+        self.f.set(local)
+
+    def constant(self, x: Expr) -> None:
+        self._number(DTYPES[x.dtype].kind, immediate(x))
+
+    def _number(self, kind: str, value: float) -> None:
+        if kind == I32:
+            self.f.i32_const(int(value))
+        elif kind == I64:
+            self.f.i64_const(int(value))
+        elif kind == F32:
+            self.f.f32_const(value)
+        else:
+            self.f.f64_const(value)
+
+    def load(self, k: int, dtype: str) -> None:
+        self.address(k, dtype)
+        self._load(dtype)
+
+    def _load(self, dtype: str) -> None:
+        self.f.memory(DTYPES[dtype].load, ITEM_SIZE[dtype])
+        if dtype == "bool":
+            self.cast("uint8", "bool")
+
+    def store(self, dtype: str) -> None:
+        self.f.memory(DTYPES[dtype].store, ITEM_SIZE[dtype])
+
+    def select(self) -> None:
+        self.f.select()
+
+    def cast(self, source: str, target: str) -> None:
+        start, end = DTYPES[source].kind, DTYPES[target].kind
+        if target == "bool":
+            self._number(start, 0)
+            self.f.op(DTYPES[source].scalar["ne"])
+            return
+        if start != end:
+            self.f.op(CONVERSIONS[start, end])
+        if target == "uint8":
+            self.mask_byte()
+
+    def mask_byte(self) -> None:
+        self.f.i32_const(255)
+        self.f.op("i32.and")
+
+    def operation(self, x: Expr) -> None:
+        instruction = DTYPES[x.args[0].dtype].scalar.get(x.op)
+        if instruction is not None:
+            for a in x.args:
+                self.value(a)
+            self.f.op(instruction)
+        elif x.op in MATH:
+            self._math(x)
+        else:
+            self._COMPOSED[x.op](self, x)
+
+    def _math(self, x: Expr) -> None:
+        for a in x.args:
+            self.value(a)
+            self.f.op("f32x4.splat")
+        self.f.call(self.functions[x.op])
+        self.f.lane("f32x4.extract_lane", 0)
+
+    # What takes several instructions.
+
+    def _operands(self, x: Expr) -> list[int]:
+        """Locals that hold the operands of `x`."""
+        found = []
+        for k, a in enumerate(x.args):
+            self.value(a)
+            found.append(self._local(self._locals, -((id(x) << 2) + k + 1), self.kind(a.dtype)))
+            self.f.set(found[-1])
+        return found
+
+    def _smaller(self, x: Expr) -> None:
+        self._choice(x, larger=False)
+
+    def _larger(self, x: Expr) -> None:
+        self._choice(x, larger=True)
+
+    def _choice(self, x: Expr, larger: bool) -> None:
+        """b < a ? b : a, or a < b ? b : a."""
+        a, b = self._operands(x)
+        for local in (b, a, *((a, b) if larger else (b, a))):
+            self.f.get(local)
+        self.f.op(DTYPES[x.dtype].scalar["lt"])
+        self.f.select()
+
+    def _negative(self, x: Expr) -> None:
+        self._number(DTYPES[x.dtype].kind, 0)
+        self.value(x.args[0])
+        self.f.op(DTYPES[x.dtype].scalar["sub"])
+
+    def _magnitude(self, x: Expr) -> None:
+        f, direct, kind = self.f, DTYPES[x.dtype].scalar, DTYPES[x.dtype].kind
+        (a,) = self._operands(x)
+        self._number(kind, 0)
+        f.get(a)
+        f.op(direct["sub"])
+        f.get(a)
+        f.get(a)
+        self._number(kind, 0)
+        f.op(direct["lt"])
+        f.select()
+
+    def _quotient(self, x: Expr) -> None:
+        """Division by 0 and MIN / -1 would trap: x / 0 is 0 and x / -1 is 0 - x."""
+        f, direct, kind = self.f, DTYPES[x.dtype].scalar, DTYPES[x.dtype].kind
+        eqz, div = ("i64.eqz", "i64.div_s") if kind == I64 else ("i32.eqz", "i32.div_s")
+        a, b = self._operands(x)
+        f.get(b)
+        f.op(eqz)
+        with f.if_(kind) as by_zero:
+            self._number(kind, 0)
+            f.else_(by_zero)
+            f.get(b)
+            self._number(kind, -1)
+            f.op(direct["eq"])
+            with f.if_(kind) as by_minus_one:
+                self._number(kind, 0)
+                f.get(a)
+                f.op(direct["sub"])
+                f.else_(by_minus_one)
+                f.get(a)
+                f.get(b)
+                f.op(div)
+
+    _COMPOSED: dict[str, Callable[[Scalar, Expr], None]] = {
+        "pmin": _smaller,
+        "min": _smaller,
+        "pmax": _larger,
+        "max": _larger,
+        "neg": _negative,
+        "abs": _magnitude,
+        "div": _quotient,
+    }
+    """Operations that have no instruction for every dtype."""
+
+
+class Vector(Lanes):
+    """Four elements; only where the signature is `is_vector`."""
+
+    def __init__(
+        self,
+        f: Function,
+        signature: Signature,
+        position: Position,
+        functions: dict[str, Callee],
+        scalar: Scalar,
+    ) -> None:
+        super().__init__(f, signature, position, functions)
+        self.origin = 0
+        """Local with the address of the first strip, minus the bytes of the elements of the row before it."""
+        self.strips: dict[int, int] = {}
+        """Expressions (by id) whose values lie in a strip, and the number of that strip."""
+        self._scalar = scalar
+        self._constants: dict[int, int] = {}
+        self._spare: dict[int, int] = {}
+
+    def kind(self, dtype: str) -> str:
+        return V128
+
+    def hold_constants(self) -> None:
+        """In locals: V8 takes three instructions for a v128.const wherever one stands."""
+        for x in walk(self.signature.roots):
+            if x.op == "const":
+                value = -int(bool(x.imm)) if x.dtype == "bool" else immediate(x)
+                self._splat(value, "f" if x.dtype == "float32" else "i")
+                self.f.set(self._local(self._constants, id(x), V128))
+
+    def _splat(self, value: float, code: str) -> None:
+        self.f.v128("v128.const", struct.pack(f"<4{code}", *([value] * 4)))
+
+    def hold(self, k: int) -> None:
+        """After `hold` of the scalar form."""
+        f, dtype = self.f, self.signature.in_dtypes[k]
+        local = self._local(self.held, k, V128)
+        f.get(self._scalar.held[k])
+        if dtype == "bool":
+            self._scalar.cast("uint8", "bool")
+            f.i32_const(-1)
+            f.op("i32.mul")
+        f.op("f32x4.splat" if dtype == "float32" else "i32x4.splat")
+        f.set(local)
+
+    def constant(self, x: Expr) -> None:
+        self.f.get(self._constants[id(x)])
+
+    def load(self, k: int, dtype: str) -> None:
+        self.address(k, dtype)
+        if ITEM_SIZE[dtype] == 4:
+            self.f.memory("v128.load", 4, 16 * self.unroll)
+            return
+        self.f.memory("v128.load32_zero", 1, 4 * self.unroll)
+        self.f.op("i16x8.extend_low_i8x16_u", "i32x4.extend_low_i16x8_u")
+        if dtype == "bool":
+            self.cast("uint8", "bool")
+
+    def store(self, dtype: str) -> None:
+        f = self.f
+        if ITEM_SIZE[dtype] == 4:
+            f.memory("v128.store", 4, 16 * self.unroll)
+            return
+        if dtype == "bool":
+            self._splat(1, "i")
+            f.op("v128.and")
+        # Byte 0 of each lane, gathered in the low 32 bits.
+        spare = self._local(self._spare, 0, V128)
+        f.tee(spare)
+        f.get(spare)
+        f.v128("i8x16.shuffle", bytes([0, 4, 8, 12, *([0] * 12)]))
+        f.memory_lane("v128.store32_lane", 1, 4 * self.unroll, 0)
+
+    def fetch(self, x: Expr) -> bool:
+        if id(x) not in self.strips:
+            return False
+        self._strip_address()
+        self.f.memory("v128.load", 4, self._in_strip(self.strips[id(x)]))
+        return True
+
+    def store_strip(self, x: Expr, number: int) -> None:
+        """Compute `x` into a strip."""
+        self._strip_address()
+        self.value(x)
+        self.f.memory("v128.store", 4, self._in_strip(number))
+
+    def _strip_address(self) -> None:
+        """Put the address of the current element in the first strip on the stack."""
+        f = self.f
+        f.get(self.origin)
+        f.get(self.position.index)
+        f.i32_const(2)
+        f.op("i32.shl", "i32.add")
+
+    def _in_strip(self, number: int) -> int:
+        return 4 * STRIP * number + 16 * self.unroll
+
+    def select(self) -> None:
+        self.f.op("v128.bitselect")
+
+    def cast(self, source: str, target: str) -> None:
+        if target == "bool":
+            self.f.v128("v128.const", bytes(16))
+            self.f.op("f32x4.ne" if source == "float32" else "i32x4.ne")
+        elif source == "bool":
+            self._splat(1, "f" if target == "float32" else "i")
+            self.f.op("v128.and")
+        elif target == "float32":
+            self.f.op("f32x4.convert_i32x4_s")
+        else:
+            if source == "float32":
+                self.f.op("i32x4.trunc_sat_f32x4_s")
+            if target == "uint8":
+                self.mask_byte()
+
+    def mask_byte(self) -> None:
+        self._splat(255, "i")
+        self.f.op("v128.and")
+
+    def operation(self, x: Expr) -> None:
+        for a in x.args:
+            self.value(a)
+        table = DTYPES[x.args[0].dtype].vector
+        assert table is not None, f"{x.args[0].dtype} has no vectors"
+        self.f.op(table[x.op])
+
+
+def immediate(x: Expr) -> float:
+    """Value of a constant (its zero may be negative), or number of an input."""
+    if x.imm is None:
+        raise ValueError(f"a {x.op} without a value")
+    return x.imm
+
+
+def count_uses(signature: Signature) -> dict[int, int]:
+    """How often each expression (by id) is an operand or a result."""
+    uses: dict[int, int] = {}
+    stack = list(signature.roots)
+    while stack:
+        x = stack.pop()
+        uses[id(x)] = uses.get(id(x), 0) + 1
+        if uses[id(x)] == 1:
+            stack.extend(x.args)
+    return uses

@@ -1,0 +1,55 @@
+"""What a generated function computes, and the words it is called with.
+
+A generated function is `(args: i32, lo: i32, hi: i32) -> ()`. `args` is the address of 32-bit words:
+addresses of the inputs, then of the outputs, then `inner`, then the outer dims (all but the first), then
+for each input its strides (in elements) along the outer dims. The function computes rows [lo, hi); a row is
+`inner` elements. Without outer dims ("flat") [lo, hi) are elements and `inner` is not used.
+
+A function that reduces has one chunk of the executor in [lo, hi) and, last, the words of `REDUCTION`. It hands its last
+result, which is in the thread's scratch memory if it is not stored, to kernels.v_reduce.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainweb.backend.wasm.codegen.dtypes import DTYPES
+from trainweb.ir.expr import Expr, walk
+
+REDUCTION = ("grain", "unit", "results", "n", "inner", "op")
+"""Rows in a chunk, elements of a row, values that a chunk is reduced to, and the numbers of `Reduction`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What one generated function computes; equal signatures share one function.
+
+    `steps[i]` is 1 where input i advances along a row and 0 where it is one value per row (or, flat, one value in all).
+    """
+
+    in_dtypes: tuple[str, ...]
+    steps: tuple[int, ...]
+    roots: tuple[Expr, ...]
+    n_outer: int
+    reduces: bool = False
+    stored: bool = True
+    """Whether the last root has an output; that of a reduction follows."""
+
+    @property
+    def n_addresses(self) -> int:
+        """Words that are addresses: they come first."""
+        return len(self.in_dtypes) + len(self.roots) - (not self.stored) + self.reduces
+
+    @property
+    def n_words(self) -> int:
+        """Words after the addresses, but for those of a reduction."""
+        if self.n_outer == 0:
+            return 0
+        return 1 + (self.n_outer - 1) + self.n_outer * len(self.in_dtypes)
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether every operation has a form for four lanes."""
+        return all(
+            DTYPES[x.dtype].vector is not None and (x.op != "div" or x.dtype == "float32") for x in walk(self.roots)
+        )

@@ -1,0 +1,159 @@
+"""Lowering: operators emit instructions on buffers through `Builder`."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, STATE, STATE_WORDS
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
+
+if TYPE_CHECKING:
+    from trainweb.backend.wasm.engine.description import Description
+
+
+class Builder:
+    """What `Op.lower` emits instructions through."""
+
+    def __init__(self, description: Description, *, overwrite: bool = True) -> None:
+        self.description = description
+        self.overwrite = overwrite
+        self.instructions: list[Instruction] = []
+        self.emitter = Emitter()
+        self.node = ""
+        self.state = Buf(Storage(STATE, 4 * STATE_WORDS, 0), "int32", (STATE_WORDS,), name="state")
+        self._constants: dict[tuple[str, bytes], Storage] = {}
+        self._draws = 0
+
+    # Buffers.
+
+    def temp(self, dtype: str, shape: Sequence[int]) -> Buf:
+        """Workspace that lives until its last use."""
+        shape = tuple(shape)
+        return Buf(Storage(ARENA, prod(shape) * ITEM_SIZE[dtype]), dtype, shape, name="temp")
+
+    def constant(self, dtype: str, shape: Sequence[int], values: Sequence[Any]) -> Buf:
+        """A constant from Python numbers."""
+        data = struct.pack(f"<{len(values)}{STRUCT_FORMAT[dtype]}", *values)
+        return self.constant_bytes(dtype, shape, data, tuple(values))
+
+    def constant_tensor(self, tensor: Tensor, value: tuple[Any, ...] | None = None) -> Buf:
+        """A constant from a tensor; its data is not copied here."""
+        storage = Storage(CONSTANTS, tensor.nbytes, data=memoryview(tensor.data))
+        return Buf(storage, tensor.dtype, tensor.shape, value, name=tensor.name)
+
+    def constant_bytes(
+        self, dtype: str, shape: Sequence[int], data: bytes, value: tuple[Any, ...] | None = None
+    ) -> Buf:
+        """A constant from its bytes; equal ones are stored once."""
+        storage = self._constants.setdefault((dtype, data), Storage(CONSTANTS, len(data), data=data))
+        return Buf(storage, dtype, tuple(shape), value, name="constant")
+
+    # Instructions.
+
+    def maker(self, b: Buf) -> KernelCall | None:
+        """The kernel call that wrote `b` last, if one did."""
+        for i in reversed(self.instructions):
+            if any(w.storage is b.storage for w in i.writes):
+                return i if isinstance(i, KernelCall) else None
+        return None
+
+    def next_draw(self) -> int:
+        """A number for a random kernel, other than that of any before in this step."""
+        self._draws += 1
+        return self._draws - 1
+
+    def note_change(self) -> None:
+        """Tell what was made of parameters that they have changed, if they have."""
+        if any(b.storage.segment == PARAMETERS for i in self.instructions for b in i.writes):
+            self.node = "parameters have changed"
+            self.emit(calls.NoteChange(state=self.state))
+
+    def advance_random(self) -> None:
+        """Let the next step draw other numbers; after all that draw."""
+        if self._draws:
+            self.node = "the random offset"
+            self.emit(calls.RandomAdvance(state=self.state, n=self._draws))
+
+    def emit(self, call: KernelCall) -> None:
+        """Add a call of the node that is lowered; its scratch is made here."""
+        if call.KERNEL not in self.description.kernels:
+            raise UnsupportedError(f"{self.node}: the kernels have no {call.KERNEL!r}.")
+        call.node = self.node
+        call.make_scratch(self.temp)
+        self.instructions.append(call)
+
+    def check_labels(self, labels: Buf, classes: int, ignore: int | None) -> None:
+        """Fail with the first given label outside [0, classes) that is not `ignore`, before anything is computed."""
+        self._check(labels, 0, classes, ignore, 1)
+
+    def check_index(self, indices: Buf, size: int) -> None:
+        """Fail with the first given index outside [-size, size), before anything is computed."""
+        if indices.value is None:  # known ones were checked with the shapes
+            self._check(indices, -size, size, None, 0)
+
+    def _check(self, values: Buf, low: int, high: int, ignore: int | None, is_label: int) -> None:
+        # What is computed in the step, the kernel that reads it checks.
+        if values.size and values.is_given:
+            self.emit(
+                calls.CheckIndices(
+                    indices=values,
+                    n=values.size,
+                    index_size=ITEM_SIZE[values.dtype],
+                    lo=low,
+                    hi=high,
+                    has_ignore=int(ignore is not None),
+                    ignore=ignore or 0,
+                    label=is_label,
+                )
+            )
+
+    def copy(self, out: Buf, source: Buf) -> None:
+        """Copy the bytes of `source` to `out`."""
+        self.emit(calls.Copy(src=source, dst=out, n=source.nbytes))
+
+    def fill(self, out: Buf | None, value: float) -> None:
+        """Set every element."""
+        if out is not None:
+            self.elementwise([out], [], lambda e: e.const(value, out.dtype))
+
+    def accumulate(self, buffer: Buf, value: Buf, overwrite: bool) -> None:
+        """buffer = value or buffer += value."""
+        if not overwrite:
+            self.elementwise([buffer], [buffer, value.view(buffer.shape)], lambda e, a, b: e.add(a, b))
+        elif not buffer.same_place(value):
+            self.copy(buffer, value)
+
+    def elementwise(
+        self,
+        outs: Sequence[Buf | None],
+        ins: Sequence[Buf],
+        fn: Callable[..., Expr | tuple[Expr, ...]],
+    ) -> None:
+        """outs = fn(emitter, *ins) element by element; `ins` broadcast to the shape of the outputs."""
+        e = self.emitter
+        xs: list[Expr] = []
+        kept: list[Buf] = []
+        for b in ins:
+            if b.value is not None and b.size == 1:
+                xs.append(e.const(b.value[0], b.dtype))
+            else:
+                xs.append(e.input(len(kept), b.dtype))
+                kept.append(b)
+        result = fn(e, *xs)
+        roots = list(result) if isinstance(result, tuple) else [result]
+        wanted = [(o, r) for o, r in zip(outs, roots, strict=True) if o is not None]
+        if not wanted or wanted[0][0].size == 0:
+            return
+        for out, root in wanted:
+            if out.dtype != root.dtype:
+                raise UnsupportedError(f"{self.node}: {root.dtype} result for a {out.dtype} output.")
+        self.instructions.append(
+            ElementwiseCall(wanted[0][0].shape, kept, [o for o, _ in wanted], [r for _, r in wanted], self.node)
+        )

@@ -1,0 +1,20 @@
+"""Functions that the expressions of kernels.def may use besides `max`, `min` and `prod`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def ceil4(n: int) -> int:
+    """The next multiple of 4."""
+    return -(-n // 4) * 4
+
+
+def reach_up(dims: Sequence[int], strides: Sequence[int]) -> int:
+    """How far strides lead up from the first element."""
+    return sum((d - 1) * max(s, 0) for d, s in zip(dims, strides, strict=True))
+
+
+def reach_down(dims: Sequence[int], strides: Sequence[int]) -> int:
+    """How far strides lead down from the first element."""
+    return -sum((d - 1) * min(s, 0) for d, s in zip(dims, strides, strict=True))

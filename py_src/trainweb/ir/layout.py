@@ -1,0 +1,153 @@
+"""Words of plans, segments and state.
+
+Generated from wasm_kernels/kernels.def by wasm_kernels/build.py: edit that instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FINGERPRINT: Final = 848782247
+"""Of the kernels that this package compiles for."""
+
+# "TWPL"
+PLAN_MAGIC: Final = 1280333652
+
+PLAN_VERSION: Final = 1
+
+# Instead of the index of a buffer: null.
+PLAN_NO_BUFFER: Final = 4294967295
+
+# A bit of a segment's flags.
+PLAN_WRITABLE: Final = 1
+
+# Dims of a strided view.
+KERNEL_RANK: Final = 8
+
+# Keys that attention works on at a time.
+ATTENTION_KEYS: Final = 64
+
+# Elements of a head at most.
+ATTENTION_WIDTH: Final = 256
+
+# What a run returns, and what fails.
+TW_OK: Final = 0
+TW_BAD_PLAN: Final = 1
+TW_BAD_HEADER: Final = 2
+TW_BAD_SEGMENT: Final = 3
+TW_BAD_BUFFER: Final = 4
+TW_BAD_OPCODE: Final = 5
+TW_BAD_ARGUMENT: Final = 6
+TW_BAD_EXTENT: Final = 7
+TW_BAD_CONDITION: Final = 8
+TW_READ_ONLY: Final = 9
+TW_BAD_FUNCTION: Final = 10
+TW_BAD_POINTER: Final = 11
+TW_BAD_INDEX: Final = 20
+TW_BAD_LABEL: Final = 21
+TW_BAD_VALUE: Final = 22
+TW_TRAPPED: Final = 30
+
+# Segments of kernel memory, in the order of a plan's segment table.
+ARENA: Final = 0
+CONSTANTS: Final = 1
+PARAMETERS: Final = 2
+GRADIENTS: Final = 3
+MOMENTUM0: Final = 4
+MOMENTUM1: Final = 5
+STATE: Final = 6
+PREPARED: Final = 7
+
+REDUCE_SUM: Final = 0
+REDUCE_MEAN: Final = 1
+REDUCE_MAX: Final = 2
+REDUCE_MIN: Final = 3
+REDUCE_PROD: Final = 4
+REDUCE_SUM_SQUARES: Final = 5
+REDUCE_SUM_ABS: Final = 6
+REDUCE_LOG_SUM_EXP: Final = 7
+REDUCE_NORM: Final = 8
+REDUCE_LOG_SUM: Final = 9
+
+LOSS_EACH: Final = 0
+LOSS_MEAN: Final = 1
+LOSS_SUM: Final = 2
+
+SCATTER_SET: Final = 0
+SCATTER_ADD: Final = 1
+SCATTER_MUL: Final = 2
+SCATTER_MAX: Final = 3
+SCATTER_MIN: Final = 4
+
+ACTIVATION_NONE: Final = 0
+ACTIVATION_RELU: Final = 1
+
+# The head of a plan. `state`: 0 fresh, 1 verified and relocated; `code_base`: first slot of its generated functions;
+# `failed`: the instruction that failed, `value` what was wrong at which `position`; `profile`: address of a float64 an
+# instruction, or 0.
+HEADER_MAGIC: Final = 0
+HEADER_VERSION: Final = 1
+HEADER_TOTAL_WORDS: Final = 2
+HEADER_FINGERPRINT: Final = 3
+HEADER_STATE: Final = 4
+HEADER_N_SEGMENTS: Final = 5
+HEADER_N_BUFFERS: Final = 6
+HEADER_N_CODE: Final = 7
+HEADER_N_INSTRUCTIONS: Final = 8
+HEADER_CODE_BASE: Final = 9
+HEADER_N_FUNCTIONS: Final = 10
+HEADER_STATUS: Final = 11
+HEADER_FAILED: Final = 12
+HEADER_VALUE: Final = 13
+HEADER_POSITION: Final = 15
+HEADER_PROFILE: Final = 17
+HEADER_WORDS: Final = 20
+
+SEGMENT_BASE: Final = 0
+SEGMENT_NBYTES: Final = 1
+SEGMENT_FLAGS: Final = 2
+SEGMENT_WORDS: Final = 3
+
+BUFFER_SEGMENT: Final = 0
+BUFFER_OFFSET: Final = 1
+BUFFER_NBYTES: Final = 2
+BUFFER_WORDS: Final = 3
+
+# The first arguments of opcode 0, a generated function over [0, n) in chunks of `grain`; then pointers and words.
+GENERATED_FUNCTION: Final = 0
+GENERATED_N: Final = 1
+GENERATED_GRAIN: Final = 2
+GENERATED_N_POINTERS: Final = 3
+GENERATED_N_WORDS: Final = 4
+GENERATED_WORDS: Final = 5
+
+POINTER_BUFFER: Final = 0
+POINTER_NBYTES: Final = 1
+POINTER_WRITES: Final = 2
+POINTER_WORDS: Final = 3
+
+# `lazy_reset`: the next step overwrites gradients; `scheduler`: one is registered, over `warmup` of `total` steps;
+# `random_offset`: random numbers drawn; `loads`: how often parameters were loaded, `updates`: how often plans changed
+# them.
+STATE_LAZY_RESET: Final = 0
+STATE_LEARNING_RATE: Final = 1
+STATE_STEP: Final = 2
+STATE_INITIAL_LR: Final = 4
+STATE_SCHEDULER: Final = 5
+STATE_WARMUP: Final = 6
+STATE_TOTAL: Final = 8
+STATE_SEED: Final = 10
+STATE_RANDOM_OFFSET: Final = 12
+STATE_LOADS: Final = 14
+STATE_UPDATES: Final = 15
+STATE_WORDS: Final = 16
+
+# Loads and updates, one more each, at which a group of instructions ran last.
+SEEN_LOADS: Final = 0
+SEEN_UPDATES: Final = 1
+SEEN_WORDS: Final = 2
+
+SEGMENT_NAMES: Final = ("arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared")
+
+# Types of the words, as `struct` calls them.
+STATE_TYPES: Final = {0: "I", 1: "f", 2: "q", 4: "f", 5: "I", 6: "q", 8: "q", 10: "Q", 12: "Q", 14: "I", 15: "I"}

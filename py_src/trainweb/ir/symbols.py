@@ -1,0 +1,457 @@
+"""What is known about the symbols of a model's dims: their names, and which must be equal.
+
+An operator that needs two dims equal says so (`SymbolTable.unify`). The equation is solved for a symbol where it can
+be: n = 4, h = 2 (h // 2); what cannot be solved yet is kept and tried again when more is known. An equation that holds
+for no sizes is a contradiction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd, lcm
+from typing import Any
+
+from trainweb.errors import ModelError
+from trainweb.ir.dims import (
+    Atom,
+    Extremum,
+    Quotient,
+    Symbol,
+    SymbolicDim,
+    atom_text,
+    build,
+    divide_common,
+    floor_divide,
+    lowest,
+    maximum,
+    minimum,
+    resolve,
+    sole_atom,
+)
+
+UNNAMED = re.compile(r"\?*|unk__\d+|None")
+"""Names that exporters give to dims they have no name for: each is a dim of its own."""
+MAX_NAME = 256
+"""Longer names are taken for names, not for expressions."""
+_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][\w.:]*)|(//|\*|\(|\)|,)|(?<![\w.:)])([+-]))")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """An equation `dim` = 0, and who needs it."""
+
+    dim: int
+    reason: str
+
+
+class SymbolTable:
+    """Symbols, the atoms made of them, and what is known of both.
+
+    Attributes
+    ----------
+    version : int
+        Counts what has been found out; dims look themselves up again when it has grown.
+    node : str
+        Who needs what is asked for now.
+    conflict : str or None
+        What contradicted the last equation that could not hold.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.node = ""
+        self.conflict: str | None = None
+        self.symbols: dict[str, Symbol] = {}
+        self._where: dict[Symbol, str] = {}
+        self._atoms: dict[str, Atom] = {}
+        self._values: dict[Atom, int] = {}
+        self._reasons: dict[Atom, str] = {}
+        self._open: list[Fact] = []
+        self._current: dict[Atom, int] = {}
+        self._aliases: list[tuple[str, int]] = []
+        self._called: set[str] = set()
+
+    # Making dims.
+
+    def symbol(self, name: str, where: str, *, low: int | None = 1, named: bool = True) -> int:
+        """A new size; `where` says which one it is."""
+        unique, k = name, 1
+        while unique in self.symbols:
+            k += 1
+            unique = f"{name}'{k}"
+        found = self.symbols[unique] = Symbol(self, unique, low, named, len(self.symbols))
+        self._where[found] = where
+        return found.dim
+
+    def declared(self, dim: int | str | None, tensor: str, axis: int) -> int:
+        """The dim that a file declares: a size, a name, an expression of names, or nothing (a dim of its own)."""
+        if isinstance(dim, int):
+            return dim
+        where = f"dimension {axis} of {tensor!r}"
+        if dim is None or UNNAMED.fullmatch(dim):
+            return self.symbol(f"{tensor}[{axis}]", where, named=False)
+        expression = parse(dim, lambda name: self._named(name, where))
+        return self._named(dim, where) if expression is None else expression
+
+    def _named(self, name: str, where: str) -> int:
+        found = self.symbols.get(name)
+        return resolve(found.dim) if found else self.symbol(name, where)
+
+    def quotient(self, num: int, den: int) -> int:
+        """num // den as an atom, or what that is known to be."""
+        key = f"({_key(num)}//{_key(den)})"
+        return self._known(self._atoms.get(key) or self._atoms.setdefault(key, Quotient(self, key, num, den)))
+
+    def extremum(self, largest: bool, dims: Iterable[int]) -> int:
+        """The largest or smallest as an atom, or what that is known to be."""
+        args = tuple(sorted(dims, key=_key))
+        key = f"{'max' if largest else 'min'}({','.join(map(_key, args))})"
+        return self._known(self._atoms.get(key) or self._atoms.setdefault(key, Extremum(self, key, largest, args)))
+
+    def _known(self, atom: Atom) -> int:
+        # It was asked for with operands that are up to date, and so is it.
+        return resolve(self._values[atom]) if atom in self._values else atom.dim.up_to_date()
+
+    def substituted(self, dim: SymbolicDim) -> int:
+        """`dim` with what atoms are known to be."""
+        parts = {atom: self._now(atom) for monomial in dim.terms for atom in monomial}
+        if all(value is atom.dim for atom, value in parts.items()):
+            return dim
+        total: Any = 0
+        for monomial, c in dim.terms.items():
+            product: Any = c
+            for atom in monomial:
+                product = parts[atom] * product
+            total = total + product
+        return total  # type: ignore[no-any-return]
+
+    def _now(self, atom: Atom) -> int:
+        found = self._current.get(atom)
+        if found is None:
+            if atom in self._values:
+                found = resolve(self._values[atom])
+            elif isinstance(atom, Quotient):
+                found = floor_divide(resolve(atom.num), resolve(atom.den))
+            elif isinstance(atom, Extremum):
+                found = (maximum if atom.largest else minimum)(*map(resolve, atom.args))
+            else:
+                found = atom.dim.up_to_date()
+            self._current[atom] = found
+        return found
+
+    # Finding out.
+
+    def unify(self, a: int, b: int) -> bool:
+        """Make two dims equal from here on; False where they cannot be."""
+        a, b = resolve(a), resolve(b)
+        return a == b or self._holds(Fact(a - b, f"{self.node} needs {a} = {b}"))
+
+    def require_at_most(self, a: int, b: int) -> bool:
+        """Whether a <= b is possible; where that bounds a symbol, it is remembered."""
+        difference = resolve(b - a)
+        if not isinstance(difference, SymbolicDim):
+            return difference >= 0
+        if lowest(difference) >= 0:
+            return True
+        if lowest(-difference) > 0:
+            return False
+        variable = [m for m in difference.terms if m]
+        if len(variable) == 1 and len(variable[0]) == 1 and difference.terms[variable[0]] > 0:
+            symbol, c = variable[0][0], difference.terms[variable[0]]
+            if isinstance(symbol, Symbol) and symbol.low is not None:
+                symbol.low = max(symbol.low, -int(difference.terms.get((), 0) // c))
+                self._learn()
+        return True
+
+    def _learn(self) -> None:
+        self.version += 1
+        self._current.clear()
+
+    def _holds(self, fact: Fact) -> bool:
+        """Solve an equation, or keep it; False where it holds for no sizes."""
+        dim = _primitive(resolve(fact.dim))
+        if dim is None or lowest(dim) > 0 or lowest(-dim) > 0:
+            self.conflict = fact.reason
+            return False
+        if not isinstance(dim, SymbolicDim):
+            return True
+        for solve in (self._solve_for_symbol, self._solve_remainder, self._solve_for_atom):
+            solved = solve(dim, fact.reason)
+            if solved is not None:
+                if not solved:
+                    self.conflict = self.conflict or fact.reason
+                return solved
+        self._open.append(Fact(dim, fact.reason))
+        return True
+
+    def _solve_for_symbol(self, dim: SymbolicDim, reason: str) -> bool | None:
+        found: list[tuple[bool, int, Symbol, int]] = []
+        for monomial, c in dim.terms.items():
+            if len(monomial) == 1 and isinstance(monomial[0], Symbol) and abs(c) == 1:
+                rest = dim - monomial[0].dim * c
+                if not isinstance(rest, SymbolicDim) or monomial[0] not in rest.atoms():
+                    found.append((not monomial[0].named, monomial[0].order, monomial[0], rest * (-1 if c > 0 else 1)))
+        if not found:
+            return None
+        _, _, symbol, value = max(found, key=lambda item: item[:2])
+        if symbol.low is not None and not self.require_at_most(symbol.low, value):
+            return False
+        return self._substitute(symbol, resolve(value), reason)
+
+    def _solve_remainder(self, dim: SymbolicDim, reason: str) -> bool | None:
+        """p - s = k (p // k): p leaves the remainder s."""
+        for monomial, c in dim.terms.items():
+            atom = monomial[0] if len(monomial) == 1 else None
+            if not isinstance(atom, Quotient) or isinstance(atom.den, SymbolicDim) or abs(c) != atom.den:
+                continue
+            rest = (dim if c < 0 else -dim) + atom.dim * atom.den
+            remainder = resolve(atom.num - rest)
+            if isinstance(remainder, SymbolicDim):
+                continue
+            if not 0 <= remainder < atom.den:
+                return False
+            return self._congruent(atom.num, remainder, atom.den, reason)
+        return None
+
+    def _congruent(self, dim: int, remainder: int, k: int, reason: str) -> bool | None:
+        """dim = remainder modulo k: a symbol n becomes k (n // k) + r."""
+        dim = resolve(dim - remainder)
+        if not isinstance(dim, SymbolicDim):
+            return dim % k == 0
+        variable = [m for m in dim.terms if m]
+        if len(variable) != 1:
+            return None
+        a, rest = int(dim.terms[variable[0]]), -int(dim.terms.get((), 0))
+        common = gcd(a, k)
+        if rest % common:
+            return False
+        a, rest, k = a // common, rest // common, k // common
+        if k == 1:
+            return True
+        symbol = variable[0][0]
+        if len(variable[0]) != 1 or not isinstance(symbol, Symbol):
+            return None
+        r = rest * pow(a, -1, k) % k
+        low = None if symbol.low is None else -((r - symbol.low) // k)
+        part = self.symbol(f"{symbol.key}//{k}", self._where[symbol], low=low, named=False)
+        atom = sole_atom(part)
+        assert isinstance(atom, Symbol)
+        atom.part = symbol, k, r
+        return self._substitute(symbol, part * k + r, reason)
+
+    def _solve_for_atom(self, dim: SymbolicDim, reason: str) -> bool | None:
+        for monomial, c in sorted(dim.terms.items(), key=lambda item: [a.key for a in item[0]], reverse=True):
+            if len(monomial) == 1 and not isinstance(monomial[0], Symbol) and abs(c) == 1:
+                rest = dim - monomial[0].dim * c
+                if not isinstance(rest, SymbolicDim) or monomial[0] not in rest.atoms():
+                    return self._substitute(monomial[0], rest * (-1 if c > 0 else 1), reason)
+        return None
+
+    def _substitute(self, atom: Atom, value: int, reason: str) -> bool:
+        """Remember what an atom is, and see what follows."""
+        again = self._open
+        # What other atoms are equal to is an equation again where they may have become something else.
+        others = [a for a in self._values if isinstance(atom, Symbol) and not isinstance(a, Symbol)]
+        known = [(a, self._values.pop(a), self._reasons[a]) for a in others]
+        self._values[atom], self._reasons[atom] = value, reason
+        self._open = []
+        self._learn()
+        again += [Fact(a.dim - was, why) for a, was, why in known]
+        return all(self._holds(fact) for fact in again)
+
+    # Telling.
+
+    def call(self, name: str, dim: int, tensor: str, axis: int) -> None:
+        """Let a symbol that nothing has read yet stand for a computed size, which the model declares to be it."""
+        dim = resolve(dim)
+        symbol = self.symbols.get(name) or sole_atom(self.symbol(name, f"dimension {axis} of {tensor!r}"))
+        if not isinstance(symbol, Symbol) or symbol in self._values:
+            return
+        if isinstance(dim, SymbolicDim) and symbol in dim.atoms():
+            return
+        if not isinstance(sole_atom(dim), Symbol):
+            self._aliases.append((name, dim))
+        self._called.add(name)
+        self._substitute(symbol, dim, f"{tensor!r} declares {name} = {dim}")
+
+    def text(self, dim: int) -> int | str | None:
+        """The dim as a file declares it; None where it is made of what has no name, or much too long."""
+        dim = resolve(dim)
+        if not isinstance(dim, SymbolicDim):
+            return dim
+        for name, other in self._aliases:
+            if resolve(other) == dim:
+                return name
+        if any(isinstance(a, Symbol) and not (a.part[0] if a.part else a).named for a in dim.atoms()):
+            return None
+        text = str(dim)
+        return text if len(text) <= MAX_NAME else None
+
+    def explain(self, dims: Iterable[int]) -> list[str]:
+        """What is known of the symbols that these dims, as they were first found, are made of."""
+        told: dict[str, None] = {}
+        waiting = [a for d in dims if isinstance(d, SymbolicDim) for a in d.atoms()]
+        seen: set[Atom] = set()
+        while waiting:
+            atom = waiting.pop(0)
+            if atom in seen or atom not in self._values:
+                continue
+            seen.add(atom)
+            value = self._values[atom]
+            told[f"{self._equation(atom)}, as {self._reasons[atom]}"] = None
+            waiting += sorted(value.atoms(), key=lambda a: a.key) if isinstance(value, SymbolicDim) else []
+        return list(told)
+
+    def _equation(self, atom: Atom) -> str:
+        value = self._values[atom]
+        for part in value.atoms() if isinstance(value, SymbolicDim) else ():
+            if isinstance(part, Symbol) and part.part and part.part[0] is atom:
+                _, k, r = part.part
+                return f"{atom_text(atom)} is a multiple of {k}" + (f" plus {r}" if r else "")
+        return f"{atom_text(atom)} = {value}"
+
+    def refinements(self) -> list[str]:
+        """What operators demand of the symbols of the model, and which ones."""
+        named = [a for a in self._values if isinstance(a, Symbol) and a.named and a.key not in self._called]
+        return [f"{self._equation(a)}, as {self._reasons[a]}" for a in named]
+
+    def fix(self, sizes: Mapping[str, int]) -> None:
+        """Give symbols their sizes.
+
+        Raises
+        ------
+        ModelError
+            There is no such symbol, or its size contradicts what operators demand.
+        """
+        for name, size in sizes.items():
+            symbol = self.symbols.get(name)
+            if symbol is None:
+                known = ", ".join(s for s, a in self.symbols.items() if a.named) or "none"
+                raise ModelError(f"There is no dimension {name!r}; the model's are {known}.")
+            told = "; ".join(self.explain([symbol.dim]))
+            self.node = "the caller"
+            if not self.unify(symbol.dim, size) or size < (symbol.low or 0):
+                least = f"it is at least {symbol.low}" if size < (symbol.low or 0) else self.conflict
+                raise ModelError(f"The dimension {name!r} cannot be {size}: {told or least}.")
+
+    def evaluated(self, dim: int, sizes: Mapping[str, int]) -> int:
+        """The dim where symbols have these sizes; those that are left out have the least they can have."""
+        dim = resolve(dim)
+        if not isinstance(dim, SymbolicDim):
+            return dim
+        total: Any = 0
+        for monomial, c in dim.terms.items():
+            product: Any = c
+            for atom in monomial:
+                product *= self._size(atom, sizes)
+            total += product
+        return int(total)
+
+    def _size(self, atom: Atom, sizes: Mapping[str, int]) -> int:
+        if isinstance(atom, Symbol):
+            if atom.key in sizes:
+                return sizes[atom.key]
+            if atom.part:
+                whole, k, _ = atom.part
+                return self._size(whole, sizes) // k if whole.key in sizes else atom.low or 0
+            return max(1, atom.low or 0)
+        if isinstance(atom, Quotient):
+            return self.evaluated(atom.num, sizes) // self.evaluated(atom.den, sizes)
+        assert isinstance(atom, Extremum)
+        return (max if atom.largest else min)(self.evaluated(x, sizes) for x in atom.args)
+
+
+def _key(dim: int) -> str:
+    """Text of a canonical form, by which it is found again."""
+    if not isinstance(dim, SymbolicDim):
+        return str(dim)
+    return "+".join(f"{c}*{'*'.join(names)}" for names, c in dim.key)
+
+
+def _primitive(dim: int) -> int | None:
+    """An equation dim = 0 with smaller numbers; None where remainders rule it out."""
+    if not isinstance(dim, SymbolicDim):
+        return dim
+    scale = lcm(*(c.denominator for c in dim.terms.values()))
+    terms = {m: int(c * scale) for m, c in dim.terms.items()}
+    common = gcd(*(c for m, c in terms.items() if m))
+    if terms.get((), 0) % common:
+        return None
+    dim = build(dim.table, {m: Fraction(c, common) for m, c in terms.items()})
+    return divide_common(dim) if isinstance(dim, SymbolicDim) and () not in dim.terms else dim
+
+
+# ---- expressions in files
+
+
+def parse(text: str, symbol: Any) -> int | None:
+    """The expression of dims that `text` writes, with `symbol(name)` for each name; None where it is none.
+
+    Understood are names, integers, `*`, `//`, `+` and `-` after spaces, parentheses, `max` and `min`.
+    """
+    tokens, at = [], 0
+    while at < len(text) <= MAX_NAME:
+        match = _TOKEN.match(text, at)
+        if match is None:
+            return None
+        tokens.append(match[0].strip())
+        at = match.end()
+    if len(tokens) < 2:
+        return None
+    reader = _Reader(tokens, symbol)
+    try:
+        result = reader.sum()
+    except (IndexError, ValueError, ArithmeticError):
+        return None
+    return result if reader.at == len(tokens) else None
+
+
+class _Reader:
+    def __init__(self, tokens: list[str], symbol: Any) -> None:
+        self.tokens, self.symbol, self.at = tokens, symbol, 0
+
+    def take(self, *wanted: str) -> str | None:
+        if self.at < len(self.tokens) and self.tokens[self.at] in wanted:
+            self.at += 1
+            return self.tokens[self.at - 1]
+        return None
+
+    def need(self, token: str) -> None:
+        if self.take(token) is None:
+            raise ValueError(token)
+
+    def sum(self) -> int:
+        total = self.product()
+        while sign := self.take("+", "-"):
+            total = total + self.product() if sign == "+" else total - self.product()
+        return total
+
+    def product(self) -> int:
+        total = self.factor()
+        while sign := self.take("*", "//"):
+            total = total * self.factor() if sign == "*" else total // self.factor()
+        return total
+
+    def factor(self) -> int:
+        token = self.tokens[self.at]
+        self.at += 1
+        if token.isdigit():
+            return int(token)
+        if token == "-":
+            return -self.factor()
+        if token == "(":
+            total = self.sum()
+            self.need(")")
+            return total
+        if token in ("max", "min") and self.take("("):
+            args = [self.sum()]
+            while self.take(","):
+                args.append(self.sum())
+            self.need(")")
+            return (maximum if token == "max" else minimum)(*args)
+        if not (token[0].isalpha() or token[0] == "_"):
+            raise ValueError(token)
+        return self.symbol(token)  # type: ignore[no-any-return]

@@ -1,0 +1,171 @@
+"""The projects that the package is installed into: exact versions, and what a user adds to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+COPY = "npx trainweb copy {folder}"
+BASE_URL = 'env.baseURL = "{url}";'
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to bring a project into a browser; of `build` and `server` at least one is there.
+
+    Parameters
+    ----------
+    name
+        As the result table calls it.
+    build
+        Command that is run once before it.
+    server
+        Command that serves until it is ended; `PORT` in it is a free port. None: a static server does, from `folder`.
+    folder
+        What the static server serves.
+    path
+        Where the page lies on the server.
+    """
+
+    name: str
+    build: str | None = None
+    server: str | None = None
+    folder: str = "dist"
+    path: str = "/index.html"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A fresh project with the package in it.
+
+    Parameters
+    ----------
+    title
+        As the result table calls it, with `{name}` for the version of a package.
+    template
+        Folder under projects/ that is copied, over the files of app/.
+    packages
+        npm packages with their exact versions.
+    added
+        The lines that a user adds, as docs/deploy.md shows them; empty: nothing.
+    edits
+        Those lines where they go: file, what stands there, what stands there then.
+    copied
+        Folder for `npx trainweb copy`, if that is among the lines.
+    script
+        Script of app/index.html.
+    public
+        Folder for the model.
+    sources
+        Folder for the scripts of app/.
+    """
+
+    title: str
+    template: str
+    packages: Mapping[str, str]
+    modes: tuple[Mode, ...]
+    added: tuple[str, ...] = ()
+    edits: tuple[tuple[str, str, str], ...] = ()
+    copied: str | None = None
+    script: str = "main.js"
+    public: str = "public"
+    sources: str = "."
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Folder of the project, and what the command line calls it."""
+        main = next(iter(self.packages), "plain")
+        version = self.packages.get(main, "").split(".")[0]
+        return f"{main.split('/')[-1]}{version}" if main != "plain" else main
+
+    @property
+    def heading(self) -> str:
+        """The title with its version."""
+        return self.title.format(*self.packages.values())
+
+
+def _base_url(url: str) -> tuple[str, str, str]:
+    """The edit that names the folder of the package's files."""
+    return ("main.js", "\nreport(", f"\n{BASE_URL.format(url=url)}\nreport(")
+
+
+def _vite(version: str, *edits: tuple[str, str, str], added: tuple[str, ...] = ()) -> Project:
+    return Project(
+        "Vite {}", "vite", {"vite": version}, (
+            Mode("dev", server="npx vite --port PORT --strictPort --host 127.0.0.1", path="/sub/app/"),
+            Mode("build", build="npx vite build", path="/sub/app/index.html"),
+        ), edits=edits, added=added,
+    )  # fmt: skip
+
+
+EXCLUDE = 'optimizeDeps: { exclude: ["trainweb"] }'
+
+STATIC_COPY = (COPY.format(folder="dist/trainweb"), BASE_URL.format(url="trainweb/"))
+
+PARCEL_EXPORTS = '"@parcel/resolver-default": { "packageExports": true }'
+
+NEXT_SERVER = "npx next start --port PORT --hostname 127.0.0.1"
+
+PROJECTS = (
+    _vite("8.3.8"),
+    _vite("7.3.8", ("vite.config.js", "// CONFIGURATION", f"{EXCLUDE},"), added=(f"dev only: {EXCLUDE}",)),
+    Project(
+        "webpack {}", "webpack", {"webpack": "5.112.2", "webpack-cli": "7.3.1"}, (
+            Mode("development", build="npx webpack --mode development"),
+            Mode("production", build="npx webpack --mode production"),
+        ), public="dist",
+    ),
+    Project(
+        "Rspack {}", "rspack", {"@rspack/core": "2.3.2", "@rspack/cli": "2.2.8"}, (
+            Mode("development", build="npx rspack build --mode development"),
+            Mode("production", build="npx rspack build --mode production"),
+        ), public="dist",
+    ),
+    Project(
+        "Rollup {}", "rollup", {"rollup": "4.68.7", "@rollup/plugin-node-resolve": "16.0.3"},
+        (Mode("build", build="npx rollup --config"),),
+        added=STATIC_COPY, edits=(_base_url("trainweb/"),), copied="dist/trainweb", public="dist",
+    ),
+    Project(
+        "esbuild {}", "esbuild", {"esbuild": "0.28.2"},
+        (Mode("build", build="npx esbuild main.js --bundle --minify --format=esm --outdir=dist"),),
+        added=STATIC_COPY, edits=(_base_url("trainweb/"),), copied="dist/trainweb", public="dist",
+    ),
+    Project(
+        "Parcel {}", "parcel", {"parcel": "2.16.4"},
+        (Mode("build", build="npx parcel build index.html --public-url ./ --no-cache"),),
+        added=(PARCEL_EXPORTS, 'import ... from "trainweb/bundle"', *STATIC_COPY),
+        edits=(
+            ("package.json", '"name": "app",', f'"name": "app", {PARCEL_EXPORTS},'),
+            ("main.js", 'from "trainweb"', 'from "trainweb/bundle"'), _base_url("trainweb/"),
+        ), copied="dist/trainweb", public="dist",
+    ),
+    Project(
+        "Next.js {}, Turbopack", "next", {"next": "16.4.6", "react": "19.3.1", "react-dom": "19.3.1"}, (
+            Mode("dev", server="npx next dev --port PORT --hostname 127.0.0.1", path="/"),
+            Mode("build", build="npx next build", server=NEXT_SERVER, path="/"),
+        ),
+    ),
+    Project(
+        "Next.js {}, webpack", "next", {"next": "16.4.6", "react": "19.3.1", "react-dom": "19.3.1"}, (
+            Mode("dev", server="npx next dev --webpack --port PORT --hostname 127.0.0.1", path="/"),
+            Mode("build", build="npx next build --webpack", server=NEXT_SERVER, path="/"),
+        ),
+    ),
+    Project(
+        "SvelteKit {}", "sveltekit", {
+            "@sveltejs/kit": "2.70.4", "@sveltejs/adapter-static": "3.0.9",
+            "@sveltejs/vite-plugin-svelte": "7.3.1", "svelte": "5.57.3", "vite": "8.3.8",
+        }, (
+            Mode("dev", server="npx vite --port PORT --strictPort --host 127.0.0.1", path="/"),
+            Mode("build", build="npx vite build", folder="build"),
+        ), public="static", sources="src",
+    ),
+    Project(
+        "no bundler, `<script type=\"module\">`", "plain", {},
+        (Mode("static server", folder="."),),
+        added=(COPY.format(folder="trainweb"),), copied="trainweb", public=".",
+        edits=(("main.js", '"trainweb"', '"./trainweb/index.js"'),),
+    ),
+)  # fmt: skip

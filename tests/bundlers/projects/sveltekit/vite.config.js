@@ -1,0 +1,8 @@
+import { sveltekit } from "@sveltejs/kit/vite";
+import { defineConfig } from "vite";
+
+const headers = process.env.ISOLATED
+  ? { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" }
+  : {};
+
+export default defineConfig({ plugins: [sveltekit()], server: { headers } });

@@ -1,0 +1,317 @@
+"""Install the packed tarball into fresh projects of bundlers and train in each, in Chromium.
+
+    ./build.sh test-bundlers              all, and the table of results into docs/deploy.md
+    ./build.sh test-bundlers vite next    those whose names start so; the table stays
+
+Every project trains README's first model, in a plain page and in a cross-origin isolated one, to the same
+parameters. Needs npm's registry, for the bundlers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+from tests.browser.conftest import CHROMIUM_FLAGS, find_chromium
+from tests.browser.server import ROOT, Site
+from tests.bundlers.projects import PROJECTS, Mode, Project
+
+HERE = Path(__file__).resolve().parent
+WORK = ROOT / ".build" / "bundlers"
+MODEL = ROOT / "docs" / "first.onnx"
+TABLE = ROOT / "docs" / "deploy.md"
+MARKS = ("<!-- results of ./build.sh test-bundlers -->", "<!-- end of results -->")
+
+COMMAND_S = 420
+"""`next build` of an older release of trainweb waited for ever."""
+START_S = 120
+TRAIN_MS = 90_000
+
+LOSS = 0.2
+"""What the first page comes to after 300 steps, generously; it starts above 0.5."""
+
+
+class BundlerError(Exception):
+    """What went wrong in a project."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A page that trained, or did not."""
+
+    error: str | None
+    first_ms: float = 0.0
+    parameters: tuple[int, ...] = ()
+
+
+def _run(command: str | Sequence[str], cwd: Path, environment: dict[str, str]) -> None:
+    words = command.split() if isinstance(command, str) else list(command)
+    process = subprocess.Popen(
+        words, cwd=cwd, env=environment, text=True, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=COMMAND_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        raise BundlerError(f"{' '.join(words)} took more than {COMMAND_S} s:\n{output}") from None
+    if process.returncode != 0:
+        raise BundlerError(f"{' '.join(words)}: exit status {process.returncode}\n{output}")
+
+
+def _environment(project: Project, *, isolated: bool) -> dict[str, str]:
+    telemetry = {"NEXT_TELEMETRY_DISABLED": "1", "CI": "1", "PARCEL_WORKERS": "0"}
+    isolation = {"ISOLATED": "1"} if isolated else {}
+    return {**os.environ, **telemetry, **project.environment, **isolation}
+
+
+def _tarball() -> Path:
+    found = sorted((ROOT / "dist").glob("trainweb-*.tgz"))
+    if len(found) != 1:
+        raise BundlerError("there must be one npm tarball in dist/; run ./build.sh")
+    return found[0]
+
+
+def prepare(project: Project, folder: Path) -> None:
+    """Make the project anew: sources, packages, the tarball, and the lines that a user adds."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(HERE / "projects" / project.template, folder)
+    for name in ("main.js", "train.js"):
+        (folder / project.sources).mkdir(exist_ok=True)
+        shutil.copy(HERE / "app" / name, folder / project.sources / name)
+    page = (HERE / "app" / "index.html").read_text().replace("SCRIPT", project.script)
+    (folder / "index.html").write_text(page)
+    (folder / project.public).mkdir(exist_ok=True)
+    shutil.copy(MODEL, folder / project.public)
+    manifest = {"name": "app", "version": "0.0.0", "private": True, "type": "module"}
+    (folder / "package.json").write_text(json.dumps(manifest, indent=2))
+    packages = [f"{name}@{version}" for name, version in project.packages.items()]
+    install = ["npm", "install", "--save-exact", "--no-audit", "--no-fund", "--loglevel=error"]
+    _run([*install, *packages, str(_tarball())], folder, _environment(project, isolated=False))
+    for file, old, new in project.edits:
+        path = folder / file
+        text = path.read_text()
+        if text.count(old) != 1:
+            raise BundlerError(f"{file} has {old!r} {text.count(old)} times")
+        path.write_text(text.replace(old, new))
+
+
+def build(project: Project, mode: Mode, folder: Path, *, isolated: bool) -> None:
+    """Run the build, and lay down beside its output what it does not carry along."""
+    environment = _environment(project, isolated=isolated)
+    if mode.build is not None:
+        _run(mode.build, folder, environment)
+    if project.copied is not None:
+        _run(f"npx trainweb copy {project.copied}", folder, environment)
+    page = folder / mode.folder / "index.html"
+    if mode.server is None and not page.exists():
+        # The bundler made scripts alone.
+        shutil.copy(folder / "index.html", page)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def _own_server(project: Project, mode: Mode, folder: Path, *, isolated: bool) -> Iterator[str]:
+    assert mode.server is not None
+    port = _free_port()
+    log = folder / "server.log"
+    with log.open("w") as handle:
+        process = subprocess.Popen(
+            mode.server.replace("PORT", str(port)).split(), cwd=folder, start_new_session=True,
+            env=_environment(project, isolated=isolated), stdin=subprocess.DEVNULL, stdout=handle,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        url = f"http://127.0.0.1:{port}{mode.path}"
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                urllib.request.urlopen(url, timeout=START_S).close()
+                break
+            except urllib.error.HTTPError as error:
+                raise BundlerError(f"{url} answers {error.code}:\n{log.read_text()[-4000:]}") from None
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise BundlerError(f"the server does not start:\n{log.read_text()[-4000:]}") from None
+                time.sleep(0.2)
+        yield url
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextlib.contextmanager
+def serve(project: Project, mode: Mode, folder: Path, *, isolated: bool) -> Iterator[str]:
+    """Serve the project; gives the URL of its page."""
+    if mode.server is not None:
+        with _own_server(project, mode, folder, isolated=isolated) as url:
+            yield url
+        return
+    prefix = mode.path.rpartition("/")[0] + "/"
+    site = Site(isolated=isolated, mounts={prefix: (folder / mode.folder,)})
+    try:
+        yield site.url(mode.path)
+    finally:
+        site.close()
+
+
+def drive(browser: Browser, url: str, *, isolated: bool) -> Outcome:
+    """Open the page and wait until it has trained."""
+    context = browser.new_context()
+    page = context.new_page()
+    lines: list[str] = []
+    page.on("console", lambda line: lines.append(line.text))
+    page.on("pageerror", lambda error: lines.append(f"uncaught: {error}"))
+    try:
+        page.goto(url, timeout=TRAIN_MS)
+        page.wait_for_function("window.trained || window.failed", timeout=TRAIN_MS)
+        failed, result = page.evaluate("[window.failed, window.trained]")
+    except Exception as error:
+        raise BundlerError(f"{error}\n" + "\n".join(lines)) from None
+    finally:
+        context.close()
+    if failed:
+        raise BundlerError(f"{failed}\n" + "\n".join(lines))
+    first, last = result["losses"]
+    if not (first > 0.5 and last < LOSS and result["modelBytes"] > 0):
+        raise BundlerError(f"trained from {first} to {last}, {result['modelBytes']} bytes of model")
+    kernels = next((found for line in lines if (found := re.search(r"(kernels\S*), (\d+) threads", line))), None)
+    wanted = (".threads", "2") if isolated else ("", "1")
+    if result["isolated"] != isolated or kernels is None or (".threads" in kernels[1], kernels[2]) != (
+        bool(wanted[0]), wanted[1],
+    ):  # fmt: skip
+        raise BundlerError(f"isolated: {result['isolated']}, kernels: {kernels and kernels[0]}; wanted {wanted}")
+    return Outcome(None, result["first"], tuple(result["parameters"]))
+
+
+def attempt(browser: Browser, project: Project, mode: Mode, folder: Path, *, isolated: bool) -> Outcome:
+    """Build, serve and drive; a failure is an outcome, too."""
+    what = f"{project.heading}, {mode.name}, {'isolated' if isolated else 'plain'}"
+    started = time.monotonic()
+    try:
+        # Next.js keeps the headers in its build; the static server of others sends them.
+        if not isolated or mode.server is not None:
+            build(project, mode, folder, isolated=isolated)
+        with serve(project, mode, folder, isolated=isolated) as url:
+            outcome = drive(browser, url, isolated=isolated)
+        told = f"first step after {outcome.first_ms:.0f} ms"
+    except BundlerError as error:
+        outcome, told = Outcome(str(error)), f"FAILED\n{error}"
+    print(f"{what}: {told}; {time.monotonic() - started:.0f} s in all", flush=True)
+    return outcome
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the result table."""
+
+    project: Project
+    mode: Mode
+    plain: Outcome
+    isolated: Outcome
+
+
+def run_project(browser: Browser, project: Project) -> list[Line]:
+    """All modes of a project, in a plain page and an isolated one."""
+    folder = WORK / f"{project.name}-{PROJECTS.index(project)}"
+    try:
+        prepare(project, folder)
+    except BundlerError as error:
+        print(f"{project.heading}: FAILED\n{error}", flush=True)
+        failed = Outcome(str(error))
+        return [Line(project, mode, failed, failed) for mode in project.modes]
+    lines = []
+    for mode in project.modes:
+        plain = attempt(browser, project, mode, folder, isolated=False)
+        isolated = plain if plain.error else attempt(browser, project, mode, folder, isolated=True)
+        lines.append(Line(project, mode, plain, isolated))
+    if all(line.plain.error is None and line.isolated.error is None for line in lines):
+        shutil.rmtree(folder)
+    return lines
+
+
+def table(lines: Sequence[Line]) -> str:
+    """The results in Markdown."""
+
+    def cell(outcome: Outcome) -> str:
+        return "trains" if outcome.error is None else "**fails**"
+
+    rows = [
+        f"| {line.project.heading} | {line.mode.name} | {cell(line.plain)} | {cell(line.isolated)} | "
+        f"{'; '.join(f'`{text}`' for text in line.project.added) or 'nothing'} |"
+        for line in lines
+    ]
+    head = "| project | mode | plain page | isolated page, 2 threads | lines to add |\n|---|---|---|---|---|"
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return f"Written by the command on {day}.\n\n{head}\n" + "\n".join(rows)
+
+
+def write_table(lines: Sequence[Line]) -> None:
+    """Put the table between its marks in docs/deploy.md."""
+    text = TABLE.read_text()
+    start, end = MARKS
+    before, _, rest = text.partition(start)
+    _, mark, after = rest.partition(end)
+    if not mark:
+        raise BundlerError(f"{TABLE} lacks the marks {MARKS}")
+    TABLE.write_text(f"{before}{start}\n{table(lines)}\n{end}{after}")
+
+
+def _check_results(lines: Sequence[Line]) -> int:
+    """Say what failed; the exit status. Every page must come to the same parameters."""
+    outcomes = [outcome for line in lines for outcome in (line.plain, line.isolated)]
+    failed = sum(outcome.error is not None for outcome in outcomes)
+    trained = {outcome.parameters for outcome in outcomes if outcome.error is None}
+    print(f"{len(outcomes) - failed} of {len(outcomes)} pages trained, to {len(trained)} set(s) of parameters")
+    return 0 if failed == 0 and len(trained) == 1 else 1
+
+
+def main() -> int:
+    """Run the projects that the command line names."""
+    parser = argparse.ArgumentParser(prog="./build.sh test-bundlers", description=__doc__.splitlines()[0])
+    names = ", ".join(dict.fromkeys(project.name for project in PROJECTS))
+    parser.add_argument("names", nargs="*", help=f"starts of names, of {names}; none: all")
+    wanted: list[str] = parser.parse_args().names
+    chosen = [p for p in PROJECTS if not wanted or any(p.name.startswith(start) for start in wanted)]
+    if not chosen:
+        parser.error(f"no project is called so; there are {names}")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(install=False), args=CHROMIUM_FLAGS)
+        lines = [line for project in chosen for line in run_project(browser, project)]
+        browser.close()
+    print(table(lines))
+    if not wanted:
+        write_table(lines)
+    return _check_results(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

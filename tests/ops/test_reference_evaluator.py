@@ -1,0 +1,106 @@
+"""Every sample of ai.onnx on the engine against ONNX's reference evaluator, which other people wrote.
+
+Operators' own references share helpers with what they check (windows, margins, axes); these numbers share nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx.defs
+import onnx.parser
+import pytest
+from onnx.reference import ReferenceEvaluator
+from tests.ops.evaluator_faults import FAULTS, Fault
+from tests.ops.op_runner import Case, feeds_of, run, single_node
+from tests.ops.test_forward import CASES, SIGMAS, compare, inputs
+
+from trainweb.model.graph import Graph
+from trainweb.model.writer import write_model
+
+Arrays = dict[str, np.ndarray]
+
+IN_ONNX = [case for case in CASES if not case.cls.domain]
+EXACT = [case for case in IN_ONNX if not case.cls.stochastic]
+RANDOM = [case for case in IN_ONNX if case.cls.stochastic]
+
+
+def sample_graph(case: Case) -> tuple[Graph, Arrays]:
+    """The sample as a graph of one node, and what to feed it."""
+    arrays = inputs(case)
+    outputs, static = case.sample.outputs or 1, case.cls.static_inputs
+    graph = single_node(case.cls, arrays, case.sample.attrs, case.opset, outputs, constants=static)
+    return graph, feeds_of(graph, arrays)
+
+
+def evaluate(model: onnx.ModelProto, feeds: Arrays) -> list[np.ndarray]:
+    with np.errstate(all="ignore"):
+        return [np.asarray(y) for y in ReferenceEvaluator(model).run(None, feeds)]
+
+
+def in_its_place(model: onnx.ModelProto, fault: Fault) -> onnx.ModelProto:
+    """The model with other nodes that the specification says are the same."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.node[:]
+    changed.graph.node.extend(onnx.parser.parse_graph(f"g () => () {{ {fault.nodes} }}").node)
+    if fault.opset is not None:
+        (opset,) = (o for o in changed.opset_import if not o.domain)
+        opset.version = fault.opset
+    return changed
+
+
+@pytest.mark.parametrize("case", EXACT, ids=str)
+def test_evaluator(case: Case) -> None:
+    graph, feeds = sample_graph(case)
+    model = onnx.load_from_string(write_model(graph))
+    fault = FAULTS.get(str(case))
+    expected = evaluate(in_its_place(model, fault) if fault else model, feeds)
+    results = list(run(graph, feeds).values())
+    assert len(results) == len(expected)
+    for actual, wanted in zip(results, expected, strict=True):
+        assert actual.dtype == wanted.dtype
+        compare(case, actual, wanted)
+
+
+@pytest.mark.parametrize("case", RANDOM, ids=str)
+def test_random_numbers_have_the_moments_of_those_of_the_evaluator(case: Case) -> None:
+    graph, feeds = sample_graph(case)
+    (drawn,) = run(graph, feeds).values()
+    (other,) = evaluate(onnx.load_from_string(write_model(graph)), feeds)
+    assert drawn.dtype == other.dtype and drawn.shape == other.shape and drawn.size > 1000
+    ours, theirs = drawn.astype(np.float64), other.astype(np.float64)
+    # Means and variances are each within a few standard errors of the difference of two samples of this size.
+    assert abs(ours.mean() - theirs.mean()) < SIGMAS * np.sqrt((ours.var() + theirs.var()) / ours.size)
+    squares = [(x - x.mean()) ** 2 for x in (ours, theirs)]
+    error = np.sqrt(sum(s.var() for s in squares) / ours.size)
+    assert abs(ours.var() - theirs.var()) < SIGMAS * error
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_evaluator_is_still_at_fault(name: str) -> None:
+    (case,) = (case for case in EXACT if str(case) == name)
+    graph, feeds = sample_graph(case)
+    model = onnx.load_from_string(write_model(graph))
+    wanted = evaluate(in_its_place(model, FAULTS[name]), feeds)
+    try:
+        actual = evaluate(model, feeds)
+    except Exception:  # It fails in numpy, in its own checks, or knows no such operator.
+        return
+    same = all(a.shape == w.shape and np.allclose(a, w) for a, w in zip(actual, wanted, strict=True))
+    assert not same, "the evaluator computes this sample now: take it off the list"
+
+
+def descriptions(schema: onnx.defs.OpSchema) -> Iterator[str]:
+    yield schema.doc
+    for part in (*schema.inputs, *schema.outputs, *schema.attributes.values()):
+        yield part.description
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_quotes_stand_in_the_specification(name: str) -> None:
+    fault = FAULTS[name]
+    schema = onnx.defs.get_schema(*fault.schema, "")
+    assert any(fault.quote in " ".join(text.split()) for text in descriptions(schema))

@@ -1,0 +1,224 @@
+"""Arithmetic with symbolic dims against plain ints, and what follows from equations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainweb.ir.dims import SymbolicDim, UndecidedError, at_most, equal, maximum, minimum, static
+from trainweb.ir.shapes import broadcast_shapes
+from trainweb.ir.symbols import SymbolTable
+
+NAMES = ("a", "b", "c")
+Tree = Any
+"""An int, a name, or (operation, left, right)."""
+
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda x, y: x + y,
+    "-": lambda x, y: x - y,
+    "*": lambda x, y: x * y,
+    "//": lambda x, y: x // y,
+    "%": lambda x, y: x % y,
+    "max": maximum,
+    "min": minimum,
+}
+ON_INTS = {**OPERATIONS, "max": max, "min": min}
+
+trees: st.SearchStrategy[Tree] = st.recursive(
+    st.one_of(st.integers(-6, 9), st.sampled_from(NAMES)),
+    lambda inner: st.tuples(st.sampled_from(sorted(OPERATIONS)), inner, inner),
+    max_leaves=8,
+)
+sizes = st.fixed_dictionaries({name: st.integers(1, 40) for name in NAMES})
+
+
+def computed(tree: Tree, leaf: Callable[[Any], Any], operations: dict[str, Callable[[Any, Any], Any]]) -> Any:
+    if not isinstance(tree, tuple):
+        return leaf(tree)
+    return operations[tree[0]](*(computed(part, leaf, operations) for part in tree[1:]))
+
+
+def on_ints(tree: Tree, values: dict[str, int]) -> int:
+    result: int = computed(tree, lambda x: values[x] if isinstance(x, str) else x, ON_INTS)
+    return result
+
+
+class Symbols:
+    """A table with the symbols `NAMES`."""
+
+    def __init__(self) -> None:
+        self.table = SymbolTable()
+        self.dims = {name: self.table.declared(name, "x", k) for k, name in enumerate(NAMES)}
+
+    def of(self, tree: Tree) -> int:
+        result: int = computed(tree, lambda x: self.dims[x] if isinstance(x, str) else x, OPERATIONS)
+        return result
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees, sizes)
+def test_expressions_have_the_values_that_ints_have(tree: Tree, values: dict[str, int]) -> None:
+    symbols = Symbols()
+    try:
+        expected = on_ints(tree, values)
+        dim = symbols.of(tree)
+    except (ZeroDivisionError, UndecidedError):
+        return
+    assert symbols.table.evaluated(dim, values) == expected
+    text = symbols.table.text(dim)
+    if text is not None:
+        again = symbols.table.declared(text, "y", 0)
+        assert symbols.table.evaluated(again, values) == expected
+    if static(dim):
+        assert type(dim) is int
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(trees, trees), min_size=1, max_size=3), trees, sizes)
+def test_equations_that_hold_for_some_sizes_are_solved_without_losing_them(
+    equations: list[tuple[Tree, Tree]], tree: Tree, values: dict[str, int]
+) -> None:
+    symbols = Symbols()
+    try:
+        expected, dim = on_ints(tree, values), symbols.of(tree)
+        # Whatever is missing to the other side makes an equation that these sizes fulfil.
+        missing = [on_ints(left, values) - on_ints(right, values) for left, right in equations]
+        pairs = [
+            (symbols.of(left), symbols.of(right) + rest) for (left, right), rest in zip(equations, missing, strict=True)
+        ]
+        for left, right in pairs:
+            assert equal(left, right)
+    except (ZeroDivisionError, UndecidedError):
+        return
+    assert symbols.table.evaluated(dim, values) == expected
+    for left, right in pairs:
+        assert symbols.table.evaluated(left, values) == symbols.table.evaluated(right, values)
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees, trees, sizes)
+def test_what_is_said_of_expressions_holds_for_all_sizes(left: Tree, right: Tree, values: dict[str, int]) -> None:
+    symbols = Symbols()
+    try:
+        a, b = symbols.of(left), symbols.of(right)
+        x, y = on_ints(left, values), on_ints(right, values)
+    except (ZeroDivisionError, UndecidedError):
+        return
+    if a == b:
+        assert x == y and hash(a) == hash(b)
+    for certain, true in ((lambda: a < b, x < y), (lambda: a >= b, x >= y)):
+        with suppress(UndecidedError):
+            assert certain() is true
+    if x <= y:
+        assert at_most(a, b)
+
+
+def dims(*texts: str) -> list[int]:
+    table = SymbolTable()
+    return [table.declared(text, "x", k) for k, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2*n // 2", "n"),
+        ("(n*m*6) // (n*m)", "6"),
+        ("((n - 1)//2 + 1 - 1)//2 + 1", "(n + 3)//4"),
+        ("(n*m + n) // (m + 1)", "n"),
+        ("max(n, 1)", "n"),
+        ("min(n, 40)", "min(n, 40)"),
+        ("max(n, min(n, 512))", "n"),
+        ("max(0, n - 1)", "n - 1"),
+        ("n//2 + n//2", "2*(n//2)"),
+        ("past_length + 1", "past_length + 1"),
+        ("batch-size", "batch-size"),
+        ("2*", "2*"),
+    ],
+)
+def test_expressions_are_canonical_and_print_as_they_are_read(text: str, shown: str) -> None:
+    (dim,) = dims(text)
+    assert str(dim) == shown
+
+
+def test_ints_stay_ints() -> None:
+    (n,) = dims("n")
+    for result in (n - n, n // n, n * 0 + 3, (n * 4) // n, maximum(3, 4), broadcast_shapes((1,), (3,))[0]):
+        assert type(result) is int
+
+
+def test_what_an_operator_needs_refines_symbols() -> None:
+    n, m, h = dims("n", "m", "h")
+    assert equal(n * 8, m * 24) and str(n) == "3*m"
+    assert equal(m, 4) and n == 12
+    assert equal(2 * (h // 2), h) and str(h // 2) == "h//2" and str(4 * (h // 2)) == "2*h"
+    assert equal(2 * (h // 4), h // 2) and str(h // 2) == "h//2" and (h // 4) * 4 == h
+    assert not equal(h + 1, 2 * (h // 2 + 1))
+
+
+def test_a_contradiction_says_what_is_known() -> None:
+    (n,) = dims("n")
+    assert isinstance(n, SymbolicDim)
+    table = n.table
+    table.node = "MatMul node 'first'"
+    assert equal(n, 4)
+    assert not equal(n + 1, 4)
+    assert table.explain([n]) == ["n = 4, as MatMul node 'first' needs n = 4"]
+    assert not equal(dims("k")[0] * 2, 7)
+
+
+def test_symbols_that_meet_are_not_taken_for_equal() -> None:
+    n, m = dims("n", "m")
+    (met,) = broadcast_shapes((n,), (m,))
+    assert str(met) == "max(m, n)" and n != m and met != n
+    assert broadcast_shapes((n,), (5,)) == (5,) and n != 5
+
+
+def test_sizes_that_are_larger_than_one_must_be_equal_to_broadcast() -> None:
+    n, m = dims("n", "m")
+    assert broadcast_shapes((n + 1,), (m + 1,)) == (n + 1,) and n == m
+    with pytest.raises(ValueError):
+        broadcast_shapes((2 * n,), (7,))
+
+
+def test_rows_cut_from_a_table_are_as_many_as_they_are_added_to() -> None:
+    (n,) = dims("n")
+    rows = minimum(n, 512)
+    assert broadcast_shapes((rows, 8), (n, 8)) == (n, 8) and rows == n
+
+
+def test_a_decision_on_an_unknown_size_is_refused() -> None:
+    (n,) = dims("n")
+    assert n > 0 and not n < 1 and bool(n)
+    for decide in (lambda: n < 5, lambda: range(n), lambda: int(n), lambda: float(n), lambda: n * 0.1):
+        with pytest.raises(UndecidedError):
+            decide()
+
+
+def test_dims_without_a_name_are_dims_of_their_own() -> None:
+    a, b, c, d, e = dims("?", "?", "unk__12", "unk__12", "n")
+    assert len({a, b, c, d, e}) == 5
+    table = a.table  # type: ignore[attr-defined]
+    assert [table.text(x) for x in (a, b, c + 1, e)] == [None, None, None, "n"]
+
+
+@pytest.mark.parametrize("remainder", range(5))
+def test_remainders_are_those_there_are(remainder: int) -> None:
+    (n,) = dims("n")
+    assert equal(n - 4 * (n // 4), remainder) is (remainder < 4)
+    if remainder < 4:
+        assert n % 4 == remainder
+
+
+def test_what_could_not_be_solved_is_tried_again() -> None:
+    n, m, h = dims("n", "m", "h")
+    assert equal(n * m, 12) and equal(n, 3) and m == 4
+    assert equal(h // 2, 16) and not equal(h, 40)
+    a, b = dims("a", "b")
+    assert equal(a * b, 12) and not equal(a, 5)
+    x, y = dims("x", "y")
+    assert equal(x // 3, y) and equal(x, 7) and y == 2

@@ -1,0 +1,144 @@
+/**
+ * Words of plans, segments and state.
+ * Generated from wasm_kernels/kernels.def by wasm_kernels/build.py: edit that instead.
+ */
+
+// "TWPL"
+export const PLAN_MAGIC = 1280333652;
+
+export const PLAN_VERSION = 1;
+
+// Instead of the index of a buffer: null.
+export const PLAN_NO_BUFFER = 4294967295;
+
+// A bit of a segment's flags.
+export const PLAN_WRITABLE = 1;
+
+// Dims of a strided view.
+export const KERNEL_RANK = 8;
+
+// Keys that attention works on at a time.
+export const ATTENTION_KEYS = 64;
+
+// Elements of a head at most.
+export const ATTENTION_WIDTH = 256;
+
+// What a run returns, and what fails.
+export const TW_OK = 0;
+export const TW_BAD_PLAN = 1;
+export const TW_BAD_HEADER = 2;
+export const TW_BAD_SEGMENT = 3;
+export const TW_BAD_BUFFER = 4;
+export const TW_BAD_OPCODE = 5;
+export const TW_BAD_ARGUMENT = 6;
+export const TW_BAD_EXTENT = 7;
+export const TW_BAD_CONDITION = 8;
+export const TW_READ_ONLY = 9;
+export const TW_BAD_FUNCTION = 10;
+export const TW_BAD_POINTER = 11;
+export const TW_BAD_INDEX = 20;
+export const TW_BAD_LABEL = 21;
+export const TW_BAD_VALUE = 22;
+export const TW_TRAPPED = 30;
+
+// Segments of kernel memory, in the order of a plan's segment table.
+export const ARENA = 0;
+export const CONSTANTS = 1;
+export const PARAMETERS = 2;
+export const GRADIENTS = 3;
+export const MOMENTUM0 = 4;
+export const MOMENTUM1 = 5;
+export const STATE = 6;
+export const PREPARED = 7;
+
+export const REDUCE_SUM = 0;
+export const REDUCE_MEAN = 1;
+export const REDUCE_MAX = 2;
+export const REDUCE_MIN = 3;
+export const REDUCE_PROD = 4;
+export const REDUCE_SUM_SQUARES = 5;
+export const REDUCE_SUM_ABS = 6;
+export const REDUCE_LOG_SUM_EXP = 7;
+export const REDUCE_NORM = 8;
+export const REDUCE_LOG_SUM = 9;
+
+export const LOSS_EACH = 0;
+export const LOSS_MEAN = 1;
+export const LOSS_SUM = 2;
+
+export const SCATTER_SET = 0;
+export const SCATTER_ADD = 1;
+export const SCATTER_MUL = 2;
+export const SCATTER_MAX = 3;
+export const SCATTER_MIN = 4;
+
+export const ACTIVATION_NONE = 0;
+export const ACTIVATION_RELU = 1;
+
+// The head of a plan. `state`: 0 fresh, 1 verified and relocated; `code_base`: first slot of its
+// generated functions; `failed`: the instruction that failed, `value` what was wrong at which
+// `position`; `profile`: address of a float64 an instruction, or 0.
+export const HEADER_MAGIC = 0;
+export const HEADER_VERSION = 1;
+export const HEADER_TOTAL_WORDS = 2;
+export const HEADER_FINGERPRINT = 3;
+export const HEADER_STATE = 4;
+export const HEADER_N_SEGMENTS = 5;
+export const HEADER_N_BUFFERS = 6;
+export const HEADER_N_CODE = 7;
+export const HEADER_N_INSTRUCTIONS = 8;
+export const HEADER_CODE_BASE = 9;
+export const HEADER_N_FUNCTIONS = 10;
+export const HEADER_STATUS = 11;
+export const HEADER_FAILED = 12;
+export const HEADER_VALUE = 13;
+export const HEADER_POSITION = 15;
+export const HEADER_PROFILE = 17;
+export const HEADER_WORDS = 20;
+
+export const SEGMENT_BASE = 0;
+export const SEGMENT_NBYTES = 1;
+export const SEGMENT_FLAGS = 2;
+export const SEGMENT_WORDS = 3;
+
+export const BUFFER_SEGMENT = 0;
+export const BUFFER_OFFSET = 1;
+export const BUFFER_NBYTES = 2;
+export const BUFFER_WORDS = 3;
+
+// The first arguments of opcode 0, a generated function over [0, n) in chunks of `grain`; then
+// pointers and words.
+export const GENERATED_FUNCTION = 0;
+export const GENERATED_N = 1;
+export const GENERATED_GRAIN = 2;
+export const GENERATED_N_POINTERS = 3;
+export const GENERATED_N_WORDS = 4;
+export const GENERATED_WORDS = 5;
+
+export const POINTER_BUFFER = 0;
+export const POINTER_NBYTES = 1;
+export const POINTER_WRITES = 2;
+export const POINTER_WORDS = 3;
+
+// `lazy_reset`: the next step overwrites gradients; `scheduler`: one is registered, over `warmup`
+// of `total` steps; `random_offset`: random numbers drawn; `loads`: how often parameters were
+// loaded, `updates`: how often plans changed them.
+export const STATE_LAZY_RESET = 0;
+export const STATE_LEARNING_RATE = 1;
+export const STATE_STEP = 2;
+export const STATE_INITIAL_LR = 4;
+export const STATE_SCHEDULER = 5;
+export const STATE_WARMUP = 6;
+export const STATE_TOTAL = 8;
+export const STATE_SEED = 10;
+export const STATE_RANDOM_OFFSET = 12;
+export const STATE_LOADS = 14;
+export const STATE_UPDATES = 15;
+export const STATE_WORDS = 16;
+
+// Loads and updates, one more each, at which a group of instructions ran last.
+export const SEEN_LOADS = 0;
+export const SEEN_UPDATES = 1;
+export const SEEN_WORDS = 2;
+
+export const SEGMENT_NAMES: readonly string[] = ["arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared"];

@@ -1,0 +1,123 @@
+/** The files beside the page's script, in the forms that bundlers and servers need. */
+
+import type { KernelBuild, PackageFiles } from "../wire/files.js";
+
+/**
+ * Whether the script that is built names the files for bundlers: that of npm imports does. The one for
+ * `<script type="module">` looks beside itself, and a bundler that takes it in carries nothing along.
+ */
+declare const TRAINWEB_NAMES_ASSETS: boolean;
+
+/** The files by their names in the package. The build checks that it is the same list as `namedAssets`. */
+const NAMES = {
+  worker: "worker.js",
+  poolWorker: "pool-worker.js",
+  kernels: "kernels.wasm.gz",
+  "kernels.relaxed": "kernels.relaxed.wasm.gz",
+  "kernels.threads": "kernels.threads.wasm.gz",
+  "kernels.relaxed.threads": "kernels.relaxed.threads.wasm.gz",
+  loader: "python/pyodide.mjs",
+  script: "python/pyodide.asm.mjs",
+  wasm: "python/pyodide.asm.wasm.gz",
+  library: "python/python_stdlib.zip",
+  packages: "python/packages.zip",
+  snapshot: "python/snapshot.bin",
+} as const;
+
+type Asset = keyof typeof NAMES;
+
+/**
+ * Each literally and outside of `new Worker`: this is the form in which every bundler carries a file along as it is.
+ * In `new Worker` some make a classic worker of it, in which Pyodide does not run.
+ */
+function namedAssets(): Record<Asset, URL> {
+  return {
+    worker: new URL("./worker.js", import.meta.url),
+    poolWorker: new URL("./pool-worker.js", import.meta.url),
+    kernels: new URL("./kernels.wasm.gz", import.meta.url),
+    "kernels.relaxed": new URL("./kernels.relaxed.wasm.gz", import.meta.url),
+    "kernels.threads": new URL("./kernels.threads.wasm.gz", import.meta.url),
+    "kernels.relaxed.threads": new URL("./kernels.relaxed.threads.wasm.gz", import.meta.url),
+    loader: new URL("./python/pyodide.mjs", import.meta.url),
+    script: new URL("./python/pyodide.asm.mjs", import.meta.url),
+    wasm: new URL("./python/pyodide.asm.wasm.gz", import.meta.url),
+    library: new URL("./python/python_stdlib.zip", import.meta.url),
+    packages: new URL("./python/packages.zip", import.meta.url),
+    snapshot: new URL("./python/snapshot.bin", import.meta.url),
+  };
+}
+
+function assetsIn(folder: string): Record<Asset, URL> {
+  const entries = Object.entries(NAMES).map(([asset, name]) => [asset, new URL(name, folder)]);
+  return Object.fromEntries(entries) as Record<Asset, URL>;
+}
+
+function ownAssets(): Record<Asset, URL> {
+  return TRAINWEB_NAMES_ASSETS ? namedAssets() : assetsIn(import.meta.url);
+}
+
+/** The settings of `env` that say where files lie. */
+export interface Locations {
+  /** Prefix of all files; null: where this script was loaded from or its bundler put them. */
+  readonly baseURL: string | null;
+  /** Prefix of a Pyodide distribution; null: the Pyodide of the package. */
+  readonly indexURL: string | null;
+  /** Prefix of the kernels as they are; undefined: those of the package. */
+  readonly wasmPaths: string | undefined;
+}
+
+/**
+ * Where the files lie, by settings of the page.
+ *
+ * @throws TypeError when a setting is no prefix
+ */
+export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): PackageFiles {
+  const base = absolutePrefix(baseURL, "env.baseURL");
+  const pyodide = absolutePrefix(indexURL, "env.pyodide.indexURL");
+  const kernels = absolutePrefix(wasmPaths, "env.wasm.wasmPaths");
+  const assets = base === null ? ownAssets() : assetsIn(base);
+  const own = (asset: Asset): string => absolute(assets[asset]);
+  const kernel = (build: KernelBuild): string => (kernels === null ? own(build) : `${kernels}${build}.wasm`);
+  return {
+    worker: own("worker"),
+    poolWorker: own("poolWorker"),
+    kernels: {
+      kernels: kernel("kernels"),
+      "kernels.relaxed": kernel("kernels.relaxed"),
+      "kernels.threads": kernel("kernels.threads"),
+      "kernels.relaxed.threads": kernel("kernels.relaxed.threads"),
+    },
+    pyodide:
+      pyodide === null
+        ? { loader: own("loader"), script: own("script"), wasm: own("wasm"), isOurs: true }
+        : {
+            loader: `${pyodide}pyodide.mjs`,
+            script: `${pyodide}pyodide.asm.mjs`,
+            wasm: `${pyodide}pyodide.asm.wasm`,
+            isOurs: false,
+          },
+    library: own("library"),
+    packages: own("packages"),
+    snapshot: own("snapshot"),
+  };
+}
+
+/** A URL as the worker can take it, which may lie elsewhere. Some bundlers give paths alone. */
+function absolute(url: URL | string): string {
+  const { document, location, origin } = globalThis as Partial<typeof globalThis>;
+  // A worker that was started from a blob has an address that nothing is relative to.
+  const here = document?.baseURI ?? (location?.protocol === "blob:" ? origin : location?.href);
+  return here === undefined ? String(url) : new URL(String(url), here).href;
+}
+
+/** A folder's URL with the slash that it needs; null for none. */
+function absolutePrefix(prefix: string | null | undefined, name: string): string | null {
+  if (prefix === null || prefix === undefined) {
+    return null;
+  }
+  if (typeof prefix !== "string" || prefix === "") {
+    throw new TypeError(`${name} must be a URL prefix, got ${String(prefix)}.`);
+  }
+  const url = absolute(prefix);
+  return url.endsWith("/") ? url : `${url}/`;
+}

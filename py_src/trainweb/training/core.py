@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.backend.wasm.plan import Recomputation
 from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError
 from trainweb.ir.layout import (
     ARENA,
@@ -29,6 +28,7 @@ from trainweb.ir.layout import (
     STATE_TOTAL,
     STATE_WARMUP,
 )
+from trainweb.ir.program import Recomputation
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, as_float32

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.plan import Plan, Slot
-from trainweb.compiler.passes.prologue import SEEN
+from trainweb.compiler.context import SEEN
 from trainweb.errors import EngineError, FeedError, ReleasedError, TrainwebError
 from trainweb.ir.layout import (
     ARENA,

@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.backend.wasm.memory import align
 from trainweb.compiler import Binding, Plan, compile_model
-from trainweb.compiler.passes.prologue import Prepared
+from trainweb.compiler.context import Cache
 from trainweb.errors import FeedError
+from trainweb.ir.arena import align
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
@@ -73,7 +73,7 @@ class InferenceCore:
             segment_bytes=self.host.sizes,
             arena_limit=self.limits.arena_bytes,
             memory_budget=self.memory_budget,
-            prepared=Prepared({binding.offset for binding in self.bindings.values()}, in_use),
+            cache=Cache({binding.offset for binding in self.bindings.values()}, in_use),
         )
 
     def run(self, feeds: Mapping[str, Tensor], outputs: Sequence[str] | None = None) -> dict[str, Tensor]:

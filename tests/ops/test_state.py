@@ -9,12 +9,24 @@ from tests.ops.test_forward import CASES, compare, inputs
 
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler import Binding, compile_model
-from trainweb.ir.program import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE, Buf, BufSequence, Storage
+from trainweb.ir.layout import (
+    GRADIENTS,
+    MOMENTUM0,
+    MOMENTUM1,
+    PARAMETERS,
+    STATE,
+    STATE_INITIAL_LR,
+    STATE_LEARNING_RATE,
+    STATE_SCHEDULER,
+    STATE_STEP,
+    STATE_TOTAL,
+    STATE_WARMUP,
+)
+from trainweb.ir.program import Buf, BufSequence, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.op import registry
 from trainweb.ops.optim import LinearLearningRate, SequenceOp, scheduler_graph
 from trainweb.training.arrays import from_numpy, to_numpy
-from trainweb.training.core import INITIAL_LR_WORD, LR_WORD, SCHEDULER_WORD, STEP_WORD
 from trainweb.training.host import N_SEGMENTS, PlanHost
 
 ON_SEQUENCES = [case for case in cases() if issubclass(case.cls, SequenceOp)]
@@ -73,8 +85,8 @@ def new_host() -> PlanHost:
     return PlanHost(get_engine(reproducible=True), sizes)
 
 
-RATE = Binding(STATE, 4 * LR_WORD, "float32", (1,))
-STEP = Binding(STATE, 4 * STEP_WORD, "int64", (1,))
+RATE = Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,))
+STEP = Binding(STATE, 4 * STATE_STEP, "int64", (1,))
 
 
 def scalars(case: Case, names: list[str], arrays: list[np.ndarray | None]) -> dict[str, np.ndarray]:
@@ -95,10 +107,10 @@ def test_sequences(case: Case) -> None:
     try:
         for x in given.values():
             if x.dtype == np.float32:
-                host.write_state("f", LR_WORD, x.item())
+                host.write_state(STATE_LEARNING_RATE, x.item())
             else:
                 taken = x.item() - 1  # the session counts the steps before this one
-        host.write_state("q", STEP_WORD, taken)
+        host.write_state(STATE_STEP, taken)
         segments = SEGMENTS if given else (GRADIENTS,)
         tensors = dict(list(zip(names, arrays, strict=True))[len(given) :])
         runs = {
@@ -121,7 +133,7 @@ def test_sequences(case: Case) -> None:
             compare(case, runs[name].read(), values)
         for name in runs.keys() - updated:
             np.testing.assert_array_equal(runs[name].read(), runs[name].values)
-        assert host.read_state("q", STEP_WORD) == (taken + 1 if given else taken,)
+        assert host.read_state(STATE_STEP) == (taken + 1 if given else taken)
     finally:
         host.release()
 
@@ -172,14 +184,17 @@ def test_schedules(case: Case) -> None:
     expected = bound(graph).reference(int(step), int(warmup), int(total), float(initial))  # type: ignore[attr-defined]
     host = new_host()
     try:
-        host.write_state("q", STEP_WORD, int(step))
-        host.write_state("fIqq", INITIAL_LR_WORD, float(initial), 1, int(warmup), int(total))
-        assert SCHEDULER_WORD == INITIAL_LR_WORD + 1
-        binding = Binding(STATE, 4 * LR_WORD, "float32", (1,))
+        host.write_state(STATE_STEP, int(step))
+        host.write_state(STATE_INITIAL_LR, float(initial))
+        host.write_state(STATE_SCHEDULER, 1)
+        host.write_state(STATE_WARMUP, int(warmup))
+        host.write_state(STATE_TOTAL, int(total))
+        assert STATE_SCHEDULER == STATE_INITIAL_LR + 1
+        binding = Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,))
         plan = compile_model(
             graph, {}, [], host.engine.description, bindings={"learning_rate": binding}, segment_bytes=host.sizes
         )
         host.run(host.load(plan))
-        assert host.read_state("f", LR_WORD)[0] == pytest.approx(expected, rel=1e-6)
+        assert host.read_state(STATE_LEARNING_RATE) == pytest.approx(expected, rel=1e-6)
     finally:
         host.release()

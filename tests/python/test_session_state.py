@@ -194,7 +194,7 @@ def test_an_optimizer_step_before_any_train_step_finds_zero_gradients() -> None:
         before = s.get_contiguous_parameters(False)
         s.optimizer_step()
         assert np.array_equal(s.get_contiguous_parameters(False), before)
-        assert snapshot(s)["step"] == (1,)
+        assert snapshot(s)["step"] == 1
 
 
 def test_frozen_parameters_stay() -> None:

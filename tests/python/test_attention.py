@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 from tests.ops.op_runner import with_loss
+from tests.python import pipelines
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.wasm.plan import Plan
-from trainweb.compiler import compile as compiler
 from trainweb.ir.layout import HEADER_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
@@ -196,9 +196,8 @@ def results_of(a: Attention) -> tuple[dict[str, np.ndarray], Plan]:
     return compute(extended, a.feeds | {"w0": weights}, [y, *(f"{n}_grad" for n in a.trained)])
 
 
-def without_fusion(monkeypatch: pytest.MonkeyPatch, a: Attention) -> tuple[dict[str, np.ndarray], Plan]:
-    with monkeypatch.context() as patch:
-        patch.setattr(compiler, "fuse_attention", lambda instructions, outputs, builder: instructions)
+def without_fusion(a: Attention) -> tuple[dict[str, np.ndarray], Plan]:
+    with pipelines.passes(pipelines.without("fuse_attention")):
         return results_of(a)
 
 
@@ -206,10 +205,10 @@ def kernels(plan: Plan) -> list[str]:
     return [re.split(r"[( ]", line)[0] for line in plan.text]
 
 
-def check(monkeypatch: pytest.MonkeyPatch, a: Attention, tolerance: float = TOLERANCE) -> Plan:
+def check(a: Attention, tolerance: float = TOLERANCE) -> Plan:
     """Fused and unfused give the same; returns the fused plan."""
     results, plan = results_of(a)
-    expected, stored = without_fusion(monkeypatch, a)
+    expected, stored = without_fusion(a)
     assert "softmax_grad_f32" in kernels(stored)
     assert kernels(plan).count("attention_f32") == kernels(plan).count("attention_gradient_f32") == 1
     assert not {"softmax_f32", "softmax_grad_f32"} & set(kernels(plan))
@@ -237,40 +236,37 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("mask", ["none", "causal"])
-def test_shapes(shape: tuple[int, ...], mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(monkeypatch, Attention(*shape).build(mask=mask))
+def test_shapes(shape: tuple[int, ...], mask: str) -> None:
+    check(Attention(*shape).build(mask=mask))
 
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("shape", [(2, 3, 70, 70, 8, 8), (3, 2, 21, 90, 8, 8)], ids=str)
-def test_masks(mask: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    check(monkeypatch, Attention(*shape).build(mask=mask))
+def test_masks(mask: str, shape: tuple[int, ...]) -> None:
+    check(Attention(*shape).build(mask=mask))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("mask", ["none", "causal"])
-def test_dropout_drops_what_it_would_drop_of_stored_probabilities(
-    shape: tuple[int, ...], mask: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = check(monkeypatch, Attention(*shape).build(mask=mask, dropout=0.3))
+def test_dropout_drops_what_it_would_drop_of_stored_probabilities(shape: tuple[int, ...], mask: str) -> None:
+    plan = check(Attention(*shape).build(mask=mask, dropout=0.3))
     assert "dropout_f32" not in kernels(plan)
 
 
 @pytest.mark.parametrize("layout", ["separate", "joined", "heads", "flat"])
 @pytest.mark.parametrize("scale", ["mul", "div", "q", "roots", "none"])
-def test_ways_to_write_it(layout: str, scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ways_to_write_it(layout: str, scale: str) -> None:
     mask = "causal -inf" if layout == "flat" else "padding"
-    check(monkeypatch, Attention(2, 3, 40, 40, 8).build(layout, scale, mask))
+    check(Attention(2, 3, 40, 40, 8).build(layout, scale, mask))
 
 
 @pytest.mark.parametrize("trained", [["q"], ["k"], ["v"], ["q", "v"], ["k", "v"], ["q", "k"]], ids="".join)
 @pytest.mark.parametrize("dropout", [0, 0.5])
-def test_only_some_gradients_are_wanted(trained: list[str], dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_some_gradients_are_wanted(trained: list[str], dropout: float) -> None:
     a = Attention(1, 2, 70, 70, 8).build(mask="causal", dropout=dropout)
     a.trained = trained
     results, plan = results_of(a)
-    with monkeypatch.context() as patch:
-        patch.setattr(compiler, "fuse_attention", lambda instructions, outputs, builder: instructions)
+    with pipelines.passes(pipelines.without("fuse_attention")):
         expected = results_of(a)[0]
     assert "softmax_f32" not in kernels(plan)
     for name, value in expected.items():
@@ -296,25 +292,25 @@ def test_rows_without_any_key(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     kind, value = name.split()
     monkeypatch.setitem(MASKS, name, masked_rows(float(value)) if kind == "added" else where(keep, float(value)))
     a = Attention(2, 2, 70, 70, 8).build(mask=name)
-    check(monkeypatch, a)
+    check(a)
     y = results_of(a)[0][a.graph.outputs[0].name]
     assert np.isnan(y[:, [0, 3, 69]]).all() == value.endswith("inf") and np.isfinite(y[:, [1, 2, 4, 68]]).all()
 
 
 @pytest.mark.parametrize(("size", "mask"), [(30.0, "causal"), (1e4, "causal"), (1e4, "sink and window")])
-def test_large_scores(size: float, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_scores(size: float, mask: str) -> None:
     """Even so large that the mask rules nothing out."""
     a = Attention(1, 2, 70, 70, 8).build(mask=mask)
     a.feeds["q"] *= np.float32(size)
     # A rounding of a score is an error of the probability relative to it.
     largest = size * np.abs(a.feeds["k"]).max() * 8
-    check(monkeypatch, a, TOLERANCE + 2.0**-24 * largest)
+    check(a, TOLERANCE + 2.0**-24 * largest)
 
 
-def test_a_nan_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nan_stays_where_it_was() -> None:
     a = Attention(2, 2, 70, 70, 8).build()
     a.feeds["q"][1, 66] = np.nan
-    check(monkeypatch, a)
+    check(a)
 
 
 def arena_buffers(plan: Plan) -> list[int]:
@@ -328,12 +324,12 @@ def arena_buffers(plan: Plan) -> list[int]:
 @pytest.mark.parametrize(
     ("mask", "dropout"), [("none", 0), ("causal", 0), ("where", 0), ("padding", 0), ("causal", 0.1)]
 )
-def test_nothing_has_the_size_of_the_scores(mask: str, dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_has_the_size_of_the_scores(mask: str, dropout: float) -> None:
     a = Attention(2, 4, 256, 256, 8).build(mask=mask, dropout=dropout)
     scores = 4 * 2 * 4 * 256 * 256
-    plan = check(monkeypatch, a)
+    plan = check(a)
     assert max(arena_buffers(plan)) <= scores // 4
-    assert scores in arena_buffers(without_fusion(monkeypatch, a)[1])
+    assert scores in arena_buffers(without_fusion(a)[1])
     assert plan.arena_bytes < scores // 2
 
 
@@ -352,7 +348,7 @@ def test_flops_are_those_of_the_products_it_stands_for(shape: tuple[int, ...], d
     assert both.flops - forward.flops == pairs * (e + e + d + d)
 
 
-def test_one_mask_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_mask_for_all_layers() -> None:
     a = Attention(1, 2, 16, 16, 4)
     keep = a.feed("keep", a.causal)
     y = a.normal("x", 1, 2, 16, 4)
@@ -361,7 +357,7 @@ def test_one_mask_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
         y = a.op("MatMul", a.op("Softmax", a.op("Where", keep, s, a.constant(np.float32(MASKED))), axis=-1), y)
     a.graph.outputs = [Value(y, "float32", None)]
     results, plan = results_of(a)
-    expected = without_fusion(monkeypatch, a)[0]
+    expected = without_fusion(a)[0]
     assert kernels(plan).count("attention_gradient_f32") == 3
     assert sum("select" in line for line in plan.text) == 1
     for name, value in expected.items():

@@ -5,25 +5,26 @@ Operators emit tidier code than this; what no operator emits today, one may tomo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.python import pipelines
 from tests.python.test_recompute import Restless
 
+from trainweb.backend.wasm.compile import compile_program
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.memory import place
-from trainweb.backend.wasm.plan import encode
-from trainweb.compiler.passes.accumulate import accumulate_in_place
-from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
-from trainweb.compiler.passes.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
+from trainweb.compiler.context import Cache
 from trainweb.compiler.passes.strided import absorb_copies
+from trainweb.compiler.pipeline import PASSES, Pass
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Program, Storage
 from trainweb.model.graph import Tensor
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.training.host import N_SEGMENTS, PlanHost
@@ -33,7 +34,7 @@ DIMS = ((6, 4), (4, 6), (24,), (2, 3, 4), (4, 4), (16,), (6, 6), (6,), (4,))
 STATE_ELEMENTS = 24
 
 
-class Program:
+class RandomProgram:
     """Random instructions over feeds, workspace and state."""
 
     def __init__(self, seed: int) -> None:
@@ -281,72 +282,64 @@ def evaluate(x: Expr, ins: list[np.ndarray]) -> Any:
     return functions[x.op](*(evaluate(a, ins) for a in x.args))
 
 
-def check(seed: int, passes: Sequence[str]) -> None:
-    program = Program(seed)
+def check(seed: int, passes: Sequence[Pass]) -> None:
+    made = RandomProgram(seed)
     rng = np.random.default_rng(seed)
-    given = {b.storage: rng.standard_normal(b.size).astype(np.float32) for b in (*program.feeds, *program.state)}
+    given = {b.storage: rng.standard_normal(b.size).astype(np.float32) for b in (*made.feeds, *made.state)}
     interpreter = Interpreter({s: x.astype(np.float64) for s, x in given.items()})
-    instructions = program.builder.instructions
-    interpreter.run(instructions)
-    expected = [interpreter.memory(b).copy() for b in (*program.outputs, *program.state)]
-    outputs, builder = program.outputs, program.builder
-    known: dict[str, Callable[[list[Instruction]], list[Instruction]]] = {
-        "factors": lambda some: absorb_factors(some, outputs),
-        "strided": lambda some: absorb_copies(some, outputs),
-        "accumulate": lambda some: accumulate_in_place(some, outputs),
-        "epilogue": lambda some: fuse_epilogues(some, outputs),
-        "fuse": lambda some: fuse_elementwise(some, outputs, builder.emitter),
-        "repeat": lambda some: repeat_cheap(some, outputs, builder.emitter),
-        "reduce": lambda some: fuse_reductions(some, outputs, builder),
-        "recompute": lambda some: Restless.of(some, program.feeds, outputs).instructions,
-    }
-    for name in passes:
-        instructions = known[name](instructions)
-    for got, want in zip(execute(program, instructions, given), expected, strict=True):
+    interpreter.run(made.builder.instructions)
+    expected = [interpreter.memory(b).copy() for b in (*made.outputs, *made.state)]
+    program = Program(made.builder, made.feeds, made.outputs, made.builder.instructions)
+    context = pipelines.context()
+    # Any parameter may be frozen: those that the program writes are not hoisted.
+    context.cache = Cache({b.storage.offset or 0 for b in made.state})
+    for each in passes:
+        if each.name == "rematerialise":
+            program.rebuild(Restless.of(program).instructions)
+        else:
+            each.run(program, context)
+        check_index(program)
+    for got, want in zip(execute(made, program, context.cache, given), expected, strict=True):
         error = np.abs(got - want).max() / max(1.0, np.abs(want).max())
         assert error < 1e-4, f"seed {seed}: off by {error}"
 
 
-def execute(program: Program, instructions: list[Instruction], given: dict[Storage, np.ndarray]) -> list[np.ndarray]:
+def check_index(program: Program) -> None:
+    """Readers and writers are those of the instructions."""
+    now = program.instructions
+    assert all(a.position < b.position for a, b in itertools.pairwise(now))
+    for s in {b.storage for i in now for b in (*i.reads, *i.writes)}:
+        assert program.readers(s) == tuple(i for i in now if any(b.storage is s for b in i.reads))
+        assert program.writers(s) == tuple(i for i in now if any(b.storage is s for b in i.writes))
+
+
+def execute(made: RandomProgram, program: Program, cache: Cache, given: dict[Storage, np.ndarray]) -> list[np.ndarray]:
     sizes = [0] * N_SEGMENTS
     sizes[PARAMETERS] = sizes[GRADIENTS] = 128 + 4 * STATE_ELEMENTS
-    arena, constants = place(instructions, program.feeds, program.outputs)
     engine = get_engine(reproducible=True)
-    plan = encode(instructions, program.feeds, program.outputs, arena, constants, engine.description, sizes)
+    plan = compile_program(program, engine.description, sizes, 1 << 30)
+    plan.prepared_bytes = cache.nbytes
     host = PlanHost(engine, sizes)
     try:
         loaded = host.load(plan)
-        for b in program.state:
+        for b in made.state:
             host.write_segment(b.storage.segment, b.storage.offset or 0, given[b.storage].tobytes())
         host.write_feeds(
-            loaded, {b.name: Tensor(b.name, "float32", b.shape, given[b.storage].tobytes()) for b in program.feeds}
+            loaded, {b.name: Tensor(b.name, "float32", b.shape, given[b.storage].tobytes()) for b in made.feeds}
         )
         host.run(loaded)
-        results = [t.data for t in host.read_outputs(loaded, [b.name for b in program.outputs]).values()]
-        results += [host.read_segment(b.storage.segment, b.storage.offset or 0, b.nbytes) for b in program.state]
+        results = [t.data for t in host.read_outputs(loaded, [b.name for b in made.outputs]).values()]
+        results += [host.read_segment(b.storage.segment, b.storage.offset or 0, b.nbytes) for b in made.state]
         return [np.frombuffer(data, np.float32) for data in results]
     finally:
         host.release()
 
 
-@pytest.mark.parametrize(
-    "passes",
-    [
-        (),
-        ("factors",),
-        ("strided",),
-        ("accumulate",),
-        ("epilogue",),
-        ("fuse",),
-        ("repeat",),
-        ("reduce",),
-        ("recompute",),
-        ("factors", "strided", "accumulate", "epilogue", "fuse", "repeat", "reduce", "recompute"),
-    ],
-)
-def test_random_programs_compute_the_same_after_every_pass(passes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("name", ["none", *pipelines.NAMES, "all"])
+def test_random_programs_compute_the_same_after_every_pass(name: str) -> None:
+    some = PASSES if name == "all" else pipelines.alone(name)
     for seed in range(N_PROGRAMS):
-        check(seed, passes)
+        check(seed, some)
 
 
 def test_a_result_does_not_take_the_place_of_an_operand_that_another_result_replaces() -> None:
@@ -419,7 +412,9 @@ def test_a_product_reads_across_the_rows_of_a_transposed_tensor_from_a_copy() ->
             activation=0,
         )
     )
-    copy, product = absorb_copies(builder.instructions, [c])
+    program = Program(builder, [x], [c], builder.instructions)
+    absorb_copies(program, pipelines.context())
+    copy, product = program
     assert isinstance(copy, calls.StridedCopy)
     assert isinstance(product, calls.Gemm)
     assert product.a.storage is t.storage

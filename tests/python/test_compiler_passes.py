@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.ops.op_runner import run
+from tests.python import pipelines
 from tests.python.random_graphs import RandomGraph
 
 from trainweb.backend.wasm import memory
@@ -21,17 +22,12 @@ from trainweb.training.inference import InferenceCore
 N_GRAPHS = 60
 """Per variant; a graph takes some 20 ms."""
 
-WITHOUT: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+OTHERS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "computation": (compiler, "computation", lambda op, results: object()),
     "fold": (compiler._Compilation, "fold", lambda *args: None),
-    "absorb_factors": (compiler, "absorb_factors", lambda instructions, outputs: instructions),
-    "absorb_copies": (compiler, "absorb_copies", lambda instructions, outputs: instructions),
-    "fuse_epilogues": (compiler, "fuse_epilogues", lambda instructions, outputs: instructions),
-    "fuse_elementwise": (compiler, "fuse_elementwise", lambda instructions, outputs, emitter: instructions),
-    "repeat_cheap": (compiler, "repeat_cheap", lambda instructions, outputs, emitter: instructions),
-    "fuse_reductions": (compiler, "fuse_reductions", lambda instructions, outputs, builder: instructions),
     "in_place": (memory, "_in_place_donor", lambda *args: None),
 }
+"""What else the compiler does that must change no result."""
 
 
 def check(seed: int, zero_sizes: bool = False) -> None:
@@ -45,10 +41,23 @@ def check(seed: int, zero_sizes: bool = False) -> None:
         assert error < 1e-4, f"seed {seed}: {name} is off by {error}"
 
 
-@pytest.mark.parametrize("without", ["nothing", *WITHOUT])
-def test_random_graphs_compute_what_numpy_computes(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if without != "nothing":
-        monkeypatch.setattr(*WITHOUT[without])
+@pytest.mark.parametrize("name", ["nothing", *pipelines.NAMES])
+def test_random_graphs_compute_what_numpy_computes_without(name: str) -> None:
+    with pipelines.passes(pipelines.without(name)):
+        for seed in range(N_GRAPHS):
+            check(seed)
+
+
+@pytest.mark.parametrize("name", pipelines.NAMES)
+def test_random_graphs_compute_what_numpy_computes_with_one_pass_alone(name: str) -> None:
+    with pipelines.passes(pipelines.alone(name)):
+        for seed in range(N_GRAPHS):
+            check(seed)
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_random_graphs_compute_what_numpy_computes_without_the_rest(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*OTHERS[what])
     for seed in range(N_GRAPHS):
         check(seed)
 
@@ -179,9 +188,7 @@ def test_functions_of_strips_give_the_bits_of_single_elements() -> None:
         {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
     ],
 )
-def test_relu_gradients_go_before_those_of_pooling(
-    attrs: dict[str, list[int]], kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relu_gradients_go_before_those_of_pooling(attrs: dict[str, list[int]], kept: bool) -> None:
     nodes = [
         Node("Relu", ["x"], ["y"]),
         Node("MaxPool", ["y"], ["p", "i"], attrs),
@@ -195,8 +202,9 @@ def test_relu_gradients_go_before_those_of_pooling(
     graph = Graph("pool", nodes, [Value("x", "float32", x.shape)], outputs, opsets={"": 18, "com.microsoft": 1})
     sizes = [b for b in plan_of(graph, x=x).text if "select" in b]
     results = run(graph, {"x": x})
-    monkeypatch.setattr(compiler, "mask_maxima", lambda instructions, outputs: instructions)
-    for name, expected in run(graph, {"x": x}).items():
+    with pipelines.passes(pipelines.without("mask_maxima")):
+        expectations = run(graph, {"x": x})
+    for name, expected in expectations.items():
         np.testing.assert_array_equal(results[name], expected)
     assert (results["x_grad"] != 0).any() and len(sizes) == 1
     assert (f" {x.size} " in sizes[0]) == kept
@@ -252,9 +260,9 @@ def test_chains_reduce_their_results(
     assert [line.removeprefix("generated ").split("(")[0].split()[0] for line in text[: len(names)]] == names
     assert len(text) == len(names) + (op == "ReduceMean" and len(names) > 1) and " -> " in text[0]
     got = run(graph, feeds)
-    monkeypatch.setattr(compiler, "fuse_reductions", lambda instructions, outputs, builder: instructions)
     graph.outputs = [Value(n, "float32", None) for n in "sd"]
-    kernel = run(graph, feeds)
+    with pipelines.passes(pipelines.without("fuse_reductions")):
+        kernel = run(graph, feeds)
     terms = kernel["d"].astype(np.float64)
     n = np.prod([x_shape[k] for k in axes])
     reduced = np.sum if op == "ReduceSum" else np.mean
@@ -315,7 +323,7 @@ def test_results_that_are_used_twice_over_and_over_compile_in_linear_time() -> N
     assert run(graph, {"x0": np.ones(4, np.float32)})[f"x{n}"].tolist() == [2.0**n] * 4
 
 
-def test_cheap_results_are_not_kept_for_those_who_read_what_they_are_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cheap_results_are_not_kept_for_those_who_read_what_they_are_made_of() -> None:
     """x / 1.4 is computed twice, of x, which the second chain reads anyway; erf(x / 1.4) once: the same bytes."""
     nodes = [
         Node("Div", ["x", "c"], ["t"]),
@@ -332,8 +340,8 @@ def test_cheap_results_are_not_kept_for_those_who_read_what_they_are_made_of(mon
     rng = np.random.default_rng(5)
     feeds = {name: rng.standard_normal((9, 9)).astype(np.float32) for name in "xw"}
     repeated, got = plan_of(graph, **feeds).text, run(graph, feeds)
-    monkeypatch.setattr(*WITHOUT["repeat_cheap"])
-    kept, expected = plan_of(graph, **feeds).text, run(graph, feeds)
+    with pipelines.passes(pipelines.without("repeat_cheap")):
+        kept, expected = plan_of(graph, **feeds).text, run(graph, feeds)
     assert [len(text) for text in (repeated, kept)] == [3, 3]
     assert [sum("div" in line for line in text) for text in (repeated, kept)] == [2, 1]
     np.testing.assert_array_equal(got["y"], expected["y"])

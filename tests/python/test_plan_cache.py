@@ -14,7 +14,7 @@ from tests.python.sessions import batch, session
 import trainweb
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
-from trainweb.compiler.passes.prologue import SEEN, Prepared
+from trainweb.compiler.context import SEEN, Cache
 from trainweb.errors import EngineError, SessionError
 from trainweb.ir.layout import PREPARED
 
@@ -109,12 +109,12 @@ def test_table_slots_are_used_again() -> None:
 
 
 def test_places_of_other_plans_are_left_alone() -> None:
-    prepared = Prepared(set(), {"a": (0, 100), "seen 128": (128, 8), "b": (256, 64)})
-    assert prepared.place("b", 64) == 256, "an equal value is shared"
-    assert prepared.take_seen() == 192, "the first gap that fits"
-    assert prepared.place("c", 65) == 320
-    assert prepared.nbytes == 448
-    assert prepared.kept == {"b": (256, 64), "seen 192": (192, 8), "c": (320, 65)}
+    cache = Cache(set(), {"a": (0, 100), "seen 128": (128, 8), "b": (256, 64)})
+    assert cache.place("b", 64) == 256, "an equal value is shared"
+    assert cache.take_seen() == 192, "the first gap that fits"
+    assert cache.place("c", 65) == 320
+    assert cache.nbytes == 448
+    assert cache.places == {"b": (256, 64), "seen 192": (192, 8), "c": (320, 65)}
 
 
 def test_a_checkpoint_of_another_model_is_refused() -> None:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,17 +15,18 @@ import pytest
 from numpy.typing import ArrayLike
 from onnx import TensorProto, helper
 from tests.conformance.models import make_model, normal
+from tests.python import pipelines
 from tests.python.random_graphs import RandomGraph
 from tests.python.sessions import artifacts, batch, snapshot
 from tests.python.test_session_memory import bytes_in_use
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
-from trainweb.backend.wasm.plan import Recomputation
-from trainweb.compiler import compile as compiler
-from trainweb.compiler.passes.recompute import _Program, _Schedule
+from trainweb.compiler.context import Context
+from trainweb.compiler.passes.recompute import Schedule, Values
+from trainweb.compiler.pipeline import PASSES
 from trainweb.errors import FeedError, LimitError
-from trainweb.ir.program import Buf, Instruction, Storage
+from trainweb.ir.program import Instruction, Program, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
@@ -227,12 +229,12 @@ def test_a_budget_is_a_number_of_bytes(budget: object) -> None:
         pass
 
 
-class Restless(_Schedule):
+class Restless(Schedule):
     """Gives up all that it can after every instruction."""
 
     @classmethod
-    def of(cls, instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf]) -> Restless:
-        schedule = cls(_Program(instructions, feeds, outputs), 2**40, 1.0)
+    def of(cls, program: Program) -> Restless:
+        schedule = cls(Values(program), 2**40, 1.0)
         assert schedule.run()
         return schedule
 
@@ -243,22 +245,19 @@ class Restless(_Schedule):
         return fits
 
 
-def test_random_graphs_compute_the_same_bytes_from_values_that_are_all_made_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_random_graphs_compute_the_same_bytes_from_values_that_are_all_made_again() -> None:
     repeated = []
 
-    def fit(
-        instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf], _: int
-    ) -> tuple[list[Instruction], Recomputation]:
-        schedule = Restless.of(instructions, feeds, outputs)
+    def rematerialise(program: Program, context: Context) -> None:
+        schedule = Restless.of(program)
         repeated.append(len(schedule.repeated))
-        return schedule.instructions, Recomputation(0)
+        program.rebuild(schedule.instructions)
 
-    monkeypatch.setattr(compiler, "fit", fit)
-    for seed in range(60):
-        made = RandomGraph(seed, n_nodes=25)
-        assert run(made, 1) == run(made, None), f"seed {seed}"
+    instead = tuple(replace(p, run=rematerialise) if p.name == "rematerialise" else p for p in PASSES)
+    with pipelines.passes(instead):
+        for seed in range(60):
+            made = RandomGraph(seed, n_nodes=25)
+            assert run(made, 1) == run(made, None), f"seed {seed}"
     assert sum(repeated) > len(repeated)
 
 

@@ -89,7 +89,7 @@ class GradientBuilder:
 
     def dtype(self, name: str) -> str:
         """Dtype of a tensor."""
-        return self._walk.type(name, self.nodes).dtype
+        return self._walk.dtype(name, self.nodes)
 
     def is_constant(self, name: str) -> Tensor | None:
         """The constant behind `name`, or None where it is no initializer."""
@@ -406,7 +406,7 @@ class _ReverseWalk:
         )
 
     def _carries(self, name: str) -> bool:
-        return self.type(name).dtype in FLOATING
+        return self.dtype(name) in FLOATING
 
     def _no_gradient(self, op: Op, index: int, reason: str) -> GradientError:
         path = [n.name or f"{n.op_type}_{k}" for k, n in self._path(index)]
@@ -447,6 +447,10 @@ class _ReverseWalk:
         if name not in self.inference:
             self._infer(name, pending)
         return self.inference[name]
+
+    def dtype(self, name: str, pending: Sequence[Node] = ()) -> str:
+        """Dtype of a tensor, as for `type`."""
+        return self.inference.dtype(name) if name in self.inference else self.type(name, pending).dtype
 
     def _known_as(self, name: str) -> str:
         """A gradient that nothing is known of has the type of its tensor."""

@@ -7,23 +7,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from trainweb import messages
-from trainweb.backend.wasm.memory import place
-from trainweb.backend.wasm.plan import Plan, Recomputation, encode
-from trainweb.compiler.passes.accumulate import accumulate_in_place
-from trainweb.compiler.passes.attention import fuse_attention
-from trainweb.compiler.passes.eliminate import computation, drop_unread_results
-from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
-from trainweb.compiler.passes.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
-from trainweb.compiler.passes.pooling import mask_maxima
-from trainweb.compiler.passes.prologue import Prepared, guard, hoist
-from trainweb.compiler.passes.recompute import fit
-from trainweb.compiler.passes.strided import absorb_copies
-from trainweb.compiler.passes.transaction import hoist_checks, may_fail_midway, write_state_last
+from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
+from trainweb.compiler.context import Cache, Context
+from trainweb.compiler.passes.eliminate import computation
+from trainweb.compiler.pipeline import Observer, run_passes
 from trainweb.errors import ModelError
 from trainweb.ir.builder import Builder
 from trainweb.ir.layout import ARENA, SEGMENT_NAMES
-from trainweb.ir.program import Buf, BufSequence, Instruction, Storage
+from trainweb.ir.program import Buf, BufSequence, Program, Recomputation, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
 from trainweb.ops.infer import infer_outputs, initializer_type
@@ -63,8 +54,9 @@ def compile_model(
     segment_bytes: Sequence[int] = (0,) * len(SEGMENT_NAMES),
     arena_limit: int = DEFAULT_ARENA_BYTES,
     memory_budget: int | None = None,
-    prepared: Prepared | None = None,
-    prepare_trained: bool = False,
+    cache: Cache | None = None,
+    cache_trained: bool = False,
+    observe: Observer | None = None,
 ) -> Plan:
     """Compile `graph` for feeds of static shapes.
 
@@ -86,9 +78,11 @@ def compile_model(
         Sizes of the segments (those of the arena and the constants are computed).
     memory_budget
         Bytes of workspace beyond which values are computed again instead of kept.
-    prepared, prepare_trained
-        Where values that depend on parameters alone are kept from run to run; whether those of parameters that
-        steps change are, too. None: they are made in every run, as with a memory budget.
+    cache, cache_trained
+        Where values that depend on parameters alone stay from run to run; whether those of parameters that
+        steps change do, too. None: they are made in every run, as with a memory budget.
+    observe
+        Sees the program as lowered (named "") and after every pass.
 
     Raises
     ------
@@ -98,46 +92,13 @@ def compile_model(
         The plan needs more workspace than `arena_limit`, or cannot do with `memory_budget`.
     """
     compilation = _Compilation(graph, description, bindings or {}, sequences or {}, overwrite)
-    compilation.infer(feeds, known or {})
-    compilation.mark_needed(outputs)
-    if evaluate is not None:
-        compilation.fold(outputs, lambda part, names: evaluate(compile_model(part, {}, names, description)))
-    if overwrite:
-        compilation.place_gradients()
-    compilation.lower(feeds)
-    outs = [compilation.output(name) for name in outputs]
-    feed_bufs = [b for b in map(compilation.bufs.get, feeds) if isinstance(b, Buf)]
-    instructions = compilation.builder.instructions
-    may_fail = may_fail_midway(instructions)
-    instructions = hoist_checks(instructions)
-    if may_fail:
-        instructions = write_state_last(instructions, compilation.builder)
-    instructions = drop_unread_results(instructions, outs, description)
-    instructions = absorb_factors(instructions, outs)
-    instructions = absorb_copies(instructions, outs)
-    instructions = accumulate_in_place(instructions, outs)
-    instructions = mask_maxima(instructions, outs)
-    groups: list[list[Instruction]] = []
-    if prepared is not None and memory_budget is None:
-        groups, instructions = hoist(instructions, outs, prepared, trained=prepare_trained)
-        groups = [fuse_elementwise(group, outs, compilation.builder.emitter) for group in groups]
-    instructions = fuse_attention(instructions, outs, compilation.builder)
-    instructions = fuse_epilogues(instructions, outs)
-    instructions = fuse_elementwise(instructions, outs, compilation.builder.emitter)
-    instructions = repeat_cheap(instructions, outs, compilation.builder.emitter)
-    instructions = fuse_reductions(instructions, outs, compilation.builder)
-    recomputation = None
-    if memory_budget is not None:
-        instructions, recomputation = fit(instructions, feed_bufs, outs, memory_budget)
-    if prepared is not None and any(groups):
-        instructions = [*guard(groups, prepared, compilation.builder), *instructions]
-    arena_bytes, constants = place(instructions, feed_bufs, outs)
-    if arena_bytes > arena_limit:
-        raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
-    plan = encode(instructions, feed_bufs, outs, arena_bytes, constants, description, segment_bytes)
-    plan.recomputation = recomputation or Recomputation(arena_bytes)
-    if prepared is not None and any(groups):
-        plan.prepared_bytes, plan.kept = prepared.nbytes, prepared.kept
+    program = compilation.program(feeds, outputs, known or {}, evaluate)
+    context = Context(description, workspace_bytes, memory_budget, cache, cache_trained)
+    run_passes(program, context, observe)
+    plan = compile_program(program, description, segment_bytes, arena_limit)
+    plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
+    if cache is not None and program.hoisted:
+        plan.prepared_bytes, plan.kept = cache.nbytes, cache.places
     return plan
 
 
@@ -164,6 +125,26 @@ class _Compilation:
         self.given: set[str] = set()
         self.same: dict[str, str] = {}
         """By name of a tensor, the one that was computed before from the same."""
+
+    def program(
+        self,
+        feeds: Mapping[str, TensorType],
+        outputs: Sequence[str],
+        known: Mapping[str, TensorType],
+        evaluate: Callable[[Plan], Mapping[str, Tensor]] | None,
+    ) -> Program:
+        """The graph as instructions, before any pass."""
+        self.infer(feeds, known)
+        self.mark_needed(outputs)
+        if evaluate is not None:
+            description = self.builder.description
+            self.fold(outputs, lambda part, names: evaluate(compile_model(part, {}, names, description)))
+        if self.builder.overwrite:
+            self.place_gradients()
+        self.lower(feeds)
+        bufs = [b for b in map(self.bufs.get, feeds) if isinstance(b, Buf)]
+        outs = [self.output(name) for name in outputs]
+        return Program(self.builder, bufs, outs, self.builder.instructions)
 
     # Types and shape arithmetic.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections.abc import Callable, Sequence
 from math import prod
@@ -30,6 +31,12 @@ class Builder:
         self.state = Buf(Storage(STATE, 4 * STATE_WORDS, 0), "int32", (STATE_WORDS,), name="state")
         self._constants: dict[tuple[str, bytes], Storage] = {}
         self._draws = 0
+
+    def fresh(self, node: str) -> Builder:
+        """A builder of instructions that stand nowhere yet, on the same state and constants."""
+        new = copy.copy(self)
+        new.node, new.instructions = node, []
+        return new
 
     # Buffers.
 

@@ -7,7 +7,7 @@ subexpressions are computed once.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -43,10 +43,11 @@ class Emitter:
         """The unique expression `op(*args)`."""
         # The bits tell 0.0 from -0.0, and NaN from nothing.
         bits = struct.pack("<d", imm) if isinstance(imm, float) else imm
-        key = (op, dtype, tuple(id(a) for a in args), bits)
-        if key not in self._made:
-            self._made[key] = Expr(op, dtype, args, imm)
-        return self._made[key]
+        key = (op, dtype, args, bits)
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = Expr(op, dtype, args, imm)
+        return made
 
     def input(self, index: int, dtype: str) -> Expr:
         """The element of input `index`."""
@@ -172,19 +173,18 @@ class Emitter:
         half = self.mul(x, self.const(0.5))
         return self.mul(half, self.add(self.erf(self.mul(x, self.const(sqrt(0.5)))), self.const(1)))
 
-    def substitute(self, root: Expr, inputs: dict[int, Expr]) -> Expr:
-        """`root` with its inputs replaced by expressions (of this emitter)."""
-        done: dict[int, Expr] = {}
+    def substitute(self, roots: Sequence[Expr], inputs: Mapping[Expr, Expr]) -> list[Expr]:
+        """`roots` with inputs replaced by other expressions; those that are not in `inputs` stay."""
+        done = dict(inputs)
 
         def walk(x: Expr) -> Expr:
-            if id(x) not in done:
-                if x.op == "input":
-                    done[id(x)] = inputs[int(x.imm or 0)]
-                else:
-                    done[id(x)] = self.make(x.op, x.dtype, *(walk(a) for a in x.args), imm=x.imm)
-            return done[id(x)]
+            new = done.get(x)
+            if new is None:
+                args = tuple([walk(a) for a in x.args])
+                new = done[x] = x if args == x.args else self.make(x.op, x.dtype, *args, imm=x.imm)
+            return new
 
-        return walk(root)
+        return [walk(root) for root in roots]
 
 
 def walk(roots: Sequence[Expr], known: Collection[int] = ()) -> Iterator[Expr]:

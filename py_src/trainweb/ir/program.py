@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, ClassVar, Self
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from trainweb.ir.expr import Expr
-from trainweb.ir.layout import CONSTANTS
+from trainweb.ir.layout import ARENA, CONSTANTS
 from trainweb.model.graph import ITEM_SIZE
+
+if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Emitter
 
 
 @dataclass(eq=False, slots=True)
@@ -100,9 +106,11 @@ class KernelCall:
         Whether the result may be a part of a tensor whose other parts other such calls write.
     node : str
         Where the call comes from, for errors.
+    position : int
+        Where it stands in its `Program`, which alone sets it.
     """
 
-    __slots__ = ("node",)
+    __slots__ = ("node", "position")
     KERNEL: ClassVar[str]
     ARGUMENTS: ClassVar[tuple[str, ...]]
     OPERANDS: ClassVar[tuple[str, ...]]
@@ -112,6 +120,7 @@ class KernelCall:
     FAILS: ClassVar[tuple[str, ...]] = ()
     IS_PART: ClassVar[bool] = False
     node: str
+    position: int
 
     @property
     def reads(self) -> list[Buf]:
@@ -127,6 +136,11 @@ class KernelCall:
     def accumulated(self) -> list[Buf]:
         """The results that `accumulate` concerns."""
         return [b for name in self.ACCUMULATED if (b := getattr(self, name)) is not None]
+
+    @property
+    def checked(self) -> list[Buf]:
+        """The inputs whose contents may make the call fail."""
+        return [b for name in self.FAILS if (b := getattr(self, name)) is not None]
 
     def flops(self) -> int:
         """Operations of its products, two for each multiplication."""
@@ -151,6 +165,10 @@ class KernelCall:
             if b is not None:
                 yield name, b
 
+    def arguments(self) -> Iterator[tuple[str, Any]]:
+        """Names and values of all arguments, in the order of kernels.def."""
+        return ((name, getattr(self, name)) for name in self.ARGUMENTS)
+
     def map_operands(self, change: Callable[[Buf], Buf]) -> None:
         """Put `change(b)` in the place of each operand `b`."""
         for name, b in self.operands():
@@ -167,6 +185,17 @@ class KernelCall:
         call = copy(self)
         call.node = node
         call.map_operands(change)
+        return call
+
+    def optional_results(self) -> Iterator[tuple[str, Buf]]:
+        """Names and buffers of the results that are there and need not be."""
+        return ((name, b) for name, b in self.operands() if name in self.OPTIONAL_RESULTS)
+
+    def without(self, names: Iterable[str]) -> Self:
+        """A copy without these optional operands."""
+        call = copy(self)
+        for name in names:
+            setattr(call, name, None)
         return call
 
     @property
@@ -202,6 +231,10 @@ class _Arguments(MutableMapping[str, Any]):
         return len(self.call.ARGUMENTS)
 
 
+GRAIN_ELEMENTS = 16384
+"""Elements a chunk of an elementwise call works on: 64 KiB of float32, which the second-level cache holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """What a generated function does with its last result: `op` (REDUCE_...) over the middle axis of [-1, n, inner].
@@ -234,6 +267,8 @@ class ElementwiseCall:
     roots: list[Expr]
     node: str
     reduction: Reduction | None = None
+    position: int = field(default=-1, init=False, repr=False)
+    """As of a `KernelCall`."""
 
     @property
     def reads(self) -> list[Buf]:
@@ -243,24 +278,209 @@ class ElementwiseCall:
     def writes(self) -> list[Buf]:
         return self.outs
 
-    def is_flat(self) -> bool:
-        """Whether every input is a full tensor or one element."""
-        size = prod(self.shape)
-        return all(b.size in (1, size) for b in self.ins)
+    def moved(self, change: Callable[[Buf], Buf], node: str) -> ElementwiseCall:
+        """A copy for `node` that has `change(b)` in the place of each operand `b`."""
+        return replace(self, ins=[change(b) for b in self.ins], outs=[change(b) for b in self.outs], node=node)
 
 
 Instruction = KernelCall | ElementwiseCall
 
 
-def index_uses(
-    instructions: Sequence[Instruction], reads_of: Callable[[Instruction], Sequence[Buf]] = lambda i: i.reads
-) -> tuple[dict[Storage, list[int]], dict[Storage, list[int]]]:
-    """The instructions that read each storage and those that write it, in order, as often as they do."""
-    readers: dict[Storage, list[int]] = {}
-    writers: dict[Storage, list[int]] = {}
-    for k, i in enumerate(instructions):
-        for b in reads_of(i):
-            readers.setdefault(b.storage, []).append(k)
-        for b in i.writes:
-            writers.setdefault(b.storage, []).append(k)
-    return readers, writers
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """What a memory budget costs a plan.
+
+    Attributes
+    ----------
+    full_bytes : int
+        Workspace of the plan without a budget.
+    instructions : int
+        How many instructions run again.
+    flops : int
+        Operations of products and convolutions in them.
+    share : float
+        Rough time of them, in parts of the time without a budget.
+    """
+
+    full_bytes: int
+    instructions: int = 0
+    flops: int = 0
+    share: float = 0.0
+
+
+POSITION = attrgetter("position")
+GAP_BITS = 16
+"""Of the distance between the positions of two instructions, for those that come between them."""
+
+
+class Program:
+    """The instructions of one step in order, with the readers and the writers of every storage.
+
+    Instructions are values: a pass never changes one that stands here, but puts another in its place (`replace`), so
+    that the index is right at any time. Their order is that of `position`.
+    """
+
+    def __init__(
+        self, builder: Builder, feeds: Sequence[Buf], outputs: Sequence[Buf], instructions: Iterable[Instruction] = ()
+    ) -> None:
+        self.builder, self.feeds, self.outputs = builder, list(feeds), list(outputs)
+        self.output_storages = frozenset(b.storage for b in outputs)
+        self.hoisted: dict[int, Program] = {}
+        """Instructions that need not run in every step, by what changes their results (`passes/hoist.py`)."""
+        self.rebuild(instructions)
+
+    @property
+    def emitter(self) -> Emitter:
+        """What makes the expressions of elementwise calls."""
+        return self.builder.emitter
+
+    @property
+    def instructions(self) -> Sequence[Instruction]:
+        """The instructions as they stand now."""
+        return self._instructions
+
+    def __len__(self) -> int:
+        return len(self._instructions)
+
+    def __iter__(self) -> Iterator[Instruction]:
+        """Each instruction in turn; the loop may change what stands before it, at it and behind it."""
+        k, position, changes, bits = 0, 0, self._changes, self._bits
+        while True:
+            if changes != self._changes:
+                position <<= self._bits - bits
+                k = bisect_right(self._instructions, position, key=POSITION)
+                changes, bits = self._changes, self._bits
+            if k == len(self._instructions):
+                return
+            i = self._instructions[k]
+            position, k = i.position, k + 1
+            yield i
+
+    # Questions.
+
+    def readers(self, s: Storage) -> tuple[Instruction, ...]:
+        """The instructions that read (part of) a storage, in order."""
+        return tuple(self._readers.get(s, ()))
+
+    def writers(self, s: Storage) -> tuple[Instruction, ...]:
+        """The instructions that write (part of) a storage, in order."""
+        return tuple(self._writers.get(s, ()))
+
+    def users(self, s: Storage) -> list[Instruction]:
+        """The instructions that read or write a storage, in order."""
+        readers, writers = self._readers.get(s, ()), self._writers.get(s, ())
+        return sorted(dict.fromkeys((*readers, *writers)), key=POSITION)
+
+    def is_temporary(self, s: Storage) -> bool:
+        """Whether only instructions see what a storage holds."""
+        return s.segment == ARENA and not s.is_feed and s not in self.output_storages
+
+    def is_read_between(self, s: Storage, first: Instruction, last: Instruction) -> bool:
+        """Whether an instruction after `first` and before `last` reads a storage."""
+        return any(first.position < i.position < last.position for i in self._readers.get(s, ()))
+
+    def is_written_between(self, s: Storage, first: Instruction, last: Instruction) -> bool:
+        """Whether an instruction after `first` and before `last` writes a storage."""
+        return any(first.position < i.position < last.position for i in self._writers.get(s, ()))
+
+    def is_written_from(self, s: Storage, first: Instruction, last: Instruction) -> bool:
+        """Whether `first` or an instruction after it and before `last` writes a storage."""
+        return any(first.position <= i.position < last.position for i in self._writers.get(s, ()))
+
+    def is_used_from(self, s: Storage, first: Instruction, last: Instruction) -> bool:
+        """Whether `first` or an instruction after it and before `last` reads or writes a storage."""
+        some = (*self._readers.get(s, ()), *self._writers.get(s, ()))
+        return any(first.position <= i.position < last.position for i in some)
+
+    # Changes.
+
+    def build(self, node: str) -> Builder:
+        """A builder of instructions for this program; they are in it once they are inserted."""
+        return self.builder.fresh(node)
+
+    def append(self, *new: Instruction) -> None:
+        """Add instructions at the end."""
+        self._insert(len(self._instructions), new)
+
+    def insert_first(self, *new: Instruction) -> None:
+        """Add instructions at the beginning."""
+        self._insert(0, new)
+
+    def insert_before(self, anchor: Instruction, *new: Instruction) -> None:
+        """Add instructions right before `anchor`."""
+        self._insert(self._at(anchor), new)
+
+    def remove(self, i: Instruction) -> None:
+        """Take an instruction out."""
+        del self._instructions[self._at(i)]
+        self._forget(i)
+        self._changes += 1
+
+    def replace(self, old: Instruction, *new: Instruction) -> None:
+        """Put instructions (or nothing) in the place of `old`."""
+        if not new:
+            self.remove(old)
+            return
+        at, position = self._at(old), old.position
+        self._forget(old)
+        self._instructions[at], new[0].position = new[0], position
+        self._note(new[0])
+        if len(new) > 1:
+            self._insert(at + 1, new[1:])
+
+    def rebuild(self, instructions: Iterable[Instruction]) -> None:
+        """Be these instructions from now on."""
+        self._instructions: list[Instruction] = list(instructions)
+        self._readers: dict[Storage, list[Instruction]] = {}
+        self._writers: dict[Storage, list[Instruction]] = {}
+        self._changes, self._bits = 0, GAP_BITS
+        for k, i in enumerate(self._instructions, 1):
+            i.position = k << GAP_BITS
+            self._note(i)
+
+    def _at(self, i: Instruction) -> int:
+        return bisect_left(self._instructions, i.position, key=POSITION)
+
+    def _insert(self, at: int, new: Sequence[Instruction]) -> None:
+        before = self._instructions[at - 1].position if at else 0
+        if at == len(self._instructions):
+            after = before + ((len(new) + 1) << self._bits)
+        else:
+            while self._instructions[at].position - before <= len(new):
+                self._spread()
+                before <<= GAP_BITS
+            after = self._instructions[at].position
+        for k, i in enumerate(new, 1):
+            i.position = before + (after - before) * k // (len(new) + 1)
+            self._note(i)
+        self._instructions[at:at] = new
+        self._changes += 1
+
+    def _spread(self) -> None:
+        """Make room between instructions."""
+        for i in self._instructions:
+            i.position <<= GAP_BITS
+        self._bits += GAP_BITS
+
+    def _note(self, i: Instruction) -> None:
+        for index, bufs in ((self._readers, i.reads), (self._writers, i.writes)):
+            for b in bufs:
+                users = index.get(b.storage)
+                if users is None:
+                    index[b.storage] = [i]
+                elif users[-1].position < i.position:
+                    users.append(i)
+                else:
+                    at = bisect_left(users, i.position, key=POSITION)
+                    if at == len(users) or users[at] is not i:
+                        users.insert(at, i)
+
+    def _forget(self, i: Instruction) -> None:
+        for index, bufs in ((self._readers, i.reads), (self._writers, i.writes)):
+            for s in {b.storage for b in bufs}:
+                users = index[s]
+                if len(users) == 1:
+                    del index[s]
+                else:
+                    del users[bisect_left(users, i.position, key=POSITION)]
+        i.position = -1

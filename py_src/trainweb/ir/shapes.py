@@ -76,3 +76,33 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= dim
     return tuple(reversed(strides))
+
+
+def collapse(shape: tuple[int, ...], operands: Sequence[tuple[int, ...]]) -> tuple[list[int], list[list[int]]]:
+    """Fewest dims that cover `shape`, and each operand's element strides along them (0 where it broadcasts).
+
+    The last stride of each operand is 0 or 1.
+    """
+    if broadcast_shapes(shape, *operands) != shape:
+        raise ValueError(f"{operands} do not broadcast to {shape}")
+    rows = []
+    for operand in operands:
+        full = (1,) * (len(shape) - len(operand)) + tuple(operand)
+        rows.append([s if d != 1 else 0 for d, s in zip(full, contiguous_strides(full), strict=True)])
+    dims: list[int] = []
+    merged: list[list[int]] = [[] for _ in operands]
+    for k, dim in enumerate(shape):
+        if dim == 1:
+            continue
+        if dims and all(m[-1] == row[k] * dim for m, row in zip(merged, rows, strict=True)):
+            dims[-1] *= dim
+            for m, row in zip(merged, rows, strict=True):
+                m[-1] = row[k]
+        else:
+            dims.append(dim)
+            for m, row in zip(merged, rows, strict=True):
+                m.append(row[k])
+    if not dims:
+        dims = [1]
+        merged = [[0] for _ in operands]
+    return dims, merged

@@ -10,7 +10,7 @@ from trainweb.errors import ModelError, SessionError, UnsupportedError
 from trainweb.model.graph import Graph, Node, Sequence, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.protos import to_model_proto
-from trainweb.ops.shapes import infer_shapes
+from trainweb.ops.shapes import ShapeInference
 
 EMPTY_BASE_OPSET = 17
 """ai.onnx version of a model that starts empty, where none is asked for."""
@@ -27,7 +27,7 @@ class ModelAccessor:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._types: tuple[tuple[int, int], dict[str, Value]] | None = None
+        self._types: tuple[tuple[int, int], ShapeInference] | None = None
 
     @property
     def model(self) -> Any:
@@ -51,10 +51,10 @@ class ModelAccessor:
             return Value(name, tensor.dtype, tensor.shape)
         version = len(self.graph.nodes), len(self.graph.inputs)
         if self._types is None or self._types[0] != version:
-            self._types = version, infer_shapes(self.graph)
+            self._types = version, ShapeInference(self.graph)
         if name not in self._types[1]:
             raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
-        return self._types[1][name]
+        return self._types[1].value(name)
 
     def tensor_value(self, name: str) -> Value:
         """Type of a tensor whose rank must be known."""

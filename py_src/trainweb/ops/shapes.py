@@ -7,7 +7,6 @@ n = 4, the model's own declaration is refined. Sizes that data decide are symbol
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from trainweb.errors import LimitError, ModelError
 from trainweb.ir.dims import SymbolicDim, resolve, static
@@ -86,6 +85,10 @@ class ShapeInference:
     def __getitem__(self, name: str) -> TensorType:
         """Type of a tensor, with what is known of its dims now."""
         return self._types[name]
+
+    def dtype(self, name: str) -> str:
+        """Dtype of a tensor."""
+        return self._types.first(name).dtype
 
     def value(self, name: str) -> Value:
         """Dtype and shape of a tensor, as a file declares them."""
@@ -170,22 +173,14 @@ class ShapeInference:
         return f" ({'; '.join([*parts, *told])}.)" if parts and (dims or told) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A type with symbolic dims: as it was found, and as it is known at a version of the table."""
-
-    first: TensorType
-    now: TensorType
-    version: int
-
-
 class _Types(Mapping[str, TensorType]):
     """Types by tensor name, which follow what the table finds out."""
 
     def __init__(self, table: SymbolTable) -> None:
         self._table = table
         self._types: dict[str, TensorType] = {}
-        self._open: dict[str, _Open] = {}
+        self._now: dict[str, tuple[int, TensorType]] = {}
+        """Those with symbols, as they are known at a version of the table."""
 
     def constant(self, tensor: Tensor) -> None:
         """Set the type of a constant."""
@@ -194,24 +189,25 @@ class _Types(Mapping[str, TensorType]):
     def put(self, name: str, t: TensorType) -> None:
         """Set the type of a tensor."""
         self._types[name] = t
-        self._open.pop(name, None)
-        if not static(*t.shape, *(t.value or ())):
-            self._open[name] = _Open(t, t, -1)
+        self._now.pop(name, None)
+        if not static(*t.shape) or (t.value is not None and not static(*t.value)):
+            self._now[name] = (-1, t)
 
     def first(self, name: str) -> TensorType:
         """The type as it was found."""
-        return self._open[name].first if name in self._open else self._types[name]
+        return self._types[name]
 
     def __getitem__(self, name: str) -> TensorType:
-        found = self._open.get(name)
+        found = self._now.get(name)
         if found is None:
             return self._types[name]
-        if found.version != self._table.version:
-            t = found.first
+        version, now = found
+        if version != self._table.version:
+            t = self._types[name]
             value = None if t.value is None else tuple(map(resolve, t.value))
             now = TensorType(t.dtype, tuple(map(resolve, t.shape)), value)
-            self._open[name] = found = _Open(t, now, self._table.version)
-        return found.now
+            self._now[name] = (self._table.version, now)
+        return now
 
     def __contains__(self, name: object) -> bool:
         return name in self._types

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.backend.wasm.plan import Recomputation
 from trainweb.checkpoint import write_checkpoint
 from trainweb.ir.layout import (
     ARENA,
@@ -29,6 +28,7 @@ from trainweb.ir.layout import (
     STATE_TOTAL,
     STATE_WARMUP,
 )
+from trainweb.ir.program import Recomputation
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, as_float32

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.backend.wasm.plan import Plan, Slot
-from trainweb.compiler.passes.prologue import SEEN
+from trainweb.compiler.context import SEEN
 from trainweb.ir.layout import (
     ARENA,
     CONSTANTS,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.backend.wasm.memory import align
 from trainweb.compiler import Binding, Plan, compile_model
-from trainweb.compiler.passes.prologue import Prepared
+from trainweb.compiler.context import Cache
+from trainweb.ir.arena import align
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
@@ -80,7 +80,7 @@ class InferenceModel:
             segment_bytes=self.segment_bytes,
             arena_limit=self.limits.arena_bytes,
             memory_budget=self.memory_budget,
-            prepared=Prepared({binding.offset for binding in self.bindings.values()}, in_use),
+            cache=Cache({binding.offset for binding in self.bindings.values()}, in_use),
         )
 
 

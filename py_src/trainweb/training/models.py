@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb import messages
 from trainweb.backend.wasm.plan import Plan
 from trainweb.compiler import Binding, compile_model
-from trainweb.compiler.passes.prologue import Prepared
+from trainweb.compiler.context import Cache
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
 from trainweb.ir.program import BufSequence
@@ -139,9 +139,9 @@ class SessionModels:
             segment_bytes=self.segment_bytes,
             arena_limit=self.limits.arena_bytes,
             memory_budget=self.memory_budget,
-            prepared=Prepared(self._fixed, in_use),
+            cache=Cache(self._fixed, in_use),
             # Of parameters that change between two runs nothing would be left over for the second.
-            prepare_trained=kind == "eval" or not overwrite,
+            cache_trained=kind == "eval" or not overwrite,
         )
         if plan.recomputation.instructions:
             _log_recomputation(kind, plan)

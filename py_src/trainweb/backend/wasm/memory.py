@@ -3,56 +3,14 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import prod
 
+from trainweb.ir.arena import Arena, align
 from trainweb.ir.layout import ARENA, CONSTANTS
 from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Storage
-
-ALIGNMENT = 64
-"""Of storages: a cache line."""
-
-
-def align(n: int) -> int:
-    """`n` rounded up to ALIGNMENT."""
-    return -(-n // ALIGNMENT) * ALIGNMENT
-
-
-class Arena:
-    """Best-fit allocation of offsets with merging of free runs."""
-
-    def __init__(self) -> None:
-        self.free: list[tuple[int, int]] = []
-        self.size = 0
-
-    def take(self, nbytes: int) -> int:
-        """Offset of a free run of `nbytes`."""
-        fitting = [(length, start) for start, length in self.free if length >= nbytes]
-        if fitting:
-            length, start = min(fitting)
-            self.free.remove((start, length))
-            if length > nbytes:
-                insort(self.free, (start + nbytes, length - nbytes))
-            return start
-        if self.free and sum(self.free[-1]) == self.size:
-            start, length = self.free.pop()
-            self.size = start + nbytes
-            return start
-        start = self.size
-        self.size += nbytes
-        return start
-
-    def give(self, start: int, nbytes: int) -> None:
-        """Return a run."""
-        insort(self.free, (start, nbytes))
-        merged: list[tuple[int, int]] = []
-        for begin, length in self.free:
-            if merged and sum(merged[-1]) == begin:
-                merged[-1] = (merged[-1][0], merged[-1][1] + length)
-            else:
-                merged.append((begin, length))
-        self.free = merged
 
 
 @dataclass(eq=False, slots=True)
@@ -66,7 +24,7 @@ class _Tenant:
     offset: int = 0
 
 
-def place(instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf]) -> tuple[int, bytes]:
+def place(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> tuple[int, bytes]:
     """Give every storage an offset.
 
     Returns
@@ -88,7 +46,7 @@ def place(instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf])
     return size, _constants(instructions, outputs)
 
 
-def _tenants(instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf]) -> list[_Tenant]:
+def _tenants(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> list[_Tenant]:
     """Tenants of the arena, in the order in which they come."""
     last: dict[Storage, int] = {}
     for k, instruction in enumerate(instructions):
@@ -180,7 +138,7 @@ def _in_place_donor(
     return None
 
 
-def _constants(instructions: list[Instruction], outputs: list[Buf]) -> bytes:
+def _constants(instructions: Sequence[Instruction], outputs: Sequence[Buf]) -> bytes:
     blob = bytearray()
     storages = [b.storage for b in [*(b for i in instructions for b in i.reads), *outputs]]
     for s in dict.fromkeys(s for s in storages if s.segment == CONSTANTS):

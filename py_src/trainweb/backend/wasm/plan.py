@@ -32,16 +32,14 @@ from trainweb.ir.layout import (
     SEGMENT_NAMES,
     SEGMENT_WORDS,
 )
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall
-from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
+from trainweb.ir.program import GRAIN_ELEMENTS, Buf, ElementwiseCall, Instruction, KernelCall, Recomputation
+from trainweb.ir.shapes import collapse
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.description import Description
 
 GENERATED = 0
 REDUCTIONS = {REDUCE_SUM: "sum", REDUCE_MEAN: "mean"}
-GRAIN_ELEMENTS = 16384
-"""Elements a chunk of a generated function works on: 64 KiB of float32, which the second-level cache holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +52,6 @@ class Slot:
     nbytes: int
     dtype: str
     shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Recomputation:
-    """What a memory budget costs a plan.
-
-    Attributes
-    ----------
-    full_bytes : int
-        Workspace of the plan without a budget.
-    instructions : int
-        How many instructions run again.
-    flops : int
-        Operations of products and convolutions in them.
-    share : float
-        Rough time of them, in parts of the time without a budget.
-    """
-
-    full_bytes: int
-    instructions: int = 0
-    flops: int = 0
-    share: float = 0.0
 
 
 @dataclass(slots=True)
@@ -98,7 +74,7 @@ class Plan:
     text: list[str] = field(default_factory=list)
     flops: int = 0
     """Operations of products and convolutions, two for each multiplication."""
-    recomputation: Recomputation = Recomputation(0)
+    recomputation: Recomputation = field(default_factory=lambda: Recomputation(0))
     prepared_bytes: int = 0
     """Size that the segment of what is kept from run to run must have; new, it holds zeros."""
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -278,33 +254,3 @@ def show(roots: Sequence[Expr]) -> str:
 
     results = [walk(r) for r in roots]
     return "; ".join(lines + results)
-
-
-def collapse(shape: tuple[int, ...], operands: Sequence[tuple[int, ...]]) -> tuple[list[int], list[list[int]]]:
-    """Fewest dims that cover `shape`, and each operand's element strides along them (0 where it broadcasts).
-
-    The last stride of each operand is 0 or 1.
-    """
-    if broadcast_shapes(shape, *operands) != shape:
-        raise ValueError(f"{operands} do not broadcast to {shape}")
-    rows = []
-    for operand in operands:
-        full = (1,) * (len(shape) - len(operand)) + tuple(operand)
-        rows.append([s if d != 1 else 0 for d, s in zip(full, contiguous_strides(full), strict=True)])
-    dims: list[int] = []
-    merged: list[list[int]] = [[] for _ in operands]
-    for k, dim in enumerate(shape):
-        if dim == 1:
-            continue
-        if dims and all(m[-1] == row[k] * dim for m, row in zip(merged, rows, strict=True)):
-            dims[-1] *= dim
-            for m, row in zip(merged, rows, strict=True):
-                m[-1] = row[k]
-        else:
-            dims.append(dim)
-            for m, row in zip(merged, rows, strict=True):
-                m.append(row[k])
-    if not dims:
-        dims = [1]
-        merged = [[0] for _ in operands]
-    return dims, merged

@@ -2,57 +2,51 @@
 
 from __future__ import annotations
 
+from copy import copy
+from typing import TYPE_CHECKING
+
 from trainweb.compiler.passes.epilogue import added_operand
+from trainweb.ir.calls import Accumulates, TakesRelu
 from trainweb.ir.layout import ARENA, GRADIENTS
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.program import Buf, ElementwiseCall, Program
 
-RESULTS = {
-    "gemm_f32": ("c",),
-    "conv_weight_gradient_f32": ("dw", "db"),
-    "winograd_weight_gradient_f32": ("dw", "db"),
-}
-"""Kernels that add to what their results hold where `accumulate` says so, and these results."""
+if TYPE_CHECKING:
+    from trainweb.compiler.context import Context
 
 
-def accumulate_in_place(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
+def accumulate_in_place(program: Program, _: Context) -> None:
     """Let products whose results are only added to gradient buffers add them."""
-    kept = {b.storage for b in outputs}
-    touched: dict[Storage, list[int]] = {}
-    for k, i in enumerate(instructions):
-        for s in {b.storage for b in (*i.reads, *i.writes)}:
-            touched.setdefault(s, []).append(k)
-    gone: set[int] = set()
-    for p, call in enumerate(instructions):
-        if not isinstance(call, KernelCall) or call.KERNEL not in RESULTS or call.args["accumulate"]:
+    for call in program:
+        if not isinstance(call, Accumulates) or call.accumulate or (isinstance(call, TakesRelu) and call.activation):
             continue
-        results = {name: call.args[name] for name in RESULTS[call.KERNEL] if call.args[name] is not None}
-        sums = {name: _sum_of(instructions, touched, p, b) for name, b in results.items() if b.storage not in kept}
-        targets = {name: found for name, found in sums.items() if found is not None}
-        if len(targets) < len(results) or call.args.get("activation"):
+        sums = {b: e for b in call.accumulated if (e := _sum_of(program, call, b)) is not None}
+        if len(sums) < len(call.accumulated):
             continue
-        for name, (k, buffer) in targets.items():
-            old = results[name]
-            new = Buf(buffer.storage, old.dtype, old.shape, None, buffer.shift, buffer.name)
-            call.args[name] = new
-            gone.add(k)
-        call.args["accumulate"] = 1
-    return [i for k, i in enumerate(instructions) if k not in gone]
+        new = copy(call)
+        new.accumulate = 1
+        for b, e in sums.items():
+            buffer = e.outs[0]
+            new.replace_operand(b, Buf(buffer.storage, b.dtype, b.shape, None, buffer.shift, buffer.name))
+            program.remove(e)
+        program.replace(call, new)
 
 
-def _sum_of(
-    instructions: list[Instruction], touched: dict[Storage, list[int]], p: int, b: Buf
-) -> tuple[int, Buf] | None:
-    """Where the result `b` of instruction `p` is added to a gradient buffer, if nothing else becomes of it."""
-    if b.storage.segment != ARENA or touched[b.storage][:1] != [p] or len(touched[b.storage]) != 2:
+def _sum_of(program: Program, call: Accumulates, b: Buf) -> ElementwiseCall | None:
+    """What adds the result `b` of `call` to a gradient buffer, if nothing else becomes of it."""
+    if b.storage.segment != ARENA or b.storage in program.output_storages:
         return None
-    k = touched[b.storage][1]
-    e = instructions[k]
+    users = program.users(b.storage)
+    if len(users) != 2 or users[0] is not call:
+        return None
+    e = users[1]
     if not isinstance(e, ElementwiseCall) or len(e.roots) != 1:
         return None
     buffer = e.outs[0]
     value = next((x for x in e.ins if x.storage is b.storage), b)
     other = added_operand(e.roots[0], e, value)
-    is_sum = buffer.storage.segment == GRADIENTS and other is not None and other.same_place(buffer)
-    whole = value.same_place(b) and value.size == buffer.size
+    if buffer.storage.segment != GRADIENTS or other is None or not other.same_place(buffer):
+        return None
     # Nothing may look at the buffer between the product and the sum.
-    return (k, buffer) if is_sum and whole and not any(p <= t < k for t in touched[buffer.storage]) else None
+    if not value.same_place(b) or value.size != buffer.size or program.is_used_from(buffer.storage, call, e):
+        return None
+    return e

@@ -9,21 +9,20 @@ stored.
 from __future__ import annotations
 
 import math
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from trainweb.compiler.passes.epilogue import added_operand, constant_factor
 from trainweb.ir import calls
+from trainweb.ir.calls import Copy, Gemm, Softmax, SoftmaxGrad, StridedCopy
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, Program, Storage
 from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
 
 if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
+    from trainweb.compiler.context import Context
     from trainweb.ir.expr import Emitter, Expr
-
-GEMM, SOFTMAX, SOFTMAX_GRADIENT, DROPOUT = "gemm_f32", "softmax_f32", "softmax_grad_f32", "dropout_f32"
 
 MAX_WIDTH = 256
 """Of a head: what the kernels' scratch holds."""
@@ -31,7 +30,7 @@ MIN_TASKS = 4
 """Tasks that the gradient is cut into where there are fewer items: the keys of each are split."""
 KEY_BLOCK = 64
 """Keys that the gradient works on at a time."""
-PARTS = (GEMM, "strided_copy", "copy")
+Part = Gemm | StridedCopy | Copy
 """Kernels that may write other parts of the storage of a result."""
 
 
@@ -62,7 +61,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropout:
+class Kept:
     """Which elements a dropout keeps: arguments of its kernel."""
 
     state: Buf
@@ -91,9 +90,9 @@ class Forward:
     probabilities: Buf
     weights: Buf
     """What v is multiplied by: the probabilities after dropout."""
-    dropout: Dropout | None
-    members: list[int]
-    """Instructions, in order: the product of the scores first, that with v last."""
+    dropout: Kept | None
+    members: list[Instruction]
+    """In order: the product of the scores first, that with v last."""
 
     @property
     def masks(self) -> list[Buf]:
@@ -116,7 +115,7 @@ class Backward:
     dv: Rows | None = None
     conditional: bool = False
     """Whether no gradient goes through the scores that the condition hides."""
-    members: dict[int, Rows | None] = field(default_factory=dict)
+    members: dict[Instruction, Rows | None] = field(default_factory=dict)
     """Instructions, and what of dq, dk and dv they make."""
 
 
@@ -129,43 +128,42 @@ def _need(condition: bool) -> None:
         raise _MismatchError
 
 
-def fuse_attention(instructions: list[Instruction], outputs: list[Buf], builder: Builder) -> list[Instruction]:
+def fuse_attention(program: Program, _: Context) -> None:
     """Replace attention and its gradient by `attention_f32` and `attention_gradient_f32`."""
-    return _Fusion(instructions, outputs, builder).run()
+    fusion = _Fusion(program)
+    for i in program:
+        if isinstance(i, Softmax):
+            fusion.visit(i)
 
 
 class _Fusion:
-    def __init__(self, instructions: list[Instruction], outputs: list[Buf], builder: Builder) -> None:
-        self.instructions, self.builder = instructions, builder
-        self.kept = {b.storage for b in outputs}
-        self.readers, self.writers = index_uses(instructions, _reads)
-        self.slots: list[list[Instruction]] = [[i] for i in instructions]
-        self.masks: dict[tuple[object, ...], tuple[int, Buf]] = {}
-        """Where additive masks were made, by what they were made of."""
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.masks: dict[tuple[object, ...], tuple[Instruction, Buf]] = {}
+        """Additive masks and what makes them, by what they are made of."""
 
-    def run(self) -> list[Instruction]:
-        """The instructions that are left."""
-        for k in range(len(self.instructions)):
-            if self._is(k, SOFTMAX):
-                try:
-                    forward = self._forward(k)
-                    backward = self._backward(forward)
-                    self._check_order(forward, backward)
-                    mask, mask_strides = self._mask(forward)
-                except _MismatchError:
-                    continue
-                self._emit(forward, backward, mask, mask_strides)
-        return [i for slot in self.slots for i in slot]
+    def visit(self, softmax: Softmax) -> None:
+        """Replace the attention around `softmax`, if there is one."""
+        try:
+            forward = self._forward(softmax)
+            backward = self._backward(forward)
+            self._check_order(forward, backward)
+            mask, mask_strides = self._mask(forward)
+        except _MismatchError:
+            return
+        self._emit(forward, backward, mask, mask_strides)
 
     # The pattern.
 
-    def _forward(self, k: int) -> Forward:
-        g = self._args(k, SOFTMAX)
-        _need(g["inner"] == 1 and not g["log"])
-        members, scale, added, condition, shape = [k], 1.0, None, None, g["x"].shape
-        scores, made = g["x"], self._maker(g["x"], k)
-        while isinstance(call := self.instructions[made], ElementwiseCall):
-            scores, step = self._step(call)
+    def _forward(self, softmax: Softmax) -> Forward:
+        _need(softmax.inner == 1 and not softmax.log)
+        members: list[Instruction] = [softmax]
+        added: Buf | None = None
+        condition: Condition | None = None
+        scale, shape = 1.0, softmax.x.shape
+        scores, made = softmax.x, self._maker(softmax.x, softmax)
+        while isinstance(made, ElementwiseCall):
+            scores, step = self._step(made)
             if isinstance(step, Condition):
                 # What is added to -infinity changes nothing.
                 _need(scale == 1 and condition is None and (added is None or step.fill == -math.inf))
@@ -175,89 +173,91 @@ class _Fusion:
                 added = step
             else:
                 scale *= step
-            _need(call.shape == shape)
+            _need(made.shape == shape)
             members.insert(0, made)
             made = self._maker(scores, made)
         members.insert(0, made)
-        p = self._args(made, GEMM)
-        m, n, width = p["m"], p["n"], p["k"]
-        _need(_is_plain(p) and p["c"].same_place(scores) and n == g["n"] and m * n > 1)
-        probabilities = weights = g["y"]
-        dropped = [r for r in self._readers(probabilities) if self._is(r, DROPOUT)]
+        p = _need_a(Gemm, made)
+        m, n, width = p.m, p.n, p.k
+        _need(_is_plain(p) and p.c.same_place(scores) and n == softmax.n and m * n > 1)
+        probabilities = weights = softmax.y
+        dropped = [r for r in self._readers(probabilities) if isinstance(r, calls.Dropout)]
         dropout = None
         if dropped:
             weights, dropout = self._dropout(dropped[0], probabilities)
             members.append(dropped[0])
-        weighted = [r for r in self._readers(weights) if self._multiplies(r, weights, m, n, False)]
+        weighted = [r for r in self._readers(weights) if _multiplies(r, weights, m, n, False)]
         _need(bool(weighted))
-        w = self._args(weighted[0], GEMM)
-        batch = max((tuple(p["batch"]), tuple(w["batch"])))
-        _need(_is_whole(p, batch, m, n) and w["alpha"] == 1 and max(width, w["n"]) <= MAX_WIDTH and width >= 1)
+        w = _need_a(Gemm, weighted[0])
+        outer, inner = max((tuple(p.batch), tuple(w.batch)))
+        batch = (outer, inner)
+        _need(_is_whole(p, batch, m, n) and w.alpha == 1 and max(width, w.n) <= MAX_WIDTH and width >= 1)
         return Forward(
             batch,
             m,
             n,
             width,
-            w["n"],
+            w.n,
             _rows(p, "a", batch),
             _columns(p, batch),
             _rows(w, "b", batch),
             _rows(w, "c", batch),
-            scale * p["alpha"],
+            scale * p.alpha,
             added,
             condition,
             shape,
             probabilities,
             weights,
             dropout,
-            [*members, weighted[0]],
+            [*members, w],
         )
 
-    def _dropout(self, k: int, x: Buf) -> tuple[Buf, Dropout]:
-        """What instruction `k` makes of all of x by dropout, and which elements it keeps; nobody may read its mask."""
-        g = self._args(k, DROPOUT)
-        mask = g["mask"]
-        _need(g["x"].same_place(x) and g["n"] == x.size)
-        _need(mask is None or (mask.storage not in self.kept and mask.storage not in self.readers))
-        return g["y"], Dropout(g["state"], g["ratio"], g["salt"], g["draw"])
+    def _dropout(self, call: Instruction, x: Buf) -> tuple[Buf, Kept]:
+        """What `call` makes of all of x by dropout, and which elements it keeps; nobody may read its mask."""
+        g = _need_a(calls.Dropout, call)
+        _need(g.x.same_place(x) and g.n == x.size)
+        _need(
+            g.mask is None or (self.program.is_temporary(g.mask.storage) and not self.program.readers(g.mask.storage))
+        )
+        return g.y, Kept(g.state, g.ratio, g.salt, g.draw)
 
     def _backward(self, f: Forward) -> Backward | None:
         """The gradient, or None where none is wanted."""
         readers = {*self._readers(f.probabilities), *self._readers(f.weights)}
-        others = sorted(readers - set(f.members))
-        gradients = [r for r in others if self._is(r, SOFTMAX_GRADIENT)]
-        products = [r for r in others if r not in gradients]
+        others = sorted(readers.difference(f.members), key=POSITION)
+        gradients = [r for r in others if isinstance(r, SoftmaxGrad)]
+        products = [r for r in others if not isinstance(r, SoftmaxGrad)]
         _need(len(gradients) <= 1 and len(products) <= 1)
         found = None
         for r in products:
-            _need(self._multiplies(r, f.weights, f.m, f.n, True))
-            g = self._args(r, GEMM)
-            _need(g["alpha"] == 1)
+            _need(_multiplies(r, f.weights, f.m, f.n, True))
+            g = _need_a(Gemm, r)
+            _need(g.alpha == 1)
             dv = _rows(g, "c", f.batch)
             found = Backward(_rows(g, "b", f.batch), dv=dv, members={r: dv})
         return self._score_gradient(f, gradients[0], found) if gradients else found
 
-    def _score_gradient(self, f: Forward, k: int, found: Backward | None) -> Backward:
-        g = self._args(k, SOFTMAX_GRADIENT)
-        made, dw, members = self._maker(g["dy"], k), g["dy"], [k]
+    def _score_gradient(self, f: Forward, call: SoftmaxGrad, found: Backward | None) -> Backward:
+        made, dw = self._maker(call.dy, call), call.dy
+        members: list[Instruction] = [call]
         if f.dropout:
-            dw = self._args(made, DROPOUT)["x"]
+            dw = _need_a(calls.Dropout, made).x
             dropped, dropout = self._dropout(made, dw)
-            _need(dropped.same_place(g["dy"]) and dropout == f.dropout)
+            _need(dropped.same_place(call.dy) and dropout == f.dropout)
             members.append(made)
             made = self._maker(dw, made)
-        p = self._args(made, GEMM)
-        _need(g["inner"] == 1 and not g["log"] and g["n"] == f.n and p["c"].same_place(dw))
-        _need(_is_plain(p) and p["alpha"] == 1 and _is_whole(p, f.batch, f.m, f.n))
+        p = _need_a(Gemm, made)
+        _need(call.inner == 1 and not call.log and call.n == f.n and p.c.same_place(dw))
+        _need(_is_plain(p) and p.alpha == 1 and _is_whole(p, f.batch, f.m, f.n))
         dy = _rows(p, "a", f.batch)
         _need(_columns(p, f.batch).same(f.v) and (found is None or found.dy.same(dy)))
         result = found or Backward(dy)
         result.members |= dict.fromkeys([made, *members])
-        scale, ds = 1.0, g["dx"]
+        scale, ds = 1.0, call.dx
         condition: Condition | None = None
-        while isinstance(call := self.instructions[(readers := self._readers(ds))[0]], ElementwiseCall):
-            _need(len(readers) == 1 and call.shape == f.scores_shape)
-            x, step = self._step(call)
+        while isinstance(e := (readers := self._readers(ds))[0], ElementwiseCall):
+            _need(len(readers) == 1 and e.shape == f.scores_shape)
+            x, step = self._step(e)
             _need(x.same_place(ds))
             if isinstance(step, Condition):
                 _need(condition is None and step.fill == 0)
@@ -265,33 +265,21 @@ class _Fusion:
             else:
                 _need(isinstance(step, float))
                 scale *= step if isinstance(step, float) else 1
-            result.members[readers[0]] = None
-            ds = call.outs[0]
+            result.members[e] = None
+            ds = e.outs[0]
         if condition is not None:
             _need(f.condition is not None and condition.same(f.condition))
             result.conditional = True
         else:
             _need(f.condition is None or f.condition.fill == -math.inf)
         for r in readers:
-            self._score_product(f, result, r, ds, scale)
+            _score_product(f, result, r, ds, scale)
         return result
-
-    def _score_product(self, f: Forward, result: Backward, r: int, ds: Buf, scale: float) -> None:
-        g = self._args(r, GEMM)
-        _need(math.isclose(scale * g["alpha"], f.scale, rel_tol=1e-6))
-        made = result.members[r] = _rows(g, "c", f.batch)
-        other = _rows(g, "b", f.batch)
-        if self._multiplies(r, ds, f.m, f.n, False):
-            _need(result.dq is None and other.same(f.k))
-            result.dq = made
-        else:
-            _need(self._multiplies(r, ds, f.m, f.n, True) and result.dk is None and other.same(f.q))
-            result.dk = made
 
     def _step(self, call: ElementwiseCall) -> tuple[Buf, float | Buf | Condition]:
         """What an elementwise call does with scores: their buffer, and a factor, a mask to add or a condition."""
         full = [b for b in call.ins if b.size == math.prod(call.shape) and b.dtype == "float32"]
-        full.sort(key=lambda b: not any(self._is(w, GEMM) for w in self.writers.get(b.storage, ())))
+        full.sort(key=lambda b: not any(isinstance(w, Gemm) for w in self.program.writers(b.storage)))
         _need(bool(full) and len(call.roots) == 1)
         x, root = full[0], call.roots[0]
         if (factor := constant_factor(root)) is not None:
@@ -307,67 +295,42 @@ class _Fusion:
 
     # Questions.
 
-    def _is(self, k: int, kernel: str) -> bool:
-        i = self.instructions[k]
-        return isinstance(i, KernelCall) and kernel == i.KERNEL
-
-    def _args(self, k: int, kernel: str) -> MutableMapping[str, Any]:
-        i = self.instructions[k]
-        _need(self._is(k, kernel))
-        assert isinstance(i, KernelCall)
-        return i.args
-
-    def _readers(self, b: Buf) -> list[int]:
-        """Readers, one at least, of a tensor that lives in the arena and is no output."""
-        readers = sorted(set(self.readers.get(b.storage, ())))
-        _need(b.storage.segment == ARENA and b.storage not in self.kept and not b.storage.is_feed and bool(readers))
+    def _readers(self, b: Buf) -> tuple[Instruction, ...]:
+        """Readers, one at least, of a tensor that only instructions see."""
+        readers = self.program.readers(b.storage)
+        _need(self.program.is_temporary(b.storage) and bool(readers))
         return readers
 
-    def _maker(self, b: Buf, reader: int) -> int:
+    def _maker(self, b: Buf, reader: Instruction) -> Instruction:
         """The only instruction that makes a tensor which nobody but `reader` reads."""
-        _need(self._readers(b) == [reader] and len(self.writers.get(b.storage, ())) == 1)
-        return self.writers[b.storage][0]
-
-    def _multiplies(self, k: int, b: Buf, rows: int, columns: int, transposed: bool) -> bool:
-        """Whether instruction `k` is a product with `b`, matrices [rows, columns] in order, on its left."""
-        if not self._is(k, GEMM):
-            return False
-        g = self._args(k, GEMM)
-        m, inner, row, column = (columns, rows, 1, columns) if transposed else (rows, columns, columns, 1)
-        return (
-            _is_plain(g)
-            and g["a"].storage is b.storage
-            and g["a"].shift == b.shift
-            and g["b"].storage is not b.storage
-            and (g["m"], g["k"]) == (m, inner)
-            and (g["a_row"] == row or m == 1)
-            and (g["a_col"] == column or inner == 1)
-            and math.prod(g["batch"]) * rows * columns == b.size
-            and _regroup(g["batch"], g["a_batch"], g["batch"]) == _dense(g["batch"], rows * columns)
-        )
+        writers = self.program.writers(b.storage)
+        _need(self._readers(b) == (reader,) and len(writers) == 1)
+        return writers[0]
 
     # Order.
 
     def _check_order(self, f: Forward, b: Backward | None) -> None:
         """Operands must still hold what they did, and results must be free to be stored as early as they will be."""
-        first, last = f.members[0], f.members[-1]
-        start = last if b is None else min(b.members)
+        program, first, last = self.program, f.members[0], f.members[-1]
+        start = last if b is None else min(b.members, key=POSITION)
         for since, operands in ((first, f.operands), (last, [f.v.buf, f.y.buf])):
             for x in operands:
-                _need(not any(since < w <= start and w != last for w in self.writers.get(x.storage, ())))
+                later = [w for w in program.writers(x.storage) if since.position < w.position <= start.position]
+                _need(all(w is last for w in later))
         _need(f.y.buf.storage not in {x.storage for x in (*f.operands, f.v.buf)})
         if b is None:
             return
         read = {x.storage for x in (*f.operands, f.v.buf, f.y.buf, b.dy.buf)}
-        _need(start > last and not any(start < w < max(b.members) for w in self.writers.get(b.dy.buf.storage, ())))
-        for k, made in b.members.items():
+        end = max(b.members, key=POSITION)
+        _need(start.position > last.position and not program.is_written_between(b.dy.buf.storage, start, end))
+        for call, made in b.members.items():
             if made is None:
                 continue
-            storage = made.buf.storage
-            _need(storage not in read)
-            _need(not any(start <= r < k and r not in b.members for r in self.readers.get(storage, ())))
-            for w in self.writers.get(storage, ()):
-                _need(not start <= w < k or w in b.members or any(self._is(w, part) for part in PARTS))
+            s = made.buf.storage
+            _need(s not in read)
+            early = [i for i in program.users(s) if start.position <= i.position < call.position]
+            reads = program.readers(s)
+            _need(all(i in b.members or (isinstance(i, Part) and i not in reads) for i in early))
 
     # The kernels.
 
@@ -389,108 +352,186 @@ class _Fusion:
 
     def _conditional_mask(self, f: Forward, c: Condition, mask: Buf) -> Buf:
         """Make the mask, unless another layer has made the same one."""
-        at = f.members[-1]
+        last = f.members[-1]
         key = (c.keeps, *((b.storage, b.shift, b.shape) for b in f.masks))
-        made, known = self.masks.get(key, (at, mask))
-        if known is not mask and not any(made < w < at for b in f.masks for w in self.writers.get(b.storage, ())):
-            return known
-        self.masks[key] = (at, mask)
-        self.builder.node, self.builder.instructions = self._name(f), self.slots[at]
+        if key in self.masks:
+            made, known = self.masks[key]
+            if not any(self.program.is_written_between(b.storage, made, last) for b in f.masks):
+                return known
 
         def compute(e: Emitter, condition: Expr, added: Expr | None = None) -> Expr:
             kept, hidden = added or e.const(0.0), e.const(-math.inf)
             return e.select(condition, kept, hidden) if c.keeps else e.select(condition, hidden, kept)
 
-        self.builder.elementwise([mask], [c.buf, *([f.added] if f.added else [])], compute)
+        builder = self.program.build(_name(f))
+        builder.elementwise([mask], [c.buf, *([f.added] if f.added else [])], compute)
+        self.program.insert_before(last, *builder.instructions)
+        self.masks[key] = (builder.instructions[0], mask)
         return mask
-
-    def _name(self, f: Forward) -> str:
-        return f"attention from {self.instructions[f.members[0]].node} to {self.instructions[f.members[-1]].node}"
 
     def _emit(self, f: Forward, b: Backward | None, mask: Buf | None, mask_strides: tuple[int, ...]) -> None:
         """Put the kernels where the product with v and the first instruction of the gradient were."""
-        last = f.members[-1]
-        for k in (*f.members, *(b.members if b else ())):
-            self.slots[k] = [i for i in self.slots[k] if i is not self.instructions[k]]
-        builder, rows = self.builder, (*f.batch, f.m)
+        program, node = self.program, _name(f)
+        builder, rows = program.build(node), (*f.batch, f.m)
         top, inverse = (builder.temp("float32", rows) if b else None for _ in range(2))
         fill = f.condition.fill if f.condition else -math.inf
         dropout = f.dropout
-        shared: dict[str, Any] = {
-            "q": f.q.buf,
-            "k": f.k.buf,
-            "v": f.v.buf,
-            "y": f.y.buf,
-            "mask": mask,
-            "top": top,
-            "inverse": inverse,
-            "batch": f.batch,
-            "m": f.m,
-            "n": f.n,
-            "d": f.width,
-            "e": f.v_width,
-            "scale": f.scale,
-            "fill": fill,
-            "q_strides": f.q.strides,
-            "k_strides": f.k.strides,
-            "v_strides": f.v.strides,
-            "y_strides": f.y.strides,
-            "mask_strides": mask_strides,
-            "state": dropout and dropout.state,
-            "ratio": dropout.ratio if dropout else 0.0,
-            "salt": dropout.salt if dropout else 0,
-            "draw": dropout.draw if dropout else 0,
-        }
-        builder.node, builder.instructions = self._name(f), self.slots[last]
-        builder.emit(calls.Attention(**shared))
-        if b is None:
-            return
-        items, blocks = math.prod(f.batch), -(-f.n // KEY_BLOCK)
-        results = {"dq": b.dq, "dk": b.dk, "dv": b.dv}
-        shared |= {name: x.buf if x else None for name, x in results.items()}
-        shared |= {f"{name}_strides": x.strides if x else (0, 0, 0) for name, x in results.items()}
-        builder.node, builder.instructions = f"gradient of {builder.node}", self.slots[min(b.members)]
-        builder.emit(
-            calls.AttentionGradient(
-                **shared,
-                dy=b.dy.buf,
-                dy_strides=b.dy.strides,
-                conditional=int(b.conditional),
-                parts=min(-(-MIN_TASKS // items), blocks),
-            )
+        state = dropout.state if dropout else None
+        ratio, salt, draw = (dropout.ratio, dropout.salt, dropout.draw) if dropout else (0.0, 0, 0)
+        forward = calls.Attention(
+            q=f.q.buf,
+            k=f.k.buf,
+            v=f.v.buf,
+            y=f.y.buf,
+            mask=mask,
+            top=top,
+            inverse=inverse,
+            batch=f.batch,
+            m=f.m,
+            n=f.n,
+            d=f.width,
+            e=f.v_width,
+            scale=f.scale,
+            fill=fill,
+            q_strides=f.q.strides,
+            k_strides=f.k.strides,
+            v_strides=f.v.strides,
+            y_strides=f.y.strides,
+            mask_strides=mask_strides,
+            state=state,
+            ratio=ratio,
+            salt=salt,
+            draw=draw,
         )
+        builder.emit(forward)
+        _replace(program, f.members, f.members[-1], builder.instructions)
+        if b is None or top is None or inverse is None:
+            return
+        builder = program.build(f"gradient of {node}")
+        builder.emit(_gradient(f, b, forward, top, inverse))
+        _replace(program, b.members, min(b.members, key=POSITION), builder.instructions)
 
 
-def _reads(i: Instruction) -> list[Buf]:
-    # A product names its result among its reads, though it only writes it.
-    if isinstance(i, KernelCall) and i.KERNEL == GEMM and not i.args["accumulate"]:
-        return [b for b in i.reads if b is not i.args["c"]]
-    return i.reads
+def _gradient(f: Forward, b: Backward, y: calls.Attention, top: Buf, inverse: Buf) -> calls.AttentionGradient:
+    """The call for the gradients of the attention `y`."""
+    items, blocks = math.prod(f.batch), -(-f.n // KEY_BLOCK)
+    return calls.AttentionGradient(
+        q=y.q,
+        k=y.k,
+        v=y.v,
+        y=y.y,
+        mask=y.mask,
+        top=top,
+        inverse=inverse,
+        batch=y.batch,
+        m=y.m,
+        n=y.n,
+        d=y.d,
+        e=y.e,
+        scale=y.scale,
+        fill=y.fill,
+        q_strides=y.q_strides,
+        k_strides=y.k_strides,
+        v_strides=y.v_strides,
+        y_strides=y.y_strides,
+        mask_strides=y.mask_strides,
+        state=y.state,
+        ratio=y.ratio,
+        salt=y.salt,
+        draw=y.draw,
+        dy=b.dy.buf,
+        dq=b.dq.buf if b.dq else None,
+        dk=b.dk.buf if b.dk else None,
+        dv=b.dv.buf if b.dv else None,
+        dy_strides=b.dy.strides,
+        dq_strides=b.dq.strides if b.dq else (0, 0, 0),
+        dk_strides=b.dk.strides if b.dk else (0, 0, 0),
+        dv_strides=b.dv.strides if b.dv else (0, 0, 0),
+        conditional=int(b.conditional),
+        parts=min(-(-MIN_TASKS // items), blocks),
+    )
 
 
-def _is_plain(g: MutableMapping[str, Any]) -> bool:
+def _name(f: Forward) -> str:
+    return f"attention from {f.members[0].node} to {f.members[-1].node}"
+
+
+def _replace(program: Program, members: Iterable[Instruction], at: Instruction, new: Sequence[Instruction]) -> None:
+    """Put `new` in the place of `at`, one of the `members`, which all leave."""
+    for i in members:
+        if i is not at:
+            program.remove(i)
+    program.replace(at, *new)
+
+
+def _score_product(f: Forward, result: Backward, call: Instruction, ds: Buf, scale: float) -> None:
+    """Find in `result` the place of the product of the gradient of scores `ds` with q or k."""
+    g = _need_a(Gemm, call)
+    _need(math.isclose(scale * g.alpha, f.scale, rel_tol=1e-6))
+    made = result.members[call] = _rows(g, "c", f.batch)
+    other = _rows(g, "b", f.batch)
+    if _multiplies(call, ds, f.m, f.n, False):
+        _need(result.dq is None and other.same(f.k))
+        result.dq = made
+    else:
+        _need(_multiplies(call, ds, f.m, f.n, True) and result.dk is None and other.same(f.q))
+        result.dk = made
+
+
+Call = TypeVar("Call", Gemm, calls.Dropout)
+
+
+def _need_a(kind: type[Call], i: Instruction) -> Call:
+    if not isinstance(i, kind):
+        raise _MismatchError
+    return i
+
+
+def _multiplies(i: Instruction, b: Buf, rows: int, columns: int, transposed: bool) -> bool:
+    """Whether an instruction is a product with `b`, matrices [rows, columns] in order, on its left."""
+    if not isinstance(i, Gemm):
+        return False
+    m, inner, row, column = (columns, rows, 1, columns) if transposed else (rows, columns, columns, 1)
+    return (
+        _is_plain(i)
+        and i.a.storage is b.storage
+        and i.a.shift == b.shift
+        and i.b.storage is not b.storage
+        and (i.m, i.k) == (m, inner)
+        and (i.a_row == row or m == 1)
+        and (i.a_col == column or inner == 1)
+        and math.prod(i.batch) * rows * columns == b.size
+        and _regroup(i.batch, i.a_batch, i.batch) == _dense(i.batch, rows * columns)
+    )
+
+
+def _is_plain(g: Gemm) -> bool:
     """Whether a product is alpha * a b and no more."""
-    return g["bias"] is None and not g["accumulate"] and not g["activation"]
+    return g.bias is None and not g.accumulate and not g.activation
 
 
-def _is_whole(g: MutableMapping[str, Any], batch: tuple[int, int], m: int, n: int) -> bool:
+def _is_whole(g: Gemm, batch: tuple[int, int], m: int, n: int) -> bool:
     """Whether a product's result is matrices [m, n] one after the other."""
-    fits = (g["m"], g["n"]) == (m, n) and (g["c_row"] == n or m == 1)
-    return fits and _regroup(g["batch"], g["c_batch"], batch) == _dense(batch, m * n)
+    fits = (g.m, g.n) == (m, n) and (g.c_row == n or m == 1)
+    return fits and _regroup(g.batch, g.c_batch, batch) == _dense(batch, m * n)
 
 
-def _rows(g: MutableMapping[str, Any], pointer: str, batch: tuple[int, int]) -> Rows:
+def _rows(g: Gemm, side: Literal["a", "b", "c"], batch: tuple[int, int]) -> Rows:
     """An operand of a product, whose rows must be contiguous."""
-    rows, columns = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}[pointer]
-    _need(pointer == "c" or g[f"{pointer}_col"] == 1 or g[columns] == 1)
-    row = g[f"{pointer}_row"] if g[rows] > 1 else 0
-    return Rows(g[pointer], (*_regroup(g["batch"], g[f"{pointer}_batch"], batch), row))
+    if side == "a":
+        buf, strides, rows, row, columns, column = g.a, g.a_batch, g.m, g.a_row, g.k, g.a_col
+    elif side == "b":
+        buf, strides, rows, row, columns, column = g.b, g.b_batch, g.k, g.b_row, g.n, g.b_col
+    else:
+        buf, strides, rows, row, columns, column = g.c, g.c_batch, g.m, g.c_row, g.n, 1
+    _need(column == 1 or columns == 1)
+    return Rows(buf, (*_regroup(g.batch, strides, batch), row if rows > 1 else 0))
 
 
-def _columns(g: MutableMapping[str, Any], batch: tuple[int, int]) -> Rows:
+def _columns(g: Gemm, batch: tuple[int, int]) -> Rows:
     """The right operand of a product, transposed, whose columns must be contiguous."""
-    _need(g["b_row"] == 1 or g["k"] == 1)
-    return Rows(g["b"], (*_regroup(g["batch"], g["b_batch"], batch), g["b_col"] if g["n"] > 1 else 0))
+    _need(g.b_row == 1 or g.k == 1)
+    return Rows(g.b, (*_regroup(g.batch, g.b_batch, batch), g.b_col if g.n > 1 else 0))
 
 
 def _dense(batch: Sequence[int], size: int) -> tuple[int, ...]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, Instruction, KernelCall
+from trainweb.ir.program import KernelCall, Program
 from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.description import Description
+    from trainweb.compiler.context import Context
     from trainweb.ir.shapes import TensorType
     from trainweb.ops.op import Op
 
@@ -25,16 +24,15 @@ def computation(op: Op, results: Sequence[TensorType]) -> Hashable:
     return node.domain, node.op_type, flat, tuple(node.inputs), wanted, tuple((t.dtype, t.shape) for t in results)
 
 
-def drop_unread_results(
-    instructions: list[Instruction], outputs: list[Buf], description: Description
-) -> list[Instruction]:
+def drop_unread_results(program: Program, _: Context) -> None:
     """Leave out the optional results of kernels that no instruction reads, such as a mask that is drawn again."""
-    read = {b.storage for i in instructions for b in i.reads} | {b.storage for b in outputs}
-    for call in instructions:
+    for call in program:
         if not isinstance(call, KernelCall):
             continue
-        for arg in description.kernels[call.KERNEL].args:
-            b = call.args[arg.name]
-            if arg.kind == "out" and arg.optional and b and b.storage.segment == ARENA and b.storage not in read:
-                call.args[arg.name] = None
-    return instructions
+        unread = [
+            name
+            for name, b in call.optional_results()
+            if program.is_temporary(b.storage) and not program.readers(b.storage)
+        ]
+        if unread:
+            program.replace(call, call.without(unread))

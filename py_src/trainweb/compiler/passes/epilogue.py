@@ -2,149 +2,117 @@
 
 from __future__ import annotations
 
+from copy import copy
 from math import prod
+from typing import TYPE_CHECKING
 
+from trainweb.ir.calls import Gemm, TakesBias, TakesFactor, TakesRelu
 from trainweb.ir.expr import Expr, inputs_of
-from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir.layout import ACTIVATION_RELU
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Program
 
-RESULTS = {"gemm_f32": "c", "conv_f32": "y", "winograd_conv_f32": "y"}
-"""Kernels with an epilogue, and their result."""
-RELU = 1
+if TYPE_CHECKING:
+    from trainweb.compiler.context import Context
+
+Product = TakesRelu | TakesFactor | TakesBias
+"""Kernels with an epilogue."""
 
 
-def absorb_factors(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
+def absorb_factors(program: Program, _: Context) -> None:
     """Let constant factors of a product's operands and of its result be its `alpha`."""
-    return _Absorber(_absorb_operand_factors(instructions, outputs), outputs, only_factors=True).run()
+    for e in program:
+        if isinstance(e, ElementwiseCall) and len(e.roots) == 1:
+            factor = constant_factor(e.roots[0])
+            if factor is not None and not _scale_products(program, e, factor):
+                _fuse_into_product(program, e)
 
 
-def fuse_epilogues(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
+def fuse_epilogues(program: Program, _: Context) -> None:
     """Fold a constant factor, a bias and relu into the product before them."""
-    return _Absorber(instructions, outputs).run()
+    for e in program:
+        if isinstance(e, ElementwiseCall):
+            _fuse_into_product(program, e)
 
 
-def _absorb_operand_factors(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
-    kept = {b.storage for b in outputs}
-    readers, writers = index_uses(instructions)
-    result: list[Instruction] = []
-    for k, e in enumerate(instructions):
-        if isinstance(e, ElementwiseCall) and len(e.roots) == 1 and (factor := constant_factor(e.roots[0])) is not None:
-            x, out = e.ins[0], e.outs[0]
-            after = readers.get(out.storage, [])
-            products = [call for r in after if (call := _product_of(instructions[r], out.storage)) is not None]
-            if (
-                out.storage.segment == ARENA
-                and out.storage not in kept
-                and writers[out.storage] == [k]
-                and products
-                and len(products) == len(after)
-                and x.size == out.size == prod(e.shape)
-                and out.nbytes == out.storage.nbytes
-                and not any(k < w <= max(after) for w in writers.get(x.storage, ()))
-            ):
-                for call in products:
-                    _scale_operand(call, out, x, factor)
-                continue
-        result.append(e)
-    return result
-
-
-def _product_of(i: Instruction, storage: Storage) -> KernelCall | None:
-    """`i` if it is a product that reads `storage` only as an operand."""
-    if not isinstance(i, KernelCall) or i.KERNEL != "gemm_f32":
-        return None
-    return i if all(b is None or b.storage is not storage for b in (i.args["c"], i.args["bias"])) else None
-
-
-def _scale_operand(call: KernelCall, scaled: Buf, x: Buf, factor: float) -> None:
-    """Read `x` where `call` reads `scaled`, which is `factor * x`."""
-    for name in ("a", "b"):
-        old = call.args[name]
-        if old.storage is scaled.storage:
-            new = Buf(x.storage, old.dtype, old.shape, None, x.shift + old.shift - scaled.shift, x.name)
-            call.args[name], call.args["alpha"] = new, call.args["alpha"] * factor
-
-
-class _Absorber:
-    def __init__(self, instructions: list[Instruction], outputs: list[Buf], *, only_factors: bool = False) -> None:
-        self.slots: list[Instruction | None] = list(instructions)
-        self.only_factors = only_factors
-        self.kept = {b.storage for b in outputs}
-        self.made: dict[Storage, int] = {}
-        """Where the product is that a storage holds the result of."""
-        self.touched: dict[Storage, set[int]] = {}
-        for k, instruction in enumerate(instructions):
-            self._note(k, instruction)
-
-    def _note(self, k: int, instruction: Instruction) -> None:
-        for b in (*instruction.reads, *instruction.writes):
-            self.touched.setdefault(b.storage, set()).add(k)
-
-    def run(self) -> list[Instruction]:
-        """The instructions that are left."""
-        for k, instruction in enumerate(self.slots):
-            if isinstance(instruction, ElementwiseCall):
-                self._visit(k, instruction)
-            elif instruction is not None and instruction.KERNEL in RESULTS:
-                self.made[instruction.args[RESULTS[instruction.KERNEL]].storage] = k
-        return [i for i in self.slots if i is not None]
-
-    def _visit(self, k: int, e: ElementwiseCall) -> None:
-        for b in e.ins:
-            p = self.made.get(b.storage)
-            call = self.slots[p] if p is not None else None
-            if p is None or not isinstance(call, KernelCall) or not self._only_reader(call, b, p, k):
-                continue
-            # The result is stored earlier than it was: nobody may use its place until then.
-            if any(p <= t < k for t in self.touched[e.outs[0].storage]):
-                continue
-            if self.only_factors and (len(e.roots) != 1 or constant_factor(e.roots[0]) is None):
-                continue
-            if _absorb(call, e, b, self._changed(p, k)):
-                self.slots[k] = None
-                self.made[e.outs[0].storage] = p
-                for used in (*e.ins, *e.outs):
-                    self.touched[used.storage].discard(k)
-                self._note(p, call)
-                return
-
-    def _changed(self, p: int, k: int) -> set[Storage]:
-        """What instructions after `p` and up to `k` write."""
-        return {b.storage for i in self.slots[p + 1 : k + 1] if i is not None for b in i.writes}
-
-    def _only_reader(self, call: KernelCall, b: Buf, p: int, k: int) -> bool:
-        result = call.args[RESULTS[call.KERNEL]]
-        return (
-            b.storage.segment == ARENA
-            and b.storage not in self.kept
-            and result.same_place(b)
-            and self.touched[b.storage] == {p, k}
-        )
-
-
-def _absorb(call: KernelCall, e: ElementwiseCall, b: Buf, changed: set[Storage]) -> bool:
-    """Let `call` compute what `e` makes of its result `b`; False where it cannot.
-
-    `changed` is what would be read too early if `call` read it.
-    """
-    if len(e.roots) != 1 or b.size != prod(e.shape) or e.outs[0].size != b.size:
+def _scale_products(program: Program, e: ElementwiseCall, factor: float) -> bool:
+    """Let the products that read `factor * x` read x; False where something else reads it, too."""
+    x, out = e.ins[0], e.outs[0]
+    readers = program.readers(out.storage)
+    products = [r for r in readers if isinstance(r, Gemm) and (r.bias is None or r.bias.storage is not out.storage)]
+    if (
+        not products
+        or len(products) < len(readers)
+        or not program.is_temporary(out.storage)
+        or program.writers(out.storage) != (e,)
+        or not x.size == out.size == prod(e.shape)
+        or out.nbytes != out.storage.nbytes
+        or any(e.position < w.position <= readers[-1].position for w in program.writers(x.storage))
+    ):
         return False
-    root, out = e.roots[0], e.outs[0]
+
+    def unscaled(b: Buf) -> Buf:
+        return Buf(x.storage, b.dtype, b.shape, None, x.shift + b.shift - out.shift, x.name)
+
+    for product in products:
+        new = copy(product)
+        if new.a.storage is out.storage:
+            new.a, new.alpha = unscaled(new.a), new.alpha * factor
+        if new.b.storage is out.storage:
+            new.b, new.alpha = unscaled(new.b), new.alpha * factor
+        program.replace(product, new)
+    program.remove(e)
+    return True
+
+
+def _fuse_into_product(program: Program, e: ElementwiseCall) -> None:
+    """Let the product before `e` compute what `e` makes of its result."""
+    for b in e.ins:
+        call = _product_before(program, e, b)
+        # The result is stored earlier than it was: nobody may use its place until then.
+        if call is None or program.is_used_from(e.outs[0].storage, call, e):
+            continue
+        new = _absorbed(program, call, e, b)
+        if new is not None:
+            program.remove(e)
+            program.replace(call, new)
+            return
+
+
+def _product_before(program: Program, e: ElementwiseCall, b: Buf) -> Product | None:
+    """The product whose result `b` is, if nobody but `e` reads it."""
+    call, *others = program.users(b.storage)
+    if others != [e] or not program.is_temporary(b.storage) or not isinstance(call, Product):
+        return None
+    return call if call.result.same_place(b) else None
+
+
+def _absorbed(program: Program, call: Product, e: ElementwiseCall, b: Buf) -> Product | None:
+    """A product that computes what `e` makes of the result `b` of `call`; None where it cannot."""
+    if len(e.roots) != 1 or b.size != prod(e.shape) or e.outs[0].size != b.size or call.activation:
+        return None
+    new, root, out, result = copy(call), e.roots[0], e.outs[0], call.result
     only_b = all(e.ins[i].same_place(b) for i in inputs_of([root]))
     if only_b and _is_relu(root):
-        if call.args["activation"]:
-            return False
-        call.args["activation"] = RELU
+        new.activation = ACTIVATION_RELU
     elif only_b and (factor := constant_factor(root)) is not None:
-        if call.KERNEL != "gemm_f32" or call.args["activation"] or call.args["bias"] is not None:
-            return False
-        call.args["alpha"] *= factor
+        if not isinstance(new, TakesFactor) or new.bias is not None or new.accumulate:
+            return None
+        new.alpha *= factor
     else:
         other = added_operand(root, e, b)
-        if other is None or other.storage in changed or call.args["activation"] or not _add(call, other):
-            return False
-    _redirect(call, out)
-    return True
+        if other is None or not isinstance(new, TakesBias) or new.bias is not None or new.accumulate:
+            return None
+        # A bias is a vector along the columns, and is read where the product is.
+        if other.size != new.n or other.shape[-1:] != (new.n,) or _changes(program, other, call, e):
+            return None
+        new.bias, new.beta, new.bias_row, new.bias_col, new.bias_batch = other, 1.0, 0, 1, (0, 0)
+    new.result = Buf(out.storage, out.dtype, result.shape, None, out.shift, out.name)
+    return new
+
+
+def _changes(program: Program, b: Buf, call: Instruction, e: Instruction) -> bool:
+    """Whether instructions after `call` and up to `e` write what `b` holds."""
+    return any(call.position < w.position <= e.position for w in program.writers(b.storage))
 
 
 def _is_relu(root: Expr) -> bool:
@@ -177,21 +145,3 @@ def added_operand(root: Expr, e: ElementwiseCall, b: Buf) -> Buf | None:
     ins = [e.ins[int(a.imm or 0)] for a in root.args]
     others = [x for x in ins if not x.same_place(b)]
     return others[0] if len(others) == 1 else None
-
-
-def _add(call: KernelCall, other: Buf) -> bool:
-    """Take `other` as the bias, where it is a vector along the result's columns (gemm) and there is none yet."""
-    if call.KERNEL != "gemm_f32" or call.args["bias"] is not None or call.args["accumulate"]:
-        return False
-    n = call.args["n"]
-    if other.size != n or other.shape[-1:] != (n,):
-        return False
-    call.args.update(bias=other, beta=1.0, bias_row=0, bias_col=1, bias_batch=(0, 0))
-    return True
-
-
-def _redirect(call: KernelCall, out: Buf) -> None:
-    """Store the result in `out`."""
-    name = RESULTS[call.KERNEL]
-    old = call.args[name]
-    call.args[name] = Buf(out.storage, out.dtype, old.shape, None, out.shift, out.name)

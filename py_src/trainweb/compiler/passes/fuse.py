@@ -5,14 +5,19 @@ A sum or mean of the result of a chain is computed by the chain, chunk by chunk,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import lcm, prod
+from typing import TYPE_CHECKING
 
-from trainweb.backend.wasm.plan import GRAIN_ELEMENTS, collapse
-from trainweb.ir import calls
-from trainweb.ir.builder import Builder
-from trainweb.ir.expr import MATH, Emitter, Expr, inputs_of, size_of
+from trainweb.ir.calls import Reduce
+from trainweb.ir.expr import MATH, Expr, inputs_of, walk
 from trainweb.ir.layout import ARENA, REDUCE_MEAN, REDUCE_SUM
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Reduction, Storage
+from trainweb.ir.program import GRAIN_ELEMENTS, Buf, ElementwiseCall, Instruction, Program, Reduction
+from trainweb.ir.shapes import collapse
+
+if TYPE_CHECKING:
+    from trainweb.compiler.context import Context
 
 MAX_BUFFERS = 12
 """Addresses a fused function may hold: more spill."""
@@ -26,245 +31,271 @@ MIN_ROWS = (64, 4)
 """Rows of a chunk that are worth a partial sum, of such a result and of a bigger one."""
 
 
-def fuse_elementwise(instructions: list[Instruction], outputs: list[Buf], emitter: Emitter) -> list[Instruction]:
+def fuse_elementwise(program: Program, _: Context) -> None:
     """Merge chains of elementwise calls of one iteration space; results stay the same bytes."""
-    readers: dict[Storage, set[int]] = {}
-    writers: dict[Storage, list[int]] = {}
-    for k, instruction in enumerate(instructions):
-        for b in instruction.reads:
-            readers.setdefault(b.storage, set()).add(k)
-        for b in instruction.writes:
-            writers.setdefault(b.storage, []).append(k)
-    kept = {b.storage for b in outputs}
-    slots: list[Instruction | None] = list(instructions)
-    producer: dict[Storage, int] = {}
-    for k, instruction in enumerate(instructions):
-        if not isinstance(instruction, ElementwiseCall):
-            continue
-        merged: ElementwiseCall = instruction
-        for b in list(instruction.ins):
-            p = producer.get(b.storage)
-            source = slots[p] if p is not None else None
-            if p is None or not isinstance(source, ElementwiseCall):
-                continue
-            if not _may_move(source, p, k, readers, writers):
-                continue
-            fused = _merge(source, merged, emitter, k, readers, kept)
-            if fused is None:
-                continue
-            merged, slots[p] = fused, None
-            for used in fused.ins:
-                readers.setdefault(used.storage, set()).add(k)
-                readers[used.storage].discard(p)
-            for out in fused.outs:
-                writers[out.storage] = [w if w != p else k for w in writers[out.storage]]
-        slots[k] = merged
-        for out in merged.outs:
-            producer[out.storage] = k
-    return [i for i in slots if i is not None]
+    for part in (program, *program.hoisted.values()):
+        fuser = _Fuser(part)
+        for e in part:
+            if isinstance(e, ElementwiseCall):
+                fuser.fuse_producers(e)
+        fuser.finish()
 
 
-def _may_move(
-    source: ElementwiseCall,
-    p: int,
-    k: int,
-    readers: dict[Storage, set[int]],
-    writers: dict[Storage, list[int]],
-) -> bool:
-    # Between p and k nobody may read what the producer writes, or write what it reads or writes.
-    for out in source.outs:
-        if any(p < r < k for r in readers.get(out.storage, ())):
-            return False
-        if any(p < w < k for w in writers.get(out.storage, ())):
-            return False
-    return not any(p < w < k for b in source.ins for w in writers.get(b.storage, ()))
-
-
-def _as_seen(b: Buf, shape: tuple[int, ...], size: int) -> Buf:
-    return b.view(shape) if b.size == size else b.view(())
-
-
-def _merge(
-    source: ElementwiseCall,
-    target: ElementwiseCall,
-    e: Emitter,
-    k: int,
-    readers: dict[Storage, set[int]],
-    kept: set[Storage],
-) -> ElementwiseCall | None:
-    """`target` with `source` computed inside, or None where that is not possible."""
-    size = prod(target.shape)
-    if prod(source.shape) != size:
-        return None
-    source_ins = source.ins
-    if source.shape != target.shape:
-        if not source.is_flat():
-            return None
-        source_ins = [_as_seen(b, target.shape, size) for b in source.ins]
-    # Every use of the producer's results in the consumer must be element by element.
-    for b in target.ins:
-        for out in source.outs:
-            if b.storage is out.storage and not (b.same_place(out) and b.size == size):
-                return None
-    ins: list[Buf] = []
-
-    def number(b: Buf) -> Expr:
-        for index, other in enumerate(ins):
-            if other.same_place(b) and other.shape == b.shape:
-                return e.input(index, b.dtype)
-        ins.append(b)
-        return e.input(len(ins) - 1, b.dtype)
-
-    inner = {i: number(source_ins[i]) for i in inputs_of(source.roots)}
-    source_roots = [e.substitute(r, inner) for r in source.roots]
-    outer: dict[int, Expr] = {}
-    for i in inputs_of(target.roots):
-        b = target.ins[i]
-        match = [r for o, r in zip(source.outs, source_roots, strict=True) if o.same_place(b)]
-        outer[i] = match[0] if match else number(b)
-    roots = [e.substitute(r, outer) for r in target.roots]
-    outs = list(target.outs)
-    for out, root in zip(source.outs, source_roots, strict=True):
-        if any(o.same_place(out) for o in target.outs):
-            continue  # overwritten by the consumer
-        later = any(r > k for r in readers.get(out.storage, ()))
-        if later or out.storage in kept or out.storage.segment != ARENA:
-            outs.append(out.view(target.shape))
-            roots.append(root)
-    if len(ins) + len(outs) > MAX_BUFFERS or size_of(roots) > MAX_OPERATIONS:
-        return None
-    # A result that lies across an operand or another result would be seen half written.
-    if any(o.collides(b) for o in outs for b in (*ins, *outs)):
-        return None
-    return _trimmed(target.shape, ins, outs, roots, target.node, e)
-
-
-def _trimmed(
-    shape: tuple[int, ...], ins: list[Buf], outs: list[Buf], roots: list[Expr], node: str, e: Emitter
-) -> ElementwiseCall:
-    """A call that reads those of `ins` alone that it needs."""
-    used = inputs_of(roots)
-    renumber = {old: e.input(new, ins[old].dtype) for new, old in enumerate(used)}
-    return ElementwiseCall(shape, [ins[i] for i in used], outs, [e.substitute(r, renumber) for r in roots], node)
-
-
-def repeat_cheap(instructions: list[Instruction], outputs: list[Buf], emitter: Emitter) -> list[Instruction]:
+def repeat_cheap(program: Program, _: Context) -> None:
     """Compute cheap results again in the elementwise calls that read them along with all that they are made of.
 
     They are not kept until then, such as x / sqrt(2) of a GELU for its gradient, which reads x. The bytes are the same.
     """
-    kept = {b.storage for b in outputs}
-    slots: list[Instruction | None] = list(instructions)
-    touched: dict[Storage, set[int]] = {}
-    writers: dict[Storage, list[int]] = {}
-    for k, i in enumerate(instructions):
-        for b in (*i.reads, *i.writes):
-            touched.setdefault(b.storage, set()).add(k)
-        for b in i.writes:
-            writers.setdefault(b.storage, []).append(k)
-    for k in range(len(slots)):
-        source = slots[k]
-        if not isinstance(source, ElementwiseCall):
-            continue
-        results = list(zip(source.outs, source.roots, strict=True))
-        for out, root in tuple(results):
-            later = sorted(touched[out.storage] - {k})
-            if out.storage in kept or out.storage.segment != ARENA or not later or later[0] < k or not _is_cheap(root):
-                continue
-            made_of = {source.ins[i].storage for i in inputs_of([root])}
-            if any(k <= w < later[-1] for storage in made_of for w in writers.get(storage, ())):
-                continue
-            alone = ElementwiseCall(source.shape, source.ins, [out], [root], source.node)
-            repeated = {r: _repeated(alone, slots[r], emitter, r) for r in later}
-            if None not in repeated.values():
-                slots[:] = [repeated.get(r, i) for r, i in enumerate(slots)]
-                results.remove((out, root))
-        if not results:
-            slots[k] = None
-        elif len(results) < len(source.outs):
-            outs, roots = map(list, zip(*results, strict=True))
-            slots[k] = _trimmed(source.shape, source.ins, outs, roots, source.node, emitter)
-    return [i for i in slots if i is not None]
+    fuser = _Fuser(program)
+    for e in program:
+        if isinstance(e, ElementwiseCall):
+            fuser.repeat_results(e)
+    fuser.finish()
 
 
-def _repeated(source: ElementwiseCall, target: Instruction | None, e: Emitter, k: int) -> ElementwiseCall | None:
-    """`target` with `source` computed inside, or None where that takes reading anything more."""
-    if not isinstance(target, ElementwiseCall) or any(source.outs[0].storage is o.storage for o in target.outs):
-        return None
-    fused = _merge(source, target, e, k, {}, set())
-    return fused if fused and all(any(b.same_place(x) for x in target.ins) for b in fused.ins) else None
+@dataclass(eq=False, slots=True)
+class _Chain:
+    """An elementwise call whose expressions are of tensors instead of numbers: merged, they need no new numbers."""
+
+    shape: tuple[int, ...]
+    size: int
+    ins: dict[Expr, Buf]
+    """Tensors by the expressions that stand for them in `roots`, all of which need each."""
+    outs: list[Buf]
+    roots: list[Expr]
+    node: str
+
+
+class _Fuser:
+    """Merges elementwise calls of a program; `finish` gives the merged ones their expressions."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.emitter = program, program.emitter
+        self.tensors: dict[tuple[object, ...], Expr] = {}
+        """What stands for a tensor, by its place and shape."""
+        self.chains: dict[Instruction, _Chain] = {}
+
+    # Calls and chains.
+
+    def _tensor(self, b: Buf) -> Expr:
+        key = (b.storage, b.shift, b.dtype, b.shape)
+        found = self.tensors.get(key)
+        if found is None:
+            found = self.tensors[key] = Expr("input", b.dtype, (), len(self.tensors))
+        return found
+
+    def _chain(self, call: ElementwiseCall) -> _Chain:
+        chain = self.chains.get(call)
+        if chain is None:
+            ins = {self.emitter.input(k, call.ins[k].dtype): call.ins[k] for k in inputs_of(call.roots)}
+            chain = self._renamed(_Chain(call.shape, prod(call.shape), ins, call.outs, call.roots, call.node))
+            self.chains[call] = chain
+        return chain
+
+    def _renamed(self, chain: _Chain) -> _Chain:
+        """The chain over what stands for the tensors that `ins` has now."""
+        names = {old: self._tensor(b) for old, b in chain.ins.items()}
+        ins = {names[old]: b for old, b in chain.ins.items()}
+        roots = self.emitter.substitute(chain.roots, names)
+        return _Chain(chain.shape, chain.size, ins, chain.outs, roots, chain.node)
+
+    def _call(self, chain: _Chain) -> ElementwiseCall:
+        """The call of a chain; its expressions come with `finish`."""
+        call = ElementwiseCall(chain.shape, list(chain.ins.values()), chain.outs, [], chain.node)
+        self.chains[call] = chain
+        return call
+
+    def finish(self) -> None:
+        """Give every new call its expressions, of numbered inputs."""
+        for call, chain in self.chains.items():
+            if isinstance(call, ElementwiseCall) and not call.roots and call.position >= 0:
+                numbers = {x: self.emitter.input(k, b.dtype) for k, (x, b) in enumerate(chain.ins.items())}
+                call.roots = self.emitter.substitute(chain.roots, numbers)
+
+    # Producers into consumers.
+
+    def fuse_producers(self, e: ElementwiseCall) -> None:
+        """Compute in `e` what elementwise calls before it make for it, as long as that is possible."""
+        merged: _Chain | None = None
+        for b in e.ins:
+            source = self._producer(b, e)
+            if source is None or not self._may_move(source, e):
+                continue
+            target = merged or self._chain(e)
+            if self._tensor(b) not in target.ins:
+                continue
+            fused = self._merge(self._chain(source), target, e)
+            if fused is not None:
+                self.program.remove(source)
+                merged = fused
+        if merged:
+            self.program.replace(e, self._call(merged))
+
+    def _producer(self, b: Buf, e: ElementwiseCall) -> ElementwiseCall | None:
+        """The elementwise call that wrote `b` last before `e`, if it was one."""
+        before = [w for w in self.program.writers(b.storage) if w.position < e.position]
+        source = before[-1] if before else None
+        return source if isinstance(source, ElementwiseCall) and not source.reduction and not e.reduction else None
+
+    def _may_move(self, source: ElementwiseCall, e: ElementwiseCall) -> bool:
+        # Between the two nobody may read what the producer writes, or write what it reads or writes.
+        program = self.program
+        for out in source.outs:
+            if program.is_read_between(out.storage, source, e) or program.is_written_between(out.storage, source, e):
+                return False
+        return not any(program.is_written_between(b.storage, source, e) for b in source.ins)
+
+    def _merge(self, source: _Chain, target: _Chain, e: ElementwiseCall | None) -> _Chain | None:
+        """`target`, the chain of `e`, with `source` computed inside, or None where that is not possible.
+
+        Without `e`, no result of `source` is stored.
+        """
+        if source.size != target.size:
+            return None
+        if source.shape != target.shape:
+            if any(b.size not in (1, source.size) for b in source.ins.values()):
+                return None
+            seen = {x: b.view(target.shape if b.size == target.size else ()) for x, b in source.ins.items()}
+            source = self._renamed(_Chain(target.shape, source.size, seen, source.outs, source.roots, source.node))
+        ins, made = dict(source.ins), dict[Expr, Expr]()
+        for x, b in target.ins.items():
+            for out, root in zip(source.outs, source.roots, strict=True):
+                if b.storage is out.storage:
+                    # Every use of the producer's results in the consumer must be element by element.
+                    if not out.same_place(b) or b.size != target.size:
+                        return None
+                    made.setdefault(x, root)
+            if x not in made:
+                ins.setdefault(x, b)
+        outs, roots = list(target.outs), self.emitter.substitute(target.roots, made)
+        for out, root in zip(source.outs, source.roots, strict=True):
+            overwritten = any(o.same_place(out) for o in target.outs)
+            if e is not None and not overwritten and self._is_needed_after(out, e):
+                outs.append(out.view(target.shape))
+                roots.append(root)
+        needed, operations = _needs(roots)
+        if len(ins) + len(outs) > MAX_BUFFERS or operations > MAX_OPERATIONS:
+            return None
+        # A result that lies across an operand or another result would be seen half written.
+        if any(o.collides(b) for o in outs for b in (*ins.values(), *outs)):
+            return None
+        return _Chain(target.shape, target.size, _only(ins, needed), outs, roots, target.node)
+
+    def _is_needed_after(self, b: Buf, e: ElementwiseCall) -> bool:
+        if b.storage.segment != ARENA or b.storage in self.program.output_storages:
+            return True
+        return any(r.position > e.position for r in self.program.readers(b.storage))
+
+    # Cheap results.
+
+    def repeat_results(self, e: ElementwiseCall) -> None:
+        """Compute results of `e` in the calls that read them, where they are cheap."""
+        program = self.program
+        stored = []
+        for k, out in enumerate(e.outs):
+            users = program.users(out.storage)
+            is_value = users[0] is e and len(users) > 1 and program.is_temporary(out.storage)
+            if not is_value or not self._repeat(e, k, users[1:]):
+                stored.append(k)
+        if not stored:
+            program.remove(e)
+        elif len(stored) < len(e.outs):
+            chain = self._chain(e)
+            outs, roots = [chain.outs[k] for k in stored], [chain.roots[k] for k in stored]
+            ins = _only(chain.ins, _needs(roots)[0])
+            program.replace(e, self._call(_Chain(chain.shape, chain.size, ins, outs, roots, chain.node)))
+
+    def _repeat(self, e: ElementwiseCall, number: int, readers: Sequence[Instruction]) -> bool:
+        """Compute a result of `e` in all that read it; False where it is not cheap or one had to read anything more."""
+        chain = self._chain(e)
+        out, root = chain.outs[number], chain.roots[number]
+        if e.reduction or not _is_cheap(root):
+            return False
+        ins = _only(chain.ins, _needs([root])[0])
+        if any(self.program.is_written_from(b.storage, e, readers[-1]) for b in ins.values()):
+            return False
+        alone = _Chain(chain.shape, chain.size, ins, [out], [root], chain.node)
+        repeated = []
+        for reader in readers:
+            if not isinstance(reader, ElementwiseCall) or reader.reduction:
+                return False
+            target = self._chain(reader)
+            if any(out.storage is o.storage for o in target.outs):
+                return False
+            fused = self._merge(alone, target, None)
+            if fused is None or not all(any(b.same_place(x) for x in target.ins.values()) for b in fused.ins.values()):
+                return False
+            repeated.append(fused)
+        for reader, fused in zip(readers, repeated, strict=True):
+            self.program.replace(reader, self._call(fused))
+        return True
+
+
+def _needs(roots: Sequence[Expr]) -> tuple[set[Expr], int]:
+    """The inputs of `roots`, and how many operations they are."""
+    inputs, operations = set[Expr](), 0
+    for x in walk(roots):
+        if x.op == "input":
+            inputs.add(x)
+        elif x.op != "const":
+            operations += 1
+    return inputs, operations
+
+
+def _only(ins: dict[Expr, Buf], needed: set[Expr]) -> dict[Expr, Buf]:
+    return {x: b for x, b in ins.items() if x in needed}
 
 
 def _is_cheap(root: Expr) -> bool:
-    if size_of([root]) > CHEAP_OPERATIONS or not inputs_of([root]):
-        return False
-    stack = [root]
-    while stack:
-        x = stack.pop()
+    operations, reads = 0, False
+    for x in walk([root]):
         if x.op in MATH:
             return False
-        stack.extend(x.args)
-    return True
+        reads |= x.op == "input"
+        operations += x.op not in ("input", "const")
+        if operations > CHEAP_OPERATIONS:
+            return False
+    return reads
 
 
-def fuse_reductions(instructions: list[Instruction], outputs: list[Buf], builder: Builder) -> list[Instruction]:
+def fuse_reductions(program: Program, _: Context) -> None:
     """Let elementwise calls reduce their results; sums over several chunks end in a `reduce_f32` of partial ones."""
-    kept = {b.storage for b in outputs}
-    touched: dict[Storage, list[int]] = {}
-    made: dict[Storage, int] = {}
-    result: list[list[Instruction]] = []
-    for k, i in enumerate(instructions):
-        for storage in {b.storage for b in (*i.reads, *i.writes)}:
-            touched.setdefault(storage, []).append(k)
-    for k, i in enumerate(instructions):
-        result.append([i])
-        if isinstance(i, KernelCall) and i.KERNEL == "reduce_f32":
-            x, y = i.args["x"], i.args["y"]
-            p = made.get(x.storage, k)
-            source = instructions[p]
-            if isinstance(source, ElementwiseCall) and not any(p <= t < k for t in touched[y.storage]):
-                stored = touched[x.storage] != [p, k] or x.storage in kept or x.storage.segment != ARENA
-                rest = _reduce_inside(source, i, stored, builder)
-                if rest is not None:
-                    result[k] = rest
-        made.update((b.storage, k) for b in i.writes)
-    return [i for some in result for i in some]
+    for call in program:
+        if not isinstance(call, Reduce):
+            continue
+        before = [w for w in program.writers(call.x.storage) if w.position < call.position]
+        source = before[-1] if before else None
+        if isinstance(source, ElementwiseCall) and not program.is_used_from(call.y.storage, source, call):
+            stored = program.users(call.x.storage) != [source, call] or not program.is_temporary(call.x.storage)
+            _reduce_inside(program, source, call, stored)
 
 
-def _reduce_inside(
-    source: ElementwiseCall, call: KernelCall, stored: bool, builder: Builder
-) -> list[Instruction] | None:
-    """What is left of `call` when `source`, which makes its operand, reduces it; None where it cannot."""
-    x, y, n, inner, op = (call.args[name] for name in ("x", "y", "n", "inner", "op"))
+def _reduce_inside(program: Program, source: ElementwiseCall, call: Reduce, stored: bool) -> None:
+    """Let `source`, which makes the operand of `call`, reduce it, if it can; `call` adds up what is left."""
+    x, y, n, inner, op = call.x, call.y, call.n, call.inner, call.op
     number = next((k for k, out in enumerate(source.outs) if out.same_place(x)), None)
-    if (
-        number is None
-        or source.reduction
-        or op not in (REDUCE_SUM, REDUCE_MEAN)
-        or n < 2
-        or prod(source.shape) != x.size
-    ):
-        return None
+    if number is None or source.reduction or op not in (REDUCE_SUM, REDUCE_MEAN):
+        return
+    if n < 2 or prod(source.shape) != x.size:
+        return
     dims, _ = collapse(source.shape, [b.shape for b in source.ins])
     unit = dims[-1] if len(dims) > 1 else 1
     plane, row, is_big = lcm(unit, n * inner), lcm(unit, inner), x.nbytes >= CACHED_BYTES
-    rest: list[Instruction] = []
+    builder = program.build(call.node)
     if plane <= GRAIN_ELEMENTS:
         reduction, target = Reduction(op, n, inner, GRAIN_ELEMENTS // plane * plane), y
-    elif call.args["outer"] == 1 and row <= GRAIN_ELEMENTS // MIN_ROWS[is_big] and (is_big or not stored):
+    elif call.outer == 1 and row <= GRAIN_ELEMENTS // MIN_ROWS[is_big] and (is_big or not stored):
         reduction = Reduction(REDUCE_SUM, 0, inner, GRAIN_ELEMENTS // row * row)
         n_chunks = -(-x.size // reduction.elements)
         target = builder.temp("float32", (n_chunks, inner))
         total = y if op == REDUCE_SUM else builder.temp("float32", (inner,))
-        rest.append(calls.Reduce(x=target, y=total, outer=1, n=n_chunks, inner=inner, op=REDUCE_SUM, node=call.node))
+        builder.emit(Reduce(x=target, y=total, outer=1, n=n_chunks, inner=inner, op=REDUCE_SUM))
         if op == REDUCE_MEAN:
-            e = builder.emitter
-            mean = e.div(e.input(0, "float32"), e.const(n, "float32"))
-            rest.append(ElementwiseCall((inner,), [total], [y.view((inner,))], [mean], call.node))
+            builder.elementwise([y.view((inner,))], [total], lambda e, a: e.div(a, e.const(n, "float32")))
     else:
-        return None
-    out, root = source.outs.pop(number), source.roots.pop(number)
-    source.outs += [out, target] if stored else [target]
-    source.roots.append(root)
-    source.reduction = reduction
-    return rest
+        return
+    outs, roots = list(source.outs), list(source.roots)
+    out, root = outs.pop(number), roots.pop(number)
+    outs += [out, target] if stored else [target]
+    program.replace(call, *builder.instructions)
+    program.replace(source, ElementwiseCall(source.shape, source.ins, outs, [*roots, root], source.node, reduction))

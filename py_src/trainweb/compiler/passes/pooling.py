@@ -7,44 +7,49 @@ from __future__ import annotations
 
 from copy import copy
 from math import prod
+from typing import TYPE_CHECKING
 
+from trainweb.ir.calls import MaxPool, MaxPoolGradient
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage, index_uses
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Program, Storage
+
+if TYPE_CHECKING:
+    from trainweb.compiler.context import Context
 
 
-def mask_maxima(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
+def mask_maxima(program: Program, _: Context) -> None:
     """Exchange gradients of max pooling and relu where nothing else reads what is between them: the same bits."""
-    kept = {b.storage for b in outputs}
-    readers, writers = index_uses(instructions)
-
-    def maker(b: Buf, kernel: str) -> tuple[int, KernelCall] | None:
-        k, *more = writers.get(b.storage, [-1])
-        call = instructions[k]
-        alone = b.storage.segment == ARENA and k >= 0 and not more
-        return (k, call) if alone and isinstance(call, KernelCall) and kernel == call.KERNEL else None
-
-    result = list(instructions)
-    for k, e in enumerate(instructions):
+    for e in program:
         if not isinstance(e, ElementwiseCall) or (operands := _masked(e)) is None:
             continue
         gradient, mask = operands
-        back = maker(gradient, "max_pool_gradient_f32")
-        if back is None or readers[gradient.storage] != [k] or gradient.storage in kept:
+        back = _maker(program, gradient)
+        if (
+            not isinstance(back, MaxPoolGradient)
+            or program.readers(gradient.storage) != (e,)
+            or not program.is_temporary(gradient.storage)
+        ):
             continue
-        at, call = back
-        forward = maker(call.args["indices"], "max_pool_f32")
-        if forward is None or not mask.same_place(forward[1].args["x"]):
+        forward = _maker(program, back.indices)
+        if not isinstance(forward, MaxPool) or not mask.same_place(forward.x):
             continue
-        dy, y = call.args["dy"], forward[1].args["y"]
-        if writers.get(y.storage) != [forward[0]] or writers.get(mask.storage, [0])[-1] > forward[0]:
+        dy, y = back.dy, forward.y
+        if program.writers(y.storage) != (forward,):
+            continue
+        if any(w.position > forward.position for w in program.writers(mask.storage)):
             continue
         masked = Buf(Storage(ARENA, dy.nbytes), "float32", y.shape, name="temp")
         ins = [dy.view(y.shape) if b is gradient else y for b in e.ins]
-        result[at] = ElementwiseCall(y.shape, ins, [masked], e.roots, e.node)
-        exchanged = copy(call)
-        exchanged.args.update(dy=masked, dx=e.outs[0])
-        result[k] = exchanged
-    return result
+        new = copy(back)
+        new.dy, new.dx = masked, e.outs[0]
+        program.replace(e, new)
+        program.replace(back, ElementwiseCall(y.shape, ins, [masked], e.roots, e.node))
+
+
+def _maker(program: Program, b: Buf) -> Instruction | None:
+    """What alone writes a tensor of the workspace."""
+    writers = program.writers(b.storage)
+    return writers[0] if len(writers) == 1 and b.storage.segment == ARENA else None
 
 
 def _masked(e: ElementwiseCall) -> tuple[Buf, Buf] | None:

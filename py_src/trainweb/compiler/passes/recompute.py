@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
+from typing import TYPE_CHECKING
 
-from trainweb.backend.wasm.memory import align, place
-from trainweb.backend.wasm.plan import Recomputation
 from trainweb.errors import LimitError
+from trainweb.ir.arena import align
 from trainweb.ir.expr import MATH
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Program, Recomputation, Storage
+
+if TYPE_CHECKING:
+    from trainweb.compiler.context import Context
 
 WORK_PER_BYTE = 4
 """Operations in the time that it takes to move a byte: some 50 GFLOP/s against 12 GB/s."""
@@ -32,20 +35,21 @@ N_LIMITS = 64
 """Limits that are tried, from the peak without recomputation down in equal steps."""
 
 
-def fit(
-    instructions: list[Instruction], feeds: list[Buf], outputs: list[Buf], budget: int
-) -> tuple[list[Instruction], Recomputation]:
-    """Instructions whose arena has at most `budget` bytes, and what that costs.
+def rematerialise(program: Program, context: Context) -> None:
+    """Let the workspace have at most `context.memory_budget` bytes; what that costs is `context.recomputation`.
 
     Raises
     ------
     LimitError
         There is no way; it names the smallest budget for which there is one.
     """
-    full, _ = place(instructions, feeds, outputs)
+    budget = context.memory_budget
+    assert budget is not None
+    full = context.workspace(program.instructions, program.feeds, program.outputs)
+    context.recomputation = Recomputation(full)
     if full <= budget:
-        return instructions, Recomputation(full)
-    program = _Program(instructions, feeds, outputs)
+        return
+    values = Values(program)
     # A limit is on values alive at a time; gaps between them come on top. The limits do not depend on the
     # budget, so that a budget which is named as the smallest is met.
     limits = [full * k // N_LIMITS for k in range(N_LIMITS, 0, -1)]
@@ -54,12 +58,14 @@ def fit(
     for limit in (*low, *reversed(limits[: len(limits) - len(low)])):
         if limit > budget and reachable < full:
             break
-        tried = [_Schedule(program, limit, power) for power in DISTANCE_POWERS]
-        for schedule in sorted((s for s in tried if s.run()), key=lambda s: program.work(s.repeated)):
-            arena, _ = place(schedule.instructions, feeds, outputs)
-            if arena <= budget:
-                return schedule.instructions, program.cost(schedule.repeated, full)
-            reachable = min(reachable, max(arena, limit))
+        tried = [Schedule(values, limit, power) for power in DISTANCE_POWERS]
+        for schedule in sorted((s for s in tried if s.run()), key=lambda s: values.work(s.repeated)):
+            needed = context.workspace(schedule.instructions, program.feeds, program.outputs)
+            if needed <= budget:
+                program.rebuild(schedule.instructions)
+                context.recomputation = values.cost(schedule.repeated, full)
+                return
+            reachable = min(reachable, max(needed, limit))
     raise LimitError(
         f"The workspace of this model takes {full} bytes for these shapes, and not less than {reachable} with "
         f"everything computed again that can be; the option memory_budget is {budget}."
@@ -76,38 +82,36 @@ class _Step:
     work: float
 
 
-class _Program:
-    """What is known of the instructions before any value is given up."""
+class Values:
+    """What is known of the values of a program before any of them is given up; instructions go by number."""
 
-    def __init__(self, instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> None:
-        self.instructions = instructions
-        self.feeds = {b.storage for b in feeds}
-        self.kept = {b.storage for b in outputs}
-        self.steps = [_step(i) for i in instructions]
+    def __init__(self, program: Program) -> None:
+        self.instructions = list(program)
+        self.feeds = {b.storage for b in program.feeds}
+        self.kept = program.output_storages
+        self.steps = [_step(i) for i in self.instructions]
         self.makers: dict[Storage, list[int]] = {}
         self.uses: dict[Storage, list[int]] = {}
-        written: dict[Storage, list[int]] = {}
-        for k, i in enumerate(instructions):
-            for s in {b.storage for b in i.writes}:
-                written.setdefault(s, []).append(k)
-                if s.segment == ARENA:
-                    self.makers.setdefault(s, []).append(k)
-        for k, i in enumerate(instructions):
-            for s in {b.storage for b in (*i.reads, *i.writes)}:
-                if s.segment == ARENA:
-                    self.uses.setdefault(s, []).append(k)
+        self.written: dict[Storage, list[int]] = {}
+        numbers = {i: k for k, i in enumerate(self.instructions)}
+        for s in dict.fromkeys(b.storage for i in self.instructions for b in (*i.reads, *i.writes)):
+            self.written[s] = [numbers[w] for w in program.writers(s)]
+            if s.segment == ARENA:
+                self.uses[s] = [numbers[u] for u in program.users(s)]
+                if self.written[s]:
+                    self.makers[s] = self.written[s]
         for s in self.kept & self.uses.keys():
-            self.uses[s].append(len(instructions))
+            self.uses[s].append(len(self.instructions))
         self.sources = {
             s: {r for k in made for r in self.steps[k].reads if r is not s} for s, made in self.makers.items()
         }
         """What each value is made from."""
         self.expiry: dict[Storage, float] = {}
         """Before which instruction a value can be made again; those that cannot be are not in it."""
-        for k in range(len(instructions)):
+        for k in range(len(self.instructions)):
             for s in self.steps[k].writes:
                 if self.makers[s][-1] == k:
-                    self._analyse(s, written)
+                    self._analyse(s)
 
     def next_use(self, s: Storage, k: int) -> int | None:
         """The first instruction from `k` on that reads a value, one past the last for an output."""
@@ -115,7 +119,7 @@ class _Program:
         at = bisect_left(uses, k)
         return uses[at] if at < len(uses) else None
 
-    def _analyse(self, s: Storage, written: Mapping[Storage, list[int]]) -> None:
+    def _analyse(self, s: Storage) -> None:
         makers = self.makers[s]
         reads_between = [u for u in self.uses[s] if u < makers[-1] and u not in makers]
         if s in self.feeds or reads_between or not all(self._can_repeat(k, s) for k in makers):
@@ -123,7 +127,7 @@ class _Program:
         expiry = min((self.expiry.get(r, inf) for r in self.sources[s]), default=inf)
         for k in makers:
             for b in self.steps[k].call.reads:
-                later = [w for w in written.get(b.storage, ()) if w > k] if b.storage is not s else []
+                later = [w for w in self.written[b.storage] if w > k] if b.storage is not s else []
                 expiry = min(expiry, *later, inf)
         self.expiry[s] = expiry
 
@@ -167,16 +171,16 @@ def work_of(i: Instruction) -> float:
     return moved + WORK_PER_FUNCTION * functions * prod(i.shape)
 
 
-class _Schedule:
+class Schedule:
     """The instructions in order, within a limit of bytes that values take at a time."""
 
-    def __init__(self, program: _Program, limit: int, power: float) -> None:
-        self.program, self.limit, self.power = program, limit, power
+    def __init__(self, values: Values, limit: int, power: float) -> None:
+        self.values, self.limit, self.power = values, limit, power
         self.instructions: list[Instruction] = []
         self.repeated: list[int] = []
-        self.present: dict[Storage, Storage] = {s: s for s in program.feeds}
+        self.present: dict[Storage, Storage] = {s: s for s in values.feeds}
         """Values that are in memory, and the storage that has them: their own, or that of a repetition."""
-        self.used = sum(align(s.nbytes) for s in program.feeds)
+        self.used = sum(align(s.nbytes) for s in values.feeds)
         self.roots: dict[Storage, set[Storage]] = {}
         """What a value can be made from in the end: values in memory that cannot be made again, and are not in it."""
         self.dependents: dict[Storage, list[Storage]] = {}
@@ -193,11 +197,11 @@ class _Schedule:
 
     def run(self) -> bool:
         """Schedule all instructions; False where the limit is too low."""
-        for now, i in enumerate(self.program.instructions):
+        for now, i in enumerate(self.values.instructions):
             self.now = now
             reads = {b.storage for b in i.reads if b.storage.segment == ARENA}
             # A result that is updated in place is read before it has any contents.
-            reads = {s for s in reads if s in self.present or self.program.makers[s][0] < self.now}
+            reads = {s for s in reads if s in self.present or self.values.makers[s][0] < self.now}
             if not self._restore(reads) or not self._emit(i, reads, None):
                 return False
         return True
@@ -205,8 +209,8 @@ class _Schedule:
     def _restore(self, reads: set[Storage]) -> bool:
         """Make what of `reads` was given up again; all of it stays until it was read."""
         missing = self._missing(s for s in reads if s not in self.present)
-        again = sorted({k for s in missing for k in self.program.makers[s]})
-        steps = [self.program.steps[k] for k in again]
+        again = sorted({k for s in missing for k in self.values.makers[s]})
+        steps = [self.values.steps[k] for k in again]
         sources = [step.reads.difference(step.writes) for step in steps]
         for some in (reads, *sources):
             self.pending.update(some)
@@ -223,7 +227,7 @@ class _Schedule:
             s = stack.pop()
             if s not in missing:
                 missing.add(s)
-                stack.extend(r for r in self.program.sources[s] if r not in self.present)
+                stack.extend(r for r in self.values.sources[s] if r not in self.present)
         return missing
 
     def _emit(self, i: Instruction, reads: Iterable[Storage], missing: set[Storage] | None) -> bool:
@@ -249,11 +253,15 @@ class _Schedule:
         for s in made:
             self._changed(s)
         for b in i.writes if missing is None else ():
-            if b.storage.segment == ARENA and self.program.makers[b.storage][-1] == self.now:
+            if b.storage.segment == ARENA and self.values.makers[b.storage][-1] == self.now:
                 self._trace(b.storage)
         self.used += sum(align(s.nbytes) for s in made)
         places = self.present | unused
-        self.instructions.append(_moved(i, places, "" if missing is None else ", again"))
+
+        def place(b: Buf) -> Buf:
+            return replace(b, storage=places.get(b.storage, b.storage))
+
+        self.instructions.append(i.moved(place, i.node if missing is None else f"{i.node}, again"))
         self.pending.subtract(reads)
         for s in (*reads, *made, *released):
             if not self.pending[s] and self._ends(s, after):
@@ -261,7 +269,7 @@ class _Schedule:
         return True
 
     def _ends(self, s: Storage, after: int) -> bool:
-        return not self.held[s] and self.program.next_use(s, after) is None
+        return not self.held[s] and self.values.next_use(s, after) is None
 
     def _remove(self, s: Storage) -> None:
         if self.present.pop(s, None):
@@ -273,8 +281,8 @@ class _Schedule:
 
     def _trace(self, s: Storage) -> None:
         """Find the roots of a value; it has none, and is one, where what it was made from has gone for good."""
-        roots = set[Storage]().union(*(self.roots.get(r, (r,)) for r in self.program.sources.get(s, ())))
-        if s not in self.program.expiry or not roots <= self.present.keys():
+        roots = set[Storage]().union(*(self.roots.get(r, (r,)) for r in self.values.sources.get(s, ())))
+        if s not in self.values.expiry or not roots <= self.present.keys():
             self.roots.pop(s, None)
             return
         self.roots[s] = roots
@@ -298,7 +306,7 @@ class _Schedule:
 
     def _price(self, s: Storage) -> float:
         """Work to make a value again, per byte and (in some measure) instruction until it is read."""
-        p = self.program
+        p = self.values
         if s not in self.roots or s in p.kept or self.pending[s]:
             return inf
         use = p.next_use(s, self.now)
@@ -311,8 +319,8 @@ class _Schedule:
         """Work to make a value again."""
         if s not in self.works:
             missing = self._missing([s])
-            self.works[s] = self.program.work({k for m in missing for k in self.program.makers[m]})
-            for r in missing.union(*(self.program.sources[m] for m in missing)):
+            self.works[s] = self.values.work({k for m in missing for k in self.values.makers[m]})
+            for r in missing.union(*(self.values.sources[m] for m in missing)):
                 self.watchers.setdefault(r, set()).add(s)
         return self.works[s]
 
@@ -323,15 +331,3 @@ def _taken_over(i: Instruction, made: Iterable[Storage], ending: Iterable[Storag
         return 0
     results, operands = (Counter(s.nbytes for s in some) for some in (made, ending))
     return sum(align(nbytes) * n for nbytes, n in (results & operands).items())
-
-
-def _moved(i: Instruction, places: Mapping[Storage, Storage], suffix: str) -> Instruction:
-    """A copy of an instruction that works at other places."""
-
-    def moved(b: Buf) -> Buf:
-        return replace(b, storage=places.get(b.storage, b.storage))
-
-    node = i.node + suffix
-    if isinstance(i, ElementwiseCall):
-        return replace(i, ins=[moved(b) for b in i.ins], outs=[moved(b) for b in i.outs], node=node)
-    return i.moved(moved, node)

@@ -6,42 +6,49 @@ read its result, or where a product makes what it moves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
+from trainweb.ir.calls import Copy, Gemm, StridedCopy
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, Instruction, KernelCall, Storage
+from trainweb.ir.program import Buf, Program
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 
-GEMM, COPY = "gemm_f32", "strided_copy"
+if TYPE_CHECKING:
+    from trainweb.compiler.context import Context
+
 FLOAT = ITEM_SIZE["float32"]
 
+Side = Literal["a", "b", "c"]
+"""An operand or the result of a product."""
+Loops = tuple[tuple[int, int], ...]
+"""(size, stride) of the two dims of the batch, of rows and of columns."""
 
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A product's operand as (size, stride) per loop; `names` are where the strides stand in the arguments."""
 
-    pointer: str
-    loops: tuple[tuple[int, int], ...]
+def _operand(call: Gemm, side: Side) -> tuple[Buf, Loops]:
+    """Where an operand of a product lies, and how the product goes over it."""
+    if side == "a":
+        return call.a, (*zip(call.batch, call.a_batch, strict=True), (call.m, call.a_row), (call.k, call.a_col))
+    if side == "b":
+        return call.b, (*zip(call.batch, call.b_batch, strict=True), (call.k, call.b_row), (call.n, call.b_col))
+    return call.c, (*zip(call.batch, call.c_batch, strict=True), (call.m, call.c_row), (call.n, 1))
 
-    @staticmethod
-    def of(call: KernelCall, pointer: str) -> Operand:
-        """Operand `a`, `b` or `c` of a call."""
-        g = call.args
-        rows = {"a": (g["m"], g["a_row"]), "b": (g["k"], g["b_row"]), "c": (g["m"], g["c_row"])}[pointer]
-        columns = {"a": (g["k"], g["a_col"]), "b": (g["n"], g["b_col"]), "c": (g["n"], 1)}[pointer]
-        batch = zip(g["batch"], g[f"{pointer}_batch"], strict=True)
-        return Operand(pointer, (*batch, rows, columns))
 
-    def store(self, call: KernelCall, strides: list[int], place: Buf) -> None:
-        """Let the operand of `call` be `place` with these strides."""
-        p, g = self.pointer, call.args
-        g[f"{p}_batch"], g[f"{p}_row"] = tuple(strides[:2]), strides[2]
-        if p != "c":
-            g[f"{p}_col"] = strides[3]
-        g[p] = place
+def _with_operand(call: Gemm, side: Side, place: Buf, strides: Sequence[int]) -> Gemm:
+    """A copy of a product whose operand lies at `place` with these strides."""
+    new = copy(call)
+    outer, inner, row, column = strides
+    if side == "a":
+        new.a, new.a_batch, new.a_row, new.a_col = place, (outer, inner), row, column
+    elif side == "b":
+        new.b, new.b_batch, new.b_row, new.b_col = place, (outer, inner), row, column
+    else:
+        new.c, new.c_batch, new.c_row = place, (outer, inner), row
+    return new
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +62,38 @@ class Move:
     strides: tuple[int, ...]
 
     @staticmethod
-    def of(call: KernelCall, dense: str, sparse: str) -> Move | None:
-        """The move of a strided copy whose side `dense` ("src" or "dst") is complete and in order, or None."""
-        g = call.args
-        kept = [k for k, d in enumerate(g["dims"]) if d != 1]
-        kept.sort(key=lambda k: -g[f"{dense}_strides"][k])
-        dims = tuple(g["dims"][k] for k in kept)
-        if g["size"] != FLOAT or g[f"{dense}_offset"] or prod(dims) != g[dense].size:
-            return None
-        if tuple(g[f"{dense}_strides"][k] for k in kept) != contiguous_strides(dims):
-            return None
-        strides = tuple(g[f"{sparse}_strides"][k] for k in kept)
-        if any(s < 0 for s in strides):
-            return None
-        return Move(g[dense], g[sparse], dims, g[f"{sparse}_offset"], strides)
+    def into(call: StridedCopy) -> Move | None:
+        """The move of a copy whose target is complete and in order, or None."""
+        to, source = (call.dst, call.dst_offset, call.dst_strides), (call.src, call.src_offset, call.src_strides)
+        return Move._between(call, *to, *source)
 
-    def strides_of(self, loops: tuple[tuple[int, int], ...], b: Buf) -> list[int] | None:
+    @staticmethod
+    def out_of(call: StridedCopy) -> Move | None:
+        """The move of a copy whose source is complete and in order, or None."""
+        to, source = (call.dst, call.dst_offset, call.dst_strides), (call.src, call.src_offset, call.src_strides)
+        return Move._between(call, *source, *to)
+
+    @staticmethod
+    def _between(
+        call: StridedCopy,
+        dense: Buf,
+        start: int,
+        order: Sequence[int],
+        sparse: Buf,
+        offset: int,
+        strides: Sequence[int],
+    ) -> Move | None:
+        kept = [k for k, d in enumerate(call.dims) if d != 1]
+        kept.sort(key=lambda k: -order[k])
+        dims = tuple(call.dims[k] for k in kept)
+        if call.size != FLOAT or start or prod(dims) != dense.size:
+            return None
+        if tuple(order[k] for k in kept) != contiguous_strides(dims):
+            return None
+        found = tuple(strides[k] for k in kept)
+        return None if any(s < 0 for s in found) else Move(dense, sparse, dims, offset, found)
+
+    def strides_of(self, loops: Loops, b: Buf) -> list[int] | None:
         """Strides in the sparse tensor for loops over the dense one from where `b` starts, or None.
 
         Each loop must go along one dim, and all of them together must stay within every dim.
@@ -103,142 +126,79 @@ class Move:
         return Buf(self.sparse.storage, "float32", (rest,), None, self.sparse.shift + FLOAT * at, self.sparse.name)
 
 
-def absorb_copies(instructions: list[Instruction], outputs: list[Buf]) -> list[Instruction]:
+def absorb_copies(program: Program, _: Context) -> None:
     """Let products use strided tensors directly; copies that nobody reads any more are dropped."""
-    return _Absorber(instructions, outputs).run()
+    for product in program:
+        if isinstance(product, Gemm):
+            call: Gemm | None = product
+            while call is not None:
+                call = _read_source(program, call, "a") or _read_source(program, call, "b")
+    for product in program:
+        if isinstance(product, Gemm):
+            call = product
+            while call is not None:
+                call = _write_target(program, call)
+    copies = [i for i in program if isinstance(i, StridedCopy) and program.is_temporary(i.dst.storage)]
+    for unread in reversed(copies):
+        if not program.readers(unread.dst.storage):
+            program.remove(unread)
 
 
-class _Absorber:
-    def __init__(self, instructions: list[Instruction], outputs: list[Buf]) -> None:
-        self.slots: list[Instruction | None] = list(instructions)
-        self.kept = {b.storage for b in outputs}
-        self.readers: dict[Storage, set[int]] = {}
-        self.writers: dict[Storage, set[int]] = {}
-        for k in range(len(instructions)):
-            self._note(k)
-
-    def _note(self, k: int) -> None:
-        i = self.slots[k]
-        assert i is not None
-        for b in i.reads:
-            self.readers.setdefault(b.storage, set()).add(k)
-        for b in i.writes:
-            self.writers.setdefault(b.storage, set()).add(k)
-
-    def _forget(self, k: int) -> None:
-        i = self.slots[k]
-        assert i is not None
-        for b in i.reads:
-            self.readers[b.storage].discard(k)
-        for b in i.writes:
-            self.writers[b.storage].discard(k)
-
-    def _store(self, k: int, call: KernelCall, operand: Operand, strides: list[int], place: Buf) -> None:
-        self._forget(k)
-        operand.store(call, strides, place)
-        self._note(k)
-
-    def _remove(self, k: int) -> None:
-        self._forget(k)
-        self.slots[k] = None
-
-    def _is(self, k: int, kernel: str) -> bool:
-        i = self.slots[k]
-        return isinstance(i, KernelCall) and kernel == i.KERNEL
-
-    def run(self) -> list[Instruction]:
-        """The instructions that are left."""
-        products = [k for k in range(len(self.slots)) if self._is(k, GEMM)]
-        for k in products:
-            for pointer in ("a", "b"):
-                while self._read_source(k, pointer):
-                    pass
-        for k in products:
-            while self._write_target(k):
-                pass
-        self._drop_unread()
-        return [i for i in self.slots if i is not None]
-
-    def _read_source(self, k: int, pointer: str) -> bool:
-        """Let product `k` read what the copy before it was made of; False where it cannot."""
-        call: Any = self.slots[k]
-        made = self.writers.get(call.args[pointer].storage, set())
-        if len(made) != 1 or min(made) >= k or not self._is(min(made), COPY):
-            return False
-        at = min(made)
-        copy: Any = self.slots[at]
-        move = Move.of(copy, "dst", "src")
-        if move is None or any(at < w < k for w in self.writers.get(move.sparse.storage, ())):
-            return False
-        operand = Operand.of(call, pointer)
-        strides = move.strides_of(operand.loops, call.args[pointer])
-        # Packing needs one direction in order.
-        if strides is None or (1 not in strides[2:] and min(size for size, _ in operand.loops[2:]) > 1):
-            return False
-        self._store(k, call, operand, strides, move.place(call.args[pointer]))
-        return True
-
-    def _write_target(self, k: int) -> bool:
-        """Let product `k` store its result where the only reader, a copy, would move it; False where it cannot."""
-        call: Any = self.slots[k]
-        c = call.args["c"]
-        after = [r for r in self.readers.get(c.storage, ()) if r > k]
-        if (
-            call.args["accumulate"]
-            or c.storage in self.kept
-            or c.storage.segment != ARENA
-            or len(after) != 1
-            or self.writers[c.storage] != {k}
-            or not self._is(after[0], COPY)
-        ):
-            return False
-        copy: Any = self.slots[after[0]]
-        move = Move.of(copy, "src", "dst")
-        if move is None or not move.dense.same_place(Buf(c.storage, "float32", (c.size,), None, c.shift)):
-            return False
-        target = move.sparse.storage
-        operand = Operand.of(call, "c")
-        strides = move.strides_of(operand.loops, c)
-        if strides is None or target.segment != ARENA or self._read_before(target, after[0]):
-            return False
-        if self._overwritten(target, k, after[0]):
-            return False
-        if strides[3] != 1 and call.args["n"] > 1:
-            if strides[2] != 1:
-                return False
-            _transpose(call)
-            strides[2], strides[3] = strides[3], strides[2]
-        self._store(k, call, operand, strides, move.place(c))
-        self._remove(after[0])
-        return True
-
-    def _read_before(self, target: Storage, k: int) -> bool:
-        # A product names its result among its reads, though it only writes it.
-        for r in self.readers.get(target, ()):
-            i = self.slots[r]
-            if r < k and not (isinstance(i, KernelCall) and i.KERNEL == GEMM and i.args["c"].storage is target):
-                return True
-        return False
-
-    def _overwritten(self, target: Storage, k: int, at: int) -> bool:
-        # Parts that other copies and products put beside this one are disjoint; a fill of the whole is not.
-        between = [w for w in self.writers.get(target, ()) if k < w < at]
-        return not all(any(self._is(w, part) for part in (GEMM, COPY, "copy")) for w in between)
-
-    def _drop_unread(self) -> None:
-        for k in range(len(self.slots) - 1, -1, -1):
-            i = self.slots[k]
-            if i is not None and self._is(k, COPY):
-                out = i.writes[0].storage
-                if out.segment == ARENA and out not in self.kept and not self.readers.get(out):
-                    self._remove(k)
+def _read_source(program: Program, call: Gemm, side: Side) -> Gemm | None:
+    """`call` that reads what the copy before it was made of; None where it cannot."""
+    operand, loops = _operand(call, side)
+    made = program.writers(operand.storage)
+    if len(made) != 1 or not isinstance(before := made[0], StridedCopy) or before.position >= call.position:
+        return None
+    move = Move.into(before)
+    if move is None or program.is_written_between(move.sparse.storage, before, call):
+        return None
+    strides = move.strides_of(loops, operand)
+    # Packing needs one direction in order.
+    if strides is None or (1 not in strides[2:] and min(size for size, _ in loops[2:]) > 1):
+        return None
+    new = _with_operand(call, side, move.place(operand), strides)
+    program.replace(call, new)
+    return new
 
 
-def _transpose(call: KernelCall) -> None:
-    """Compute the transposed product: c' = b' a'."""
-    g = call.args
-    g["m"], g["n"] = g["n"], g["m"]
-    g["a"], g["b"], g["a_batch"], g["b_batch"] = g["b"], g["a"], g["b_batch"], g["a_batch"]
-    a, b = (g["a_row"], g["a_col"]), (g["b_row"], g["b_col"])
-    (g["a_col"], g["a_row"]), (g["b_col"], g["b_row"]) = b, a
-    g["bias_row"], g["bias_col"] = g["bias_col"], g["bias_row"]
+def _write_target(program: Program, call: Gemm) -> Gemm | None:
+    """`call` that stores its result where the only reader, a copy, would move it; None where it cannot."""
+    c, loops = _operand(call, "c")
+    after = [r for r in program.readers(c.storage) if r.position > call.position]
+    if call.accumulate or not program.is_temporary(c.storage) or program.writers(c.storage) != (call,):
+        return None
+    if len(after) != 1 or not isinstance(reader := after[0], StridedCopy):
+        return None
+    move = Move.out_of(reader)
+    if move is None or not move.dense.same_place(Buf(c.storage, "float32", (c.size,), None, c.shift)):
+        return None
+    target, strides = move.sparse.storage, move.strides_of(loops, c)
+    if strides is None or target.segment != ARENA:
+        return None
+    if any(r.position < reader.position for r in program.readers(target)):
+        return None
+    # Parts that other copies and products put beside this one are disjoint; a fill of the whole is not.
+    between = [w for w in program.writers(target) if call.position < w.position < reader.position]
+    if not all(isinstance(w, Gemm | StridedCopy | Copy) for w in between):
+        return None
+    new = call
+    if strides[3] != 1 and call.n > 1:
+        if strides[2] != 1:
+            return None
+        new = _transposed(call)
+        strides[2], strides[3] = strides[3], strides[2]
+    new = _with_operand(new, "c", move.place(c), strides)
+    program.remove(reader)
+    program.replace(call, new)
+    return new
+
+
+def _transposed(call: Gemm) -> Gemm:
+    """The transposed product: c' = b' a'."""
+    new = copy(call)
+    new.m, new.n = call.n, call.m
+    new.a, new.a_batch, new.a_row, new.a_col = call.b, call.b_batch, call.b_col, call.b_row
+    new.b, new.b_batch, new.b_row, new.b_col = call.a, call.a_batch, call.a_col, call.a_row
+    new.bias_row, new.bias_col = call.bias_col, call.bias_row
+    return new

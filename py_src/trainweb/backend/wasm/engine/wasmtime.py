@@ -15,8 +15,8 @@ import wasmtime as wt
 
 from trainweb.backend.wasm.engine.base import Engine
 from trainweb.backend.wasm.engine.description import Description
-from trainweb.backend.wasm.memory import Arena
 from trainweb.errors import EngineError
+from trainweb.ir.arena import Arena
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

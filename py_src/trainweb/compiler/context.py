@@ -1,0 +1,96 @@
+"""What passes know besides the program: what the session asks for, and what the back end offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainweb.ir.arena import Arena, align
+from trainweb.ir.layout import SEEN_WORDS
+from trainweb.ir.program import Buf, Instruction, Recomputation
+
+if TYPE_CHECKING:
+    from trainweb.backend.wasm.engine.description import Description
+
+
+SEEN = "seen"
+"""How the names of the words start that tell for which parameters results were cached. New, they hold zeros."""
+
+Places = dict[str, tuple[int, int]]
+"""Offset and bytes in the cache, by what lies there."""
+
+
+class Cache:
+    """The segment of values that stay from run to run, as one compilation sees it.
+
+    Parameters
+    ----------
+    fixed
+        Byte offsets of parameters that only loading changes.
+    in_use
+        What other plans of the session cache, and where: equal values are shared, the rest is left alone.
+
+    Attributes
+    ----------
+    places : dict
+        What the plan that is compiled caches.
+    """
+
+    def __init__(self, fixed: Collection[int], in_use: Mapping[str, tuple[int, int]] | None = None) -> None:
+        self.fixed, self.in_use = fixed, dict(in_use or {})
+        self.places: Places = {}
+        self._arena = Arena()
+        for start, nbytes in sorted(set(self.in_use.values())):
+            if start > self._arena.size:
+                self._arena.free.append((self._arena.size, start - self._arena.size))
+            self._arena.size = max(self._arena.size, start + align(nbytes))
+
+    @property
+    def nbytes(self) -> int:
+        """Size that the segment must have."""
+        return self._arena.size
+
+    def take_seen(self) -> int:
+        """Offset of the two words of a group of hoisted instructions, which are its own."""
+        start = self._arena.take(align(4 * SEEN_WORDS))
+        self.places[f"{SEEN} {start}"] = (start, 4 * SEEN_WORDS)
+        return start
+
+    def place(self, key: str, nbytes: int) -> int:
+        """Offset of the value `key`."""
+        if key not in self.places:
+            self.places[key] = self.in_use.get(key) or (self._arena.take(align(nbytes)), nbytes)
+        return self.places[key][0]
+
+
+Workspace = Callable[[Sequence[Instruction], Sequence[Buf], Sequence[Buf]], int]
+"""Bytes of workspace that a back end needs for instructions, feeds and outputs."""
+
+
+@dataclass(slots=True)
+class Context:
+    """Of one compilation.
+
+    Attributes
+    ----------
+    description
+        The kernels that there are.
+    workspace
+        How much memory the back end needs for a program.
+    memory_budget
+        Bytes of workspace beyond which values are computed again instead of kept; None: no limit.
+    cache
+        Where results of hoisted instructions stay; None: nothing is hoisted.
+    cache_trained
+        Whether what depends on parameters that steps change is hoisted, too.
+    recomputation
+        What the memory budget costs; set by `rematerialise`.
+    """
+
+    description: Description
+    workspace: Workspace
+    memory_budget: int | None = None
+    cache: Cache | None = None
+    cache_trained: bool = False
+    recomputation: Recomputation | None = None

@@ -1,0 +1,183 @@
+"""What depends on parameters alone leaves the step: it is computed when they have changed, and cached from run to run.
+
+Instructions that read only parameters, constants and results of such instructions are hoisted to the front of the
+plan. What the rest reads of their results lies in the cache, a segment of its own, where plans of a session that cache
+the same value share it. Before them stands an instruction that leaves them out while the cache is valid. There are two
+such groups: what loading alone invalidates, such as results of frozen parameters, and what steps invalidate, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainweb.ir import calls
+from trainweb.ir.expr import Expr
+from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEEN_WORDS
+from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, Program, Storage
+
+if TYPE_CHECKING:
+    from trainweb.compiler.context import Context
+
+MAX_RATIO = 8
+"""A value is cached if it has at most so many times the bytes of what it is made of, as floats of 4-bit numbers do."""
+SMALL_BYTES = 256 << 10
+"""Or if it has no more bytes than this."""
+FIXED, TRAINED = 0, 1
+"""Groups: results of parameters that only loading changes, and of those that steps change."""
+
+
+def hoist(program: Program, context: Context) -> None:
+    """Take out what depends on parameters and constants alone, and give what is read of it a place in the cache."""
+    assert context.cache is not None
+    found = _Independent(program, context)
+    groups: dict[int, list[Instruction]] = {FIXED: [], TRAINED: []}
+    for i in sorted(found.levels, key=POSITION):
+        groups[found.levels[i]].append(i)
+    keys: dict[Storage, str] = {}
+    for i in (*groups[FIXED], *groups[TRAINED]):
+        text = _describe(i, keys)
+        for n, s in enumerate(dict.fromkeys(b.storage for b in i.writes)):
+            keys[s] = hashlib.sha256(f"{keys.get(s)} {text} {n}".encode()).hexdigest()
+    for s in found.cached:
+        s.segment, s.offset = PREPARED, context.cache.place(keys[s], s.nbytes)
+    for level, group in groups.items():
+        if group:
+            for i in group:
+                program.remove(i)
+            program.hoisted[level] = Program(program.builder, program.feeds, program.outputs, group)
+
+
+def restore_hoisted(program: Program, context: Context) -> None:
+    """Put the groups in front, each behind an instruction that leaves it out while the cache is valid."""
+    assert context.cache is not None
+    front: list[Instruction] = []
+    for level, group in sorted(program.hoisted.items()):
+        seen = Buf(Storage(PREPARED, 4 * SEEN_WORDS, context.cache.take_seen()), "int32", (SEEN_WORDS,))
+        builder = program.build(f"prologue: what {('loading', 'loading or training')[level]} changes")
+        builder.emit(calls.SkipIfCurrent(state=builder.state, seen=seen, instructions=len(group) + 1, trained=level))
+        builder.instructions += group
+        builder.emit(calls.NoteCurrent(state=builder.state, seen=seen))
+        front += builder.instructions
+    program.insert_first(*front)
+
+
+class _Independent:
+    """The instructions that depend on parameters and constants alone, and the group of each."""
+
+    def __init__(self, program: Program, context: Context) -> None:
+        assert context.cache is not None
+        self.program, self.fixed, self.trained = program, context.cache.fixed, context.cache_trained
+        chosen = {i for i in program if self._may_move(i)}
+        while True:
+            self._close(chosen)
+            self.levels = self._levels([i for i in program if i in chosen])
+            self.cached = self._cached()
+            large = {i for s in self.cached if not self._is_worth_caching(s) for i in program.writers(s)}
+            if not large:
+                break
+            chosen -= large
+
+    def _may_move(self, i: Instruction) -> bool:
+        return all(self.program.is_temporary(b.storage) for b in i.writes) and all(
+            self._level(b.storage) is not None for b in i.reads
+        )
+
+    def _level(self, s: Storage) -> int | None:
+        """The group that what a storage holds at the start allows; None where it may change from run to run."""
+        if s.segment == ARENA:
+            return None if s.is_feed else FIXED
+        if s.segment == PARAMETERS and not self.program.writers(s):
+            level = FIXED if s.offset in self.fixed else TRAINED
+            return level if level == FIXED or self.trained else None
+        return FIXED if s.segment == CONSTANTS else None
+
+    def _close(self, chosen: set[Instruction]) -> None:
+        """Take out of `chosen` what needs one that is not in it."""
+        stack = list(chosen)
+        while stack:
+            i = stack.pop()
+            if i in chosen and not self._is_independent(i, chosen):
+                chosen.remove(i)
+                for s in {b.storage for b in (*i.reads, *i.writes) if b.storage.segment == ARENA}:
+                    stack += chosen.intersection(self.program.users(s))
+
+    def _is_independent(self, i: Instruction, chosen: set[Instruction]) -> bool:
+        for b in (*i.reads, *i.writes):
+            if b.storage.segment != ARENA:
+                continue
+            made = self.program.writers(b.storage)
+            if not made or not chosen.issuperset(made):
+                return False
+            # The others see what the last one leaves.
+            last = made[-1].position
+            if any(r.position < last and r not in chosen for r in self.program.readers(b.storage)):
+                return False
+        return bool(i.writes)
+
+    def _levels(self, chosen: list[Instruction]) -> dict[Instruction, int]:
+        levels = dict.fromkeys(chosen, FIXED)
+        while True:
+            before = dict(levels)
+            for i in chosen:
+                needed = [self._level(b.storage) or FIXED for b in i.reads]
+                # All that write a value are in one group.
+                needed += [levels[w] for b in (*i.reads, *i.writes) for w in self.program.writers(b.storage)]
+                levels[i] = max(needed)
+            if levels == before:
+                return levels
+
+    def _cached(self) -> list[Storage]:
+        """What is read by instructions that are not in the same group."""
+        cached: dict[Storage, None] = {}
+        for i in sorted(self.levels, key=POSITION):
+            for s in dict.fromkeys(b.storage for b in i.writes):
+                if any(self.levels.get(r) != self.levels[i] for r in self.program.readers(s)):
+                    cached[s] = None
+        return list(cached)
+
+    def _is_worth_caching(self, s: Storage) -> bool:
+        sources, stack = set[Storage](), [s]
+        while stack:
+            for i in self.program.writers(stack.pop()):
+                new = {b.storage for b in i.reads} - sources
+                sources |= new
+                stack += new
+        made_of = sum(r.nbytes for r in sources if r.segment != ARENA)
+        # What is made of nothing is cheaper to make than to read.
+        return 0 < s.nbytes <= max(MAX_RATIO * made_of, SMALL_BYTES * (made_of > 0))
+
+
+def _describe(i: Instruction, keys: dict[Storage, str]) -> str:
+    """What an instruction makes, whatever the storages are called."""
+
+    def described(value: object) -> str:
+        if not isinstance(value, Buf):
+            return repr(value)
+        s = value.storage
+        if s.segment == CONSTANTS:
+            where = hashlib.sha256(s.data or b"").hexdigest()
+        else:
+            where = keys.get(s, "") if s.segment != PARAMETERS else f"{s.offset}"
+        return f"{s.segment} {where} {value.shift} {value.dtype} {value.shape}"
+
+    if isinstance(i, ElementwiseCall):
+        parts = [_text(i.roots), str(i.shape), *map(described, (*i.ins, *i.outs))]
+    else:
+        parts = [i.KERNEL, *(f"{name}={described(value)}" for name, value in i.arguments())]
+    return "\n".join(parts)
+
+
+def _text(roots: Sequence[Expr]) -> str:
+    numbers: dict[Expr, int] = {}
+    lines: list[str] = []
+
+    def walk(x: Expr) -> int:
+        if x not in numbers:
+            args = [walk(a) for a in x.args]
+            numbers[x] = len(numbers)
+            lines.append(f"{x.op} {x.dtype} {args} {x.imm!r}")
+        return numbers[x]
+
+    return "; ".join([*map(str, [walk(r) for r in roots]), *lines])

@@ -1,0 +1,42 @@
+"""Parts of the compiler's pipeline, for tests that run one pass by itself or all but one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from trainweb.backend.wasm.compile import workspace_bytes
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.compiler import pipeline
+from trainweb.compiler.context import Context
+from trainweb.compiler.pipeline import PASSES, Pass
+
+NAMES = tuple(each.name for each in PASSES)
+
+
+def alone(name: str) -> tuple[Pass, ...]:
+    """A pass, and those without which its program is not complete."""
+    names = {name}
+    while more := {n for each in PASSES if each.name in names for n in each.needs} - names:
+        names |= more
+    return tuple(each for each in PASSES if each.name in names)
+
+
+def without(name: str) -> tuple[Pass, ...]:
+    """All passes but one, and but those that cannot do without it."""
+    return tuple(each for each in PASSES if each.name != name and name not in each.needs)
+
+
+@contextmanager
+def passes(some: tuple[Pass, ...]) -> Iterator[None]:
+    """Compile with these passes alone."""
+    before, pipeline.PASSES = pipeline.PASSES, some
+    try:
+        yield
+    finally:
+        pipeline.PASSES = before
+
+
+def context() -> Context:
+    """What passes know in a session without options."""
+    return Context(get_engine(reproducible=True).description, workspace_bytes)

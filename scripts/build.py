@@ -222,7 +222,8 @@ def build_wheel() -> None:
             inputs=[
                 ROOT / "pyproject.toml",
                 ROOT / "README.md",
-                ROOT / "LICENSE", ROOT / "THIRD_PARTY_LICENSES",
+                ROOT / "LICENSE",
+                ROOT / "THIRD_PARTY_LICENSES",
                 PACKAGE,
                 *requirements(*WHEEL_BUILDER),
             ],

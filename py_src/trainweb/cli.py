@@ -238,10 +238,11 @@ def _compile(args: argparse.Namespace) -> None:
     from trainweb.checkpoint import write_file_atomically
     from trainweb.training.bundle import make_bundle
 
-    _, session, models = _open(args, options={"memory_budget": args.memory_budget})
-    with session:
-        feeds = dict(parse_feed(text) for text in args.feed)
-        bundle = make_bundle(session.core, [feeds], models)
+    state, session, files = _open(args, options={"memory_budget": args.memory_budget})
+    models = session.core.models
+    session.release()
+    feeds = dict(parse_feed(text) for text in args.feed)
+    bundle = make_bundle(models, state.lent(), state.property_values, [feeds], files)
     write_file_atomically(args.output, bundle)
     print(f"Wrote {args.output}, {len(bundle)} bytes.")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import struct
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -32,8 +34,8 @@ MODELS = {
     "eval_model": "eval_model.onnx",
     "optimizer_model": "optimizer_model.onnx",
 }
-PYTHON_CALLS = ("save_checkpoint", "export", "set_property", "get_properties")
-PREFIX_BYTES = 16
+PYTHON_CALLS = ("save_checkpoint", "export")
+PREFIX_BYTES = 64
 
 Signature = dict[str, TensorType]
 MLP: Signature = {"x": TensorType("float32", (8, 10)), "labels": TensorType("int64", (8,))}
@@ -52,10 +54,8 @@ def compile_bundle(
     """What `trainweb compile` writes, for several signatures at once."""
     core = open_core(case, checkpoint)
     carried = {key: (GOLDEN / case / name).read_bytes() for key, name in MODELS.items()} if models else None
-    try:
-        return make_bundle(core, signatures, carried)
-    finally:
-        core.release()
+    core.release()
+    return make_bundle(core.models, core.state.lent(), core.state.property_values, signatures, carried)
 
 
 @cache
@@ -74,8 +74,15 @@ def with_header(bundle: bytes, header: Any) -> bytes:
     """The same blobs under another header."""
     (length,) = struct.unpack_from("<I", bundle, 12)
     text = json.dumps(header).encode()
-    text += b" " * (-(len(text) + PREFIX_BYTES) % 64)
-    return bundle[:12] + struct.pack("<I", len(text)) + text + bundle[PREFIX_BYTES + length :]
+    text += b" " * (-len(text) % 64)
+    changed = bundle[:12] + struct.pack("<I", len(text)) + bundle[16:PREFIX_BYTES]
+    return sealed(changed + text + bundle[PREFIX_BYTES + length :])
+
+
+def sealed(bundle: bytes) -> bytes:
+    """The bundle with the hash that its bytes have."""
+    digest = hashlib.sha256(bundle[PREFIX_BYTES:]).digest()
+    return bundle[:16] + digest + bundle[48:]
 
 
 def python_requests(site: Site) -> list[str]:
@@ -362,10 +369,8 @@ def test_what_is_kept_of_parameters_follows_them(browser: Browser, plain_site: S
     feeds = {"x": TensorType("float32", (3, 4, 8, 8)), "labels": TensorType("int64", (3,))}
     graphs = [read_model(model) for model in models.values()]
     core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *graphs)
-    try:
-        plain_site.add("/m/bundle", make_bundle(core, [feeds], models))
-    finally:
-        core.release()
+    core.release()
+    plain_site.add("/m/bundle", make_bundle(core.models, core.state.lent(), {}, [feeds], models))
     for name, data in (*models.items(), ("checkpoint", made.checkpoint)):
         plain_site.add(f"/m/{name}", data)
     with open_page(browser, plain_site) as js:
@@ -602,12 +607,12 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     "data at an odd place": _set("segments", 6, "data", to=[1, 64]),
     "data of another length": _set("segments", 2, "data", to=[0, 64]),
     "negative place": _set("segments", 2, "data", to=[-64, 1728]),
-    "model outside": _set("models", "train_model", to=[2**31, 4]),
+    "model outside": _set("models", "trainModel", to=[2**31, 4]),
     "models without checkpoint": lambda h: h["models"].pop("checkpoint"),
     "plan kind": _set("plans", 0, "kind", to="nope"),
     "plan twice": lambda h: h["plans"].append(h["plans"][0]),
     "plan words": _set("plans", 0, "words", to=[0, 3]),
-    "plan words of something else": lambda h: h["plans"][0].update(words=h["models"]["train_model"]),
+    "plan words of something else": lambda h: h["plans"][0].update(words=h["models"]["trainModel"]),
     "plan words cut": lambda h: h["plans"][0].update(words=[h["plans"][0]["words"][0], 512]),
     "plan arena": _set("plans", 0, "arenaBytes", to=4),
     "plan input elsewhere": _set("plans", 0, "inputs", 0, "segment", to=2),
@@ -666,6 +671,99 @@ def test_a_wrong_prefix_is_a_model_error(damaged_page: JsPage, at: int) -> None:
     assert open_failure(damaged_page, bytes(bundle))["name"] == "ModelError"
 
 
+@pytest.mark.parametrize("where", range(5))
+def test_a_damaged_file_is_refused_by_its_hash(damaged_page: JsPage, where: int) -> None:
+    """One bit, in the header, parameters, words, code or the hash itself."""
+    bundle = bytearray(mlp_bundle())
+    header = header_of(bundle)
+    places = [blob_of(bundle, header["segments"][2]["data"])]
+    places += [blob_of(bundle, header["plans"][0][part]) + 100 for part in ("words", "code")]
+    at = [PREFIX_BYTES + 9, *places, 20][where]
+    bundle[at] ^= 4
+    error = open_failure(damaged_page, bytes(bundle))
+    assert error["name"] == "ModelError" and "it is damaged" in error["message"]
+
+
+def test_format_1_is_refused_with_advice(damaged_page: JsPage) -> None:
+    bundle = bytearray(mlp_bundle())
+    bundle[8] = 1
+    error = open_failure(damaged_page, bytes(bundle))
+    assert error["name"] == "ModelError"
+    assert "version 1" in error["message"] and "compile it again" in error["message"]
+
+
+SIZES = """
+    const sines = (n) => Float32Array.from({ length: n }, (_, i) => Math.sin(i));
+    const classes = (n) => BigInt64Array.from({ length: n }, (_, i) => BigInt(i % 3));
+    const batch = (n) => ({ x: new Tensor("float32", sines(10 * n), [n, 10]),
+                            labels: new Tensor("int64", classes(n), [n]) });
+    const run = async (s, sizes) => {
+      const seen = [];
+      for (const n of sizes) seen.push(await step(s, batch(n)));
+      return [...seen, await parameters(s)];
+    };
+"""
+
+
+def test_plans_are_given_back_in_the_page(browser: Browser, mlp_site: Site) -> None:
+    """Many batch sizes leave kernel memory flat, and change no result."""
+    sizes = [40, *range(1, 40), 3, 39, 3]
+    with open_page(browser, mlp_site) as js:
+        marks = js.run(
+            f"""{SESSION}{SIZES}
+            const s = await TrainingSession.create(golden("mlp"), {{ ...options, maxPlans: 2 }});
+            const marks = [];
+            for (const n of sizes) {{ await step(s, batch(n)); marks.push((await s.memory()).plans); }}
+            await s.release();
+            return marks;""",
+            sizes=sizes,
+        )
+        assert max(marks[20:]) <= max(marks[2:20]) * 1.05
+        few, many = (
+            js.run(
+                f"""{SESSION}{SIZES}
+                const s = await TrainingSession.create(golden("mlp"), {{ ...options, maxPlans }});
+                return run(s, sizes);""",
+                sizes=[3, 5, 7, 3, 5, 7, 3],
+                maxPlans=max_plans,
+            )
+            for max_plans in (1, 16)
+        )
+    assert few == many
+
+
+@pytest.mark.parametrize("n_bytes", [*range(130), 1000, 100_003])
+def test_our_own_sha256_is_that_of_hashlib(n_bytes: int) -> None:
+    """Where the page is not secure, a bundle's hash is computed in script."""
+    data = bytes((7 * k + k // 256) % 256 for k in range(n_bytes))
+    assert script_hashes()[n_bytes] == hashlib.sha256(data).hexdigest()
+
+
+@cache
+def script_hashes() -> dict[int, str]:
+    source = ROOT / "web" / "src" / "worker" / "sha256.ts"
+    code = f"""
+        import {{ sha256InScript }} from {json.dumps(source.as_uri())};
+        const found = {{}};
+        for (const n of [...Array(130).keys(), 1000, 100003]) {{
+          const bytes = Uint8Array.from({{ length: n }}, (_, k) => (7 * k + Math.floor(k / 256)) % 256);
+          found[n] = Buffer.from(sha256InScript(bytes)).toString("hex");
+        }}
+        console.log(JSON.stringify(found));
+    """
+    esbuild = ROOT / "node_modules" / ".bin" / "esbuild"
+    bundled = subprocess.run(
+        [esbuild, "--bundle", "--format=esm", "--platform=node"],
+        input=code.replace(source.as_uri(), str(source)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    done = subprocess.run(["node", "--input-type=module"], input=bundled, capture_output=True, text=True, check=True)
+    return {int(n): digest for n, digest in json.loads(done.stdout).items()}
+
+
 def blob_of(bundle: bytes, place: list[int]) -> int:
     (length,) = struct.unpack_from("<I", bundle, 12)
     return PREFIX_BYTES + length + place[0]
@@ -688,7 +786,7 @@ def test_wrong_words_and_code_are_engine_errors_at_the_step(damaged_page: JsPage
         (blob_of(bundle, plan["code"]), b"nope"),
     ]
     for at, data in damage:
-        broken = bundle[:at] + data + bundle[at + len(data) :]
+        broken = sealed(bundle[:at] + data + bundle[at + len(data) :])
         error = damaged_page.failure(
             f"""{SESSION}
             const s = await TrainingSession.create({{ bundle: bytes(data) }}, options);

@@ -35,7 +35,7 @@ RUN_RULES = [
     ("{}", "FeedError", "input 'x' is missing in 'feeds'."),
     ("{x}", "FeedError", "input 'labels' is missing in 'feeds'."),
     ("{x, labels: undefined}", "FeedError", "input 'labels' is missing in 'feeds'."),
-    ("{x, labels, y: x}", "FeedError", "invalid input 'y': the inputs are x, labels."),
+    ("{x, labels, y: x}", "FeedError", "invalid input 'y': the model's inputs are x, labels."),
     ("{x, labels: [1, 2]}", "FeedError", "feed 'labels' must be a Tensor, got Array."),
     ("{x: null, labels}", "FeedError", "feed 'x' must be a Tensor, got null."),
     # the order of the checks
@@ -100,7 +100,7 @@ INFERENCE_RULES = [
 
 METHOD_RULES = [
     ("s.loadParametersBuffer([1, 2])", "TypeError", "'buffer' must be a Uint8Array or Float32Array"),
-    ("s.loadParametersBuffer(new Uint8Array(5))", "BufferSizeError", "no whole number of float32"),
+    ("s.loadParametersBuffer(new Uint8Array(5))", "BufferSizeError", "Actual: 5 bytes"),
     ("s.loadParametersBuffer(new Uint8Array(8))", "BufferSizeError", "Expected: 1728 bytes, Actual: 8"),
     ("s.setLearningRate('fast')", "TypeError", "'learningRate' must be a number, got a string."),
     ("s.registerLinearLRScheduler(-1, 5, 0.1)", "RangeError", "'warmupStepCount' must be an integer"),

@@ -42,7 +42,8 @@ def bundle(budget: int | None, *, models: bool) -> bytes:
     carried = {"train_model": made.training_model, "optimizer_model": made.optimizer_model or b""}
     types = {n: TensorType(str(x.dtype), x.shape) for n, x in feeds_of(KIND).items()}
     with open_session(KIND, budget, evaluates=False) as s:
-        return make_bundle(s.core, [types], carried if models else None)
+        core_models, state = s.core.models, s.core.state
+    return make_bundle(core_models, state.lent(), {}, [types], carried if models else None)
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""What the page's worker calls, called natively: JSON and bytes in and out, errors as values."""
+"""What the page's worker asks Python for, called natively: JSON and bytes in and out, errors as values."""
 
 from __future__ import annotations
 
-import binascii
 import json
 import tracemalloc
 from collections.abc import Iterator
@@ -13,10 +12,17 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from trainweb.ir.layout import STATE_RANDOM_OFFSET, STATE_SEED
+import trainweb
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.ir.layout import CONSTANTS, PREPARED
 from trainweb.training import bridge
+from trainweb.training.bundle import make_bundle
+from trainweb.training.core import SessionCore
+from trainweb.training.models import read_models
+from trainweb.training.state import CheckpointState
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "mlp"
+FILES = ("training_model.onnx", "checkpoint", "eval_model.onnx", "optimizer_model.onnx")
 SIGNATURE = [
     {"name": "x", "dtype": "float32", "dims": [8, 10]},
     {"name": "labels", "dtype": "int64", "dims": [8]},
@@ -41,41 +47,94 @@ def error(result: tuple[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def handle() -> Iterator[int]:
-    files = ("training_model.onnx", "checkpoint", "eval_model.onnx", "optimizer_model.onnx")
-    made = answer(bridge.create(*map(read, files), "{}"))
-    assert made["trainingInputNames"] == ["x", "labels"] and made["hasOptimizer"]
+    made = answer(bridge.create(*map(read, FILES), "{}"))
     yield made["handle"]
     answer(bridge.release(made["handle"]))
 
 
-def test_a_plan_says_where_feeds_and_results_lie(handle: int) -> None:
-    plan = answer(bridge.plan(handle, "train", json.dumps(SIGNATURE)))
-    core = bridge._sessions[handle].training()
-    inputs, expected = np.load(GOLDEN / "inputs.npz"), np.load(GOLDEN / "expected.npz")
-    trace = json.loads((GOLDEN / "trace.json").read_text())["trace"]
-    call = next(c for c in trace if c["op"] == "train")
-    for place in plan["inputs"]:
-        array = inputs[f"{call['feed']}.{place['name']}"]
-        assert (array.dtype.name, list(array.shape), array.nbytes) == (place["dtype"], place["dims"], place["nbytes"])
-        core.engine.write(place["ptr"], array.tobytes())
-    assert core.engine.run(plan["ptr"]) == 0
-    (output,) = plan["outputs"]
-    loss = np.frombuffer(core.engine.read(output["ptr"], output["nbytes"]), np.float32)[0]
-    (key,) = (v for k, v in call["results"].items() if k.startswith("out."))
-    assert loss == pytest.approx(float(expected[key]), rel=1e-5)
+@pytest.fixture
+def core() -> Iterator[SessionCore]:
+    """A session that has trained, whose memory the bridge can be shown."""
+    train, checkpoint, *others = (read(name) for name in FILES)
+    state = CheckpointState.load_checkpoint(checkpoint)
+    core = SessionCore(state, *read_models(train, *others))
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((8, 10)).astype(np.float32), rng.integers(0, 3, 8)
+    feeds = {
+        "x": trainweb.model.graph.Tensor("x", "float32", (8, 10), x.tobytes()),
+        "labels": trainweb.model.graph.Tensor("labels", "int64", (8,), labels.tobytes()),
+    }
+    for _ in range(3):
+        core.step("train", feeds)
+        core.optimizer_step()
+        core.lazy_reset_grad()
+    yield core
+    core.release()
 
 
-def test_a_failed_run_is_explained_by_node_value_and_position(handle: int) -> None:
-    plan = answer(bridge.plan(handle, "train", json.dumps(SIGNATURE)))
-    core = bridge._sessions[handle].training()
-    feeds = {"x": np.zeros((8, 10), np.float32), "labels": np.array([0, 1, 2, 99, 0, 0, 0, 0])}
-    for place in plan["inputs"]:
-        core.engine.write(place["ptr"], feeds[place["name"]].tobytes())
-    status = core.engine.run(plan["ptr"])
-    reply = error(bridge.explain(handle, plan["ptr"], status))
-    assert reply["name"] == "FeedError"
-    for said in ("99", "position 3", "SoftmaxCrossEntropyLoss"):
-        assert said in reply["message"]
+def test_a_session_comes_as_the_header_and_blobs_of_a_bundle() -> None:
+    text, blobs = bridge.create(*map(read, FILES), "{}")
+    made = json.loads(text)["ok"]
+    header = made["header"]
+    assert [v["name"] for v in header["inputs"]["train"]] == ["x", "labels"] and header["hasOptimizer"]
+    assert header["plans"] == [] and header["models"] == {}
+    state = CheckpointState.load_checkpoint(read("checkpoint"))
+    start, nbytes = header["segments"][2]["data"]
+    values = np.frombuffer(blobs, np.float32, nbytes // 4, start)
+    for slot in header["parameters"]:
+        wanted = np.frombuffer(state.store.read(slot["name"]).data, np.float32)
+        assert np.array_equal(values[slot["offset"] :][: wanted.size], wanted)
+    answer(bridge.release(made["handle"]))
+
+
+def test_a_plan_is_that_of_a_native_session(handle: int, core: SessionCore) -> None:
+    """Word for word, constants and code: the bridge compiles what a native session would."""
+    for kind, overwrite in (("train", True), ("eval", True)):
+        names = ("x", "labels") if kind == "train" else tuple(core.inputs["eval"])
+        signature = [s for s in SIGNATURE if s["name"] in names]
+        text, blobs = bridge.compile_plan(handle, kind, overwrite, json.dumps(signature), "[]")
+        plan = json.loads(text)["ok"]
+        feeds = {s["name"]: trainweb.ir.shapes.TensorType(s["dtype"], tuple(s["dims"])) for s in signature}
+        wanted = core.models.compile_step(kind, feeds, overwrite)
+        for part in ("words", "constants", "code"):
+            start, nbytes = plan[part]
+            assert bytes(blobs[start : start + nbytes]) == getattr(wanted, part)
+        assert plan["text"] == wanted.text and plan["nodes"] == wanted.nodes
+        assert all(slot["segment"] not in (CONSTANTS, PREPARED) for slot in plan["inputs"])
+
+
+def test_files_are_written_from_the_memory_of_a_session(handle: int, core: SessionCore) -> None:
+    core.add_property("epoch", 2**60 + 1)
+    core.add_property("rate", float("inf"))
+    bases = json.dumps(core.host.bases)
+    properties = json.dumps([["epoch", "int", str(2**60 + 1)], ["rate", "float", "Infinity"]])
+    for include in (False, True):
+        text, data = bridge.checkpoint(handle, include, properties, bases)
+        answer((text, data))
+        assert bytes(data) == core.save_checkpoint(include)
+    outputs = core.outputs["eval"][1:] or core.outputs["eval"]
+    text, data = bridge.export(handle, json.dumps(outputs), bases)
+    answer((text, data))
+    assert bytes(data) == core.export_model_for_inferencing(outputs)
+    assert error(bridge.export(handle, '["nope"]', bases))["name"] == "ModelError"
+
+
+def test_models_of_a_bundle_are_those_it_was_made_of(core: SessionCore) -> None:
+    state = CheckpointState.load_checkpoint(read("checkpoint"))
+    files = {"train_model": read("training_model.onnx"), "eval_model": read("eval_model.onnx")}
+    bundle = make_bundle(core.models, state.lent(), {}, [], files)
+    length = int.from_bytes(bundle[12:16], "little")
+    header = json.loads(bundle[64 : 64 + length])
+    start, nbytes = header["models"]["checkpoint"]
+    remainder = bundle[64 + length + start :][:nbytes]
+    given = (read("training_model.onnx"), remainder, read("eval_model.onnx"), read("optimizer_model.onnx"))
+    made = answer(bridge.open_models(*given, json.dumps(header["parameters"]), "{}"))
+    text, data = bridge.checkpoint(made["handle"], True, "[]", json.dumps(core.host.bases))
+    answer((text, data))
+    assert bytes(data) == core.save_checkpoint(True)
+    answer(bridge.release(made["handle"]))
+    header["parameters"][0]["dims"].append(1)
+    assert error(bridge.open_models(*given, json.dumps(header["parameters"]), "{}"))["name"] == "ModelError"
 
 
 @pytest.mark.parametrize(
@@ -92,40 +151,33 @@ def test_options_that_cannot_be_met_are_refused(options: dict[str, Any], name: s
 
 
 def test_errors_carry_class_message_and_fields(handle: int) -> None:
-    wrong = [{**SIGNATURE[0], "dtype": "float64"}, SIGNATURE[1]]
-    assert error(bridge.plan(handle, "train", json.dumps(wrong)))["name"] == "FeedError"
-    assert error(bridge.call(handle, "get_parameter", '["nope"]'))["name"] == "CheckpointError"
-    assert error(bridge.call(9999, "get_parameters_size", "[]"))["name"] == "ReleasedError"
+    assert error(bridge.compile_plan(9999, "train", True, "[]", "[]"))["name"] == "ReleasedError"
     assert error(bridge.create(b"junk", read("checkpoint"), None, None, "{}"))["name"] == "ModelError"
+    assert error(bridge.artifact(handle, "training_model"))["name"] == "SessionError"
 
 
-def test_a_seed_is_that_of_one_session(handle: int) -> None:
-    other = answer(bridge.create(read("training_model.onnx"), read("checkpoint"), None, None, "{}"))["handle"]
-    try:
-        cores = [bridge._sessions[h].training() for h in (handle, other)]
-        drawn = (STATE_SEED, STATE_RANDOM_OFFSET)
-        before = [cores[1].host.read_state(word) for word in drawn]
-        answer(bridge.call(handle, "set_seed", "[7]"))
-        assert [cores[0].host.read_state(word) for word in drawn] == [7, 0]
-        assert [cores[1].host.read_state(word) for word in drawn] == before
-    finally:
-        answer(bridge.release(other))
+def test_nothing_stays_in_kernel_memory() -> None:
+    before = get_engine().bytes_in_use()
+    made = answer(bridge.create(*map(read, FILES), "{}"))
+    answer(bridge.compile_plan(made["handle"], "train", True, json.dumps(SIGNATURE), "[]"))
+    assert get_engine().bytes_in_use() == before
+    answer(bridge.release(made["handle"]))
 
 
 def announced(result: tuple[str, Any]) -> dict[str, Any]:
     return dict(json.loads(result[0])["data"], found=len(result[1]))
 
 
-def test_bytes_are_announced_with_format_size_and_checksum(handle: int) -> None:
-    for method, arguments, kind in (
-        ("save_checkpoint", [True], "checkpoint"),
-        ("export_model_for_inferencing", [["logits"]], "onnx"),
-        ("get_contiguous_parameters", [False], "tensor"),
+def test_bytes_are_announced_with_format_size_and_checksum(handle: int, core: SessionCore) -> None:
+    bases = json.dumps(core.host.bases)
+    for result, kind in (
+        (bridge.checkpoint(handle, True, "[]", bases), "checkpoint"),
+        (bridge.export(handle, '["logits"]', bases), "onnx"),
+        (bridge.compile_plan(handle, "train", True, json.dumps(SIGNATURE), "[]"), "blobs"),
     ):
-        result = bridge.call(handle, method, json.dumps(arguments))
         data = announced(result)
         assert (data["format"], data["nbytes"]) == (kind, data["found"])
-        assert data["crc32"] == binascii.crc32(result[1])
+        assert data["crc32"] == bridge.sample_checksum(result[1])
 
 
 @pytest.mark.parametrize("changed", [0, 4095, 100_000 // 15 + 7, 104_095])
@@ -138,17 +190,19 @@ def test_checksums_of_large_answers_are_of_samples(changed: int) -> None:
     assert bridge.sample_checksum(data) != whole
 
 
-def test_too_little_memory_is_told_with_the_size_of_the_weights(handle: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_told_with_the_size_of_the_weights(
+    handle: int, core: SessionCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def exhausted(*_: Any) -> None:
         raise MemoryError
 
-    before = bridge.call(handle, "save_checkpoint", "[true]")[1]
-    monkeypatch.setitem(bridge.METHODS, "save_checkpoint", exhausted)
-    nbytes = 4 * answer(bridge.call(handle, "get_parameters_size", "[false]"))
-    told = error(bridge.call(handle, "save_checkpoint", "[true]"))
-    assert told == {"name": "MemoryError", "message": "", "nbytes": nbytes}
+    arguments = (handle, True, "[]", json.dumps(core.host.bases))
+    before = bridge.checkpoint(*arguments)[1]
+    monkeypatch.setattr(bridge, "checkpoint_buffer", exhausted)
+    told = error(bridge.checkpoint(*arguments))
+    assert told == {"name": "MemoryError", "message": "", "nbytes": 4 * core.layout.size}
     monkeypatch.undo()
-    assert bridge.call(handle, "save_checkpoint", "[true]")[1] == before
+    assert bridge.checkpoint(*arguments)[1] == before
 
 
 @pytest.mark.parametrize(("include_optimizer_state", "copies"), [(False, 1), (True, 3)])
@@ -163,12 +217,19 @@ def test_a_checkpoint_takes_no_more_memory_than_the_file(include_optimizer_state
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
     config = json.dumps({"loss": "CrossEntropyLoss", "optimizer": "AdamW"})
-    handle = answer(bridge.create_from_model(model, config, "{}"))["handle"]
-    arguments = json.dumps([include_optimizer_state])
-    bridge.call(handle, "save_checkpoint", arguments)  # imports
+    text, blobs = bridge.create_from_model(model, config, "{}")
+    made = answer((text, blobs))
+    engine = get_engine()
+    bases = [engine.alloc(s["bytes"]) if s["bytes"] else 0 for s in made["header"]["segments"]]
+    for base, segment in zip(bases, made["header"]["segments"], strict=True):
+        if base:
+            start, nbytes = segment["data"] or (0, 0)
+            engine.write(base, bytes(blobs[start : start + nbytes]).ljust(segment["bytes"], b"\0"))
+    arguments = (made["handle"], include_optimizer_state, "[]", json.dumps(bases))
+    bridge.checkpoint(*arguments)  # imports
     tracemalloc.start()
     try:
-        result = bridge.call(handle, "save_checkpoint", arguments)
+        result = bridge.checkpoint(*arguments)
         size, peak = tracemalloc.get_traced_memory()
         data = result[1]
         assert data is not None and weights.tobytes() in bytes(data)
@@ -176,6 +237,8 @@ def test_a_checkpoint_takes_no_more_memory_than_the_file(include_optimizer_state
         left, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-        bridge.release(handle)
+        bridge.release(made["handle"])
+        for base in filter(None, bases):
+            engine.free(base)
     assert copies * weights.nbytes <= peak < (copies + 0.1) * weights.nbytes
     assert left < 0.1 * weights.nbytes < size

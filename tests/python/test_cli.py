@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import struct
@@ -67,13 +68,14 @@ def test_a_bundle_has_every_plan_and_no_zeros(artifacts: Path) -> None:
     assert main(["compile", str(artifacts), *feeds, "-o", str(out)]) == 0
     data = out.read_bytes()
     version, length = struct.unpack_from("<II", data, 8)
-    assert (data[:8], version) == (b"TWBUNDLE", 1)
-    header = json.loads(data[16 : 16 + length])
+    assert (data[:8], version) == (b"TWBUNDLE", 2)
+    assert hashlib.sha256(data[64:]).digest() == data[16:48]
+    header = json.loads(data[64 : 64 + length])
     kinds = [(p["kind"], p["overwrite"]) for p in header["plans"]]
     assert kinds == [("train", True), ("train", False), ("eval", True), ("optimizer", True), ("scheduler", True)]
     assert header["segments"][3]["data"] is None
     offset, size = header["segments"][2]["data"]
-    blobs = data[16 + length :]
+    blobs = data[64 + length :]
     parameters = np.frombuffer(blobs[offset : offset + size], np.float32)
     with np.load(GOLDEN / "expected.npz") as expected:
         recorded = next(expected[k] for k in expected.files if k.endswith("params_all"))
@@ -89,9 +91,9 @@ def test_a_bundle_within_a_budget(artifacts: Path, capsys: pytest.CaptureFixture
     assert found and not out.exists()
     assert main([*arguments, "--memory-budget", "10000"]) == 0
     data = out.read_bytes()
-    header = json.loads(data[16 : 16 + struct.unpack_from("<I", data, 12)[0]])
+    header = json.loads(data[64 : 64 + struct.unpack_from("<I", data, 12)[0]])
     steps = [p for p in header["plans"] if p["signature"]]
-    assert steps[0]["recomputation"] == {"full_bytes": int(found[1]), "instructions": 0, "flops": 0, "share": 0.0}
+    assert steps[0]["recomputation"] == {"fullBytes": int(found[1]), "instructions": 0, "flops": 0, "share": 0.0}
     assert len(steps) == 3 and all(0 < p["arenaBytes"] <= 10000 for p in steps)
 
 

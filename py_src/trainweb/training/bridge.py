@@ -1,39 +1,39 @@
-"""What the page's worker calls: sessions by handle, JSON and bytes across, no numpy.
+"""What the page's worker asks Python for: compiled sessions, plans and files, JSON and bytes across, no numpy.
+
+Python runs no session in a page: the worker does, in TypeScript. A handle stands for models that were read, which never
+change; all else that an answer depends on comes with the question.
 
 Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`,
 and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32"}}`, by which the worker knows that it got just these.
-A repeated step needs none of them: the worker keeps the addresses that `plan` gave it.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import cache, wraps
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from trainweb.checkpoint import checkpoint_buffer
-from trainweb.errors import CheckpointError, ReleasedError, SessionError, TrainwebError
-from trainweb.ir.layout import STATE
-from trainweb.ir.shapes import TensorType
+from trainweb import messages
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.checkpoint import Checkpoint, checkpoint_buffer, read_checkpoint
+from trainweb.errors import ReleasedError, SessionError, TrainwebError
 from trainweb.model.checks import Limits, check_memory_budget
-from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
-from trainweb.training.bundle import Start, make_bundle, read_start
-from trainweb.training.core import Segments, SessionCore
-from trainweb.training.export import export_graph
-from trainweb.training.host import LoadedPlan
-from trainweb.training.inference import InferenceCore
-from trainweb.training.models import read_models
-from trainweb.training.parameters import ParameterSlot, TensorStore
-from trainweb.training.state import CheckpointState, property_value
+from trainweb.training.bundle import Blobs, plan_json, read_properties, session_header, signature_of
+from trainweb.training.export import export_model
+from trainweb.training.host import SegmentMemory
+from trainweb.training.inference import InferenceModel
+from trainweb.training.models import SessionModels, read_models
+from trainweb.training.parameters import MemoryStore, ParameterSlot, TensorStore
+from trainweb.training.state import CheckpointState, checkpoint_of
 
 if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
     from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.wasm.plan import Plan
 
 Answer = tuple[str, "bytes | bytearray | memoryview | None"]
 
@@ -41,39 +41,30 @@ SAMPLES, SAMPLE_BYTES = 16, 4096
 """Blocks of an answer's bytes that its checksum is of, the first at its start and the last at its end."""
 
 Handout = tuple[Any, "bytes | bytearray | memoryview | None", str]
-"""A value, and bytes in a format: "checkpoint", "onnx", "bundle" or "tensor"."""
+"""A value, and bytes in a format: "checkpoint", "onnx" or "blobs"."""
 
 _engine: list[Engine] = []
-_sessions: dict[int, Session] = {}
+_opened: dict[int, Opened | InferenceModel] = {}
 _next = [1]
 
 
 @dataclass(slots=True)
-class Remembered:
-    """What it takes to write a bundle of a session that has trained since."""
+class Opened:
+    """Models of a training session.
 
-    start: Start
-    models: Callable[[], Mapping[str, bytes]]
-    signatures: list[dict[str, TensorType]]
-
-
-class Session:
-    """A session of the page, and the plans it was told of.
-
-    `artifacts` gives what `createFromModel` built; None for a session that was made of artifacts.
+    Attributes
+    ----------
+    models : SessionModels
+        What they say.
+    origin : TensorStore
+        Parameters that the session has no segment for, and names of all.
+    artifacts : callable or None
+        Gives what `create_from_model` built.
     """
 
-    def __init__(self, core: SessionCore | InferenceCore, artifacts: Callable[[], Artifacts] | None = None) -> None:
-        self.core = core
-        self.artifacts = artifacts
-        self.plans: dict[int, LoadedPlan] = {}
-        self.remembered: Remembered | None = None
-
-    def training(self) -> SessionCore:
-        """The core, if it trains."""
-        if not isinstance(self.core, SessionCore):
-            raise SessionError("An InferenceSession cannot train.")
-        return self.core
+    models: SessionModels
+    origin: TensorStore
+    artifacts: Artifacts | None = None
 
 
 def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
@@ -110,9 +101,9 @@ def sample_checksum(data: Any) -> int:
 
 def _size_of(args: tuple[Any, ...]) -> int:
     """Bytes that a call is about: parameters of the session, or the largest file that it was given."""
-    session = _sessions.get(args[0]) if args and isinstance(args[0], int) else None
-    if session is not None and isinstance(session.core, SessionCore):
-        return 4 * session.core.layout.size
+    opened = _opened.get(args[0]) if args and isinstance(args[0], int) else None
+    if isinstance(opened, Opened):
+        return 4 * opened.models.layout.size
     return max((int(getattr(a, "byteLength", 0)) for a in args if not isinstance(a, (int, str))), default=0)
 
 
@@ -130,92 +121,84 @@ def as_bytes(data: Any) -> Any:
 
 @answered
 def start(js_engine: Any) -> None:
-    """Use the worker's engine for every session."""
+    """Use the worker's engine for everything."""
     from trainweb.backend.wasm.engine.pyodide import PyodideEngine
 
     _engine[:] = [PyodideEngine(js_engine)]
 
 
-def _session(handle: int) -> Session:
-    if handle not in _sessions:
-        raise ReleasedError("This session was released; create a new one.")
-    return _sessions[handle]
-
-
-def _open(session: Session) -> int:
+def _open(opened: Opened | InferenceModel) -> int:
     handle = _next[0]
     _next[0] += 1
-    _sessions[handle] = session
+    _opened[handle] = opened
     return handle
 
 
+def _find(handle: int) -> Opened | InferenceModel:
+    if handle not in _opened:
+        raise ReleasedError("These models were released.")
+    return _opened[handle]
+
+
+def _training(handle: int) -> Opened:
+    opened = _find(handle)
+    if not isinstance(opened, Opened):
+        raise SessionError("An InferenceSession cannot train.")
+    return opened
+
+
 def _settings(options_json: str) -> dict[str, Any]:
-    """The options of a session that are not the engine's."""
+    """The options of a session that its plans depend on."""
     options = json.loads(options_json or "{}")
     return {
         "limits": Limits.of(options.get("limits")),
         "memory_budget": check_memory_budget(options.get("memory_budget")),
-        "engine": _engine[0] if _engine else None,
-        # The worker knows which plans it uses; addresses that it has must stay.
-        "max_plans": sys.maxsize,
+        "engine": _engine[0] if _engine else get_engine(),
     }
 
 
-def _create(
-    state: CheckpointState,
-    graphs: tuple[Graph, Graph | None, Graph | None],
-    settings: dict[str, Any],
-    artifacts: Callable[[], Artifacts] | None = None,
-) -> dict[str, Any]:
-    core = SessionCore(state, *graphs, **settings)
-    return _info(core, artifacts)
-
-
-def _info(core: SessionCore, artifacts: Any) -> dict[str, Any]:
-    return {
-        "handle": _open(Session(core, artifacts)),
-        "trainingInputNames": list(core.inputs["train"]),
-        "trainingOutputNames": core.outputs["train"],
-        "evalInputNames": list(core.inputs["eval"]),
-        "evalOutputNames": core.outputs["eval"],
-        "statePtr": core.host.bases[STATE],
-        "hasEval": core.models.graphs["eval"] is not None,
-        "hasOptimizer": core.models.graphs["optimizer"] is not None,
-        "nominal": core.state.is_nominal,
-    }
+def _created(opened: Opened, state: CheckpointState) -> Handout:
+    """The handle, and all of a session but its plans."""
+    blobs = Blobs()
+    header = session_header(opened.models, state.lent(), state.property_values, blobs)
+    # From here on the segments have them.
+    slots = opened.models.layout.slots
+    opened.origin.tensors = {name: t for name, t in opened.origin.tensors.items() if name not in slots}
+    if opened.models.graphs["optimizer"] is not None:
+        opened.origin.optimizer.moments.clear()
+    return {"handle": _open(opened), "header": header}, blobs.data, "blobs"
 
 
 @answered
-def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options_json: str) -> dict[str, Any]:
+def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options_json: str) -> Handout:
     """A session from artifacts."""
     settings = _settings(options_json)
     graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), settings["limits"])
-    return _create(CheckpointState.load_checkpoint(as_bytes(checkpoint)), graphs, settings)
+    state = CheckpointState.load_checkpoint(as_bytes(checkpoint))
+    origin = state.lent()
+    return _created(Opened(SessionModels(origin.trainable, *graphs, **settings), origin), state)
 
 
 @answered
-def adopt(
-    train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, memory_json: str, options_json: str
+def open_models(
+    train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, parameters_json: str, options_json: str
 ) -> dict[str, Any]:
-    """A session that trained without Python so far, on the memory where it left everything.
+    """The models of a session that a bundle made; `checkpoint` is that of the bundle.
 
-    `checkpoint` is that of a bundle; `memory_json` has the parameters and, by segment, "bases" and "sizes".
-    The memory belongs to the session from now on, unless this fails.
+    `parameters_json` has the parameters as the bundle does: the models must have the same in the same places.
     """
-    settings, memory = _settings(options_json), json.loads(memory_json)
+    settings = _settings(options_json)
     graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), settings["limits"])
-    state = CheckpointState.load_checkpoint(as_bytes(checkpoint))
-    store = state.store
-    assert isinstance(store, TensorStore)
-    store.is_nominal = memory["nominal"]
     slots = [
-        ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"]) for p in memory["parameters"]
+        ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"])
+        for p in json.loads(parameters_json)
     ]
-    for slot in slots:
-        store.tensors[slot.name] = Tensor(slot.name, "float32", slot.shape, b"")
-        store.trainable[slot.name] = slot.trainable_offset >= 0
-    core = SessionCore(state, *graphs, segments=Segments(memory["bases"], memory["sizes"], slots), **settings)
-    return _info(core, None)
+    origin = TensorStore(read_checkpoint(as_bytes(checkpoint)))
+    origin.trainable = {**origin.trainable, **{s.name: s.trainable_offset >= 0 for s in slots}}
+    models = SessionModels(origin.trainable, *graphs, **settings)
+    if list(models.layout.slots.values()) != slots:
+        raise messages.OTHER_PARAMETERS()
+    return {"handle": _open(Opened(models, origin))}
 
 
 CONFIG = {
@@ -239,11 +222,13 @@ def _member(choices: Any, name: Any) -> Any:
 
 
 @answered
-def create_from_model(model: Any, config_json: str, options_json: str) -> dict[str, Any]:
+def create_from_model(model: Any, config_json: str, options_json: str) -> Handout:
     """A session from a forward model: its artifacts are built here."""
     settings = _settings(options_json)
     built, nominal = _build(as_bytes(model), config_json, settings["limits"])
-    return _create(CheckpointState(built.contents(nominal=nominal)), built.graphs, settings, lambda: built)
+    state = CheckpointState(built.contents(nominal=nominal))
+    origin = state.lent()
+    return _created(Opened(SessionModels(origin.trainable, *built.graphs, **settings), origin, built), state)
 
 
 def _build(model: bytes, config_json: str, limits: Limits) -> tuple[Artifacts, bool]:
@@ -261,177 +246,64 @@ def _build(model: bytes, config_json: str, limits: Limits) -> tuple[Artifacts, b
     return build_artifacts(model, **arguments, limits=limits), arguments.get("nominal_checkpoint", False)
 
 
-def _signature(signature: Any) -> dict[str, TensorType]:
-    return {f["name"]: TensorType(f["dtype"], tuple(f["dims"])) for f in signature}
-
-
 @answered
-def adopt_model(handle: int, model: Any, config_json: str) -> None:
-    """Tell an adopted session which model its artifacts were built from."""
-    session, model = _session(handle), as_bytes(model)
-    limits = session.training().models.limits
-    session.artifacts = cache(lambda: _build(model, config_json, limits)[0])
-
-
-@answered
-def remember(handle: int, train: Any, evaluation: Any, optimizer: Any) -> None:
-    """Keep what a session starts from, so that `bundle` can be called later; before its first step.
-
-    Without models it is a session of `create_from_model`, whose artifacts are at hand.
-    """
-    session = _session(handle)
-    given = [as_bytes(m) for m in (train, evaluation, optimizer)]
-
-    def models() -> dict[str, bytes]:
-        built = session.artifacts and session.artifacts()
-        found = [built.training_model, built.eval_model, built.optimizer_model] if built else given
-        names = ("train_model", "eval_model", "optimizer_model")
-        return {name: bytes(m) for name, m in zip(names, found, strict=True) if m is not None}
-
-    session.remembered = Remembered(Start.of(session.training()), models, [])
-
-
-@answered
-def recall(handle: int, bundle: Any) -> None:
-    """Keep what an adopted session started from: the bundle itself."""
-    started, models, signatures = read_start(bytes(as_bytes(bundle) or b""))
-    _session(handle).remembered = Remembered(started, lambda: models, signatures)
-
-
-@answered
-def bundle(handle: int, signatures_json: str) -> Handout:
-    """The bundle of a remembered session as it started, for these signatures besides those it had."""
-    session = _session(handle)
-    kept = session.remembered
-    if kept is None:
-        raise SessionError("This session keeps nothing to make a bundle of.")
-    given = [_signature(s) for s in json.loads(signatures_json)]
-    kept.signatures += [s for s in given if s not in kept.signatures]
-    return None, make_bundle(session.training(), kept.signatures, kept.models(), kept.start), "bundle"
-
-
-@answered
-def plan(handle: int, kind: str, signature_json: str) -> dict[str, Any]:
-    """The loaded plan for feeds of these dtypes and dims, and where they and the results lie."""
-    session = _session(handle)
-    feeds = _signature(json.loads(signature_json or "[]"))
-    core = session.core
-    if isinstance(core, InferenceCore):
-        loaded = core.plan(feeds)
+def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, in_use_json: str) -> Handout:
+    """The plan of a step for feeds of these dtypes and dims, beside plans that keep `in_use_json`."""
+    opened = _find(handle)
+    feeds = signature_of(json.loads(signature_json))
+    in_use = {name: (offset, nbytes) for name, offset, nbytes in json.loads(in_use_json)}
+    plan: Plan
+    if isinstance(opened, InferenceModel):
+        plan = opened.compile(feeds, in_use)
     elif kind in ("train", "eval"):
-        core.check_step(kind)
-        loaded = core.plan(kind, feeds)
+        plan = opened.models.compile_step(kind, feeds, overwrite, in_use)
     else:
-        loaded = core.optimizer_plan() if kind == "optimizer" else core.scheduler_plan()
-    session.plans[loaded.ptr] = loaded
-    host = core.host
+        plan = opened.models.compile_optimizer() if kind == "optimizer" else opened.models.compile_scheduler()
+    blobs = Blobs()
+    return {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}, blobs.data, "blobs"
 
-    def places(slots: dict[str, Any]) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": s.name,
-                "ptr": host.address(s, loaded),
-                "nbytes": s.nbytes,
-                "dtype": s.dtype,
-                "dims": list(s.shape),
-            }
-            for s in slots.values()
-        ]
 
-    return {
-        "ptr": loaded.ptr,
-        "generation": host.generation,
-        "arenaBytes": loaded.plan.arena_bytes,
-        "inputs": places(loaded.plan.inputs),
-        "outputs": places(loaded.plan.outputs),
-    }
+def _store(opened: Opened, bases_json: str) -> MemoryStore:
+    """The parameters of a session whose segments have these addresses."""
+    memory = SegmentMemory(opened.models.engine, json.loads(bases_json))
+    has_optimizer = opened.models.graphs["optimizer"] is not None
+    store = MemoryStore(opened.models.layout, memory, opened.origin, has_optimizer=has_optimizer)
+    store.is_nominal = False
+    return store
 
 
 @answered
-def explain(handle: int, ptr: int, status: int) -> None:
-    """The error behind a non-zero status of a plan's last run."""
-    session = _session(handle)
-    raise session.core.host.explain(session.plans[ptr], status)
+def checkpoint(handle: int, include_optimizer_state: bool, properties_json: str, bases_json: str) -> Handout:
+    """A checkpoint file of a session whose segments have these addresses."""
+    opened = _training(handle)
+    store = _store(opened, bases_json)
+    content: Checkpoint = checkpoint_of(
+        store.contents(),
+        store.trainable,
+        read_properties(json.loads(properties_json)),
+        include_optimizer_state=include_optimizer_state,
+    )
+    return None, checkpoint_buffer(content), "checkpoint"
 
 
 @answered
-def listing(handle: int, ptr: int) -> dict[str, Any]:
-    """Per instruction of a loaded plan, its disassembly and the node it came from."""
-    plan = _session(handle).plans[ptr].plan
-    return {"text": plan.text, "nodes": plan.nodes}
+def export(handle: int, output_names_json: str, bases_json: str) -> Handout:
+    """The inference model of a session whose segments have these addresses."""
+    opened = _training(handle)
+    return None, export_model(opened.models, _store(opened, bases_json), json.loads(output_names_json)), "onnx"
 
 
-def _tensor(t: Tensor) -> Handout:
-    return {"dtype": t.dtype, "dims": list(t.shape)}, t.data, "tensor"
-
-
-def _update(core: SessionCore, name: str, dtype: str, dims: list[int], data: Any) -> None:
-    core.update_parameter(Tensor(name, dtype, tuple(dims), data))
-
-
-def _type_and_shape(core: SessionCore, name: str) -> dict[str, Any]:
-    dtype, shape = core.get_parameter_type_and_shape(name)
-    return {"dtype": dtype, "dims": list(shape)}
-
-
-def _add_property(core: SessionCore, name: str, value: Any) -> None:
-    core.host.check()
-    core.state.property_values[name] = property_value(value)
-
-
-def _get_property(core: SessionCore, name: str) -> Any:
-    core.host.check()
-    if name not in core.state.property_values:
-        raise CheckpointError(f"Property {name!r} not found.")
-    return core.state.property_values[name]
-
-
-def _save(core: SessionCore, include_optimizer_state: bool) -> Handout:
-    core.host.check()
-    return None, checkpoint_buffer(core.state.to_checkpoint(include_optimizer_state)), "checkpoint"
-
-
-METHODS: dict[str, Callable[..., Any]] = {
-    "get_parameters_size": SessionCore.get_parameters_size,
-    "get_contiguous_parameters": lambda core, only=True: _tensor(core.get_contiguous_parameters(only)),
-    "get_learning_rate": SessionCore.get_learning_rate,
-    "set_learning_rate": SessionCore.set_learning_rate,
-    "register_linear_lr_scheduler": SessionCore.register_linear_lr_scheduler,
-    "save_checkpoint": _save,
-    "export_model_for_inferencing": lambda core, names: (None, export_graph(core, names), "onnx"),
-    "get_parameter": lambda core, name: _tensor(core.get_parameter(name)),
-    "get_parameter_type_and_shape": _type_and_shape,
-    "add_property": _add_property,
-    "get_property": _get_property,
-    "memory": lambda core: asdict(core.memory()),
-    "set_seed": lambda core, seed: core.set_seed(int(seed)),
-}
-METHODS_WITH_DATA: dict[str, Callable[..., Any]] = {
-    "load_parameters_buffer": lambda core, only, data: core.load_parameters_buffer(data, only),
-    "update_parameter": _update,
-}
 ARTIFACTS = ("training_model", "eval_model", "optimizer_model", "checkpoint")
 
 
 @answered
-def call(handle: int, method: str, args_json: str, data: Any = None) -> Any:
-    """Any other call of a session; `data` comes last."""
-    session = _session(handle)
-    args = json.loads(args_json or "[]")
-    if method == "artifact":
-        return _artifact(session, *args)
-    core = session.training()
-    if method in METHODS_WITH_DATA:
-        return METHODS_WITH_DATA[method](core, *args, as_bytes(data))
-    return METHODS[method](core, *args)
-
-
-def _artifact(session: Session, name: str) -> Handout:
-    if session.artifacts is None:
-        raise SessionError("This session was not made by createFromModel: it has no artifacts of its own.")
+def artifact(handle: int, name: str) -> Handout:
+    """A file that `create_from_model` built."""
+    built = _training(handle).artifacts
+    if built is None:
+        raise messages.NO_ARTIFACTS()
     if name not in ARTIFACTS:
         raise SessionError(f"There is no artifact {name!r}; there are {', '.join(ARTIFACTS)}.")
-    built = session.artifacts()
     if name == "checkpoint":
         # Not kept: it is as large as the model.
         return None, checkpoint_buffer(built.contents(), generated=True), "checkpoint"
@@ -440,19 +312,15 @@ def _artifact(session: Session, name: str) -> Handout:
 
 @answered
 def release(handle: int) -> None:
-    """Free a session; harmless when repeated."""
-    session = _sessions.pop(handle, None)
-    if session is not None:
-        core = session.core
-        if isinstance(core, SessionCore):
-            core.release(give_back=False)  # nobody has the state
-        else:
-            core.host.release()
+    """Forget models; harmless when repeated."""
+    _opened.pop(handle, None)
 
 
 @answered
-def inference_create(model: Any, options_json: str = "") -> dict[str, Any]:
+def create_inference(model: Any, options_json: str = "") -> Handout:
     """An inference session."""
     settings = _settings(options_json)
-    core = InferenceCore(read_model(as_bytes(model), limits=settings["limits"]), **settings)
-    return {"handle": _open(Session(core)), "inputNames": list(core.inputs), "outputNames": core.outputs}
+    opened = InferenceModel(read_model(as_bytes(model), limits=settings["limits"]), **settings)
+    blobs = Blobs()
+    header = opened.header(blobs)
+    return {"handle": _open(opened), "header": header}, blobs.data, "blobs"

@@ -1,217 +1,120 @@
 """Bundles: a compiled session in one file, which a page trains from without starting Python.
 
     bytes 0-7   "TWBUNDLE"
-    8-11        version (1), u32
+    8-11        version (2), u32
     12-15       length of the JSON header, u32
-    then        the header, UTF-8 JSON, padded with spaces to a multiple of 64
+    16-47       SHA-256 of all that follows byte 64
+    48-63       zeros
+    64-         the header, UTF-8 JSON, padded with spaces to a multiple of 64
     then        blobs, each 64-byte aligned; the header gives their offsets from the first
 
-The header has what `SessionCore` knows: names, declared inputs, parameters, segment sizes and contents, and per plan
-its signature, words, constants, generated code, inputs, outputs and node names. `web/src/worker/bundle.ts` reads it.
+The header has what `SessionModels` knows (names, declared inputs, parameters), sizes and contents of the segments,
+properties, and per plan its signature, words, constants, generated code, inputs, outputs and node names. The page makes
+every session of such data, be it from a file or right from Python; `web/src/worker/bundle.ts` reads it.
 A bundle is code: load it from where you load scripts from.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainweb.backend.wasm.plan import Plan, Slot
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
-from trainweb.training.parameters import GROUP
+from trainweb.model.graph import Value
+from trainweb.training.models import Feeds, SessionModels
+from trainweb.training.parameters import GROUP, TensorStore, start_segments, start_state
 
 if TYPE_CHECKING:
-    from trainweb.training.core import SessionCore
+    from trainweb.training.state import PropertyValue
 
-MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 1, 64
-Feeds = Mapping[str, TensorType]
+MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 2, 64
+PREFIX_BYTES = 64
+Header = dict[str, Any]
 
 
-class _Blobs:
+class Blobs:
     """Byte strings one after the other, equal ones once."""
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.places: dict[bytes, tuple[int, int]] = {}
+        self._places: dict[bytes, list[int]] = {}
 
     def add(self, data: bytes) -> list[int]:
         """[offset, length] of `data`."""
-        if data not in self.places:
-            self.data += bytes(-len(self.data) % ALIGNMENT)
-            self.places[data] = (len(self.data), len(data))
-            self.data += data
-        return list(self.places[data])
+        if data not in self._places:
+            self._places[data] = self.add_pieces([data])
+        return self._places[data]
+
+    def add_pieces(self, pieces: Iterable[bytes | bytearray | memoryview]) -> list[int]:
+        """[offset, length] of pieces that lie without gaps."""
+        self.data += bytes(-len(self.data) % ALIGNMENT)
+        start = len(self.data)
+        for piece in pieces:
+            self.data += piece
+        return [start, len(self.data) - start]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What a session starts from: taken before its first step, it outlives training.
-
-    Attributes
-    ----------
-    contents
-        By segment; those that are all zeros are left out.
-    checkpoint
-        A checkpoint file of what the segments do not hold: properties, parameters that the model does not use.
-    nominal
-        The parameters are yet to be loaded.
-    """
-
-    contents: dict[int, bytes]
-    checkpoint: bytes
-    nominal: bool
-
-    @staticmethod
-    def of(core: SessionCore) -> Start:
-        """The session as it is now."""
-        contents = {}
-        for segment in range(PARAMETERS, STATE + 1):
-            data = core.host.read_segment(segment, 0, core.host.sizes[segment])
-            if data.strip(b"\0"):
-                contents[segment] = data
-        return Start(contents, _remainder(core), core.state.is_nominal)
-
-
-def read_start(bundle: bytes) -> tuple[Start, dict[str, bytes], list[dict[str, TensorType]]]:
-    """What `make_bundle` was given: start, models and signatures. The bundle is one that this page wrote itself."""
-    (length,) = struct.unpack_from("<I", bundle, len(MAGIC) + 4)
-    prefix = len(MAGIC) + 8
-    header = json.loads(bundle[prefix : prefix + length])
-
-    def blob(place: list[int]) -> bytes:
-        at = prefix + length + place[0]
-        return bundle[at : at + place[1]]
-
-    contents = {k: blob(s["data"]) for k, s in enumerate(header["segments"]) if s["data"]}
-    models = {name: blob(place) for name, place in header["models"].items()}
-    start = Start(contents, models.pop("checkpoint"), header["nominal"])
-    signatures = []
-    for plan in header["plans"]:
-        feeds = {f["name"]: TensorType(f["dtype"], tuple(f["dims"])) for f in plan["signature"]}
-        if feeds and feeds not in signatures:
-            signatures.append(feeds)
-    return start, models, signatures
-
-
-def _remainder(core: SessionCore) -> bytes:
-    state, origin = core.state, core.parameters.origin
-    optimizer, trainable = origin.optimizer, origin.trainable
-    rest = [t for name, t in origin.tensors.items() if name not in core.layout.slots]
-    groups = []
-    if core.models.graphs["optimizer"] is None and (origin.has_optimizer_state or optimizer.step):
-        groups = [OptimizerGroup(GROUP, optimizer.step, optimizer.initial_lr, optimizer.moments)]
-    return write_checkpoint(
-        Checkpoint(
-            [t for t in rest if trainable[t.name]],
-            [t for t in rest if not trainable[t.name]],
-            state.is_nominal,
-            groups,
-            dict(state.property_values),
-        )
-    )
-
-
-def make_bundle(
-    core: SessionCore,
-    signatures: Iterable[Feeds],
-    models: Mapping[str, bytes] | None = None,
-    start: Start | None = None,
-) -> bytes:
-    """Bytes of a bundle of `core` for feeds of these types.
-
-    Parameters
-    ----------
-    core
-        The session.
-    signatures
-        Feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit and
-        there is an eval model, eval steps.
-    models
-        Artifacts to carry along ("train_model", "eval_model", "optimizer_model"): with them the page can start
-        Python later for what the plans cannot do (other shapes, checkpoints, export).
-    start
-        What the page starts from: parameters, moments, learning rate, seed. None: the session as it is now.
-    """
-    start = start or Start.of(core)
-    blobs = _Blobs()
-    plans: list[dict[str, Any]] = []
-    in_use = core.plans.in_use()
-    for feeds in signatures:
-        for kind in ("train", "eval"):
-            if core.models.graphs[kind] is not None and set(feeds) == set(core.inputs[kind]):
-                plans += _step_plans(blobs, core, kind, feeds, in_use)
-    if core.models.graphs["optimizer"] is not None:
-        for kind, compiled in (
-            ("optimizer", core.models.compile_optimizer),
-            ("scheduler", core.models.compile_scheduler),
-        ):
-            plan = core.plans.find(kind) or compiled()
-            plans.append({"kind": kind, "overwrite": True, "signature": [], **_encode(blobs, plan)})
-    places = {k: blobs.add(data) for k, data in start.contents.items()}
-    carried = {**models, "checkpoint": start.checkpoint} if models else {}
-    header = {
-        "fingerprint": core.engine.description.fingerprint,
-        "inputs": {kind: _inputs_json(core, kind) for kind in ("train", "eval")},
-        "outputs": core.outputs,
-        "hasEval": core.models.graphs["eval"] is not None,
-        "hasOptimizer": core.models.graphs["optimizer"] is not None,
-        "nominal": start.nominal,
-        "parameters": slots_json(core),
-        "size": core.layout.size,
-        "trainableSize": core.layout.trainable_size,
-        "segments": [
-            {"bytes": size if PARAMETERS <= k <= STATE else 0, "data": places.get(k)}
-            for k, size in enumerate(core.host.sizes)
-        ],
-        "models": {name: blobs.add(data) for name, data in carried.items()},
-        "plans": plans,
+def session_header(
+    models: SessionModels, store: TensorStore, properties: Mapping[str, PropertyValue], blobs: Blobs
+) -> Header:
+    """What a page needs to make a session, all but plans; contents go to `blobs`."""
+    contents = {
+        segment: blobs.add_pieces(data for _, data in pieces)
+        for segment, pieces in start_segments(models.layout, store).items()
     }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 16) % ALIGNMENT)
-    return MAGIC + struct.pack("<II", VERSION, len(text)) + text + bytes(blobs.data)
+    contents[STATE] = blobs.add_pieces([start_state(store)])
+    return {
+        "fingerprint": models.engine.description.fingerprint,
+        "inputs": {kind: declarations(models.inputs[kind].values()) for kind in ("train", "eval")},
+        "outputs": models.outputs,
+        "hasEval": models.graphs["eval"] is not None,
+        "hasOptimizer": models.graphs["optimizer"] is not None,
+        "nominal": store.is_nominal,
+        "parameters": [
+            {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}
+            for s in models.layout.slots.values()
+        ],
+        "size": models.layout.size,
+        "trainableSize": models.layout.trainable_size,
+        "segments": [
+            {"bytes": size if PARAMETERS <= k <= STATE else 0, "data": contents.get(k)}
+            for k, size in enumerate(models.segment_bytes)
+        ],
+        "properties": properties_json(properties),
+        "models": {},
+        "plans": [],
+    }
 
 
-def slots_json(core: SessionCore) -> list[dict[str, Any]]:
-    """The parameters and their places."""
+def declarations(inputs: Iterable[Value]) -> list[Header]:
+    """Inputs as a model declares them: a dim is a number, a symbol or null; no dims at all is null."""
+    return [{"name": v.name, "dtype": v.dtype, "dims": None if v.shape is None else list(v.shape)} for v in inputs]
+
+
+def properties_json(properties: Mapping[str, PropertyValue]) -> list[list[str]]:
+    """Name, type and text of each; 64-bit integers would not survive as JSON numbers."""
     return [
-        {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}
-        for s in core.layout.slots.values()
+        [name, type(value).__name__, value if isinstance(value, str) else json.dumps(value)]
+        for name, value in properties.items()
     ]
 
 
-def _inputs_json(core: SessionCore, kind: str) -> list[dict[str, Any]]:
-    """Inputs as the model declares them: a dim is a number, a symbol or null; no dims at all is null."""
-    return [
-        {"name": v.name, "dtype": v.dtype, "dims": None if v.shape is None else list(v.shape)}
-        for v in core.inputs[kind].values()
-    ]
+def read_properties(values: Iterable[list[str]]) -> dict[str, PropertyValue]:
+    """The reverse of `properties_json`."""
+    types = {"int": int, "float": float, "str": str}
+    return {name: types[kind](text) for name, kind, text in values}
 
 
-def signature_json(core: SessionCore, kind: str, feeds: Feeds) -> list[dict[str, Any]]:
-    """A signature in the order of the inputs."""
-    return [{"name": n, "dtype": feeds[n].dtype, "dims": list(feeds[n].shape)} for n in core.inputs[kind]]
+def plan_json(plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs) -> Header:
+    """A plan for feeds of these types, in the order of the inputs; words, constants and code go to `blobs`."""
 
-
-def _step_plans(
-    blobs: _Blobs, core: SessionCore, kind: str, feeds: Feeds, in_use: dict[str, tuple[int, int]]
-) -> list[dict[str, Any]]:
-    key = core.models.key(kind, feeds)
-    plans = []
-    for overwrite in (True, False) if kind == "train" else (True,):
-        plan = core.plans.find((*key, overwrite)) or core.models.compile_step(kind, feeds, overwrite, in_use)
-        in_use.update(plan.kept)
-        entry = {"kind": kind, "overwrite": overwrite, "signature": signature_json(core, kind, feeds)}
-        plans.append({**entry, **_encode(blobs, plan)})
-    return plans
-
-
-def _encode(blobs: _Blobs, plan: Plan) -> dict[str, Any]:
-    def slots(named: dict[str, Slot]) -> list[dict[str, Any]]:
+    def slots(named: dict[str, Slot]) -> list[Header]:
         return [
             {
                 "name": s.name,
@@ -224,14 +127,99 @@ def _encode(blobs: _Blobs, plan: Plan) -> dict[str, Any]:
             for s in named.values()
         ]
 
+    cost = plan.recomputation
     return {
+        "kind": kind,
+        "overwrite": overwrite,
+        "signature": [{"name": n, "dtype": t.dtype, "dims": list(t.shape)} for n, t in feeds.items()],
         "words": blobs.add(plan.words),
         "constants": blobs.add(plan.constants),
         "code": blobs.add(plan.code),
         "arenaBytes": plan.arena_bytes,
         "preparedBytes": plan.prepared_bytes,
+        "kept": [[name, *place] for name, place in plan.kept.items()],
         "inputs": slots(plan.inputs),
         "outputs": slots(plan.outputs),
         "nodes": plan.nodes,
-        "recomputation": asdict(plan.recomputation),
+        "recomputation": {
+            "fullBytes": cost.full_bytes,
+            "instructions": cost.instructions,
+            "flops": cost.flops,
+            "share": cost.share,
+        },
     }
+
+
+def remainder(models: SessionModels, store: TensorStore) -> bytes:
+    """A checkpoint of what the session's segments do not hold: other parameters, and moments without an optimizer."""
+    rest = [t for name, t in store.tensors.items() if name not in models.layout.slots]
+    groups, optimizer = [], store.optimizer
+    if models.graphs["optimizer"] is None and (store.has_optimizer_state or optimizer.step):
+        groups = [OptimizerGroup(GROUP, optimizer.step, optimizer.initial_lr, optimizer.moments)]
+    return write_checkpoint(
+        Checkpoint(
+            [t for t in rest if store.trainable[t.name]],
+            [t for t in rest if not store.trainable[t.name]],
+            store.is_nominal,
+            groups,
+            {},
+        )
+    )
+
+
+def make_bundle(
+    models: SessionModels,
+    store: TensorStore,
+    properties: Mapping[str, PropertyValue],
+    signatures: Iterable[Feeds],
+    files: Mapping[str, bytes] | None = None,
+) -> bytes:
+    """Bytes of a bundle.
+
+    Parameters
+    ----------
+    models, store, properties
+        The session's models, and what it starts from.
+    signatures
+        Feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit and
+        there is an eval model, eval steps.
+    files
+        Artifacts to carry along ("train_model", "eval_model", "optimizer_model"): with them the page can start
+        Python later for what the plans cannot do (other shapes, checkpoints, export).
+    """
+    blobs = Blobs()
+    header = session_header(models, store, properties, blobs)
+    in_use: dict[str, tuple[int, int]] = {}
+    for feeds in signatures:
+        for kind in ("train", "eval"):
+            if models.graphs[kind] is None or set(feeds) != set(models.inputs[kind]):
+                continue
+            models.key(kind, feeds)
+            ordered = {n: feeds[n] for n in models.inputs[kind]}
+            for overwrite in (True, False) if kind == "train" else (True,):
+                plan = models.compile_step(kind, ordered, overwrite, in_use)
+                in_use |= plan.kept
+                header["plans"].append(plan_json(plan, kind, overwrite, ordered, blobs))
+    if models.graphs["optimizer"] is not None:
+        for kind, plan in (("optimizer", models.compile_optimizer()), ("scheduler", models.compile_scheduler())):
+            header["plans"].append(plan_json(plan, kind, True, {}, blobs))
+    if files:
+        names = {"train_model": "trainModel", "eval_model": "evalModel", "optimizer_model": "optimizerModel"}
+        header["models"] = {names[name]: blobs.add(data) for name, data in files.items()}
+        header["models"]["checkpoint"] = blobs.add(remainder(models, store))
+    return pack(header, blobs)
+
+
+def pack(header: Header, blobs: Blobs) -> bytes:
+    """The file."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    digest = hashlib.sha256(text)
+    digest.update(blobs.data)
+    prefix = MAGIC + struct.pack("<II", VERSION, len(text)) + digest.digest()
+    return prefix.ljust(PREFIX_BYTES, b"\0") + text + blobs.data
+
+
+def signature_of(items: Iterable[Mapping[str, Any]]) -> dict[str, TensorType]:
+    """Types of feeds out of JSON."""
+    return {f["name"]: TensorType(f["dtype"], tuple(f["dims"])) for f in items}

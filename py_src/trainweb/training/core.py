@@ -6,10 +6,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError
+from trainweb.checkpoint import write_checkpoint
 from trainweb.ir.layout import (
     ARENA,
     GRADIENTS,
@@ -24,7 +25,6 @@ from trainweb.ir.layout import (
     STATE_RANDOM_OFFSET,
     STATE_SCHEDULER,
     STATE_SEED,
-    STATE_STEP,
     STATE_TOTAL,
     STATE_WARMUP,
 )
@@ -33,26 +33,14 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, as_float32
 from trainweb.training import seed
+from trainweb.training.export import check_export, export_model
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
 from trainweb.training.models import SessionModels
-from trainweb.training.parameters import (
-    DEFAULT_LEARNING_RATE,
-    MemoryStore,
-    ParameterSlot,
-)
-from trainweb.training.state import CheckpointState
+from trainweb.training.parameters import MemoryStore, start_state
+from trainweb.training.state import CheckpointState, PropertyValue
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Kernel memory of a session that ran without Python: addresses by segment, and what lies in it."""
-
-    bases: list[int]
-    sizes: list[int]
-    slots: list[ParameterSlot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +93,6 @@ class SessionCore:
         memory_budget: int | None = None,
         reproducible: bool = False,
         max_plans: int = DEFAULT_MAX_PLANS,
-        segments: Segments | None = None,
     ) -> None:
         origin = state.lent()
         self.state = state
@@ -121,31 +108,17 @@ class SessionCore:
         )
         self.layout = self.models.layout
         self.inputs, self.outputs = self.models.inputs, self.models.outputs
-        sizes = self.models.segment_bytes
-        if segments is not None:
-            own = slice(PARAMETERS, STATE)
-            if segments.slots != list(self.layout.slots.values()) or segments.sizes[own] != sizes[own]:
-                raise ModelError("The models have other parameters than the plans that were compiled from them.")
-        self.host = PlanHost(self.engine, sizes, segments.bases if segments else None)
+        self.host = PlanHost(self.engine, self.models.segment_bytes)
         self.plans = PlanCache(self.host, max_plans)
         self.parameters = MemoryStore(self.layout, self.host, origin, has_optimizer=optimizer_graph is not None)
         try:
-            if segments is None:
-                self.parameters.fill()
-                self._write_start(origin.optimizer.step, origin.optimizer.initial_lr)
+            self.parameters.fill()
+            self.host.write_segment(STATE, 0, start_state(origin))
         except BaseException:
             self.host.release()
             raise
         state.store = self.parameters
         _live.add(self)
-
-    def _write_start(self, step: int, initial_lr: float) -> None:
-        self.host.write_state(STATE_LAZY_RESET, 1)
-        self.host.write_state(STATE_LEARNING_RATE, DEFAULT_LEARNING_RATE)
-        self.host.write_state(STATE_STEP, step)
-        self.host.write_state(STATE_INITIAL_LR, initial_lr)
-        self.host.write_state(STATE_SEED, seed.current())
-        self.host.write_state(STATE_RANDOM_OFFSET, 0)
 
     def release(self, *, give_back: bool = True) -> None:
         """Free kernel memory, and give the state back its contents unless nobody has it any more."""
@@ -168,9 +141,9 @@ class SessionCore:
         """The plan of an optimizer step."""
         self.host.check()
         if self.models.graphs["optimizer"] is None:
-            raise SessionError("This TrainingSession has no OptimizerModel loaded.")
+            raise messages.NO_OPTIMIZER_MODEL()
         if self.parameters.is_nominal:
-            raise CheckpointError("The optimizer state cannot be constructed. Please load the model parameters first.")
+            raise messages.NOMINAL_OPTIMIZER()
         return self.plans.other("optimizer", self.models.compile_optimizer)
 
     def memory(self) -> SessionMemory:
@@ -211,8 +184,8 @@ class SessionCore:
         for name, target in (targets or {}).items():
             slot = loaded.plan.outputs[name]
             if (target.dtype, target.shape) != (slot.dtype, slot.shape):
-                got = f"{target.dtype}{list(target.shape)}"
-                raise FeedError(f"Fetch {name!r} is {slot.dtype}{list(slot.shape)}; its array is {got}.")
+                given = f"{target.dtype}{list(target.shape)}"
+                raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), given=given)
         self.host.write_feeds(loaded, feeds)
         self.host.run(loaded)
         if kind == "train":
@@ -223,21 +196,16 @@ class SessionCore:
         """Raise unless the session can run a "train" or "eval" step now."""
         self.host.check()
         if kind == "eval" and self.models.graphs["eval"] is None:
-            raise SessionError("This TrainingSession has no EvalModel loaded.")
+            raise messages.NO_EVAL_MODEL()
         if self.parameters.is_nominal:
-            step = "TrainStep" if kind == "train" else "EvalStep"
-            raise CheckpointError(
-                f"Cannot perform {step} with a nominal state. Please load the model parameters first."
-            )
+            raise messages.NOMINAL_STEP(step="TrainStep" if kind == "train" else "EvalStep")
 
     def _fetches(self, kind: str, fetches: Sequence[str] | None) -> Sequence[str]:
         if fetches is None:
             return self.outputs[kind]
         for name in fetches:
             if name not in self.outputs[kind]:
-                raise FeedError(
-                    f"'fetches' contains invalid output name: {name}; the outputs are {', '.join(self.outputs[kind])}."
-                )
+                raise messages.UNKNOWN_FETCH(name=name, names=", ".join(self.outputs[kind]))
         return fetches
 
     def optimizer_step(self) -> None:
@@ -253,7 +221,7 @@ class SessionCore:
     def _check_optimizer(self) -> None:
         self.host.check()
         if self.models.graphs["optimizer"] is None:
-            raise SessionError("No optimizer session initialized: this TrainingSession has no OptimizerModel loaded.")
+            raise messages.NO_OPTIMIZER_MODEL()
 
     def get_learning_rate(self) -> float:
         """The current rate."""
@@ -270,7 +238,7 @@ class SessionCore:
         self._check_optimizer()
         for name, value in (("warmup_step_count", warmup), ("total_step_count", total)):
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-                raise ValueError(f"{name} must be an integer >= 0, got {value!r}.")
+                raise messages.NOT_A_COUNT(name=name, value=value)
         initial_lr = as_float32(float(initial_lr))
         self.host.write_state(STATE_LEARNING_RATE, initial_lr)
         self.host.write_state(STATE_INITIAL_LR, initial_lr)
@@ -286,9 +254,7 @@ class SessionCore:
         """The plan of a scheduler step."""
         self._check_optimizer()
         if not self.host.read_state(STATE_SCHEDULER):
-            raise SessionError(
-                "No learning rate scheduler was registered. Please register a valid learning rate scheduler"
-            )
+            raise messages.NO_SCHEDULER()
         return self.plans.other("scheduler", self.models.compile_scheduler)
 
     # Parameters.
@@ -329,8 +295,33 @@ class SessionCore:
         self.layout.find(name)
         gradient = self.parameters.gradient(name)
         if gradient is None:
-            raise CheckpointError(f"Parameter {name!r} is frozen: it has no gradient.")
+            raise messages.FROZEN_GRADIENT(name=name)
         return gradient
+
+    # Properties and files.
+
+    def add_property(self, name: str, value: Any) -> None:
+        """Keep a value in the checkpoint."""
+        self.host.check()
+        self.state.properties[name] = value
+
+    def get_property(self, name: str) -> PropertyValue:
+        """A value that the checkpoint keeps."""
+        self.host.check()
+        if name not in self.state.properties:
+            raise messages.UNKNOWN_PROPERTY(name=name)
+        return self.state.properties[name]
+
+    def save_checkpoint(self, include_optimizer_state: bool = False) -> bytes:
+        """Bytes of a checkpoint file."""
+        self.host.check()
+        return write_checkpoint(self.state.to_checkpoint(include_optimizer_state))
+
+    def export_model_for_inferencing(self, output_names: Sequence[str] | None) -> bytes:
+        """Bytes of the eval model, cut to these outputs, with the current parameters."""
+        self.host.check()
+        check_export(self.models, is_nominal=self.parameters.is_nominal)
+        return export_model(self.models, self.parameters, output_names)
 
     def set_seed(self, value: int) -> None:
         """Seed this session's random operators."""

@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainweb.errors import CheckpointError, ModelError, SessionError
+from trainweb import messages
+from trainweb.errors import ModelError
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.writer import write_model
 from trainweb.ops.shapes import infer_shapes
 
 if TYPE_CHECKING:
-    from trainweb.training.core import SessionCore
+    from trainweb.training.models import SessionModels
+    from trainweb.training.parameters import ParameterStore
 
 
-def export_graph(core: SessionCore, output_names: Sequence[str] | None) -> bytes:
+def check_export(models: SessionModels, *, is_nominal: bool) -> None:
+    """Raise unless a session can export now."""
+    if models.graphs["eval"] is None:
+        raise messages.NO_EVAL_MODEL_TO_EXPORT()
+    if is_nominal:
+        raise messages.NOMINAL_EXPORT()
+
+
+def export_model(models: SessionModels, store: ParameterStore, output_names: Sequence[str] | None) -> bytes:
     """Bytes of the inference model; see `TrainingSession.export_model_for_inferencing`."""
-    core.host.check()
-    graph = core.models.graphs["eval"]
-    if graph is None:
-        raise SessionError("Eval model was not provided. Cannot export a model for inferencing.")
-    if core.parameters.is_nominal:
-        raise CheckpointError("Cannot export the model with a nominal state. Please load the model parameters first.")
+    graph = models.graphs["eval"]
+    assert graph is not None
     if not output_names or isinstance(output_names, str):
         raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
-    parameters = {name: core.get_parameter(name) for name in core.layout.slots}
+    parameters = {name: store.read(name) for name in models.layout.slots}
     return write_model(inference_graph(graph, list(output_names), parameters))
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainweb import messages
 from trainweb.backend.wasm.plan import Plan, Slot
 from trainweb.compiler.context import SEEN
-from trainweb.errors import EngineError, FeedError, ReleasedError, TrainwebError
 from trainweb.ir.layout import (
     ARENA,
     CONSTANTS,
@@ -37,6 +37,12 @@ N_SEGMENTS = len(SEGMENT_NAMES)
 ZEROS = 2**22
 """Bytes that are cleared at once."""
 STATE_BYTES = 4 * STATE_WORDS
+FAULTS = {
+    "TW_BAD_LABEL": messages.BAD_LABEL,
+    "TW_BAD_INDEX": messages.BAD_INDEX,
+    "TW_BAD_VALUE": messages.BAD_VALUE,
+}
+"""Statuses that feeds are at fault for."""
 DEFAULT_MAX_PLANS = 16
 """Plans of steps that a session keeps: for eight sizes of batch, with those that overwrite and those that add."""
 
@@ -62,7 +68,49 @@ def evaluate(engine: Engine, plan: Plan) -> dict[str, Tensor]:
         host.release()
 
 
-class PlanHost:
+class SegmentMemory:
+    """Segments of a session in kernel memory, at these addresses."""
+
+    def __init__(self, engine: Engine, bases: list[int]) -> None:
+        self.engine, self.bases = engine, bases
+        self.released = False
+
+    def check(self) -> None:
+        """Raise ReleasedError after release."""
+        if self.released:
+            raise messages.RELEASED()
+
+    def read_segment(self, segment: int, offset: int, nbytes: int) -> bytes:
+        """Bytes of a segment."""
+        self.check()
+        return self.engine.read(self.bases[segment] + offset, nbytes) if nbytes else b""
+
+    def read_segment_into(self, segment: int, offset: int, out: memoryview) -> None:
+        """Fill a writable buffer from a segment."""
+        self.check()
+        if out.nbytes:
+            self.engine.read_into(self.bases[segment] + offset, out)
+
+    def write_segment(self, segment: int, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Overwrite bytes of a segment."""
+        self.check()
+        if len(data):
+            self.engine.write(self.bases[segment] + offset, data)
+        if segment == PARAMETERS:
+            self.write_state(STATE_LOADS, (self.read_state(STATE_LOADS) + 1) % 2**32)
+
+    def read_state(self, word: int) -> int | float:
+        """A field of the session's state: one of the STATE_... of ir/layout.py."""
+        pattern = "<" + STATE_TYPES[word]
+        (value,) = struct.unpack(pattern, self.read_segment(STATE, 4 * word, struct.calcsize(pattern)))
+        return value if isinstance(value, float) else int(value)
+
+    def write_state(self, word: int, value: float) -> None:
+        """Set a field of the session's state."""
+        self.write_segment(STATE, 4 * word, struct.pack("<" + STATE_TYPES[word], value))
+
+
+class PlanHost(SegmentMemory):
     """Owns kernel memory: the segments and the plans that use them.
 
     Parameters
@@ -71,23 +119,16 @@ class PlanHost:
         Where kernels run.
     segment_bytes
         Sizes of the segments; the arena and what is prepared grow as plans need it.
-    bases
-        Addresses of segments that are filled already, and become this host's; None: new ones, of zeros.
     """
 
-    def __init__(self, engine: Engine, segment_bytes: list[int], bases: list[int] | None = None) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, segment_bytes: list[int]) -> None:
+        super().__init__(engine, [0] * N_SEGMENTS)
         self.generation = 0
-        self.released = False
         self.sizes = list(segment_bytes)
-        self.bases = [0] * N_SEGMENTS
         self.loaded: list[LoadedPlan] = []
         self._constants: dict[bytes, list[int]] = {}
         """Address of constants, and how many plans use them."""
         self.sizes[STATE] = STATE_BYTES
-        if bases is not None:
-            self.bases[PARAMETERS:PREPARED] = bases[PARAMETERS:PREPARED]
-            return
         try:
             for k, size in enumerate(self.sizes):
                 if size and k not in (ARENA, CONSTANTS):
@@ -96,11 +137,6 @@ class PlanHost:
         except BaseException:
             self.release()
             raise
-
-    def check(self) -> None:
-        """Raise ReleasedError after release."""
-        if self.released:
-            raise ReleasedError("This session was released; create a new one.")
 
     # Plans.
 
@@ -197,6 +233,7 @@ class PlanHost:
             struct.pack_into("<I", words, 4 * (at + SEGMENT_NBYTES), size)
         struct.pack_into("<I", words, 4 * HEADER_CODE_BASE, loaded.code_base)
         struct.pack_into("<I", words, 4 * HEADER_STATE, 0)
+        struct.pack_into("<I", words, 4 * HEADER_PROFILE, 0)
         self.engine.write(loaded.ptr, words)
 
     def run(self, loaded: LoadedPlan) -> None:
@@ -205,22 +242,21 @@ class PlanHost:
         if status:
             raise self.explain(loaded, status)
 
-    def explain(self, loaded: LoadedPlan, status: int) -> TrainwebError:
+    def explain(self, loaded: LoadedPlan, status: int) -> Exception:
         """The error behind a non-zero status of the plan's last run."""
         outcome = self.engine.plan_status(loaded.ptr)
         failed, value, position = outcome.instruction, outcome.value, outcome.position
         name = self.engine.description.status_name(status)
         plan = loaded.plan
-        node = plan.nodes[failed] if failed is not None and failed < len(plan.nodes) else "the plan"
-        if name in ("TW_BAD_LABEL", "TW_BAD_INDEX"):
-            what = "label" if name == "TW_BAD_LABEL" else "index"
-            return FeedError(f"{node}: the {what} {value} at position {position} is out of range.")
-        if name == "TW_BAD_VALUE":
-            return FeedError(f"{node}: the value {value} at position {position} is not allowed.")
+        fault = {
+            "node": plan.nodes[failed] if failed is not None and failed < len(plan.nodes) else "the plan",
+            "value": value,
+            "position": position,
+        }
+        if name in FAULTS:
+            return FAULTS[name](**fault)
         line = plan.text[failed] if failed is not None and failed < len(plan.text) else ""
-        return EngineError(
-            f"{name} (status {status}) in instruction {failed} of {node}: value {value}, position {position}. {line}"
-        )
+        return messages.PLAN_FAILED(status=name, code=status, instruction=failed, line=line, **fault)
 
     def write_feeds(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor]) -> None:
         """Write every feed of a plan; a run may reuse their memory."""
@@ -259,35 +295,6 @@ class PlanHost:
         base = loaded.constants if slot.segment == CONSTANTS else self.bases[slot.segment]
         return base + slot.offset
 
-    def read_segment(self, segment: int, offset: int, nbytes: int) -> bytes:
-        """Bytes of a segment."""
-        self.check()
-        return self.engine.read(self.bases[segment] + offset, nbytes) if nbytes else b""
-
-    def read_segment_into(self, segment: int, offset: int, out: memoryview) -> None:
-        """Fill a writable buffer from a segment."""
-        self.check()
-        if out.nbytes:
-            self.engine.read_into(self.bases[segment] + offset, out)
-
-    def write_segment(self, segment: int, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Overwrite bytes of a segment."""
-        self.check()
-        if len(data):
-            self.engine.write(self.bases[segment] + offset, data)
-        if segment == PARAMETERS:
-            self.write_state(STATE_LOADS, (self.read_state(STATE_LOADS) + 1) % 2**32)
-
-    def read_state(self, word: int) -> int | float:
-        """A field of the session's state: one of the STATE_... of ir/layout.py."""
-        pattern = "<" + STATE_TYPES[word]
-        (value,) = struct.unpack(pattern, self.read_segment(STATE, 4 * word, struct.calcsize(pattern)))
-        return value if isinstance(value, float) else int(value)
-
-    def write_state(self, word: int, value: float) -> None:
-        """Set a field of the session's state."""
-        self.write_segment(STATE, 4 * word, struct.pack("<" + STATE_TYPES[word], value))
-
     def release(self) -> None:
         """Free everything; harmless when repeated."""
         if self.released:
@@ -324,7 +331,7 @@ class PlanCache:
         if loaded is None:
             while len(self._steps) >= self._max:
                 self._host.unload(self._steps.pop(next(iter(self._steps))))
-            loaded = self._host.load(make(self.in_use()))
+            loaded = self._host.load(make(self._in_use()))
         self._steps[key] = loaded
         return self._host.ready(loaded)
 
@@ -334,11 +341,6 @@ class PlanCache:
             self._others[key] = self._host.load(make())
         return self._host.ready(self._others[key])
 
-    def find(self, key: Hashable) -> Plan | None:
-        """A plan, if it is there."""
-        loaded = self._steps.get(key) or self._others.get(key)
-        return loaded.plan if loaded else None
-
-    def in_use(self) -> dict[str, tuple[int, int]]:
+    def _in_use(self) -> dict[str, tuple[int, int]]:
         """What the plans keep in the segment of prepared values, and where."""
         return {name: place for loaded in self._host.loaded for name, place in loaded.plan.kept.items()}

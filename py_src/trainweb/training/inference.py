@@ -2,28 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
-from trainweb.errors import FeedError
 from trainweb.ir.arena import align
-from trainweb.ir.layout import PARAMETERS
+from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.ops.infer import FOLDED_INTEGERS
-from trainweb.training.host import DEFAULT_MAX_PLANS, N_SEGMENTS, LoadedPlan, PlanCache, PlanHost, evaluate
-from trainweb.training.models import InUse, check_feeds
+from trainweb.training.bundle import Blobs, Header, declarations
+from trainweb.training.host import (
+    DEFAULT_MAX_PLANS,
+    N_SEGMENTS,
+    STATE_BYTES,
+    LoadedPlan,
+    PlanCache,
+    PlanHost,
+    evaluate,
+)
+from trainweb.training.models import Feeds, InUse, check_feeds
 
 if TYPE_CHECKING:
     import numpy as np
 
     from trainweb.backend.wasm.engine.base import Engine
+
+
+class InferenceModel:
+    """A forward model and what it says; big float initializers lie in the segment of parameters."""
+
+    def __init__(self, graph: Graph, *, engine: Engine, limits: Limits, memory_budget: int | None) -> None:
+        self.graph, self.engine, self.limits, self.memory_budget = graph, engine, limits, memory_budget
+        self.bindings: dict[str, Binding] = {}
+        at = 0
+        for name, t in graph.initializers.items():
+            if t.dtype == "float32" and t.size > FOLDED_INTEGERS:
+                self.bindings[name] = Binding(PARAMETERS, at, t.dtype, t.shape)
+                at += align(t.nbytes)
+        self.segment_bytes = [0] * N_SEGMENTS
+        self.segment_bytes[PARAMETERS], self.segment_bytes[STATE] = at, STATE_BYTES
+        self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value) and v.name not in graph.initializers}
+        self.outputs = [v.name for v in graph.outputs]
+
+    def weights(self) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
+        """Offsets and contents of the initializers in the segment of parameters."""
+        return ((b.offset, self.graph.initializers[name].data) for name, b in self.bindings.items())
+
+    def header(self, blobs: Blobs) -> Header:
+        """What a page needs to make a session, all but plans; contents go to `blobs`."""
+        data = bytearray(self.segment_bytes[PARAMETERS])
+        for offset, weights in self.weights():
+            data[offset : offset + len(weights)] = weights
+        contents = {PARAMETERS: blobs.add_pieces([data])} if data else {}
+        return {
+            "fingerprint": self.engine.description.fingerprint,
+            "inputs": declarations(self.inputs.values()),
+            "outputs": self.outputs,
+            "segments": [{"bytes": size, "data": contents.get(k)} for k, size in enumerate(self.segment_bytes)],
+        }
+
+    def compile(self, feeds: Feeds, in_use: InUse | None = None) -> Plan:
+        """Compile a run for these feeds beside plans that keep `in_use`."""
+        return compile_model(
+            self.graph,
+            {n: feeds[n] for n in self.inputs},
+            self.outputs,
+            self.engine.description,
+            bindings=self.bindings,
+            evaluate=partial(evaluate, self.engine),
+            segment_bytes=self.segment_bytes,
+            arena_limit=self.limits.arena_bytes,
+            memory_budget=self.memory_budget,
+            cache=Cache({binding.offset for binding in self.bindings.values()}, in_use),
+        )
 
 
 class InferenceCore:
@@ -39,48 +97,24 @@ class InferenceCore:
         reproducible: bool = False,
         max_plans: int = DEFAULT_MAX_PLANS,
     ) -> None:
-        self.graph, self.limits, self.memory_budget = graph, limits or Limits(), memory_budget
         self.engine = engine or get_engine(reproducible=reproducible)
-        self.bindings: dict[str, Binding] = {}
-        at = 0
-        for name, t in graph.initializers.items():
-            if t.dtype == "float32" and t.size > FOLDED_INTEGERS:
-                self.bindings[name] = Binding(PARAMETERS, at, t.dtype, t.shape)
-                at += align(t.nbytes)
-        sizes = [0] * N_SEGMENTS
-        sizes[PARAMETERS] = at
-        self.host = PlanHost(self.engine, sizes)
-        for name, binding in self.bindings.items():
-            self.host.write_segment(PARAMETERS, binding.offset, memoryview(graph.initializers[name].data))
-        self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value) and v.name not in graph.initializers}
-        self.outputs = [v.name for v in graph.outputs]
+        self.model = InferenceModel(graph, engine=self.engine, limits=limits or Limits(), memory_budget=memory_budget)
+        self.inputs, self.outputs = self.model.inputs, self.model.outputs
+        self.host = PlanHost(self.engine, self.model.segment_bytes)
+        for offset, data in self.model.weights():
+            self.host.write_segment(PARAMETERS, offset, memoryview(data))
         self.plans = PlanCache(self.host, max_plans)
 
-    def plan(self, feeds: Mapping[str, TensorType]) -> LoadedPlan:
+    def plan(self, feeds: Feeds) -> LoadedPlan:
         """The plan for these feeds."""
         self.host.check()
-        return self.plans.step(check_feeds(self.inputs, feeds), partial(self.compile, feeds))
-
-    def compile(self, feeds: Mapping[str, TensorType], in_use: InUse | None = None) -> Plan:
-        """Compile a run for these feeds beside plans that keep `in_use`."""
-        return compile_model(
-            self.graph,
-            {n: feeds[n] for n in self.inputs},
-            self.outputs,
-            self.engine.description,
-            bindings=self.bindings,
-            evaluate=partial(evaluate, self.engine),
-            segment_bytes=self.host.sizes,
-            arena_limit=self.limits.arena_bytes,
-            memory_budget=self.memory_budget,
-            cache=Cache({binding.offset for binding in self.bindings.values()}, in_use),
-        )
+        return self.plans.step(check_feeds(self.inputs, feeds), partial(self.model.compile, feeds))
 
     def run(self, feeds: Mapping[str, Tensor], outputs: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Outputs by name."""
         for name in outputs or ():
             if name not in self.outputs:
-                raise FeedError(f"There is no output {name!r}; the outputs are {', '.join(self.outputs)}.")
+                raise messages.UNKNOWN_FETCH(name=name, names=", ".join(self.outputs))
         loaded = self.plan({n: TensorType(t.dtype, t.shape) for n, t in feeds.items()})
         self.host.write_feeds(loaded, feeds)
         self.host.run(loaded)

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trainweb import messages
 from trainweb.backend.wasm.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
-from trainweb.errors import CheckpointError, FeedError, ModelError, UnsupportedError
+from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
 from trainweb.ir.program import BufSequence
 from trainweb.ir.shapes import TensorType
@@ -254,42 +255,36 @@ def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool 
     """
     for name in inputs:
         if name not in feeds:
-            raise FeedError(f"input '{name}' is missing in 'feeds'.")
+            raise messages.MISSING_FEED(name=name)
     for name in feeds:
         if name not in inputs:
-            raise FeedError(f"invalid input '{name}': the model's inputs are {', '.join(inputs)}.")
+            raise messages.UNKNOWN_FEED(name=name, names=", ".join(inputs))
     symbols: dict[str, tuple[int, str]] = {}
     for name, value in inputs.items():
         check_feed(value, feeds[name], symbols)
         if not allow_empty and feeds[name].size == 0:
-            shape = list(feeds[name].shape)
-            raise FeedError(f"Feed {name!r} has shape {shape}: an empty batch cannot be trained on.")
+            raise messages.EMPTY_BATCH(name=name, shape=list(feeds[name].shape))
     return tuple((n, feeds[n].dtype, feeds[n].shape) for n in inputs)
 
 
 def check_feed(value: Value, given: TensorType, symbols: dict[str, tuple[int, str]]) -> None:
     """Raise FeedError unless `given` fits the input `value`; `symbols` collects sizes of symbolic dims."""
     if given.dtype != value.dtype:
-        raise FeedError(
-            f"Unexpected input data type of {value.name!r}. Actual: ({given.dtype}), expected: ({value.dtype}). "
-            f"Convert it with .astype({value.dtype!r})."
-        )
+        raise messages.FEED_DTYPE(name=value.name, actual=given.dtype, expected=value.dtype)
     if value.shape is None:
         return
     if len(given.shape) != len(value.shape):
-        raise FeedError(
-            f"Invalid rank for input: {value.name} Got: {len(given.shape)} Expected: {len(value.shape)} "
-            f"(shape {list(given.shape)} for {list(value.shape)})."
+        raise messages.FEED_RANK(
+            name=value.name,
+            actual=len(given.shape),
+            expected=len(value.shape),
+            shape=list(given.shape),
+            declared=list(value.shape),
         )
     for k, (size, dim) in enumerate(zip(given.shape, value.shape, strict=True)):
         if isinstance(dim, int) and size != dim:
-            raise FeedError(
-                f"Got invalid dimensions for input: {value.name} for the following indices "
-                f"index: {k} Got: {size} Expected: {dim}"
-            )
+            raise messages.FEED_DIM(name=value.name, index=k, actual=size, expected=dim)
         if isinstance(dim, str):
             known, where = symbols.setdefault(dim, (size, value.name))
             if known != size:
-                raise FeedError(
-                    f"Feeds disagree on the dimension {dim!r}: {known} in {where!r}, {size} in {value.name!r}."
-                )
+                raise messages.FEED_SYMBOL(symbol=dim, first=known, where=where, size=size, name=value.name)

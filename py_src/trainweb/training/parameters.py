@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,15 +10,29 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
+from trainweb import messages
 from trainweb.checkpoint import LazyTensor
-from trainweb.errors import BufferSizeError, CheckpointError
-from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE_INITIAL_LR, STATE_STEP
+from trainweb.errors import CheckpointError
+from trainweb.ir.layout import (
+    GRADIENTS,
+    MOMENTUM0,
+    MOMENTUM1,
+    PARAMETERS,
+    STATE_INITIAL_LR,
+    STATE_LAZY_RESET,
+    STATE_LEARNING_RATE,
+    STATE_SEED,
+    STATE_STEP,
+    STATE_TYPES,
+    STATE_WORDS,
+)
 from trainweb.ir.program import Buf, Storage
 from trainweb.model.graph import Tensor
+from trainweb.training import seed
 
 if TYPE_CHECKING:
     from trainweb.checkpoint import Checkpoint
-    from trainweb.training.host import PlanHost
+    from trainweb.training.host import SegmentMemory
 
 DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
@@ -52,7 +67,7 @@ class ParameterSlot:
 
 @dataclass(slots=True)
 class Contents:
-    """All that a store holds: what a checkpoint is written from. Kernel memory is copied when it is read."""
+    """All that a store holds, for a checkpoint to be written from: what lies in kernel memory is read when it is."""
 
     tensors: dict[str, Tensor]
     optimizer: OptimizerState
@@ -90,7 +105,7 @@ class ParameterStore(ABC):
 
     @abstractmethod
     def contents(self) -> Contents:
-        """Everything as it is now."""
+        """Everything; what lies in kernel memory as it is when its data is read."""
 
     def gradient(self, name: str) -> Tensor | None:
         """The accumulated gradient; None where none is accumulated."""
@@ -105,7 +120,7 @@ class ParameterStore(ABC):
             The store is nominal.
         """
         if self.is_nominal:
-            raise CheckpointError("Cannot get parameter from a nominal state. Please load the parameter states first")
+            raise messages.NOMINAL_GET()
         return self.read(name)
 
     def set(self, tensor: Tensor) -> None:
@@ -117,9 +132,7 @@ class ParameterStore(ABC):
             The store is nominal, or the tensor is of another type.
         """
         if self.is_nominal:
-            raise CheckpointError(
-                "Cannot copy parameter to a nominal state. Please load all the parameter states first"
-            )
+            raise messages.NOMINAL_SET()
         check_same_type(tensor, *self.type_of(tensor.name))
         self.write(tensor)
 
@@ -225,7 +238,7 @@ class Layout:
             There is none of that name.
         """
         if name not in self.slots:
-            raise CheckpointError(f"The model has no parameter {name!r}; it has {', '.join(self.slots)}.")
+            raise messages.UNKNOWN_PARAMETER(name=name, names=", ".join(self.slots))
         return self.slots[name]
 
 
@@ -245,7 +258,7 @@ class MemoryStore(ParameterStore):
 
     is_lent = True
 
-    def __init__(self, layout: Layout, host: PlanHost, origin: TensorStore, *, has_optimizer: bool) -> None:
+    def __init__(self, layout: Layout, host: SegmentMemory, origin: TensorStore, *, has_optimizer: bool) -> None:
         self.layout, self.host, self.origin, self.has_optimizer = layout, host, origin, has_optimizer
         self.trainable, self.is_nominal = origin.trainable, origin.is_nominal
 
@@ -294,12 +307,11 @@ class MemoryStore(ParameterStore):
             found.tensors |= {s.name: self._lazy(s.name, s, PARAMETERS, s.offset) for s in slots}
         if self.has_optimizer:
             moments: dict[str, dict[str, Tensor]] = {}
-            if self.layout.moments:
-                for s in self.layout.trained():
-                    moments[s.name] = {
-                        name: self._lazy(name, s, MOMENT_SEGMENTS[name], s.trainable_offset)
-                        for name in self.layout.moments
-                    }
+            for slot in self.layout.trained() if self.layout.moments else ():
+                moments[slot.name] = {
+                    name: self._lazy(name, slot, MOMENT_SEGMENTS[name], slot.trainable_offset)
+                    for name in self.layout.moments
+                }
             step = self.host.read_state(STATE_STEP)
             initial_lr = self.host.read_state(STATE_INITIAL_LR)
             found.optimizer, found.has_optimizer_state = OptimizerState(int(step), initial_lr, moments), True
@@ -329,9 +341,7 @@ class MemoryStore(ParameterStore):
         """
         self.host.check()
         if self.is_nominal:
-            raise CheckpointError(
-                "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first."
-            )
+            raise messages.NOMINAL_GET_ALL()
         data, start = bytearray(4 * self.layout.count(trainable_only)), 0
         for at, n in self._places(trainable_only):
             self.host.read_segment_into(PARAMETERS, at, memoryview(data)[start : start + n])
@@ -350,16 +360,10 @@ class MemoryStore(ParameterStore):
         """
         self.host.check()
         if self.is_nominal and trainable_only:
-            raise CheckpointError(
-                "For nominal checkpoint state, all parameters need to be loaded into the model "
-                "(trainable_only = false)."
-            )
+            raise messages.NOMINAL_LOAD()
         expected = 4 * self.layout.count(trainable_only)
         if len(data) != expected:
-            raise BufferSizeError(
-                "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. "
-                f"Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {len(data)} bytes."
-            )
+            raise messages.BUFFER_SIZE(expected=expected, actual=len(data))
         view, start = memoryview(data), 0
         for at, n in self._places(trainable_only):
             self.host.write_segment(PARAMETERS, at, view[start : start + n])
@@ -371,6 +375,21 @@ class MemoryStore(ParameterStore):
         if not trainable_only:
             return [(0, 4 * self.layout.size)]
         return [(run.storage.offset or 0, run.nbytes) for run in self.layout.runs(PARAMETERS)]
+
+
+def start_state(store: TensorStore) -> bytes:
+    """The state words that a session starts from: the first step overwrites, the rate is the default."""
+    words = bytearray(4 * STATE_WORDS)
+    fields = {
+        STATE_LAZY_RESET: 1,
+        STATE_LEARNING_RATE: DEFAULT_LEARNING_RATE,
+        STATE_STEP: store.optimizer.step,
+        STATE_INITIAL_LR: store.optimizer.initial_lr,
+        STATE_SEED: seed.current(),
+    }
+    for word, value in fields.items():
+        struct.pack_into("<" + STATE_TYPES[word], words, 4 * word, value)
+    return bytes(words)
 
 
 def _copied(tensor: Tensor) -> Tensor:
@@ -413,8 +432,6 @@ def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
 def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
     """Raise unless `tensor` has this dtype and shape."""
     if tensor.dtype != dtype:
-        raise CheckpointError(f"Parameter {tensor.name!r} data type mismatch. Expected: {dtype}, Got: {tensor.dtype}")
+        raise messages.PARAMETER_DTYPE(name=tensor.name, expected=dtype, actual=tensor.dtype)
     if tensor.shape != shape:
-        raise CheckpointError(
-            f"Parameter {tensor.name!r} data shape mismatch. Expected: {list(shape)}, Got: {list(tensor.shape)}"
-        )
+        raise messages.PARAMETER_SHAPE(name=tensor.name, expected=list(shape), actual=list(tensor.shape))

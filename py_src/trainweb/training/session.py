@@ -15,7 +15,6 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore, SessionMemory
-from trainweb.training.export import export_graph
 from trainweb.training.host import DEFAULT_MAX_PLANS
 from trainweb.training.models import read_models
 from trainweb.training.profile import Profile
@@ -227,7 +226,7 @@ class TrainingSession:
         ModelError
             A name the eval model does not have.
         """
-        data = export_graph(self.core, graph_output_names)
+        data = self.core.export_model_for_inferencing(graph_output_names)
         if path is None:
             return data
         write_file_atomically(Path(path), data)

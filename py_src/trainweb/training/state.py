@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainweb import messages
 from trainweb.checkpoint import (
     Checkpoint,
     OptimizerGroup,
@@ -14,7 +15,6 @@ from trainweb.checkpoint import (
     write_checkpoint,
     write_file_atomically,
 )
-from trainweb.errors import CheckpointError, SessionError
 from trainweb.model.graph import as_float32
 from trainweb.training.parameters import GROUP, Contents, OptimizerState, ParameterStore, TensorStore
 
@@ -50,7 +50,7 @@ class CheckpointState:
             Another session uses them.
         """
         if not isinstance(self.store, TensorStore):
-            raise SessionError("This checkpoint state is in use by another session; release that session first.")
+            raise messages.STATE_IN_USE()
         return self.store
 
     @property
@@ -96,7 +96,7 @@ class CheckpointState:
     def to_checkpoint(self, include_optimizer_state: bool) -> Checkpoint:
         """The contents as they are now."""
         if self.is_nominal:
-            raise CheckpointError("Cannot save a nominal state. Please load the model parameters first.")
+            raise messages.NOMINAL_SAVE()
         return checkpoint_of(
             self.store.contents(),
             self.store.trainable,

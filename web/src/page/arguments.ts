@@ -2,7 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { FeedError } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
 import { isTensor } from "./tensors.js";
 
 /** Feeds by input name. */
@@ -144,12 +144,12 @@ function checkRunOptions(options: object): RunOptions {
 function checkFeedNames(inputNames: readonly string[], feeds: FeedsType): void {
   for (const name of inputNames) {
     if (!Object.hasOwn(feeds, name) || feeds[name] === undefined) {
-      throw new FeedError(`input '${name}' is missing in 'feeds'.`);
+      throw sessionError("MISSING_FEED", { name });
     }
   }
   for (const name of Object.keys(feeds)) {
     if (!inputNames.includes(name)) {
-      throw new FeedError(`invalid input '${name}': the inputs are ${inputNames.join(", ")}.`);
+      throw sessionError("UNKNOWN_FEED", { name, names: inputNames.join(", ") });
     }
   }
 }

@@ -1,6 +1,6 @@
 /** What a session keeps of its worker: an order of calls, and an end. */
 
-import { ReleasedError } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
 import type { Answer, Call, Method } from "../wire/protocol.js";
 import { callOf, type WorkerClient } from "./client.js";
 
@@ -10,7 +10,6 @@ const abandoned = new FinalizationRegistry<() => void>((release) => release());
 export class Channel {
   readonly #client: WorkerClient;
   readonly #release: Call<"release" | "releaseInference">;
-  readonly #what: string;
   #released: Promise<void> | null = null;
   #queue: Promise<unknown> = Promise.resolve();
   #queued = 0;
@@ -18,18 +17,15 @@ export class Channel {
 
   /**
    * @param owner - the session; when it is garbage its worker's side is freed
-   * @param what - how errors call it
    */
   constructor(
     owner: object,
-    what: string,
     client: WorkerClient,
     method: "release" | "releaseInference",
     handle: number,
   ) {
     this.#client = client;
     this.#release = callOf(method, [handle]);
-    this.#what = what;
     const release = this.#release;
     const free = (): void => {
       client.request(release).catch(() => {});
@@ -40,7 +36,7 @@ export class Channel {
   /** @throws ReleasedError after `release` */
   check(): void {
     if (this.#released !== null) {
-      throw new ReleasedError(`this ${this.#what} was released; create a new one.`);
+      throw sessionError("RELEASED", {});
     }
   }
 

@@ -36,11 +36,10 @@ export type {
   LossType,
   OptimizerType,
   ParameterTypeAndShape,
-  PropertyValue,
   SaveCheckpointOptions,
-  SessionMemory,
   TrainingConfig,
   TrainingSessionBundle,
   TrainingSessionCreateOptions,
 } from "./session.js";
+export type { PropertyValue, SessionMemory } from "../wire/protocol.js";
 export type { Source } from "./sources.js";

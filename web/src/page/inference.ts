@@ -32,7 +32,7 @@ export class InferenceSession {
     }
     this.#info = info;
     this.#client = client;
-    this.#channel = new Channel(this, "InferenceSession", client, "releaseInference", info.handle);
+    this.#channel = new Channel(this, client, "releaseInference", info.handle);
     this.#shared = client.memory === null ? null : new SharedFeeds(client.memory);
   }
 

@@ -21,6 +21,11 @@ export interface SessionOptions {
    * cost. A step that cannot do with it fails with a LimitError that names the smallest budget that it can do with.
    */
   readonly memoryBudget?: number;
+  /**
+   * How many compiled steps are kept, one for each shape of the feeds, with and without accumulation, and for
+   * training and evaluation; the least recently used go first. Default 16.
+   */
+  readonly maxPlans?: number;
   /** Refuse what is larger than this with a LimitError. */
   readonly limits?: SessionLimits;
 
@@ -81,15 +86,17 @@ export function resolveOptions(options: unknown): ResolvedOptions {
     json: JSON.stringify({
       reproducible,
       memory_budget: given.memoryBudget,
+      max_plans: given.maxPlans,
       limits: given.limits === undefined ? undefined : toSnakeCase(given.limits),
     }),
   };
 }
 
 function checkOwnOptions(options: SessionOptions): void {
-  const { threads, reproducible, cache, memoryBudget, limits } = options;
+  const { threads, reproducible, cache, memoryBudget, maxPlans, limits } = options;
   checkCount("threads", threads, 0);
   checkCount("memoryBudget", memoryBudget, 1);
+  checkCount("maxPlans", maxPlans, 1);
   for (const [name, value] of Object.entries({ reproducible, cache })) {
     if (value !== undefined && typeof value !== "boolean") {
       throw new TypeError(`'${name}' must be a boolean, got ${String(value)}.`);
@@ -157,16 +164,6 @@ function checkExtra(extra: unknown, seen: Set<object>): void {
     checkExtra(value, seen);
   }
   seen.delete(extra);
-}
-
-/** Keys of Python in the spelling of JavaScript. */
-export function toCamelCase(object: object): Record<string, unknown> {
-  return Object.fromEntries(
-    Object.entries(object).map(([key, value]) => [
-      key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()),
-      value as unknown,
-    ]),
-  );
 }
 
 /** Own keys in the spelling of Python. */

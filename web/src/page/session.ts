@@ -3,9 +3,17 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { BufferSizeError, FeedError, SessionError } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
-import type { CallAnswer, SessionInfo, StepKind, WireDtype } from "../wire/protocol.js";
+import type {
+  Call,
+  PropertyValue,
+  SessionCall,
+  SessionInfo,
+  SessionMemory,
+  StepKind,
+} from "../wire/protocol.js";
+import type { SessionCalls } from "../wire/session-calls.js";
 import {
   parseRunArguments,
   parseRunOptions,
@@ -18,7 +26,7 @@ import {
 import { Channel } from "./channel.js";
 import { callOf, connect, type WorkerClient } from "./client.js";
 import { env, log } from "./env.js";
-import { resolveOptions, toCamelCase, type ResolvedOptions, type SessionOptions } from "./options.js";
+import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { isSource, loadSource, type Source } from "./sources.js";
 import {
@@ -90,31 +98,6 @@ export interface Artifacts {
   readonly optimizerModel: Uint8Array | null;
 }
 
-/** What a session takes of the kernels' memory, in bytes, and what `memoryBudget` costs it. */
-export interface SessionMemory {
-  readonly parameters: number;
-  /** Accumulated gradients. */
-  readonly gradients: number;
-  /** The optimizer's. */
-  readonly moments: number;
-  /** Workspace of the largest step so far, which `memoryBudget` limits. */
-  readonly arena: number;
-  /** Values that depend on parameters alone, which are kept from step to step; none with a `memoryBudget`. */
-  readonly prepared: number;
-  /** Compiled steps and their constants. */
-  readonly plans: number;
-  /** What the workspace would be if nothing was computed again. */
-  readonly arenaWithoutBudget: number;
-  /** Instructions that run again in a step. */
-  readonly recomputedInstructions: number;
-  /** Operations of products and convolutions in them. */
-  readonly recomputedFlops: number;
-  /** Estimated time of them, in parts of the time of the step without a budget. */
-  readonly recomputedShare: number;
-}
-
-export type PropertyValue = number | bigint | string;
-
 const KEY = Symbol("TrainingSession");
 
 export class TrainingSession {
@@ -137,7 +120,7 @@ export class TrainingSession {
     }
     this.#info = info;
     this.#client = client;
-    this.#channel = new Channel(this, "TrainingSession", client, "release", info.handle);
+    this.#channel = new Channel(this, client, "release", info.handle);
     this.#shared = client.memory === null ? null : new SharedFeeds(client.memory);
   }
 
@@ -146,7 +129,7 @@ export class TrainingSession {
     const session = new TrainingSession(KEY, client, info);
     session.#hasCost = options.hasBudget;
     if (env.seed !== undefined) {
-      await session.#call("set_seed", `[${BigInt(env.seed)}]`);
+      await session.#call("setSeed", BigInt(env.seed));
     }
     return session;
   }
@@ -303,18 +286,17 @@ export class TrainingSession {
     this.#channel.check();
     const { handle } = this.#info;
     // It sets a flag for later calls: there is nothing to wait for, and a lost worker fails the next call.
-    this.#channel.hold(callOf("lazyResetGrad", [handle]));
+    this.#channel.hold(callOf("call", [handle, { name: "lazyResetGrad", args: [] }]));
   }
 
   /** Number of elements of the (trainable) parameters. */
   async getParametersSize(trainableOnly = true): Promise<number> {
-    const { value } = await this.#callWith("get_parameters_size", [trainableOnly]);
-    return value as number;
+    return this.#call("getParametersSize", trainableOnly);
   }
 
   /** All (trainable) parameters as one float32 tensor, in the order of the training model's inputs. */
   async getContiguousParameters(trainableOnly = true): Promise<Tensor> {
-    return tensorOf(await this.#callWith("get_contiguous_parameters", [trainableOnly]));
+    return unpackTensor(await this.#call("getContiguousParameters", trainableOnly));
   }
 
   /**
@@ -327,22 +309,14 @@ export class TrainingSession {
     if (!(buffer instanceof Uint8Array || buffer instanceof Float32Array)) {
       throw new TypeError(`'buffer' must be a Uint8Array or Float32Array, got ${describe(buffer)}.`);
     }
-    if (buffer.byteLength % Float32Array.BYTES_PER_ELEMENT !== 0) {
-      throw new BufferSizeError(
-        "Size of the buffer passed into loadParametersBuffer must match the number of parameters in " +
-          "the model. Please use getParametersSize method to check. " +
-          `${buffer.byteLength} bytes are no whole number of float32 elements.`,
-      );
-    }
-    await this.#callWith("load_parameters_buffer", [trainableOnly], copyBytes(buffer));
+    await this.#call("loadParametersBuffer", copyBytes(buffer), trainableOnly);
   }
 
   /** @throws SessionError without an optimizer model */
   async getLearningRate(): Promise<number> {
     this.#channel.check();
     this.#checkOptimizer();
-    const { handle } = this.#info;
-    return this.#channel.post(null, () => callOf("getLearningRate", [handle]));
+    return this.#call("getLearningRate");
   }
 
   /** @throws SessionError without an optimizer model */
@@ -352,8 +326,7 @@ export class TrainingSession {
     if (typeof learningRate !== "number") {
       throw new TypeError(`'learningRate' must be a number, got ${describe(learningRate)}.`);
     }
-    const { handle } = this.#info;
-    await this.#channel.post(null, () => callOf("setLearningRate", [handle, learningRate]));
+    await this.#call("setLearningRate", learningRate);
   }
 
   /**
@@ -371,14 +344,13 @@ export class TrainingSession {
     this.#checkOptimizer();
     for (const [name, count] of Object.entries({ warmupStepCount, totalStepCount })) {
       if (!Number.isSafeInteger(count) || count < 0) {
-        throw new RangeError(`'${name}' must be an integer >= 0, got ${String(count)}.`);
+        throw sessionError("NOT_A_COUNT", { name, value: count });
       }
     }
     if (!Number.isFinite(initialLr)) {
       throw new RangeError(`'initialLr' must be a finite number, got ${String(initialLr)}.`);
     }
-    const args = [warmupStepCount, totalStepCount, initialLr];
-    await this.#callWith("register_linear_lr_scheduler", args);
+    await this.#call("registerLinearLrScheduler", warmupStepCount, totalStepCount, initialLr);
   }
 
   /**
@@ -394,8 +366,7 @@ export class TrainingSession {
 
   /** The checkpoint as onnxruntime's training APIs read it. */
   async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array> {
-    const args = [options.includeOptimizerState ?? false];
-    return bytesOf(await this.#callWith("save_checkpoint", args));
+    return (await this.#call("saveCheckpoint", options.includeOptimizerState ?? false)).data;
   }
 
   /**
@@ -407,12 +378,12 @@ export class TrainingSession {
     if (!Array.isArray(outputNames)) {
       throw new TypeError(`'outputNames' must be an array of strings, got ${describe(outputNames)}.`);
     }
-    return bytesOf(await this.#callWith("export_model_for_inferencing", [outputNames]));
+    return (await this.#call("exportModelForInferencing", outputNames)).data;
   }
 
   /** A copy of one parameter. */
   async getParameter(name: string): Promise<Tensor> {
-    return tensorOf(await this.#callWith("get_parameter", [name]));
+    return unpackTensor(await this.#call("getParameter", name));
   }
 
   /** Overwrite one parameter; type and dims must be its own. Gradients and moments stay as they are. */
@@ -422,17 +393,11 @@ export class TrainingSession {
       throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
     }
     const packed = packTensor(name, tensor, copyBytes);
-    const { handle } = this.#info;
-    const answer = this.#channel.post(packed, ({ dtype, dims, data }) => {
-      const args = JSON.stringify([name, dtype, dims]);
-      return callOf("call", [handle, "update_parameter", args, data], [data.buffer]);
-    });
-    await this.#follow(answer);
+    await this.#channel.post(packed, (given) => this.#callOf("updateParameter", [given], [given.data.buffer]));
   }
 
   async getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape> {
-    const { value } = await this.#callWith("get_parameter_type_and_shape", [name]);
-    const { dtype, dims } = value as { readonly dtype: WireDtype; readonly dims: number[] };
+    const { dtype, dims } = await this.#call("getParameterTypeAndShape", name);
     return { type: dtype, dims };
   }
 
@@ -441,13 +406,11 @@ export class TrainingSession {
     if (!["number", "bigint", "string"].includes(typeof value)) {
       throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
     }
-    const text = typeof value === "string" ? JSON.stringify(value) : String(value);
-    await this.#call("add_property", `[${JSON.stringify(name)}, ${text}]`);
+    await this.#call("addProperty", name, value);
   }
 
   async getProperty(name: string): Promise<PropertyValue> {
-    const { value } = await this.#callWith("get_property", [name]);
-    return value as PropertyValue;
+    return this.#call("getProperty", name);
   }
 
   /**
@@ -456,9 +419,9 @@ export class TrainingSession {
    * @throws SessionError for a session that was made of artifacts
    */
   async getArtifacts(): Promise<Artifacts> {
-    const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"];
+    const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
     const [trainModel, checkpointState, evalModel, optimizerModel] = await Promise.all(
-      names.map(async (name) => (await this.#callWith("artifact", [name])).data),
+      names.map(async (name) => (await this.#call("artifact", name))?.data),
     );
     return {
       trainModel: trainModel ?? new Uint8Array(),
@@ -491,8 +454,7 @@ export class TrainingSession {
 
   /** What the session takes of the kernels' memory, and what `memoryBudget` costs; after a step. */
   async memory(): Promise<SessionMemory> {
-    const { value } = await this.#callWith("memory", []);
-    return toCamelCase(value as object) as unknown as SessionMemory;
+    return this.#call("memory");
   }
 
   /** Free the session after the calls already made. Harmless when repeated. */
@@ -513,7 +475,7 @@ export class TrainingSession {
   ): [readonly string[], RunArguments] {
     const info = this.#info;
     if (kind === "eval" && !info.hasEval) {
-      throw new SessionError("This TrainingSession has no EvalModel loaded.");
+      throw sessionError("NO_EVAL_MODEL", {});
     }
     const [inputs, outputs] =
       kind === "train"
@@ -524,23 +486,27 @@ export class TrainingSession {
 
   #checkOptimizer(): void {
     if (!this.#info.hasOptimizer) {
-      throw new SessionError("This TrainingSession has no OptimizerModel loaded.");
+      throw sessionError("NO_OPTIMIZER_MODEL", {});
     }
   }
 
-  #callWith(method: string, args: readonly unknown[], data: Uint8Array<ArrayBuffer> | null = null) {
-    return this.#call(method, JSON.stringify(args), data);
+  async #call<Name extends keyof SessionCalls>(
+    name: Name,
+    ...args: SessionCalls[Name]["args"]
+  ): Promise<SessionCalls[Name]["result"]> {
+    this.#channel.check();
+    const buffers = args.flatMap((arg: unknown) => (arg instanceof Uint8Array ? [arg.buffer as ArrayBuffer] : []));
+    // None of them uses the workspace or moves it.
+    const answer = this.#channel.post(null, () => this.#callOf(name, args, buffers));
+    return answer as Promise<SessionCalls[Name]["result"]>;
   }
 
-  async #call(
-    method: string,
-    args: string,
-    data: Uint8Array<ArrayBuffer> | null = null,
-  ): Promise<CallAnswer> {
-    this.#channel.check();
-    const { handle } = this.#info;
-    const buffers = data === null ? [] : [data.buffer];
-    return this.#follow(this.#channel.post(null, () => callOf("call", [handle, method, args, data], buffers)));
+  #callOf<Name extends keyof SessionCalls>(
+    name: Name,
+    args: SessionCalls[Name]["args"],
+    buffers: readonly ArrayBuffer[],
+  ): Call<"call"> {
+    return callOf("call", [this.#info.handle, { name, args } as SessionCall], buffers);
   }
 
   async #step(kind: StepKind): Promise<void> {
@@ -635,16 +601,4 @@ function checkBundleOptions(options: { readonly bundle: unknown }): void {
       `'trainingOptions.bundle' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(options.bundle)}.`,
     );
   }
-}
-
-function bytesOf({ data }: CallAnswer): Uint8Array {
-  return data ?? new Uint8Array();
-}
-
-function tensorOf({ value, data }: CallAnswer): Tensor {
-  const { dtype, dims } = value as { readonly dtype: WireDtype; readonly dims: number[] };
-  if (data === null) {
-    throw new FeedError("the worker sent a tensor without data.");
-  }
-  return unpackTensor({ dtype, dims, data });
 }

@@ -11,7 +11,7 @@ export interface Answer {
   readonly data: Uint8Array | null;
 }
 
-type Argument = string | number | null | Uint8Array | Engine;
+type Argument = string | number | boolean | null | Uint8Array | Engine;
 
 type PythonFunction = (...args: readonly (Argument | undefined)[]) => PyProxy;
 
@@ -26,16 +26,6 @@ interface PyodideError extends Error {
 
 /** JSON numbers have no names for these, but Python writes them. */
 const NON_FINITE = /("(?:[^"\\]|\\.)*")|-?\bInfinity\b|\bNaN\b/g;
-
-/** How Python's advice on dtypes reads in JavaScript. */
-const ASTYPE = /Convert it with \.astype\('(\w+)'\)\./;
-
-/** JavaScript that makes data of a type, of any array of numbers. */
-const CONVERSIONS: Readonly<Record<string, string>> = {
-  int64: "BigInt64Array.from(values, BigInt)",
-  uint64: "BigUint64Array.from(values, BigInt)",
-  bool: "Uint8Array.from(values)",
-};
 
 export class Bridge {
   readonly #module: PyProxy;
@@ -62,10 +52,10 @@ export class Bridge {
       if (error.name === "MemoryError") {
         throw tooLarge(name, args, error["nbytes"]);
       }
-      throw fromWire({ ...error, message: withJavaScriptAdvice(error.message) });
+      throw fromWire(error);
     }
     const { ok, data: announced } = answer;
-    return { value: ok, data: announced === undefined ? null : checkHandout(publicName(name, args), data, announced) };
+    return { value: ok, data: announced === undefined ? null : checkHandout(publicName(name), data, announced) };
   }
 
   /** Everything that comes out of Python passes here: JSON, and bytes that are yet to be checked. */
@@ -117,7 +107,7 @@ function tooLarge(name: string, args: readonly Argument[], nbytes: unknown): Lim
   const size = typeof nbytes === "number" && nbytes > 0 ? nbytes : Math.max(0, ...given);
   const what = size > 0 ? ` (${megabytes(size)} of weights or data)` : "";
   return new LimitError(
-    `${publicName(name, args)}${what} does not fit into Python's memory, which has ${megabytes(HEAP_LIMIT)} at most ` +
+    `${publicName(name)}${what} does not fit into Python's memory, which has ${megabytes(HEAP_LIMIT)} at most ` +
       "in a page. Nothing was changed. Take a model with fewer weights; a checkpoint without the optimizer's state " +
       "needs half the memory, and getContiguousParameters works for every session that was created.",
   );
@@ -127,10 +117,16 @@ function megabytes(nbytes: number): string {
   return `${Math.ceil(nbytes / 2 ** 20)} MiB`;
 }
 
+const PUBLIC_NAMES: Readonly<Record<string, string>> = {
+  artifact: "getArtifacts",
+  checkpoint: "saveCheckpoint",
+  export: "exportModelForInferencing",
+  compile_plan: "a step",
+};
+
 /** What a user calls a function of the bridge. */
-function publicName(name: string, args: readonly Argument[]): string {
-  const called = name === "call" ? String(args[1]) : name;
-  return called === "artifact" ? "getArtifacts" : called.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
+function publicName(name: string): string {
+  return PUBLIC_NAMES[name] ?? name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
 }
 
 function parseJson(text: string): unknown {
@@ -142,13 +138,4 @@ function parseJson(text: string): unknown {
       value === "NaN" || value === "Infinity" || value === "-Infinity" ? Number(value) : value,
     );
   }
-}
-
-/** Python's advice, if a message has any, for those who write JavaScript. */
-export function withJavaScriptAdvice(message: string): string {
-  return message.replace(ASTYPE, (_, dtype: string) => {
-    const array = `${dtype[0]?.toUpperCase()}${dtype.slice(1)}Array`;
-    const data = CONVERSIONS[dtype] ?? `${array}.from(values)`;
-    return `Make the tensor with new Tensor('${dtype}', ${data}, dims).`;
-  });
 }

@@ -4,7 +4,7 @@ import { EngineError } from "../wire/errors.js";
 
 /** What Python says of the bytes that come with an answer. */
 export interface Announced {
-  readonly format: "checkpoint" | "onnx" | "bundle" | "tensor";
+  readonly format: "checkpoint" | "onnx" | "blobs";
   readonly nbytes: number;
   /** CRC-32 of blocks spread over the bytes; `sample_checksum` of `trainweb.training.bridge`. */
   readonly crc32: number;
@@ -16,7 +16,6 @@ const SAMPLE_BYTES = 4096;
 /** Where a format has a text by which it is known. */
 const IDENTIFIERS: Readonly<Record<string, { readonly at: number; readonly text: string }>> = {
   checkpoint: { at: 4, text: "ODTC" },
-  bundle: { at: 0, text: "TWBUNDLE" },
 };
 
 /** Wire types of protobuf: a varint, and bytes after their length. A model has no others at its top. */

@@ -3,6 +3,7 @@
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type { WireProfile } from "./profile.js";
+import type { SessionCalls } from "./session-calls.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
 export type Result<T> = { readonly ok: T } | { readonly error: WireError };
@@ -28,12 +29,24 @@ export type WireDtype =
   | "uint64"
   | "bool";
 
-/** A tensor as raw little-endian bytes, row-major. */
-export interface WireTensor {
+/** Element type and dims of a tensor. */
+export interface TensorType {
   readonly dtype: WireDtype;
   readonly dims: readonly number[];
+}
+
+/** A tensor as raw little-endian bytes, row-major. */
+export interface WireTensor extends TensorType {
   readonly data: Uint8Array;
 }
+
+/** A file. */
+export interface FileBytes {
+  readonly data: Uint8Array;
+}
+
+/** What a checkpoint keeps besides parameters: an int64, a float32 or a text. */
+export type PropertyValue = number | bigint | string;
 
 /** A result with its name. */
 export interface NamedTensor extends WireTensor {
@@ -93,21 +106,42 @@ export interface SessionLimits {
   readonly fileBytes?: number;
 }
 
-/** A training session as Python or a bundle describes it. */
+/** What a session takes of the kernels' memory, in bytes, and what `memoryBudget` costs it. */
+export interface SessionMemory {
+  readonly parameters: number;
+  /** Accumulated gradients. */
+  readonly gradients: number;
+  /** The optimizer's. */
+  readonly moments: number;
+  /** Workspace of the largest step so far, which `memoryBudget` limits. */
+  readonly arena: number;
+  /** Values that depend on parameters alone, which are kept from step to step; none with a `memoryBudget`. */
+  readonly prepared: number;
+  /** Compiled steps and their constants. */
+  readonly plans: number;
+  /** What the workspace would be if nothing was computed again. */
+  readonly arenaWithoutBudget: number;
+  /** Instructions that run again in a step. */
+  readonly recomputedInstructions: number;
+  /** Operations of products and convolutions in them. */
+  readonly recomputedFlops: number;
+  /** Estimated time of them, in parts of the time of the step without a budget. */
+  readonly recomputedShare: number;
+}
+
+/** A training session as the page knows it. */
 export interface SessionInfo {
   readonly handle: number;
   readonly trainingInputNames: readonly string[];
   readonly trainingOutputNames: readonly string[];
   readonly evalInputNames: readonly string[];
   readonly evalOutputNames: readonly string[];
-  /** Address of the session's state words. */
-  readonly statePtr: number;
   readonly hasEval: boolean;
   readonly hasOptimizer: boolean;
   readonly nominal: boolean;
 }
 
-/** An inference session as Python describes it. */
+/** An inference session as the page knows it. */
 export interface InferenceInfo {
   readonly handle: number;
   readonly inputNames: readonly string[];
@@ -122,14 +156,10 @@ export interface ArtifactBytes {
   readonly optimizerModel: Uint8Array | null;
 }
 
-/** JSON text of the list of arguments of a Python method. */
-export type ArgumentsJson = string;
-
-/** The answer of a Python method. */
-export interface CallAnswer {
-  readonly value: unknown;
-  readonly data: Uint8Array | null;
-}
+/** A call of a session besides its steps. */
+export type SessionCall = {
+  readonly [Name in keyof SessionCalls]: { readonly name: Name; readonly args: SessionCalls[Name]["args"] };
+}[keyof SessionCalls];
 
 /** The workspace that a plan ran in. */
 export interface Workspace {
@@ -165,16 +195,13 @@ export interface WorkerApi {
   createTraining(artifacts: ArtifactBytes, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;
   createFromModel(model: Uint8Array, configJson: string, optionsJson: string, cache: boolean):
     Promise<Result<SessionInfo>>;
-  createFromBundle(bytes: Uint8Array, optionsJson: string): Result<SessionInfo>;
+  createFromBundle(bytes: Uint8Array<ArrayBuffer>, optionsJson: string): Promise<Result<SessionInfo>>;
   step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]):
     MaybePromise<Result<RunAnswer>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
     MaybePromise<Result<WireProfile>>;
-  lazyResetGrad(handle: number): MaybePromise<Result<null>>;
-  getLearningRate(handle: number): MaybePromise<Result<number>>;
-  setLearningRate(handle: number, rate: number): MaybePromise<Result<null>>;
-  call(handle: number, method: string, args: ArgumentsJson, data: Uint8Array | null):
-    MaybePromise<Result<CallAnswer>>;
+  /** The result is that of the call in `SessionCalls`. */
+  call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
   release(handle: number): MaybePromise<Result<null>>;
   createInference(model: Uint8Array, optionsJson: string): Promise<Result<InferenceInfo>>;
   runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[]):

@@ -1,35 +1,36 @@
 /**
- * Bundles: a compiled session in one file, as `trainweb compile` writes it (training/bundle.py has the
- * layout). Nothing in the file is believed: offsets, sizes and names are checked here, the words of a plan by
- * the kernels' verifier before its first run. Only its generated code is code, as a script is.
+ * Bundles: a compiled session, in a file as `trainweb compile` writes it (training/bundle.py has the layout)
+ * or right from Python. A file is checked by its hash, and then nothing in it is believed: offsets, sizes and
+ * names are checked here, the words of a plan by the kernels' verifier before its first run. Only its generated
+ * code is code, as a script is.
  */
 
+import {
+  ARENA,
+  CONSTANTS,
+  GRADIENTS,
+  HEADER_N_SEGMENTS,
+  HEADER_WORDS,
+  MOMENTUM1,
+  PLAN_MAGIC,
+  PLAN_VERSION,
+  PREPARED,
+  SEGMENT_NAMES,
+  SEGMENT_WORDS,
+  STATE_WORDS,
+} from "../engine/layout.js";
 import { ModelError } from "../wire/errors.js";
-import type { WireDtype } from "../wire/protocol.js";
+import type { TensorType, WireDtype } from "../wire/protocol.js";
+import { sha256 } from "./sha256.js";
 
 const MAGIC = "TWBUNDLE";
-const VERSION = 1;
-const PREFIX_BYTES = 16;
+const VERSION = 2;
+const PREFIX_BYTES = 64;
+const HASH = { start: 16, end: 48 };
 const ALIGNMENT = 64;
 
-/** Segments of a plan, in order; those from PARAMETERS to STATE are the session's. */
-export const ARENA = 0;
-export const CONSTANTS = 1;
-export const PARAMETERS = 2;
-export const GRADIENTS = 3;
-export const MOMENTUM1 = 5;
-export const STATE = 6;
-export const PREPARED = 7;
-export const N_SEGMENTS = 8;
-
-/** Places in a plan's words. */
-export const HEADER_WORDS = 20;
-export const SEGMENT_WORDS = 3;
-export const STATE_WORD = 4;
-export const CODE_BASE_WORD = 9;
-const PLAN_MAGIC = 0x4c505754;
-const PLAN_VERSION = 1;
-const STATE_BYTES = 64;
+const STATE_BYTES = 4 * STATE_WORDS;
+const N_SEGMENTS = SEGMENT_NAMES.length;
 const MAX_BYTES = 2 ** 32 - 1;
 
 const ITEM_SIZE: Readonly<Record<WireDtype, number>> = {
@@ -37,7 +38,7 @@ const ITEM_SIZE: Readonly<Record<WireDtype, number>> = {
   int64: 8, uint64: 8, bool: 1,
 };
 
-const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler"] as const;
+const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler", "inference"] as const;
 export type PlanKind = (typeof PLAN_KINDS)[number];
 
 /** An input as the model declares it: a dim is a number, a symbol or null; null for no dims at all. */
@@ -65,10 +66,8 @@ export interface PlanSlot {
   readonly dims: readonly number[];
 }
 
-export interface FeedType {
+export interface FeedType extends TensorType {
   readonly name: string;
-  readonly dtype: WireDtype;
-  readonly dims: readonly number[];
 }
 
 /** What a memory budget costs a plan: its workspace without one, and what runs again. */
@@ -96,7 +95,17 @@ export interface BundlePlan {
   /** The node behind each instruction. */
   readonly nodes: readonly string[];
   readonly recomputation: Recomputation;
+  /** Values that it keeps from run to run: what each is, and its place. */
+  readonly kept: readonly KeptValue[];
+  /** Its disassembly, where Python made it just now. */
+  readonly text: readonly string[] | null;
 }
+
+/** Name, offset and bytes of a value that plans keep; equal names are equal values. */
+export type KeptValue = readonly [name: string, offset: number, nbytes: number];
+
+/** A property of the checkpoint: its name, its type, and its value as text. */
+export type Property = readonly [name: string, type: "int" | "float" | "str", text: string];
 
 /** What Python needs to take the session over. */
 export interface BundleModels {
@@ -105,6 +114,25 @@ export interface BundleModels {
   readonly optimizerModel: Uint8Array | null;
   /** What a checkpoint has besides the parameters and moments of the session. */
   readonly checkpoint: Uint8Array;
+}
+
+/** Size of a segment and what it starts from; null for zeros. */
+export interface SegmentStart {
+  readonly bytes: number;
+  readonly data: Uint8Array | null;
+}
+
+/** A bundle before it is checked: the header as JSON, and the bytes that it refers to. */
+export interface RawBundle {
+  readonly header: unknown;
+  readonly blobs: Uint8Array;
+}
+
+/** An inference session: what a bundle has of it, but for plans. */
+export interface InferenceBundle {
+  readonly inputs: readonly Declaration[];
+  readonly outputs: readonly string[];
+  readonly segments: readonly SegmentStart[];
 }
 
 export interface Bundle {
@@ -116,8 +144,8 @@ export interface Bundle {
   readonly parameters: readonly ParameterSlot[];
   readonly size: number;
   readonly trainableSize: number;
-  /** By segment, its size and what it starts from; null for zeros. */
-  readonly segments: readonly { readonly bytes: number; readonly data: Uint8Array | null }[];
+  readonly segments: readonly SegmentStart[];
+  readonly properties: readonly Property[];
   readonly models: BundleModels | null;
   readonly plans: readonly BundlePlan[];
 }
@@ -125,21 +153,14 @@ export interface Bundle {
 /**
  * Read a bundle.
  *
- * @param bytes - the file; of the result only the contents of segments are views of it
+ * @param raw - of the result only the contents of segments are views of its bytes
  * @param fingerprint - of the kernels that are to run it
- * @throws ModelError when it is no bundle, of another version, for other kernels, or damaged
+ * @throws ModelError when it is for other kernels, or damaged
  */
-export function parseBundle(bytes: Uint8Array, fingerprint: number): Bundle {
-  const { header, blobs } = split(bytes);
+export function parseBundle({ header, blobs }: RawBundle, fingerprint: number): Bundle {
   const reader = new Reader(blobs);
   const root = reader.object(header, "the header");
-  const found = reader.integer(root["fingerprint"], "fingerprint");
-  if (found !== fingerprint) {
-    throw malformed(
-      `it was compiled for other kernels (${hex(found)}, these are ${hex(fingerprint)}); ` +
-        "compile it again with this version of trainweb",
-    );
-  }
+  checkKernels(reader, root, fingerprint);
   const session = readSession(reader, root);
   const plans = reader.list(root["plans"], "plans", (plan, where) =>
     readPlan(reader, plan, where, session, fingerprint),
@@ -151,13 +172,49 @@ export function parseBundle(bytes: Uint8Array, fingerprint: number): Bundle {
   return { ...session, plans };
 }
 
+/**
+ * Read a plan that Python compiled.
+ *
+ * @param session - whose it is
+ */
+export function parsePlan({ header, blobs }: RawBundle, session: PlanOwner, fingerprint: number): BundlePlan {
+  return readPlan(new Reader(blobs), header, "the plan", session, fingerprint);
+}
+
+/** Read what Python says of an inference session. */
+export function parseInference({ header, blobs }: RawBundle, fingerprint: number): InferenceBundle {
+  const reader = new Reader(blobs);
+  const root = reader.object(header, "the header");
+  checkKernels(reader, root, fingerprint);
+  return {
+    inputs: readDeclarations(reader, root["inputs"], "inputs"),
+    outputs: reader.names(root["outputs"], "outputs"),
+    segments: readSegments(reader, root),
+  };
+}
+
+function checkKernels(reader: Reader, root: Fields, fingerprint: number): void {
+  const found = reader.integer(root["fingerprint"], "fingerprint");
+  if (found !== fingerprint) {
+    throw malformed(
+      `it was compiled for other kernels (${hex(found)}, these are ${hex(fingerprint)}); ` +
+        "compile it again with this version of trainweb",
+    );
+  }
+}
+
 /** What a plan is found by. */
 export function planKey(kind: string, overwrite: boolean, feeds: readonly FeedType[]): string {
   const types = feeds.map(({ name, dtype, dims }) => [name, dtype, ...dims]);
   return JSON.stringify([kind, overwrite, ...types]);
 }
 
-function split(bytes: Uint8Array): { readonly header: unknown; readonly blobs: Uint8Array } {
+/**
+ * Split a file into its header and what that refers to.
+ *
+ * @throws ModelError when it is no bundle, of another version, or other bytes than were written
+ */
+export async function splitBundle(bytes: Uint8Array<ArrayBuffer>): Promise<RawBundle> {
   const magic = String.fromCharCode(...bytes.subarray(0, MAGIC.length));
   if (magic !== MAGIC || bytes.length < PREFIX_BYTES) {
     throw malformed(`the ${bytes.length} bytes do not start with ${MAGIC}`);
@@ -165,11 +222,17 @@ function split(bytes: Uint8Array): { readonly header: unknown; readonly blobs: U
   const words = new DataView(bytes.buffer, bytes.byteOffset, PREFIX_BYTES);
   const version = words.getUint32(8, true);
   if (version !== VERSION) {
-    throw malformed(`it has version ${version}, this trainweb reads version ${VERSION}`);
+    throw malformed(
+      `it has version ${version}, this trainweb reads version ${VERSION}; compile it again with this version of trainweb`,
+    );
   }
   const end = PREFIX_BYTES + words.getUint32(12, true);
   if (end > bytes.length || end % ALIGNMENT !== 0) {
     throw malformed(`its header ends at byte ${end} of ${bytes.length}`);
+  }
+  const expected = bytes.subarray(HASH.start, HASH.end);
+  if (String(await sha256(bytes.subarray(PREFIX_BYTES))) !== String(expected)) {
+    throw malformed("it is damaged: its bytes are not those that were written");
   }
   let header: unknown;
   try {
@@ -180,6 +243,56 @@ function split(bytes: Uint8Array): { readonly header: unknown; readonly blobs: U
   }
   return { header, blobs: bytes.subarray(end) };
 }
+
+/** The file of a bundle; the reverse of `splitBundle`. */
+export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Array<ArrayBuffer>> {
+  const text = new TextEncoder().encode(JSON.stringify(header));
+  const length = aligned(text.length);
+  const bytes = new Uint8Array(PREFIX_BYTES + length + blobs.length);
+  const words = new DataView(bytes.buffer);
+  bytes.set(new TextEncoder().encode(MAGIC));
+  words.setUint32(8, VERSION, true);
+  words.setUint32(12, length, true);
+  bytes.fill(SPACE, PREFIX_BYTES, PREFIX_BYTES + length);
+  bytes.set(text, PREFIX_BYTES);
+  bytes.set(blobs, PREFIX_BYTES + length);
+  bytes.set(await sha256(bytes.subarray(PREFIX_BYTES)), HASH.start);
+  return bytes;
+}
+
+/** A plan's JSON, and the bytes that it refers to. */
+export interface RawPlan extends RawBundle {
+  readonly header: { readonly words: Place; readonly constants: Place; readonly code: Place };
+}
+
+/** Offset and length among the blobs. */
+type Place = readonly [number, number];
+
+/** A bundle with more plans. */
+export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[]): RawBundle {
+  const starts: number[] = [];
+  let size = aligned(blobs.length);
+  for (const plan of plans) {
+    starts.push(size);
+    size = aligned(size + plan.blobs.length);
+  }
+  const joined = new Uint8Array(size);
+  joined.set(blobs);
+  const added = plans.map(({ header: { words, constants, code, ...rest }, blobs: own }, index) => {
+    const start = starts[index] as number;
+    joined.set(own, start);
+    const moved = ([offset, length]: Place): Place => [start + offset, length];
+    return { ...rest, text: undefined, words: moved(words), constants: moved(constants), code: moved(code) };
+  });
+  const root = header as { readonly plans: readonly unknown[] };
+  return { header: { ...root, plans: [...root.plans, ...added] }, blobs: joined };
+}
+
+function aligned(nbytes: number): number {
+  return Math.ceil(nbytes / ALIGNMENT) * ALIGNMENT;
+}
+
+const SPACE = 0x20;
 
 type Fields = Readonly<Record<string, unknown>>;
 
@@ -283,11 +396,6 @@ type Session = Omit<Bundle, "plans">;
 function readSession(reader: Reader, root: Fields): Session {
   const inputs = reader.object(root["inputs"], "inputs");
   const outputs = reader.object(root["outputs"], "outputs");
-  const declarations = (kind: "train" | "eval"): Declaration[] => {
-    const list = reader.list(inputs[kind], `inputs.${kind}`, (item, at) => readDeclaration(reader, item, at));
-    reader.names(list.map(({ name }) => name), `inputs.${kind}`);
-    return list;
-  };
   const parameters = readParameters(reader, root);
   const total = ({ size, trainableSize }: typeof parameters): number[] => [size, trainableSize];
   const declared = ["size", "trainableSize"].map((name) => reader.integer(root[name], name));
@@ -295,7 +403,10 @@ function readSession(reader: Reader, root: Fields): Session {
     throw malformed(`its parameters have ${total(parameters)} elements, not ${declared}`);
   }
   return {
-    inputs: { train: declarations("train"), eval: declarations("eval") },
+    inputs: {
+      train: readDeclarations(reader, inputs["train"], "inputs.train"),
+      eval: readDeclarations(reader, inputs["eval"], "inputs.eval"),
+    },
     outputs: {
       train: reader.names(outputs["train"], "outputs.train"),
       eval: reader.names(outputs["eval"], "outputs.eval"),
@@ -304,9 +415,24 @@ function readSession(reader: Reader, root: Fields): Session {
     hasOptimizer: reader.boolean(root["hasOptimizer"], "hasOptimizer"),
     nominal: reader.boolean(root["nominal"], "nominal"),
     ...parameters,
-    segments: readSegments(reader, root, parameters.size, parameters.trainableSize),
+    segments: checkSegments(readSegments(reader, root), parameters.size, parameters.trainableSize),
+    properties: reader.list(root["properties"], "properties", (item, at) => readProperty(reader, item, at)),
     models: readModels(reader, root),
   };
+}
+
+function readDeclarations(reader: Reader, value: unknown, where: string): Declaration[] {
+  const list = reader.list(value, where, (item, at) => readDeclaration(reader, item, at));
+  reader.names(list.map(({ name }) => name), where);
+  return list;
+}
+
+function readProperty(reader: Reader, value: unknown, where: string): Property {
+  const [name = "", type = "", text = "", ...rest] = reader.list(value, where, (item, at) => reader.text(item, at));
+  if (rest.length > 0 || (type !== "int" && type !== "float" && type !== "str")) {
+    throw wrong(where, "a name, a type and a text", value);
+  }
+  return [name, type, text];
 }
 
 function readDeclaration(reader: Reader, value: unknown, where: string): Declaration {
@@ -347,8 +473,8 @@ function readParameters(
   return { parameters, size, trainableSize };
 }
 
-function readSegments(reader: Reader, root: Fields, size: number, trainableSize: number): Bundle["segments"] {
-  const segments = reader.list(root["segments"], "segments", (item, where) => {
+function readSegments(reader: Reader, root: Fields): SegmentStart[] {
+  return reader.list(root["segments"], "segments", (item, where) => {
     const fields = reader.object(item, where);
     const bytes = reader.integer(fields["bytes"], `${where}.bytes`);
     const data = fields["data"] === null ? null : reader.blob(fields["data"], `${where}.data`);
@@ -357,6 +483,9 @@ function readSegments(reader: Reader, root: Fields, size: number, trainableSize:
     }
     return { bytes, data };
   });
+}
+
+function checkSegments(segments: SegmentStart[], size: number, trainableSize: number): SegmentStart[] {
   const sizes = segments.map(({ bytes }) => bytes);
   const moments = sizes.slice(GRADIENTS + 1, MOMENTUM1 + 1);
   const isMoment = (bytes: number): boolean => bytes === 0 || bytes === 4 * trainableSize;
@@ -375,18 +504,25 @@ function readModels(reader: Reader, root: Fields): BundleModels | null {
   const optional = (name: string): Uint8Array | null =>
     models[name] === undefined ? null : reader.keep(models[name], `models.${name}`);
   return {
-    trainModel: reader.keep(models["train_model"], "models.train_model"),
+    trainModel: reader.keep(models["trainModel"], "models.trainModel"),
     checkpoint: reader.keep(models["checkpoint"], "models.checkpoint"),
-    evalModel: optional("eval_model"),
-    optimizerModel: optional("optimizer_model"),
+    evalModel: optional("evalModel"),
+    optimizerModel: optional("optimizerModel"),
   };
+}
+
+/** What a plan must fit: sizes of the segments, and by kind of step the names of inputs and outputs. */
+export interface PlanOwner {
+  readonly segments: readonly SegmentStart[];
+  readonly inputs: Readonly<Partial<Record<PlanKind, readonly Declaration[]>>>;
+  readonly outputs: Readonly<Partial<Record<PlanKind, readonly string[]>>>;
 }
 
 function readPlan(
   reader: Reader,
   value: unknown,
   where: string,
-  session: Session,
+  session: PlanOwner,
   fingerprint: number,
 ): BundlePlan {
   const fields = reader.object(value, where);
@@ -418,16 +554,30 @@ function readPlan(
     outputs: slots("outputs"),
     nodes: reader.list(fields["nodes"], `${where}.nodes`, (item, at) => reader.text(item, at)),
     recomputation: readRecomputation(reader, fields["recomputation"], `${where}.recomputation`),
+    kept: reader.list(fields["kept"], `${where}.kept`, (item, at) => readKept(reader, item, at, preparedBytes)),
+    text:
+      fields["text"] === undefined
+        ? null
+        : reader.list(fields["text"], `${where}.text`, (item, at) => reader.text(item, at)),
   };
   checkInterface(plan, where, session);
   return plan;
+}
+
+function readKept(reader: Reader, value: unknown, where: string, preparedBytes: number): KeptValue {
+  const [name, offset, nbytes] = reader.list(value, where, (item) => item);
+  const place = [reader.integer(offset, where), reader.integer(nbytes, where)] as const;
+  if (place[0] + place[1] > preparedBytes) {
+    throw malformed(`${where} is at [${place[0]}, ${place[0] + place[1]}) of ${preparedBytes} bytes`);
+  }
+  return [reader.text(name, where), ...place];
 }
 
 function readRecomputation(reader: Reader, value: unknown, where: string): Recomputation {
   const fields = reader.object(value, where);
   const number = (name: string): number => reader.number(fields[name], `${where}.${name}`);
   return {
-    fullBytes: number("full_bytes"),
+    fullBytes: number("fullBytes"),
     instructions: number("instructions"),
     flops: number("flops"),
     share: number("share"),
@@ -442,16 +592,15 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number): void
   const view = new DataView(words.buffer, words.byteOffset, words.byteLength);
   const header = Array.from({ length: HEADER_WORDS }, (_, word) => view.getUint32(4 * word, true));
   const expected = [PLAN_MAGIC, PLAN_VERSION, words.length / 4, fingerprint];
-  if (String(header.slice(0, expected.length)) !== String(expected) || header[5] !== N_SEGMENTS) {
+  if (String(header.slice(0, expected.length)) !== String(expected) || header[HEADER_N_SEGMENTS] !== N_SEGMENTS) {
     throw malformed(`${where} is no plan of ${words.length / 4} words for these kernels`);
   }
 }
 
 /** The plan takes the feeds it says, in the arena, and gives outputs that the model has. */
-function checkInterface(plan: BundlePlan, where: string, session: Session): void {
+function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): void {
   const { kind, signature, inputs, outputs } = plan;
-  const isStep = kind === "train" || kind === "eval";
-  const declared = isStep ? session.inputs[kind].map(({ name }) => name) : [];
+  const declared = (session.inputs[kind] ?? []).map(({ name }) => name);
   if (JSON.stringify(signature.map(({ name }) => name)) !== JSON.stringify(declared)) {
     throw malformed(`${where} is not for the inputs ${declared.join(", ")}`);
   }
@@ -462,7 +611,7 @@ function checkInterface(plan: BundlePlan, where: string, session: Session): void
       throw malformed(`${where} has an input '${slot.name}' that is no feed of its own`);
     }
   }
-  const names = isStep ? session.outputs[kind] : [];
+  const names = session.outputs[kind] ?? [];
   if (names.some((name) => !outputs.some((slot) => slot.name === name))) {
     throw malformed(`${where} does not give the outputs ${names.join(", ")}`);
   }

@@ -3,14 +3,13 @@
  * then, without Python.
  */
 
-import type { Bridge } from "../python/bridge.js";
 import { VERSION } from "../wire/version.js";
-import type { Signature } from "./compiled-session.js";
+import { joinBundle, splitBundle, withPlans, type RawBundle, type RawPlan } from "./bundle.js";
 import { hashOf, readFile, writeFile } from "./store.js";
 
 /** A bundle is written when nothing was asked of the session for this long, */
 const QUIET_MS = 500;
-/** or this long after the first step that it is about, however busy the session is. */
+/** or this long after the first plan that it is about, however busy the session is. */
 const PATIENCE_MS = 5_000;
 
 /** The name of the bundle for a session made of these; null where nothing can be kept. */
@@ -21,59 +20,38 @@ export function cacheName(
   return hashOf([`trainweb ${VERSION}`, String(fingerprint), ...sources]);
 }
 
-/** The bundle of one session of Python's: collects the signatures that it runs, and writes it in the background. */
+/** The bundle of one session: collects the plans that are compiled for it, and writes it in the background. */
 export class BundleCache {
   readonly #name: string;
-  readonly #bridge: Bridge;
-  readonly #handle: number;
   readonly #lastUse: () => number;
-  /** Whether Python must be given the stored bundle first, because it was not there at the start. */
-  #isRecalled: boolean;
-  readonly #known: Set<string>;
-  #unwritten: Signature[] = [];
+  /** What the session started from, until it is stored. */
+  #start: RawBundle | null;
+  #unwritten: RawPlan[] = [];
   #due = 0;
   #timer: ReturnType<typeof setTimeout> | null = null;
+  #writing: Promise<void> = Promise.resolve();
 
   /**
-   * @param handle - of the session in Python
-   * @param known - signatures that are in the stored bundle; null where Python remembers the session's start
+   * @param start - what the session started from; null: the stored bundle
    * @param lastUse - when anything was last asked of the worker
    */
-  constructor(
-    name: string,
-    bridge: Bridge,
-    handle: number,
-    known: readonly Signature[] | null,
-    lastUse: () => number,
-  ) {
+  constructor(name: string, start: RawBundle | null, lastUse: () => number) {
     this.#name = name;
-    this.#bridge = bridge;
-    this.#handle = handle;
+    this.#start = start;
     this.#lastUse = lastUse;
-    this.#isRecalled = known === null;
-    this.#known = new Set((known ?? []).map(keyOf));
   }
 
-  /** The session ran a step with such feeds. */
-  add(signature: Signature): void {
-    const key = keyOf(signature);
-    if (this.#known.has(key)) {
-      return;
-    }
-    this.#known.add(key);
-    this.#unwritten.push(signature);
+  /** Keep a plan, too. */
+  add(plan: RawPlan): void {
+    this.#unwritten.push(plan);
     this.#due = performance.now() + PATIENCE_MS;
     this.#timer ??= setTimeout(() => this.#tick(), QUIET_MS);
   }
 
-  /** Make the bundle now, the session being about to go; it is written later. */
+  /** Write what there is, the session being about to go. */
   finish(): void {
     if (this.#timer !== null) {
       clearTimeout(this.#timer);
-      this.#timer = null;
-    }
-    // Reading the stored one would take a turn; it stays as it is then.
-    if (this.#unwritten.length > 0 && this.#isRecalled) {
       this.#write();
     }
   }
@@ -84,42 +62,28 @@ export class BundleCache {
       this.#timer = setTimeout(() => this.#tick(), QUIET_MS);
       return;
     }
-    this.#timer = null;
-    void this.#recallAndWrite();
-  }
-
-  async #recallAndWrite(): Promise<void> {
-    if (!this.#isRecalled) {
-      const stored = await readFile(this.#name);
-      if (stored === null) {
-        return;
-      }
-      try {
-        this.#bridge.call("recall", this.#handle, stored);
-      } catch {
-        return;
-      }
-      this.#isRecalled = true;
-    }
     this.#write();
   }
 
   #write(): void {
-    const signatures = this.#unwritten;
+    this.#timer = null;
+    const plans = this.#unwritten;
     this.#unwritten = [];
-    let data: Uint8Array | null;
-    try {
-      data = this.#bridge.call("bundle", this.#handle, JSON.stringify(signatures)).data;
-    } catch {
-      // The session was released meanwhile, or there is no room to compile: the next visit compiles.
-      return;
-    }
-    if (data !== null) {
-      void writeFile(this.#name, data);
+    this.#writing = this.#writing.then(() => this.#append(plans)).catch(() => {
+      // There is no room: the next visit compiles.
+    });
+  }
+
+  async #append(plans: readonly RawPlan[]): Promise<void> {
+    const start = this.#start ?? (await this.#stored());
+    this.#start = null;
+    if (start !== null) {
+      await writeFile(this.#name, await joinBundle(withPlans(start, plans)));
     }
   }
-}
 
-function keyOf(signature: Signature): string {
-  return JSON.stringify(signature.map(({ name, dtype, dims }) => [name, dtype, ...dims]));
+  async #stored(): Promise<RawBundle | null> {
+    const bytes = await readFile(this.#name);
+    return bytes === null ? null : splitBundle(bytes);
+  }
 }

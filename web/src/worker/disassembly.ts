@@ -1,6 +1,18 @@
 /** Plans as text, from their words and the kernels' description of themselves. */
 
-import { HEADER_WORDS, SEGMENT_WORDS } from "./bundle.js";
+import {
+  BUFFER_NBYTES,
+  BUFFER_OFFSET,
+  BUFFER_SEGMENT,
+  BUFFER_WORDS,
+  HEADER_N_BUFFERS,
+  HEADER_N_CODE,
+  HEADER_N_SEGMENTS,
+  HEADER_WORDS,
+  PLAN_NO_BUFFER,
+  SEGMENT_NAMES,
+  SEGMENT_WORDS,
+} from "../engine/layout.js";
 
 /** One argument of a kernel; pointers are of other kinds than numbers. */
 interface Argument {
@@ -16,36 +28,26 @@ export interface KernelDescription {
   readonly args: readonly Argument[];
 }
 
-/** Words of the header. */
-const N_SEGMENTS = 5;
-const N_BUFFERS = 6;
-const N_CODE = 7;
-
-const BUFFER_WORDS = 3;
-const NULL = 0xffffffff;
-const SEGMENT_NAMES = [
-  "arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared",
-];
 const NUMBERS: ReadonlySet<string> = new Set(["i32", "s32", "f32"]);
 
 /** One line per instruction: kernel, operands as segment+offset:bytes, numbers. */
 export function disassemble(bytes: Uint8Array, kernels: readonly KernelDescription[]): string[] {
   const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const word = (at: number): number => words.getUint32(4 * at, true);
-  const buffers = HEADER_WORDS + SEGMENT_WORDS * word(N_SEGMENTS);
-  const code = buffers + BUFFER_WORDS * word(N_BUFFERS);
+  const buffers = HEADER_WORDS + SEGMENT_WORDS * word(HEADER_N_SEGMENTS);
+  const code = buffers + BUFFER_WORDS * word(HEADER_N_BUFFERS);
   const operand = (index: number): string => {
-    if (index === NULL) {
+    if (index === PLAN_NO_BUFFER) {
       return "null";
     }
     const at = buffers + BUFFER_WORDS * index;
-    return `${SEGMENT_NAMES[word(at)]}+${word(at + 1)}:${word(at + 2)}`;
+    return `${SEGMENT_NAMES[word(at + BUFFER_SEGMENT)]}+${word(at + BUFFER_OFFSET)}:${word(at + BUFFER_NBYTES)}`;
   };
   const number = (kind: string, at: number): number =>
     kind === "f32" ? words.getFloat32(4 * at, true) : words.getInt32(4 * at, true);
 
   const lines: string[] = [];
-  for (let at = code; at < code + word(N_CODE); at += 1 + (word(at) >>> 16)) {
+  for (let at = code; at < code + word(HEADER_N_CODE); at += 1 + (word(at) >>> 16)) {
     const opcode = word(at) & 0xffff;
     const kernel = kernels.find((one) => one.opcode === opcode);
     if (kernel === undefined) {

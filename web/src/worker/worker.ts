@@ -3,13 +3,14 @@
 import { Engine } from "../engine/engine.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
-import { EngineError, ReleasedError, SessionError, toWire } from "../wire/errors.js";
+import { EngineError, toWire } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
   ArtifactBytes,
-  CallAnswer,
   Feed,
   Fetch,
+  FileBytes,
   InferenceInfo,
   MaybePromise,
   Method,
@@ -18,49 +19,34 @@ import type {
   Request,
   Result,
   RunAnswer,
+  SessionCall,
   SessionInfo,
   StepKind,
   WorkerApi,
   WorkerInfo,
   WorkerSettings,
 } from "../wire/protocol.js";
-import { BundleSession, NeedsPython, type Kernels } from "./bundle-session.js";
-import { parseBundle } from "./bundle.js";
+import { parseBundle, parseInference, splitBundle, type RawBundle } from "./bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
-import { CompiledSession, PlanRunner, type Run } from "./compiled-session.js";
-import { PythonPlans, PythonSession, type SessionHost } from "./host.js";
+import { InferenceCore } from "./inference-core.js";
+import type { Kernels } from "./plan-memory.js";
+import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
+import type { Run } from "./runner.js";
+import { performCall, SessionCore, type CoreOptions } from "./session-core.js";
 import { readFile } from "./store.js";
 
-/** Calls after which addresses of plans may be void. */
-const INVALIDATING: ReadonlySet<string> = new Set(["load_parameters_buffer"]);
-
-/** What a session is made of, as the functions `create` and `create_from_model` of the bridge take it. */
-type Sources = readonly (Uint8Array | string | null)[];
-
-interface CacheEntry {
-  /** Of the bundle. */
-  readonly name: string;
-  /** Model and configuration of a session made by `createFromModel`. */
-  readonly model: Sources | null;
-}
-
-/** A training session. */
-interface Session {
-  readonly host: SessionHost;
-  readonly compiled: CompiledSession;
-  /** Options of the session as Python takes them. */
-  readonly optionsJson: string;
-  /** Where its bundle is kept, if it is. */
-  readonly cache: CacheEntry | null;
+/** A session, and the calls that wait for their turn. */
+interface Turns<Core> {
+  readonly core: Core;
   /** Calls that wait: one for Python, the others behind it. */
   waiting: number;
   /** Settles when the last of them is done. */
   turn: Promise<unknown>;
 }
 
-interface InferenceSession {
-  readonly source: PythonPlans;
-  readonly runner: PlanRunner;
+interface TrainingTurns extends Turns<SessionCore> {
+  /** Where its bundle is kept, if it is. */
+  readonly cache: BundleCache | null;
 }
 
 class SessionWorker implements WorkerApi {
@@ -71,8 +57,8 @@ class SessionWorker implements WorkerApi {
   #python: Promise<Bridge> | null = null;
   #nextHandle = 1;
   #lastUse = 0;
-  readonly #sessions = new Map<number, Session>();
-  readonly #inference = new Map<number, InferenceSession>();
+  readonly #sessions = new Map<number, TrainingTurns>();
+  readonly #inference = new Map<number, Turns<InferenceCore>>();
 
   async holdLock(name: string): Promise<Result<boolean>> {
     const locks = globalThis.navigator?.locks;
@@ -112,8 +98,8 @@ class SessionWorker implements WorkerApi {
     cache: boolean,
   ): Promise<Result<SessionInfo>> {
     const { trainModel, checkpoint, evalModel, optimizerModel } = artifacts;
-    const sources = [trainModel, checkpoint, evalModel, optimizerModel];
-    return attemptAsync(() => this.#create("create", sources, optionsJson, cache));
+    const args = [trainModel, checkpoint, evalModel, optimizerModel, optionsJson];
+    return attemptAsync(() => this.#create({ call: "create", args }, optionsJson, cache));
   }
 
   createFromModel(
@@ -122,12 +108,12 @@ class SessionWorker implements WorkerApi {
     optionsJson: string,
     cache: boolean,
   ): Promise<Result<SessionInfo>> {
-    const sources = [model, configJson];
-    return attemptAsync(() => this.#create("create_from_model", sources, optionsJson, cache));
+    const args = [model, configJson, optionsJson];
+    return attemptAsync(() => this.#create({ call: "create_from_model", args }, optionsJson, cache));
   }
 
-  createFromBundle(bytes: Uint8Array, optionsJson: string): Result<SessionInfo> {
-    return attempt(() => this.#addBundle(bytes, optionsJson, null));
+  createFromBundle(bytes: Uint8Array<ArrayBuffer>, optionsJson: string): Promise<Result<SessionInfo>> {
+    return attemptAsync(async () => this.#add(await splitBundle(bytes), optionsJson, null, null, null));
   }
 
   step(
@@ -136,7 +122,9 @@ class SessionWorker implements WorkerApi {
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
   ): MaybePromise<Result<RunAnswer>> {
-    return this.#perform(handle, ({ compiled }) => runAnswer(compiled.step(kind, feeds, fetches), feeds));
+    return this.#perform(handle, ({ core }) =>
+      withValue(core.step(kind, feeds, fetches), (run) => runAnswer(run, feeds)),
+    );
   }
 
   profile(
@@ -145,52 +133,21 @@ class SessionWorker implements WorkerApi {
     feeds: readonly Feed[],
     runs: number,
   ): MaybePromise<Result<WireProfile>> {
-    return this.#perform(handle, ({ compiled }) => compiled.profile(kind, feeds, runs));
+    return this.#perform(handle, ({ core }) => core.profile(kind, feeds, runs));
   }
 
-  lazyResetGrad(handle: number): MaybePromise<Result<null>> {
-    return this.#perform(handle, ({ compiled }) => {
-      compiled.lazyResetGrad();
-      return null;
-    });
-  }
-
-  getLearningRate(handle: number): MaybePromise<Result<number>> {
-    return this.#perform(handle, ({ compiled }) => compiled.learningRate);
-  }
-
-  setLearningRate(handle: number, rate: number): MaybePromise<Result<null>> {
-    return this.#perform(handle, ({ compiled }) => {
-      compiled.learningRate = rate;
-      return null;
-    });
-  }
-
-  call(
-    handle: number,
-    method: string,
-    args: string,
-    data: Uint8Array | null,
-  ): MaybePromise<Result<CallAnswer>> {
-    const call = ({ host, compiled }: Session): CallAnswer => {
-      try {
-        return host.call(method, args, data);
-      } finally {
-        if (INVALIDATING.has(method)) {
-          compiled.clearPlans();
-        }
-      }
-    };
-    return this.#perform(handle, call);
+  call(handle: number, { name, args }: SessionCall): MaybePromise<Result<unknown>> {
+    return this.#perform(handle, ({ core }) => performCall(core, name, args));
   }
 
   release(handle: number): MaybePromise<Result<null>> {
     if (!this.#sessions.has(handle)) {
       return { ok: null };
     }
-    return this.#perform(handle, ({ host }) => {
+    return this.#perform(handle, ({ core, cache }) => {
       this.#sessions.delete(handle);
-      host.release();
+      cache?.finish();
+      core.release();
       return null;
     });
   }
@@ -198,10 +155,13 @@ class SessionWorker implements WorkerApi {
   createInference(model: Uint8Array, optionsJson: string): Promise<Result<InferenceInfo>> {
     return attemptAsync(async () => {
       const bridge = await this.#bootPython();
-      const info = bridge.call("inference_create", model, optionsJson).value as InferenceInfo;
-      const source = new PythonPlans(bridge, info.handle);
-      this.#inference.set(info.handle, { source, runner: new PlanRunner(this.#running, source) });
-      return info;
+      const { models, raw } = PythonModels.open(bridge, "create_inference", [model, optionsJson]);
+      const kernels = this.#describeKernels();
+      const bundle = parseInference(raw, kernels.fingerprint);
+      const core = new InferenceCore(this.#running, kernels, bundle, coreOptions(optionsJson), models);
+      const handle = this.#nextHandle++;
+      this.#inference.set(handle, { core, waiting: 0, turn: Promise.resolve() });
+      return { ...core.info, handle };
     });
   }
 
@@ -210,20 +170,18 @@ class SessionWorker implements WorkerApi {
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
   ): MaybePromise<Result<RunAnswer>> {
-    return attempt(() => {
-      const session = this.#inference.get(handle);
-      if (session === undefined) {
-        throw new ReleasedError("the inference session was released.");
-      }
-      return runAnswer(session.runner.run("inference", 0, feeds, fetches), feeds);
-    });
+    const session = this.#inference.get(handle);
+    if (session === undefined) {
+      return { error: toWire(sessionError("RELEASED", {})) };
+    }
+    return inTurn(session, ({ core }) => withValue(core.run(feeds, fetches), (run) => runAnswer(run, feeds)));
   }
 
   releaseInference(handle: number): Result<null> {
     return attempt(() => {
       const session = this.#inference.get(handle);
       this.#inference.delete(handle);
-      session?.source.release();
+      session?.core.release();
       return null;
     });
   }
@@ -271,156 +229,100 @@ class SessionWorker implements WorkerApi {
     return this.#python;
   }
 
-  async #create(
-    call: "create" | "create_from_model",
-    sources: Sources,
-    optionsJson: string,
-    isCached: boolean,
-  ): Promise<SessionInfo> {
-    const cache = isCached ? await this.#cacheEntry(call, sources, optionsJson) : null;
-    const stored = cache === null ? null : await this.#openStored(cache, optionsJson);
-    if (stored !== null) {
-      return stored;
+  async #create(origin: Origin, optionsJson: string, isCached: boolean): Promise<SessionInfo> {
+    const name = isCached ? await cacheName(this.#describeKernels().fingerprint, [origin.call, ...origin.args]) : null;
+    const stored = name === null ? null : await readFile(name);
+    if (name !== null && stored !== null) {
+      try {
+        const cache = new BundleCache(name, null, () => this.#lastUse);
+        return this.#add(await splitBundle(stored), optionsJson, origin, null, cache);
+      } catch {
+        // Of another version of the format, say. It will be written anew.
+      }
     }
     const bridge = await this.#bootPython();
-    const info = bridge.call(call, ...sources, optionsJson).value as SessionInfo;
-    const { handle, statePtr } = info;
-    if (cache === null) {
-      return this.#add(new PythonSession(bridge, handle, statePtr, null), optionsJson, null, info);
-    }
-    const writer = this.#remember(bridge, handle, sources, cache);
-    return this.#add(new PythonSession(bridge, handle, statePtr, writer), optionsJson, cache, info);
-  }
-
-  /** Let Python keep what the session starts from; null where there is no room for it. */
-  #remember(bridge: Bridge, handle: number, sources: Sources, { name, model }: CacheEntry): BundleCache | null {
-    const [train = null, , evaluation = null, optimizer = null] = model === null ? sources : [];
-    try {
-      bridge.call("remember", handle, train, evaluation, optimizer);
-    } catch {
-      return null;
-    }
-    return new BundleCache(name, bridge, handle, null, () => this.#lastUse);
-  }
-
-  async #cacheEntry(call: string, sources: Sources, optionsJson: string): Promise<CacheEntry | null> {
-    const { fingerprint } = this.#describeKernels();
-    const name = await cacheName(fingerprint, [call, optionsJson, ...sources]);
-    return name === null ? null : { name, model: call === "create" ? null : sources };
-  }
-
-  /** The session from the stored bundle; null where there is none that can be used. */
-  async #openStored(cache: CacheEntry, optionsJson: string): Promise<SessionInfo | null> {
-    const stored = await readFile(cache.name);
-    if (stored === null) {
-      return null;
-    }
-    try {
-      return this.#addBundle(stored, optionsJson, cache);
-    } catch {
-      // Of another version of the format, say. It will be written anew.
-      return null;
-    }
-  }
-
-  #addBundle(bytes: Uint8Array, optionsJson: string, cache: CacheEntry | null): SessionInfo {
-    const kernels = this.#describeKernels();
-    const bundle = parseBundle(bytes, kernels.fingerprint);
-    const host = new BundleSession(this.#running, kernels, bundle, {
-      ...bytesAllowed(optionsJson),
-      hasArtifacts: cache !== null && cache.model !== null,
-    });
-    return this.#add(host, optionsJson, cache, host.info);
-  }
-
-  #add(
-    host: SessionHost,
-    optionsJson: string,
-    cache: CacheEntry | null,
-    info: Omit<SessionInfo, "handle">,
-  ): SessionInfo {
-    const handle = this.#nextHandle++;
-    const compiled = new CompiledSession(this.#running, host, host.statePtr);
-    const turn = Promise.resolve();
-    this.#sessions.set(handle, { host, compiled, optionsJson, cache, waiting: 0, turn });
-    return { ...info, handle };
+    const { models, raw } = PythonModels.open(bridge, origin.call, origin.args);
+    const cache = name === null ? null : new BundleCache(name, raw, () => this.#lastUse);
+    return this.#add(raw, optionsJson, { ...origin, args: [] }, models, cache);
   }
 
   /**
-   * Do something with a session: at once, or in turn where an earlier call waits for Python. What needs
-   * Python is done again once it runs.
+   * Make a session.
+   *
+   * @param origin - how Python opens its models; null: from those that the bundle carries
+   * @param models - if they are open already
    */
-  #perform<T>(handle: number, action: (session: Session) => T): MaybePromise<Result<T>> {
+  #add(
+    raw: RawBundle,
+    optionsJson: string,
+    origin: Origin | null,
+    models: PythonModels | null,
+    cache: BundleCache | null,
+  ): SessionInfo {
+    const kernels = this.#describeKernels();
+    const bundle = parseBundle(raw, kernels.fingerprint);
+    const lazy = new LazyModels(() => this.#bootPython(), origin ?? originOf(bundle, optionsJson), models);
+    const onPlan = cache === null ? () => {} : cache.add.bind(cache);
+    const core = new SessionCore(this.#running, kernels, bundle, coreOptions(optionsJson), lazy, onPlan);
+    const handle = this.#nextHandle++;
+    this.#sessions.set(handle, { core, cache, waiting: 0, turn: Promise.resolve() });
+    return { ...core.info, handle };
+  }
+
+  /** Do something with a session: at once, or in turn where an earlier call waits for Python. */
+  #perform<T>(handle: number, action: (session: TrainingTurns) => MaybePromise<T>): MaybePromise<Result<T>> {
     this.#lastUse = performance.now();
     const session = this.#sessions.get(handle);
     if (session === undefined) {
-      return { error: toWire(new ReleasedError("the session was released.")) };
+      return { error: toWire(sessionError("RELEASED", {})) };
     }
-    if (session.waiting === 0) {
-      try {
-        return { ok: action(session) };
-      } catch (error) {
-        if (!(error instanceof NeedsPython)) {
-          return { error: toWire(error) };
-        }
-      }
-    }
-    session.waiting++;
-    const result = session.turn.then(() => this.#inTurn(session, action));
-    session.turn = result;
+    return inTurn(session, action);
+  }
+}
+
+function inTurn<S extends Turns<unknown>, T>(
+  session: S,
+  action: (session: S) => MaybePromise<T>,
+): MaybePromise<Result<T>> {
+  const run = (): MaybePromise<Result<T>> => settle(() => action(session));
+  const result = session.waiting === 0 ? run() : session.turn.then(run);
+  if (!(result instanceof Promise)) {
     return result;
   }
-
-  async #inTurn<T>(session: Session, action: (session: Session) => T): Promise<Result<T>> {
-    const result = await attemptAsync(async () => {
-      try {
-        return action(session);
-      } catch (error) {
-        if (!(error instanceof NeedsPython) || !(session.host instanceof BundleSession)) {
-          throw error;
-        }
-        await this.#adopt(session.host, session, error.what);
-        return action(session);
-      }
-    });
+  session.waiting++;
+  const done = result.then((settled) => {
     session.waiting--;
-    return result;
-  }
-
-  /** Start Python and let it take over the memory of a session. */
-  async #adopt(host: BundleSession, { optionsJson, cache }: Session, what: string): Promise<void> {
-    const { models } = host;
-    if (models === null) {
-      throw new SessionError(
-        `${what} is not among what the bundle was compiled for, and it carries no models to do it with.`,
-      );
-    }
-    const bridge = await this.#bootPython();
-    const { trainModel, checkpoint, evalModel, optimizerModel } = models;
-    const memory = JSON.stringify(host.memory);
-    const answer = bridge.call(
-      "adopt", trainModel, checkpoint, evalModel, optimizerModel, memory, optionsJson,
-    );
-    const { handle, statePtr } = answer.value as SessionInfo;
-    if (cache !== null && cache.model !== null) {
-      bridge.call("adopt_model", handle, ...cache.model);
-    }
-    const writer =
-      cache === null
-        ? null
-        : new BundleCache(cache.name, bridge, handle, host.signatures, () => this.#lastUse);
-    host.handOver(new PythonSession(bridge, handle, statePtr, writer));
-  }
+    return settled;
+  });
+  session.turn = done;
+  return done;
 }
 
 interface PythonOptions {
   readonly memory_budget?: number;
+  readonly max_plans?: number;
   readonly limits?: { readonly arena_bytes?: number };
 }
 
-function bytesAllowed(optionsJson: string): { readonly arenaLimit: number; readonly memoryBudget: number } {
-  const { memory_budget: memoryBudget, limits } = JSON.parse(optionsJson) as PythonOptions;
-  return { arenaLimit: limits?.arena_bytes ?? Infinity, memoryBudget: memoryBudget ?? Infinity };
+/** Plans of steps that a session keeps: for eight sizes of batch, with those that overwrite and those that add. */
+const DEFAULT_MAX_PLANS = 16;
+
+function coreOptions(optionsJson: string): CoreOptions {
+  const options = JSON.parse(optionsJson) as PythonOptions;
+  return {
+    arenaLimit: options.limits?.arena_bytes ?? Infinity,
+    memoryBudget: options.memory_budget ?? Infinity,
+    maxPlans: options.max_plans ?? DEFAULT_MAX_PLANS,
+  };
+}
+
+function settle<T>(action: () => MaybePromise<T>): MaybePromise<Result<T>> {
+  try {
+    const value = action();
+    return value instanceof Promise ? attemptAsync(() => value) : { ok: value };
+  } catch (error) {
+    return { error: toWire(error) };
+  }
 }
 
 function attempt<T>(action: () => T): Result<T> {
@@ -445,9 +347,9 @@ function runAnswer(run: Run, feeds: readonly Feed[]): RunAnswer {
 }
 
 /** What is handed over with an answer instead of being copied. */
-function buffersOf(answer: Partial<RunAnswer & CallAnswer>): ArrayBuffer[] {
-  const { results = [], buffers = [], data = null } = answer;
-  const tensors = data === null ? results : [...results, { data }];
+function buffersOf(answer: Partial<RunAnswer & FileBytes>): ArrayBuffer[] {
+  const { results = [], buffers = [], data } = answer;
+  const tensors = data === undefined ? results : [...results, { data }];
   return [...tensors.map((tensor) => tensor.data.buffer as ArrayBuffer), ...buffers];
 }
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trainweb import messages
 from trainweb.backend.wasm.memory import place
 from trainweb.backend.wasm.plan import Plan, Slot, encode
-from trainweb.errors import LimitError
 from trainweb.ir.program import Buf, Instruction, Program
 
 if TYPE_CHECKING:
@@ -42,8 +42,5 @@ def compile_program(program: Program, description: Description, segment_bytes: S
     instructions, feeds, outputs = program.instructions, program.feeds, program.outputs
     arena_bytes, constants = place(instructions, feeds, outputs)
     if arena_bytes > arena_limit:
-        raise LimitError(
-            f"This model needs {arena_bytes} bytes of workspace for these shapes; "
-            f"the limit arena_bytes is {arena_limit}."
-        )
+        raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
     return encode(instructions, feeds, outputs, arena_bytes, constants, description, segment_bytes)

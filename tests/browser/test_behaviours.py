@@ -1,0 +1,111 @@
+"""The table of behaviours in Python, in Pyodide and in the page: the same values, the same errors in class and text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+from tests.conformance.behaviours import BEHAVIOURS, NOMINAL, SESSIONS, common, nominal, run_python
+
+from .conftest import open_kernel
+from .js_session import open_js_page
+from .server import ROOT, Site
+
+MLP = ROOT / "tests" / "golden" / "mlp"
+NAMES = [name for name, _, _ in BEHAVIOURS]
+
+PAGE = """
+    const arrays = { float32: Float32Array, float64: Float64Array, int32: Int32Array, int64: BigInt64Array };
+    const tensor = ([dtype, dims, special]) => {
+      const size = dims.reduce((a, b) => a * b, 1);
+      const values = Array.from({ length: size }, (_, k) => dtype[0] === "f" ? Math.sin(k) : k % 3);
+      for (const [k, value] of Object.entries(special)) values[k] = value;
+      const data = dtype === "int64" ? values.map(BigInt) : values;
+      return new Tensor(dtype, arrays[dtype].from(data), dims);
+    };
+    const feeds = (given) => Object.fromEntries(Object.entries(given).map(([n, spec]) => [n, tensor(spec)]));
+    const rounded = ({ data }) => Array.from(data, (value) => Number(value.toPrecision(3)));
+    const first = (results) => rounded(Object.values(results)[0]);
+    const nothing = async (promise) => { await promise; return null; };
+    const perform = (s, [name, ...args]) => ({
+      train: async (given) => first(await s.runTrainStep(feeds(given))),
+      eval: async (given) => first(await s.runEvalStep(feeds(given))),
+      optimizer: () => nothing(s.runOptimizerStep()),
+      scheduler: () => nothing(s.schedulerStep()),
+      reset: () => nothing(s.lazyResetGrad()),
+      rate: async () => Number((await s.getLearningRate()).toPrecision(5)),
+      set_rate: (rate) => nothing(s.setLearningRate(rate)),
+      schedule: (warmup, total, rate) => nothing(s.registerLinearLRScheduler(warmup, total, rate)),
+      size: (only) => s.getParametersSize(only),
+      get_all: async (only) => rounded(await s.getContiguousParameters(only)),
+      load: (n, only) => nothing(s.loadParametersBuffer(new Float32Array(n), only)),
+      get: async (name) => rounded(await s.getParameter(name)),
+      set: (name, spec) => nothing(s.updateParameter(name, tensor(spec))),
+      type: async (name) => { const { type, dims } = await s.getParameterTypeAndShape(name); return [type, dims]; },
+      add_property: (name, value) => nothing(s.addProperty(name, value)),
+      get_property: (name) => s.getProperty(name),
+      save: async (include) => (await s.saveCheckpoint({ includeOptimizerState: include })).length,
+      export: async (names) => (await s.exportModelForInferencing(names)).length,
+      release: () => nothing(s.release()),
+    })[name](...args);
+    const files = ([trainModel, checkpointState, evalModel, optimizerModel]) => {
+      const url = (name) => name === null ? undefined : `/golden/mlp/${name}`;
+      return { trainModel: url(trainModel), checkpointState: url(checkpointState), evalModel: url(evalModel),
+               optimizerModel: url(optimizerModel) };
+    };
+    const found = [];
+    for (const [, kind, calls] of behaviours) {
+      const s = await TrainingSession.create(files(sessions[kind]), { reproducible: true });
+      const outcomes = [];
+      for (const call of calls) {
+        try {
+          outcomes.push(await perform(s, call));
+        } catch (error) {
+          outcomes.push({ error: error.name, message: error.message });
+        }
+      }
+      await s.release();
+      found.push(outcomes);
+    }
+    return found;
+"""
+
+
+@pytest.fixture(scope="module")
+def in_python() -> list[list[Any]]:
+    return run_python(str(MLP))
+
+
+@pytest.fixture(scope="module")
+def in_pyodide(browser: Browser, plain_site: Site) -> list[list[Any]]:
+    with open_kernel(browser, plain_site) as kernel:
+        kernel.install()
+        golden = kernel.ship("mlp", MLP)
+        folder = kernel.ship("conformance", ROOT / "tests" / "conformance")
+        found: list[list[Any]] = kernel.call(folder, "behaviours", "run_python", golden)
+        return found
+
+
+@pytest.fixture(scope="module")
+def in_page(browser: Browser, plain_site: Site) -> list[list[Any]]:
+    plain_site.add(f"/golden/mlp/{NOMINAL}", nominal((MLP / "checkpoint").read_bytes()))
+    with open_js_page(browser, plain_site) as js:
+        found: list[list[Any]] = js.run(PAGE, behaviours=BEHAVIOURS, sessions=SESSIONS)
+        return found
+
+
+@pytest.mark.parametrize("where", ["in_pyodide", "in_page"])
+@pytest.mark.parametrize("name", NAMES)
+def test_behaves_as_in_python(
+    in_python: list[list[Any]], request: pytest.FixtureRequest, where: str, name: str
+) -> None:
+    index = NAMES.index(name)
+    found = request.getfixturevalue(where)[index]
+    for call, outcome, wanted in zip(BEHAVIOURS[index][2], found, in_python[index], strict=True):
+        assert common(outcome) == common(wanted), call
+
+
+def test_the_table_has_faults_of_every_kind(in_python: list[list[Any]]) -> None:
+    errors = {o["error"] for outcomes in in_python for o in outcomes if isinstance(o, dict)}
+    assert errors >= {"FeedError", "SessionError", "CheckpointError", "BufferSizeError", "ModelError", "ReleasedError"}

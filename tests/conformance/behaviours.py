@@ -1,0 +1,267 @@
+"""What a session does, and which error a fault gives: one table for Python, Python in Pyodide and the page.
+
+Nothing here needs numpy: the file is shipped to Pyodide as it is. Each behaviour is a session and a list of calls; the
+outcome of a call is its value, rounded, or the class and text of its error.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ITEM = {"float32": "f", "float64": "d", "int64": "q", "int32": "i"}
+X, LABELS = ["float32", [8, 10], {}], ["int64", [8], {}]
+GOOD = {"x": X, "labels": LABELS}
+NOMINAL = "nominal_checkpoint"
+FILES = ("training_model.onnx", "checkpoint", "eval_model.onnx", "optimizer_model.onnx")
+
+
+def feeds(x: Any = X, labels: Any = LABELS, **more: Any) -> dict[str, Any]:
+    """Feeds: dtype, dims, and elements that differ from the pattern, by their number; None leaves one out."""
+    return {n: v for n, v in {"x": x, "labels": labels, **more}.items() if v is not None}
+
+
+FEED_FAULTS: dict[str, dict[str, Any]] = {
+    "missing": feeds(labels=None),
+    "missing and wrong dtype": feeds(x=["float64", [8, 10], {}], labels=None),
+    "unknown": feeds(more=X),
+    "unknown and missing": feeds(labels=None, more=X),
+    "unknown and wrong rank": feeds(x=["float32", [80], {}], more=X),
+    "dtype": feeds(x=["float64", [8, 10], {}]),
+    "dtype of labels": feeds(labels=["int32", [8], {}]),
+    "both dtypes": feeds(x=["int64", [8, 10], {}], labels=["float32", [8], {}]),
+    "dtype and rank": feeds(x=["float64", [80], {}]),
+    "dtype of the second, dim of the first": feeds(x=["float32", [8, 9], {}], labels=["int32", [8], {}]),
+    "rank": feeds(labels=["int64", [2, 4], {}]),
+    "both ranks": feeds(x=["float32", [80], {}], labels=["int64", [2, 4], {}]),
+    "dim": feeds(x=["float32", [8, 9], {}]),
+    "dim and symbol": feeds(x=["float32", [8, 9], {}], labels=["int64", [3], {}]),
+    "symbol": feeds(labels=["int64", [3], {}]),
+    "empty": feeds(x=["float32", [0, 10], {}], labels=["int64", [0], {}]),
+    "empty and dtype of the second": feeds(x=["float32", [0, 10], {}], labels=["int32", [0], {}]),
+    "empty and symbol": feeds(x=["float32", [0, 10], {}]),
+    "symbol and empty": feeds(labels=["int64", [0], {}]),
+    "empty and dim": feeds(x=["float32", [0, 9], {}], labels=["int64", [0], {}]),
+    "label": feeds(labels=["int64", [8], {"5": 99}]),
+    "negative label": feeds(labels=["int64", [8], {"2": -3}]),
+    "two labels": feeds(labels=["int64", [8], {"6": 5, "3": 7}]),
+}
+TRAIN, EVAL = ["train", GOOD, None], ["eval", GOOD, None]
+STEP = [TRAIN, ["optimizer"], ["reset"]]
+
+BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
+    *((f"train with a wrong feed: {name}", "all", [["train", f, None], *STEP]) for name, f in FEED_FAULTS.items()),
+    *((f"eval with a wrong feed: {name}", "all", [["eval", f, None]]) for name, f in FEED_FAULTS.items()),
+    ("steps", "all", [["set_rate", 0.25], *STEP, *STEP, TRAIN, TRAIN, ["optimizer"], EVAL, ["get_all", False]]),
+    (
+        "a schedule",
+        "all",
+        [["schedule", 2, 6, 0.5], ["rate"], *STEP, ["scheduler"], ["rate"], *STEP, ["scheduler"], ["rate"]],
+    ),
+    ("no schedule", "all", [["scheduler"], ["rate"]]),
+    ("a schedule of negative steps", "all", [["schedule", -1, 6, 0.5]]),
+    ("no eval model", "no eval", [EVAL, ["eval", FEED_FAULTS["dtype"], None], ["export", ["logits"]]]),
+    (
+        "no optimizer model",
+        "no optimizer",
+        [["optimizer"], ["rate"], ["set_rate", 1.0], ["schedule", 1, 2, 0.5], ["scheduler"], TRAIN],
+    ),
+    (
+        "a nominal state",
+        "nominal",
+        [
+            TRAIN,
+            ["train", FEED_FAULTS["both dtypes"], None],
+            EVAL,
+            ["optimizer"],
+            ["get_all", False],
+            ["get", "fc1.bias"],
+            ["get", "nope"],
+            ["set", "fc1.bias", ["float32", [16], {}]],
+            ["set", "nope", ["float32", [16], {}]],
+            ["save", False],
+            ["export", ["logits"]],
+            ["size", True],
+            ["load", 432, True],
+            ["load", 1, True],
+            ["load", 1, False],
+            ["load", 432, False],
+            TRAIN,
+        ],
+    ),
+    (
+        "parameters",
+        "all",
+        [
+            ["size", True],
+            ["size", False],
+            ["get", "fc1.bias"],
+            ["type", "fc1.bias"],
+            ["type", "nope"],
+            ["get", "nope"],
+            ["set", "fc1.bias", ["float32", [16], {}]],
+            ["get", "fc1.bias"],
+            ["set", "fc1.bias", ["int64", [16], {}]],
+            ["set", "fc1.bias", ["float32", [4, 4], {}]],
+            ["set", "fc1.bias", ["int64", [4, 4], {}]],
+            ["set", "nope", ["int64", [4], {}]],
+            ["load", 2, True],
+            ["load", 0, False],
+        ],
+    ),
+    (
+        "properties",
+        "all",
+        [
+            ["get_property", "epoch"],
+            ["add_property", "epoch", 3],
+            ["get_property", "epoch"],
+            ["add_property", "rate", 0.1],
+            ["get_property", "rate"],
+            ["add_property", "name", "a 'quoted' \u00e9\n"],
+            ["get_property", "name"],
+            ["get_property", "it's"],
+            ["save", True],
+        ],
+    ),
+    ("files", "all", [*STEP, ["save", False], ["save", True], ["export", ["nope"]], ["export", []], ["export", [""]]]),
+    (
+        "after release",
+        "all",
+        [
+            ["release"],
+            TRAIN,
+            ["train", FEED_FAULTS["both dtypes"], None],
+            EVAL,
+            ["optimizer"],
+            ["reset"],
+            ["rate"],
+            ["size", True],
+            ["get", "nope"],
+            ["save", False],
+            ["get_property", "x"],
+            ["release"],
+        ],
+    ),
+]
+SESSIONS = {
+    "all": FILES,
+    "no eval": (FILES[0], FILES[1], None, FILES[3]),
+    "no optimizer": (FILES[0], FILES[1], FILES[2], None),
+    "nominal": (FILES[0], NOMINAL, FILES[2], FILES[3]),
+}
+
+
+def values(spec: list[Any]) -> array[Any]:
+    """Elements of a tensor: sines, or small labels, but for those that are given."""
+    from math import prod, sin
+
+    dtype, dims, special = spec
+    found = array(ITEM[dtype], [sin(k) if dtype[0] == "f" else k % 3 for k in range(prod(dims))])
+    for k, value in special.items():
+        found[int(k)] = value
+    return found
+
+
+def rounded(data: Any) -> list[float]:
+    """Numbers that two builds of the kernels agree on."""
+    return [float(f"{value:.3g}") for value in array("f", bytes(data))]
+
+
+def open_python(folder: Path, kind: str) -> Any:
+    """A session of `SessionCore`."""
+    from trainweb.backend.wasm.engine import get_engine
+    from trainweb.training.core import SessionCore
+    from trainweb.training.models import read_models
+    from trainweb.training.state import CheckpointState
+
+    train, checkpoint, evaluation, optimizer = SESSIONS[kind]
+    read = [name and (folder / name).read_bytes() for name in (train, evaluation, optimizer)]
+    data = (folder / "checkpoint").read_bytes()
+    state = CheckpointState.load_checkpoint(nominal(data) if checkpoint == NOMINAL else data)
+    return SessionCore(state, *read_models(*read), engine=get_engine(reproducible=True))
+
+
+def nominal(checkpoint: bytes) -> bytes:
+    """The checkpoint with nothing but the names of the parameters."""
+    from trainweb.checkpoint import read_checkpoint, write_checkpoint
+
+    content = read_checkpoint(checkpoint)
+    content.is_nominal = True
+    return write_checkpoint(content)
+
+
+def perform(core: Any, call: list[Any]) -> Any:
+    """One call of a behaviour on `SessionCore`."""
+    from trainweb.model.graph import Tensor
+
+    def tensor(name: str, spec: list[Any]) -> Any:
+        return Tensor(name, spec[0], tuple(spec[1]), values(spec).tobytes())
+
+    def step(kind: str, given: dict[str, Any], fetches: Any) -> list[float]:
+        results = core.step(kind, {n: tensor(n, spec) for n, spec in given.items()}, fetches)
+        return rounded(next(iter(results.values())).data)
+
+    calls: dict[str, Callable[..., Any]] = {
+        "train": lambda given, fetches: step("train", given, fetches),
+        "eval": lambda given, fetches: step("eval", given, fetches),
+        "optimizer": core.optimizer_step,
+        "scheduler": core.scheduler_step,
+        "reset": core.lazy_reset_grad,
+        "rate": lambda: float(f"{core.get_learning_rate():.5g}"),
+        "set_rate": core.set_learning_rate,
+        "schedule": core.register_linear_lr_scheduler,
+        "size": core.get_parameters_size,
+        "get_all": lambda only: rounded(core.get_contiguous_parameters(only).data),
+        "load": lambda n, only: core.load_parameters_buffer(bytes(4 * n), only),
+        "get": lambda name: rounded(core.get_parameter(name).data),
+        "set": lambda name, spec: core.update_parameter(tensor(name, spec)),
+        "type": lambda name: [
+            core.get_parameter_type_and_shape(name)[0],
+            list(core.get_parameter_type_and_shape(name)[1]),
+        ],
+        "add_property": core.add_property,
+        "get_property": core.get_property,
+        "save": lambda include: len(core.save_checkpoint(include)),
+        "export": lambda names: len(core.export_model_for_inferencing(names)),
+        "release": core.release,
+    }
+    return calls[call[0]](*call[1:])
+
+
+def run_python(folder: str) -> list[list[Any]]:
+    """Outcomes of every behaviour, in order."""
+    found = []
+    for _, kind, calls in BEHAVIOURS:
+        core = open_python(Path(folder), kind)
+        outcomes: list[Any] = []
+        for call in calls:
+            try:
+                outcomes.append(perform(core, call))
+            except Exception as e:
+                outcomes.append({"error": type(e).__name__, "message": str(e)})
+        core.release()
+        found.append(outcomes)
+    return found
+
+
+CLASSES = {"ValueError": "RangeError", "KeyError": "RangeError"}
+"""Python's own exceptions as the page has them."""
+ADVICE = re.compile(r"(Convert it with|Make the tensor with) .*")
+
+
+def common(outcome: Any) -> Any:
+    """An outcome without what Python and the page say differently on purpose: advice on code, spelling of arguments."""
+    if not isinstance(outcome, dict):
+        return outcome
+    message = ADVICE.sub("", outcome["message"])
+    message = re.sub(r"'(\w+)' must be", lambda m: f"'{snake(m[1])}' must be", message)
+    return {"error": CLASSES.get(outcome["error"], outcome["error"]), "message": message}
+
+
+def snake(name: str) -> str:
+    """The name of an argument as Python spells it."""
+    return re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", name)

@@ -1,0 +1,40 @@
+/** Errors of a session, in the words that Python and the page share. */
+
+import { fromWire } from "./errors.js";
+import { MESSAGES } from "./session-calls.js";
+
+export type MessageName = keyof typeof MESSAGES;
+
+/** Names of the values in a template. */
+type Fields<Text extends string> = Text extends `${string}{${infer Field}}${infer Rest}`
+  ? (Field extends `${infer Name}!r` ? Name : Field) | Fields<Rest>
+  : never;
+
+export type MessageValues<Name extends MessageName> = Readonly<
+  Record<Fields<(typeof MESSAGES)[Name]["text"]>, unknown>
+>;
+
+/** An error of this name, with these values in its text. */
+export function sessionError<Name extends MessageName>(name: Name, values: MessageValues<Name>): Error {
+  const { error, text } = MESSAGES[name];
+  const given: Readonly<Record<string, unknown>> = values;
+  const message = text.replace(/\{(\w+)(!r)?\}/g, (_, field: string, isShown?: string) =>
+    isShown === undefined ? String(given[field]) : show(given[field]),
+  );
+  return fromWire({ name: error, message });
+}
+
+/** A value as Python shows it. */
+function show(value: unknown): string {
+  if (Array.isArray(value)) {
+    return `[${value.map(show).join(", ")}]`;
+  }
+  if (value === null || value === undefined) {
+    return "None";
+  }
+  if (typeof value !== "string") {
+    return String(value);
+  }
+  const escaped = value.replaceAll("\\", "\\\\").replaceAll("\n", "\\n");
+  return escaped.includes("'") && !escaped.includes('"') ? `"${escaped}"` : `'${escaped.replaceAll("'", "\\'")}'`;
+}

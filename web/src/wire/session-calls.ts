@@ -1,0 +1,242 @@
+/** Made by scripts/session_description.py of training/calls.py and messages.py: edit those. */
+
+import type { FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor } from "./protocol.js";
+
+interface Call<A extends readonly unknown[], R> {
+  readonly args: A;
+  readonly result: R;
+}
+
+export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" | "checkpoint";
+
+/** The calls of a training session besides its steps. */
+export interface SessionCalls {
+  /** Let the next train step overwrite the gradients. */
+  readonly lazyResetGrad: Call<[], null>;
+  /** The current rate. */
+  readonly getLearningRate: Call<[], number>;
+  /** Set the current rate. */
+  readonly setLearningRate: Call<[lr: number], null>;
+  /** Register a linear schedule with warm-up. */
+  readonly registerLinearLrScheduler: Call<[warmup: number, total: number, initialLr: number], null>;
+  /** Number of elements of all (trainable) parameters. */
+  readonly getParametersSize: Call<[trainableOnly: boolean], number>;
+  /** All (trainable) parameters, one after the other. */
+  readonly getContiguousParameters: Call<[trainableOnly: boolean], WireTensor>;
+  /** Overwrite all (trainable) parameters. */
+  readonly loadParametersBuffer: Call<[data: Uint8Array, trainableOnly: boolean], null>;
+  /** A copy of one parameter. */
+  readonly getParameter: Call<[name: string], WireTensor>;
+  /** Overwrite one parameter. */
+  readonly updateParameter: Call<[tensor: NamedTensor], null>;
+  /** Type of one parameter. */
+  readonly getParameterTypeAndShape: Call<[name: string], TensorType>;
+  /** Keep a value in the checkpoint. */
+  readonly addProperty: Call<[name: string, value: PropertyValue], null>;
+  /** A value that the checkpoint keeps. */
+  readonly getProperty: Call<[name: string], PropertyValue>;
+  /** What the session takes of kernel memory. */
+  readonly memory: Call<[], SessionMemory>;
+  /** Seed the session's random operators. */
+  readonly setSeed: Call<[value: bigint], null>;
+  /** A checkpoint file. */
+  readonly saveCheckpoint: Call<[includeOptimizerState: boolean], FileBytes>;
+  /** The eval model with the current parameters. */
+  readonly exportModelForInferencing: Call<[outputNames: readonly string[]], FileBytes>;
+  /** A file that `createFromModel` built. */
+  readonly artifact: Call<[name: ArtifactName], FileBytes | null>;
+}
+
+/** Errors of a session: their class, and a template of their text; `{x!r}` is a value as Python shows it. */
+export const MESSAGES = {
+  RELEASED: {
+    error: "ReleasedError",
+    text:
+      "This session was released; create a new one.",
+  },
+  MISSING_FEED: {
+    error: "FeedError",
+    text:
+      "input '{name}' is missing in 'feeds'.",
+  },
+  UNKNOWN_FEED: {
+    error: "FeedError",
+    text:
+      "invalid input '{name}': the model's inputs are {names}.",
+  },
+  FEED_DTYPE: {
+    error: "FeedError",
+    text:
+      "Unexpected input data type of {name!r}. Actual: ({actual}), expected: ({expected}). Make the tensor with new Tensor({expected!r}, {conversion}, dims).",
+  },
+  FEED_RANK: {
+    error: "FeedError",
+    text:
+      "Invalid rank for input: {name} Got: {actual} Expected: {expected} (shape {shape!r} for {declared!r}).",
+  },
+  FEED_DIM: {
+    error: "FeedError",
+    text:
+      "Got invalid dimensions for input: {name} for the following indices index: {index} Got: {actual} Expected: {expected}",
+  },
+  FEED_SYMBOL: {
+    error: "FeedError",
+    text:
+      "Feeds disagree on the dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}.",
+  },
+  EMPTY_BATCH: {
+    error: "FeedError",
+    text:
+      "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.",
+  },
+  UNKNOWN_FETCH: {
+    error: "FeedError",
+    text:
+      "'fetches' contains invalid output name: {name}; the outputs are {names}.",
+  },
+  FETCH_TYPE: {
+    error: "FeedError",
+    text:
+      "the tensor given for output '{name}' is {given}, the result is {dtype} of dims {shape!r}.",
+  },
+  BAD_LABEL: {
+    error: "FeedError",
+    text:
+      "{node}: the label {value} at position {position} is out of range.",
+  },
+  BAD_INDEX: {
+    error: "FeedError",
+    text:
+      "{node}: the index {value} at position {position} is out of range.",
+  },
+  BAD_VALUE: {
+    error: "FeedError",
+    text:
+      "{node}: the value {value} at position {position} is not allowed.",
+  },
+  PLAN_FAILED: {
+    error: "EngineError",
+    text:
+      "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
+  },
+  NO_EVAL_MODEL: {
+    error: "SessionError",
+    text:
+      "This TrainingSession has no EvalModel loaded.",
+  },
+  NO_OPTIMIZER_MODEL: {
+    error: "SessionError",
+    text:
+      "This TrainingSession has no OptimizerModel loaded.",
+  },
+  NO_SCHEDULER: {
+    error: "SessionError",
+    text:
+      "No learning rate scheduler was registered. Please register a valid learning rate scheduler",
+  },
+  NO_EVAL_MODEL_TO_EXPORT: {
+    error: "SessionError",
+    text:
+      "Eval model was not provided. Cannot export a model for inferencing.",
+  },
+  NO_ARTIFACTS: {
+    error: "SessionError",
+    text:
+      "This session was not made by createFromModel: it has no artifacts of its own.",
+  },
+  NOT_IN_BUNDLE: {
+    error: "SessionError",
+    text:
+      "{what} is not among what the bundle was compiled for, and it carries no models to do it with.",
+  },
+  OTHER_PARAMETERS: {
+    error: "ModelError",
+    text:
+      "The models have other parameters than the plans that were compiled from them.",
+  },
+  STATE_IN_USE: {
+    error: "SessionError",
+    text:
+      "This checkpoint state is in use by another session; release that session first.",
+  },
+  ARENA_LIMIT: {
+    error: "LimitError",
+    text:
+      "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
+  },
+  NOT_A_COUNT: {
+    error: "RangeError",
+    text:
+      "{name!r} must be an integer >= 0, got {value!r}.",
+  },
+  NOMINAL_STEP: {
+    error: "CheckpointError",
+    text:
+      "Cannot perform {step} with a nominal state. Please load the model parameters first.",
+  },
+  NOMINAL_OPTIMIZER: {
+    error: "CheckpointError",
+    text:
+      "The optimizer state cannot be constructed. Please load the model parameters first.",
+  },
+  NOMINAL_SAVE: {
+    error: "CheckpointError",
+    text:
+      "Cannot save a nominal state. Please load the model parameters first.",
+  },
+  NOMINAL_EXPORT: {
+    error: "CheckpointError",
+    text:
+      "Cannot export the model with a nominal state. Please load the model parameters first.",
+  },
+  NOMINAL_GET_ALL: {
+    error: "CheckpointError",
+    text:
+      "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first.",
+  },
+  NOMINAL_LOAD: {
+    error: "CheckpointError",
+    text:
+      "For nominal checkpoint state, all parameters need to be loaded into the model (trainable_only = false).",
+  },
+  NOMINAL_GET: {
+    error: "CheckpointError",
+    text:
+      "Cannot get parameter from a nominal state. Please load the parameter states first",
+  },
+  NOMINAL_SET: {
+    error: "CheckpointError",
+    text:
+      "Cannot copy parameter to a nominal state. Please load all the parameter states first",
+  },
+  UNKNOWN_PARAMETER: {
+    error: "CheckpointError",
+    text:
+      "The model has no parameter {name!r}; it has {names}.",
+  },
+  FROZEN_GRADIENT: {
+    error: "CheckpointError",
+    text:
+      "Parameter {name!r} is frozen: it has no gradient.",
+  },
+  PARAMETER_DTYPE: {
+    error: "CheckpointError",
+    text:
+      "Parameter {name!r} data type mismatch. Expected: {expected}, Got: {actual}",
+  },
+  PARAMETER_SHAPE: {
+    error: "CheckpointError",
+    text:
+      "Parameter {name!r} data shape mismatch. Expected: {expected!r}, Got: {actual!r}",
+  },
+  BUFFER_SIZE: {
+    error: "BufferSizeError",
+    text:
+      "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
+  },
+  UNKNOWN_PROPERTY: {
+    error: "CheckpointError",
+    text:
+      "Property {name!r} not found.",
+  },
+} as const;

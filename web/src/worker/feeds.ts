@@ -1,0 +1,71 @@
+/** Whether feeds fit a model; training/models.py checks the same in the same order. */
+
+import { sessionError } from "../wire/messages.js";
+import type { TensorType } from "../wire/protocol.js";
+import { sizeOf, type Declaration, type FeedType } from "./bundle.js";
+
+/** JavaScript that makes data of a type, of any array of numbers. */
+const CONVERSIONS: Readonly<Record<string, string>> = {
+  int64: "BigInt64Array.from(values, BigInt)",
+  uint64: "BigUint64Array.from(values, BigInt)",
+  bool: "Uint8Array.from(values)",
+};
+
+type Symbols = Map<string, { readonly size: number; readonly name: string }>;
+
+/** @throws FeedError for the first fault, in the order of the model's inputs */
+export function checkFeeds(
+  inputs: readonly Declaration[],
+  feeds: readonly FeedType[],
+  allowEmpty: boolean,
+): void {
+  const given = inputs.map(({ name }) => {
+    const feed = feeds.find((one) => one.name === name);
+    if (feed === undefined) {
+      throw sessionError("MISSING_FEED", { name });
+    }
+    return feed;
+  });
+  for (const { name } of feeds) {
+    if (!inputs.some((one) => one.name === name)) {
+      throw sessionError("UNKNOWN_FEED", { name, names: inputs.map((one) => one.name).join(", ") });
+    }
+  }
+  const symbols: Symbols = new Map();
+  inputs.forEach((declared, index) => {
+    const feed = given[index] as FeedType;
+    checkFeed(declared, feed, symbols);
+    if (!allowEmpty && sizeOf(feed.dims) === 0) {
+      throw sessionError("EMPTY_BATCH", { name: feed.name, shape: feed.dims });
+    }
+  });
+}
+
+function checkFeed({ name, dtype, dims }: Declaration, given: TensorType, symbols: Symbols): void {
+  if (given.dtype !== dtype) {
+    const array = `${dtype[0]?.toUpperCase()}${dtype.slice(1)}Array`;
+    const conversion = CONVERSIONS[dtype] ?? `${array}.from(values)`;
+    throw sessionError("FEED_DTYPE", { name, actual: given.dtype, expected: dtype, conversion });
+  }
+  if (dims === null) {
+    return;
+  }
+  if (given.dims.length !== dims.length) {
+    const [actual, expected] = [given.dims.length, dims.length];
+    throw sessionError("FEED_RANK", { name, actual, expected, shape: given.dims, declared: dims });
+  }
+  dims.forEach((dim, index) => {
+    const size = given.dims[index] as number;
+    if (typeof dim === "number" && size !== dim) {
+      throw sessionError("FEED_DIM", { name, index, actual: size, expected: dim });
+    }
+    if (typeof dim !== "string") {
+      return;
+    }
+    const known = symbols.get(dim) ?? { size, name };
+    symbols.set(dim, known);
+    if (known.size !== size) {
+      throw sessionError("FEED_SYMBOL", { symbol: dim, first: known.size, where: known.name, size, name });
+    }
+  });
+}

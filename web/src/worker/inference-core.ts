@@ -1,0 +1,58 @@
+/** An inference session in the worker: Python compiles a plan for each kind of feeds. */
+
+import type { Engine } from "../engine/engine.js";
+import type { Feed, Fetch, InferenceInfo, MaybePromise } from "../wire/protocol.js";
+import { parsePlan, type BundlePlan, type FeedType, type InferenceBundle, type PlanKind } from "./bundle.js";
+import { checkFeeds } from "./feeds.js";
+import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
+import type { PythonModels } from "./python-models.js";
+import { PlanRunner, type PlanSource, type Run } from "./runner.js";
+
+export class InferenceCore implements PlanSource {
+  readonly #kernels: Kernels;
+  readonly #bundle: InferenceBundle;
+  readonly #memory: PlanMemory;
+  readonly #runner: PlanRunner;
+  readonly #models: PythonModels;
+
+  /** @throws EngineError when the kernels' memory has no room */
+  constructor(
+    engine: Engine,
+    kernels: Kernels,
+    bundle: InferenceBundle,
+    options: MemoryOptions,
+    models: PythonModels,
+  ) {
+    const { segments } = bundle;
+    this.#kernels = kernels;
+    this.#models = models;
+    this.#bundle = { ...bundle, segments: segments.map(({ bytes }) => ({ bytes, data: null })) };
+    this.#memory = new PlanMemory(engine, kernels, segments, [], options);
+    this.#runner = new PlanRunner(engine, this.#memory, this);
+  }
+
+  get info(): Omit<InferenceInfo, "handle"> {
+    const { inputs, outputs } = this.#bundle;
+    return { inputNames: inputs.map(({ name }) => name), outputNames: outputs };
+  }
+
+  run(feeds: readonly Feed[], fetches: readonly Fetch[]): MaybePromise<Run> {
+    return this.#runner.run("inference", true, feeds, fetches);
+  }
+
+  check(_: PlanKind, signature: readonly FeedType[]): void {
+    checkFeeds(this.#bundle.inputs, signature, true);
+  }
+
+  make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
+    const { inputs, outputs, segments } = this.#bundle;
+    const raw = this.#models.compile(kind, overwrite, signature, this.#memory.kept);
+    const owner = { segments, inputs: { inference: inputs }, outputs: { inference: outputs } };
+    return parsePlan(raw, owner, this.#kernels.fingerprint);
+  }
+
+  release(): void {
+    this.#memory.release();
+    this.#models.release();
+  }
+}

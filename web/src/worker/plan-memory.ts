@@ -1,0 +1,345 @@
+/** Kernel memory of a session: its segments, and the plans that run on them. training/host.py is the same in Python. */
+
+import type { Engine } from "../engine/engine.js";
+import {
+  ARENA,
+  CONSTANTS,
+  HEADER_CODE_BASE,
+  HEADER_FAILED,
+  HEADER_POSITION,
+  HEADER_PROFILE,
+  HEADER_STATE,
+  HEADER_VALUE,
+  HEADER_WORDS,
+  PREPARED,
+  SEGMENT_BASE,
+  SEGMENT_NAMES,
+  SEGMENT_NBYTES,
+  SEGMENT_WORDS,
+} from "../engine/layout.js";
+import { sessionError } from "../wire/messages.js";
+import type { BundlePlan, KeptValue, PlanSlot, SegmentStart } from "./bundle.js";
+import { disassemble, type KernelDescription } from "./disassembly.js";
+
+/** How the names of words start that say when kept values were made; new, they are zeros. */
+const SEEN = "seen";
+
+/** Statuses that feeds are at fault for. */
+const FAULTS = { TW_BAD_LABEL: "BAD_LABEL", TW_BAD_INDEX: "BAD_INDEX", TW_BAD_VALUE: "BAD_VALUE" } as const;
+
+/** The kernels' own description of themselves, as far as sessions need it. */
+export interface Kernels {
+  readonly fingerprint: number;
+  readonly status: Readonly<Record<string, number>>;
+  readonly kernels: readonly KernelDescription[];
+}
+
+/** A plan in kernel memory. */
+export interface LoadedPlan {
+  readonly plan: BundlePlan;
+  readonly ptr: number;
+  readonly constants: number;
+  /** Table slot of its generated functions; 0: it has none. */
+  readonly codeBase: number;
+}
+
+export interface MemoryOptions {
+  /** Bytes that the workspace may have. */
+  readonly arenaLimit: number;
+  /** Plans of steps that are kept in kernel memory. */
+  readonly maxPlans: number;
+}
+
+/** Per instruction of a plan, its disassembly and the node it came from. */
+export interface Listing {
+  readonly text: readonly string[];
+  readonly nodes: readonly string[];
+}
+
+/** Constants in kernel memory, and how many plans use them. */
+interface HeldConstants {
+  readonly ptr: number;
+  readonly bytes: Uint8Array;
+  uses: number;
+}
+
+export class PlanMemory {
+  readonly #engine: Engine;
+  readonly #kernels: Kernels;
+  readonly #options: MemoryOptions;
+  readonly #bases: number[] = new Array<number>(SEGMENT_NAMES.length).fill(0);
+  readonly #sizes: number[];
+  /** The least this session's arena and prepared values get, so that plans that are known need not move them. */
+  readonly #reserved: readonly number[];
+  /** The least recently used first. */
+  readonly #loaded = new Map<string, LoadedPlan>();
+  #constants: HeldConstants[] = [];
+  #generation = 0;
+
+  /**
+   * @param reserved - plans that are known already
+   * @throws EngineError when the kernels' memory has no room
+   */
+  constructor(
+    engine: Engine,
+    kernels: Kernels,
+    segments: readonly SegmentStart[],
+    reserved: readonly BundlePlan[],
+    options: MemoryOptions,
+  ) {
+    this.#engine = engine;
+    this.#kernels = kernels;
+    this.#options = options;
+    this.#sizes = segments.map(({ bytes }) => bytes);
+    const within = reserved.filter(({ arenaBytes }) => arenaBytes <= options.arenaLimit);
+    this.#reserved = this.#sizes.map((_, segment) => {
+      const needs = within.map((plan) => needOf(plan, segment));
+      return Math.max(0, ...needs);
+    });
+    try {
+      this.#fill(segments);
+    } catch (error) {
+      this.release();
+      throw error;
+    }
+  }
+
+  /** Changes when addresses given out before are void. */
+  get generation(): number {
+    return this.#generation;
+  }
+
+  /** Addresses of the segments; 0: there is none. */
+  get bases(): readonly number[] {
+    return this.#bases;
+  }
+
+  /** Bytes of the segments as they are now. */
+  get sizes(): readonly number[] {
+    return this.#sizes;
+  }
+
+  get plans(): readonly BundlePlan[] {
+    return [...this.#loaded.values()].map(({ plan }) => plan);
+  }
+
+  /** Bytes of plans and their constants. */
+  get planBytes(): number {
+    const words = this.plans.reduce((sum, plan) => sum + plan.words.length, 0);
+    return this.#constants.reduce((sum, { bytes }) => sum + bytes.length, words);
+  }
+
+  /** What the plans keep in the segment of prepared values. */
+  get kept(): readonly KeptValue[] {
+    return this.plans.flatMap((plan) => plan.kept);
+  }
+
+  /** A segment in place. Valid until the next allocation. */
+  view(segment: number): Uint8Array {
+    return this.#engine.view(this.#bases[segment] as number, this.#sizes[segment] as number);
+  }
+
+  /** A plan that is in kernel memory, with room to run in, as the one that was used last. */
+  find(key: string): LoadedPlan | undefined {
+    const loaded = this.#loaded.get(key);
+    if (loaded !== undefined) {
+      this.#makeRoom(loaded.plan);
+      this.#loaded.delete(key);
+      this.#loaded.set(key, loaded);
+    }
+    return loaded;
+  }
+
+  /** Give back plans of steps that were not used for long, until there is one less than may be kept. */
+  evict(): void {
+    const steps = [...this.#loaded].filter(([, { plan }]) => plan.signature.length > 0);
+    for (const [key] of steps.slice(0, Math.max(0, steps.length - this.#options.maxPlans + 1))) {
+      this.#unload(key);
+    }
+  }
+
+  /**
+   * Put a plan into kernel memory.
+   *
+   * @throws LimitError when it needs more workspace than is allowed; EngineError when there is no room
+   */
+  load(key: string, plan: BundlePlan): LoadedPlan {
+    const { arenaLimit } = this.#options;
+    if (plan.arenaBytes > arenaLimit) {
+      throw sessionError("ARENA_LIMIT", { nbytes: plan.arenaBytes, limit: arenaLimit });
+    }
+    this.#makeRoom(plan);
+    const engine = this.#engine;
+    const codeBase = plan.code.length === 0 ? 0 : engine.loadCode(plan.code);
+    let constants = 0;
+    let ptr = 0;
+    try {
+      constants = this.#holdConstants(plan.constants);
+      ptr = engine.alloc(plan.words.length);
+    } catch (error) {
+      this.#drop({ plan, ptr, constants, codeBase });
+      throw error;
+    }
+    const loaded = { plan, ptr, constants, codeBase };
+    this.#write(loaded);
+    for (const [name, offset, nbytes] of plan.kept) {
+      // Who had the place before may have left words there.
+      if (name.startsWith(SEEN)) {
+        engine.view((this.#bases[PREPARED] as number) + offset, nbytes).fill(0);
+      }
+    }
+    this.#loaded.set(key, loaded);
+    return loaded;
+  }
+
+  /** Address of a feed or result of a plan. */
+  addressOf({ constants }: LoadedPlan, { segment, offset }: PlanSlot): number {
+    return (segment === CONSTANTS ? constants : (this.#bases[segment] as number)) + offset;
+  }
+
+  /** @throws what the status of a run means, when it is not 0 */
+  run({ plan, ptr }: LoadedPlan): void {
+    const code = this.#engine.run(ptr);
+    if (code === 0) {
+      return;
+    }
+    const header = new DataView(this.#engine.read(ptr, 4 * HEADER_WORDS).buffer);
+    const instruction = header.getUint32(4 * HEADER_FAILED, true);
+    const fault = {
+      node: plan.nodes[instruction] ?? "the plan",
+      value: header.getBigInt64(4 * HEADER_VALUE, true),
+      position: header.getBigInt64(4 * HEADER_POSITION, true),
+    };
+    const [status = `status ${code}`] = Object.entries(this.#kernels.status).find(([, one]) => one === code) ?? [];
+    if (status in FAULTS) {
+      throw sessionError(FAULTS[status as keyof typeof FAULTS], fault);
+    }
+    const line = plan.text?.[instruction] ?? "";
+    throw sessionError("PLAN_FAILED", { status, code, instruction, line, ...fault });
+  }
+
+  /** Let a plan add up the times of its instructions at an address; 0: no more. */
+  setProfile({ ptr }: LoadedPlan, times: number): void {
+    this.#engine.u32[ptr / Uint32Array.BYTES_PER_ELEMENT + HEADER_PROFILE] = times;
+  }
+
+  listing({ plan }: LoadedPlan): Listing {
+    return { text: plan.text ?? disassemble(plan.words, this.#kernels.kernels), nodes: plan.nodes };
+  }
+
+  release(): void {
+    for (const key of [...this.#loaded.keys()]) {
+      this.#unload(key);
+    }
+    this.#bases.forEach((base) => {
+      if (base !== 0) {
+        this.#engine.free(base);
+      }
+    });
+    this.#bases.fill(0);
+  }
+
+  #fill(segments: readonly SegmentStart[]): void {
+    segments.forEach(({ bytes, data }, segment) => {
+      if (bytes === 0) {
+        return;
+      }
+      const base = this.#engine.alloc(bytes);
+      this.#bases[segment] = base;
+      if (data === null) {
+        this.#engine.view(base, bytes).fill(0);
+      } else {
+        this.#engine.write(base, data);
+      }
+    });
+  }
+
+  #makeRoom(plan: BundlePlan): void {
+    for (const segment of [ARENA, PREPARED]) {
+      const needed = needOf(plan, segment);
+      if (needed > (this.#sizes[segment] as number)) {
+        this.#grow(segment, Math.max(needed, this.#reserved[segment] as number));
+      }
+    }
+  }
+
+  #grow(segment: number, nbytes: number): void {
+    const old = this.#bases[segment] as number;
+    // The old one first: both together may be more than there is.
+    if (old !== 0) {
+      this.#engine.free(old);
+    }
+    this.#bases[segment] = this.#sizes[segment] = 0;
+    try {
+      this.#bases[segment] = this.#engine.alloc(nbytes);
+      this.#sizes[segment] = nbytes;
+      if (segment === PREPARED) {
+        this.view(segment).fill(0); // nothing is prepared
+      }
+    } finally {
+      // Feeds and results moved: plans are relocated again.
+      this.#generation++;
+      this.#loaded.forEach((loaded) => this.#write(loaded));
+    }
+  }
+
+  #write({ plan, ptr, constants, codeBase }: LoadedPlan): void {
+    const words = new Uint8Array(plan.words);
+    const view = new DataView(words.buffer);
+    for (let segment = 0; segment < SEGMENT_NAMES.length; segment++) {
+      const isConstants = segment === CONSTANTS;
+      const at = HEADER_WORDS + SEGMENT_WORDS * segment;
+      view.setUint32(4 * (at + SEGMENT_BASE), isConstants ? constants : (this.#bases[segment] as number), true);
+      view.setUint32(4 * (at + SEGMENT_NBYTES), isConstants ? plan.constants.length : (this.#sizes[segment] as number), true);
+    }
+    view.setUint32(4 * HEADER_CODE_BASE, codeBase, true);
+    view.setUint32(4 * HEADER_STATE, 0, true);
+    view.setUint32(4 * HEADER_PROFILE, 0, true);
+    this.#engine.write(ptr, words);
+  }
+
+  #holdConstants(bytes: Uint8Array): number {
+    if (bytes.length === 0) {
+      return 0;
+    }
+    let held = this.#constants.find((one) => sameBytes(one.bytes, bytes));
+    if (held === undefined) {
+      const ptr = this.#engine.alloc(bytes.length);
+      this.#engine.write(ptr, bytes);
+      held = { ptr, bytes, uses: 0 };
+      this.#constants.push(held);
+    }
+    held.uses++;
+    return held.ptr;
+  }
+
+  #unload(key: string): void {
+    const loaded = this.#loaded.get(key);
+    this.#loaded.delete(key);
+    if (loaded !== undefined) {
+      this.#drop(loaded);
+    }
+  }
+
+  #drop({ ptr, constants, codeBase }: LoadedPlan): void {
+    if (ptr !== 0) {
+      this.#engine.free(ptr);
+    }
+    const held = this.#constants.find((one) => one.ptr === constants);
+    if (held !== undefined && --held.uses === 0) {
+      this.#constants = this.#constants.filter((one) => one !== held);
+      this.#engine.free(held.ptr);
+    }
+    if (codeBase !== 0) {
+      this.#engine.unloadCode(codeBase);
+    }
+  }
+}
+
+function needOf(plan: BundlePlan, segment: number): number {
+  return segment === ARENA ? plan.arenaBytes : segment === PREPARED ? plan.preparedBytes : 0;
+}
+
+function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
+  return a === b || (a.length === b.length && a.every((value, index) => value === b[index]));
+}

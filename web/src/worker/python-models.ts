@@ -1,0 +1,137 @@
+/** The models of a session in Python, which compiles plans and writes files; it keeps nothing of the session itself. */
+
+import type { Bridge } from "../python/bridge.js";
+import type { ArtifactName } from "../wire/session-calls.js";
+import { sessionError } from "../wire/messages.js";
+import type { MaybePromise } from "../wire/protocol.js";
+import type { Bundle, FeedType, KeptValue, PlanKind, Property, RawBundle, RawPlan } from "./bundle.js";
+
+/** How Python is to open the models of a session: a function of the bridge, and its arguments. */
+export interface Origin {
+  readonly call: "create" | "create_from_model" | "open_models";
+  readonly args: readonly (Uint8Array | string | null)[];
+}
+
+/** What Python answers for a session that it opened. */
+interface Opened {
+  readonly handle: number;
+  readonly header?: unknown;
+}
+
+export class PythonModels {
+  readonly #bridge: Bridge;
+  readonly #handle: number;
+
+  constructor(bridge: Bridge, handle: number) {
+    this.#bridge = bridge;
+    this.#handle = handle;
+  }
+
+  /** Open models, and what a session of them starts from. */
+  static open(
+    bridge: Bridge,
+    call: Origin["call"] | "create_inference",
+    args: Origin["args"],
+  ): { readonly models: PythonModels; readonly raw: RawBundle } {
+    const { value, data } = bridge.call(call, ...args);
+    const { handle, header } = value as Opened;
+    return { models: new PythonModels(bridge, handle), raw: { header, blobs: data ?? new Uint8Array() } };
+  }
+
+  /** @param kept - what plans of the session keep already */
+  compile(
+    kind: PlanKind,
+    overwrite: boolean,
+    signature: readonly FeedType[],
+    kept: readonly KeptValue[],
+  ): RawPlan {
+    const args = [JSON.stringify(signature), JSON.stringify(kept)] as const;
+    const { value, data } = this.#bridge.call("compile_plan", this.#handle, kind, overwrite, ...args);
+    return { header: value as RawPlan["header"], blobs: data ?? new Uint8Array() };
+  }
+
+  /** @param bases - where the segments of the session are */
+  saveCheckpoint(withOptimizer: boolean, properties: readonly Property[], bases: readonly number[]): Uint8Array {
+    const args = [JSON.stringify(properties), JSON.stringify(bases)] as const;
+    return bytesOf(this.#bridge.call("checkpoint", this.#handle, withOptimizer, ...args));
+  }
+
+  exportModel(outputNames: readonly string[], bases: readonly number[]): Uint8Array {
+    const args = [JSON.stringify(outputNames), JSON.stringify(bases)] as const;
+    return bytesOf(this.#bridge.call("export", this.#handle, ...args));
+  }
+
+  artifact(name: ArtifactName): Uint8Array | null {
+    return this.#bridge.call("artifact", this.#handle, name).data;
+  }
+
+  release(): void {
+    this.#bridge.call("release", this.#handle);
+  }
+}
+
+function bytesOf({ data }: { readonly data: Uint8Array | null }): Uint8Array {
+  return data ?? new Uint8Array();
+}
+
+/** The models of a session, once Python runs, which starts when somebody asks. */
+export class LazyModels {
+  readonly #boot: () => Promise<Bridge>;
+  readonly #origin: Origin | null;
+  #models: PythonModels | null;
+
+  /**
+   * @param origin - how Python opens them; null: there is no way to
+   * @param models - if they are open already
+   */
+  constructor(boot: () => Promise<Bridge>, origin: Origin | null, models: PythonModels | null) {
+    this.#boot = boot;
+    this.#origin = origin;
+    this.#models = models;
+  }
+
+  /** Whether `createFromModel` made them, so that Python can give the artifacts. */
+  get hasArtifacts(): boolean {
+    return this.#origin?.call === "create_from_model";
+  }
+
+  /**
+   * @param what - they are needed for
+   * @throws SessionError when there is no way to open them; EngineError when Python does not start
+   */
+  get(what: string): MaybePromise<PythonModels> {
+    if (this.#models !== null) {
+      return this.#models;
+    }
+    if (this.#origin === null) {
+      throw sessionError("NOT_IN_BUNDLE", { what });
+    }
+    return this.#open(this.#origin);
+  }
+
+  async #open({ call, args }: Origin): Promise<PythonModels> {
+    const bridge = await this.#boot();
+    this.#models ??= PythonModels.open(bridge, call, args).models;
+    return this.#models;
+  }
+
+  release(): void {
+    this.#models?.release();
+    this.#models = null;
+  }
+}
+
+/** How Python opens what a bundle carries; null where it carries no models. */
+export function originOf({ models, parameters }: Bundle, optionsJson: string): Origin | null {
+  if (models === null) {
+    return null;
+  }
+  const { trainModel, checkpoint, evalModel, optimizerModel } = models;
+  const args = [trainModel, checkpoint, evalModel, optimizerModel, JSON.stringify(parameters), optionsJson];
+  return { call: "open_models", args };
+}
+
+/** Do something with a value that may be on its way. */
+export function withValue<T, R>(value: MaybePromise<T>, action: (value: T) => R): MaybePromise<R> {
+  return value instanceof Promise ? value.then(action) : action(value);
+}

@@ -1,0 +1,174 @@
+/** Steps: writes the feeds, runs a plan and reads the fetches. Plans are asked for once for each kind of feeds. */
+
+import type { Engine } from "../engine/engine.js";
+import { EngineError } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
+import type { WireProfile } from "../wire/profile.js";
+import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } from "../wire/protocol.js";
+import type { BundlePlan, FeedType, PlanKind, PlanSlot } from "./bundle.js";
+import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
+
+/** Where plans come from that are not in kernel memory. */
+export interface PlanSource {
+  /** Raise unless the session can run such a step now. */
+  check(kind: PlanKind, signature: readonly FeedType[]): void;
+  /** The plan; Python may have to start first. */
+  make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan>;
+}
+
+/** What a run gave, and where. */
+export interface Run {
+  readonly results: readonly NamedTensor[];
+  readonly workspace: Workspace;
+}
+
+export class PlanRunner {
+  readonly #engine: Engine;
+  readonly #memory: PlanMemory;
+  readonly #source: PlanSource;
+
+  constructor(engine: Engine, memory: PlanMemory, source: PlanSource) {
+    this.#engine = engine;
+    this.#memory = memory;
+    this.#source = source;
+  }
+
+  /**
+   * Run a step.
+   *
+   * @param overwrite - whether gradients overwrite instead of adding
+   */
+  run(
+    kind: PlanKind,
+    overwrite: boolean,
+    feeds: readonly Feed[],
+    fetches: readonly Fetch[],
+  ): MaybePromise<Run> {
+    return this.#with(kind, overwrite, feeds, (loaded, given) => {
+      const outputs = fetches.map((fetch) => findOutput(loaded.plan, fetch));
+      this.#execute(loaded, given);
+      return { results: outputs.map((slot) => this.#read(loaded, slot)), workspace: this.#workspace(loaded, feeds) };
+    });
+  }
+
+  /** Time every instruction of a step, the mean over `runs` runs. */
+  profile(kind: PlanKind, overwrite: boolean, feeds: readonly Feed[], runs: number): MaybePromise<WireProfile> {
+    return this.#with(kind, overwrite, feeds, (loaded, given) => {
+      const listing = this.#memory.listing(loaded);
+      const count = listing.nodes.length;
+      const times = this.#engine.alloc(Float64Array.BYTES_PER_ELEMENT * Math.max(count, 1));
+      this.#engine.write(times, new Float64Array(count));
+      this.#memory.setProfile(loaded, times);
+      try {
+        for (let run = 0; run < runs; run++) {
+          this.#execute(loaded, given);
+        }
+        const sums = new Float64Array(this.#engine.read(times, Float64Array.BYTES_PER_ELEMENT * count).buffer);
+        return { ...listing, milliseconds: Array.from(sums, (sum) => sum / runs) };
+      } finally {
+        this.#memory.setProfile(loaded, 0);
+        this.#engine.free(times);
+      }
+    });
+  }
+
+  /** Do something with the plan of a step, and feeds to run it with: to load one may move what lies in the arena. */
+  #with<T>(
+    kind: PlanKind,
+    overwrite: boolean,
+    feeds: readonly Feed[],
+    action: (loaded: LoadedPlan, given: readonly Feed[]) => T,
+  ): MaybePromise<T> {
+    const key = keyOf(kind, overwrite, feeds);
+    const { generation } = this.#memory;
+    const known = this.#memory.find(key);
+    // Where memory ran out before, room was made now.
+    if (known !== undefined && generation === this.#memory.generation) {
+      return action(known, feeds);
+    }
+    const signature = feeds.map(({ name, dtype, dims }) => ({ name, dtype, dims }));
+    this.#source.check(kind, signature);
+    const given = feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
+    if (known !== undefined) {
+      return action(known, given);
+    }
+    if (feeds.length > 0) {
+      this.#memory.evict();
+    }
+    const plan = this.#source.make(kind, overwrite, signature);
+    const load = (made: BundlePlan): T => action(this.#memory.load(key, made), given);
+    return plan instanceof Promise ? plan.then(load) : load(plan);
+  }
+
+  #execute(loaded: LoadedPlan, feeds: readonly Feed[]): void {
+    const { inputs } = loaded.plan;
+    const places = inputs.map((slot) => this.#memory.addressOf(loaded, slot));
+    const sources = inputs.map((slot, index) => this.#missing(slot, places[index] as number, feeds));
+    sources.forEach((source, index) => {
+      if (source !== null) {
+        this.#engine.write(places[index] as number, source);
+      }
+    });
+    this.#memory.run(loaded);
+  }
+
+  #read(loaded: LoadedPlan, slot: PlanSlot): NamedTensor {
+    const { name, dtype, dims, nbytes } = slot;
+    return { name, dtype, dims, data: this.#engine.read(this.#memory.addressOf(loaded, slot), nbytes) };
+  }
+
+  #workspace(loaded: LoadedPlan, feeds: readonly Feed[]): Workspace {
+    const { inputs, arenaBytes } = loaded.plan;
+    return {
+      generation: this.#memory.generation,
+      nbytes: arenaBytes,
+      feeds: feeds.map(({ name }) => {
+        const slot = inputs.find((one) => one.name === name);
+        // No bytes for a feed that the plan does not read.
+        return slot === undefined
+          ? { ptr: 0, nbytes: 0 }
+          : { ptr: this.#memory.addressOf(loaded, slot), nbytes: slot.nbytes };
+      }),
+    };
+  }
+
+  /** What is to be written to the place of an input; null where it lies there already. */
+  #missing(slot: PlanSlot, ptr: number, feeds: readonly Feed[]): Uint8Array | null {
+    const feed = feeds.find(({ name }) => name === slot.name);
+    const nbytes = feed?.data instanceof Uint8Array ? feed.data.byteLength : feed?.data.nbytes;
+    if (feed === undefined || nbytes !== slot.nbytes) {
+      throw new EngineError(`the plan wants ${slot.nbytes} bytes for '${slot.name}'.`);
+    }
+    const isThere = !(feed.data instanceof Uint8Array) && feed.data.ptr === ptr;
+    return isThere || nbytes === 0 ? null : this.#bytesOf(feed);
+  }
+
+  #bytesOf({ data }: Feed): Uint8Array {
+    return data instanceof Uint8Array ? data : this.#engine.read(data.ptr, data.nbytes);
+  }
+}
+
+function keyOf(kind: string, overwrite: boolean, feeds: readonly Feed[]): string {
+  let key = `${kind} ${overwrite}`;
+  for (const { name, dtype, dims } of feeds) {
+    key += `\n${name}\n${dtype} ${dims.join("x")}`;
+  }
+  return key;
+}
+
+/** The place of an output; a tensor of the caller's must fit before anything runs. */
+function findOutput({ outputs }: BundlePlan, { name, dtype, dims }: Fetch): PlanSlot {
+  const slot = outputs.find((output) => output.name === name);
+  if (slot === undefined) {
+    throw sessionError("UNKNOWN_FETCH", { name, names: outputs.map((output) => output.name).join(", ") });
+  }
+  if (dtype !== undefined && dims !== undefined && !sameType({ dtype, dims }, slot)) {
+    const given = `${dtype} of dims [${dims.join(", ")}]`;
+    throw sessionError("FETCH_TYPE", { name, dtype: slot.dtype, shape: slot.dims, given });
+  }
+  return slot;
+}
+
+function sameType(a: TensorType, b: TensorType): boolean {
+  return a.dtype === b.dtype && String(a.dims) === String(b.dims);
+}

@@ -1,0 +1,430 @@
+/** A training session in the worker, the same with Python and without; training/core.py is the same in Python. */
+
+import type { Engine } from "../engine/engine.js";
+import {
+  ARENA,
+  GRADIENTS,
+  MOMENTUM0,
+  MOMENTUM1,
+  PARAMETERS,
+  PREPARED,
+  STATE,
+  STATE_INITIAL_LR,
+  STATE_LAZY_RESET,
+  STATE_LEARNING_RATE,
+  STATE_LOADS,
+  STATE_RANDOM_OFFSET,
+  STATE_SCHEDULER,
+  STATE_SEED,
+  STATE_TOTAL,
+  STATE_WARMUP,
+} from "../engine/layout.js";
+import { EngineError } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
+import type { WireProfile } from "../wire/profile.js";
+import type {
+  Feed,
+  Fetch,
+  FileBytes,
+  MaybePromise,
+  NamedTensor,
+  PropertyValue,
+  SessionInfo,
+  SessionMemory,
+  StepKind,
+  TensorType,
+  WireTensor,
+} from "../wire/protocol.js";
+import type { ArtifactName, SessionCalls } from "../wire/session-calls.js";
+import {
+  parsePlan,
+  planKey,
+  sizeOf,
+  type Bundle,
+  type BundlePlan,
+  type FeedType,
+  type ParameterSlot,
+  type PlanKind,
+  type Property,
+  type RawPlan,
+} from "./bundle.js";
+import { checkFeeds } from "./feeds.js";
+import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
+import { withValue, type LazyModels } from "./python-models.js";
+import { PlanRunner, type PlanSource, type Run } from "./runner.js";
+
+const INT64 = { least: -(2n ** 63n), most: 2n ** 63n - 1n };
+
+export interface CoreOptions extends MemoryOptions {
+  /** Plans that use more are compiled by Python, which makes them do with it. */
+  readonly memoryBudget: number;
+}
+
+/** Who wants to know of plans that Python compiled for the session. */
+export type PlanListener = (plan: RawPlan) => void;
+
+/** What each call of `SessionCalls` is here; one that is missing does not compile. */
+type CallTable = {
+  readonly [Name in keyof SessionCalls]: (
+    ...args: SessionCalls[Name]["args"]
+  ) => MaybePromise<SessionCalls[Name]["result"]>;
+};
+
+export class SessionCore implements CallTable, PlanSource {
+  readonly #kernels: Kernels;
+  readonly #bundle: Omit<Bundle, "models" | "segments" | "plans" | "properties">;
+  readonly #owner: Pick<Bundle, "segments" | "inputs" | "outputs">;
+  readonly #plans: ReadonlyMap<string, BundlePlan>;
+  readonly #memory: PlanMemory;
+  readonly #runner: PlanRunner;
+  readonly #models: LazyModels;
+  readonly #onPlan: PlanListener;
+  readonly #engine: Engine;
+  readonly #properties: Map<string, Property>;
+  #nominal: boolean;
+
+  /** @throws EngineError when the kernels' memory has no room */
+  constructor(
+    engine: Engine,
+    kernels: Kernels,
+    bundle: Bundle,
+    options: CoreOptions,
+    models: LazyModels,
+    onPlan: PlanListener,
+  ) {
+    const { models: _, segments, plans, properties, ...rest } = bundle;
+    this.#engine = engine;
+    this.#kernels = kernels;
+    this.#bundle = rest;
+    this.#owner = {
+      inputs: rest.inputs,
+      outputs: rest.outputs,
+      segments: segments.map(({ bytes }) => ({ bytes, data: null })),
+    };
+    this.#models = models;
+    this.#onPlan = onPlan;
+    this.#nominal = bundle.nominal;
+    this.#properties = new Map(properties.map((property) => [property[0], property]));
+    const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
+    this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
+    this.#memory = new PlanMemory(engine, kernels, segments, usable, options);
+    this.#runner = new PlanRunner(engine, this.#memory, this);
+  }
+
+  /** What the page is told of the session. */
+  get info(): Omit<SessionInfo, "handle"> {
+    const { inputs, outputs, hasEval, hasOptimizer } = this.#bundle;
+    return {
+      trainingInputNames: inputs.train.map(({ name }) => name),
+      trainingOutputNames: outputs.train,
+      evalInputNames: inputs.eval.map(({ name }) => name),
+      evalOutputNames: outputs.eval,
+      hasEval,
+      hasOptimizer,
+      nominal: this.#nominal,
+    };
+  }
+
+  release(): void {
+    this.#memory.release();
+    this.#models.release();
+  }
+
+  // Steps.
+
+  step(kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]): MaybePromise<Run> {
+    if (kind !== "train") {
+      return this.#runner.run(kind, true, feeds, fetches);
+    }
+    const overwrite = this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
+    return withValue(this.#runner.run(kind, overwrite, feeds, fetches), (run) => {
+      this.#state.setUint32(4 * STATE_LAZY_RESET, 0, true);
+      return run;
+    });
+  }
+
+  /** Step once, as a check of the feeds, then time `runs` steps more. */
+  profile(kind: "train" | "eval", feeds: readonly Feed[], runs: number): MaybePromise<WireProfile> {
+    const copies = feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
+    return withValue(this.step(kind, copies, []), () =>
+      this.#runner.profile(kind, kind === "eval", copies, runs),
+    ) as MaybePromise<WireProfile>;
+  }
+
+  #bytesOf({ data }: Feed): Uint8Array {
+    return data instanceof Uint8Array ? data : this.#engine.read(data.ptr, data.nbytes);
+  }
+
+  check(kind: PlanKind, signature: readonly FeedType[]): void {
+    if (kind === "train" || kind === "eval") {
+      this.#checkStep(kind);
+      checkFeeds(this.#bundle.inputs[kind], signature, kind !== "train");
+      return;
+    }
+    this.#checkOptimizer();
+    if (kind === "optimizer" && this.#nominal) {
+      throw sessionError("NOMINAL_OPTIMIZER", {});
+    }
+    if (kind === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0) {
+      throw sessionError("NO_SCHEDULER", {});
+    }
+  }
+
+  make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan> {
+    const known = this.#plans.get(planKey(kind, overwrite, signature));
+    if (known !== undefined) {
+      return known;
+    }
+    const feeds = signature.map((feed) => `${feed.name} ${feed.dtype}[${feed.dims.join(", ")}]`);
+    const what = feeds.length === 0 ? `a ${kind} step` : `a ${kind} step of ${feeds.join(", ")}`;
+    return withValue(this.#models.get(what), (models) => {
+      // Plans of the bundle keep their places even while they are not in kernel memory.
+      const kept = [...this.#plans.values(), ...this.#memory.plans].flatMap((plan) => plan.kept);
+      const raw = models.compile(kind, overwrite, signature, kept);
+      const plan = parsePlan(raw, this.#owner, this.#kernels.fingerprint);
+      this.#onPlan(raw);
+      return plan;
+    });
+  }
+
+  #checkStep(kind: "train" | "eval"): void {
+    if (kind === "eval" && !this.#bundle.hasEval) {
+      throw sessionError("NO_EVAL_MODEL", {});
+    }
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_STEP", { step: kind === "train" ? "TrainStep" : "EvalStep" });
+    }
+  }
+
+  #checkOptimizer(): void {
+    if (!this.#bundle.hasOptimizer) {
+      throw sessionError("NO_OPTIMIZER_MODEL", {});
+    }
+  }
+
+  lazyResetGrad(): null {
+    this.#state.setUint32(4 * STATE_LAZY_RESET, 1, true);
+    return null;
+  }
+
+  // Learning rate and seed.
+
+  getLearningRate(): number {
+    this.#checkOptimizer();
+    return this.#state.getFloat32(4 * STATE_LEARNING_RATE, true);
+  }
+
+  setLearningRate(rate: number): null {
+    this.#checkOptimizer();
+    this.#state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
+    return null;
+  }
+
+  registerLinearLrScheduler(warmup: number, total: number, rate: number): null {
+    this.#checkOptimizer();
+    const state = this.#state;
+    state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
+    state.setFloat32(4 * STATE_INITIAL_LR, rate, true);
+    state.setUint32(4 * STATE_SCHEDULER, 1, true);
+    state.setBigInt64(4 * STATE_WARMUP, BigInt(warmup), true);
+    state.setBigInt64(4 * STATE_TOTAL, BigInt(total), true);
+    return null;
+  }
+
+  setSeed(value: bigint): null {
+    this.#state.setBigUint64(4 * STATE_SEED, BigInt.asUintN(64, value), true);
+    this.#state.setBigUint64(4 * STATE_RANDOM_OFFSET, 0n, true);
+    return null;
+  }
+
+  // Parameters.
+
+  getParametersSize(trainableOnly: boolean): number {
+    return trainableOnly ? this.#bundle.trainableSize : this.#bundle.size;
+  }
+
+  getContiguousParameters(trainableOnly: boolean): WireTensor {
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_GET_ALL", {});
+    }
+    const size = this.getParametersSize(trainableOnly);
+    const all = this.#memory.view(PARAMETERS);
+    const data = new Uint8Array(4 * size);
+    let at = 0;
+    for (const { start, end } of this.#runs(trainableOnly)) {
+      data.set(all.subarray(start, end), at);
+      at += end - start;
+    }
+    return { dtype: "float32", dims: [size], data };
+  }
+
+  loadParametersBuffer(data: Uint8Array, trainableOnly: boolean): null {
+    if (this.#nominal && trainableOnly) {
+      throw sessionError("NOMINAL_LOAD", {});
+    }
+    const expected = 4 * this.getParametersSize(trainableOnly);
+    if (data.length !== expected) {
+      throw sessionError("BUFFER_SIZE", { expected, actual: data.length });
+    }
+    const all = this.#memory.view(PARAMETERS);
+    let at = 0;
+    for (const { start, end } of this.#runs(trainableOnly)) {
+      all.set(data.subarray(at, at + end - start), start);
+      at += end - start;
+    }
+    this.#countLoad();
+    this.#nominal = false;
+    return null;
+  }
+
+  getParameter(name: string): WireTensor {
+    const slot = this.#slot(name);
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_GET", {});
+    }
+    const { start, end } = bytesOf(slot);
+    return { ...typeOf(slot), data: new Uint8Array(this.#memory.view(PARAMETERS).subarray(start, end)) };
+  }
+
+  updateParameter({ name, dtype, dims, data }: NamedTensor): null {
+    const slot = this.#slot(name);
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_SET", {});
+    }
+    if (dtype !== "float32") {
+      throw sessionError("PARAMETER_DTYPE", { name, expected: "float32", actual: dtype });
+    }
+    const { start, end } = bytesOf(slot);
+    if (String(dims) !== String(slot.dims) || data.length !== end - start) {
+      throw sessionError("PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
+    }
+    this.#memory.view(PARAMETERS).set(data, start);
+    this.#countLoad();
+    return null;
+  }
+
+  getParameterTypeAndShape(name: string): TensorType {
+    return typeOf(this.#slot(name));
+  }
+
+  // Properties and files.
+
+  addProperty(name: string, value: PropertyValue): null {
+    this.#properties.set(name, propertyOf(name, value));
+    return null;
+  }
+
+  getProperty(name: string): PropertyValue {
+    const property = this.#properties.get(name);
+    if (property === undefined) {
+      throw sessionError("UNKNOWN_PROPERTY", { name });
+    }
+    const [, type, text] = property;
+    return type === "str" ? text : Number(text);
+  }
+
+  saveCheckpoint(includeOptimizerState: boolean): MaybePromise<FileBytes> {
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_SAVE", {});
+    }
+    return withValue(this.#models.get("saveCheckpoint"), (models) => {
+      const properties = [...this.#properties.values()];
+      return { data: models.saveCheckpoint(includeOptimizerState, properties, this.#memory.bases) };
+    });
+  }
+
+  exportModelForInferencing(outputNames: readonly string[]): MaybePromise<FileBytes> {
+    if (!this.#bundle.hasEval) {
+      throw sessionError("NO_EVAL_MODEL_TO_EXPORT", {});
+    }
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_EXPORT", {});
+    }
+    return withValue(this.#models.get("exportModelForInferencing"), (models) => {
+      return { data: models.exportModel(outputNames, this.#memory.bases) };
+    });
+  }
+
+  artifact(name: ArtifactName): MaybePromise<FileBytes | null> {
+    if (!this.#models.hasArtifacts) {
+      throw sessionError("NO_ARTIFACTS", {});
+    }
+    return withValue(this.#models.get("getArtifacts"), (models) => {
+      const data = models.artifact(name);
+      return data === null ? null : { data };
+    });
+  }
+
+  memory(): SessionMemory {
+    const sizes = this.#memory.sizes;
+    const size = (segment: number): number => sizes[segment] as number;
+    const costs = this.#memory.plans.map(({ recomputation }) => recomputation);
+    const most = costs.sort((a, b) => b.fullBytes - a.fullBytes)[0];
+    return {
+      parameters: size(PARAMETERS),
+      gradients: size(GRADIENTS),
+      moments: size(MOMENTUM0) + size(MOMENTUM1),
+      arena: size(ARENA),
+      prepared: size(PREPARED),
+      plans: this.#memory.planBytes,
+      arenaWithoutBudget: most?.fullBytes ?? 0,
+      recomputedInstructions: most?.instructions ?? 0,
+      recomputedFlops: most?.flops ?? 0,
+      recomputedShare: most?.share ?? 0,
+    };
+  }
+
+  /** What plans prepared of the parameters is void. */
+  #countLoad(): void {
+    this.#state.setUint32(4 * STATE_LOADS, this.#state.getUint32(4 * STATE_LOADS, true) + 1, true);
+  }
+
+  #slot(name: string): ParameterSlot {
+    const { parameters } = this.#bundle;
+    const slot = parameters.find((one) => one.name === name);
+    if (slot === undefined) {
+      const names = parameters.map((one) => one.name).join(", ");
+      throw sessionError("UNKNOWN_PARAMETER", { name, names });
+    }
+    return slot;
+  }
+
+  /** Bytes of the (trainable) parameters. */
+  #runs(trainableOnly: boolean): { readonly start: number; readonly end: number }[] {
+    const { parameters } = this.#bundle;
+    const wanted = trainableOnly ? parameters.filter((slot) => slot.trainableOffset >= 0) : parameters;
+    return wanted.map(bytesOf);
+  }
+
+  get #state(): DataView {
+    const base = this.#memory.bases[STATE] as number;
+    return new DataView(this.#engine.u8.buffer, base, this.#memory.sizes[STATE] as number);
+  }
+}
+
+function bytesOf({ offset, dims }: ParameterSlot): { readonly start: number; readonly end: number } {
+  return { start: 4 * offset, end: 4 * (offset + sizeOf(dims)) };
+}
+
+function typeOf({ dims }: ParameterSlot): TensorType {
+  return { dtype: "float32", dims };
+}
+
+/** As a checkpoint keeps a value: an integer of 64 bits, else a float32, or a text. */
+function propertyOf(name: string, value: PropertyValue): Property {
+  if (typeof value === "string") {
+    return [name, "str", value];
+  }
+  const text = String(value);
+  const isInteger = /^-?\d+$/.test(text) && BigInt(text) >= INT64.least && BigInt(text) <= INT64.most;
+  return isInteger ? [name, "int", text] : [name, "float", String(Math.fround(Number(text)))];
+}
+
+/** Run a call of a session by its name. */
+export function performCall(core: SessionCore, name: string, args: readonly unknown[]): unknown {
+  const call = (core as unknown as Readonly<Record<string, unknown>>)[name];
+  if (typeof call !== "function") {
+    throw new EngineError(`sessions have no call ${name}.`);
+  }
+  return call.apply(core, args) as unknown;
+}

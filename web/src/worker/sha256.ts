@@ -1,0 +1,89 @@
+/** SHA-256: the browser's, or our own where a page is not secure and the browser keeps its to itself. */
+
+const BLOCK_BYTES = 64;
+
+const ROUNDS = roots(3, 64);
+const START = roots(2, 8);
+
+/** The first 32 bits of the fractions of roots of the first primes. */
+function roots(degree: number, count: number): Uint32Array {
+  const found: number[] = [];
+  for (let n = 2; found.length < count; n++) {
+    let isPrime = true;
+    for (let d = 2; d * d <= n; d++) {
+      isPrime &&= n % d !== 0;
+    }
+    if (isPrime) {
+      found.push(n);
+    }
+  }
+  return Uint32Array.from(found, (prime) => fraction(prime, degree));
+}
+
+/** Exact: 53 bits of a floating-point root are not always enough. */
+function fraction(prime: number, degree: number): number {
+  const scaled = BigInt(prime) << BigInt(32 * degree);
+  let root = BigInt(Math.floor(prime ** (1 / degree) * 2 ** 32));
+  while (root ** BigInt(degree) > scaled) {
+    root--;
+  }
+  while ((root + 1n) ** BigInt(degree) <= scaled) {
+    root++;
+  }
+  return Number(BigInt.asUintN(32, root));
+}
+
+/** The hash of some bytes. */
+export async function sha256(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
+  const { subtle } = globalThis.crypto ?? {};
+  return subtle === undefined ? sha256InScript(bytes) : new Uint8Array(await subtle.digest("SHA-256", bytes));
+}
+
+/** FIPS 180-4, section 6.2. */
+export function sha256InScript(bytes: Uint8Array): Uint8Array {
+  const state = START.slice();
+  const whole = bytes.length - (bytes.length % BLOCK_BYTES);
+  const schedule = new Uint32Array(64);
+  for (let at = 0; at < whole; at += BLOCK_BYTES) {
+    addBlock(state, schedule, new DataView(bytes.buffer, bytes.byteOffset + at, BLOCK_BYTES));
+  }
+  const left = bytes.length - whole;
+  const tail = new Uint8Array(left < BLOCK_BYTES - 8 ? BLOCK_BYTES : 2 * BLOCK_BYTES);
+  tail.set(bytes.subarray(whole));
+  tail[left] = 0x80;
+  new DataView(tail.buffer).setBigUint64(tail.length - 8, BigInt(bytes.length) * 8n);
+  for (let at = 0; at < tail.length; at += BLOCK_BYTES) {
+    addBlock(state, schedule, new DataView(tail.buffer, at, BLOCK_BYTES));
+  }
+  const digest = new DataView(new ArrayBuffer(32));
+  state.forEach((word, k) => digest.setUint32(4 * k, word));
+  return new Uint8Array(digest.buffer);
+}
+
+function rotated(word: number, bits: number): number {
+  return (word >>> bits) | (word << (32 - bits));
+}
+
+function addBlock(state: Uint32Array, w: Uint32Array, block: DataView): void {
+  for (let t = 0; t < 16; t++) {
+    w[t] = block.getUint32(4 * t);
+  }
+  for (let t = 16; t < 64; t++) {
+    const x = w[t - 15] as number;
+    const y = w[t - 2] as number;
+    const s0 = rotated(x, 7) ^ rotated(x, 18) ^ (x >>> 3);
+    const s1 = rotated(y, 17) ^ rotated(y, 19) ^ (y >>> 10);
+    w[t] = (w[t - 16] as number) + s0 + (w[t - 7] as number) + s1;
+  }
+  let [a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0] = state;
+  for (let t = 0; t < 64; t++) {
+    const s1 = rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25);
+    const t1 = (h + s1 + ((e & f) ^ (~e & g)) + (ROUNDS[t] as number) + (w[t] as number)) | 0;
+    const s0 = rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22);
+    const t2 = (s0 + ((a & b) ^ (a & c) ^ (b & c))) | 0;
+    [h, g, f, e, d, c, b, a] = [g, f, e, (d + t1) | 0, c, b, a, (t1 + t2) | 0];
+  }
+  [a, b, c, d, e, f, g, h].forEach((word, k) => {
+    state[k] = (state[k] as number) + word;
+  });
+}

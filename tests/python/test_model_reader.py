@@ -463,3 +463,16 @@ class TestFunctions:
             self.read([call], [self.function("f", [node("Relu", ["a"], ["r"])], ["a"], opset=16)])
         with pytest.raises(ModelError, match="of one name"):
             self.read([call], [self.function("f", [node("Relu", ["a"], ["r"])], ["a", "a"])])
+
+
+def test_names_that_are_none_are_no_symbols() -> None:
+    dims = ["?", "?", "unk__12", "", "batch", 3]
+    graph = helper.make_graph(
+        [helper.make_node("Abs", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (value,) = read_model(model.SerializeToString()).inputs
+    assert isinstance(value, Value) and value.shape == (None, None, None, None, "batch", 3)

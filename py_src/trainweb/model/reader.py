@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 from collections.abc import Iterable, Mapping
@@ -51,6 +52,9 @@ MAX_NESTING = 64
 """Subgraphs and functions inside each other; protobuf stops at 30 subgraphs, Python at some 200."""
 
 MESSAGE_FIELDS = {"t", "g", "sparse_tensor"}
+
+UNNAMED = re.compile(r"\?*|unk__\d+")
+"""What exporters call dims that they have no name for: called the same, they need not be the same."""
 
 
 def read_model(
@@ -403,10 +407,11 @@ def _check_declaration(value: Value | Sequence, graph: Graph) -> None:
 
 
 def _dim(proto: Any) -> int | str | None:
-    """A dimension; -1 is what some exporters write for unknown."""
+    """A dimension; -1 is what some exporters write for unknown, and some names are none."""
     if proto.HasField("dim_value"):
         return None if proto.dim_value == -1 else proto.dim_value
-    return check_name(proto.dim_param, "the symbol of a dimension") or None
+    name = check_name(proto.dim_param, "the symbol of a dimension")
+    return None if UNNAMED.fullmatch(name) else name
 
 
 def _texts(values: list[bytes]) -> list[Any]:

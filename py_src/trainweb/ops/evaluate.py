@@ -6,9 +6,10 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from trainweb.ir.dims import SymbolicDim, maximum, minimum, same, static
+from trainweb.ir.dims import SymbolicDim, UndecidedError, maximum, minimum, same, static
 from trainweb.ir.expr import COMPARISONS, Expr
 
 INT_BITS = {"int32": 32, "int64": 64, "uint8": 8}
@@ -40,8 +41,6 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "max": maximum,
     "pmin": minimum,
     "pmax": maximum,
-    "and": operator.and_,
-    "or": operator.or_,
     "xor": operator.xor,
     **{how: getattr(operator, how) for how in COMPARISONS},
     # Of expressions, == and != compare the expressions.
@@ -61,11 +60,27 @@ def evaluate(root: Expr, inputs: Sequence[Any]) -> Any:
     done: dict[int, Any] = {}
 
     def walk(x: Expr) -> Any:
+        if id(x) not in done and x.op in ("and", "or"):
+            done[id(x)] = _decided(x, [partial(walk, a) for a in x.args])
         if id(x) not in done:
             done[id(x)] = _round(_apply(x, [walk(a) for a in x.args], inputs), x.dtype)
         return done[id(x)]
 
     return walk(root)
+
+
+def _decided(x: Expr, args: Sequence[Callable[[], Any]]) -> bool:
+    """And, or: decided by one operand where the other one depends on a size that is not known."""
+    unknown: UndecidedError | None = None
+    for arg in args:
+        try:
+            if bool(arg()) is (x.op == "or"):
+                return x.op == "or"
+        except UndecidedError as error:
+            unknown = error
+    if unknown is not None:
+        raise unknown
+    return x.op == "and"
 
 
 def _apply(x: Expr, args: list[Any], inputs: Sequence[Any]) -> Any:

@@ -34,8 +34,9 @@ def conv_weights(c: int, m: int, groups: int, kernel: tuple[int, ...]) -> int:
 def winograd_planes(c: int, m: int) -> int:
     """`winograd_planes` of kernels.def.
 
-    Winograd's method for 3x3 windows of stride 1 and 2 without dilation or groups (winograd.c). Transformed weights: a
-    plane for each point; `flipped`: for the data gradient, where c counts the channels of dy and m those of dx.
+    Winograd's method for 3x3 windows of stride 1 and 2 without dilation or groups (conv/winograd.c). Transformed
+    weights: a plane for each point; `flipped`: for the data gradient, where c counts the channels of dy and m those of
+    dx.
     """
     return 36 * (ceil4(m) * ceil4(c) + 16)
 

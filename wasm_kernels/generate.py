@@ -169,7 +169,7 @@ def describe_kernel(kernel: Kernel, opcode: int) -> dict[str, object]:
         "epilogue": kernel.epilogue,
         "updates": kernel.updates,
         "fails": kernel.fails,
-        "part": kernel.part,
+        "parts": kernel.parts,
     }
     return {
         "name": kernel.name,

@@ -7,7 +7,6 @@ import pytest
 from tests.ops.op_runner import with_loss
 
 from trainweb.autodiff.gradient import build_gradients
-from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler.compile import compile_model
 from trainweb.errors import GradientError
 from trainweb.ir.shapes import TensorType
@@ -30,7 +29,7 @@ def attention() -> Graph:
 
 def kernels(graph: Graph, outputs: list[str]) -> list[str]:
     feeds = {v.name: TensorType("float32", SHAPE) for v in graph.inputs}
-    plan = compile_model(graph, feeds, outputs, get_engine().description)
+    plan = compile_model(graph, feeds, outputs)
     return [line.partition("(")[0] for line in plan.text]
 
 

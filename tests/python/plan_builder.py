@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from tests.python.kernel_description import Kernel, kernels_of
 
-from trainweb.backend.wasm.engine import Engine, Kernel
+from trainweb.backend.wasm.engine import Engine
 
 MAGIC, VERSION, HEADER_WORDS, NO_BUFFER = 0x4C505754, 1, 20, 0xFFFFFFFF
 DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "u8": np.uint8}
@@ -99,7 +100,7 @@ def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[
     Every array lies in a segment of its own that ends where it does, between guard bytes that must survive. An
     absent optional pointer is left out or None; scratch is made here, full of NaN.
     """
-    kernel = engine.description.kernels[name]
+    kernel = kernels_of(engine)[name]
     numbers = kernel.numbers(args)
     plan = RawPlan(engine.description.fingerprint)
     buffers: dict[str, int] = {}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
+from tests.python.kernel_description import kernels_of
 from tests.python.plan_builder import RawPlan, instruction, words_of
 
 from trainweb.backend.wasm.codegen import assembler
@@ -53,7 +54,7 @@ class Job:
         return len(self.arrays) - 1
 
     def call(self, name: str, **args: Any) -> None:
-        kernel = self.engine.description.kernels[name]
+        kernel = kernels_of(self.engine)[name]
         for arg in kernel.args:
             if arg.kind == "scratch":
                 args[arg.name] = np.zeros(kernel.extent(arg, args), np.float32)
@@ -239,7 +240,7 @@ def test_generated_reductions(job: Job, monkeypatch: pytest.MonkeyPatch, axes: t
     x = draw(3000, 90)
     graph.inputs, graph.initializers = [Value("x", "float32", x.shape)], {"axes": from_numpy("axes", np.array(axes))}
     monkeypatch.setattr(assembler, "MEMORY_LIMITS", b"\x03\x00\x80\x80\x04")  # shared, 0 to 65536 pages
-    plan = compile_model(graph, {"x": TensorType("float32", x.shape)}, ["s"], job.engine.description)
+    plan = compile_model(graph, {"x": TensorType("float32", x.shape)}, ["s"])
     assert len(plan.text) == n_calls and " -> " in plan.text[0]
     memory = np.zeros(plan.arena_bytes // 4, np.float32)
     memory[plan.inputs["x"].offset // 4 :][: x.size] = x.ravel()

@@ -18,12 +18,17 @@ def chunks(n: int) -> int:
     return (n + 16384 - 1) // 16384
 
 
+def key_blocks(n: int) -> int:
+    """`key_blocks` of kernels.def."""
+    return (n + 64 - 1) // 64
+
+
 def mask_spans(batch: tuple[int, ...], m: int, n: int, mask_strides: tuple[int, ...]) -> int:
     """`mask_spans` of kernels.def.
 
     What each mask leaves of each block of keys for each tile of rows.
     """
-    return (1 + 16 * ((n + 64 - 1) // 64)) * ((m + 64 - 1) // 64) * max(1, batch[0] * (mask_strides[0] > 0)) * max(1, batch[1] * (mask_strides[1] > 0))
+    return (1 + 16 * key_blocks(n)) * ((m + 64 - 1) // 64) * max(1, batch[0] * (mask_strides[0] > 0)) * max(1, batch[1] * (mask_strides[1] > 0))
 
 
 def conv_weights(c: int, m: int, groups: int, kernel: tuple[int, ...]) -> int:
@@ -69,9 +74,11 @@ class Copy(KernelCall):
 
     __slots__ = ("src", "dst", "n")
     KERNEL = "copy"
+    OPCODE = 1
+    WORDS = 3
     ARGUMENTS = __slots__
     OPERANDS = ("src", "dst")
-    IS_PART = True
+    PARTS = ("dst",)
 
     def __init__(self, *, src: Buf, dst: Buf, n: int, node: str = "") -> None:
         self.node = node
@@ -98,9 +105,11 @@ class StridedCopy(KernelCall):
 
     __slots__ = ("src", "dst", "size", "dims", "src_offset", "src_strides", "dst_offset", "dst_strides")
     KERNEL = "strided_copy"
+    OPCODE = 2
+    WORDS = 29
     ARGUMENTS = __slots__
     OPERANDS = ("src", "dst")
-    IS_PART = True
+    PARTS = ("dst",)
 
     def __init__(
         self,
@@ -139,6 +148,8 @@ class Reduce(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "op")
     KERNEL = "reduce_f32"
+    OPCODE = 3
+    WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -168,6 +179,8 @@ class ReduceInt(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "size", "op")
     KERNEL = "reduce_int"
+    OPCODE = 4
+    WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -198,6 +211,8 @@ class ArgReduce(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "select_max", "last_index")
     KERNEL = "arg_reduce_f32"
+    OPCODE = 5
+    WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -227,6 +242,8 @@ class Cumsum(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "exclusive", "reverse")
     KERNEL = "cumsum_f32"
+    OPCODE = 6
+    WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -259,6 +276,8 @@ class Topk(KernelCall):
 
     __slots__ = ("x", "y", "at", "heap", "outer", "n", "inner", "k", "largest")
     KERNEL = "topk_f32"
+    OPCODE = 7
+    WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "at", "heap")
     OPTIONAL_RESULTS = ("y", "at")
@@ -313,6 +332,8 @@ class Softmax(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "log")
     KERNEL = "softmax_f32"
+    OPCODE = 8
+    WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -339,6 +360,8 @@ class SoftmaxGrad(KernelCall):
 
     __slots__ = ("dy", "y", "dx", "outer", "n", "inner", "log")
     KERNEL = "softmax_grad_f32"
+    OPCODE = 9
+    WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "y", "dx")
 
@@ -385,6 +408,8 @@ class CrossEntropy(KernelCall):
         "from_log",
     )
     KERNEL = "cross_entropy_f32"
+    OPCODE = 10
+    WORDS = 14
     ARGUMENTS = __slots__
     OPERANDS = ("scores", "labels", "weights", "loss", "log_prob", "row_loss")
     OPTIONAL_RESULTS = ("log_prob",)
@@ -465,6 +490,8 @@ class CrossEntropyGrad(KernelCall):
         "from_log",
     )
     KERNEL = "cross_entropy_grad_f32"
+    OPCODE = 11
+    WORDS = 13
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "log_prob", "labels", "weights", "dx")
     FAILS = ("labels",)
@@ -553,9 +580,13 @@ class Attention(KernelCall):
         "draw",
     )
     KERNEL = "attention_f32"
+    OPCODE = 12
+    WORDS = 35
     ARGUMENTS = __slots__
     OPERANDS = ("q", "k", "v", "mask", "state", "y", "top", "inverse", "spans")
+    FLOATS = ("scale", "fill", "ratio")
     OPTIONAL_RESULTS = ("top", "inverse")
+    PARTS = ("y",)
 
     def __init__(
         self,
@@ -640,8 +671,8 @@ class Attention(KernelCall):
 class AttentionGradient(KernelCall):
     """A call of `attention_gradient_f32`.
 
-    Its gradients (the product of the scores, made again, is not among its flops); the keys of an item go to `parts`
-    tasks. conditional 1: none through a score where the mask is -infinity.
+    Its gradients (the product of the scores, made again, is not among its flops); the blocks of keys of an item go to
+    `parts` tasks, one at least to each. conditional 1: none through a score where the mask is -infinity.
     """
 
     __slots__ = (
@@ -683,6 +714,8 @@ class AttentionGradient(KernelCall):
         "parts",
     )
     KERNEL = "attention_gradient_f32"
+    OPCODE = 13
+    WORDS = 55
     ARGUMENTS = __slots__
     OPERANDS = (
         "q",
@@ -701,7 +734,9 @@ class AttentionGradient(KernelCall):
         "partial",
         "spans",
     )
+    FLOATS = ("scale", "fill", "ratio")
     OPTIONAL_RESULTS = ("dq", "dk", "dv")
+    PARTS = ("dq", "dk", "dv")
 
     def __init__(
         self,
@@ -823,8 +858,11 @@ class LayerNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "y", "mean", "inv_std", "rows", "n", "epsilon", "rms")
     KERNEL = "layer_norm_f32"
+    OPCODE = 14
+    WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y", "mean", "inv_std")
+    FLOATS = ("epsilon",)
     OPTIONAL_RESULTS = ("mean", "inv_std")
 
     def __init__(
@@ -878,6 +916,8 @@ class LayerNormGrad(KernelCall):
 
     __slots__ = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "partial", "rows", "n", "rms")
     KERNEL = "layer_norm_grad_f32"
+    OPCODE = 15
+    WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "partial")
     OPTIONAL_RESULTS = ("dx", "dscale", "dbias")
@@ -960,8 +1000,11 @@ class BatchNormTrain(KernelCall):
         "momentum",
     )
     KERNEL = "batch_norm_train_f32"
+    OPCODE = 16
+    WORDS = 13
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y", "mean", "inv_std", "running_mean", "running_var")
+    FLOATS = ("epsilon", "momentum")
     OPTIONAL_RESULTS = ("mean", "inv_std")
     UPDATES = ("running_mean", "running_var")
 
@@ -1026,8 +1069,11 @@ class BatchNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "mean", "var", "y", "batch", "channels", "size", "epsilon")
     KERNEL = "batch_norm_f32"
+    OPCODE = 17
+    WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "mean", "var", "y")
+    FLOATS = ("epsilon",)
 
     def __init__(
         self,
@@ -1073,6 +1119,8 @@ class BatchNormGrad(KernelCall):
 
     __slots__ = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "batch", "channels", "size", "frozen")
     KERNEL = "batch_norm_grad_f32"
+    OPCODE = 18
+    WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias")
     OPTIONAL_RESULTS = ("dx", "dscale", "dbias")
@@ -1132,8 +1180,11 @@ class GroupNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "y", "batch", "channels", "size", "groups", "epsilon")
     KERNEL = "group_norm_f32"
+    OPCODE = 19
+    WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y")
+    FLOATS = ("epsilon",)
 
     def __init__(
         self,
@@ -1187,8 +1238,11 @@ class GroupNormGrad(KernelCall):
         "epsilon",
     )
     KERNEL = "group_norm_grad_f32"
+    OPCODE = 20
+    WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "dx", "dscale", "dbias", "partial")
+    FLOATS = ("epsilon",)
     OPTIONAL_RESULTS = ("dx", "dscale", "dbias")
 
     def __init__(
@@ -1249,6 +1303,8 @@ class CheckIndices(KernelCall):
 
     __slots__ = ("indices", "n", "index_size", "lo", "hi", "has_ignore", "ignore", "label")
     KERNEL = "check_indices"
+    OPCODE = 21
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices",)
     FAILS = ("indices",)
@@ -1293,6 +1349,8 @@ class Gather(KernelCall):
 
     __slots__ = ("data", "indices", "y", "outer", "dim", "n", "inner", "index_size")
     KERNEL = "gather"
+    OPCODE = 22
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
     FAILS = ("indices",)
@@ -1337,6 +1395,8 @@ class GatherGrad(KernelCall):
 
     __slots__ = ("indices", "dy", "dx", "outer", "dim", "n", "inner", "index_size")
     KERNEL = "gather_grad_f32"
+    OPCODE = 23
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices", "dy", "dx")
     FAILS = ("indices",)
@@ -1381,6 +1441,8 @@ class GatherElements(KernelCall):
 
     __slots__ = ("data", "indices", "y", "dims", "strides", "axis_dim", "axis_stride", "size", "index_size")
     KERNEL = "gather_elements"
+    OPCODE = 24
+    WORDS = 23
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
     FAILS = ("indices",)
@@ -1438,6 +1500,8 @@ class ScatterElements(KernelCall):
         "reduction",
     )
     KERNEL = "scatter_elements"
+    OPCODE = 25
+    WORDS = 24
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
     FAILS = ("indices",)
@@ -1486,6 +1550,8 @@ class GatherNd(KernelCall):
 
     __slots__ = ("data", "indices", "y", "batch", "n", "k", "dims", "slice", "index_size")
     KERNEL = "gather_nd"
+    OPCODE = 26
+    WORDS = 16
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
     FAILS = ("indices",)
@@ -1532,6 +1598,8 @@ class ScatterNd(KernelCall):
 
     __slots__ = ("updates", "indices", "y", "batch", "n", "k", "dims", "slice", "index_size", "reduction")
     KERNEL = "scatter_nd"
+    OPCODE = 27
+    WORDS = 17
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
     FAILS = ("indices",)
@@ -1581,6 +1649,8 @@ class OneHot(KernelCall):
 
     __slots__ = ("indices", "values", "y", "outer", "depth", "inner", "size", "index_size")
     KERNEL = "one_hot"
+    OPCODE = 28
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices", "values", "y")
 
@@ -1637,8 +1707,11 @@ class Adamw(KernelCall):
         "adam_mode",
     )
     KERNEL = "adamw_f32"
+    OPCODE = 29
+    WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "state")
+    FLOATS = ("alpha", "beta", "epsilon", "weight_decay")
 
     def __init__(
         self,
@@ -1685,6 +1758,8 @@ class Sgd(KernelCall):
 
     __slots__ = ("w", "g", "state", "n")
     KERNEL = "sgd_f32"
+    OPCODE = 30
+    WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "state")
 
@@ -1712,8 +1787,11 @@ class ClipGradNorm(KernelCall):
 
     __slots__ = ("g", "partial", "n", "max_norm")
     KERNEL = "clip_grad_norm_f32"
+    OPCODE = 31
+    WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("g", "partial")
+    FLOATS = ("max_norm",)
 
     def __init__(self, *, g: Buf, n: int, max_norm: float, node: str = "") -> None:
         self.node = node
@@ -1742,6 +1820,8 @@ class OptimizerAdvance(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "optimizer_advance"
+    OPCODE = 32
+    WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
 
@@ -1766,6 +1846,8 @@ class LinearLr(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "linear_lr"
+    OPCODE = 33
+    WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
 
@@ -1790,8 +1872,11 @@ class Dropout(KernelCall):
 
     __slots__ = ("x", "y", "mask", "state", "n", "ratio", "salt", "draw")
     KERNEL = "dropout_f32"
+    OPCODE = 34
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "mask", "state")
+    FLOATS = ("ratio",)
     OPTIONAL_RESULTS = ("mask",)
 
     def __init__(
@@ -1837,8 +1922,11 @@ class Random(KernelCall):
 
     __slots__ = ("y", "state", "n", "salt", "draw", "normal", "a", "b")
     KERNEL = "random_f32"
+    OPCODE = 35
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("y", "state")
+    FLOATS = ("a", "b")
 
     def __init__(
         self, *, y: Buf, state: Buf, n: int, salt: int, draw: int, normal: int, a: float, b: float, node: str = ""
@@ -1870,6 +1958,8 @@ class RandomAdvance(KernelCall):
 
     __slots__ = ("state", "n")
     KERNEL = "random_advance"
+    OPCODE = 36
+    WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
 
@@ -1895,6 +1985,8 @@ class SkipIfCurrent(KernelCall):
 
     __slots__ = ("state", "seen", "instructions", "trained")
     KERNEL = "skip_if_current"
+    OPCODE = 37
+    WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
 
@@ -1922,6 +2014,8 @@ class NoteCurrent(KernelCall):
 
     __slots__ = ("state", "seen")
     KERNEL = "note_current"
+    OPCODE = 38
+    WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
 
@@ -1947,6 +2041,8 @@ class NoteChange(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "note_change"
+    OPCODE = 39
+    WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
 
@@ -1996,10 +2092,13 @@ class Gemm(KernelCall):
         "activation",
     )
     KERNEL = "gemm_f32"
+    OPCODE = 40
+    WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("a", "b", "bias", "c")
+    FLOATS = ("alpha", "beta")
     ACCUMULATED = ("c",)
-    IS_PART = True
+    PARTS = ("c",)
 
     def __init__(
         self,
@@ -2106,6 +2205,8 @@ class Conv(KernelCall):
         "activation",
     )
     KERNEL = "conv_f32"
+    OPCODE = 41
+    WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "w", "bias", "y")
     ACCUMULATED = ("y",)
@@ -2201,6 +2302,8 @@ class ConvDataGradient(KernelCall):
         "activation",
     )
     KERNEL = "conv_data_gradient_f32"
+    OPCODE = 42
+    WORDS = 29
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "w", "bias", "dx", "ordered")
     ACCUMULATED = ("dx",)
@@ -2298,6 +2401,8 @@ class ConvWeightGradient(KernelCall):
         "accumulate",
     )
     KERNEL = "conv_weight_gradient_f32"
+    OPCODE = 43
+    WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
     ACCUMULATED = ("dw", "db")
@@ -2370,6 +2475,8 @@ class WinogradWeights(KernelCall):
 
     __slots__ = ("w", "u", "m", "c", "stride", "flipped")
     KERNEL = "winograd_weights_f32"
+    OPCODE = 44
+    WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("w", "u")
 
@@ -2416,6 +2523,8 @@ class WinogradConv(KernelCall):
         "activation",
     )
     KERNEL = "winograd_conv_f32"
+    OPCODE = 45
+    WORDS = 17
     ARGUMENTS = __slots__
     OPERANDS = ("x", "u", "bias", "y")
     ACCUMULATED = ("y",)
@@ -2504,6 +2613,8 @@ class WinogradWeightGradient(KernelCall):
 
     __slots__ = ("x", "dy", "dw", "db", "partial", "n", "c", "m", "size", "out", "stride", "pad", "accumulate")
     KERNEL = "winograd_weight_gradient_f32"
+    OPCODE = 46
+    WORDS = 16
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
     ACCUMULATED = ("dw", "db")
@@ -2575,6 +2686,8 @@ class MaxPool(KernelCall):
 
     __slots__ = ("x", "y", "indices", "planes", "size", "kernel", "out", "stride", "dilation", "pad")
     KERNEL = "max_pool_f32"
+    OPCODE = 47
+    WORDS = 22
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "indices")
     OPTIONAL_RESULTS = ("indices",)
@@ -2626,6 +2739,8 @@ class MaxPoolGradient(KernelCall):
 
     __slots__ = ("dy", "indices", "dx", "planes", "size", "out_size")
     KERNEL = "max_pool_gradient_f32"
+    OPCODE = 48
+    WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "indices", "dx")
 
@@ -2670,6 +2785,8 @@ class AveragePool(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_f32"
+    OPCODE = 49
+    WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -2728,6 +2845,8 @@ class AveragePoolGradient(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_gradient_f32"
+    OPCODE = 50
+    WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "dx")
 

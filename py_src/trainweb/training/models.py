@@ -131,7 +131,6 @@ class SessionModels:
             graph,
             {n: feeds[n] for n in self.inputs[kind]},
             self.outputs[kind],
-            self.engine.description,
             bindings={n: b for n, b in bindings.items() if n in names},
             known=known,
             overwrite=overwrite,
@@ -162,7 +161,6 @@ class SessionModels:
             graph,
             {},
             [],
-            self.engine.description,
             bindings={
                 "learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,)),
                 "step": Binding(STATE, 4 * STATE_STEP, "int64", (1,)),
@@ -177,7 +175,6 @@ class SessionModels:
             scheduler_graph(),
             {},
             [],
-            self.engine.description,
             bindings={"learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,))},
             segment_bytes=self.segment_bytes,
         )

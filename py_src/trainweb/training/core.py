@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.compiler.explain import Explanation
 from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError
 from trainweb.ir.layout import (
     ARENA,
@@ -172,6 +173,15 @@ class SessionCore:
         if self.parameters.is_nominal:
             raise CheckpointError("The optimizer state cannot be constructed. Please load the model parameters first.")
         return self.plans.other("optimizer", self.models.compile_optimizer)
+
+    def explain(self, kind: str, feeds: Mapping[str, TensorType]) -> str:
+        """How the compiler comes to the plan of a "train" step, as it would run now, or "eval" step."""
+        self.check_step(kind)
+        self.models.key(kind, feeds)
+        overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
+        parts: list[str] = []
+        self.models.compile_step(kind, feeds, overwrite, self.plans.in_use(), Explanation(parts.append))
+        return "\n".join(parts)
 
     def memory(self) -> SessionMemory:
         """What the session takes of the kernels' memory now."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from trainweb.backend.wasm.compile import workspace_bytes
 from trainweb.compiler import pipeline
 from trainweb.compiler.context import Context
 from trainweb.compiler.pipeline import PASSES, Pass
 
+ROOT = Path(__file__).parents[2]
 NAMES = tuple(each.name for each in PASSES)
 
 

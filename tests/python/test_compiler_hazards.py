@@ -5,13 +5,13 @@ Operators emit tidier code than this; what no operator emits today, one may tomo
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.python import pipelines
+from tests.python.test_program import check_index
 from tests.python.test_recompute import Restless
 
 from trainweb.backend.wasm.compile import compile_program
@@ -302,15 +302,6 @@ def check(seed: int, passes: Sequence[Pass]) -> None:
     for got, want in zip(execute(made, program, context.cache, given), expected, strict=True):
         error = np.abs(got - want).max() / max(1.0, np.abs(want).max())
         assert error < 1e-4, f"seed {seed}: off by {error}"
-
-
-def check_index(program: Program) -> None:
-    """Readers and writers are those of the instructions."""
-    now = program.instructions
-    assert all(a.position < b.position for a, b in itertools.pairwise(now))
-    for s in {b.storage for i in now for b in (*i.reads, *i.writes)}:
-        assert program.readers(s) == tuple(i for i in now if any(b.storage is s for b in i.reads))
-        assert program.writers(s) == tuple(i for i in now if any(b.storage is s for b in i.writes))
 
 
 def execute(made: RandomProgram, program: Program, cache: Cache, given: dict[Storage, np.ndarray]) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ from math import prod
 
 from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
 from trainweb.compiler.context import Cache, Context
+from trainweb.compiler.explain import requested_dump
 from trainweb.compiler.passes.eliminate import computation
 from trainweb.compiler.pipeline import Observer, run_passes
 from trainweb.errors import ModelError
@@ -89,7 +90,7 @@ def compile_model(
     compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite)
     program = compilation.program(feeds, outputs, known or {}, evaluate)
     context = Context(workspace_bytes, memory_budget, cache, cache_trained)
-    run_passes(program, context, observe)
+    run_passes(program, context, observe or requested_dump(graph.name))
     plan = compile_program(program, segment_bytes, arena_limit)
     plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
     if cache is not None and program.hoisted:

@@ -207,3 +207,32 @@ def inputs_of(roots: Sequence[Expr]) -> list[int]:
 def size_of(roots: Sequence[Expr], known: Collection[int] = ()) -> int:
     """Number of distinct operations; `known` as in `walk`."""
     return sum(x.op not in ("input", "const") for x in walk(roots, known))
+
+
+def text_of(roots: Sequence[Expr], inputs: Sequence[str] | None = None) -> str:
+    """Expressions as text; what is used more than once gets a name. Input k is `inputs[k]`, or xk."""
+    uses: dict[Expr, int] = {}
+    stack = list(roots)
+    while stack:
+        x = stack.pop()
+        uses[x] = uses.get(x, 0) + 1
+        if uses[x] == 1:
+            stack.extend(x.args)
+    names: dict[Expr, str] = {}
+    lines: list[str] = []
+
+    def walk(x: Expr) -> str:
+        if x.op == "input":
+            return inputs[int(x.imm or 0)] if inputs is not None else f"x{x.imm}"
+        if x.op == "const":
+            return f"{x.imm:g}"
+        if x not in names:
+            text = f"{x.op}({', '.join(map(walk, x.args))})"
+            if uses[x] == 1:
+                return text
+            names[x] = f"t{len(names)}"
+            lines.append(f"{names[x]} = {text}")
+        return names[x]
+
+    results = [walk(r) for r in roots]
+    return "; ".join(lines + results)

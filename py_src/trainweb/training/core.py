@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import write_checkpoint
+from trainweb.compiler.explain import Explanation
 from trainweb.ir.layout import (
     ARENA,
     GRADIENTS,
@@ -145,6 +146,15 @@ class SessionCore:
         if self.parameters.is_nominal:
             raise messages.NOMINAL_OPTIMIZER()
         return self.plans.other("optimizer", self.models.compile_optimizer)
+
+    def explain(self, kind: str, feeds: Mapping[str, TensorType]) -> str:
+        """How the compiler comes to the plan of a "train" step, as it would run now, or "eval" step."""
+        self.check_step(kind)
+        self.models.key(kind, feeds)
+        overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
+        parts: list[str] = []
+        self.models.compile_step(kind, feeds, overwrite, self.plans.in_use(), Explanation(parts.append))
+        return "\n".join(parts)
 
     def memory(self) -> SessionMemory:
         """What the session takes of the kernels' memory now."""

@@ -331,7 +331,7 @@ class PlanCache:
         if loaded is None:
             while len(self._steps) >= self._max:
                 self._host.unload(self._steps.pop(next(iter(self._steps))))
-            loaded = self._host.load(make(self._in_use()))
+            loaded = self._host.load(make(self.in_use()))
         self._steps[key] = loaded
         return self._host.ready(loaded)
 
@@ -341,6 +341,6 @@ class PlanCache:
             self._others[key] = self._host.load(make())
         return self._host.ready(self._others[key])
 
-    def _in_use(self) -> dict[str, tuple[int, int]]:
+    def in_use(self) -> dict[str, tuple[int, int]]:
         """What the plans keep in the segment of prepared values, and where."""
         return {name: place for loaded in self._host.loaded for name, place in loaded.plan.kept.items()}

@@ -28,6 +28,7 @@ from trainweb.training.parameters import Layout, ParameterSlot
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.compiler.pipeline import Observer
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")
@@ -109,7 +110,14 @@ class SessionModels:
         """
         return (kind, *check_feeds(self.inputs[kind], feeds, allow_empty=kind != "train"))
 
-    def compile_step(self, kind: str, feeds: Feeds, overwrite: bool, in_use: InUse | None = None) -> Plan:
+    def compile_step(
+        self,
+        kind: str,
+        feeds: Feeds,
+        overwrite: bool,
+        in_use: InUse | None = None,
+        observe: Observer | None = None,
+    ) -> Plan:
         """Compile a "train" or "eval" step.
 
         Parameters
@@ -118,6 +126,8 @@ class SessionModels:
             Gradients overwrite instead of adding.
         in_use
             What the session's other plans keep.
+        observe
+            Sees the instructions after every pass.
         """
         graph = self.graphs[kind]
         assert graph is not None
@@ -141,6 +151,7 @@ class SessionModels:
             cache=Cache(self._fixed, in_use),
             # Of parameters that change between two runs nothing would be left over for the second.
             cache_trained=kind == "eval" or not overwrite,
+            observe=observe,
         )
         if plan.recomputation.instructions:
             _log_recomputation(kind, plan)

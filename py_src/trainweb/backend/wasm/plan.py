@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from trainweb.backend.wasm.codegen import Signature, emit_module
-from trainweb.ir.expr import Expr
+from trainweb.ir.expr import text_of
 from trainweb.ir.layout import (
     BUFFER_WORDS,
     CONSTANTS,
@@ -220,33 +220,4 @@ class _Encoder:
         self.code += [GENERATED | len(args) << 16, *args]
         operands = ", ".join(_operand(b) for b in call.outs) + " = " + ", ".join(_operand(b) for b in call.ins)
         size = "x".join(map(str, dims))
-        self.text.append(f"generated f{number} {size} {operands}: {show(call.roots)}{reduced}  ; {call.node}")
-
-
-def show(roots: Sequence[Expr]) -> str:
-    """Expressions as text; what is used more than once gets a name."""
-    uses: dict[Expr, int] = {}
-    stack = list(roots)
-    while stack:
-        x = stack.pop()
-        uses[x] = uses.get(x, 0) + 1
-        if uses[x] == 1:
-            stack.extend(x.args)
-    names: dict[Expr, str] = {}
-    lines: list[str] = []
-
-    def walk(x: Expr) -> str:
-        if x.op == "input":
-            return f"x{x.imm}"
-        if x.op == "const":
-            return f"{x.imm:g}"
-        if x not in names:
-            text = f"{x.op}({', '.join(map(walk, x.args))})"
-            if uses[x] == 1:
-                return text
-            names[x] = f"t{len(names)}"
-            lines.append(f"{names[x]} = {text}")
-        return names[x]
-
-    results = [walk(r) for r in roots]
-    return "; ".join(lines + results)
+        self.text.append(f"generated f{number} {size} {operands}: {text_of(call.roots)}{reduced}  ; {call.node}")

@@ -27,10 +27,11 @@
    for some 50 us, and sleep again.
 
    Workers that enter tw_worker_loop for the first time after code was registered are turned away with code 2: start
-   all workers first. tw_register_code must be called in builds without threads, too (ptr and size are then unused):
-   plans may only use functions in registered slots. It returns 0, TW_BAD_FUNCTION (slots not appended in order) or
-   TW_TRAPPED (a worker failed or did not answer within 10 s: the engine is lost). After a trap in any instance, and
-   when tw_run returns TW_TRAPPED, the engine must be thrown away. */
+   all workers first. tw_register_code must be called in builds without threads, too, where it reads what the functions say
+   of themselves (generated.h): plans may only use registered functions. It returns 0, TW_BAD_FUNCTION (they say nothing, or
+   their slots are taken) or TW_TRAPPED (a worker failed or did not answer within 10 s: the engine is lost). Whoever takes
+   functions out of the table calls tw_unregister_code(slot). After a trap in any instance, and when tw_run returns
+   TW_TRAPPED, the engine must be thrown away. */
 #ifndef PARALLEL_H
 #define PARALLEL_H
 

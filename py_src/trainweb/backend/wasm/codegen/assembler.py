@@ -531,11 +531,12 @@ def _memory_argument(align: int, offset: int) -> bytes:
 
 @dataclass(slots=True)
 class Module:
-    """Imports, then functions, in the order in which they are added."""
+    """Imports, then functions, in the order in which they are added, then custom sections."""
 
     _types: dict[tuple[str, str], int] = field(default_factory=dict)
     _imports: list[bytes] = field(default_factory=list)
     _functions: list[tuple[str, Function]] = field(default_factory=list)
+    _custom: list[bytes] = field(default_factory=list)
     _n_imported: int = 0
 
     def type_index(self, params: str, results: str = "") -> int:
@@ -557,6 +558,10 @@ class Module:
         """Add a function, exported as `name`."""
         self._functions.append((name, function))
 
+    def custom(self, name: str, content: bytes) -> None:
+        """Add a section that WebAssembly itself has no use for."""
+        self._custom.append(_text(name) + content)
+
     def encode(self) -> bytes:
         """The bytes of the module."""
         numbers = [leb(self.type_index(f.params, f.results)) for _, f in self._functions]
@@ -567,7 +572,9 @@ class Module:
         exports = [_text(name) + b"\x00" + leb(self._n_imported + k) for k, (name, _) in enumerate(self._functions)]
         code = [f.encode() for _, f in self._functions]
         sections = ((1, types), (2, self._imports), (3, numbers), (7, exports), (10, code))
-        return b"\x00asm\x01\x00\x00\x00" + b"".join(_section(number, items) for number, items in sections)
+        written = [_section(number, leb(len(items)) + b"".join(items)) for number, items in sections]
+        written += [_section(0, content) for content in self._custom]
+        return b"\x00asm\x01\x00\x00\x00" + b"".join(written)
 
 
 def _text(text: str) -> bytes:
@@ -575,6 +582,5 @@ def _text(text: str) -> bytes:
     return leb(len(raw)) + raw
 
 
-def _section(number: int, items: list[bytes]) -> bytes:
-    content = leb(len(items)) + b"".join(items)
+def _section(number: int, content: bytes) -> bytes:
     return leb(number) + leb(len(content)) + content

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2640991447
+FINGERPRINT: Final = 3508235174
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

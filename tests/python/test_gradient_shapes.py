@@ -290,3 +290,10 @@ def test_what_cannot_fit_is_an_error_that_names_the_node() -> None:
         infer_shapes(graph_of([Node("Nonsense", ["x"], ["y"])], {"x": (1,)}))
     with pytest.raises(ModelError, match="reads 'zz', which nothing defines"):
         infer_shapes(graph_of([Node("Add", ["x", "zz"], ["y"])], {"x": (1,)}))
+
+
+def test_chains_of_slices_do_not_pile_up() -> None:
+    nodes = [Node("Slice", [f"x{k}", f"last_{k}", "end"], [f"x{k + 1}"]) for k in range(60)]
+    graph = graph_of(nodes, {"x0": ("n", 3)}, {"end": [2**62], **{f"last_{k}": [k - 100] for k in range(60)}})
+    found = shapes(graph)
+    assert found["x1"] == ("min(n, 100)", 3) and found["x60"] == ("min(n, 41)", 3)

@@ -21,6 +21,7 @@ from trainweb.ir.dims import (
     Quotient,
     Symbol,
     SymbolicDim,
+    UndecidedError,
     atom_text,
     build,
     divide_common,
@@ -33,6 +34,8 @@ from trainweb.ir.dims import (
     static,
 )
 
+MAX_KEY = 4000
+"""Atoms inside atoms may double with every step: longer ones are not computed with."""
 MAX_NAME = 256
 """Longer names are taken for names, not for expressions."""
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][\w.:]*)|(//|\*|\(|\)|,)|(?<![\w.:)])([+-]))")
@@ -101,13 +104,13 @@ class SymbolTable:
 
     def quotient(self, num: int, den: int) -> int:
         """num // den as an atom, or what that is known to be."""
-        key = f"({_key(num)}//{_key(den)})"
+        key = _checked(f"({_key(num)}//{_key(den)})")
         return self._known(self._atoms.get(key) or self._atoms.setdefault(key, Quotient(self, key, num, den)))
 
     def extremum(self, largest: bool, dims: Iterable[int]) -> int:
         """The largest or smallest as an atom, or what that is known to be."""
         args = tuple(sorted(dims, key=_key))
-        key = f"{'max' if largest else 'min'}({','.join(map(_key, args))})"
+        key = _checked(f"{'max' if largest else 'min'}({','.join(map(_key, args))})")
         return self._known(self._atoms.get(key) or self._atoms.setdefault(key, Extremum(self, key, largest, args)))
 
     def _known(self, atom: Atom) -> int:
@@ -388,6 +391,12 @@ def _key(dim: int) -> str:
     if not isinstance(dim, SymbolicDim):
         return str(dim)
     return "+".join(f"{c}*{'*'.join(names)}" for names, c in dim.key)
+
+
+def _checked(key: str) -> str:
+    if len(key) > MAX_KEY:
+        raise UndecidedError("sizes that follow from each other in very many steps")
+    return key
 
 
 def _primitive(dim: int) -> int | None:

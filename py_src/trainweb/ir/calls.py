@@ -1704,6 +1704,49 @@ class Sgd(KernelCall):
         return [self.w]
 
 
+class Lion(KernelCall):
+    """A call of `lion_f32`.
+
+    w -= rate * (sign(alpha m + (1 - alpha) g) + weight_decay w), then m = beta m + (1 - beta) g
+    """
+
+    __slots__ = ("w", "g", "m", "state", "n", "alpha", "beta", "weight_decay")
+    KERNEL = "lion_f32"
+    ARGUMENTS = __slots__
+    OPERANDS = ("w", "g", "m", "state")
+
+    def __init__(
+        self,
+        *,
+        w: Buf,
+        g: Buf,
+        m: Buf,
+        state: Buf,
+        n: int,
+        alpha: float,
+        beta: float,
+        weight_decay: float,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.w = w
+        self.g = g
+        self.m = m
+        self.state = state
+        self.n = n
+        self.alpha = alpha
+        self.beta = beta
+        self.weight_decay = weight_decay
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.w, self.g, self.m, self.state]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.w, self.m]
+
+
 class ClipGradNorm(KernelCall):
     """A call of `clip_grad_norm_f32`.
 

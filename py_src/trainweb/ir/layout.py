@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 848782247
+FINGERPRINT: Final = 153099585
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

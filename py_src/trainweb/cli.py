@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _names(kinds: type[Enum]) -> str:
+    *most, last = kinds.__members__
+    return f"{', '.join(most)} or {last}"
+
+
 def _parser() -> argparse.ArgumentParser:
+    from trainweb.artifacts import LossType, OptimType
+
     parser = argparse.ArgumentParser(prog="trainweb", description="Train ONNX models on WebAssembly kernels.")
     parser.add_argument("--version", action="version", version=f"trainweb {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -42,8 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     p = commands.add_parser("artifacts", help="make training artifacts from a forward model")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
     p.add_argument("-o", "--output", type=Path, default=Path(), help="existing folder to write to")
-    p.add_argument("--loss", default="CrossEntropyLoss", help="MSELoss, CrossEntropyLoss, BCEWithLogitsLoss or L1Loss")
-    p.add_argument("--optimizer", default="AdamW", help="AdamW or SGD")
+    p.add_argument("--loss", default="CrossEntropyLoss", help=_names(LossType))
+    p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
         "--freeze",
         action="append",

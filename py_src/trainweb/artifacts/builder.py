@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
+from enum import Enum, EnumMeta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
@@ -36,22 +36,23 @@ class LossType(Enum):
     L1Loss = 4
 
 
-class OptimType(Enum):
-    """Built-in optimizers."""
+if TYPE_CHECKING:
 
-    AdamW = 1
-    SGD = 2
+    class _Names(EnumMeta):
+        def __getattr__(cls, name: str) -> OptimType: ...
 
+    class OptimType(Enum, metaclass=_Names):
+        """Built-in optimizers: those of `onnxblock.optim`, by their names."""
+
+else:
+    OptimType = Enum("OptimType", list(optim.OPTIMIZERS), module=__name__)
+    OptimType.__doc__ = "Built-in optimizers: those of `onnxblock.optim`, by their names."
 
 _LOSSES: dict[LossType, Callable[[], Block]] = {
     LossType.MSELoss: losses.MSELoss,
     LossType.CrossEntropyLoss: losses.CrossEntropyLoss,
     LossType.BCEWithLogitsLoss: losses.BCEWithLogitsLoss,
     LossType.L1Loss: losses.L1Loss,
-}
-_OPTIMIZERS: dict[OptimType, Callable[[], Block]] = {
-    OptimType.AdamW: optim.AdamW,
-    OptimType.SGD: optim.SGD,
 }
 
 
@@ -260,7 +261,7 @@ def _call_loss(loss: LossType | Block, names: Sequence[str]) -> str:
 def build_optimizer(optimizer: OptimType | Block, models: TrainingModels, graph: Graph) -> Graph:
     """The optimizer model for the parameters of `models`."""
     if isinstance(optimizer, OptimType):
-        optimizer = _OPTIMIZERS[optimizer]()
+        optimizer = optim.OPTIMIZERS[optimizer.name]()
     elif not isinstance(optimizer, Block):
         raise ModelError(f"Unknown optimizer provided {optimizer!r:.80}. Give an OptimType or an onnxblock.Block.")
     block = optimizer if isinstance(optimizer, ForwardBlock) else _AsModel(optimizer)

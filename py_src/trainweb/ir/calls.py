@@ -1779,6 +1779,52 @@ class Sgd(KernelCall):
         return [self.w]
 
 
+class Lion(KernelCall):
+    """A call of `lion_f32`.
+
+    w -= rate * (sign(alpha m + (1 - alpha) g) + weight_decay w), then m = beta m + (1 - beta) g
+    """
+
+    __slots__ = ("w", "g", "m", "state", "n", "alpha", "beta", "weight_decay")
+    KERNEL = "lion_f32"
+    OPCODE = 31
+    WORDS = 8
+    ARGUMENTS = __slots__
+    OPERANDS = ("w", "g", "m", "state")
+    FLOATS = ("alpha", "beta", "weight_decay")
+
+    def __init__(
+        self,
+        *,
+        w: Buf,
+        g: Buf,
+        m: Buf,
+        state: Buf,
+        n: int,
+        alpha: float,
+        beta: float,
+        weight_decay: float,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.w = w
+        self.g = g
+        self.m = m
+        self.state = state
+        self.n = n
+        self.alpha = alpha
+        self.beta = beta
+        self.weight_decay = weight_decay
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.w, self.g, self.m, self.state]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.w, self.m]
+
+
 class ClipGradNorm(KernelCall):
     """A call of `clip_grad_norm_f32`.
 
@@ -1787,7 +1833,7 @@ class ClipGradNorm(KernelCall):
 
     __slots__ = ("g", "partial", "n", "max_norm")
     KERNEL = "clip_grad_norm_f32"
-    OPCODE = 31
+    OPCODE = 32
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("g", "partial")
@@ -1820,7 +1866,7 @@ class OptimizerAdvance(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "optimizer_advance"
-    OPCODE = 32
+    OPCODE = 33
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -1846,7 +1892,7 @@ class LinearLr(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "linear_lr"
-    OPCODE = 33
+    OPCODE = 34
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -1872,7 +1918,7 @@ class Dropout(KernelCall):
 
     __slots__ = ("x", "y", "mask", "state", "n", "ratio", "salt", "draw")
     KERNEL = "dropout_f32"
-    OPCODE = 34
+    OPCODE = 35
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "mask", "state")
@@ -1922,7 +1968,7 @@ class Random(KernelCall):
 
     __slots__ = ("y", "state", "n", "salt", "draw", "normal", "a", "b")
     KERNEL = "random_f32"
-    OPCODE = 35
+    OPCODE = 36
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("y", "state")
@@ -1958,7 +2004,7 @@ class RandomAdvance(KernelCall):
 
     __slots__ = ("state", "n")
     KERNEL = "random_advance"
-    OPCODE = 36
+    OPCODE = 37
     WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -1985,7 +2031,7 @@ class SkipIfCurrent(KernelCall):
 
     __slots__ = ("state", "seen", "instructions", "trained")
     KERNEL = "skip_if_current"
-    OPCODE = 37
+    OPCODE = 38
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
@@ -2014,7 +2060,7 @@ class NoteCurrent(KernelCall):
 
     __slots__ = ("state", "seen")
     KERNEL = "note_current"
-    OPCODE = 38
+    OPCODE = 39
     WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
@@ -2041,7 +2087,7 @@ class NoteChange(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "note_change"
-    OPCODE = 39
+    OPCODE = 40
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -2092,7 +2138,7 @@ class Gemm(KernelCall):
         "activation",
     )
     KERNEL = "gemm_f32"
-    OPCODE = 40
+    OPCODE = 41
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("a", "b", "bias", "c")
@@ -2205,7 +2251,7 @@ class Conv(KernelCall):
         "activation",
     )
     KERNEL = "conv_f32"
-    OPCODE = 41
+    OPCODE = 42
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "w", "bias", "y")
@@ -2302,7 +2348,7 @@ class ConvDataGradient(KernelCall):
         "activation",
     )
     KERNEL = "conv_data_gradient_f32"
-    OPCODE = 42
+    OPCODE = 43
     WORDS = 29
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "w", "bias", "dx", "ordered")
@@ -2401,7 +2447,7 @@ class ConvWeightGradient(KernelCall):
         "accumulate",
     )
     KERNEL = "conv_weight_gradient_f32"
-    OPCODE = 43
+    OPCODE = 44
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
@@ -2475,7 +2521,7 @@ class WinogradWeights(KernelCall):
 
     __slots__ = ("w", "u", "m", "c", "stride", "flipped")
     KERNEL = "winograd_weights_f32"
-    OPCODE = 44
+    OPCODE = 45
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("w", "u")
@@ -2523,7 +2569,7 @@ class WinogradConv(KernelCall):
         "activation",
     )
     KERNEL = "winograd_conv_f32"
-    OPCODE = 45
+    OPCODE = 46
     WORDS = 17
     ARGUMENTS = __slots__
     OPERANDS = ("x", "u", "bias", "y")
@@ -2613,7 +2659,7 @@ class WinogradWeightGradient(KernelCall):
 
     __slots__ = ("x", "dy", "dw", "db", "partial", "n", "c", "m", "size", "out", "stride", "pad", "accumulate")
     KERNEL = "winograd_weight_gradient_f32"
-    OPCODE = 46
+    OPCODE = 47
     WORDS = 16
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
@@ -2686,7 +2732,7 @@ class MaxPool(KernelCall):
 
     __slots__ = ("x", "y", "indices", "planes", "size", "kernel", "out", "stride", "dilation", "pad")
     KERNEL = "max_pool_f32"
-    OPCODE = 47
+    OPCODE = 48
     WORDS = 22
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "indices")
@@ -2739,7 +2785,7 @@ class MaxPoolGradient(KernelCall):
 
     __slots__ = ("dy", "indices", "dx", "planes", "size", "out_size")
     KERNEL = "max_pool_gradient_f32"
-    OPCODE = 48
+    OPCODE = 49
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "indices", "dx")
@@ -2785,7 +2831,7 @@ class AveragePool(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_f32"
-    OPCODE = 49
+    OPCODE = 50
     WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
@@ -2845,7 +2891,7 @@ class AveragePoolGradient(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_gradient_f32"
-    OPCODE = 50
+    OPCODE = 51
     WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "dx")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 3508235174
+FINGERPRINT: Final = 903300164
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

@@ -15,8 +15,6 @@ from trainweb.compiler.explain import Explanation
 from trainweb.ir.layout import (
     ARENA,
     GRADIENTS,
-    MOMENTUM0,
-    MOMENTUM1,
     PARAMETERS,
     PREPARED,
     STATE,
@@ -33,6 +31,7 @@ from trainweb.ir.program import Recomputation
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, as_float32
+from trainweb.ops.optim import MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
@@ -165,7 +164,7 @@ class SessionCore:
         return SessionMemory(
             sizes[PARAMETERS],
             sizes[GRADIENTS],
-            sizes[MOMENTUM0] + sizes[MOMENTUM1],
+            sum(sizes[m.segment] for m in MOMENTS),
             sizes[ARENA],
             sizes[PREPARED],
             sum(len(p.words) for p in plans) + sum(map(len, {p.constants for p in plans})),

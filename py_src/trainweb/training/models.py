@@ -14,7 +14,7 @@ from trainweb.backend.wasm.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
-from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
+from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
 from trainweb.ir.program import BufSequence
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
@@ -22,7 +22,7 @@ from trainweb.model.graph import Graph, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
 from trainweb.ops.op import bind
-from trainweb.ops.optim import scheduler_graph
+from trainweb.ops.optim import GRADS, MOMENTS, OPTIMIZER_INPUTS, PARAMS, scheduler_graph
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")
 RESET = "lazy_reset_grad"
-OPTIMIZER_INPUTS = ("learning_rate", "step", "params", "gradients", "first_order_moments", "second_order_moments")
 
 Feeds = Mapping[str, TensorType]
 InUse = Mapping[str, tuple[int, int]]
@@ -161,12 +160,7 @@ class SessionModels:
         """Compile an optimizer step."""
         graph = self.graphs["optimizer"]
         assert graph is not None
-        segments = {
-            "params": PARAMETERS,
-            "gradients": GRADIENTS,
-            "first_order_moments": MOMENTUM0,
-            "second_order_moments": MOMENTUM1,
-        }
+        segments = {PARAMS: PARAMETERS, GRADS: GRADIENTS, **{m.input: m.segment for m in MOMENTS}}
         names = [v.name for v in graph.inputs if isinstance(v, SequenceValue)]
         return compile_model(
             graph,
@@ -227,10 +221,11 @@ def _user_outputs(graph: Graph) -> list[str]:
 def _moment_names(graph: Graph | None) -> list[str]:
     if graph is None:
         return []
-    names = tuple(v.name for v in graph.inputs)
-    if names not in (OPTIMIZER_INPUTS, OPTIMIZER_INPUTS[:-1]):
-        raise ModelError(f"Invalid graph inputs.\n\tExpected:{list(OPTIMIZER_INPUTS)}\n\tActual:{list(names)}")
-    return ["momentum0", "momentum1"][: len(names) - 4]
+    names = [v.name for v in graph.inputs]
+    possible = [*OPTIMIZER_INPUTS, *(m.input for m in MOMENTS)]
+    if names != possible[: len(names)] or len(names) < len(OPTIMIZER_INPUTS):
+        raise ModelError(f"Invalid graph inputs.\n\tExpected:{possible}\n\tActual:{names}")
+    return [m.saved for m in MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)]]
 
 
 def _log_recomputation(kind: str, plan: Plan) -> None:

@@ -28,6 +28,7 @@ FAMILIES = (
     "softmax_loss",
     "random",
     "quantize",
+    "linear_quantization",
     "attention",
     "recurrent",
     "composed",

@@ -103,26 +103,20 @@ class GradientBuilder(Emission):
 
     # Emission.
 
-    def op(  # type: ignore[override]
+    def emit(
         self,
         op_type: str,
-        inputs: Sequence[str],
-        *,
-        domain: str = "",
-        n_outputs: int = 1,
-        wanted: Sequence[bool] | None = None,
-        **attrs: Any,
-    ) -> str | list[str]:
-        """Emit a node; its output's name, or several if `n_outputs` > 1 ("" if not `wanted`)."""
+        inputs: list[str],
+        domain: str,
+        n_outputs: int,
+        wanted: Sequence[bool],
+        attrs: dict[str, Any],
+    ) -> list[str]:
         name = f"{self._prefix}/{op_type}_{len(self.nodes)}"
         outputs = [self._walk.fresh(f"{name}_out" + (f"_{i}" if i else "")) for i in range(n_outputs)]
-        if wanted is not None:
-            outputs = [name if want else "" for name, want in zip(outputs, wanted, strict=True)]
-        inputs = list(inputs)
-        while inputs and not inputs[-1]:
-            inputs.pop()
+        outputs = [output if want else "" for output, want in zip(outputs, wanted, strict=True)]
         self.nodes.append(Node(op_type, inputs, outputs, attrs, domain, name))
-        return outputs if n_outputs > 1 else outputs[0]
+        return outputs
 
     def constant(self, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> str:
         """An initializer, shared between equal ones."""

@@ -93,8 +93,8 @@ class Attention(Composite):
     ) -> tuple[TensorType, ...]:
         self.need_float32(q, k, v, past_k, past_v)
         if q.rank not in (3, 4) or k.rank != q.rank or v.rank != q.rank:
-            shapes = ", ".join(str(list(t.shape)) for t in (q, k, v))
-            raise self.error(f"Q, K, V have the shapes {shapes}: not all 3-D or 4-D.")
+            found = ", ".join(str(list(t.shape)) for t in (q, k, v))
+            raise self.error(f"Q, K, V have the shapes {found}: not all 3-D or 4-D.")
         if (past_k is None) != (past_v is None) or (past_k is not None and lengths is not None):
             raise self.error("past_key and past_value go together, and without nonpad_kv_seqlen.")
         if mask is not None and mask.dtype not in ("bool", "float32"):
@@ -108,7 +108,7 @@ class Attention(Composite):
             raise self.error(f"{heads} heads of Q do not share {groups} heads of K.")
         n = n if past_k is None else n + past_k.shape[2]
         y = (batch, heads, m, e) if q.rank == 4 else (batch, m, heads * e)
-        shapes = (y, (batch, groups, n, d), (batch, groups, n, e), (batch, heads, m, n))
+        shapes: tuple[tuple[int, ...], ...] = (y, (batch, groups, n, d), (batch, groups, n, e), (batch, heads, m, n))
         return tuple(TensorType("float32", shape) for shape in shapes)
 
     def _split(self, *types: TensorType) -> list[tuple[int, ...]]:
@@ -117,7 +117,7 @@ class Attention(Composite):
             return [t.shape for t in types]
         if not self.q_num_heads or not self.kv_num_heads:
             raise self.error("3-D inputs need q_num_heads and kv_num_heads.")
-        found = []
+        found: list[tuple[int, ...]] = []
         for t, heads in zip(types, (self.q_num_heads, self.kv_num_heads, self.kv_num_heads), strict=True):
             if not equal(t.shape[2] % heads, 0):
                 raise self.error(f"{t.shape[2]} features do not fall into {heads} heads.")
@@ -170,7 +170,7 @@ class Attention(Composite):
 
     @property
     def _window(self) -> bool:
-        return max(self.left_window_size, self.right_window_size) >= 0
+        return bool(max(self.left_window_size, self.right_window_size) >= 0)
 
     def _bias(self, q: Var, k: Var, mask: Var | None, past: Var | None, lengths: Var | None) -> Var | None:
         """What is added to the scores: 0 or -infinity, or the mask that is given."""

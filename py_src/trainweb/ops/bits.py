@@ -134,7 +134,8 @@ class BitShift(Binary):
 
         def moved(x: int, n: int) -> int:
             n = n if 0 <= n < bits else bits
-            return (x << n if left else x >> n) & ((1 << bits) - 1)
+            word: int = x << n if left else x >> n
+            return word & (2**bits - 1)
 
         pairs = np.broadcast(a, b)
         words = np.array([moved(int(x), int(n)) for x, n in pairs], f"uint{bits}")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import cos, pi, prod
 from typing import Any
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Node
-from trainweb.ops.arguments import checked, scalar
-from trainweb.ops.attention import part, places, unsqueeze
+from trainweb.ops.arguments import checked, integers, scalar
+from trainweb.ops.attention import part, places, reshape, unsqueeze
 from trainweb.ops.composite import Composite
 from trainweb.ops.elementwise import NUMBERS
 from trainweb.ops.emission import Emission
@@ -300,3 +302,112 @@ class BlackmanWindow(_Window):
     """Three cosines. https://onnx.ai/onnx/operators/onnx__BlackmanWindow.html"""
 
     weights = (0.42, -0.5, 0.08)
+
+
+@register
+class CenterCropPad(Composite):
+    """The middle of x, or x in the middle of zeros. https://onnx.ai/onnx/operators/onnx__CenterCropPad.html"""
+
+    versions = (18,)
+    attrs = {"axes": Ints()}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    samples = (
+        Sample([(5, 4, 3), i64([2, 7, 3])], opset=18),
+        Sample([(5, 4), i64([6])], {"axes": [-1]}, opset=18),
+        Sample([i64([[1, 2, 3]]), i64([2, 2])], opset=18),
+    )
+    bad = (Bad([(5, 4), i64([2])], opset=18), Bad([(5, 4), i64([-2, 3])], opset=18))
+
+    def _sizes(self, x: TensorType, shape: TensorType) -> dict[int, int]:
+        axes = [self.axis_of(axis, x.rank) for axis in (range(x.rank) if self.axes is None else self.axes)]
+        wanted = integers(self, shape, "shape")
+        if len(wanted) != len(axes):
+            raise self.error(f"shape has {len(wanted)} numbers for {len(axes)} axes.")
+        return dict(zip(axes, wanted, strict=True))
+
+    def infer(self, x: TensorType, shape: TensorType) -> TensorType:
+        sizes = self._sizes(x, shape)
+        return checked(self, x.dtype, tuple(sizes.get(k, d) for k, d in enumerate(x.shape)))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, shape = ins
+        assert x is not None and shape is not None
+        before, after = [0] * g.rank(x.name), [0] * g.rank(x.name)
+        for axis, wanted in self._sizes(g.type(x.name), g.type(shape.name)).items():
+            given = g.shape(x.name)[axis]
+            if not isinstance(given, int) or not isinstance(wanted, int):
+                raise self.unsupported("a size that is only known at run time")
+            if wanted < given:
+                start = (given - wanted) // 2
+                x = part(x, axis, start, start + wanted)
+            else:
+                before[axis] = (wanted - given) // 2
+                after[axis] = wanted - given - before[axis]
+        if any(before + after):
+            pads = Var(g, g.constant("int64", (2 * len(before),), before + after), "int64")
+            x = x.op("Pad", pads)
+        return [x]
+
+    def reference(self, x: Any, shape: Any) -> Any:
+        axes = range(x.ndim) if self.axes is None else [a % x.ndim for a in self.axes]
+        for axis, wanted in zip(axes, shape, strict=True):
+            excess = int(x.shape[axis] - wanted)
+            if excess > 0:
+                x = x.take(range(excess // 2, excess // 2 + int(wanted)), axis)
+            elif excess < 0:
+                widths = [(0, 0)] * x.ndim
+                widths[axis] = (-excess // 2, -excess - -excess // 2)
+                x = np.pad(x, widths)
+        return x
+
+
+@register
+class AffineGrid(Composite):
+    """Where GridSample reads after an affine map of the pixels. https://onnx.ai/onnx/operators/onnx__AffineGrid.html
+
+    theta is (batch, n, n + 1) for images of n = 2 or 3 dims; the grid has their sizes and n coordinates, x first.
+    """
+
+    versions = (20,)
+    attrs = {"align_corners": Int(0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    samples = (
+        Sample([(2, 2, 3), i64([2, 1, 3, 4])], opset=20),
+        Sample([(1, 3, 4), i64([1, 1, 2, 3, 2])], {"align_corners": 1}, opset=20),
+    )
+    bad = (Bad([(2, 2, 3), i64([2, 1, 3])], opset=20), Bad([(2, 2, 2), i64([2, 1, 3, 4])], opset=20))
+
+    def infer(self, theta: TensorType, size: TensorType) -> TensorType:
+        self.need_float32(theta)
+        batch, _, *image = integers(self, size, "size") if size.size in (4, 5) else (0, 0)
+        if not image or not equal_shapes(theta.shape, (batch, len(image), len(image) + 1)):
+            raise self.error(f"theta has shape {list(theta.shape)} for images of size {list(size.value or ())}.")
+        return checked(self, "float32", (batch, *image, len(image)))
+
+    def _coordinates(self, n: int) -> list[float]:
+        if self.align_corners:
+            return [2 * k / (n - 1) - 1 for k in range(n)] if n > 1 else [-1.0]
+        return [(2 * k + 1) / n - 1 for k in range(n)]
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        theta, size = ins
+        assert theta is not None and size is not None
+        image = (g.type(size.name).value or ())[2:]
+        if not all(isinstance(n, int) for n in image):
+            raise self.unsupported("a size that is only known at run time")
+        # Of each pixel x, y, (z,) 1.
+        points = [(*reversed(at), 1.0) for at in product(*map(self._coordinates, image))]
+        flat = g.constant("float32", (len(points), len(image) + 1), [v for point in points for v in point])
+        grid = Var(g, flat, "float32").op("MatMul", theta.op("Transpose", perm=[0, 2, 1]))
+        return [reshape(grid, 0, *image, len(image))]
+
+    def reference(self, theta: Any, size: Any) -> Any:
+        image = [int(n) for n in size[2:]]
+        ends = [1.0 if self.align_corners else 1 - 1 / n for n in image]
+        axes = np.meshgrid(*(np.linspace(-e, e, n) for e, n in zip(ends, image, strict=True)), indexing="ij")
+        points = np.stack([*axes[::-1], np.ones(image)], -1)
+        return np.einsum("nij,...j->n...i", theta, points)

@@ -131,27 +131,22 @@ class _Expansion(Emission):
     def type(self, name: str) -> TensorType:
         return self._types[name]
 
-    def op(  # type: ignore[override]
+    def emit(
         self,
         op_type: str,
-        inputs: Sequence[str],
-        *,
-        domain: str = "",
-        n_outputs: int = 1,
-        wanted: Sequence[bool] | None = None,
-        **attrs: Any,
-    ) -> str | list[str]:
+        inputs: list[str],
+        domain: str,
+        n_outputs: int,
+        wanted: Sequence[bool],
+        attrs: dict[str, Any],
+    ) -> list[str]:
         name = f"{self._prefix}/{op_type}_{len(self._nodes)}"
         outputs = [self._fresh(f"{name}_out" + (f"_{i}" if i else "")) for i in range(n_outputs)]
-        if wanted is not None:
-            outputs = [output if want else "" for output, want in zip(outputs, wanted, strict=True)]
-        inputs = list(inputs)
-        while inputs and not inputs[-1]:
-            inputs.pop()
+        outputs = [output if want else "" for output, want in zip(outputs, wanted, strict=True)]
         node = Node(op_type, inputs, outputs, attrs, domain, name)
         self._types.add(node)
         self._nodes.append(node)
-        return outputs if n_outputs > 1 else outputs[0]
+        return outputs
 
     def constant(self, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> str:
         values = tuple(values)

@@ -38,7 +38,6 @@ class Emission(ABC):
         **attrs: Any,
     ) -> list[str]: ...
 
-    @abstractmethod
     def op(
         self,
         op_type: str,
@@ -50,6 +49,23 @@ class Emission(ABC):
         **attrs: Any,
     ) -> str | list[str]:
         """Emit a node; its output's name, or several if `n_outputs` > 1 ("" if not `wanted`)."""
+        given = list(inputs)
+        while given and not given[-1]:
+            given.pop()
+        outputs = self.emit(op_type, given, domain, n_outputs, wanted or [True] * n_outputs, attrs)
+        return outputs if n_outputs > 1 else outputs[0]
+
+    @abstractmethod
+    def emit(
+        self,
+        op_type: str,
+        inputs: list[str],
+        domain: str,
+        n_outputs: int,
+        wanted: Sequence[bool],
+        attrs: dict[str, Any],
+    ) -> list[str]:
+        """Add a node; the names of its outputs, "" for those that are not wanted."""
 
     @abstractmethod
     def constant(self, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> str:
@@ -115,4 +131,5 @@ class Emission(ABC):
             inputs.append(self.constant("int64", (len(axes),), axes))
         else:
             attrs["axes"] = axes
-        return self.op(op_type, inputs, **attrs)
+        result: str = self.op(op_type, inputs, **attrs)
+        return result

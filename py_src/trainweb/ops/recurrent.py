@@ -244,7 +244,8 @@ class _Recurrent(Composite):
         bias, lengths, *states = (*others, *[None] * (self.max_inputs - 3 - len(others)))
         peepholes = states.pop() if len(states) > self.n_states else None
         if self.layout:
-            x, *states = (None if t is None else t.swapaxes(0, 1) for t in (x, *states))
+            x = x.swapaxes(0, 1)
+            states = [None if t is None else t.swapaxes(0, 1) for t in states]
         (steps, batch, _), (directions, _, hidden) = x.shape, r.shape
         y = np.zeros((steps, directions, batch, hidden))
         ends = [np.zeros((directions, batch, hidden)) if s is None else np.array(s) for s in states]

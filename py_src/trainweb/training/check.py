@@ -45,6 +45,8 @@ class Report:
         Operators on the way from the loss to a parameter that cannot be differentiated.
     refined : list of str
         What operators demand of dimensions that the model declares as symbols, with the node: ``n = 4, as ...``.
+    missing_loss : str or None
+        Which loss to name, where none was and the first output is none.
     error : str or None
         What else is wrong with the model or the arguments.
     peak_bytes : int
@@ -59,6 +61,7 @@ class Report:
     unsupported: list[Problem] = field(default_factory=list)
     missing_gradients: list[Problem] = field(default_factory=list)
     refined: list[str] = field(default_factory=list)
+    missing_loss: str | None = None
     error: str | None = None
     peak_bytes: int = 0
     flops: int = 0
@@ -66,7 +69,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether the model can be trained as asked."""
-        return not self.unsupported and not self.missing_gradients and self.error is None
+        return not (self.unsupported or self.missing_gradients or self.missing_loss or self.error)
 
     @property
     def trained(self) -> list[Decision]:
@@ -91,13 +94,15 @@ class Report:
             "unsupported": [asdict(p) for p in self.unsupported],
             "missing_gradients": [asdict(p) for p in self.missing_gradients],
             "refined": self.refined,
+            "missing_loss": self.missing_loss,
             "error": self.error,
             "peak_bytes": self.peak_bytes,
             "flops": self.flops,
         }
 
     def __str__(self) -> str:
-        lines = ["can be trained" if self.ok else "cannot be trained"]
+        refused = self.unsupported or self.missing_gradients or self.error
+        lines = ["cannot be trained" if refused else self.missing_loss or "can be trained"]
         for kind, problems in (("not supported", self.unsupported), ("no gradient", self.missing_gradients)):
             lines += [f"{kind}: {p.op} at {', '.join(p.nodes)}: {p.message}" for p in problems]
         lines += self.refined
@@ -189,8 +194,8 @@ def _try(
     from trainweb.training.state import CheckpointState
 
     if choices[2] is None:
-        report.error = describe_missing_loss(graph, arguments.get("loss_input_names"))
-        if report.error:
+        report.missing_loss = describe_missing_loss(graph, arguments.get("loss_input_names"))
+        if report.missing_loss:
             return
     with warnings.catch_warnings():
         # The report lists what the warning would name.

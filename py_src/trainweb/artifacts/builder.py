@@ -140,6 +140,7 @@ def build_artifacts(
     additional_output_names: Sequence[str] | None = None,
     loss_input_names: Sequence[str] | None = None,
     batch_norm: str = "train",
+    stop_gradient: Sequence[str] | None = None,
     external_data: Mapping[str, bytes] | None = None,
     ort_format: bool = False,
     custom_op_library: Any = None,
@@ -172,6 +173,9 @@ def build_artifacts(
     batch_norm : {"train", "as_exported"}
         Whether batch normalizations with a trainable scale or bias train, or keep the mode they
         have.
+    stop_gradient : list of str, optional
+        Tensors of the model that count as constants for gradients, as after torch's `detach`: what lies only before
+        them is not trained.
     external_data : mapping of str to bytes, optional
         External data by location, for models given as bytes.
     ort_format, custom_op_library
@@ -206,13 +210,24 @@ def build_artifacts(
     constants = constants_to_initializers(graph).initializers
     with restarted_names():
         graph = add_loss(graph, loss, loss_input_names, additional_output_names)
-        chosen = select_parameters(graph, initializers, constants, requires_grad, frozen_params)
+        stopped = _name_list(stop_gradient, "stop_gradient")
+        _check_stopped(graph, stopped)
+        chosen = select_parameters(graph, initializers, constants, requires_grad, frozen_params, stopped)
         trainable, frozen = chosen.trainable, chosen.frozen
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
-        models = build_training_models(graph, trainable, frozen, batch_norm=batch_norm)
+        models = build_training_models(graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped)
         made = None if optimizer is None else build_optimizer(optimizer, models, graph)
         return Artifacts(models, made, chosen.decisions)
+
+
+def _check_stopped(graph: Graph, stopped: Sequence[str]) -> None:
+    known = set(graph.names())
+    for name in stopped:
+        if name not in known:
+            raise ModelError(f"stop_gradient: the model has no tensor {name!r}.")
+        if name == graph.outputs[0].name:
+            raise ModelError(f"stop_gradient: {name!r} is the loss; nothing would be trained.")
 
 
 def add_loss(

@@ -41,6 +41,7 @@ def select_parameters(
     constants: dict[str, Tensor],
     requires_grad: Iterable[str] | str | None,
     frozen_params: Iterable[str] | str | None,
+    stopped: Sequence[str] = (),
 ) -> Selection:
     """The trainable and the frozen parameters, in graph order, with the reasons.
 
@@ -53,6 +54,8 @@ def select_parameters(
     constants : dict of str to Tensor
         The same and the values of Constant nodes, which are parameters in models that have no
         others.
+    stopped
+        Tensors that no gradient goes through.
     requires_grad, frozen_params
         Names or regular expressions; see `trainweb.artifacts.build_artifacts`.
     """
@@ -66,7 +69,7 @@ def select_parameters(
             raise ModelError(f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}.")
         return Selection(trainable, frozen, _as_named(constants, initializers, trainable, frozen))
     candidates = [t for t in initializers.values() if _is_float(t)]
-    reached = influences(graph, [graph.outputs[0].name]) if candidates else set()
+    reached = influences(graph, [graph.outputs[0].name], stopped) if candidates else set()
     evidence = Evidence(graph, constants)
     named = set(frozen)
     decisions = [

@@ -146,8 +146,8 @@ class Evidence:
         name = tensor.name
         if STATISTICS in roles:
             return Decision(name, False, "running statistics of a batch normalization")
-        if all(role in LEARNED_ROLES for role in roles) and NATIVE.fullmatch(name):
-            return None
+        if all(role in LEARNED_ROLES for role in roles) and (not self._torch or NATIVE.fullmatch(name)):
+            return None  # not worth reading every element of every weight
         if name in self._tables:
             return Decision(name, False, f"a table of cosines and sines, as {self._tables[name]} is its other half")
         if tensor.size > _LOOKED_AT or not tensor.size:

@@ -102,7 +102,8 @@ def test_scalars_and_integers_are_trained_only_by_name() -> None:
         {"logits": ["batch", 3]},
         {"w": normal(5, 3), "temperature": np.float32(0.5), "shape": np.array([-1, 3])},
     )
-    assert parameters(build_artifacts(model, loss=LossType.CrossEntropyLoss)) == (["w"], [])
+    with pytest.warns(UserWarning, match="'temperature' is left out"):
+        assert parameters(build_artifacts(model, loss=LossType.CrossEntropyLoss)) == (["w"], [])
     named = build_artifacts(model, ["w", "temperature"], loss=LossType.CrossEntropyLoss)
     assert parameters(named) == (["w", "temperature"], [])
     with pytest.raises(ModelError, match="'shape' is int64"):

@@ -32,6 +32,7 @@ def build_gradients(
     wanted: Sequence[str],
     *,
     seeds: Sequence[str] = (),
+    stopped: Sequence[str] = (),
 ) -> Graph:
     """Extend `graph` by the nodes that compute the gradient of `loss` for every tensor in `wanted`.
 
@@ -46,6 +47,8 @@ def build_gradients(
         `<x>_grad`.
     seeds : sequence of str
         More tensors to differentiate: `<y>_grad` becomes a graph input.
+    stopped : sequence of str
+        Tensors that count as constants: no gradient goes through them.
 
     Returns
     -------
@@ -58,12 +61,12 @@ def build_gradients(
     GradientError
         An operator on the way from the loss to a wanted tensor has no gradient, or there is no way.
     """
-    return _ReverseWalk(graph, loss, wanted, seeds).run()
+    return _ReverseWalk(graph, loss, wanted, seeds, stopped).run()
 
 
-def influences(graph: Graph, outputs: Sequence[str]) -> set[str]:
-    """Names of the tensors from which a gradient path leads to one of `outputs`."""
-    return _ReverseWalk(graph, None, (), outputs).relevant()
+def influences(graph: Graph, outputs: Sequence[str], stopped: Sequence[str] = ()) -> set[str]:
+    """Names of the tensors from which a gradient path leads to one of `outputs`, not through one of `stopped`."""
+    return _ReverseWalk(graph, None, (), outputs, stopped).relevant()
 
 
 class GradientBuilder(Emission):
@@ -192,6 +195,7 @@ class _ReverseWalk:
         loss: str | None,
         wanted: Sequence[str],
         seeds: Sequence[str],
+        stopped: Sequence[str] = (),
     ) -> None:
         if has_composites(graph):
             graph = expand_composites(graph, ShapeInference(graph))
@@ -209,7 +213,8 @@ class _ReverseWalk:
         self.partials: dict[str, list[tuple[GradientBuilder, str]]] = {}
         self.emitted: list[GradientBuilder | Node] = []
         self.gradient_types: dict[str, Value] = {}
-        self.flows = [self._flows(op) for op in self.ops]
+        constant = set(stopped)
+        self.flows = [[i for i in self._flows(op) if op.node.inputs[i] not in constant] for op in self.ops]
         self.needed: set[str] = set()
 
     # The walk.

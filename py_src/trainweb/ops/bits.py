@@ -136,7 +136,8 @@ class BitShift(Binary):
         def moved(x: int, n: int) -> int:
             n = n if 0 <= n < bits else bits
             word: int = x << n if left else x >> n
-            return word & (2**bits - 1)
+            mask: int = 2**bits - 1
+            return word & mask
 
         pairs = np.broadcast(a, b)
         words = np.array([moved(int(x), int(n)) for x, n in pairs], f"uint{bits}")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
+from trainweb.cli import main
 from trainweb.errors import UnsupportedError
 from trainweb.onnxblock.optim import AdamW
 from trainweb.training.session import TrainingSession
@@ -146,3 +148,13 @@ def test_what_the_caller_names_wins() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build_artifacts(EXPORTS / "mel.script.onnx", loss=LossType.CrossEntropyLoss, frozen_params=["mel", "mean"])
+
+
+def test_the_command_line_prints_the_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(EXPORTS / "causal_attention.script.onnx")
+    assert main(["check", path, "--loss", "CrossEntropyLoss"]) == 0
+    assert "left out:\n  mask: holds -inf" in capsys.readouterr().out
+    assert main(["check", path]) == 1
+    assert "name one, such as loss=LossType.CrossEntropyLoss" in capsys.readouterr().out
+    assert main(["check", path, "--loss", "MSELoss", "--train", "out.bias", "--json"]) == 0
+    assert [d["name"] for d in json.loads(capsys.readouterr().out)["trained"]] == ["out.bias"]

@@ -297,3 +297,21 @@ def test_chains_of_slices_do_not_pile_up() -> None:
     graph = graph_of(nodes, {"x0": ("n", 3)}, {"end": [2**62], **{f"last_{k}": [k - 100] for k in range(60)}})
     found = shapes(graph)
     assert found["x1"] == ("min(n, 100)", 3) and found["x60"] == ("min(n, 41)", 3)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(-1, ("n", 3)), (4, (None, 3))])
+def test_a_choice_by_a_size_is_made_where_it_is_certain(number: int, expected: tuple[Any, ...]) -> None:
+    nodes = [
+        Node("Shape", ["x"], ["s"]),
+        Node("Equal", ["s", "number"], ["is"]),
+        Node("Where", ["is", "one", "s"], ["target"]),
+        Node("Expand", ["row", "target"], ["y"]),
+    ]
+    graph = graph_of(nodes, {"x": ("n", 3), "row": (1, 3)}, {"number": [number], "one": [1]})
+    assert shapes(graph)["y"] == expected
+
+
+def test_a_declared_output_does_not_rename_what_was_read() -> None:
+    nodes = [Node("Abs", ["t"], ["u"]), Node("Concat", ["x", "x"], ["y"], {"axis": 0})]
+    found = shapes(graph_of(nodes, {"x": ("n", 4), "t": ("m", 4)}, y=("m", 4)))
+    assert found["t"] == ("m", 4) and found["y"] == ("2*n", 4)

@@ -152,7 +152,7 @@ class SessionCore:
         self.models.key(kind, feeds)
         overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
         parts: list[str] = []
-        self.models.compile_step(kind, feeds, overwrite, self.plans.in_use(), Explanation(parts.append))
+        self.models.compile_step(kind, feeds, overwrite, observe=Explanation(parts.append))
         return "\n".join(parts)
 
     def memory(self) -> SessionMemory:

@@ -71,10 +71,10 @@ def report(where: str, name: str, found: dict[str, Any]) -> None:
     )
     per_node = {k: v / warm["training_nodes"] for k, v in (("cold", cold["total"]), ("warm", warm["total"]))}
     print(f"  a node of the training model: cold {per_node['cold']:.3f} ms, warm {per_node['warm']:.3f} ms")
-    print(f"  {'stage':14}{'cold ms':>9}{'warm ms':>9}{'warm us a node':>16}")
-    for stage in [s for s in compile_stages.ORDER if s in warm["stages"]]:
+    print(f"  {'stage':20}{'cold ms':>9}{'warm ms':>9}{'warm us a node':>16}")
+    for stage in [s for s in compile_stages.order() if s in warm["stages"]]:
         c, w = cold["stages"].get(stage, 0.0), warm["stages"][stage]
-        print(f"  {stage:14}{c:9.1f}{w:9.1f}{1e3 * w / warm['training_nodes']:16.1f}")
+        print(f"  {stage:20}{c:9.1f}{w:9.1f}{1e3 * w / warm['training_nodes']:16.1f}")
     for where_gone in warm["gone"]:
         print(f"  {where_gone} is gone; its time is in the stage around it")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -17,28 +18,16 @@ STAGES: dict[str, str] = {
     "trainweb.artifacts.builder:read_model": "read",
     "trainweb.artifacts.builder:build_artifacts": "artifacts",
     "trainweb.artifacts.builder:build_training_models": "differentiate",
-    "trainweb.training.core:compile_model": "passes",
+    "trainweb.training.models:compile_model": "compile",
     "trainweb.compiler.compile:_Compilation.infer": "infer",
     "trainweb.compiler.compile:_Compilation.lower": "lower",
-    "trainweb.compiler.compile:fuse_elementwise": "fuse",
-    "trainweb.compiler.compile:place": "place",
-    "trainweb.compiler.compile:encode": "encode",
+    "trainweb.backend.wasm.compile:place": "place",
+    "trainweb.backend.wasm.compile:encode": "encode",
     "trainweb.training.host:PlanHost.load": "load",
 }
-"""Functions, where they are called from, and the stage their own time counts for."""
-ORDER = [
-    "read",
-    "artifacts",
-    "differentiate",
-    "session",
-    "infer",
-    "lower",
-    "fuse",
-    "passes",
-    "place",
-    "encode",
-    "load",
-]
+"""Functions, where they are called from, and the stage their own time counts for; each pass is a stage, too."""
+BEFORE_PASSES = ("read", "artifacts", "differentiate", "session", "compile", "infer", "lower")
+AFTER_PASSES = ("place", "encode", "load")
 
 
 Feeds = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -79,7 +68,7 @@ class Stopwatch:
 
 
 def instrument(watch: Stopwatch) -> tuple[list[Callable[[], None]], list[str]]:
-    """Time the functions of STAGES; returns what undoes that, and those that are not there any more."""
+    """Time the functions of STAGES and the passes; returns what undoes that, and those that are not there any more."""
     undo: list[Callable[[], None]] = []
     gone = []
     for where, stage in STAGES.items():
@@ -94,7 +83,17 @@ def instrument(watch: Stopwatch) -> tuple[list[Callable[[], None]], list[str]]:
             continue
         setattr(owner, name, watch.timed(stage, original))
         undo.append(lambda owner=owner, name=name, original=original: setattr(owner, name, original))
+    pipeline: Any = importlib.import_module("trainweb.compiler.pipeline")
+    passes = pipeline.PASSES
+    pipeline.PASSES = tuple(replace(each, run=watch.timed(each.name, each.run)) for each in passes)
+    undo.append(lambda: setattr(pipeline, "PASSES", passes))
     return undo, gone
+
+
+def order() -> list[str]:
+    """All stages, as they come."""
+    pipeline: Any = importlib.import_module("trainweb.compiler.pipeline")
+    return [*BEFORE_PASSES, *(each.name for each in pipeline.PASSES), *AFTER_PASSES]
 
 
 def open_session(watch: Stopwatch, model: bytes, feeds: Feeds) -> Any:

@@ -30,6 +30,7 @@ from networks import MODELS  # noqa: E402
 
 import trainweb  # noqa: E402
 from trainweb.errors import LimitError  # noqa: E402
+from trainweb.ir.program import KernelCall  # noqa: E402
 from trainweb.ir.shapes import TensorType  # noqa: E402
 from trainweb.training.core import SessionCore  # noqa: E402
 from trainweb.training.models import read_models  # noqa: E402
@@ -64,7 +65,7 @@ def feeds_of(core: SessionCore, kind: str, folder: Path, given: dict[str, Tensor
     }
 
 
-def plans(name: str, folder: Path, given: dict[str, TensorType] | None) -> Iterator[tuple[str, Any, SessionCore]]:
+def plans(name: str, folder: Path, given: dict[str, TensorType] | None) -> Iterator[tuple[str, Any]]:
     """Every plan of a session on the artifacts in `folder`."""
     optimizer = folder / "optimizer_model.onnx"
     graphs = read_models(
@@ -85,17 +86,17 @@ def plans(name: str, folder: Path, given: dict[str, TensorType] | None) -> Itera
                         raise
                     continue
                 arena = max(arena, plan.arena_bytes) if not budget else arena
-                yield f"{name} {kind} overwrite={overwrite} budget={budget}", plan, core
+                yield f"{name} {kind} overwrite={overwrite} budget={budget}", plan
             if graphs[2] is not None and not budget:
-                yield f"{name} optimizer", core.models.compile_optimizer(), core
+                yield f"{name} optimizer", core.models.compile_optimizer()
         finally:
             core.release()
 
 
-def words_of(plan: Any, core: SessionCore) -> list[int | str]:
+def words_of(plan: Any) -> list[int | str]:
     """The words of a plan, opcodes as names."""
     words = list(struct.unpack(f"<{len(plan.words) // 4}I", plan.words))
-    names = {spec.opcode: name for name, spec in core.engine.description.kernels.items()} | {0: "generated"}
+    names = {call.OPCODE: call.KERNEL for call in KernelCall.__subclasses__()} | {0: "generated"}
     n_segments, n_buffers, n_code = words[5], words[6], words[7]
     at = HEADER_WORDS + 3 * n_segments + 3 * n_buffers
     end = at + n_code
@@ -107,15 +108,31 @@ def words_of(plan: Any, core: SessionCore) -> list[int | str]:
     return [*result, *words[end:]]
 
 
+def without_custom_sections(module: bytes) -> bytes:
+    """A WebAssembly module without what describes it: the code alone."""
+    kept, at = module[:8], 8
+    while at < len(module):
+        start, size, shift = at, 0, 0
+        while True:
+            at += 1
+            size |= (module[at] & 0x7F) << shift
+            shift += 7
+            if module[at] < 0x80:
+                break
+        at += 1 + size
+        kept += module[start:at] if module[start] else b""
+    return kept
+
+
 def record() -> dict[str, dict[str, Any]]:
     """What there is to compare, by plan."""
     found = {}
     for name, folder, given in folders():
-        for title, plan, core in plans(name, folder, given):
+        for title, plan in plans(name, folder, given):
             parts = {
-                "words": json.dumps(words_of(plan, core)).encode(),
+                "words": json.dumps(words_of(plan)).encode(),
                 "constants": bytes(plan.constants),
-                "code": bytes(plan.code),
+                "code": without_custom_sections(bytes(plan.code)),
             }
             found[title] = {
                 **{part: hashlib.sha256(data).hexdigest() for part, data in parts.items()},

@@ -1,4 +1,4 @@
-"""Write web/src/wire/session-calls.ts: the calls and messages of a session as Python declares them, for TypeScript.
+"""Write web/src/wire/session-calls.ts: calls, messages, losses and optimizers as Python declares them, for TypeScript.
 
 python scripts/session_description.py           # writes
 python scripts/session_description.py --check   # exits 1 where the file is not what would be written
@@ -10,12 +10,14 @@ import argparse
 import json
 import re
 import sys
+from enum import Enum
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "py_src"))
 
 from trainweb import messages  # noqa: E402
+from trainweb.artifacts import LossType, OptimType  # noqa: E402
 from trainweb.training.calls import CALLS, Call  # noqa: E402
 
 TARGET = ROOT / "web" / "src" / "wire" / "session-calls.ts"
@@ -41,11 +43,16 @@ def message_entry(name: str, message: messages.Message) -> str:
     return f"  {name}: {{\n    error: {json.dumps(kind)},\n    text:\n      {text},\n  }},"
 
 
+def union_type(name: str, kinds: type[Enum]) -> str:
+    """The names of an enumeration."""
+    return f"export type {name} = {' | '.join(json.dumps(kind) for kind in kinds.__members__)};"
+
+
 def description() -> str:
     """The file."""
     types = "\n".join(map(call_type, CALLS))
     entries = "\n".join(message_entry(*item) for item in messages.table().items())
-    return f"""/** Made by scripts/session_description.py of training/calls.py and messages.py: edit those. */
+    return f"""/** Made by scripts/session_description.py of what Python declares: edit that. */
 
 import type {{ FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor }} from "./protocol.js";
 
@@ -55,6 +62,10 @@ interface Call<A extends readonly unknown[], R> {{
 }}
 
 export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" | "checkpoint";
+
+/** Losses and optimizers that artifacts are built with, by name. */
+{union_type("LossType", LossType)}
+{union_type("OptimizerType", OptimType)}
 
 /** The calls of a training session besides its steps. */
 export interface SessionCalls {{

@@ -26,7 +26,6 @@ static tw_block *after(const tw_block *block) {
 static void link_free(tw_block *block) {
     block->in_use = 0;
     block->requested = 0;
-    block->verified = 0;
     block->previous_free = NULL;
     block->next_free = free_list;
     if (free_list) free_list->previous_free = block;
@@ -128,7 +127,7 @@ TW_EXPORT(tw_alloc) uint32_t tw_alloc(uint32_t nbytes) {
     }
     block->in_use = 1;
     block->requested = nbytes;
-    block->verified = 0;
+    block->placed = block->verified = block->profile = 0;
     bytes_in_use += nbytes;
     return payload(block);
 }

@@ -9,11 +9,13 @@ typedef struct tw_block {
     uint32_t magic;
     uint32_t size;           /* payload bytes, a multiple of 64 */
     uint32_t requested;      /* what the caller asked for; 0 and unused when free */
-    uint32_t verified;       /* 1: the payload is a plan that passed the verifier */
+    uint32_t verified;       /* tw_code_generation() when the plan in the payload passed the verifier */
     struct tw_block *before; /* neighbour at the lower address */
     struct tw_block *next_free, *previous_free;
     uint32_t in_use;
-    uint32_t padding[8];
+    uint32_t placed;         /* 1: the payload is a plan that tw_place has seen */
+    uint32_t profile;        /* where the plan's runs add up times, or 0 */
+    uint32_t padding[6];
 } tw_block;
 
 uint32_t tw_alloc(uint32_t nbytes);

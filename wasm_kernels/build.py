@@ -1,9 +1,9 @@
 """Compile the kernels to the four WebAssembly builds with the compiler of the `ziglang` package.
 
-    python wasm_kernels/build.py [--force]
+    python wasm_kernels/build.py [--force] [--check]
 
-Writes wasm_kernels/build/*.wasm and copies them to py_src/trainweb/backend/wasm/engine/. A build whose sources and
-flags did not change is left alone.
+Writes wasm_kernels/build/*.wasm and copies them to py_src/trainweb/backend/wasm/engine/; writes ir/calls.py,
+ir/layout.py and layout.ts, which are checked in. A build whose sources and flags did not change is left alone.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def up_to_date(target: Path, key: str) -> bool:
 
 def compile_source(source: Path, build: str, flags: list[str], force: bool) -> Path:
     """One object file."""
-    target = BUILD / build / (source.stem + ".o")
-    headers = [*HERE.glob("*.h"), BUILD / "kernels_gen.h", BUILD / "kernels_tables.h"]
+    target = BUILD / build / source.relative_to(HERE).with_suffix(".o")
+    headers = [*HERE.glob("*.h"), *HERE.glob("conv/*.h"), BUILD / "kernels_gen.h", BUILD / "kernels_tables.h"]
     if source.name != "executor.c":
         headers.remove(BUILD / "kernels_tables.h")
     key = digest(flags, [source, *headers])
@@ -121,7 +121,7 @@ def make(build: str, pool: ThreadPoolExecutor, force: bool = False) -> Path:
     relaxed, threads = BUILDS[build]
     cflags = CFLAGS + RELAXED_CFLAGS * relaxed + THREAD_CFLAGS * threads
     ldflags = LDFLAGS + THREAD_LDFLAGS * threads
-    sources = sorted(HERE.glob("*.c"))
+    sources = sorted([*HERE.glob("*.c"), *HERE.glob("conv/*.c")])
     objects = list(pool.map(lambda source: compile_source(source, build, cflags, force), sources))
     target = BUILD / f"{build}.wasm"
     key = digest(ldflags, objects)
@@ -158,10 +158,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--force", action="store_true", help="rebuild everything")
     parser.add_argument("--only", choices=BUILDS, help="make one build only")
+    parser.add_argument("--check", action="store_true", help="fail where a file that is checked in would change")
     options = parser.parse_args()
     with one_at_a_time(), ThreadPoolExecutor(2) as pool:
         generate(HERE / "kernels.def", BUILD)
-        generate_sources(HERE / "kernels.def", HERE.parent)
+        stale = generate_sources(HERE / "kernels.def", HERE.parent, check=options.check)
+        if stale:
+            sys.exit(f"not made of this kernels.def: {', '.join(stale)}; run `python wasm_kernels/build.py`")
         names = [options.only] if options.only else list(BUILDS)
         paths = [make(build, pool, options.force) for build in names]
         for path in paths:

@@ -82,7 +82,7 @@ class Kernel:
     epilogue: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
     fails: tuple[str, ...] = ()
-    part: bool = False
+    parts: tuple[str, ...] = ()
 
     def arg(self, name: str) -> Arg:
         """The argument called `name`."""
@@ -439,8 +439,8 @@ def read_clause(definition: Definition, kernel: Kernel, keyword: str, body: str)
     elif keyword == "epilogue":
         read_epilogue(kernel, body)
     elif keyword == "part":
-        check_args(kernel, [body], lambda arg: arg.kind in ("out", "inout"), "a result")
-        kernel.part = True
+        kernel.parts = tuple(split_args(body))
+        check_args(kernel, kernel.parts, lambda arg: arg.kind in ("out", "inout"), "a result")
     elif keyword == "updates":
         kernel.updates = tuple(split_args(body))
         check_args(kernel, kernel.updates, lambda arg: arg.kind == "inout" and arg.optional, "inout?")

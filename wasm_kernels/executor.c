@@ -3,17 +3,13 @@
    The verifier is total: it believes nothing in the plan, and once it has passed a plan no instruction of the plan can
    touch memory outside the buffers it names, nor the plan itself. A plan is the whole of one allocated block; that it
    was verified is noted in the block's header, out of the plan's own reach. */
+#include "executor.h"
+
 #include "alloc.h"
 #include "parallel.h"
 
 #define NO_INSTRUCTION 0xFFFFFFFFu
-
-enum { TW_WRITES = 1, TW_NULLABLE = 2 };
-
-typedef struct {
-    const uint32_t *segments, *buffers;
-    uint32_t n_segments, n_buffers;
-} tw_binder;
+#define MAX_SEGMENTS 128
 
 typedef int32_t (*tw_kernel_fn)(const void *args);
 typedef int32_t (*tw_check_fn)(const tw_binder *binder, const uint32_t *words, uint32_t *relocated);
@@ -31,19 +27,13 @@ static struct {
     int64_t value, position;
 } fault;
 
-/* Table slots that hold generated functions: [first, end). */
-static struct {
-    uint32_t first, end;
-} code_slots;
-
 int32_t tw_fail(int32_t status, int64_t value, int64_t position) {
     fault.value = value;
     fault.position = position;
     return status;
 }
 
-/* Called from every verifier: once in the module, not once a kernel. */
-#define TW_SHARED static __attribute__((noinline, unused))
+#define TW_SHARED static TW_ONCE __attribute__((unused))
 
 /* ---- what the generated verifiers call; expressions are in double, which cannot overflow ---- */
 
@@ -72,15 +62,13 @@ TW_SHARED double tw_reach_down(const int32_t *dims, const int32_t *strides, int3
     return reach;
 }
 
-TW_SHARED int32_t tw_check_sign(const uint32_t *words, int32_t n) {
+int32_t tw_check_sign(const uint32_t *words, int32_t n) {
     for (int32_t i = 0; i < n; i++)
         if ((int32_t)words[i] < 0) return tw_fail(TW_BAD_ARGUMENT, (int32_t)words[i], i);
     return TW_OK;
 }
 
-/* Replace buffer index `index` by its address if the buffer holds `extent` elements of `size` bytes. */
-TW_SHARED int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent, int32_t size, int32_t flags,
-                       uint32_t *address) {
+int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent, int32_t size, int32_t flags, uint32_t *address) {
     if (index == PLAN_NO_BUFFER && (flags & TW_NULLABLE)) {
         *address = 0;
         return TW_OK;
@@ -101,26 +89,6 @@ TW_SHARED int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent
 
 /* ---- verifier ---- */
 
-static int32_t check_generated(const tw_binder *binder, const uint32_t *header, const uint32_t *words, uint32_t n_args,
-                               uint32_t *relocated) {
-    if (n_args < GENERATED_WORDS) return tw_fail(TW_BAD_ARGUMENT, n_args, 0);
-    uint32_t fn = words[GENERATED_FUNCTION], n_ptrs = words[GENERATED_N_POINTERS], n_words = words[GENERATED_N_WORDS];
-    if (fn >= header[HEADER_N_FUNCTIONS]) return tw_fail(TW_BAD_FUNCTION, fn, header[HEADER_N_FUNCTIONS]);
-    if ((int32_t)words[GENERATED_N] < 0 || (int32_t)words[GENERATED_GRAIN] <= 0)
-        return tw_fail(TW_BAD_ARGUMENT, (int32_t)words[GENERATED_GRAIN], GENERATED_GRAIN);
-    if ((uint64_t)GENERATED_WORDS + (uint64_t)POINTER_WORDS * n_ptrs + n_words != n_args) return tw_fail(TW_BAD_ARGUMENT, n_args, 3);
-    relocated[GENERATED_FUNCTION] = header[HEADER_CODE_BASE] + fn;
-    const uint32_t *pointer = words + GENERATED_WORDS;
-    uint32_t *out = relocated + GENERATED_WORDS;
-    for (uint32_t i = 0; i < n_ptrs; i++, pointer += POINTER_WORDS) {
-        int32_t status = tw_bind(binder, pointer[POINTER_BUFFER], pointer[POINTER_NBYTES], 1,
-                                 pointer[POINTER_WRITES] ? TW_WRITES : 0, out++);
-        if (status) return status;
-    }
-    for (uint32_t i = 0; i < n_words; i++) *out++ = *pointer++;
-    return TW_OK;
-}
-
 static int32_t check_header(const uint32_t *header, uint32_t block_size) {
     if (header[HEADER_MAGIC] != PLAN_MAGIC || header[HEADER_VERSION] != PLAN_VERSION)
         return tw_fail(TW_BAD_PLAN, header[HEADER_MAGIC], header[HEADER_VERSION]);
@@ -128,9 +96,6 @@ static int32_t check_header(const uint32_t *header, uint32_t block_size) {
     uint64_t total = HEADER_WORDS + (uint64_t)SEGMENT_WORDS * header[HEADER_N_SEGMENTS] +
                      (uint64_t)BUFFER_WORDS * header[HEADER_N_BUFFERS] + 2ull * header[HEADER_N_CODE];
     if (total != header[HEADER_TOTAL_WORDS] || 4 * total > block_size) return tw_fail(TW_BAD_HEADER, (int64_t)total, block_size / 4);
-    uint64_t end = (uint64_t)header[HEADER_CODE_BASE] + header[HEADER_N_FUNCTIONS];
-    if (header[HEADER_N_FUNCTIONS] && (header[HEADER_CODE_BASE] < code_slots.first || end > code_slots.end))
-        return tw_fail(TW_BAD_FUNCTION, header[HEADER_CODE_BASE], (int64_t)end);
     return TW_OK;
 }
 
@@ -165,7 +130,7 @@ static int32_t check_code(uint32_t *header, const tw_binder *binder, const uint3
         tw_copy(relocated + at, code + at, 4 * (size_t)(n_args + 1));
         int32_t status;
         if (opcode == 0) {
-            status = check_generated(binder, header, code + at + 1, n_args, relocated + at + 1);
+            status = tw_check_generated(binder, code + at + 1, n_args, relocated + at + 1);
         } else {
             if (n_args != tw_table[opcode].n_words) return tw_fail(TW_BAD_ARGUMENT, n_args, at);
             status = tw_table[opcode].check(binder, code + at + 1, relocated + at + 1);
@@ -184,6 +149,10 @@ static int32_t verify(uint32_t *header, uint32_t block_size) {
     tw_binder binder = {.segments = header + HEADER_WORDS, .n_segments = header[HEADER_N_SEGMENTS],
                         .n_buffers = header[HEADER_N_BUFFERS]};
     binder.buffers = binder.segments + SEGMENT_WORDS * binder.n_segments;
+    if (header[HEADER_N_FUNCTIONS]) {
+        binder.code = tw_code_at(header[HEADER_CODE_BASE], header[HEADER_N_FUNCTIONS]);
+        if (!binder.code) return tw_fail(TW_BAD_FUNCTION, header[HEADER_CODE_BASE], header[HEADER_N_FUNCTIONS]);
+    }
     uint32_t *code = (uint32_t *)binder.buffers + BUFFER_WORDS * binder.n_buffers;
     if ((status = check_memory(&binder, (uint32_t)(uintptr_t)header))) return status;
     return check_code(header, &binder, code, code + header[HEADER_N_CODE]);
@@ -233,31 +202,68 @@ static int32_t run_code(uint32_t *header, double *profile) {
 }
 
 static int32_t run_plan(uint32_t *header, tw_block *block) {
-    if (header[HEADER_STATE] != 1 || !block->verified) {
+    if (!block->placed) return tw_fail(TW_BAD_PLAN, 0, 0);
+    if (block->verified != tw_code_generation()) {
         block->verified = 0;
         int32_t status = verify(header, block->size);
         if (status) return status;
-        header[HEADER_STATE] = 1;
-        block->verified = 1;
+        block->verified = tw_code_generation();
     }
-    uint32_t profile = header[HEADER_PROFILE];
+    uint32_t profile = block->profile;
     if (profile) {
         uint64_t nbytes = 8ull * header[HEADER_N_INSTRUCTIONS], plan = (uint32_t)(uintptr_t)header;
         if (profile % 8 || !tw_range_is_live(profile, nbytes) ||
             (profile < plan + block->size && profile + nbytes > plan))
-            return tw_fail(TW_BAD_HEADER, profile, HEADER_PROFILE);
+            return tw_fail(TW_BAD_POINTER, profile, 0);
     }
     return run_code(header, (double *)(uintptr_t)profile);
 }
 
-/* Run the plan at `plan`, the start of an allocated block; verifies it when it is fresh. Whoever writes another plan
-   into a block that held one must set its state to 0; in a block just allocated the state is not believed. Returns a
-   status, which the header keeps together with the instruction, the offending value and its position. */
-TW_EXPORT(tw_run) int32_t tw_run(uint32_t plan) {
+static tw_block *plan_block(uint32_t plan) {
     tw_block *block = tw_block_at(plan);
+    return block && block->size >= 4 * HEADER_WORDS ? block : NULL;
+}
+
+/* Where base and bytes of each segment of the plan that is placed next go; 0 if there is no room for n segments. */
+static uint32_t given[2 * MAX_SEGMENTS];
+TW_EXPORT(tw_place_table) uint32_t tw_place_table(uint32_t n) {
+    return n <= MAX_SEGMENTS ? (uint32_t)(uintptr_t)given : 0;
+}
+
+/* Give the plan at `plan`, the start of an allocated block, what it uses: the table holds base and bytes of each of its
+   n segments, and its generated functions begin at slot `code_base`. All addresses of a plan come from here and from
+   tw_profile; what its bytes say of them does not matter. Whoever writes another plan into a block must place it, too. */
+TW_EXPORT(tw_place) int32_t tw_place(uint32_t plan, uint32_t n, uint32_t code_base) {
+    tw_block *block = plan_block(plan);
+    if (!block || n > MAX_SEGMENTS) return TW_BAD_POINTER;
+    uint32_t *header = (uint32_t *)(uintptr_t)plan;
+    block->placed = block->verified = block->profile = 0;
+    if (header[HEADER_N_SEGMENTS] != n || 4 * (HEADER_WORDS + (uint64_t)SEGMENT_WORDS * n) > block->size)
+        return TW_BAD_HEADER;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t *segment = header + HEADER_WORDS + SEGMENT_WORDS * i;
+        segment[SEGMENT_BASE] = given[2 * i];
+        segment[SEGMENT_NBYTES] = given[2 * i + 1];
+    }
+    header[HEADER_CODE_BASE] = code_base;
+    block->placed = 1;
+    return TW_OK;
+}
+
+/* From now on runs of the plan add the milliseconds of each instruction to a float64 from `times` on; 0: no more. */
+TW_EXPORT(tw_profile) int32_t tw_profile(uint32_t plan, uint32_t times) {
+    tw_block *block = plan_block(plan);
+    if (!block || !block->placed) return TW_BAD_POINTER;
+    block->profile = times;
+    return TW_OK;
+}
+
+/* Run a plan that was placed; verifies it the first time, and again when functions have gone. Returns a status, which
+   the header keeps together with the instruction, the offending value and its position. */
+TW_EXPORT(tw_run) int32_t tw_run(uint32_t plan) {
+    tw_block *block = plan_block(plan);
     if (!block) return TW_BAD_POINTER;
     uint32_t *header = (uint32_t *)(uintptr_t)plan;
-    if (block->size < 4 * HEADER_WORDS) return TW_BAD_POINTER;
     fault.value = fault.position = 0;
     header[HEADER_FAILED] = NO_INSTRUCTION;
     int32_t status = run_plan(header, block);
@@ -265,19 +271,6 @@ TW_EXPORT(tw_run) int32_t tw_run(uint32_t plan) {
     tw_copy(header + HEADER_VALUE, &fault.value, sizeof(int64_t));
     tw_copy(header + HEADER_POSITION, &fault.position, sizeof(int64_t));
     return status;
-}
-
-/* Announce that slots [slot, slot + n) of the function table hold generated functions: new ones behind those before, or
-   slots that are used again. parallel.h has the protocol. */
-TW_EXPORT(tw_register_code)
-int32_t tw_register_code(uint32_t ptr, uint32_t size, uint32_t slot, uint32_t n) {
-    if (code_slots.end && (slot < code_slots.first || slot > code_slots.end)) return TW_BAD_FUNCTION;
-    if (slot < 1 || (uint64_t)slot + n > UINT32_MAX) return TW_BAD_FUNCTION;
-    int32_t status = parallel_load(ptr, size, slot);
-    if (status) return status;
-    if (!code_slots.end) code_slots.first = slot;
-    if (slot + n > code_slots.end) code_slots.end = slot + n;
-    return TW_OK;
 }
 
 /* JSON: kernels with their opcodes and arguments, statuses, fingerprint. */

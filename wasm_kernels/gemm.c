@@ -33,7 +33,6 @@ typedef struct {
     bool add, relu, plain; /* plain: sums are stored as they are, by rows */
 } tile_out;
 
-TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
 /* ---- packing ---- */
 

@@ -14,8 +14,9 @@ FIELD_TYPES = {"i32": "int", "s32": "int", "f32": "float"}
 DTYPES = {"f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "u8": "uint8"}
 IMPORTED = ("ceil4", "reach_down", "reach_up")
 TAKEN = (
-    *("node", "args", "reads", "writes", "result", "accumulated", "flops", "make_scratch", "pays"),
-    *("operands", "map_operands", "replace_operand", "moved", "without_updates"),
+    *("node", "position", "reads", "writes", "result", "accumulated", "checked", "flops", "make_scratch", "pays"),
+    *("operands", "arguments", "optional_results", "map_operands", "replace_operand", "moved"),
+    *("without", "without_updates"),
 )
 """What a call has besides its arguments."""
 UNIONS = {
@@ -45,7 +46,7 @@ def emit_calls(definition: Definition) -> str:
     for name in (*names, *UNIONS):
         if (*names, *UNIONS).count(name) > 1:
             raise DefinitionError(f"two kernels would be the class {name}")
-    classes = [emit_class(kernel) for kernel in definition.kernels]
+    classes = [emit_class(kernel, opcode) for opcode, kernel in enumerate(definition.kernels, 1)]
     body = "\n\n\n".join([*emit_aliases(definition, "\n".join(classes)), *classes])
     used = [name for name in IMPORTED if f"{name}(" in body]
     imports = [
@@ -93,24 +94,26 @@ def emit_alias(alias: Alias) -> str:
     return "\n".join([*lines, f"    return {alias.body.source}"])
 
 
-def emit_class(kernel: Kernel) -> str:
+def emit_class(kernel: Kernel, opcode: int) -> str:
     """One kernel."""
     for arg in kernel.args:
         if arg.name in TAKEN:
             raise DefinitionError(f"{kernel.name}: every call has a {arg.name!r} of another kind")
     lines = [f"class {class_name(kernel)}(KernelCall):"]
     lines += listed("__slots__", [arg.name for arg in kernel.args])
-    lines += [f'KERNEL = "{kernel.name}"', "ARGUMENTS = __slots__"]
+    words = sum(arg.words for arg in kernel.args)
+    lines += [f'KERNEL = "{kernel.name}"', f"OPCODE = {opcode}", f"WORDS = {words}", "ARGUMENTS = __slots__"]
     facts = {
         "OPERANDS": [arg.name for arg in kernel.args if arg.is_pointer],
+        "FLOATS": [arg.name for arg in kernel.args if arg.kind == "f32"],
         "OPTIONAL_RESULTS": [arg.name for arg in kernel.args if arg.kind == "out" and arg.optional],
         "ACCUMULATED": kernel.accumulated,
         "UPDATES": kernel.updates,
         "FAILS": kernel.fails,
+        "PARTS": kernel.parts,
     }
     for name, fact in facts.items():
         lines += listed(name, fact) if fact else []
-    lines += ["IS_PART = True"] * kernel.part
     methods = (constructor, reads, writes, result, scratch, flops, pays)
     for part in (method(kernel) for method in methods):
         if part:

@@ -20,6 +20,7 @@ TW_INLINE void tw_zero(void *dst, size_t nbytes) { __builtin_memset(dst, 0, nbyt
 
 TW_INLINE int32_t min_i32(int32_t a, int32_t b) { return a < b ? a : b; }
 TW_INLINE int32_t max_i32(int32_t a, int32_t b) { return a > b ? a : b; }
+TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 TW_INLINE int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* An index or label of 4 or 8 bytes. */

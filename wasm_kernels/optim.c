@@ -91,6 +91,49 @@ int32_t kernel_sgd_f32(const sgd_f32_args *a) {
     return TW_OK;
 }
 
+/* 1, -1 or 0 by the sign of x; NaN stays NaN. */
+TW_INLINE f32x4 sign4(f32x4 x) {
+    f32x4 one = wasm_v128_or(wasm_v128_and(x, splat(-0.0f)), splat(1));
+    return select4(wasm_f32x4_ne(x, splat(0)), select4(wasm_f32x4_eq(x, x), one, x), splat(0));
+}
+
+typedef struct {
+    f32x4 b1, c1, b2, c2, rate, keep;
+} lion_factors;
+
+/* w = keep w - rate sign(b1 m + c1 g);  m = b2 m + c2 g */
+TW_INLINE f32x4 lion4(const lion_factors *f, f32x4 w, f32x4 g, f32x4 *m) {
+    f32x4 direction = sign4(madd(f->c1, g, mul4(f->b1, *m)));
+    *m = madd(f->c2, g, mul4(f->b2, *m));
+    return nmadd(f->rate, direction, mul4(w, f->keep));
+}
+
+static void lion_chunk(const void *args, int32_t chunk) {
+    const lion_f32_args *a = args;
+    float rate = state_f32(a->state, STATE_LEARNING_RATE), keep = (float)(1 - (double)rate * (double)a->weight_decay);
+    const lion_factors f = {splat(a->alpha), splat(1.0f - a->alpha), splat(a->beta), splat(1.0f - a->beta),
+                            splat(rate), splat(keep)};
+    int32_t lo = chunk * GRAIN, n = min_i32(GRAIN, a->n - lo), i = 0;
+    float *w_at = a->w + lo, *m_at = a->m + lo;
+    const float *g_at = a->g + lo;
+    for (; i + 4 <= n; i += 4) {
+        f32x4 m = load4(m_at + i), w = lion4(&f, load4(w_at + i), load4(g_at + i), &m);
+        store4(w_at + i, w);
+        store4(m_at + i, m);
+    }
+    if (i < n) {
+        int32_t rest = n - i;
+        f32x4 m = load_part(m_at + i, rest), w = lion4(&f, load_part(w_at + i, rest), load_part(g_at + i, rest), &m);
+        store_part(w_at + i, w, rest);
+        store_part(m_at + i, m, rest);
+    }
+}
+
+int32_t kernel_lion_f32(const lion_f32_args *a) {
+    parallel_for(lion_chunk, a, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
 /* Blocks of 256 in float (16 terms per lane and accumulator), block sums in double. */
 static void sum_squares_chunk(const void *args, int32_t chunk) {
     const clip_grad_norm_f32_args *a = args;

@@ -16,7 +16,7 @@
        waits until tw_threads_ready() == n-1            code = tw_worker_loop(k)     blocks; returns a code:
          (poll; a worker that never comes is no harm)       1 TW_WORKER_LOAD  copy bytes [tw_load_ptr(), + tw_load_size()),
        load_code(bytes):                                      compile synchronously, instantiate with the imports of
-         instantiate, append f0.. to the own table;           section 5 (env.memory, kernels.*), put f0, f1, ... into the
+         instantiate, append f0.. to the own table;           section 6 (env.memory, kernels.*), put f0, f1, ... into the
          put the bytes in a tw_alloc block;                   own table from slot tw_load_slot() on (grow it first),
          tw_register_code(ptr, size, slot, n)  ------>        then call tw_worker_loop(k) again (same stack pointer)
            blocks until every worker has them;             2 TW_WORKER_EXIT  close()
@@ -27,10 +27,11 @@
    for some 50 us, and sleep again.
 
    Workers that enter tw_worker_loop for the first time after code was registered are turned away with code 2: start
-   all workers first. tw_register_code must be called in builds without threads, too (ptr and size are then unused):
-   plans may only use functions in registered slots. It returns 0, TW_BAD_FUNCTION (slots not appended in order) or
-   TW_TRAPPED (a worker failed or did not answer within 10 s: the engine is lost). After a trap in any instance, and
-   when tw_run returns TW_TRAPPED, the engine must be thrown away. */
+   all workers first. tw_register_code must be called in builds without threads, too, where it reads what the functions say
+   of themselves (generated.h): plans may only use registered functions. It returns 0, TW_BAD_FUNCTION (they say nothing, or
+   their slots are taken) or TW_TRAPPED (a worker failed or did not answer within 10 s: the engine is lost). Whoever takes
+   functions out of the table calls tw_unregister_code(slot). After a trap in any instance, and when tw_run returns
+   TW_TRAPPED, the engine must be thrown away. */
 #ifndef PARALLEL_H
 #define PARALLEL_H
 

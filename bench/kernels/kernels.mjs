@@ -45,7 +45,9 @@ class Kernels {
     const view = new Uint32Array(this.memory.buffer, plan, total);
     view.fill(0);
     view.set(header);
-    view.set([arena, size, 1, ...buffers.flatMap(([at, nbytes]) => [0, at, nbytes]), ...code], 20);
+    view.set([0, 0, 1, ...buffers.flatMap(([at, nbytes]) => [0, at, nbytes]), ...code], 20);
+    new Uint32Array(this.memory.buffer, this.exports.tw_place_table(1), 2).set([arena, size]);
+    if (this.exports.tw_place(plan, 1, 0)) throw new Error("the plan cannot be placed");
     return { plan, arena };
   }
 

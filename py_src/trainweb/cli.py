@@ -1,10 +1,12 @@
-"""The command line: `trainweb artifacts | inspect | train | export | compile`, each with --help."""
+"""The command line: `trainweb artifacts | check | inspect | train | export | compile`, each with --help."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,14 +29,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     args = _parser().parse_args(argv)
     try:
-        args.run(args)
+        return int(args.run(args) or 0)
     except (TrainwebError, OSError, ValueError) as e:
         print(f"trainweb {args.command}: {type(e).__name__}: {e}", file=sys.stderr)
         return 1
-    return 0
+
+
+def _names(kinds: type[Enum]) -> str:
+    *most, last = kinds.__members__
+    return f"{', '.join(most)} or {last}"
 
 
 def _parser() -> argparse.ArgumentParser:
+    from trainweb.artifacts import LossType, OptimType
+
     parser = argparse.ArgumentParser(prog="trainweb", description="Train ONNX models on WebAssembly kernels.")
     parser.add_argument("--version", action="version", version=f"trainweb {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -42,8 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     p = commands.add_parser("artifacts", help="make training artifacts from a forward model")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
     p.add_argument("-o", "--output", type=Path, default=Path(), help="existing folder to write to")
-    p.add_argument("--loss", default="CrossEntropyLoss", help="MSELoss, CrossEntropyLoss, BCEWithLogitsLoss or L1Loss")
-    p.add_argument("--optimizer", default="AdamW", help="AdamW or SGD")
+    p.add_argument("--loss", default="CrossEntropyLoss", help=_names(LossType))
+    p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
         "--freeze",
         action="append",
@@ -59,6 +67,15 @@ def _parser() -> argparse.ArgumentParser:
         help="tensor that the steps output besides the loss",
     )
     p.set_defaults(run=_artifacts)
+
+    p = commands.add_parser("check", help="say what of a forward model is trained, at what cost, or what is in the way")
+    p.add_argument("model", type=Path, help="the forward model, .onnx")
+    p.add_argument("--loss", help="MSELoss, CrossEntropyLoss, BCEWithLogitsLoss or L1Loss; none: the first output")
+    p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="parameters to train, and no others")
+    p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="parameters not to train")
+    p.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a symbolic dimension")
+    p.add_argument("--json", action="store_true", help="print the report as JSON")
+    p.set_defaults(run=_check)
 
     p = commands.add_parser(
         "inspect", help="show the inputs, outputs and operators of a model, or what a checkpoint holds"
@@ -147,6 +164,26 @@ def _artifacts(args: argparse.Namespace) -> None:
         additional_output_names=args.output_name or None,
     )
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
+
+
+def _check(args: argparse.Namespace) -> int:
+    from trainweb.artifacts import LossType
+    from trainweb.training.check import check
+
+    if args.loss is not None and args.loss not in LossType.__members__:
+        raise ValueError(f"--loss {args.loss!r} is none of {', '.join(LossType.__members__)}.")
+    sizes = dict(text.partition("=")[::2] for text in args.dim)
+    if not all(size.isdecimal() for size in sizes.values()):
+        raise ValueError("--dim is of the form NAME=SIZE.")
+    report = check(
+        args.model,
+        args.train or None,
+        args.freeze or None,
+        LossType[args.loss] if args.loss else None,
+        dims={name: int(size) for name, size in sizes.items()},
+    )
+    print(json.dumps(report.as_data(), indent=2) if args.json else report)
+    return 0 if report.ok else 1
 
 
 def _inspect(args: argparse.Namespace) -> None:

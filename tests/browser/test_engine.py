@@ -15,7 +15,7 @@ from .server import ROOT, Site
 
 N = 1_000_003
 
-# f0(args, lo, hi): unreachable, unless the chunk begins below 5000
+# f0(args, lo, hi): unreachable, unless the chunk begins below 5000; it says that it makes a float32 of each in x
 TRAP = bytes.fromhex(
     "0061736d01000000"
     "01070160037f7f7f00"
@@ -23,6 +23,7 @@ TRAP = bytes.fromhex(
     "03020100"
     "07060102663000" + "00"
     "0a0e010c0020014188274e0440000b0b"
+    "00190f" + b"trainweb.access".hex() + "010401" + "0104" + "00000100"
 )
 
 
@@ -133,7 +134,7 @@ def test_profile_measures_milliseconds(scenario, plain_site: Site) -> None:
 
 def test_changed_segment_bases_take_effect(scenario, plain_site: Site) -> None:
     found = scenario(plain_site, "rebase", code=module("double"))
-    assert found == {"statuses": [0, 0], "sum": expected_sum(lambda v: 2 * v, 1000), "same": True}
+    assert found == {"statuses": [0, 0], "sum": expected_sum(lambda v: 2 * v, 1000)}
 
 
 @pytest.mark.page_errors("thread .* failed", "RuntimeError")

@@ -11,9 +11,10 @@ from .server import Site
 
 PLAN = """
 import struct
+from trainweb.ir import calls
 
 def copy_plan(engine, x, y, nbytes, writable=1):
-    opcode = engine.description.kernels["copy"].opcode
+    opcode = calls.Copy.OPCODE
     segments = [x, nbytes, 0, y, nbytes, writable]
     buffers = [0, 0, nbytes, 1, 0, nbytes]
     code = [opcode | 3 << 16, 0, 1, nbytes]

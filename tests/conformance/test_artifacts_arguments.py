@@ -14,7 +14,7 @@ import trainweb
 from trainweb import onnxblock
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts, generate_artifacts
 from trainweb.checkpoint import read_checkpoint
-from trainweb.errors import GradientError, ModelError, UnsupportedError
+from trainweb.errors import FeedError, GradientError, ModelError, UnsupportedError
 from trainweb.model.reader import read_model
 
 from .models import batch_norm_net, make_model, mlp, normal
@@ -102,7 +102,8 @@ def test_scalars_and_integers_are_trained_only_by_name() -> None:
         {"logits": ["batch", 3]},
         {"w": normal(5, 3), "temperature": np.float32(0.5), "shape": np.array([-1, 3])},
     )
-    assert parameters(build_artifacts(model, loss=LossType.CrossEntropyLoss)) == (["w"], [])
+    with pytest.warns(UserWarning, match="'temperature' is left out"):
+        assert parameters(build_artifacts(model, loss=LossType.CrossEntropyLoss)) == (["w"], [])
     named = build_artifacts(model, ["w", "temperature"], loss=LossType.CrossEntropyLoss)
     assert parameters(named) == (["w", "temperature"], [])
     with pytest.raises(ModelError, match="'shape' is int64"):
@@ -299,6 +300,19 @@ def test_a_loss_on_one_of_several_outputs() -> None:
         build_artifacts(mlp(), loss=LossType.MSELoss, additional_output_names=["zz"])
     with pytest.raises(ModelError, match="additional_output_names must be a list"):
         build_artifacts(mlp(), loss=LossType.MSELoss, additional_output_names="h")
+
+
+def test_what_weights_demand_is_declared() -> None:
+    model = mlp()
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", "n"]))
+    artifacts = build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD)
+    for built in (artifacts.training_model, artifacts.eval_model):
+        assert read_model(built).inputs[0].shape == ("batch", 5)  # type: ignore[union-attr]
+    feeds = {"x": normal(4, 5, seed=5), "labels": np.array([0, 1, 2, 0])}
+    found = losses(artifacts, feeds)
+    assert found == losses(build_artifacts(mlp(), loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD), feeds)
+    with session(artifacts) as s, pytest.raises(FeedError, match="index: 1 Got: 4 Expected: 5"):
+        s.train_step({"x": normal(4, 4, seed=5), "labels": feeds["labels"]})
 
 
 def test_labels_that_the_model_has_are_used() -> None:

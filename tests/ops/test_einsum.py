@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tests.ops.op_runner import with_loss
 
 from trainweb.autodiff.gradient import build_gradients
-from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler.compile import compile_model
+from trainweb.errors import GradientError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 
@@ -28,7 +29,7 @@ def attention() -> Graph:
 
 def kernels(graph: Graph, outputs: list[str]) -> list[str]:
     feeds = {v.name: TensorType("float32", SHAPE) for v in graph.inputs}
-    plan = compile_model(graph, feeds, outputs, get_engine().description)
+    plan = compile_model(graph, feeds, outputs)
     return [line.partition("(")[0] for line in plan.text]
 
 
@@ -41,3 +42,16 @@ def test_its_gradient_is_fused() -> None:
     used = kernels(graph, ["loss", *(f"{name}_grad" for name in "qkv")])
     assert {"attention_f32", "attention_gradient_f32"} <= set(used)
     assert not {"gemm_f32", "strided_copy", "softmax_f32"} & set(used)
+
+
+def test_sizes_that_may_broadcast_have_no_gradient() -> None:
+    node = Node("Einsum", ["a", "b"], ["y"], {"equation": "...i,...i->..."}, name="dot")
+    for dims, fits in ((("n", "n"), True), (("n", "m"), False), ((1, 3), False)):
+        graph = Graph("g", [node, Node("ReduceSum", ["y"], ["loss"], {"keepdims": 0}, "", "sum")], opsets={"": 17})
+        graph.inputs = [Value(x, "float32", (dim, 4)) for x, dim in zip("ab", dims, strict=True)]
+        graph.outputs = [Value("loss", "float32", ())]
+        if fits:
+            assert build_gradients(graph, "loss", ["a", "b"]).nodes
+        else:
+            with pytest.raises(GradientError, match="broadcasts, or may"):
+                build_gradients(graph, "loss", ["a", "b"])

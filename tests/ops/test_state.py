@@ -122,7 +122,6 @@ def test_sequences(case: Case) -> None:
             graph,
             {},
             [],
-            host.engine.description,
             bindings=bindings,
             sequences={name: BufSequence(r.bufs()) for name, r in runs.items()},
             segment_bytes=host.sizes,
@@ -159,7 +158,6 @@ def test_tensors(case: Case) -> None:
             graph,
             {name: TensorType(t.dtype, t.shape) for name, t in feeds.items()},
             outputs,
-            host.engine.description,
             bindings=bindings,
             overwrite=False,
             segment_bytes=host.sizes,
@@ -190,9 +188,7 @@ def test_schedules(case: Case) -> None:
         host.write_state(STATE_WARMUP, int(warmup))
         host.write_state(STATE_TOTAL, int(total))
         binding = Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,))
-        plan = compile_model(
-            graph, {}, [], host.engine.description, bindings={"learning_rate": binding}, segment_bytes=host.sizes
-        )
+        plan = compile_model(graph, {}, [], bindings={"learning_rate": binding}, segment_bytes=host.sizes)
         host.run(host.load(plan))
         assert host.read_state(STATE_LEARNING_RATE) == pytest.approx(expected, rel=1e-6)
     finally:

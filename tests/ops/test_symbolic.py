@@ -8,7 +8,7 @@ from tests.ops.op_runner import Case, gradients
 from tests.ops.test_gradient import CASES, loss_graph, wanted
 
 from trainweb.errors import GradientError, ModelError
-from trainweb.model.graph import Graph, Value
+from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.shapes import ShapeInference
 
 STATIC_ONLY = {
@@ -20,7 +20,6 @@ STATIC_ONLY = {
     "DepthToSpace-1",
     "GlobalAveragePool-0",
     "GlobalAveragePool-1",
-    "MatMul-1",
     "Pad-4",
     "Pad-5",
     "Pad-6",
@@ -68,3 +67,25 @@ def test_symbolic_gradient(case: Case) -> None:
     for name in names:
         scale = float(np.abs(expected[name]).max(initial=1.0))
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize(("n", "m"), [(5, 5), (5, 1), (1, 4)])
+def test_symbols_that_meet_are_summed_where_they_broadcast(n: int, m: int) -> None:
+    graph = Graph(
+        "sum",
+        [
+            Node("Add", ["x", "y"], ["s"], name="add"),
+            Node("Mul", ["s", "s"], ["q"], name="square"),
+            Node("ReduceSum", ["q"], ["loss"], {"keepdims": 0}, name="loss"),
+        ],
+        [Value("x", "float32", ("n", 3)), Value("y", "float32", ("m", 3))],
+        [Value("loss", "float32", ())],
+        opsets={"": 17},
+    )
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((n, 3)).astype("f4"), rng.standard_normal((m, 3)).astype("f4")
+    found = gradients(graph, ["x", "y"], {"x": x, "y": y})
+    whole = 2 * (x + y)
+    for name, given in (("x", x), ("y", y)):
+        expected = whole if len(given) == len(whole) else whole.sum(axis=0, keepdims=True)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from trainweb.backend.wasm.compile import workspace_bytes
-from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler import pipeline
 from trainweb.compiler.context import Context
 from trainweb.compiler.pipeline import PASSES, Pass
 
+ROOT = Path(__file__).parents[2]
 NAMES = tuple(each.name for each in PASSES)
 
 
@@ -39,4 +40,4 @@ def passes(some: tuple[Pass, ...]) -> Iterator[None]:
 
 def context() -> Context:
     """What passes know in a session without options."""
-    return Context(get_engine(reproducible=True).description, workspace_bytes)
+    return Context(workspace_bytes)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import operator
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from tests.python.kernel_description import Kernel, kernels_of
 
-from trainweb.backend.wasm.engine import Engine, Kernel
+from trainweb.backend.wasm.engine import Engine
 
 MAGIC, VERSION, HEADER_WORDS, NO_BUFFER = 0x4C505754, 1, 20, 0xFFFFFFFF
 DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "u8": np.uint8}
@@ -75,6 +77,21 @@ class RawPlan:
         words = header + segments + buffers + code + [0] * len(code)
         return np.array([w & 0xFFFFFFFF for w in words], np.uint32)
 
+    def place(self, engine: Engine, address: int) -> None:
+        """Give the plan written to `address` its segments and functions."""
+        engine.place(address, [(base, nbytes) for base, nbytes, _ in self.segments], self.code_base)
+
+
+def stating(*functions: Sequence[int]) -> str:
+    """In the text format the section in which hand-written functions state what they access: see `Signature.access`."""
+    content = "".join(f"\\{byte:02x}" for function in functions for byte in function)
+    return f'(@custom "trainweb.access" "{content}")'
+
+
+def flat(n_in: int, item: int = 4) -> list[int]:
+    """What a function of one result states that takes elements of its inputs one after the other."""
+    return [n_in, *[item, 1] * n_in, 1, item, 0, 0, 1, 0]
+
 
 def instruction(kernel: Kernel, words: list[int]) -> list[int]:
     """Opcode word and arguments."""
@@ -99,7 +116,7 @@ def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[
     Every array lies in a segment of its own that ends where it does, between guard bytes that must survive. An
     absent optional pointer is left out or None; scratch is made here, full of NaN.
     """
-    kernel = engine.description.kernels[name]
+    kernel = kernels_of(engine)[name]
     numbers = kernel.numbers(args)
     plan = RawPlan(engine.description.fingerprint)
     buffers: dict[str, int] = {}
@@ -127,6 +144,7 @@ def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[
     engine.write(address, encoded)
     results = {}
     try:
+        plan.place(engine, address)
         check_status(engine, address, engine.run(address))
         for arg in kernel.args:
             if arg.name in blocks:

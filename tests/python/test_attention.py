@@ -155,6 +155,12 @@ def sink_and_window(a: Attention) -> np.ndarray:
     return a.causal & ((np.arange(n) < 3) | ~np.tri(m, n, max(0, n - m) - 9, dtype=bool))
 
 
+def late_keys(a: Attention) -> np.ndarray:
+    """Every other row sees no key of the first block: what comes later counts all the same."""
+    m, n = a.sizes[2:4]
+    return np.where(np.arange(n) >= (66 * (np.arange(m) % 2))[:, None], 0, -math.inf)
+
+
 MASKS: dict[str, Mask] = {
     "none": lambda a, scores: scores,
     "causal": added(lambda a: np.where(a.causal, 0, MASKED)[None, None]),
@@ -162,6 +168,7 @@ MASKS: dict[str, Mask] = {
     "sink and window": added(lambda a: np.where(sink_and_window(a), 0, -1e4)),
     "causal of each batch": added(lambda a: np.where(a.causal & padding(a), 0, -1e4), fed=True),
     "padding": added(lambda a: np.where(padding(a), 0, MASKED), fed=True),
+    "late keys -inf": added(late_keys),
     "reversed padding": added(lambda a: np.where(padding(a)[..., ::-1], 0, MASKED)),
     "bias": added(lambda a: a.rng.standard_normal((a.sizes[1], *a.sizes[2:4]))),
     "bias of each score": added(lambda a: a.rng.standard_normal(a.sizes[:4]), fed=True),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,15 @@ VALUES: dict[str, list[Any]] = {
 VALUES["float64"] = VALUES["float32"]
 
 
-def load(engine: Engine, roots: Sequence[Expr], dtypes: Sequence[str], step: int = 1) -> int:
-    """Where the flat function of these results is loaded."""
+@contextmanager
+def loaded(engine: Engine, roots: Sequence[Expr], dtypes: Sequence[str], step: int = 1) -> Iterator[int]:
+    """Where the flat function of these results is in the table."""
     code = emit_module([Signature(tuple(dtypes), (step,) * len(dtypes), tuple(roots), 0)])
-    return engine.load_code(code)
+    base = engine.load_code(code)
+    try:
+        yield base
+    finally:
+        engine.unload_code(base)
 
 
 def compute(engine: Engine, base: int, inputs: Sequence[np.ndarray], results: Sequence[str]) -> list[np.ndarray]:
@@ -51,6 +57,7 @@ def compute(engine: Engine, base: int, inputs: Sequence[np.ndarray], results: Se
     address = engine.alloc(encoded.nbytes)
     engine.write(address, encoded)
     try:
+        plan.place(engine, address)
         check_status(engine, address, engine.run(address))
         found = []
         for block, array in zip(blocks[len(inputs) :], outputs, strict=True):
@@ -75,11 +82,11 @@ def check(engine: Engine, root: Callable[..., Expr], expected: Callable[..., Any
     e = Emitter()
     expression = root(e, *(e.input(k, d) for k, d in enumerate(dtypes)))
     results = [expression, e.cast(expression, "float32")] if expression.dtype == "uint8" else [expression]
-    base = load(engine, results, dtypes)
     columns = operands(dtypes)
-    for start in range(0, len(columns[0]), N):
-        arrays = [np.ascontiguousarray(c[start : start + N]) for c in columns]
-        actual, *cast = compute(engine, base, arrays, [x.dtype for x in results])
+    batches = [[np.ascontiguousarray(c[k : k + N]) for c in columns] for k in range(0, len(columns[0]), N)]
+    with loaded(engine, results, dtypes) as base:
+        found = [compute(engine, base, arrays, [x.dtype for x in results]) for arrays in batches]
+    for arrays, (actual, *cast) in zip(batches, found, strict=True):
         with np.errstate(all="ignore"):
             exact = np.asarray(expected(*arrays)).astype(expression.dtype)
         np.testing.assert_array_equal(actual, exact, err_msg=f"{[a.tolist() for a in arrays]}")
@@ -206,7 +213,7 @@ def test_constants_and_inputs_that_do_not_advance(engine: Engine, dtype: str, st
     e = Emitter()
     for value in VALUES[dtype]:
         array = np.full(N if step else 1, value, dtype)
-        base = load(engine, [e.input(0, dtype), e.const(value, dtype)], [dtype], step)
-        copied, made = compute(engine, base, [array], [dtype, dtype])
+        with loaded(engine, [e.input(0, dtype), e.const(value, dtype)], [dtype], step) as base:
+            copied, made = compute(engine, base, [array], [dtype, dtype])
         assert copied.tobytes() == np.full(N, value, dtype).tobytes()
         assert made.tobytes() == np.full(N, value, dtype).tobytes(), value

@@ -5,13 +5,13 @@ Operators emit tidier code than this; what no operator emits today, one may tomo
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.python import pipelines
+from tests.python.test_program import check_index
 from tests.python.test_recompute import Restless
 
 from trainweb.backend.wasm.compile import compile_program
@@ -39,7 +39,7 @@ class RandomProgram:
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
-        self.builder = Builder(get_engine(reproducible=True).description)
+        self.builder = Builder()
         self.builder.node = "random"
         self.feeds = [self.new((6, 4), is_feed=True), self.new((4, 4), is_feed=True), self.new((4,), is_feed=True)]
         self.state = [
@@ -304,20 +304,11 @@ def check(seed: int, passes: Sequence[Pass]) -> None:
         assert error < 1e-4, f"seed {seed}: off by {error}"
 
 
-def check_index(program: Program) -> None:
-    """Readers and writers are those of the instructions."""
-    now = program.instructions
-    assert all(a.position < b.position for a, b in itertools.pairwise(now))
-    for s in {b.storage for i in now for b in (*i.reads, *i.writes)}:
-        assert program.readers(s) == tuple(i for i in now if any(b.storage is s for b in i.reads))
-        assert program.writers(s) == tuple(i for i in now if any(b.storage is s for b in i.writes))
-
-
 def execute(made: RandomProgram, program: Program, cache: Cache, given: dict[Storage, np.ndarray]) -> list[np.ndarray]:
     sizes = [0] * N_SEGMENTS
     sizes[PARAMETERS] = sizes[GRADIENTS] = 128 + 4 * STATE_ELEMENTS
     engine = get_engine(reproducible=True)
-    plan = compile_program(program, engine.description, sizes, 1 << 30)
+    plan = compile_program(program, sizes, 1 << 30)
     plan.prepared_bytes = cache.nbytes
     host = PlanHost(engine, sizes)
     try:
@@ -343,7 +334,7 @@ def test_random_programs_compute_the_same_after_every_pass(name: str) -> None:
 
 
 def test_a_result_does_not_take_the_place_of_an_operand_that_another_result_replaces() -> None:
-    builder = Builder(get_engine(reproducible=True).description)
+    builder = Builder()
     x = Buf(Storage(ARENA, 32, is_feed=True), "float32", (8,), name="x")
     y, z = (Buf(Storage(ARENA, 32), "float32", (8,), name=name) for name in "yz")
     builder.elementwise([y], [x], lambda e, a: e.tanh(a))
@@ -370,7 +361,7 @@ class Touch(KernelCall):
 
 
 def test_a_large_value_takes_the_place_of_a_smaller_one_before_it() -> None:
-    builder = Builder(get_engine(reproducible=True).description)
+    builder = Builder()
     small, lasting, large = (builder.temp("float32", (n,)) for n in (32, 16, 48))
     for outs, ins in (([small], []), ([lasting], [small]), ([large], []), ([], [lasting, large])):
         builder.instructions.append(Touch(ins, outs))
@@ -380,7 +371,7 @@ def test_a_large_value_takes_the_place_of_a_smaller_one_before_it() -> None:
 
 
 def test_a_product_reads_across_the_rows_of_a_transposed_tensor_from_a_copy() -> None:
-    builder = Builder(get_engine(reproducible=True).description)
+    builder = Builder()
     x = Buf(Storage(ARENA, 4 * 12, is_feed=True), "float32", (3, 4), name="x")
     t, c = Buf(Storage(ARENA, 4 * 12), "float32", (4, 3)), Buf(Storage(ARENA, 16), "float32", (1, 4))
     transpose(builder, t, x, (1, 0))

@@ -345,3 +345,31 @@ def test_cheap_results_are_not_kept_for_those_who_read_what_they_are_made_of() -
     assert [len(text) for text in (repeated, kept)] == [3, 3]
     assert [sum("div" in line for line in text) for text in (repeated, kept)] == [2, 1]
     np.testing.assert_array_equal(got["y"], expected["y"])
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "kernel"),
+    [
+        ("Conv", {"group": 2}, "conv_f32"),
+        ("Conv", {"pads": [1, 1, 1, 1]}, "winograd_conv_f32"),
+        ("ConvTranspose", {"strides": [2, 2], "group": 2}, "conv_data_gradient_f32"),
+    ],
+)
+def test_relu_goes_into_every_convolution(op: str, attrs: dict[str, Any], kernel: str) -> None:
+    """As `epilogue` of kernels.def says: no list of kernels is in the pass."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, 8, 9, 10)).astype(np.float32)
+    w = rng.standard_normal((8, 8 // attrs.get("group", 1), 3, 3)).astype(np.float32)
+    nodes = [Node(op, ["x", "w"], ["c"], attrs), Node("Relu", ["c"], ["y"])]
+    graph = Graph("conv", nodes, [Value("x", "float32", x.shape)], opsets={"": 17})
+    graph.initializers = {"w": from_numpy("w", w)}
+    graph.outputs = [Value("y", "float32", None)]
+    lines = plan_of(graph, x=x).text
+    assert any(line.startswith(f"{kernel}(") and "activation=1" in line for line in lines)
+    assert not any(line.startswith("generated") for line in lines)
+    fused = run(graph, {"x": x})["y"]
+    with pipelines.passes(pipelines.without("fuse_epilogues")):
+        apart = run(graph, {"x": x})["y"]
+    assert (fused >= 0).all()
+    assert (apart == fused).all()
+    assert 0.2 < (apart > 0).mean() < 0.8

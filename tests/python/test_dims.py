@@ -200,10 +200,10 @@ def test_a_decision_on_an_unknown_size_is_refused() -> None:
 
 
 def test_dims_without_a_name_are_dims_of_their_own() -> None:
-    a, b, c, d, e = dims("?", "?", "unk__12", "unk__12", "n")
-    assert len({a, b, c, d, e}) == 5
-    table = a.table  # type: ignore[attr-defined]
-    assert [table.text(x) for x in (a, b, c + 1, e)] == [None, None, None, "n"]
+    table = SymbolTable()
+    a, b, n = (table.declared(name, "x", k) for k, name in enumerate((None, None, "n")))
+    assert len({a, b, n}) == 3
+    assert [table.text(x) for x in (a, b + 1, a * n, n)] == [None, None, None, "n"]
 
 
 @pytest.mark.parametrize("remainder", range(5))
@@ -222,3 +222,9 @@ def test_what_could_not_be_solved_is_tried_again() -> None:
     assert equal(a * b, 12) and not equal(a, 5)
     x, y = dims("x", "y")
     assert equal(x // 3, y) and equal(x, 7) and y == 2
+
+
+def test_tiles_cover_an_image_whole() -> None:
+    n, h, w = dims("n", "h", "w")
+    assert equal(n * (h // 4) * 4 * (w // 8) * 8, n * h * w)
+    assert h % 4 == 0 and w % 8 == 0 and not equal(h, 6)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
+from tests.python.kernel_description import kernels_of
 from tests.python.kernel_runner import KernelError
 
 from trainweb.backend.wasm.engine import get_engine
@@ -289,7 +290,7 @@ def tiled(conv: Conv, *, flipped: bool) -> dict[str, Any] | None:
         "accumulate": 0,
         "activation": 0,
     }
-    takes = get_engine().description.kernels["winograd_conv_f32"].holds(numbers)
+    takes = kernels_of(get_engine())["winograd_conv_f32"].holds(numbers)
     return numbers if takes and conv.stride[1] == conv.stride[2] else None
 
 

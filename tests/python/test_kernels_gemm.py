@@ -36,6 +36,7 @@ SIZES = [
     # Few columns, a depth of whole steps or not; b in place and just not; one to four panels; blocks of packed rows.
     (33, 10, 32),
     (2, 5, 16),
+    (3, 5, 64),
     (7, 13, 48),
     (9, 9, 21),
     (72, 40, 9),

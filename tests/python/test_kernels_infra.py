@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 import random
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import wasmtime
+from tests.python.kernel_description import Kernel, kernels_of
 from tests.python.plan_builder import (
     DTYPES,
     NO_BUFFER,
     PlanFailed,
     RawPlan,
     check_status,
+    flat,
     instruction,
     run_kernel,
+    stating,
     words_of,
 )
 
-from trainweb.backend.wasm.engine import Engine, Kernel
+from trainweb.backend.wasm.engine import Engine
 from trainweb.backend.wasm.engine.description import Description
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError
+from trainweb.ir import calls
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Buf, KernelCall, Storage
 
 CANARY = bytes(range(256)) * 16
 EMPTY_MODULE = '(module (import "env" "memory" (memory 0)) {functions})'
@@ -115,7 +120,7 @@ class Victim:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.kernels = engine.description.kernels
+        self.kernels = kernels_of(engine)
         self.canaries: list[int] = []
         self.blocks: list[int] = []
         self.data = self.block(1024)
@@ -162,14 +167,14 @@ class Victim:
         """Name of the status; canaries must be whole."""
         words = plan if isinstance(plan, np.ndarray) else plan.encode()
         self.engine.write(self.address, words)
+        try:
+            (self.plan() if isinstance(plan, np.ndarray) else plan).place(self.engine, self.address)
+        except EngineError as error:
+            return next(name for name in self.engine.description.status if str(error).endswith(f": {name}."))
         status = self.engine.run(self.address)
         for canary in self.canaries:
             assert self.engine.read(canary, len(CANARY)) == CANARY
         return self.engine.description.status_name(status)
-
-    def allows(self, base: int, nbytes: int) -> bool:
-        """Whether a host that gives a plan this segment keeps its canaries to itself."""
-        return all(base + nbytes <= c or base >= c + len(CANARY) for c in self.canaries)
 
     def release(self) -> None:
         for block in self.blocks:
@@ -187,7 +192,6 @@ def test_a_good_plan_runs_twice(victim: Victim) -> None:
     assert victim.run(victim.plan()) == "TW_OK"
     assert victim.engine.run(victim.address) == 0
     assert victim.engine.plan_status(victim.address).instruction is None
-    assert struct.unpack("<I", victim.engine.read(victim.address + 16, 4)) == (1,)
 
 
 def set_code(instruction_index: int, word: int, value: int) -> Callable[[RawPlan, Victim], None]:
@@ -279,8 +283,7 @@ def test_bad_plans_are_refused(
         (7, 0x80000000, "TW_BAD_HEADER"),
         (8, 2, "TW_BAD_HEADER"),
         (8, 4, "TW_BAD_HEADER"),
-        (17, 64, "TW_BAD_HEADER"),
-        (17, 4, "TW_BAD_HEADER"),
+        (10, 1, "TW_BAD_FUNCTION"),
     ],
 )
 def test_bad_headers_are_refused(victim: Victim, word: int, value: int, status: str) -> None:
@@ -289,16 +292,53 @@ def test_bad_headers_are_refused(victim: Victim, word: int, value: int, status: 
     assert victim.run(words) == status
 
 
-def test_a_plan_that_says_it_was_verified_is_verified(victim: Victim) -> None:
+def test_addresses_in_a_plan_are_not_believed(victim: Victim) -> None:
+    """Words that were addresses or flags once, and those that `place` writes: a plan may hold anything there."""
+    secret = victim.engine.alloc(1024)
+    victim.engine.write(secret, bytes(1024))
+    words = victim.plan().encode()
+    words[[4, 9, 17, 18, 19]] = 1, 1, secret, secret, secret
+    words[[20, 21, 23, 24]] = secret, 1024, secret, 1024
+    assert victim.run(words) == "TW_OK"
+    assert victim.engine.read(secret, 1024) == bytes(1024)
+    victim.engine.free(secret)
+
+
+def test_a_plan_is_verified_again_when_it_is_placed_again(victim: Victim) -> None:
     plan = victim.plan()
-    plan.buffers[3][1] = 4096
-    words = plan.encode()
-    words[4] = 1
+    assert victim.run(plan) == "TW_OK"
+    for k, bad in ((1, [victim.data, 8, 1]), (0, [victim.address, 1024, 1])):
+        other = victim.plan()
+        other.segments[k] = bad
+        other.place(victim.engine, victim.address)
+        assert victim.engine.description.status_name(victim.engine.run(victim.address)).startswith("TW_BAD")
+    plan.place(victim.engine, victim.address)
+    assert victim.engine.run(victim.address) == 0
+
+
+def test_a_plan_that_nobody_placed_does_not_run(victim: Victim) -> None:
+    words = victim.plan().encode()
     block = victim.engine.alloc(words.nbytes)
     victim.engine.write(block, words)
     status = victim.engine.run(block)
+    with pytest.raises(EngineError, match="No plan was placed"):
+        victim.engine.profile(block, 0)
+    victim.plan().place(victim.engine, block)
+    assert victim.engine.run(block) == 0
     victim.engine.free(block)
-    assert victim.engine.description.status_name(status) == "TW_BAD_BUFFER"
+    # Neither does what lies where a placed plan was.
+    again = victim.engine.alloc(words.nbytes)
+    assert again == block
+    stale = victim.engine.run(again)
+    victim.engine.free(again)
+    assert [victim.engine.description.status_name(s) for s in (status, stale)] == ["TW_BAD_PLAN"] * 2
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 129])
+def test_a_plan_is_placed_with_all_its_segments(victim: Victim, n: int) -> None:
+    victim.engine.write(victim.address, victim.plan().encode())
+    with pytest.raises(EngineError, match="No plan can"):
+        victim.engine.place(victim.address, [(victim.data, 1024)] * n, 0)
 
 
 def test_a_larger_plan_than_its_block_is_refused(victim: Victim) -> None:
@@ -307,6 +347,7 @@ def test_a_larger_plan_than_its_block_is_refused(victim: Victim) -> None:
     words = plan.encode()
     small = victim.engine.alloc(1024)
     victim.engine.write(small, words[:256])
+    plan.place(victim.engine, small)
     status = victim.engine.run(small)
     victim.engine.free(small)
     assert victim.engine.description.status_name(status) == "TW_BAD_HEADER"
@@ -329,14 +370,18 @@ def test_failures_name_instruction_value_and_position(victim: Victim) -> None:
 def test_profile_counts_time(victim: Victim) -> None:
     times = victim.engine.alloc(64)
     victim.engine.write(times, bytes(64))
-    words = victim.plan().encode()
-    words[17] = times
-    assert victim.run(words) == "TW_OK"
-    assert victim.run(words) == "TW_OK"
+    assert victim.run(victim.plan()) == "TW_OK"
+    victim.engine.profile(victim.address, times)
+    assert victim.engine.run(victim.address) == 0
     spent = np.frombuffer(victim.engine.read(times, 64), np.float64)
+    assert (spent[:3] > 0).all() and (spent[3:] == 0).all()
+    victim.engine.profile(victim.address, 0)
+    assert victim.engine.run(victim.address) == 0
+    assert victim.engine.read(times, 64) == spent.tobytes()
     victim.engine.free(times)
-    assert (spent[:3] > 0).all()
-    assert (spent[3:] == 0).all()
+    for bad in (64, times, victim.address, times + 4):
+        victim.engine.profile(victim.address, bad)
+        assert victim.engine.description.status_name(victim.engine.run(victim.address)) == "TW_BAD_POINTER"
 
 
 MUTATIONS = 2500
@@ -368,74 +413,33 @@ def test_mutated_plans_do_no_harm(victim: Victim) -> None:
                     int(words[rng.randrange(len(words))]),
                 ]
             )
-        words[4] = 0  # the contract of whoever writes a plan over another
-        # A segment over a canary would be the host's own doing.
-        for at, row in zip((20, 23), victim.plan().segments, strict=True):
-            if not victim.allows(int(words[at]), int(words[at + 1])):
-                words[at : at + 2] = row[:2]
         victim.reset_data()
         statuses.add(victim.run(words))
     victim.reset_data()
     assert {
         "TW_OK",
         "TW_BAD_HEADER",
-        "TW_BAD_SEGMENT",
         "TW_BAD_BUFFER",
         "TW_BAD_EXTENT",
     } <= statuses
     assert victim.run(good) == "TW_OK"
 
 
-# ---- generated code
-
-
-ADD_ONE = """(func (export "f{k}") (param i32 i32 i32)
-    (loop $next
-      (i32.store (i32.add (i32.load (local.get 0)) (i32.shl (local.get 1) (i32.const 2)))
-        (i32.add (i32.load offset=4 (local.get 0)) (local.get 1)))
-      (local.set 1 (i32.add (local.get 1) (i32.const 1)))
-      (br_if $next (i32.lt_s (local.get 1) (local.get 2)))))"""
-"""y[i] = constant + i"""
-
-
-def generated_plan(victim: Victim, slot: int, words: list[int]) -> RawPlan:
-    plan = victim.plan()
-    plan.code_base, plan.n_functions = slot, 2
-    plan.code = [[len(words) << 16, *words]]
-    return plan
-
-
-def test_generated_functions(victim: Victim) -> None:
-    functions = " ".join(ADD_ONE.format(k=k) for k in range(2))
-    slot = victim.engine.load_code(bytes(wasmtime.wat2wasm(EMPTY_MODULE.format(functions=functions))))
-    good = [1, 60, 7, 1, 1, 0, 240, 1, 1000]
-    assert victim.run(generated_plan(victim, slot, good)) == "TW_OK"
-    result = np.frombuffer(victim.engine.read(victim.data, 256), np.int32)
-    np.testing.assert_array_equal(result[:60], 1000 + np.arange(60))
-    for bad, status in (
-        ([2, *good[1:]], "TW_BAD_FUNCTION"),
-        ([1, 60, 0, *good[3:]], "TW_BAD_ARGUMENT"),
-        ([1, 0xFFFFFFFF, 7, *good[3:]], "TW_BAD_ARGUMENT"),
-        ([1, 60, 7, 2, 1, *good[5:]], "TW_BAD_ARGUMENT"),
-        ([1, 60, 7, 0x55555556, 1, *good[5:]], "TW_BAD_ARGUMENT"),
-        ([*good[:6], 257, 1, 1000], "TW_BAD_EXTENT"),
-        ([*good[:5], 2, 240, 1, 1000], "TW_READ_ONLY"),
-    ):
-        assert victim.run(generated_plan(victim, slot, bad)) == status
-    last = victim.engine._table.size(victim.engine._store) - 1
-    for code_base in (0, 1, last):
-        assert victim.run(generated_plan(victim, code_base, good)) == "TW_BAD_FUNCTION"
+# ---- generated code: what calls may do is in test_kernels_generated.py
 
 
 def test_traps_become_errors_with_the_instruction(victim: Victim) -> None:
     trap = '(func (export "f0") (param i32 i32 i32) unreachable) (func (export "f1") (param i32 i32 i32))'
-    slot = victim.engine.load_code(bytes(wasmtime.wat2wasm(EMPTY_MODULE.format(functions=trap))))
-    plan = generated_plan(victim, slot, [1, 4, 4, 0, 0])
-    plan.code.append([5 << 16, 0, 4, 4, 0, 0])
+    functions = trap + stating(flat(0), flat(0))
+    slot = victim.engine.load_code(bytes(wasmtime.wat2wasm(EMPTY_MODULE.format(functions=functions))))
+    plan = victim.plan()
+    plan.code_base, plan.n_functions = slot, 2
+    plan.code = [[8 << 16, function, 4, 4, 1, 0, 0, 16, 1] for function in (1, 0)]
     for _ in range(3):
         with pytest.raises(EngineError, match="trapped in instruction 1"):
             victim.run(plan)
     assert victim.run(victim.plan()) == "TW_OK"
+    victim.engine.unload_code(slot)
 
 
 def test_invalid_code_is_an_error(engine: Engine) -> None:
@@ -542,6 +546,7 @@ class Arena:
         encoded = plan.encode()
         address = self.engine.alloc(encoded.nbytes)
         self.engine.write(address, encoded)
+        plan.place(self.engine, address)
         try:
             return self.engine.description.status_name(self.engine.run(address))
         finally:
@@ -550,7 +555,7 @@ class Arena:
 
 
 RUN_TIME_FAILURES = {"TW_BAD_INDEX", "TW_BAD_LABEL", "TW_BAD_VALUE", "TW_BAD_ARGUMENT"}
-KERNELS = sorted(WasmtimeEngine().description.kernels)
+KERNELS = sorted(kernels_of(WasmtimeEngine()))
 
 
 @pytest.fixture(scope="module", params=["kernels", "kernels.relaxed"])
@@ -561,7 +566,7 @@ def arena(request: pytest.FixtureRequest) -> Arena:
 @pytest.mark.parametrize("name", KERNELS)
 def test_operands_at_the_end_of_memory(arena: Arena, name: str) -> None:
     rng = random.Random(name)
-    kernel = arena.engine.description.kernels[name]
+    kernel = kernels_of(arena.engine)[name]
     succeeded = 0
     for _ in range(25):
         call = Call(kernel, rng)
@@ -577,19 +582,91 @@ def test_operands_at_the_end_of_memory(arena: Arena, name: str) -> None:
     assert succeeded, "no random arguments were accepted"
 
 
+# ---- typed calls say of a kernel what it does
+
+
+CLASSES = {call.KERNEL: call for call in KernelCall.__subclasses__() if call.__module__ == calls.__name__}
+LEFT_OUT = ("max_pool_gradient_f32",)
+"""Kernels that fail on indices which no kernel makes; theirs come from another kernel of the step, so no `fails`."""
+
+
+PADDED = ("winograd_weights_f32",)
+"""Kernels whose result has padding that nobody reads."""
+
+
+def typed(call: Call, *, without: tuple[str, ...] = ()) -> KernelCall:
+    """The call as a compiler sees it; buffers are called as the arguments."""
+    scalars = {k: tuple(v) if isinstance(v, list) else v for k, v in call.args.items()}
+    there = [name for name in call.buffers if name not in without]
+    bufs = {name: Buf(Storage(ARENA, 0), "float32", (0,), name=name) for name in there}
+    scratch = {a.name for a in call.kernel.args if a.kind == "scratch"}
+    result = CLASSES[call.kernel.name](**scalars, **{name: b for name, b in bufs.items() if name not in scratch})
+    for name in scratch:
+        setattr(result, name, bufs[name])
+    return result
+
+
+def outcome(engine: Engine, call: Call, filler: int, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
+    """What the kernel leaves in its results where operands that it does not read hold `filler` bytes."""
+    read = {b.name for b in typed(call, without=without).reads}
+    operands = {}
+    for arg in call.kernel.args:
+        if arg.name in call.buffers and arg.kind != "scratch" and arg.name not in without:
+            array = call.buffers[arg.name]
+            operands[arg.name] = array.copy() if arg.name in read else np.full(array.nbytes, filler, np.uint8)
+    results = run_kernel(engine, call.kernel.name, **call.args, **operands)
+    return {name: array.tobytes() for name, array in results.items()}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_calls_read_and_write_what_they_say(engine: Engine, name: str) -> None:
+    rng = random.Random(f"reads {name}")
+    kernel = kernels_of(engine)[name]
+    succeeded = 0
+    for _ in range(20):
+        call = Call(kernel, rng)
+        # Of nothing there are no statistics, and no slice: such results stay as they are.
+        if not call.valid or any(not call.buffers[b.name].size for b in typed(call).reads):
+            continue
+        try:
+            first = outcome(engine, call, 0)
+        except PlanFailed as e:
+            if e.name in ("TW_BAD_INDEX", "TW_BAD_LABEL"):
+                assert CLASSES[name].FAILS or name in LEFT_OUT
+            continue
+        for result, data in outcome(engine, call, 0xFF).items():
+            zeros, ones = (np.frombuffer(d, np.uint8) for d in (first[result], data))
+            has_gaps = result in CLASSES[name].PARTS or name in PADDED
+            is_untouched = (zeros == 0) & (ones == 0xFF) & has_gaps
+            assert ((zeros == ones) | is_untouched).all(), result
+        written = {b.name for b in typed(call).writes}
+        assert {a.name for a in kernel.args if a.kind == "scratch"} | first.keys() == written
+        updates = CLASSES[name].UPDATES
+        if updates:
+            rest = {k: v for k, v in first.items() if k not in updates}
+            assert outcome(engine, call, 0, without=updates) == rest
+        succeeded += 1
+    assert succeeded
+
+
+def test_opcodes_and_words_are_those_of_the_kernels(engine: Engine) -> None:
+    kernels = kernels_of(engine)
+    assert {n: (c.OPCODE, c.WORDS) for n, c in CLASSES.items()} == {
+        n: (k.opcode, k.n_words) for n, k in kernels.items()
+    }
+
+
 # ---- description
 
 
-def test_description_is_complete(engine: Engine) -> None:
-    description = engine.description
-    assert sorted(k.opcode for k in description.kernels.values()) == list(range(1, len(description.kernels) + 1))
-    gather = description.kernels["gather"]
-    assert gather.n_words == 8
+def test_extents_and_conditions_as_the_description_has_them(engine: Engine) -> None:
+    gather = kernels_of(engine)["gather"]
     args = {"outer": 2, "dim": 3, "n": 4, "inner": 8, "index_size": 4}
     assert [gather.extent(a, args) for a in gather.args[:3]] == [48, 16, 64]
     assert gather.holds(args)
     assert not gather.holds(args | {"index_size": 5})
-    assert description.status_name(20) == "TW_BAD_INDEX"
+    assert engine.description.status_name(20) == "TW_BAD_INDEX"
+    assert engine.description.status_name(99) == "status 99"
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"fingerprint": 1}', b"\xff"])
@@ -599,21 +676,9 @@ def test_unreadable_descriptions(text: bytes) -> None:
 
 
 def test_descriptions_of_other_kernels(engine: Engine) -> None:
-    text = json.dumps({"fingerprint": 1, "thread_scratch_bytes": 0, "status": {}, "kernels": []})
+    text = json.dumps({"fingerprint": 1, "status": {}})
     with pytest.raises(EngineError, match=f"fingerprint 1, and trainweb compiles for {engine.description.fingerprint}"):
         Description.parse(text)
-
-
-@pytest.mark.parametrize(
-    "expression",
-    ["__import__('os')", "n.real", "[n]", "n if n else 1", "'a'", "lambda: n", "n ** 9"],
-)
-def test_descriptions_cannot_smuggle_code(expression: str) -> None:
-    from trainweb.backend.wasm.engine.description import Arg
-
-    kernel = Kernel("k", 1, (Arg("x", "in", "f32", expression), Arg("n", "i32")))
-    with pytest.raises(EngineError, match="cannot be read"):
-        kernel.extent(kernel.args[0], {"n": 3})
 
 
 def test_run_kernel_notices_a_write_beyond_its_operand(engine: Engine) -> None:

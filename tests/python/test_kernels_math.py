@@ -7,7 +7,7 @@ from math import erf
 import numpy as np
 import pytest
 import wasmtime
-from tests.python.plan_builder import RawPlan, check_status, ulp_error
+from tests.python.plan_builder import RawPlan, check_status, flat, stating, ulp_error
 
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 
@@ -63,7 +63,8 @@ def module_text() -> str:
               (br_if $next
                 (i32.lt_s (local.get 3) (i32.shl (local.get 2) (i32.const 2))))))""")
     memory = '(import "env" "memory" (memory 0))'
-    return f"(module {memory} {' '.join(imports)} {' '.join(functions)})"
+    section = stating(*(flat(2 if name == "pow" else 1) for name in (*NAMES, "pow")))
+    return f"(module {memory} {' '.join(imports)} {' '.join(functions)} {section})"
 
 
 class VectorMath:
@@ -91,6 +92,7 @@ class VectorMath:
         encoded = plan.encode()
         address = self.engine.alloc(encoded.nbytes)
         self.engine.write(address, encoded)
+        plan.place(self.engine, address)
         check_status(self.engine, address, self.engine.run(address))
         result = np.frombuffer(self.engine.read(blocks[-1], 4 * n), np.float32)
         for block in (address, *blocks):

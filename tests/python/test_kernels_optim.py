@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from tests.python.plan_builder import run_kernel
 
 from trainweb.backend.wasm.engine import Engine
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def state_words(
@@ -129,6 +132,55 @@ def test_sgd(engine: Engine, n: int) -> None:
     w, g = (rng.standard_normal(n).astype(np.float32) for _ in range(2))
     result = run_kernel(engine, "sgd_f32", w=w, g=g, state=state_words(rate=0.5), n=n)["w"]
     np.testing.assert_allclose(result, w - np.float32(0.5) * g, rtol=1e-6, atol=1e-7)
+
+
+def run_lion(engine: Engine, w: np.ndarray, g: np.ndarray, m: np.ndarray, **settings: float) -> dict[str, np.ndarray]:
+    rate = settings.pop("rate")
+    return run_kernel(engine, "lion_f32", w=w, g=g, m=m, state=state_words(rate=rate), n=len(w), **settings)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 1000, 40000])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_lion(engine: Engine, n: int, decay: float) -> None:
+    """Against the sums that the recurrences stand for, in float64."""
+    rng = np.random.default_rng(n)
+    w, m = rng.standard_normal(n).astype(np.float32), np.zeros(n, np.float32)
+    b1, b2, rate, wd = (float(np.float32(c)) for c in (0.9, 0.99, 0.01, decay))
+    exact, moment, moves = w.astype(np.float64), np.zeros(n), np.zeros((0, n))
+    for _ in range(5):
+        g = rng.standard_normal(n).astype(np.float32)
+        direction = b1 * moment + (1 - b1) * g
+        certain = np.abs(direction) > 1e-6  # elsewhere the sign is a matter of rounding
+        assert certain.sum() >= 0.99 * n
+        moves = np.vstack([moves, g[None]])
+        moment = (1 - b2) * np.einsum("t,tn->n", b2 ** np.arange(len(moves))[::-1], moves)
+        result = run_lion(engine, w, g, m, rate=0.01, alpha=0.9, beta=0.99, weight_decay=decay)
+        signs = np.where(certain, np.sign(direction), np.round((w - rate * wd * w - result["w"]) / rate))
+        exact = exact - rate * (signs + wd * exact)
+        w, m = result["w"], result["m"]
+    np.testing.assert_allclose(w, exact, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(m, moment, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["plain", "decayed"])
+def test_lion_takes_the_steps_of_optax_and_keras(engine: Engine, case: str) -> None:
+    recorded = np.load(GOLDEN / "lion" / "expected.npz")
+    w, m = recorded["start"].astype(np.float32), np.zeros(recorded["start"].size, np.float32)
+    for g, expected in zip(recorded["gradients"].astype(np.float32), recorded[f"{case}/weights"], strict=True):
+        decay = 0.1 if case == "decayed" else 0.0
+        result = run_lion(engine, w, g, m, rate=0.01, alpha=0.85, beta=0.97, weight_decay=decay)
+        w, m = result["w"], result["m"]
+        np.testing.assert_allclose(w, expected, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(m, recorded[f"{case}/moment"], rtol=1e-5, atol=1e-9)
+
+
+def test_lion_moves_nothing_where_there_is_no_direction_and_keeps_nan(engine: Engine) -> None:
+    w, zeros = np.array([1.0, -2.0, 3e-20, 5.0, -0.0], np.float32), np.zeros(5, np.float32)
+    settings = {"rate": 0.01, "alpha": 0.9, "beta": 0.99, "weight_decay": 0.0}
+    np.testing.assert_array_equal(run_lion(engine, w, zeros, zeros, **settings)["w"], w)
+    g = np.array([np.nan, np.inf, -np.inf, -1e-38, 0], np.float32)
+    moved = run_lion(engine, w, g, zeros, **settings)["w"]
+    np.testing.assert_allclose(moved, [np.nan, -2.01, 0.01, 5.01, 0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("n", [0, 1, 15, 1000, 50000])

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
-from tests.python.plan_builder import RawPlan, instruction, words_of
+from tests.python.kernel_description import kernels_of
+from tests.python.plan_builder import RawPlan, flat, instruction, stating, words_of
 
 from trainweb.backend.wasm.codegen import assembler
 from trainweb.backend.wasm.engine import Engine, get_engine
@@ -53,7 +54,7 @@ class Job:
         return len(self.arrays) - 1
 
     def call(self, name: str, **args: Any) -> None:
-        kernel = self.engine.description.kernels[name]
+        kernel = kernels_of(self.engine)[name]
         for arg in kernel.args:
             if arg.kind == "scratch":
                 args[arg.name] = np.zeros(kernel.extent(arg, args), np.float32)
@@ -71,7 +72,6 @@ class Job:
             "repeat": repeat,
             "blocks": [base64.b64encode(a.tobytes()).decode() for a in self.arrays],
             "plan": base64.b64encode(self.plan.encode().tobytes()).decode(),
-            "bases": [[20 + 3 * k, k, 0] for k in range(len(self.arrays))],
             "code": base64.b64encode(self.code).decode() if self.code else None,
             "functions": self.plan.n_functions,
         }
@@ -95,6 +95,7 @@ class Job:
         words = self.plan.encode()
         address = self.engine.alloc(words.nbytes)
         self.engine.write(address, words)
+        self.plan.place(self.engine, address)
         assert self.engine.run(address) == 0
         digest = hashlib.sha256()
         for block, array in zip(blocks, self.arrays, strict=True):
@@ -239,13 +240,13 @@ def test_generated_reductions(job: Job, monkeypatch: pytest.MonkeyPatch, axes: t
     x = draw(3000, 90)
     graph.inputs, graph.initializers = [Value("x", "float32", x.shape)], {"axes": from_numpy("axes", np.array(axes))}
     monkeypatch.setattr(assembler, "MEMORY_LIMITS", b"\x03\x00\x80\x80\x04")  # shared, 0 to 65536 pages
-    plan = compile_model(graph, {"x": TensorType("float32", x.shape)}, ["s"], job.engine.description)
+    plan = compile_model(graph, {"x": TensorType("float32", x.shape)}, ["s"])
     assert len(plan.text) == n_calls and " -> " in plan.text[0]
     memory = np.zeros(plan.arena_bytes // 4, np.float32)
     memory[plan.inputs["x"].offset // 4 :][: x.size] = x.ravel()
     job.plan.n_functions = plan.n_functions
     monkeypatch.setattr(job.plan, "encode", lambda: np.frombuffer(plan.words, np.uint32))
-    job.code, job.arrays = plan.code, [memory, np.frombuffer(plan.constants, np.uint8), *[np.zeros(0)] * 5]
+    job.code, job.arrays = plan.code, [memory, np.frombuffer(plan.constants, np.uint8), *[np.zeros(0)] * 6]
     digests = {threads: job.run_threads(threads, repeat=3)["digests"] for threads in (1, 2, 5)}
     assert len(digests[1]) == 1 and digests[1] == digests[2] == digests[5]
     assert digests[1] != [hashlib.sha256(b"".join(a.tobytes() for a in job.arrays)).hexdigest()]
@@ -261,7 +262,7 @@ def test_many_small_forks(job: Job) -> None:
 
 
 def generated(job: Job, body: str, n: int) -> None:
-    job.code = bytes(wasmtime.wat2wasm(MODULE.format(body=body)))
+    job.code = bytes(wasmtime.wat2wasm(MODULE.format(body=body + stating(flat(0)))))
     job.plan.n_functions = 1
     y = job.buffer(np.zeros(n, np.float32))
     words = [0, n, 1000, 1, 0, y, 4 * n, 1]

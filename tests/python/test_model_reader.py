@@ -463,3 +463,41 @@ class TestFunctions:
             self.read([call], [self.function("f", [node("Relu", ["a"], ["r"])], ["a"], opset=16)])
         with pytest.raises(ModelError, match="of one name"):
             self.read([call], [self.function("f", [node("Relu", ["a"], ["r"])], ["a", "a"])])
+
+
+def test_names_that_are_none_are_no_symbols() -> None:
+    dims = ["?", "?", "unk__12", "", "batch", 3]
+    graph = helper.make_graph(
+        [helper.make_node("Abs", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (value,) = read_model(model.SerializeToString()).inputs
+    assert isinstance(value, Value) and value.shape == (None, None, None, None, "batch", 3)
+
+
+def test_what_an_exporter_noted_about_parameters_survives_and_its_stack_traces_do_not() -> None:
+    kind, folded = "pkg.torch.export.graph_signature.InputSpec.kind", "pkg.onnxscript.optimizer.folded_from"
+    scopes, trace = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.stack_trace"
+    signature = "pkg.torch.export.ExportedProgram.graph_signature"
+    w = onnx.numpy_helper.from_array(np.ones((2, 2), np.float32), "w")
+    info = helper.make_tensor_value_info("w", TensorProto.FLOAT, [2, 2])
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 2]) for n in "xy"]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], [w], value_info=[info])
+    for target, key in (
+        (graph.value_info[0], kind),
+        (graph.initializer[0], folded),
+        (graph.node[0], scopes),
+        (graph.node[0], trace),
+        (graph, signature),
+    ):
+        helper.set_metadata_props(target, {**{p.key: p.value for p in target.metadata_props}, key: "noted"})
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
+    for read in (read_model(data), read_model(write_model(read_model(data).copy()))):
+        assert read.value_info["w"].notes == {kind: "noted"}
+        assert read.initializers["w"].notes == {folded: "noted"}
+        assert read.nodes[0].notes == {scopes: "noted"}
+        assert read.notes == {signature: "noted"}

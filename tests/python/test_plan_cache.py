@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import wasmtime
 from tests.python import test_prologue as prologue
+from tests.python.plan_builder import flat, stating
 from tests.python.sessions import batch, session
 
 import trainweb
@@ -25,7 +26,8 @@ FUNCTION = '(func (export "f{k}") (param i32 i32 i32) (i32.store (i32.const 0) (
 def module(n: int, tag: int) -> bytes:
     """Generated code of `n` functions."""
     functions = " ".join(FUNCTION.format(k=k, tag=tag) for k in range(n))
-    return bytes(wasmtime.wat2wasm(f'(module (import "env" "memory" (memory 1)) {functions})'))
+    section = stating(*[flat(0)] * n)
+    return bytes(wasmtime.wat2wasm(f'(module (import "env" "memory" (memory 1)) {functions} {section})'))
 
 
 def test_500_batch_sizes_leave_kernel_memory_flat() -> None:

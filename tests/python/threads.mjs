@@ -1,7 +1,7 @@
 // Drives the threads build under Node as web/src does in the page: reads a JSON job from stdin, answers with JSON.
 //
-// job: {wasm, threads, blocks: [base64], plan: base64, bases: [[word, block, offset]], code?: base64, functions,
-//       repeat, failing?: worker that traps} -> {statuses, blocks: [hex sha256], ready, seconds}
+// job: {wasm, threads, blocks: [base64], one for each segment, plan: base64, code?: base64, functions, repeat}
+//      -> {statuses, digests: [hex sha256], ready, seconds}
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { isMainThread, parentPort, Worker, workerData } from "node:worker_threads";
@@ -63,9 +63,11 @@ async function drive(job) {
   const contents = job.blocks.map((text) => Buffer.from(text, "base64"));
   const blocks = contents.map(allocate);
   const plan = Buffer.from(job.plan, "base64");
-  for (const [word, block, offset] of job.bases) plan.writeUInt32LE(blocks[block] + offset, 4 * word);
-  plan.writeUInt32LE(slot, 36);
   const address = allocate(plan);
+  const table = blocks.flatMap((base, k) => [base, contents[k].length]);
+  new Uint32Array(memory.buffer, kernels.tw_place_table(blocks.length), table.length).set(table);
+  const placed = kernels.tw_place(address, blocks.length, slot);
+  if (placed !== 0) throw new Error(`tw_place: ${placed}`);
   const statuses = new Set();
   const digests = new Set();
   const start = performance.now();

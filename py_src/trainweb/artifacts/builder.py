@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
+from enum import Enum, EnumMeta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
+from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
@@ -36,22 +38,23 @@ class LossType(Enum):
     L1Loss = 4
 
 
-class OptimType(Enum):
-    """Built-in optimizers."""
+if TYPE_CHECKING:
 
-    AdamW = 1
-    SGD = 2
+    class _Names(EnumMeta):
+        def __getattr__(cls, name: str) -> OptimType: ...
 
+    class OptimType(Enum, metaclass=_Names):
+        """Built-in optimizers: those of `onnxblock.optim`, by their names."""
+
+else:
+    OptimType = Enum("OptimType", list(optim.OPTIMIZERS), module=__name__)
+    OptimType.__doc__ = "Built-in optimizers: those of `onnxblock.optim`, by their names."
 
 _LOSSES: dict[LossType, Callable[[], Block]] = {
     LossType.MSELoss: losses.MSELoss,
     LossType.CrossEntropyLoss: losses.CrossEntropyLoss,
     LossType.BCEWithLogitsLoss: losses.BCEWithLogitsLoss,
     LossType.L1Loss: losses.L1Loss,
-}
-_OPTIMIZERS: dict[OptimType, Callable[[], Block]] = {
-    OptimType.AdamW: optim.AdamW,
-    OptimType.SGD: optim.SGD,
 }
 
 
@@ -70,9 +73,12 @@ class Artifacts:
         The parameters.
     nominal_checkpoint : bytes
         Their names only, for pages that load the weights as a buffer.
+    decisions : list of Decision
+        What is trained and what is not, with reasons.
     """
 
-    def __init__(self, models: TrainingModels, optimizer: Graph | None) -> None:
+    def __init__(self, models: TrainingModels, optimizer: Graph | None, decisions: Sequence[Decision] = ()) -> None:
+        self.decisions = list(decisions)
         self.graphs: tuple[Graph, Graph, Graph | None] = (models.training, models.evaluation, optimizer)
         self._parameters = models.trainable, models.frozen
         for graph in self.graphs:
@@ -135,6 +141,7 @@ def build_artifacts(
     additional_output_names: Sequence[str] | None = None,
     loss_input_names: Sequence[str] | None = None,
     batch_norm: str = "train",
+    stop_gradient: Sequence[str] | None = None,
     external_data: Mapping[str, bytes] | None = None,
     ort_format: bool = False,
     custom_op_library: Any = None,
@@ -148,9 +155,9 @@ def build_artifacts(
     model : bytes, path or onnx.ModelProto
         The forward model.
     requires_grad : names or regular expressions, optional
-        Parameters to train. None: every float32 initializer from which the loss is reached, except
-        those in `frozen_params`, running statistics, and scalars (shape ()), which are constants of
-        formulas. A regular expression must match a whole name.
+        Parameters to train. None: those that the file tells to be parameters, of the float32 initializers from
+        which the loss is reached and which are not in `frozen_params`: by what the exporter recorded, else by names,
+        use and values. What is not settled is named in a warning. A regular expression must match a whole name.
     frozen_params : names or regular expressions, optional
         Parameters kept in the checkpoint without gradient. Running statistics of batch
         normalizations that train are added. Initializers in neither list stay constants of the
@@ -167,6 +174,9 @@ def build_artifacts(
     batch_norm : {"train", "as_exported"}
         Whether batch normalizations with a trainable scale or bias train, or keep the mode they
         have.
+    stop_gradient : list of str, optional
+        Tensors of the model that count as constants for gradients, as after torch's `detach`: what lies only before
+        them is not trained.
     external_data : mapping of str to bytes, optional
         External data by location, for models given as bytes.
     ort_format, custom_op_library
@@ -196,15 +206,29 @@ def build_artifacts(
     if batch_norm not in BATCH_NORM:
         raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
     graph = read_model(model, external_data=external_data, limits=limits)
+    graph = recover_parameters(graph, exact_names(requires_grad, frozen_params))
     initializers = dict(graph.initializers)
     constants = constants_to_initializers(graph).initializers
     with restarted_names():
         graph = add_loss(graph, loss, loss_input_names, additional_output_names)
-        trainable, frozen = select_parameters(graph, initializers, constants, requires_grad, frozen_params)
+        stopped = _name_list(stop_gradient, "stop_gradient")
+        _check_stopped(graph, stopped)
+        chosen = select_parameters(graph, initializers, constants, requires_grad, frozen_params, stopped)
+        trainable, frozen = chosen.trainable, chosen.frozen
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
-        models = build_training_models(graph, trainable, frozen, batch_norm=batch_norm)
-        return Artifacts(models, None if optimizer is None else build_optimizer(optimizer, models, graph))
+        models = build_training_models(graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped)
+        made = None if optimizer is None else build_optimizer(optimizer, models, graph)
+        return Artifacts(models, made, chosen.decisions)
+
+
+def _check_stopped(graph: Graph, stopped: Sequence[str]) -> None:
+    known = set(graph.names())
+    for name in stopped:
+        if name not in known:
+            raise ModelError(f"stop_gradient: the model has no tensor {name!r}.")
+        if name == graph.outputs[0].name:
+            raise ModelError(f"stop_gradient: {name!r} is the loss; nothing would be trained.")
 
 
 def add_loss(
@@ -223,6 +247,22 @@ def add_loss(
         name = given[0] if loss is None else _call_loss(loss, given)
         outputs = [name, *additional]
         return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs})
+
+
+def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None = None) -> str | None:
+    """What to say of a model that is asked to train without a loss, None where its first output can be one."""
+    outputs = {v.name: v for v in graph.outputs if isinstance(v, Value)}
+    name = next(iter(loss_input_names or outputs), "")
+    value = outputs.get(name)
+    if value is None or value.shape is None or all(dim in (1, None) for dim in value.shape):
+        return None
+    last = value.shape[-1]
+    several = isinstance(last, int) and last > 1 and len(value.shape) > 1
+    fits = "CrossEntropyLoss for classes, MSELoss or L1Loss" if several else "MSELoss or L1Loss"
+    return (
+        f"Output {name!r} has shape {list(value.shape)} and is no loss yet: name one, such as "
+        f"loss=LossType.{fits} for numbers, BCEWithLogitsLoss for yes and no."
+    )
 
 
 def _output_value(accessor: ModelAccessor, name: str) -> Value:
@@ -260,7 +300,7 @@ def _call_loss(loss: LossType | Block, names: Sequence[str]) -> str:
 def build_optimizer(optimizer: OptimType | Block, models: TrainingModels, graph: Graph) -> Graph:
     """The optimizer model for the parameters of `models`."""
     if isinstance(optimizer, OptimType):
-        optimizer = _OPTIMIZERS[optimizer]()
+        optimizer = optim.OPTIMIZERS[optimizer.name]()
     elif not isinstance(optimizer, Block):
         raise ModelError(f"Unknown optimizer provided {optimizer!r:.80}. Give an OptimType or an onnxblock.Block.")
     block = optimizer if isinstance(optimizer, ForwardBlock) else _AsModel(optimizer)

@@ -5,12 +5,34 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
+from trainweb.artifacts.evidence import Decision, Evidence, lost_parameters
 from trainweb.autodiff.gradient import influences
 from trainweb.errors import ModelError
 from trainweb.model.graph import Graph, Tensor
 from trainweb.onnxblock.models import TRAINED_DTYPE
-from trainweb.onnxblock.transforms import all_statistics
+
+_NAMED = 12
+"""Tensors that a warning names."""
+
+
+@dataclass(slots=True)
+class Selection:
+    """Which parameters a training session has.
+
+    Attributes
+    ----------
+    trainable, frozen : list of str
+        Names, in the order of the model.
+    decisions : list of Decision
+        Of each float32 tensor from which the loss is reached, and of parameters that the exporter lost; without what
+        an argument of the caller settled beyond doubt they are decided from the file.
+    """
+
+    trainable: list[str]
+    frozen: list[str]
+    decisions: list[Decision] = field(default_factory=list)
 
 
 def select_parameters(
@@ -19,8 +41,9 @@ def select_parameters(
     constants: dict[str, Tensor],
     requires_grad: Iterable[str] | str | None,
     frozen_params: Iterable[str] | str | None,
-) -> tuple[list[str], list[str]]:
-    """Names of the trainable and of the frozen parameters, in graph order.
+    stopped: Sequence[str] = (),
+) -> Selection:
+    """The trainable and the frozen parameters, in graph order, with the reasons.
 
     Parameters
     ----------
@@ -31,27 +54,60 @@ def select_parameters(
     constants : dict of str to Tensor
         The same and the values of Constant nodes, which are parameters in models that have no
         others.
+    stopped
+        Tensors that no gradient goes through.
     requires_grad, frozen_params
         Names or regular expressions; see `trainweb.artifacts.build_artifacts`.
     """
     frozen = _expand(frozen_params or (), constants, "frozen_params", required=False)
+    if not any(_is_float(t) and t.shape for t in initializers.values()):
+        initializers = constants
     if requires_grad is not None:
         trainable = _expand(requires_grad, constants, "requires_grad", required=True)
         both = [name for name in trainable if name in set(frozen)]
         if both:
             raise ModelError(f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}.")
-        return trainable, frozen
-    left_out = {*frozen, *all_statistics(graph)}
-    if not any(_is_parameter(t) for t in initializers.values()):
-        initializers = constants
-    candidates = [name for name, t in initializers.items() if _is_parameter(t) and name not in left_out]
-    reached = influences(graph, [graph.outputs[0].name]) if candidates else set()
-    return [name for name in candidates if name in reached], frozen
+        return Selection(trainable, frozen, _as_named(constants, initializers, trainable, frozen))
+    candidates = [t for t in initializers.values() if _is_float(t)]
+    reached = influences(graph, [graph.outputs[0].name], stopped) if candidates else set()
+    evidence = Evidence(graph, constants)
+    named = set(frozen)
+    decisions = [
+        Decision(t.name, False, "named in frozen_params") if t.name in named else evidence.decide(t)
+        for t in candidates
+        if t.name in reached or t.name in named
+    ]
+    decisions += lost_parameters(graph)
+    _warn(decisions)
+    return Selection([d.name for d in decisions if d.trained], frozen, decisions)
 
 
-def _is_parameter(tensor: Tensor) -> bool:
-    # A scalar is a constant of a formula (1/sqrt(d), an epsilon) unless its name was given.
-    return tensor.dtype == TRAINED_DTYPE and len(tensor.shape) > 0
+def _as_named(
+    constants: dict[str, Tensor], initializers: dict[str, Tensor], trainable: list[str], frozen: list[str]
+) -> list[Decision]:
+    reasons = dict.fromkeys(frozen, (False, "named in frozen_params"))
+    reasons |= dict.fromkeys(trainable, (True, "named in requires_grad"))
+    others = {name: (False, "not named in requires_grad") for name, t in initializers.items() if _is_float(t)}
+    every = {**others, **reasons}
+    return [Decision(name, *every[name]) for name in constants if name in every]
+
+
+def _warn(decisions: Iterable[Decision]) -> None:
+    """Say once what the file does not settle."""
+    doubtful = [d for d in decisions if d.doubtful]
+    if not doubtful:
+        return
+    said = [f"{d.name!r} is {'trained' if d.trained else 'left out'} ({d.reason})" for d in doubtful]
+    more = f"; and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+    warnings.warn(
+        f"The file does not settle what is a parameter: {'; '.join(said[:_NAMED])}{more}. Name what is to be "
+        "trained in requires_grad, or what is not in frozen_params; trainweb.check() lists all.",
+        stacklevel=4,
+    )
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.dtype == TRAINED_DTYPE
 
 
 def _expand(

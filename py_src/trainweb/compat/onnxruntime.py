@@ -175,7 +175,7 @@ class TrainingSession:
         p = self._parameters
         constants = constants_to_initializers(base).initializers
         wanted = sorted(p.weights_to_train) if p.weights_to_train else None
-        trainable, _ = select_parameters(graph, base.initializers, constants, wanted, None)
+        trainable = select_parameters(graph, base.initializers, constants, wanted, None).trainable
         fixed = set(p.weights_not_to_train)
         for node in base.nodes:
             fixed.update(node.inputs[i] for i in p.immutable_weights.get(node.op_type, ()) if i < len(node.inputs))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
 from trainweb.compiler.context import Cache, Context
+from trainweb.compiler.explain import requested_dump
 from trainweb.compiler.passes.eliminate import computation
 from trainweb.compiler.pipeline import Observer, run_passes
 from trainweb.errors import ModelError
@@ -17,11 +17,9 @@ from trainweb.ir.layout import ARENA, SEGMENT_NAMES
 from trainweb.ir.program import Buf, BufSequence, Program, Recomputation, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
+from trainweb.ops.composite import StaticTypes, expand_composites, has_composites
 from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import Op, bind
-
-if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.description import Description
 
 DEFAULT_ARENA_BYTES = 2 << 30
 """Workspace a plan may take unless the session's limits say otherwise."""
@@ -44,7 +42,6 @@ def compile_model(
     graph: Graph,
     feeds: Mapping[str, TensorType],
     outputs: Sequence[str],
-    description: Description,
     *,
     bindings: Mapping[str, Binding] | None = None,
     sequences: Mapping[str, BufSequence] | None = None,
@@ -91,11 +88,11 @@ def compile_model(
     LimitError
         The plan needs more workspace than `arena_limit`, or cannot do with `memory_budget`.
     """
-    compilation = _Compilation(graph, description, bindings or {}, sequences or {}, overwrite)
+    compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite)
     program = compilation.program(feeds, outputs, known or {}, evaluate)
-    context = Context(description, workspace_bytes, memory_budget, cache, cache_trained)
-    run_passes(program, context, observe)
-    plan = compile_program(program, description, segment_bytes, arena_limit)
+    context = Context(workspace_bytes, memory_budget, cache, cache_trained)
+    run_passes(program, context, observe or requested_dump(graph.name))
+    plan = compile_program(program, segment_bytes, arena_limit)
     plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
     if cache is not None and program.hoisted:
         plan.prepared_bytes, plan.kept = cache.nbytes, cache.places
@@ -106,13 +103,12 @@ class _Compilation:
     def __init__(
         self,
         graph: Graph,
-        description: Description,
         bindings: Mapping[str, Binding],
         sequences: Mapping[str, BufSequence],
         overwrite: bool,
     ) -> None:
         self.graph, self.bindings, self.sequences = graph.copy(), bindings, dict(sequences)
-        self.builder = Builder(description, overwrite=overwrite)
+        self.builder = Builder(overwrite=overwrite)
         self.types: dict[str, TensorType] = {}
         self.ops: dict[int, Op] = {}
         self.folded: set[int] = set()
@@ -137,8 +133,7 @@ class _Compilation:
         self.infer(feeds, known)
         self.mark_needed(outputs)
         if evaluate is not None:
-            description = self.builder.description
-            self.fold(outputs, lambda part, names: evaluate(compile_model(part, {}, names, description)))
+            self.fold(outputs, lambda part, names: evaluate(compile_model(part, {}, names)))
         if self.builder.overwrite:
             self.place_gradients()
         self.lower(feeds)
@@ -158,6 +153,10 @@ class _Compilation:
             types[name] = TensorType(binding.dtype, binding.shape)
         for name, tensor in self.graph.initializers.items():
             types.setdefault(name, initializer_type(tensor))
+        if has_composites(self.graph):
+            self.graph = expand_composites(self.graph, StaticTypes(types, self.graph.opsets))
+            for name, tensor in self.graph.initializers.items():
+                types.setdefault(name, initializer_type(tensor))
         consumers = self.graph.consumers()
         made: dict[Hashable, Node] = {}
         for k, node in enumerate(self.graph.nodes):

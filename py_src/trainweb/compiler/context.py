@@ -1,18 +1,13 @@
-"""What passes know besides the program: what the session asks for, and what the back end offers."""
+"""What passes know besides the program: what the session asks for, and how much memory the back end needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trainweb.ir.arena import Arena, align
 from trainweb.ir.layout import SEEN_WORDS
 from trainweb.ir.program import Buf, Instruction, Recomputation
-
-if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.description import Description
-
 
 SEEN = "seen"
 """How the names of the words start that tell for which parameters results were cached. New, they hold zeros."""
@@ -74,8 +69,6 @@ class Context:
 
     Attributes
     ----------
-    description
-        The kernels that there are.
     workspace
         How much memory the back end needs for a program.
     memory_budget
@@ -88,7 +81,6 @@ class Context:
         What the memory budget costs; set by `rematerialise`.
     """
 
-    description: Description
     workspace: Workspace
     memory_budget: int | None = None
     cache: Cache | None = None

@@ -7,7 +7,7 @@ this module is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainweb.compiler.context import Context
@@ -66,28 +66,134 @@ class Pass:
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass(write_state_last),
-    Pass(check_first),
-    Pass(drop_unread_results),
-    Pass(absorb_factors),
-    Pass(absorb_copies),
-    Pass(accumulate_in_place),
-    Pass(mask_maxima),
-    Pass(hoist, needs=("restore_hoisted",), when=CACHING),
-    Pass(fuse_attention),
-    Pass(fuse_epilogues),
-    Pass(fuse_elementwise),
-    Pass(repeat_cheap),
+    Pass(
+        write_state_last,
+        before={"check_first": "it makes equal checks one, of one node: those of other nodes would count as unchecked"},
+    ),
+    Pass(
+        check_first,
+        before={"restore_hoisted": "checks belong to the step, which comes after the hoisted groups"},
+    ),
+    Pass(
+        drop_unread_results,
+        before={"rematerialise": "a result that nothing reads would take room in the budget"},
+    ),
+    Pass(
+        absorb_factors,
+        before={
+            "fuse_attention": "attention takes the scale of its scores from the products",
+            "fuse_elementwise": "a factor within a chain is none that a product could take",
+        },
+    ),
+    Pass(
+        absorb_copies,
+        before={
+            "hoist": "a copy of a parameter would be cached, though a product can read the parameter itself",
+            "fuse_attention": "attention is found where products read q, k and v in place: behind copies it is not",
+        },
+    ),
+    Pass(
+        accumulate_in_place,
+        before={"fuse_elementwise": "the sum into a gradient buffer must stand alone: within a chain it is not found"},
+    ),
+    Pass(
+        mask_maxima,
+        before={"fuse_elementwise": "the gradient of relu must stand alone: within a chain it is not found"},
+    ),
+    Pass(
+        hoist,
+        before={
+            "fuse_attention": "what is fused with the work of the step cannot leave it",
+            "fuse_epilogues": "what is fused with the work of the step cannot leave it",
+            "fuse_elementwise": "what is fused with the work of the step cannot leave it",
+        },
+        needs=("restore_hoisted",),
+        when=CACHING,
+    ),
+    Pass(
+        fuse_attention,
+        before={
+            "fuse_epilogues": "attention is made of plain products, without a bias",
+            "fuse_elementwise": "what scales and masks the scores must stand alone",
+        },
+    ),
+    Pass(
+        fuse_epilogues,
+        before={"fuse_elementwise": "a bias or relu within a chain is none that a product could take"},
+    ),
+    Pass(
+        fuse_elementwise,
+        before={
+            "repeat_cheap": "only what no chain has taken over is left to be computed twice",
+            "fuse_reductions": "a chain that reduces its result is not merged any more",
+        },
+    ),
+    Pass(
+        repeat_cheap,
+        before={"fuse_reductions": "a chain that reduces its result is not merged any more"},
+    ),
     Pass(fuse_reductions),
-    Pass(rematerialise, when=BUDGETED),
-    Pass(restore_hoisted, when=CACHING),
+    Pass(
+        rematerialise,
+        after={
+            "fuse_attention": "the scores of attention never take room",
+            "fuse_reductions": "what needs room, and what it costs to make again, is known of final instructions",
+        },
+        when=BUDGETED,
+    ),
+    Pass(
+        restore_hoisted,
+        after={
+            "fuse_elementwise": "the instruction in front of a group says how many it leaves out",
+            "fuse_reductions": "results in the cache must not be fused with the step that reads them",
+            "rematerialise": "what is cached takes no room in the workspace",
+        },
+        when=CACHING,
+    ),
 )
 
+
+def check_order(passes: Sequence[Pass]) -> None:
+    """Raise ValueError where the passes do not stand in the order that they declare."""
+    places = {each.name: k for k, each in enumerate(passes)}
+    if len(places) < len(passes):
+        raise ValueError("Two passes have one name.")
+    for each in passes:
+        if unknown := {*each.after, *each.before, *each.needs} - places.keys():
+            raise ValueError(f"{each.name} names passes that there are not: {', '.join(sorted(unknown))}.")
+        for other, why in each.after.items():
+            if places[other] > places[each.name]:
+                raise ValueError(f"{each.name} must come after {other}: {why}.")
+        for other, why in each.before.items():
+            if places[other] < places[each.name]:
+                raise ValueError(f"{each.name} must come before {other}: {why}.")
+
+
+check_order(PASSES)
+
+
+def describe() -> str:
+    """The pipeline as Markdown, for docs/architecture.md."""
+    lines = []
+    for number, each in enumerate(PASSES, 1):
+        what = (each.run.__doc__ or "").strip().splitlines()[0]
+        when = f" Runs {each.when.text}." if each.when.text else ""
+        file = each.run.__module__.rpartition(".")[2]
+        lines.append(f"{number}. `{each.name}` (`{file}.py`): {what}{when}")
+        for word, others in (("After", each.after), ("Before", each.before)):
+            by_reason: dict[str, list[str]] = {}
+            for other, why in others.items():
+                by_reason.setdefault(why, []).append(f"`{other}`")
+            lines += [f"   - {word} {', '.join(names)}: {why}." for why, names in by_reason.items()]
+    return "\n".join(lines)
+
+
 Observer = Callable[[str, Program], None]
+"""Sees the program by the name of the pass that was run; "" before the first."""
 
 
 def run_passes(program: Program, context: Context, observe: Observer | None = None) -> None:
-    """Rewrite `program` by every pass whose condition holds; `observe` sees it before the first and after each."""
+    """Rewrite `program` by every pass whose condition holds."""
     if observe:
         observe("", program)
     for each in PASSES:
@@ -95,3 +201,7 @@ def run_passes(program: Program, context: Context, observe: Observer | None = No
             each.run(program, context)
             if observe:
                 observe(each.name, program)
+
+
+if __name__ == "__main__":
+    print(describe())

@@ -6,7 +6,7 @@ import copy
 import struct
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
@@ -15,15 +15,11 @@ from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
 
-if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.description import Description
-
 
 class Builder:
     """What `Op.lower` emits instructions through."""
 
-    def __init__(self, description: Description, *, overwrite: bool = True) -> None:
-        self.description = description
+    def __init__(self, *, overwrite: bool = True) -> None:
         self.overwrite = overwrite
         self.instructions: list[Instruction] = []
         self.emitter = Emitter()
@@ -90,8 +86,6 @@ class Builder:
 
     def emit(self, call: KernelCall) -> None:
         """Add a call of the node that is lowered; its scratch is made here."""
-        if call.KERNEL not in self.description.kernels:
-            raise UnsupportedError(f"{self.node}: the kernels have no {call.KERNEL!r}.")
         call.node = self.node
         call.make_scratch(self.temp)
         self.instructions.append(call)

@@ -18,12 +18,17 @@ def chunks(n: int) -> int:
     return (n + 16384 - 1) // 16384
 
 
+def key_blocks(n: int) -> int:
+    """`key_blocks` of kernels.def."""
+    return (n + 64 - 1) // 64
+
+
 def mask_spans(batch: tuple[int, ...], m: int, n: int, mask_strides: tuple[int, ...]) -> int:
     """`mask_spans` of kernels.def.
 
     What each mask leaves of each block of keys for each tile of rows.
     """
-    return (1 + 16 * ((n + 64 - 1) // 64)) * ((m + 64 - 1) // 64) * max(1, batch[0] * (mask_strides[0] > 0)) * max(1, batch[1] * (mask_strides[1] > 0))
+    return (1 + 16 * key_blocks(n)) * ((m + 64 - 1) // 64) * max(1, batch[0] * (mask_strides[0] > 0)) * max(1, batch[1] * (mask_strides[1] > 0))
 
 
 def conv_weights(c: int, m: int, groups: int, kernel: tuple[int, ...]) -> int:
@@ -34,8 +39,9 @@ def conv_weights(c: int, m: int, groups: int, kernel: tuple[int, ...]) -> int:
 def winograd_planes(c: int, m: int) -> int:
     """`winograd_planes` of kernels.def.
 
-    Winograd's method for 3x3 windows of stride 1 and 2 without dilation or groups (winograd.c). Transformed weights: a
-    plane for each point; `flipped`: for the data gradient, where c counts the channels of dy and m those of dx.
+    Winograd's method for 3x3 windows of stride 1 and 2 without dilation or groups (conv/winograd.c). Transformed
+    weights: a plane for each point; `flipped`: for the data gradient, where c counts the channels of dy and m those of
+    dx.
     """
     return 36 * (ceil4(m) * ceil4(c) + 16)
 
@@ -68,9 +74,11 @@ class Copy(KernelCall):
 
     __slots__ = ("src", "dst", "n")
     KERNEL = "copy"
+    OPCODE = 1
+    WORDS = 3
     ARGUMENTS = __slots__
     OPERANDS = ("src", "dst")
-    IS_PART = True
+    PARTS = ("dst",)
 
     def __init__(self, *, src: Buf, dst: Buf, n: int, node: str = "") -> None:
         self.node = node
@@ -97,9 +105,11 @@ class StridedCopy(KernelCall):
 
     __slots__ = ("src", "dst", "size", "dims", "src_offset", "src_strides", "dst_offset", "dst_strides")
     KERNEL = "strided_copy"
+    OPCODE = 2
+    WORDS = 29
     ARGUMENTS = __slots__
     OPERANDS = ("src", "dst")
-    IS_PART = True
+    PARTS = ("dst",)
 
     def __init__(
         self,
@@ -138,6 +148,8 @@ class Reduce(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "op")
     KERNEL = "reduce_f32"
+    OPCODE = 3
+    WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -167,6 +179,8 @@ class ReduceInt(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "size", "op")
     KERNEL = "reduce_int"
+    OPCODE = 4
+    WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -197,6 +211,8 @@ class ArgReduce(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "select_max", "last_index")
     KERNEL = "arg_reduce_f32"
+    OPCODE = 5
+    WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -226,6 +242,8 @@ class Cumsum(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "exclusive", "reverse")
     KERNEL = "cumsum_f32"
+    OPCODE = 6
+    WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -258,6 +276,8 @@ class Topk(KernelCall):
 
     __slots__ = ("x", "y", "at", "heap", "outer", "n", "inner", "k", "largest")
     KERNEL = "topk_f32"
+    OPCODE = 7
+    WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "at", "heap")
     OPTIONAL_RESULTS = ("y", "at")
@@ -312,6 +332,8 @@ class Softmax(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "log")
     KERNEL = "softmax_f32"
+    OPCODE = 8
+    WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -338,6 +360,8 @@ class SoftmaxGrad(KernelCall):
 
     __slots__ = ("dy", "y", "dx", "outer", "n", "inner", "log")
     KERNEL = "softmax_grad_f32"
+    OPCODE = 9
+    WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "y", "dx")
 
@@ -384,6 +408,8 @@ class CrossEntropy(KernelCall):
         "from_log",
     )
     KERNEL = "cross_entropy_f32"
+    OPCODE = 10
+    WORDS = 14
     ARGUMENTS = __slots__
     OPERANDS = ("scores", "labels", "weights", "loss", "log_prob", "row_loss")
     OPTIONAL_RESULTS = ("log_prob",)
@@ -464,6 +490,8 @@ class CrossEntropyGrad(KernelCall):
         "from_log",
     )
     KERNEL = "cross_entropy_grad_f32"
+    OPCODE = 11
+    WORDS = 13
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "log_prob", "labels", "weights", "dx")
     FAILS = ("labels",)
@@ -552,9 +580,13 @@ class Attention(KernelCall):
         "draw",
     )
     KERNEL = "attention_f32"
+    OPCODE = 12
+    WORDS = 35
     ARGUMENTS = __slots__
     OPERANDS = ("q", "k", "v", "mask", "state", "y", "top", "inverse", "spans")
+    FLOATS = ("scale", "fill", "ratio")
     OPTIONAL_RESULTS = ("top", "inverse")
+    PARTS = ("y",)
 
     def __init__(
         self,
@@ -639,8 +671,8 @@ class Attention(KernelCall):
 class AttentionGradient(KernelCall):
     """A call of `attention_gradient_f32`.
 
-    Its gradients (the product of the scores, made again, is not among its flops); the keys of an item go to `parts`
-    tasks. conditional 1: none through a score where the mask is -infinity.
+    Its gradients (the product of the scores, made again, is not among its flops); the blocks of keys of an item go to
+    `parts` tasks, one at least to each. conditional 1: none through a score where the mask is -infinity.
     """
 
     __slots__ = (
@@ -682,6 +714,8 @@ class AttentionGradient(KernelCall):
         "parts",
     )
     KERNEL = "attention_gradient_f32"
+    OPCODE = 13
+    WORDS = 55
     ARGUMENTS = __slots__
     OPERANDS = (
         "q",
@@ -700,7 +734,9 @@ class AttentionGradient(KernelCall):
         "partial",
         "spans",
     )
+    FLOATS = ("scale", "fill", "ratio")
     OPTIONAL_RESULTS = ("dq", "dk", "dv")
+    PARTS = ("dq", "dk", "dv")
 
     def __init__(
         self,
@@ -822,8 +858,11 @@ class LayerNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "y", "mean", "inv_std", "rows", "n", "epsilon", "rms")
     KERNEL = "layer_norm_f32"
+    OPCODE = 14
+    WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y", "mean", "inv_std")
+    FLOATS = ("epsilon",)
     OPTIONAL_RESULTS = ("mean", "inv_std")
 
     def __init__(
@@ -877,6 +916,8 @@ class LayerNormGrad(KernelCall):
 
     __slots__ = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "partial", "rows", "n", "rms")
     KERNEL = "layer_norm_grad_f32"
+    OPCODE = 15
+    WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "partial")
     OPTIONAL_RESULTS = ("dx", "dscale", "dbias")
@@ -959,8 +1000,11 @@ class BatchNormTrain(KernelCall):
         "momentum",
     )
     KERNEL = "batch_norm_train_f32"
+    OPCODE = 16
+    WORDS = 13
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y", "mean", "inv_std", "running_mean", "running_var")
+    FLOATS = ("epsilon", "momentum")
     OPTIONAL_RESULTS = ("mean", "inv_std")
     UPDATES = ("running_mean", "running_var")
 
@@ -1025,8 +1069,11 @@ class BatchNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "mean", "var", "y", "batch", "channels", "size", "epsilon")
     KERNEL = "batch_norm_f32"
+    OPCODE = 17
+    WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "mean", "var", "y")
+    FLOATS = ("epsilon",)
 
     def __init__(
         self,
@@ -1072,6 +1119,8 @@ class BatchNormGrad(KernelCall):
 
     __slots__ = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "batch", "channels", "size", "frozen")
     KERNEL = "batch_norm_grad_f32"
+    OPCODE = 18
+    WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias")
     OPTIONAL_RESULTS = ("dx", "dscale", "dbias")
@@ -1131,8 +1180,11 @@ class GroupNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "y", "batch", "channels", "size", "groups", "epsilon")
     KERNEL = "group_norm_f32"
+    OPCODE = 19
+    WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y")
+    FLOATS = ("epsilon",)
 
     def __init__(
         self,
@@ -1186,8 +1238,11 @@ class GroupNormGrad(KernelCall):
         "epsilon",
     )
     KERNEL = "group_norm_grad_f32"
+    OPCODE = 20
+    WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "dx", "dscale", "dbias", "partial")
+    FLOATS = ("epsilon",)
     OPTIONAL_RESULTS = ("dx", "dscale", "dbias")
 
     def __init__(
@@ -1248,6 +1303,8 @@ class CheckIndices(KernelCall):
 
     __slots__ = ("indices", "n", "index_size", "lo", "hi", "has_ignore", "ignore", "label")
     KERNEL = "check_indices"
+    OPCODE = 21
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices",)
     FAILS = ("indices",)
@@ -1292,6 +1349,8 @@ class Gather(KernelCall):
 
     __slots__ = ("data", "indices", "y", "outer", "dim", "n", "inner", "index_size")
     KERNEL = "gather"
+    OPCODE = 22
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
     FAILS = ("indices",)
@@ -1336,6 +1395,8 @@ class GatherGrad(KernelCall):
 
     __slots__ = ("indices", "dy", "dx", "outer", "dim", "n", "inner", "index_size")
     KERNEL = "gather_grad_f32"
+    OPCODE = 23
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices", "dy", "dx")
     FAILS = ("indices",)
@@ -1380,6 +1441,8 @@ class GatherElements(KernelCall):
 
     __slots__ = ("data", "indices", "y", "dims", "strides", "axis_dim", "axis_stride", "size", "index_size")
     KERNEL = "gather_elements"
+    OPCODE = 24
+    WORDS = 23
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
     FAILS = ("indices",)
@@ -1437,6 +1500,8 @@ class ScatterElements(KernelCall):
         "reduction",
     )
     KERNEL = "scatter_elements"
+    OPCODE = 25
+    WORDS = 24
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
     FAILS = ("indices",)
@@ -1485,6 +1550,8 @@ class GatherNd(KernelCall):
 
     __slots__ = ("data", "indices", "y", "batch", "n", "k", "dims", "slice", "index_size")
     KERNEL = "gather_nd"
+    OPCODE = 26
+    WORDS = 16
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
     FAILS = ("indices",)
@@ -1531,6 +1598,8 @@ class ScatterNd(KernelCall):
 
     __slots__ = ("updates", "indices", "y", "batch", "n", "k", "dims", "slice", "index_size", "reduction")
     KERNEL = "scatter_nd"
+    OPCODE = 27
+    WORDS = 17
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
     FAILS = ("indices",)
@@ -1580,6 +1649,8 @@ class OneHot(KernelCall):
 
     __slots__ = ("indices", "values", "y", "outer", "depth", "inner", "size", "index_size")
     KERNEL = "one_hot"
+    OPCODE = 28
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices", "values", "y")
 
@@ -1636,8 +1707,11 @@ class Adamw(KernelCall):
         "adam_mode",
     )
     KERNEL = "adamw_f32"
+    OPCODE = 29
+    WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "state")
+    FLOATS = ("alpha", "beta", "epsilon", "weight_decay")
 
     def __init__(
         self,
@@ -1684,6 +1758,8 @@ class Sgd(KernelCall):
 
     __slots__ = ("w", "g", "state", "n")
     KERNEL = "sgd_f32"
+    OPCODE = 30
+    WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "state")
 
@@ -1703,6 +1779,52 @@ class Sgd(KernelCall):
         return [self.w]
 
 
+class Lion(KernelCall):
+    """A call of `lion_f32`.
+
+    w -= rate * (sign(alpha m + (1 - alpha) g) + weight_decay w), then m = beta m + (1 - beta) g
+    """
+
+    __slots__ = ("w", "g", "m", "state", "n", "alpha", "beta", "weight_decay")
+    KERNEL = "lion_f32"
+    OPCODE = 31
+    WORDS = 8
+    ARGUMENTS = __slots__
+    OPERANDS = ("w", "g", "m", "state")
+    FLOATS = ("alpha", "beta", "weight_decay")
+
+    def __init__(
+        self,
+        *,
+        w: Buf,
+        g: Buf,
+        m: Buf,
+        state: Buf,
+        n: int,
+        alpha: float,
+        beta: float,
+        weight_decay: float,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.w = w
+        self.g = g
+        self.m = m
+        self.state = state
+        self.n = n
+        self.alpha = alpha
+        self.beta = beta
+        self.weight_decay = weight_decay
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.w, self.g, self.m, self.state]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.w, self.m]
+
+
 class ClipGradNorm(KernelCall):
     """A call of `clip_grad_norm_f32`.
 
@@ -1711,8 +1833,11 @@ class ClipGradNorm(KernelCall):
 
     __slots__ = ("g", "partial", "n", "max_norm")
     KERNEL = "clip_grad_norm_f32"
+    OPCODE = 32
+    WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("g", "partial")
+    FLOATS = ("max_norm",)
 
     def __init__(self, *, g: Buf, n: int, max_norm: float, node: str = "") -> None:
         self.node = node
@@ -1741,6 +1866,8 @@ class OptimizerAdvance(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "optimizer_advance"
+    OPCODE = 33
+    WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
 
@@ -1765,6 +1892,8 @@ class LinearLr(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "linear_lr"
+    OPCODE = 34
+    WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
 
@@ -1789,8 +1918,11 @@ class Dropout(KernelCall):
 
     __slots__ = ("x", "y", "mask", "state", "n", "ratio", "salt", "draw")
     KERNEL = "dropout_f32"
+    OPCODE = 35
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "mask", "state")
+    FLOATS = ("ratio",)
     OPTIONAL_RESULTS = ("mask",)
 
     def __init__(
@@ -1836,8 +1968,11 @@ class Random(KernelCall):
 
     __slots__ = ("y", "state", "n", "salt", "draw", "normal", "a", "b")
     KERNEL = "random_f32"
+    OPCODE = 36
+    WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("y", "state")
+    FLOATS = ("a", "b")
 
     def __init__(
         self, *, y: Buf, state: Buf, n: int, salt: int, draw: int, normal: int, a: float, b: float, node: str = ""
@@ -1869,6 +2004,8 @@ class RandomAdvance(KernelCall):
 
     __slots__ = ("state", "n")
     KERNEL = "random_advance"
+    OPCODE = 37
+    WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
 
@@ -1894,6 +2031,8 @@ class SkipIfCurrent(KernelCall):
 
     __slots__ = ("state", "seen", "instructions", "trained")
     KERNEL = "skip_if_current"
+    OPCODE = 38
+    WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
 
@@ -1921,6 +2060,8 @@ class NoteCurrent(KernelCall):
 
     __slots__ = ("state", "seen")
     KERNEL = "note_current"
+    OPCODE = 39
+    WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
 
@@ -1946,6 +2087,8 @@ class NoteChange(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "note_change"
+    OPCODE = 40
+    WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
 
@@ -1995,10 +2138,13 @@ class Gemm(KernelCall):
         "activation",
     )
     KERNEL = "gemm_f32"
+    OPCODE = 41
+    WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("a", "b", "bias", "c")
+    FLOATS = ("alpha", "beta")
     ACCUMULATED = ("c",)
-    IS_PART = True
+    PARTS = ("c",)
 
     def __init__(
         self,
@@ -2105,6 +2251,8 @@ class Conv(KernelCall):
         "activation",
     )
     KERNEL = "conv_f32"
+    OPCODE = 42
+    WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "w", "bias", "y")
     ACCUMULATED = ("y",)
@@ -2200,6 +2348,8 @@ class ConvDataGradient(KernelCall):
         "activation",
     )
     KERNEL = "conv_data_gradient_f32"
+    OPCODE = 43
+    WORDS = 29
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "w", "bias", "dx", "ordered")
     ACCUMULATED = ("dx",)
@@ -2297,6 +2447,8 @@ class ConvWeightGradient(KernelCall):
         "accumulate",
     )
     KERNEL = "conv_weight_gradient_f32"
+    OPCODE = 44
+    WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
     ACCUMULATED = ("dw", "db")
@@ -2369,6 +2521,8 @@ class WinogradWeights(KernelCall):
 
     __slots__ = ("w", "u", "m", "c", "stride", "flipped")
     KERNEL = "winograd_weights_f32"
+    OPCODE = 45
+    WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("w", "u")
 
@@ -2415,6 +2569,8 @@ class WinogradConv(KernelCall):
         "activation",
     )
     KERNEL = "winograd_conv_f32"
+    OPCODE = 46
+    WORDS = 17
     ARGUMENTS = __slots__
     OPERANDS = ("x", "u", "bias", "y")
     ACCUMULATED = ("y",)
@@ -2503,6 +2659,8 @@ class WinogradWeightGradient(KernelCall):
 
     __slots__ = ("x", "dy", "dw", "db", "partial", "n", "c", "m", "size", "out", "stride", "pad", "accumulate")
     KERNEL = "winograd_weight_gradient_f32"
+    OPCODE = 47
+    WORDS = 16
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
     ACCUMULATED = ("dw", "db")
@@ -2574,6 +2732,8 @@ class MaxPool(KernelCall):
 
     __slots__ = ("x", "y", "indices", "planes", "size", "kernel", "out", "stride", "dilation", "pad")
     KERNEL = "max_pool_f32"
+    OPCODE = 48
+    WORDS = 22
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "indices")
     OPTIONAL_RESULTS = ("indices",)
@@ -2625,6 +2785,8 @@ class MaxPoolGradient(KernelCall):
 
     __slots__ = ("dy", "indices", "dx", "planes", "size", "out_size")
     KERNEL = "max_pool_gradient_f32"
+    OPCODE = 49
+    WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "indices", "dx")
 
@@ -2669,6 +2831,8 @@ class AveragePool(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_f32"
+    OPCODE = 50
+    WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
 
@@ -2727,6 +2891,8 @@ class AveragePoolGradient(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_gradient_f32"
+    OPCODE = 51
+    WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "dx")
 

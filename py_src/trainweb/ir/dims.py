@@ -386,14 +386,26 @@ def lowest(dim: Any, depth: int = 4) -> float:
 
 
 def _without_quotients(dim: SymbolicDim) -> int | None:
-    """A smaller expression: (p - k + 1) / k <= p // k <= p / k."""
+    """A smaller expression: p - k + 1 <= k (p // k) <= p."""
     found: Any = None
     for monomial, c in dim.terms.items():
-        atom = monomial[0] if len(monomial) == 1 else None
-        if isinstance(atom, Quotient) and not isinstance(atom.den, SymbolicDim):
-            slack = atom.den - 1 if c > 0 else 0
-            found = (dim if found is None else found) + (atom.num - slack) * Fraction(c, atom.den) - atom.dim * c
+        for atom in monomial:
+            if not isinstance(atom, Quotient):
+                continue
+            whole = monomial == (atom,) and static(atom.den)
+            if whole or (sole_atom(atom.den) == _other(monomial, atom) and lowest(atom.den) >= 1):
+                slack = atom.den - 1 if c > 0 else 0
+                share = Fraction(c, atom.den) if whole else c
+                term = build(dim.table, {monomial: c})
+                found = (dim if found is None else found) + (atom.num - slack) * share - term
+                break
     return found  # type: ignore[no-any-return]
+
+
+def _other(monomial: Monomial, atom: Atom) -> Atom | str:
+    """The factor besides `atom`, if there is one."""
+    left = _difference(monomial, (atom,)) or ()
+    return left[0] if len(left) == 1 else ""
 
 
 def _term_bounds(monomial: Monomial, c: Coefficient) -> tuple[float, float]:

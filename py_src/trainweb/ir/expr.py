@@ -153,13 +153,18 @@ class Emitter:
         return self.make("select", a.dtype, condition, a, b)
 
     def and_(self, a: Expr, b: Expr) -> Expr:
-        return self.make("and", "bool", a, b)
+        """Of bools, or of the bits of integers; so are `or_` and `xor`."""
+        return self.make("and", a.dtype, a, b)
 
     def or_(self, a: Expr, b: Expr) -> Expr:
-        return self.make("or", "bool", a, b)
+        return self.make("or", a.dtype, a, b)
 
     def xor(self, a: Expr, b: Expr) -> Expr:
-        return self.make("xor", "bool", a, b)
+        return self.make("xor", a.dtype, a, b)
+
+    def shift(self, a: Expr, b: Expr, *, left: bool) -> Expr:
+        """Integer a with its bits moved by b, which is from 0 to the bits of its word less 1."""
+        return self.make("shl" if left else "shr", a.dtype, a, b)
 
     def not_(self, a: Expr) -> Expr:
         return self.make("not", "bool", a)
@@ -207,3 +212,32 @@ def inputs_of(roots: Sequence[Expr]) -> list[int]:
 def size_of(roots: Sequence[Expr], known: Collection[int] = ()) -> int:
     """Number of distinct operations; `known` as in `walk`."""
     return sum(x.op not in ("input", "const") for x in walk(roots, known))
+
+
+def text_of(roots: Sequence[Expr], inputs: Sequence[str] | None = None) -> str:
+    """Expressions as text; what is used more than once gets a name. Input k is `inputs[k]`, or xk."""
+    uses: dict[Expr, int] = {}
+    stack = list(roots)
+    while stack:
+        x = stack.pop()
+        uses[x] = uses.get(x, 0) + 1
+        if uses[x] == 1:
+            stack.extend(x.args)
+    names: dict[Expr, str] = {}
+    lines: list[str] = []
+
+    def walk(x: Expr) -> str:
+        if x.op == "input":
+            return inputs[int(x.imm or 0)] if inputs is not None else f"x{x.imm}"
+        if x.op == "const":
+            return f"{x.imm:g}"
+        if x not in names:
+            text = f"{x.op}({', '.join(map(walk, x.args))})"
+            if uses[x] == 1:
+                return text
+            names[x] = f"t{len(names)}"
+            lines.append(f"{names[x]} = {text}")
+        return names[x]
+
+    results = [walk(r) for r in roots]
+    return "; ".join(lines + results)

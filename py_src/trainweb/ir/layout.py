@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 848782247
+FINGERPRINT: Final = 903300164
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -82,14 +82,13 @@ SCATTER_MIN: Final = 4
 ACTIVATION_NONE: Final = 0
 ACTIVATION_RELU: Final = 1
 
-# The head of a plan. `state`: 0 fresh, 1 verified and relocated; `code_base`: first slot of its generated functions;
-# `failed`: the instruction that failed, `value` what was wrong at which `position`; `profile`: address of a float64 an
-# instruction, or 0.
+# The head of a plan. `code_base`: first slot of its generated functions; `failed`: the instruction that failed, `value`
+# what was wrong at which `position`. The host places a plan: that writes `code_base` and the base and size of each
+# segment.
 HEADER_MAGIC: Final = 0
 HEADER_VERSION: Final = 1
 HEADER_TOTAL_WORDS: Final = 2
 HEADER_FINGERPRINT: Final = 3
-HEADER_STATE: Final = 4
 HEADER_N_SEGMENTS: Final = 5
 HEADER_N_BUFFERS: Final = 6
 HEADER_N_CODE: Final = 7
@@ -100,7 +99,6 @@ HEADER_STATUS: Final = 11
 HEADER_FAILED: Final = 12
 HEADER_VALUE: Final = 13
 HEADER_POSITION: Final = 15
-HEADER_PROFILE: Final = 17
 HEADER_WORDS: Final = 20
 
 SEGMENT_BASE: Final = 0
@@ -125,6 +123,16 @@ POINTER_BUFFER: Final = 0
 POINTER_NBYTES: Final = 1
 POINTER_WRITES: Final = 2
 POINTER_WORDS: Final = 3
+
+# The last words of a generated call that reduces: rows in a chunk, elements of a row, values that a chunk is reduced
+# to, and how: `op` over the middle axis of [-1, n, inner], or of the chunk as [1, -1, inner] where n is 0.
+REDUCTION_GRAIN: Final = 0
+REDUCTION_UNIT: Final = 1
+REDUCTION_RESULTS: Final = 2
+REDUCTION_N: Final = 3
+REDUCTION_INNER: Final = 4
+REDUCTION_OP: Final = 5
+REDUCTION_WORDS: Final = 6
 
 # `lazy_reset`: the next step overwrites gradients; `scheduler`: one is registered, over `warmup` of `total` steps;
 # `random_offset`: random numbers drawn; `loads`: how often parameters were loaded, `updates`: how often plans changed

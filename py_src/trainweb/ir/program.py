@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -93,17 +93,19 @@ class KernelCall:
     ----------
     KERNEL : str
         Name of the kernel.
-    ARGUMENTS, OPERANDS, OPTIONAL_RESULTS : tuple of str
-        All fields in the order of kernels.def; those that are buffers; those among these that are only written and
-        may be None.
+    OPCODE, WORDS : int
+        Its number in plans, and how many words its arguments take there.
+    ARGUMENTS, OPERANDS, FLOATS, OPTIONAL_RESULTS : tuple of str
+        All fields in the order of kernels.def; those that are buffers; those that are floats; those among the buffers
+        that are only written and may be None.
     ACCUMULATED : tuple of str
         Results that are added to where `accumulate` says so.
     UPDATES : tuple of str
         State that is brought up to date and that no result depends on.
     FAILS : tuple of str
         Inputs whose contents may make the call fail, wherever they come from.
-    IS_PART : bool
-        Whether the result may be a part of a tensor whose other parts other such calls write.
+    PARTS : tuple of str
+        Results that may be a part of a tensor: the call leaves the rest alone, which others write.
     node : str
         Where the call comes from, for errors.
     position : int
@@ -112,13 +114,16 @@ class KernelCall:
 
     __slots__ = ("node", "position")
     KERNEL: ClassVar[str]
+    OPCODE: ClassVar[int]
+    WORDS: ClassVar[int]
     ARGUMENTS: ClassVar[tuple[str, ...]]
     OPERANDS: ClassVar[tuple[str, ...]]
+    FLOATS: ClassVar[tuple[str, ...]] = ()
     OPTIONAL_RESULTS: ClassVar[tuple[str, ...]] = ()
     ACCUMULATED: ClassVar[tuple[str, ...]] = ()
     UPDATES: ClassVar[tuple[str, ...]] = ()
     FAILS: ClassVar[tuple[str, ...]] = ()
-    IS_PART: ClassVar[bool] = False
+    PARTS: ClassVar[tuple[str, ...]] = ()
     node: str
     position: int
 
@@ -148,12 +153,7 @@ class KernelCall:
 
     def without_updates(self) -> Self:
         """The call as it is made again: it makes the same results and leaves state alone."""
-        if not self.UPDATES:
-            return self
-        call = copy(self)
-        for name in self.UPDATES:
-            setattr(call, name, None)
-        return call
+        return self.without(self.UPDATES) if self.UPDATES else self
 
     def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
         """Set the scratch fields to buffers that `temp` makes of a dtype and a shape."""
@@ -198,37 +198,8 @@ class KernelCall:
             setattr(call, name, None)
         return call
 
-    @property
-    def args(self) -> _Arguments:
-        """The fields by name, until all passes take them by attribute."""
-        return _Arguments(self)
-
     def __repr__(self) -> str:
         return f"{self.KERNEL}({', '.join(f'{name}={getattr(self, name, None)!r}' for name in self.ARGUMENTS)})"
-
-
-class _Arguments(MutableMapping[str, Any]):
-    __slots__ = ("call",)
-
-    def __init__(self, call: KernelCall) -> None:
-        self.call = call
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.call.ARGUMENTS:
-            raise KeyError(name)
-        return getattr(self.call, name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self.call, name, value)
-
-    def __delitem__(self, name: str) -> None:
-        raise TypeError(f"{self.call.KERNEL} must have {name}")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.call.ARGUMENTS)
-
-    def __len__(self) -> int:
-        return len(self.call.ARGUMENTS)
 
 
 GRAIN_ELEMENTS = 16384

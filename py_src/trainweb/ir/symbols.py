@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import gcd, lcm
+from math import gcd, lcm, prod
 from typing import Any
 
 from trainweb.errors import ModelError
@@ -21,6 +21,7 @@ from trainweb.ir.dims import (
     Quotient,
     Symbol,
     SymbolicDim,
+    UndecidedError,
     atom_text,
     build,
     divide_common,
@@ -30,10 +31,11 @@ from trainweb.ir.dims import (
     minimum,
     resolve,
     sole_atom,
+    static,
 )
 
-UNNAMED = re.compile(r"\?*|unk__\d+|None")
-"""Names that exporters give to dims they have no name for: each is a dim of its own."""
+MAX_KEY = 4000
+"""Atoms inside atoms may double with every step: longer ones are not computed with."""
 MAX_NAME = 256
 """Longer names are taken for names, not for expressions."""
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][\w.:]*)|(//|\*|\(|\)|,)|(?<![\w.:)])([+-]))")
@@ -91,7 +93,7 @@ class SymbolTable:
         if isinstance(dim, int):
             return dim
         where = f"dimension {axis} of {tensor!r}"
-        if dim is None or UNNAMED.fullmatch(dim):
+        if not dim:
             return self.symbol(f"{tensor}[{axis}]", where, named=False)
         expression = parse(dim, lambda name: self._named(name, where))
         return self._named(dim, where) if expression is None else expression
@@ -102,13 +104,13 @@ class SymbolTable:
 
     def quotient(self, num: int, den: int) -> int:
         """num // den as an atom, or what that is known to be."""
-        key = f"({_key(num)}//{_key(den)})"
+        key = _checked(f"({_key(num)}//{_key(den)})")
         return self._known(self._atoms.get(key) or self._atoms.setdefault(key, Quotient(self, key, num, den)))
 
     def extremum(self, largest: bool, dims: Iterable[int]) -> int:
         """The largest or smallest as an atom, or what that is known to be."""
         args = tuple(sorted(dims, key=_key))
-        key = f"{'max' if largest else 'min'}({','.join(map(_key, args))})"
+        key = _checked(f"{'max' if largest else 'min'}({','.join(map(_key, args))})")
         return self._known(self._atoms.get(key) or self._atoms.setdefault(key, Extremum(self, key, largest, args)))
 
     def _known(self, atom: Atom) -> int:
@@ -178,7 +180,7 @@ class SymbolTable:
             return False
         if not isinstance(dim, SymbolicDim):
             return True
-        for solve in (self._solve_for_symbol, self._solve_remainder, self._solve_for_atom):
+        for solve in (self._solve_for_symbol, self._solve_remainder, self._solve_factors, self._solve_for_atom):
             solved = solve(dim, fact.reason)
             if solved is not None:
                 if not solved:
@@ -214,6 +216,20 @@ class SymbolTable:
             if not 0 <= remainder < atom.den:
                 return False
             return self._congruent(atom.num, remainder, atom.den, reason)
+        return None
+
+    def _solve_factors(self, dim: SymbolicDim, reason: str) -> bool | None:
+        """k (p // k) m (q // m) = p q, as of tiled images: k (p // k) is never larger than p, so both are equal."""
+        if len(dim.terms) != 2:
+            return None
+        for one, other in (dim.terms, [*dim.terms][::-1]):
+            parts = [(a, sole_atom(a.num)) for a in one if isinstance(a, Quotient) and static(a.den)]
+            wholes = [whole for _, whole in parts if whole is not None and lowest(whole.dim) >= 1]
+            left = [a for a in one if all(a is not part for part, _ in parts)]
+            factor = prod(part.den for part, _ in parts)
+            fits = len(wholes) == len(parts) > 1 and sorted([*left, *wholes], key=_by_key) == list(other)
+            if fits and all(lowest(a.dim) >= 1 for a in left) and dim.terms[one] == -factor * dim.terms[other]:
+                return all(self._holds(Fact(part.num - part.dim * part.den, reason)) for part, _ in parts)
         return None
 
     def _congruent(self, dim: int, remainder: int, k: int, reason: str) -> bool | None:
@@ -266,6 +282,8 @@ class SymbolTable:
 
     def call(self, name: str, dim: int, tensor: str, axis: int) -> None:
         """Let a symbol that nothing has read yet stand for a computed size, which the model declares to be it."""
+        if parse(name, lambda _: 1) is not None:
+            return  # An expression of other symbols names nothing.
         dim = resolve(dim)
         symbol = self.symbols.get(name) or sole_atom(self.symbol(name, f"dimension {axis} of {tensor!r}"))
         if not isinstance(symbol, Symbol) or symbol in self._values:
@@ -364,11 +382,21 @@ class SymbolTable:
         return (max if atom.largest else min)(self.evaluated(x, sizes) for x in atom.args)
 
 
+def _by_key(atom: Atom) -> str:
+    return atom.key
+
+
 def _key(dim: int) -> str:
     """Text of a canonical form, by which it is found again."""
     if not isinstance(dim, SymbolicDim):
         return str(dim)
     return "+".join(f"{c}*{'*'.join(names)}" for names, c in dim.key)
+
+
+def _checked(key: str) -> str:
+    if len(key) > MAX_KEY:
+        raise UndecidedError("sizes that follow from each other in very many steps")
+    return key
 
 
 def _primitive(dim: int) -> int | None:
@@ -390,7 +418,8 @@ def _primitive(dim: int) -> int | None:
 def parse(text: str, symbol: Any) -> int | None:
     """The expression of dims that `text` writes, with `symbol(name)` for each name; None where it is none.
 
-    Understood are names, integers, `*`, `//`, `+` and `-` after spaces, parentheses, `max` and `min`.
+    Understood are names, integers, `*`, `//`, `+` and `-` after spaces, parentheses, `max` and `min`, as
+    exporters write them.
     """
     tokens, at = [], 0
     while at < len(text) <= MAX_NAME:
@@ -446,12 +475,12 @@ class _Reader:
             total = self.sum()
             self.need(")")
             return total
-        if token in ("max", "min") and self.take("("):
+        if token.lower() in ("max", "min") and self.take("("):
             args = [self.sum()]
             while self.take(","):
                 args.append(self.sum())
             self.need(")")
-            return (maximum if token == "max" else minimum)(*args)
+            return (maximum if token.lower() == "max" else minimum)(*args)
         if not (token[0].isalpha() or token[0] == "_"):
             raise ValueError(token)
         return self.symbol(token)  # type: ignore[no-any-return]

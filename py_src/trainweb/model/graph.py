@@ -56,14 +56,29 @@ def as_float32(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
+EXPORTER_NOTES = frozenset(
+    {
+        "pkg.onnxscript.optimizer.folded_from",
+        "pkg.torch.export.ExportedProgram.graph_signature",
+        "pkg.torch.export.graph_signature.InputSpec.kind",
+        "pkg.torch.onnx.name_scopes",
+    }
+)
+"""Keys of ONNX's metadata_props that are kept: by them an exporter tells parameters from constants.
+
+Others, such as a stack trace per node, would make artifacts several times as large and are dropped.
+"""
+
+
 @dataclass(slots=True)
 class Tensor:
-    """A constant: `data` holds the elements little-endian in row-major order."""
+    """A constant: `data` holds the elements little-endian in row-major order, `notes` the `EXPORTER_NOTES` on it."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     data: bytes | bytearray | memoryview
+    notes: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def size(self) -> int:
@@ -93,6 +108,7 @@ class Value:
     name: str
     dtype: str
     shape: tuple[Dim, ...] | None
+    notes: dict[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(slots=True)
@@ -116,6 +132,7 @@ class Node:
     attrs: dict[str, Any] = field(default_factory=dict)
     domain: str = ""
     name: str = ""
+    notes: dict[str, str] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         op = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
@@ -136,12 +153,16 @@ class Graph:
     ir_version: int = 10
     producer: str = "trainweb"
     metadata: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict, compare=False)
 
     def copy(self) -> Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
         return Graph(
             self.name,
-            [Node(n.op_type, list(n.inputs), list(n.outputs), dict(n.attrs), n.domain, n.name) for n in self.nodes],
+            [
+                Node(n.op_type, list(n.inputs), list(n.outputs), dict(n.attrs), n.domain, n.name, n.notes)
+                for n in self.nodes
+            ],
             list(self.inputs),
             list(self.outputs),
             dict(self.initializers),
@@ -150,6 +171,7 @@ class Graph:
             self.ir_version,
             self.producer,
             dict(self.metadata),
+            self.notes,
         )
 
     def producers(self) -> dict[str, Node]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 from collections.abc import Iterable, Mapping
@@ -24,7 +25,7 @@ from .checks import (
 )
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
-from .graph import ITEM_SIZE, Graph, Node, Sequence, Value
+from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Value
 from .schema import messages
 from .tensors import TensorReader
 
@@ -51,6 +52,9 @@ MAX_NESTING = 64
 """Subgraphs and functions inside each other; protobuf stops at 30 subgraphs, Python at some 200."""
 
 MESSAGE_FIELDS = {"t", "g", "sparse_tensor"}
+
+UNNAMED = re.compile(r"\?*|unk__\d+")
+"""What exporters call dims that they have no name for: called the same, they need not be the same."""
 
 
 def read_model(
@@ -195,10 +199,12 @@ class _Reader:
     def graph(self, proto: Any, frame: Frame | None, main: bool = False) -> Graph:
         """A graph and everything in it; what it reads from outside is noted in `_free`."""
         self._enter()
-        graph = Graph(check_name(proto.name, "the name of a graph"))
+        graph = Graph(check_name(proto.name, "the name of a graph"), notes=_notes(proto))
         what = f"graph {graph.name!r}"
         for entry in proto.initializer:
-            self._add_initializer(graph, self._tensors.read(entry), frame)
+            tensor = self._tensors.read(entry)
+            tensor.notes = _notes(entry)
+            self._add_initializer(graph, tensor, frame)
         for entry in proto.sparse_initializer:
             name = check_name(entry.values.name, "the name of a sparse initializer")
             self._add_initializer(graph, self._tensors.sparse(entry, f"sparse tensor {name!r}"), frame)
@@ -253,7 +259,7 @@ class _Reader:
         name = frame.rename(name) if frame else name
         kind = proto.type.WhichOneof("value")
         if kind is None:
-            return Value(name, "", None)
+            return Value(name, "", None, _notes(proto))
         if kind == "sequence_type":
             element = proto.type.sequence_type.elem_type
             if element.WhichOneof("value") != "tensor_type":
@@ -263,8 +269,9 @@ class _Reader:
             raise UnsupportedError(f"{what} has type {kind.removesuffix('_type')}; tensors and sequences are supported")
         tensor = proto.type.tensor_type
         if not tensor.HasField("shape"):
-            return Value(name, check_dtype(tensor.elem_type, what), None)
-        return Value(name, check_dtype(tensor.elem_type, what), check_dims(map(_dim, tensor.shape.dim), what))
+            return Value(name, check_dtype(tensor.elem_type, what), None, _notes(proto))
+        shape = check_dims(map(_dim, tensor.shape.dim), what)
+        return Value(name, check_dtype(tensor.elem_type, what), shape, _notes(proto))
 
     # --- nodes
 
@@ -289,7 +296,7 @@ class _Reader:
         if not op_type:
             raise ModelError(f"node {name!r} has no op_type")
         inputs, outputs = list(proto.input), list(proto.output)
-        node = Node(op_type, inputs, outputs, {}, domain, name)
+        node = Node(op_type, inputs, outputs, {}, domain, name, _notes(proto))
         for edge in (*inputs, *outputs):
             check_name(edge, f"an input or output of a {op_type} node {name!r}")
         if frame:
@@ -403,10 +410,20 @@ def _check_declaration(value: Value | Sequence, graph: Graph) -> None:
 
 
 def _dim(proto: Any) -> int | str | None:
-    """A dimension; -1 is what some exporters write for unknown."""
+    """A dimension; -1 is what some exporters write for unknown, and some names are none."""
     if proto.HasField("dim_value"):
         return None if proto.dim_value == -1 else proto.dim_value
-    return check_name(proto.dim_param, "the symbol of a dimension") or None
+    name = check_name(proto.dim_param, "the symbol of a dimension")
+    return None if UNNAMED.fullmatch(name) else name
+
+
+def _notes(proto: Any) -> dict[str, str]:
+    """What exporters noted that decisions need."""
+    return {
+        entry.key: check_name(entry.value, "the value of a metadata property")
+        for entry in proto.metadata_props
+        if entry.key in EXPORTER_NOTES
+    }
 
 
 def _texts(values: list[bytes]) -> list[Any]:

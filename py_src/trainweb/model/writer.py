@@ -42,9 +42,7 @@ def write_model(graph: Graph) -> bytes:
     for domain, version in graph.opsets.items():
         entry = model.opset_import.add()
         entry.domain, entry.version = domain, version
-    for key, value in graph.metadata.items():
-        entry = model.metadata_props.add()
-        entry.key, entry.value = key, value
+    _fill_notes(model, graph.metadata)
     _fill_graph(model.graph, graph)
     data: bytes = model.SerializeToString(deterministic=True)
     return data
@@ -69,10 +67,13 @@ def check_size(graph: Graph) -> None:
 
 def _fill_graph(proto: Any, graph: Graph) -> None:
     proto.name = graph.name or "graph"
+    _fill_notes(proto, graph.notes)
     for node in graph.nodes:
         _fill_node(proto.node.add(), node)
     for name, tensor in graph.initializers.items():
-        _fill_tensor(proto.initializer.add(), tensor, name)
+        entry = proto.initializer.add()
+        _fill_tensor(entry, tensor, name)
+        _fill_notes(entry, tensor.notes)
     _fill_values(proto.input, graph.inputs)
     _fill_values(proto.output, graph.outputs)
     _fill_values(proto.value_info, graph.value_info.values())
@@ -82,6 +83,8 @@ def _fill_values(protos: Any, values: Iterable[Value | Sequence]) -> None:
     for value in values:
         proto = protos.add()
         proto.name = value.name
+        if isinstance(value, Value):
+            _fill_notes(proto, value.notes)
         if isinstance(value, Sequence):
             proto.type.sequence_type.elem_type.tensor_type.elem_type = _code(value.dtype, value.name)
             continue
@@ -102,6 +105,7 @@ def _fill_values(protos: Any, values: Iterable[Value | Sequence]) -> None:
 
 def _fill_node(proto: Any, node: Node) -> None:
     proto.op_type, proto.domain, proto.name = node.op_type, node.domain, node.name
+    _fill_notes(proto, node.notes)
     proto.input.extend(node.inputs)
     proto.output.extend(node.outputs)
     for name, value in node.attrs.items():
@@ -111,6 +115,12 @@ def _fill_node(proto: Any, node: Node) -> None:
             _fill_attribute(attribute, value)
         except (TypeError, ValueError) as error:
             raise ModelError(f"attribute {name!r} of {node} cannot be {value!r:.80}: {error}") from error
+
+
+def _fill_notes(proto: Any, notes: dict[str, str]) -> None:
+    for key, value in notes.items():
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = key, value
 
 
 def _fill_attribute(proto: Any, value: Any) -> None:

@@ -52,7 +52,12 @@ def with_outputs(graph: Graph, names: Sequence[str], values: Mapping[str, Value 
 
 
 def build_training_models(
-    graph: Graph, trainable: Sequence[str], frozen: Sequence[str], *, batch_norm: str = "train"
+    graph: Graph,
+    trainable: Sequence[str],
+    frozen: Sequence[str],
+    *,
+    batch_norm: str = "train",
+    stopped: Sequence[str] = (),
 ) -> TrainingModels:
     """The training and the eval model of a graph whose first output is the loss.
 
@@ -67,6 +72,8 @@ def build_training_models(
         that train are added.
     batch_norm : {"train", "as_exported"}
         Whether a BatchNormalization with a trainable scale or bias trains whatever form it has.
+    stopped : sequence of str
+        Tensors that no gradient goes through.
     """
     loss = graph.outputs[0]
     _check_loss(loss)
@@ -78,7 +85,7 @@ def build_training_models(
     parameters = [forward.initializers[name] for name in held]
     training = train_batch_norms(prune(_with_inputs(forward, parameters)), trainable, batch_norm)
     wanted = [v.name for v in training.inputs if v.name in set(trainable)]
-    training = accumulate(build_gradients(training, loss.name, wanted), wanted)
+    training = accumulate(build_gradients(training, loss.name, wanted, stopped=stopped), wanted)
     evaluation = for_evaluation(_with_inputs(graph, parameters))
     # What the operators demand of the dims of inputs was found out on the way.
     refined = {v.name: v for v in training.inputs}

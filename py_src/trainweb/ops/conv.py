@@ -343,10 +343,10 @@ class Conv(_Convolution):
             return attrs
         attrs.pop("auto_pad", None)
         if auto.startswith("SAME"):
-            if not all(isinstance(d, int) for d in (*x[2:], *w)):
+            if not static(*x[2:], *w):
                 raise self.unsupported(f"the gradient with auto_pad {auto} and symbolic sizes")
-            static = self.window_of((1, w[1] * self.group, *x[2:]), tuple(w))
-            attrs["pads"] = [*static.pad, *static.pad_end]
+            win = self.window_of((1, w[1] * self.group, *x[2:]), tuple(w))
+            attrs["pads"] = [*win.pad, *win.pad_end]
         return attrs
 
     def reference(self, x: Any, w: Any, b: Any = None) -> Any:

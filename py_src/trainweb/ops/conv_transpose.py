@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from trainweb.ir.dims import at_most, equal_shapes, maximum
+from trainweb.ir.dims import at_most, equal_shapes, maximum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts, unpatch
 from trainweb.ops.lazy_numpy import np
@@ -111,7 +111,7 @@ class ConvTranspose(_Convolution):
             attrs.pop("pads", None)
         spare = list(self.output_padding or ())
         if self.auto_pad.startswith("SAME") or self.output_shape:
-            if not all(isinstance(d, int) for d in (*x[2:], *w)):
+            if not static(*x[2:], *w):
                 raise self.unsupported("the gradient with auto_pad or output_shape and symbolic sizes")
             win = self.transposed((1, w[0], *x[2:]), tuple(w))
             attrs["pads"] = [*win.pad, *win.pad_end]

@@ -183,8 +183,9 @@ class Einsum(Op):
         shapes = [g.shape(x) for x in ins]
         for label in {c for term in terms for c in term}:
             dims = {shape[term.index(label)] for term, shape in zip(terms, shapes, strict=True) if label in term}
-            if 1 in dims and len(dims) > 1:
-                raise self.unsupported("the gradient of an operand that broadcasts")
+            if len(dims) > 1:
+                told = " and ".join(map(str, sorted(dims, key=str)))
+                raise self.unsupported(f"the gradient of an operand that broadcasts, or may: sizes {told}")
         return [
             self._operand_gradient(g, ins, terms, out, k, douts[0] or "") if g.wants(x) else None
             for k, x in enumerate(ins)

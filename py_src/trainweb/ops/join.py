@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainweb.ir.dims import at_most, equal, maximum, minimum
+from trainweb.ir.dims import at_most, equal, maximum, minimum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.arguments import checked, integers
 from trainweb.ops.copies import copy_axis
@@ -88,7 +88,7 @@ class Concat(Op):
             return [douts[0]]
         axis = self.axis % g.rank(ins[0])
         sizes = [g.shape(name)[axis] for name in ins]
-        if all(isinstance(size, int) for size in sizes):
+        if static(*sizes):
             lengths = g.constant("int64", (len(sizes),), sizes)
         else:
             at = g.constant("int64", (1,), [axis])

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb.ir import calls
-from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.dims import equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, register
@@ -140,17 +140,19 @@ class MatMul(Op):
             da = g.op("FusedMatMul", [dy, b], domain=MS, transB=1)
             da = g.reduce_to(da, a, of=da)
         if g.wants(b) and ranks[1] == 2:
-            flat = [g.op("Reshape", [x, self._flat(g, g.shape(x)[-1], x)]) for x in (a, dy)]
-            db = _product(g, flat, (1, 0))
+            db = _product(g, [self._rows(g, x) for x in (a, dy)], (1, 0))
         elif g.wants(b):
             db = g.op("FusedMatMul", [a, dy], domain=MS, transA=1)
             db = g.reduce_to(db, b, of=db)
         return [da, db]
 
-    def _flat(self, g: GradientBuilder, columns: int | str | None, x: str) -> str:
-        if not isinstance(columns, int):
-            raise self.unsupported(f"the gradient with a symbolic last dimension of {x!r}")
-        return g.constant("int64", (2,), (-1, columns))
+    @staticmethod
+    def _rows(g: GradientBuilder, x: str) -> str:
+        """`x` as a matrix of its rows."""
+        columns = g.shape(x)[-1]
+        if static(columns):
+            return g.op("Reshape", [x, g.constant("int64", (2,), (-1, columns))])
+        return g.op("Flatten", [x], axis=g.rank(x) - 1)
 
     def _vector_gradient(self, g: GradientBuilder, a: str, b: str, dy: str) -> list[str | None]:
         # A vector is a matrix with one row (left) or one column (right); its gradient loses that dim again.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes
+from trainweb.ir.layout import MOMENTUM0, MOMENTUM1
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.lazy_numpy import np
@@ -17,6 +19,36 @@ if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.program import Buf, BufSequence
 
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What an optimizer keeps of each trainable parameter, beside its value.
+
+    Attributes
+    ----------
+    input
+        Name of the input of optimizer models.
+    saved
+        Name in checkpoints.
+    segment
+        Where sessions keep it.
+    """
+
+    input: str
+    saved: str
+    segment: int
+
+
+MOMENTS = (
+    Moment("first_order_moments", "momentum0", MOMENTUM0),
+    Moment("second_order_moments", "momentum1", MOMENTUM1),
+)
+"""All that a session has room for: an optimizer that keeps n of them keeps the first n."""
+
+SCALARS = ("learning_rate", "step")
+PARAMS, GRADS = "params", "gradients"
+OPTIMIZER_INPUTS = (*SCALARS, PARAMS, GRADS)
+"""Inputs that every optimizer model has before its moments, in this order."""
 
 PARAMETERS = f32([1.0, -0.5, 3.0, 0.0, -2.0, 0.25, 1e-3])
 GRADIENTS = f32([0.5, -2.0, 0.0, 0.125, 1.5, -1e-3, -0.75])
@@ -36,14 +68,45 @@ class SequenceOp(Op):
     def infer(self, *inputs: TensorType | None) -> TensorType:
         return TensorType("bool", (1,))
 
-    def need_in_place(self, outs: list[Buf | None]) -> None:
-        """Updated sequences are not given as outputs."""
+
+class Optimizer(SequenceOp):
+    """An operator that updates parameters: what an optimizer model consists of, but for clipping.
+
+    A subclass gives `inputs`, `update`, `reference`, and `check` where not all values of its attributes are legal. In
+    the node one more input may follow, a signal not to update, and outputs, what was updated: both are refused.
+    """
+
+    inputs: ClassVar[tuple[str, ...]]
+    """Which inputs of the optimizer model the node takes: some of OPTIMIZER_INPUTS and of MOMENTS."""
+
+    def __init_subclass__(cls) -> None:
+        kept = (PARAMS, *(m.input for m in MOMENTS))
+        cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in kept)
+        cls.min_inputs, cls.max_inputs = len(cls.inputs), len(cls.inputs) + 1
+        cls.n_outputs = 1 + len(cls.state_inputs)
+
+    def check(self) -> None:
+        """Raise unless the kernel computes what the attributes say."""
+
+    def update(self, b: Builder, w: Buf, g: Buf, *moments: Buf) -> None:
+        """Emit the kernel that updates `w` by the gradients `g`, and the moments."""
+        raise self.unsupported("execution")
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         if any(o is not None for o in outs[1:]):
             raise self.unsupported("an optimizer with outputs besides its flag")
+        *given, signal = ins
+        if signal is not None:
+            raise self.unsupported("an update signal")
+        self.check()
+        sequences = [s for name, s in zip(self.inputs, given, strict=True) if name not in SCALARS]
+        for runs in zip(*(s.runs for s in sequences), strict=True):
+            self.update(b, *runs)
+        b.emit(calls.OptimizerAdvance(state=b.state))
 
 
 @register
-class AdamWOptimizer(SequenceOp):
+class AdamWOptimizer(Optimizer):
     """AdamW over sequences (com.microsoft). adam_mode 0: torch.optim.AdamW; 1: transformers' AdamW.
 
     Loshchilov & Hutter, Decoupled Weight Decay Regularization, https://arxiv.org/abs/1711.05101.
@@ -57,8 +120,7 @@ class AdamWOptimizer(SequenceOp):
         "correct_bias": Int(1),
         "adam_mode": Int(0),
     }
-    min_inputs, max_inputs, n_outputs = 6, 7, 4
-    state_inputs = (2, 4, 5)
+    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
 
     alpha: float
     beta: float
@@ -67,43 +129,29 @@ class AdamWOptimizer(SequenceOp):
     correct_bias: int
     adam_mode: int
 
-    def lower(
-        self,
-        b: Builder,
-        outs: list[Buf | None],
-        lr: Buf,
-        step: Buf,
-        params: BufSequence,
-        grads: BufSequence,
-        m: BufSequence,
-        v: BufSequence,
-        signal: Buf | None,
-    ) -> None:
-        self.need_in_place(outs)
-        if signal is not None:
-            raise self.unsupported("an update signal")
+    def check(self) -> None:
         if self.adam_mode not in (0, 1):
             raise self.error(f"adam_mode is {self.adam_mode}; it must be 0 or 1.")
         if self.adam_mode == 0 and not self.correct_bias:
             raise self.error("adam_mode 0 needs correct_bias 1.")
-        for w, g, m1, m2 in zip(params.runs, grads.runs, m.runs, v.runs, strict=True):
-            b.emit(
-                calls.Adamw(
-                    w=w,
-                    g=g,
-                    m=m1,
-                    v=m2,
-                    state=b.state,
-                    n=w.size,
-                    alpha=self.alpha,
-                    beta=self.beta,
-                    epsilon=self.epsilon,
-                    weight_decay=self.weight_decay,
-                    correct_bias=self.correct_bias,
-                    adam_mode=self.adam_mode,
-                )
+
+    def update(self, b: Builder, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
+        b.emit(
+            calls.Adamw(
+                w=w,
+                g=g,
+                m=m,
+                v=v,
+                state=b.state,
+                n=w.size,
+                alpha=self.alpha,
+                beta=self.beta,
+                epsilon=self.epsilon,
+                weight_decay=self.weight_decay,
+                correct_bias=self.correct_bias,
+                adam_mode=self.adam_mode,
             )
-        b.emit(calls.OptimizerAdvance(state=b.state))
+        )
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
         """(w, m, v) after step number `step` (1 at the first)."""
@@ -138,27 +186,59 @@ class AdamWOptimizer(SequenceOp):
 
 
 @register
-class SGDOptimizerV2(SequenceOp):
+class SGDOptimizerV2(Optimizer):
     """w -= lr * g over sequences (com.microsoft)."""
 
-    min_inputs, max_inputs, n_outputs = 3, 4, 2
-    state_inputs = (1,)
+    inputs = ("learning_rate", PARAMS, GRADS)
 
-    def lower(
-        self, b: Builder, outs: list[Buf | None], lr: Buf, params: BufSequence, grads: BufSequence, signal: Buf | None
-    ) -> None:
-        self.need_in_place(outs)
-        if signal is not None:
-            raise self.unsupported("an update signal")
-        for w, g in zip(params.runs, grads.runs, strict=True):
-            b.emit(calls.Sgd(w=w, g=g, state=b.state, n=w.size))
-        b.emit(calls.OptimizerAdvance(state=b.state))
+    def update(self, b: Builder, w: Buf, g: Buf) -> None:
+        b.emit(calls.Sgd(w=w, g=g, state=b.state, n=w.size))
 
     def reference(self, lr: Any, w: Any, g: Any) -> Any:
         return w - lr * g
 
     samples = (Sample([f32([0.1]), PARAMETERS, GRADIENTS]),)
     bad = (Bad([f32([0.1]), PARAMETERS, GRADIENTS, bools([True])], error=UnsupportedError),)
+
+
+@register
+class LionOptimizer(Optimizer):
+    """w -= lr * (sign(alpha * m + (1 - alpha) * g) + weight_decay * w), m = beta * m + (1 - beta) * g over sequences.
+
+    Chen et al., Symbolic Discovery of Optimization Algorithms, https://arxiv.org/abs/2302.06675.
+    """
+
+    domain = "ai.trainweb"
+    attrs = {"alpha": Float(0.9), "beta": Float(0.99), "weight_decay": Float(0.0)}
+    inputs = ("learning_rate", PARAMS, GRADS, "first_order_moments")
+
+    alpha: float
+    beta: float
+    weight_decay: float
+
+    def update(self, b: Builder, w: Buf, g: Buf, m: Buf) -> None:
+        b.emit(
+            calls.Lion(
+                w=w,
+                g=g,
+                m=m,
+                state=b.state,
+                n=w.size,
+                alpha=self.alpha,
+                beta=self.beta,
+                weight_decay=self.weight_decay,
+            )
+        )
+
+    def reference(self, lr: Any, w: Any, g: Any, m: Any) -> tuple[Any, Any]:
+        direction = np.sign(self.alpha * m + (1 - self.alpha) * g)
+        return w - lr * (direction + self.weight_decay * w), self.beta * m + (1 - self.beta) * g
+
+    samples = (
+        Sample([f32([0.1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS]),
+        Sample([f32([0.01]), PARAMETERS, GRADIENTS, FIRST_MOMENTS], {"alpha": 0.8, "beta": 0.95, "weight_decay": 0.1}),
+    )
+    bad = (Bad([f32([0.1]), *[PARAMETERS] * 3, bools([True])], error=UnsupportedError),)
 
 
 @register

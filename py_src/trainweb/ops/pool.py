@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ir import calls
-from trainweb.ir.dims import equal_shapes
+from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.conv import Axes, Window, patches, unpatch, window
 from trainweb.ops.lazy_numpy import np
@@ -272,9 +272,9 @@ class GlobalAveragePool(_GlobalPool):
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
         shape = g.shape(ins[0])
-        if not all(isinstance(d, int) for d in shape[2:]):
+        if not static(*shape[2:]):
             raise self.unsupported("the gradient with symbolic spatial dimensions")
-        count = g.constant("float32", (1,), (float(prod(int(d or 0) for d in shape[2:])),))
+        count = g.constant("float32", (1,), (float(prod(shape[2:])),))
         scaled = g.op("Scale", [douts[0] or "", count], domain=MS, scale_down=1)
         return [g.op("Expand", [scaled, g.op("Shape", [ins[0]])])]
 

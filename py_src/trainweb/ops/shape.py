@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import LimitError
-from trainweb.ir.dims import at_most, equal
+from trainweb.ir.dims import at_most, equal, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.ops.arguments import checked, integers
 from trainweb.ops.copies import transpose
@@ -257,10 +257,10 @@ class Blocks(Op):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         if self.mode == "DCR":
             return [g.op(self.inverse, douts[:1], blocksize=self.blocksize)]
-        sizes = [dim if isinstance(dim, int) else 0 for dim in g.shape(ins[0])]
-        if 0 in sizes[1:]:
+        batch, *sizes = g.shape(ins[0])
+        if not static(*sizes):
             raise self.unsupported("the gradient of mode CRD with symbolic channels or image size")
-        view, perm = self.blocks(sizes)
+        view, perm = self.blocks((batch, *sizes))
         moved = g.constant("int64", (6,), [-1, *(view[k] for k in perm[1:])])
         parts = g.op("Reshape", [douts[0], moved])
         back = g.op("Transpose", [parts], perm=[perm.index(k) for k in range(6)])

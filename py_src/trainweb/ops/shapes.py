@@ -119,11 +119,6 @@ class ShapeInference:
             self._read.update(a.key for a in atoms)
             self._unread.remove(name)
 
-    def declare(self, value: Value) -> None:
-        """Take the type of a tensor from its declaration."""
-        shape = tuple(self.table.declared(dim, value.name, axis) for axis, dim in enumerate(value.shape or ()))
-        self._types.put(value.name, self._with_symbols(value.name, TensorType(value.dtype, shape)))
-
     def same(self, name: str, as_tensor: str) -> None:
         """Tensor `name` has the type of `as_tensor`."""
         found = self._types[as_tensor]
@@ -136,7 +131,8 @@ class ShapeInference:
     def _input(self, value: Value) -> None:
         if value.shape is None:
             raise ModelError(f"Input {value.name!r} has no declared shape; its rank must be known.")
-        self.declare(value)
+        shape = tuple(self.table.declared(dim, value.name, axis) for axis, dim in enumerate(value.shape))
+        self._types.put(value.name, self._with_symbols(value.name, TensorType(value.dtype, shape)))
         self._makers[value.name] = "an input"
         self._unread.add(value.name)
 

@@ -54,10 +54,11 @@ def _unknown_count(op: Op, axis: int, dim: int, start: int, end: int, step: int)
     try:
         first, last = (n + dim if n < 0 else n for n in (start, end))
         if step > 0:
-            first, last = maximum(first, 0), minimum(maximum(last, 0), dim)
+            lengths = [end - begin for begin in (first, 0) for end in (last, dim)]
         else:
-            first, last = (minimum(maximum(n, -1), dim - 1) for n in (first, last))
-        return maximum(0, -((first - last) // step))
+            lengths = [begin - end for begin in (first, dim - 1) for end in (last, -1)]
+        # Clamped bounds leave the least of these.
+        return maximum(0, minimum(*(-(-length // abs(step)) for length in lengths)))
     except UndecidedError:  # Whether a number is negative: then it counts from the end.
         return unknown(op, axis, dim, start, end, step)
 
@@ -150,10 +151,9 @@ class Slice(Op):
         if all(s > 0 for s in steps) or values[0] is None or values[1] is None:
             return dy, given
         axes = [a % len(dims) for a in values[2] or range(len(steps))]
-        if not all(isinstance(dims[a], int) for a in axes):
+        if not static(*(dims[a] for a in axes)):
             return dy, given
-        static = tuple(d if isinstance(d, int) else 1 for d in dims)
-        bounds = slice_bounds(self, static, values[0], values[1], values[2], steps)
+        bounds = slice_bounds(self, tuple(d if static(d) else 1 for d in dims), values[0], values[1], values[2], steps)
         parts = [bounds[a] for a in axes]
         turned = [a for a, (_, _, step) in zip(axes, parts, strict=True) if step < 0]
 
@@ -372,7 +372,7 @@ class Pad(Op):
             if margins[axis] == (0, 0):
                 continue
             dim = dims[axis]
-            if not isinstance(dim, int):
+            if not static(dim):
                 raise self.unsupported(f"the gradient of mode {self.mode} along a symbolic dimension")
             index = self._index(dim, *margins[axis])
             shape = g.op("Shape", [dy])

@@ -1,15 +1,16 @@
-"""The table of operators in docs/operators.md: `python -m trainweb.ops.table > docs/operators.md`."""
+"""Operators and optimizers in docs/operators.md: `python -m trainweb.ops.table > docs/operators.md`."""
 
 from __future__ import annotations
 
 import re
+from inspect import signature
 
 from trainweb.ops.op import Op, registry
 
 DOMAINS = {
     "": "ai.onnx",
     "com.microsoft": "com.microsoft: gradients, optimizers and fused operators of ONNX Runtime",
-    "ai.trainweb": "ai.trainweb: inside a session only",
+    "ai.trainweb": "ai.trainweb: what ONNX Runtime does not have",
 }
 HEADER = """# Operators
 
@@ -18,6 +19,17 @@ accepted (models from opset 7 on), *changed* the opsets in which the definition 
 through which inputs it flows: `-` where the operator ends it. *Constant* inputs must be known when the model
 is compiled, which includes what follows from shapes. Inputs count from 0.
 """
+
+
+OPTIMIZERS_HEADER = """## Optimizers
+
+What `OptimType` in Python, `trainweb artifacts --optimizer` and `optimizer` in a page's configuration name. Settings
+are arguments of the class in `trainweb.onnxblock.optim`, besides `clip_grad=ClipGradNorm(max_norm)`; *moments* are
+kept of each trainable parameter, in checkpoints as momentum0 and momentum1. Optimizer models with an operator of
+ai.trainweb run in trainweb only; parameters that they trained go anywhere.
+
+| optimizer | operator | moments | settings | |
+|---|---|---|---|---|"""
 
 
 def operators_table() -> str:
@@ -30,14 +42,35 @@ def operators_table() -> str:
         parts.append("| operator | since | changed | gradient | constant | |\n|---|---|---|---|---|---|")
         parts.extend(_row(cls) for cls in rows)
         parts.append("")
-    return "\n".join(parts)
+    return "\n".join([*parts, *_optimizers()])
+
+
+def _optimizers() -> list[str]:
+    # It is onnxblock that builds on operators.
+    from trainweb.onnxblock.optim import OPTIMIZERS
+
+    parts = [OPTIMIZERS_HEADER]
+    for name, cls in OPTIMIZERS.items():
+        operator = f"{cls.operator.domain}.{cls.operator.op_type()}"
+        settings = ", ".join(
+            f"{p.name}={p.default!r}" for p in signature(cls).parameters.values() if p.name != "clip_grad"
+        )
+        parts.append(f"| {name} | {operator} | {len(cls.moments)} | {settings} | {_summary(cls)} |")
+    return [*parts, ""]
+
+
+def _first_paragraph(cls: type) -> str:
+    return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def _summary(cls: type) -> str:
+    return re.sub(r",?\s*https://\S+?(?=\.?(\s|$))", "", _first_paragraph(cls)).replace("|", "\\|")
 
 
 def _row(cls: type[Op]) -> str:
-    summary = (cls.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
-    link = re.search(r"https://onnx\.ai/\S+", summary)
+    link = re.search(r"https://onnx\.ai/\S+", _first_paragraph(cls))
     name = f"[{cls.op_type()}]({link[0]})" if link else cls.op_type()
-    text = re.sub(r"\s*https://\S+", "", summary).replace("|", "\\|")
+    text = _summary(cls)
     changed = ", ".join(map(str, cls.versions[1:]))
     static = ", ".join(map(str, cls.static_inputs))
     return f"| {name} | {cls.versions[0]} | {changed} | {_gradient(cls)} | {static} | {text} |"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import Any
 
+from trainweb.artifacts.evidence import Decision
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.errors import GradientError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import PARAMETERS
@@ -35,12 +37,16 @@ class Report:
     ----------
     trainable, frozen : dict of str to tuple of int
         Parameters that a training session would have, with their shapes.
+    decisions : list of Decision
+        What is trained and what is left out, each with the reason; `trained`, `left_out` and `doubtful` are its parts.
     unsupported : list of Problem
         Operators that cannot be executed, each with the nodes that use it.
     missing_gradients : list of Problem
         Operators on the way from the loss to a parameter that cannot be differentiated.
     refined : list of str
         What operators demand of dimensions that the model declares as symbols, with the node: ``n = 4, as ...``.
+    missing_loss : str or None
+        Which loss to name, where none was and the first output is none.
     error : str or None
         What else is wrong with the model or the arguments.
     peak_bytes : int
@@ -51,9 +57,11 @@ class Report:
 
     trainable: dict[str, tuple[int, ...]] = field(default_factory=dict)
     frozen: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
     unsupported: list[Problem] = field(default_factory=list)
     missing_gradients: list[Problem] = field(default_factory=list)
     refined: list[str] = field(default_factory=list)
+    missing_loss: str | None = None
     error: str | None = None
     peak_bytes: int = 0
     flops: int = 0
@@ -61,10 +69,40 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether the model can be trained as asked."""
-        return not self.unsupported and not self.missing_gradients and self.error is None
+        return not (self.unsupported or self.missing_gradients or self.missing_loss or self.error)
+
+    @property
+    def trained(self) -> list[Decision]:
+        """What is trained, beyond doubt."""
+        return [d for d in self.decisions if d.trained and not d.doubtful]
+
+    @property
+    def left_out(self) -> list[Decision]:
+        """What is not trained, beyond doubt."""
+        return [d for d in self.decisions if not d.trained and not d.doubtful]
+
+    @property
+    def doubtful(self) -> list[Decision]:
+        """What the file does not settle: to be named in `requires_grad` or `frozen_params`."""
+        return [d for d in self.decisions if d.doubtful]
+
+    def as_data(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return {
+            "ok": self.ok,
+            **{key: [asdict(d) for d in getattr(self, key)] for key in ("trained", "left_out", "doubtful")},
+            "unsupported": [asdict(p) for p in self.unsupported],
+            "missing_gradients": [asdict(p) for p in self.missing_gradients],
+            "refined": self.refined,
+            "missing_loss": self.missing_loss,
+            "error": self.error,
+            "peak_bytes": self.peak_bytes,
+            "flops": self.flops,
+        }
 
     def __str__(self) -> str:
-        lines = ["can be trained" if self.ok else "cannot be trained"]
+        refused = self.unsupported or self.missing_gradients or self.error
+        lines = ["cannot be trained" if refused else self.missing_loss or "can be trained"]
         for kind, problems in (("not supported", self.unsupported), ("no gradient", self.missing_gradients)):
             lines += [f"{kind}: {p.op} at {', '.join(p.nodes)}: {p.message}" for p in problems]
         lines += self.refined
@@ -75,7 +113,20 @@ class Report:
             frozen = f"{len(self.frozen)} frozen ones"
             lines.append(f"{len(self.trainable)} trainable parameters with {n} elements, {frozen}")
             lines.append(f"{self.peak_bytes / 2**20:.1f} MiB of kernel memory, {self.flops / 1e6:.1f} MFLOP a step")
+        for title, decisions in (
+            ("trained", self.trained),
+            ("left out", self.left_out),
+            ("doubtful", self.doubtful),
+        ):
+            lines += [f"{title}:"] if decisions else []
+            lines += [f"  {d.name}: {_verdict(d)}{d.reason}" for d in decisions]
         return "\n".join(lines)
+
+
+def _verdict(decision: Decision) -> str:
+    if not decision.doubtful:
+        return ""
+    return "trained; " if decision.trained else "left out; "
 
 
 def check(
@@ -138,10 +189,19 @@ def _try(
     report: Report,
 ) -> None:
     from trainweb.artifacts import build_artifacts
+    from trainweb.artifacts.builder import describe_missing_loss
     from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
 
-    built = build_artifacts(model, *choices, **arguments)
+    if choices[2] is None:
+        report.missing_loss = describe_missing_loss(graph, arguments.get("loss_input_names"))
+        if report.missing_loss:
+            return
+    with warnings.catch_warnings():
+        # The report lists what the warning would name.
+        warnings.filterwarnings("ignore", "The file does not settle", category=UserWarning)
+        built = build_artifacts(model, *choices, **arguments)
+    report.decisions = built.decisions
     core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=get_engine())
     try:
         for slot in core.layout.slots.values():

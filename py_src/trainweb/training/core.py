@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import write_checkpoint
+from trainweb.compiler.explain import Explanation
 from trainweb.ir.layout import (
     ARENA,
     GRADIENTS,
-    MOMENTUM0,
-    MOMENTUM1,
     PARAMETERS,
     PREPARED,
     STATE,
@@ -32,6 +31,7 @@ from trainweb.ir.program import Recomputation
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, as_float32
+from trainweb.ops.optim import MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
@@ -146,6 +146,15 @@ class SessionCore:
             raise messages.NOMINAL_OPTIMIZER()
         return self.plans.other("optimizer", self.models.compile_optimizer)
 
+    def explain(self, kind: str, feeds: Mapping[str, TensorType]) -> str:
+        """How the compiler comes to the plan of a "train" step, as it would run now, or "eval" step."""
+        self.check_step(kind)
+        self.models.key(kind, feeds)
+        overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
+        parts: list[str] = []
+        self.models.compile_step(kind, feeds, overwrite, observe=Explanation(parts.append))
+        return "\n".join(parts)
+
     def memory(self) -> SessionMemory:
         """What the session takes of the kernels' memory now."""
         self.host.check()
@@ -155,7 +164,7 @@ class SessionCore:
         return SessionMemory(
             sizes[PARAMETERS],
             sizes[GRADIENTS],
-            sizes[MOMENTUM0] + sizes[MOMENTUM1],
+            sum(sizes[m.segment] for m in MOMENTS),
             sizes[ARENA],
             sizes[PREPARED],
             sum(len(p.words) for p in plans) + sum(map(len, {p.constants for p in plans})),

@@ -13,16 +13,9 @@ from trainweb.compiler.context import SEEN
 from trainweb.ir.layout import (
     ARENA,
     CONSTANTS,
-    HEADER_CODE_BASE,
-    HEADER_PROFILE,
-    HEADER_STATE,
-    HEADER_WORDS,
     PARAMETERS,
     PREPARED,
-    SEGMENT_BASE,
     SEGMENT_NAMES,
-    SEGMENT_NBYTES,
-    SEGMENT_WORDS,
     STATE,
     STATE_LOADS,
     STATE_TYPES,
@@ -150,7 +143,8 @@ class PlanHost(SegmentMemory):
             constants = self._hold_constants(plan.constants)
             ptr = self.engine.alloc(len(plan.words))
             loaded = LoadedPlan(plan, ptr, constants, code_base)
-            self._write(loaded)
+            self.engine.write(ptr, plan.words)
+            self._place(loaded)
             for name, (offset, nbytes) in plan.kept.items():
                 # Who had the place before may have left words there.
                 if name.startswith(SEEN):
@@ -214,7 +208,7 @@ class PlanHost(SegmentMemory):
             # Feeds and results moved: plans are relocated again, cached addresses are void.
             self.generation += 1
             for loaded in self.loaded:
-                self._write(loaded)
+                self._place(loaded)
 
     def _clear(self, segment: int) -> None:
         """Fill a segment with zeros; by parts, for it may be larger than what Python has left."""
@@ -223,18 +217,10 @@ class PlanHost(SegmentMemory):
         for at in range(0, size, ZEROS):
             self.engine.write(base + at, memoryview(zeros)[: size - at])
 
-    def _write(self, loaded: LoadedPlan) -> None:
-        words = bytearray(loaded.plan.words)
-        for k in range(N_SEGMENTS):
-            base = loaded.constants if k == CONSTANTS else self.bases[k]
-            size = len(loaded.plan.constants) if k == CONSTANTS else self.sizes[k]
-            at = HEADER_WORDS + SEGMENT_WORDS * k
-            struct.pack_into("<I", words, 4 * (at + SEGMENT_BASE), base)
-            struct.pack_into("<I", words, 4 * (at + SEGMENT_NBYTES), size)
-        struct.pack_into("<I", words, 4 * HEADER_CODE_BASE, loaded.code_base)
-        struct.pack_into("<I", words, 4 * HEADER_STATE, 0)
-        struct.pack_into("<I", words, 4 * HEADER_PROFILE, 0)
-        self.engine.write(loaded.ptr, words)
+    def _place(self, loaded: LoadedPlan) -> None:
+        segments = list(zip(self.bases, self.sizes, strict=True))
+        segments[CONSTANTS] = loaded.constants, len(loaded.plan.constants)
+        self.engine.place(loaded.ptr, segments, loaded.code_base)
 
     def run(self, loaded: LoadedPlan) -> None:
         """Run a plan; raises what `explain` makes of a failure."""
@@ -278,14 +264,14 @@ class PlanHost(SegmentMemory):
         n = len(loaded.plan.nodes)
         times = self.engine.alloc(8 * max(n, 1))
         self.engine.write(times, bytes(8 * n))
-        self.engine.write(loaded.ptr + 4 * HEADER_PROFILE, struct.pack("<I", times))
+        self.engine.profile(loaded.ptr, times)
         try:
             for _ in range(runs):
                 self.write_feeds(loaded, feeds)
                 self.run(loaded)
             return [t / runs for t in struct.unpack(f"<{n}d", self.engine.read(times, 8 * n))]
         finally:
-            self.engine.write(loaded.ptr + 4 * HEADER_PROFILE, struct.pack("<I", 0))
+            self.engine.profile(loaded.ptr, 0)
             self.engine.free(times)
 
     # Memory.
@@ -331,7 +317,7 @@ class PlanCache:
         if loaded is None:
             while len(self._steps) >= self._max:
                 self._host.unload(self._steps.pop(next(iter(self._steps))))
-            loaded = self._host.load(make(self._in_use()))
+            loaded = self._host.load(make(self.in_use()))
         self._steps[key] = loaded
         return self._host.ready(loaded)
 
@@ -341,6 +327,6 @@ class PlanCache:
             self._others[key] = self._host.load(make())
         return self._host.ready(self._others[key])
 
-    def _in_use(self) -> dict[str, tuple[int, int]]:
+    def in_use(self) -> dict[str, tuple[int, int]]:
         """What the plans keep in the segment of prepared values, and where."""
         return {name: place for loaded in self._host.loaded for name, place in loaded.plan.kept.items()}

@@ -70,7 +70,6 @@ class InferenceModel:
             self.graph,
             {n: feeds[n] for n in self.inputs},
             self.outputs,
-            self.engine.description,
             bindings=self.bindings,
             evaluate=partial(evaluate, self.engine),
             segment_bytes=self.segment_bytes,

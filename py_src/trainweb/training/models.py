@@ -14,7 +14,7 @@ from trainweb.backend.wasm.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
-from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
+from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
 from trainweb.ir.program import BufSequence
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
@@ -22,17 +22,17 @@ from trainweb.model.graph import Graph, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
 from trainweb.ops.op import bind
-from trainweb.ops.optim import scheduler_graph
+from trainweb.ops.optim import GRADS, MOMENTS, OPTIMIZER_INPUTS, PARAMS, scheduler_graph
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.compiler.pipeline import Observer
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")
 RESET = "lazy_reset_grad"
-OPTIMIZER_INPUTS = ("learning_rate", "step", "params", "gradients", "first_order_moments", "second_order_moments")
 
 Feeds = Mapping[str, TensorType]
 InUse = Mapping[str, tuple[int, int]]
@@ -109,7 +109,14 @@ class SessionModels:
         """
         return (kind, *check_feeds(self.inputs[kind], feeds, allow_empty=kind != "train"))
 
-    def compile_step(self, kind: str, feeds: Feeds, overwrite: bool, in_use: InUse | None = None) -> Plan:
+    def compile_step(
+        self,
+        kind: str,
+        feeds: Feeds,
+        overwrite: bool,
+        in_use: InUse | None = None,
+        observe: Observer | None = None,
+    ) -> Plan:
         """Compile a "train" or "eval" step.
 
         Parameters
@@ -118,6 +125,8 @@ class SessionModels:
             Gradients overwrite instead of adding.
         in_use
             What the session's other plans keep.
+        observe
+            Sees the instructions after every pass.
         """
         graph = self.graphs[kind]
         assert graph is not None
@@ -131,7 +140,6 @@ class SessionModels:
             graph,
             {n: feeds[n] for n in self.inputs[kind]},
             self.outputs[kind],
-            self.engine.description,
             bindings={n: b for n, b in bindings.items() if n in names},
             known=known,
             overwrite=overwrite,
@@ -142,6 +150,7 @@ class SessionModels:
             cache=Cache(self._fixed, in_use),
             # Of parameters that change between two runs nothing would be left over for the second.
             cache_trained=kind == "eval" or not overwrite,
+            observe=observe,
         )
         if plan.recomputation.instructions:
             _log_recomputation(kind, plan)
@@ -151,18 +160,12 @@ class SessionModels:
         """Compile an optimizer step."""
         graph = self.graphs["optimizer"]
         assert graph is not None
-        segments = {
-            "params": PARAMETERS,
-            "gradients": GRADIENTS,
-            "first_order_moments": MOMENTUM0,
-            "second_order_moments": MOMENTUM1,
-        }
+        segments = {PARAMS: PARAMETERS, GRADS: GRADIENTS, **{m.input: m.segment for m in MOMENTS}}
         names = [v.name for v in graph.inputs if isinstance(v, SequenceValue)]
         return compile_model(
             graph,
             {},
             [],
-            self.engine.description,
             bindings={
                 "learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,)),
                 "step": Binding(STATE, 4 * STATE_STEP, "int64", (1,)),
@@ -177,7 +180,6 @@ class SessionModels:
             scheduler_graph(),
             {},
             [],
-            self.engine.description,
             bindings={"learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,))},
             segment_bytes=self.segment_bytes,
         )
@@ -219,10 +221,11 @@ def _user_outputs(graph: Graph) -> list[str]:
 def _moment_names(graph: Graph | None) -> list[str]:
     if graph is None:
         return []
-    names = tuple(v.name for v in graph.inputs)
-    if names not in (OPTIMIZER_INPUTS, OPTIMIZER_INPUTS[:-1]):
-        raise ModelError(f"Invalid graph inputs.\n\tExpected:{list(OPTIMIZER_INPUTS)}\n\tActual:{list(names)}")
-    return ["momentum0", "momentum1"][: len(names) - 4]
+    names = [v.name for v in graph.inputs]
+    possible = [*OPTIMIZER_INPUTS, *(m.input for m in MOMENTS)]
+    if names != possible[: len(names)] or len(names) < len(OPTIMIZER_INPUTS):
+        raise ModelError(f"Invalid graph inputs.\n\tExpected:{possible}\n\tActual:{names}")
+    return [m.saved for m in MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)]]
 
 
 def _log_recomputation(kind: str, plan: Plan) -> None:

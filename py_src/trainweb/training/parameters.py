@@ -15,8 +15,6 @@ from trainweb.checkpoint import LazyTensor
 from trainweb.errors import CheckpointError
 from trainweb.ir.layout import (
     GRADIENTS,
-    MOMENTUM0,
-    MOMENTUM1,
     PARAMETERS,
     STATE_INITIAL_LR,
     STATE_LAZY_RESET,
@@ -28,6 +26,7 @@ from trainweb.ir.layout import (
 )
 from trainweb.ir.program import Buf, Storage
 from trainweb.model.graph import Tensor
+from trainweb.ops.optim import MOMENTS
 from trainweb.training import seed
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
 """Name of the one optimizer group."""
-MOMENT_SEGMENTS = {"momentum0": MOMENTUM0, "momentum1": MOMENTUM1}
+MOMENT_SEGMENTS = {m.saved: m.segment for m in MOMENTS}
 
 
 @dataclass(slots=True)

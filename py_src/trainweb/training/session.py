@@ -13,6 +13,7 @@ from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import FeedError, ReleasedError, SessionError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits, check_memory_budget
+from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore, SessionMemory
 from trainweb.training.host import DEFAULT_MAX_PLANS
@@ -115,16 +116,19 @@ class TrainingSession:
     def _step(self, kind: str, feeds: Mapping[str, Any], fetches: Fetches) -> dict[str, np.ndarray]:
         core = self.core
         names, targets = check_fetches(fetches)
-        inputs = core.inputs[kind]
-        converted = {
-            n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v)
-            for n, v in check_feeds(feeds).items()
-        }
+        converted = self._converted(kind, feeds)
         results = core.step(kind, converted, names, {n: TensorType(str(t.dtype), t.shape) for n, t in targets.items()})
         arrays = {n: to_numpy(t) for n, t in results.items()}
         for n, target in targets.items():
             target[...] = arrays[n]
         return arrays | targets
+
+    def _converted(self, kind: str, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
+        inputs = self.core.inputs[kind]
+        return {
+            n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v)
+            for n, v in check_feeds(feeds).items()
+        }
 
     def optimizer_step(self) -> None:
         """Update the trainable parameters with the accumulated gradients, which stay until reset."""
@@ -243,6 +247,19 @@ class TrainingSession:
         converted = {n: as_feed(n, v, core.inputs[kind][n].dtype) for n, v in feeds.items()}
         loaded = core.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in converted.items()})
         return Profile(loaded.plan.text, loaded.plan.nodes, core.host.profile(loaded, converted, runs))
+
+    def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
+        """How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept.
+
+        Returns
+        -------
+        str
+            The instructions as the operators emit them, one a line, by names of tensors; then, for every pass of the
+            compiler, what it changes as a unified diff.
+        """
+        kind = "train" if training else "eval"
+        tensors = self._converted(kind, feeds)
+        return self.core.explain(kind, {n: TensorType(t.dtype, t.shape) for n, t in tensors.items()})
 
     def memory(self) -> SessionMemory:
         """Bytes of kernel memory that the session takes, and what ``memory_budget`` costs; after a step."""

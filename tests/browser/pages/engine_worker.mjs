@@ -4,9 +4,6 @@ import { Engine } from "/dist/engine.js";
 
 const HEADER_WORDS = 20;
 const MAGIC = 0x4c505754;
-const PROFILE = 17;
-const CODE_BASE = 9;
-const STATE = 4;
 
 const KERNELS = new URL("/dist/", location.href);
 
@@ -23,11 +20,16 @@ function makePlan(engine, segments, instructions, { slot = 0, functions = 0 } = 
   const header = new Array(HEADER_WORDS).fill(0);
   header.splice(0, 3, MAGIC, 1, HEADER_WORDS + body.length);
   header.splice(3, 6, fingerprint, 0, segments.length, segments.length, code.length, instructions.length);
-  header.splice(9, 2, slot, functions);
+  header[10] = functions;
   const words = Uint32Array.from([...header, ...body]);
   const ptr = engine.alloc(words.byteLength);
   engine.write(ptr, words);
+  place(engine, ptr, segments, slot);
   return ptr;
+}
+
+function place(engine, plan, segments, slot) {
+  engine.place(plan, Uint32Array.from(segments.flatMap(([base, nbytes]) => [base, nbytes])), slot);
 }
 
 function opcodeOf(engine, name) {
@@ -56,7 +58,7 @@ function generatedPlan(engine, code, n, grain) {
     [[0, 0, n, grain, 2, 0, 0, 4 * n, 0, 1, 4 * n, 1]],
     { slot, functions: 1 },
   );
-  return { plan, y, slot };
+  return { plan, x, y, slot };
 }
 
 function checksum(values) {
@@ -170,7 +172,7 @@ const scenarios = {
     const { plan } = generatedPlan(engine, code, 1_000_000, 4096);
     const profile = engine.alloc(8);
     engine.write(profile, new Float64Array(1));
-    engine.u32[plan / 4 + PROFILE] = profile;
+    engine.profile(plan, profile);
     engine.run(plan);
     return new Float64Array(engine.read(profile, 8).buffer)[0];
   },
@@ -192,17 +194,15 @@ const scenarios = {
     }
   },
 
-  /** The bases of a plan may change while it is marked fresh. */
+  /** A plan may be placed again, with other bases. */
   async rebase({ code, ...options }) {
     const engine = await create(options);
     const n = 1000;
-    const { plan, slot } = generatedPlan(engine, code, n, 128);
+    const { plan, x, slot } = generatedPlan(engine, code, n, 128);
     const first = engine.run(plan);
     const y2 = engine.alloc(4 * n);
-    engine.u32[plan / 4 + HEADER_WORDS + 3] = y2;
-    engine.u32[plan / 4 + STATE] = 0;
-    const codeBase = engine.u32[plan / 4 + CODE_BASE];
-    return { statuses: [first, engine.run(plan)], sum: checksum(readFloats(engine, y2, n)), same: codeBase === slot };
+    place(engine, plan, [[x, 4 * n], [y2, 4 * n]], slot);
+    return { statuses: [first, engine.run(plan)], sum: checksum(readFloats(engine, y2, n)) };
   },
 };
 

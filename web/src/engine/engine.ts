@@ -1,6 +1,6 @@
 /**
  * The kernel engine: a memory, the kernels on it, and generated code beside them. Everything above
- * speaks to kernels through `alloc`, `free`, `write`, `read`, `loadCode` and `run`, and nothing else.
+ * speaks to kernels through `alloc`, `free`, `write`, `read`, `loadCode`, `place` and `run`, and nothing else.
  */
 
 import { isPacked, unpack } from "../python/packed.js";
@@ -24,6 +24,9 @@ declare const TRAINWEB_NAMES_ASSETS: boolean;
 const SHARED_PAGES = [MAX_PAGES, MAX_PAGES / 2, MAX_PAGES / 4, MAX_PAGES / 8];
 
 const INITIAL_PAGES = 64;
+
+/** Address and size of a segment, for `place`. */
+const SEGMENT_BYTES = 8;
 
 /** `tw_run` could not finish because a thread trapped. */
 const STATUS_TRAPPED = 30;
@@ -233,16 +236,39 @@ export class Engine {
     code.uses--;
     if (code.uses === 0 && this.#lost === null) {
       this.#loaded = this.#loaded.filter((one) => one !== code);
-      const table = this.#kernels.__indirect_function_table;
-      for (let k = 0; k < code.count; k++) {
-        table.set(slot + k, null);
-      }
-      this.#vacant = withRun(this.#vacant, code);
+      this.#kernels.tw_unregister_code(slot);
+      this.#vacate(code);
     }
   }
 
   /**
-   * Run the plan at an address.
+   * Give a plan written to an allocated block all the addresses it uses; again whenever one changes.
+   *
+   * @param table - address and size of each of its segments, as 32-bit words
+   * @param codeBase - what `loadCode` returned for its generated functions; 0: it has none
+   */
+  place(plan: number, table: ArrayBuffer | ArrayBufferView | ForeignBuffer, codeBase: number): void {
+    this.#check();
+    const bytes = copyOf(table);
+    const segments = bytes.length / SEGMENT_BYTES;
+    const given = this.#kernels.tw_place_table(segments) >>> 0;
+    if (given !== 0) {
+      this.write(given, bytes);
+    }
+    if (given === 0 || this.#kernels.tw_place(plan, segments, codeBase) !== 0) {
+      throw new EngineError(`no plan of ${segments} segments can be placed at ${plan}.`);
+    }
+  }
+
+  /** Have runs of a placed plan add the milliseconds of each instruction to float64s at `times`; 0: no more. */
+  profile(plan: number, times: number): void {
+    if (this.#kernels.tw_profile(plan, times) !== 0) {
+      throw new EngineError(`no plan was placed at ${plan}.`);
+    }
+  }
+
+  /**
+   * Run the plan placed at an address.
    *
    * @returns its status, 0 for success; the plan's header says more
    * @throws EngineError when the kernels trap; the engine is lost then
@@ -282,22 +308,38 @@ export class Engine {
     const functions = instantiateCode(bytes, this.#memory, this.#kernels);
     const slot = this.#takeSlots(functions.length);
     fillTable(this.#kernels.__indirect_function_table, slot, functions);
+    const run = { slot, count: functions.length };
     let ptr = 0;
-    if (this.#pool !== null) {
+    try {
       ptr = this.alloc(bytes.length);
       this.write(ptr, bytes);
-    }
-    const status = this.#kernels.tw_register_code(ptr, bytes.length, slot, functions.length);
-    if (status === STATUS_TRAPPED) {
-      return this.#lose("a thread of the kernels could not load generated code");
-    }
-    if (ptr !== 0) {
+      this.#register(ptr, bytes.length, run);
+    } catch (error) {
+      this.#vacate(run);
+      throw error;
+    } finally {
       this.free(ptr);
+    }
+    return run;
+  }
+
+  #register(ptr: number, nbytes: number, { slot, count }: SlotRun): void {
+    const status = this.#kernels.tw_register_code(ptr, nbytes, slot, count);
+    if (status === STATUS_TRAPPED) {
+      this.#lose("a thread of the kernels could not load generated code");
     }
     if (status !== 0) {
       throw new EngineError(`generated code was refused with status ${status}.`);
     }
-    return { slot, count: functions.length };
+  }
+
+  /** Take functions out of the table; their slots may be used again. */
+  #vacate(run: SlotRun): void {
+    const table = this.#kernels.__indirect_function_table;
+    for (let k = 0; k < run.count; k++) {
+      table.set(run.slot + k, null);
+    }
+    this.#vacant = withRun(this.#vacant, run);
   }
 
   /** The smallest vacant run of slots that is large enough, or the end of the table. */
@@ -441,7 +483,7 @@ function bytesOf(data: ArrayBuffer | ArrayBufferView): Uint8Array {
     : new Uint8Array(data);
 }
 
-function copyOf(data: ArrayBuffer | Uint8Array | ForeignBuffer): Uint8Array<ArrayBuffer> {
+function copyOf(data: ArrayBuffer | ArrayBufferView | ForeignBuffer): Uint8Array<ArrayBuffer> {
   if (!isForeign(data)) {
     return new Uint8Array(bytesOf(data));
   }

@@ -7,8 +7,12 @@ export interface KernelExports {
   tw_alloc(nbytes: number): number;
   tw_free(ptr: number): number;
   tw_bytes_in_use(): number;
+  tw_place_table(segments: number): number;
+  tw_place(plan: number, segments: number, codeBase: number): number;
+  tw_profile(plan: number, times: number): number;
   tw_run(plan: number): number;
   tw_register_code(ptr: number, nbytes: number, slot: number, n: number): number;
+  tw_unregister_code(slot: number): number;
   tw_description(): number;
   tw_description_size(): number;
 }

@@ -75,14 +75,13 @@ export const SCATTER_MIN = 4;
 export const ACTIVATION_NONE = 0;
 export const ACTIVATION_RELU = 1;
 
-// The head of a plan. `state`: 0 fresh, 1 verified and relocated; `code_base`: first slot of its
-// generated functions; `failed`: the instruction that failed, `value` what was wrong at which
-// `position`; `profile`: address of a float64 an instruction, or 0.
+// The head of a plan. `code_base`: first slot of its generated functions; `failed`: the instruction
+// that failed, `value` what was wrong at which `position`. The host places a plan: that writes
+// `code_base` and the base and size of each segment.
 export const HEADER_MAGIC = 0;
 export const HEADER_VERSION = 1;
 export const HEADER_TOTAL_WORDS = 2;
 export const HEADER_FINGERPRINT = 3;
-export const HEADER_STATE = 4;
 export const HEADER_N_SEGMENTS = 5;
 export const HEADER_N_BUFFERS = 6;
 export const HEADER_N_CODE = 7;
@@ -93,7 +92,6 @@ export const HEADER_STATUS = 11;
 export const HEADER_FAILED = 12;
 export const HEADER_VALUE = 13;
 export const HEADER_POSITION = 15;
-export const HEADER_PROFILE = 17;
 export const HEADER_WORDS = 20;
 
 export const SEGMENT_BASE = 0;
@@ -119,6 +117,17 @@ export const POINTER_BUFFER = 0;
 export const POINTER_NBYTES = 1;
 export const POINTER_WRITES = 2;
 export const POINTER_WORDS = 3;
+
+// The last words of a generated call that reduces: rows in a chunk, elements of a row, values that
+// a chunk is reduced to, and how: `op` over the middle axis of [-1, n, inner], or of the chunk as
+// [1, -1, inner] where n is 0.
+export const REDUCTION_GRAIN = 0;
+export const REDUCTION_UNIT = 1;
+export const REDUCTION_RESULTS = 2;
+export const REDUCTION_N = 3;
+export const REDUCTION_INNER = 4;
+export const REDUCTION_OP = 5;
+export const REDUCTION_WORDS = 6;
 
 // `lazy_reset`: the next step overwrites gradients; `scheduler`: one is registered, over `warmup`
 // of `total` steps; `random_offset`: random numbers drawn; `loads`: how often parameters were

@@ -27,14 +27,13 @@ export {
 } from "../wire/errors.js";
 export { InferenceSession } from "./inference.js";
 export type { SessionOptions } from "./options.js";
+export type { LossType, OptimizerType } from "../wire/session-calls.js";
 export { Profile } from "../wire/profile.js";
 export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
 export type { SessionLimits } from "../wire/protocol.js";
 export { TrainingSession } from "./session.js";
 export type {
   Artifacts,
-  LossType,
-  OptimizerType,
   ParameterTypeAndShape,
   SaveCheckpointOptions,
   TrainingConfig,

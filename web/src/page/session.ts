@@ -13,7 +13,7 @@ import type {
   SessionMemory,
   StepKind,
 } from "../wire/protocol.js";
-import type { SessionCalls } from "../wire/session-calls.js";
+import type { LossType, OptimizerType, SessionCalls } from "../wire/session-calls.js";
 import {
   parseRunArguments,
   parseRunOptions,
@@ -54,14 +54,6 @@ export interface TrainingSessionCreateOptions {
 export interface TrainingSessionBundle {
   readonly bundle: Source;
 }
-
-export type LossType =
-  | "MSELoss"
-  | "CrossEntropyLoss"
-  | "BCEWithLogitsLoss"
-  | "L1Loss";
-
-export type OptimizerType = "AdamW" | "SGD";
 
 /** How to make training artifacts of a forward model. */
 export interface TrainingConfig {

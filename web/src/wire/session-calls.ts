@@ -1,4 +1,4 @@
-/** Made by scripts/session_description.py of training/calls.py and messages.py: edit those. */
+/** Made by scripts/session_description.py of what Python declares: edit that. */
 
 import type { FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor } from "./protocol.js";
 
@@ -8,6 +8,10 @@ interface Call<A extends readonly unknown[], R> {
 }
 
 export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" | "checkpoint";
+
+/** Losses and optimizers that artifacts are built with, by name. */
+export type LossType = "MSELoss" | "CrossEntropyLoss" | "BCEWithLogitsLoss" | "L1Loss";
+export type OptimizerType = "AdamW" | "SGD" | "Lion";
 
 /** The calls of a training session besides its steps. */
 export interface SessionCalls {

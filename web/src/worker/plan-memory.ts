@@ -4,18 +4,12 @@ import type { Engine } from "../engine/engine.js";
 import {
   ARENA,
   CONSTANTS,
-  HEADER_CODE_BASE,
   HEADER_FAILED,
   HEADER_POSITION,
-  HEADER_PROFILE,
-  HEADER_STATE,
   HEADER_VALUE,
   HEADER_WORDS,
   PREPARED,
-  SEGMENT_BASE,
   SEGMENT_NAMES,
-  SEGMENT_NBYTES,
-  SEGMENT_WORDS,
 } from "../engine/layout.js";
 import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, KeptValue, PlanSlot, SegmentStart } from "./bundle.js";
@@ -176,12 +170,13 @@ export class PlanMemory {
     try {
       constants = this.#holdConstants(plan.constants);
       ptr = engine.alloc(plan.words.length);
+      engine.write(ptr, plan.words);
+      this.#place({ plan, ptr, constants, codeBase });
     } catch (error) {
       this.#drop({ plan, ptr, constants, codeBase });
       throw error;
     }
     const loaded = { plan, ptr, constants, codeBase };
-    this.#write(loaded);
     for (const [name, offset, nbytes] of plan.kept) {
       // Who had the place before may have left words there.
       if (name.startsWith(SEEN)) {
@@ -220,7 +215,7 @@ export class PlanMemory {
 
   /** Let a plan add up the times of its instructions at an address; 0: no more. */
   setProfile({ ptr }: LoadedPlan, times: number): void {
-    this.#engine.u32[ptr / Uint32Array.BYTES_PER_ELEMENT + HEADER_PROFILE] = times;
+    this.#engine.profile(ptr, times);
   }
 
   listing({ plan }: LoadedPlan): Listing {
@@ -279,23 +274,15 @@ export class PlanMemory {
     } finally {
       // Feeds and results moved: plans are relocated again.
       this.#generation++;
-      this.#loaded.forEach((loaded) => this.#write(loaded));
+      this.#loaded.forEach((loaded) => this.#place(loaded));
     }
   }
 
-  #write({ plan, ptr, constants, codeBase }: LoadedPlan): void {
-    const words = new Uint8Array(plan.words);
-    const view = new DataView(words.buffer);
-    for (let segment = 0; segment < SEGMENT_NAMES.length; segment++) {
-      const isConstants = segment === CONSTANTS;
-      const at = HEADER_WORDS + SEGMENT_WORDS * segment;
-      view.setUint32(4 * (at + SEGMENT_BASE), isConstants ? constants : (this.#bases[segment] as number), true);
-      view.setUint32(4 * (at + SEGMENT_NBYTES), isConstants ? plan.constants.length : (this.#sizes[segment] as number), true);
-    }
-    view.setUint32(4 * HEADER_CODE_BASE, codeBase, true);
-    view.setUint32(4 * HEADER_STATE, 0, true);
-    view.setUint32(4 * HEADER_PROFILE, 0, true);
-    this.#engine.write(ptr, words);
+  #place({ plan, ptr, constants, codeBase }: LoadedPlan): void {
+    const segments = this.#bases.flatMap((base, segment) =>
+      segment === CONSTANTS ? [constants, plan.constants.length] : [base, this.#sizes[segment] as number],
+    );
+    this.#engine.place(ptr, Uint32Array.from(segments), codeBase);
   }
 
   #holdConstants(bytes: Uint8Array): number {

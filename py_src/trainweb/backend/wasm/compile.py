@@ -6,15 +6,11 @@ This is the seam for another back end, such as WebGPU: it takes programs, and sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.backend.wasm.memory import place
 from trainweb.backend.wasm.plan import Plan, Slot, encode
 from trainweb.ir.program import Buf, Instruction, Program
-
-if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.description import Description
 
 __all__ = ["Plan", "Slot", "compile_program", "workspace_bytes"]
 
@@ -24,7 +20,7 @@ def workspace_bytes(instructions: Sequence[Instruction], feeds: Sequence[Buf], o
     return place(instructions, feeds, outputs)[0]
 
 
-def compile_program(program: Program, description: Description, segment_bytes: Sequence[int], arena_limit: int) -> Plan:
+def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit: int) -> Plan:
     """Place the storages of a program and encode its instructions.
 
     Parameters
@@ -43,4 +39,4 @@ def compile_program(program: Program, description: Description, segment_bytes: S
     arena_bytes, constants = place(instructions, feeds, outputs)
     if arena_bytes > arena_limit:
         raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
-    return encode(instructions, feeds, outputs, arena_bytes, constants, description, segment_bytes)
+    return encode(instructions, feeds, outputs, arena_bytes, constants, segment_bytes)

@@ -6,13 +6,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.codegen import Signature, emit_module
-from trainweb.ir.expr import Expr
+from trainweb.ir.expr import text_of
 from trainweb.ir.layout import (
     BUFFER_WORDS,
     CONSTANTS,
+    FINGERPRINT,
     HEADER_FINGERPRINT,
     HEADER_MAGIC,
     HEADER_N_BUFFERS,
@@ -34,9 +34,6 @@ from trainweb.ir.layout import (
 )
 from trainweb.ir.program import GRAIN_ELEMENTS, Buf, ElementwiseCall, Instruction, KernelCall, Recomputation
 from trainweb.ir.shapes import collapse
-
-if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.description import Description
 
 GENERATED = 0
 REDUCTIONS = {REDUCE_SUM: "sum", REDUCE_MEAN: "mean"}
@@ -91,7 +88,6 @@ def encode(
     outputs: Sequence[Buf],
     arena_bytes: int,
     constants: bytes,
-    description: Description,
     segment_bytes: Sequence[int],
 ) -> Plan:
     """Turn placed instructions into a Plan.
@@ -101,7 +97,7 @@ def encode(
     segment_bytes
         Sizes of the segments; those of the arena and the constants are taken from the other arguments.
     """
-    encoder = _Encoder(description)
+    encoder = _Encoder()
     for instruction in instructions:
         encoder.add(instruction)
     sizes = [arena_bytes, len(constants), *segment_bytes[2:]]
@@ -113,7 +109,7 @@ def encode(
     header[HEADER_MAGIC] = PLAN_MAGIC
     header[HEADER_VERSION] = PLAN_VERSION
     header[HEADER_TOTAL_WORDS] = total
-    header[HEADER_FINGERPRINT] = description.fingerprint
+    header[HEADER_FINGERPRINT] = FINGERPRINT
     header[HEADER_N_SEGMENTS] = len(segments)
     header[HEADER_N_BUFFERS] = len(buffers)
     header[HEADER_N_CODE] = n_code
@@ -149,8 +145,7 @@ def _operand(b: Buf) -> str:
 
 
 class _Encoder:
-    def __init__(self, description: Description) -> None:
-        self.description = description
+    def __init__(self) -> None:
         self.code: list[int] = []
         self.buffers: dict[tuple[int, int, int], int] = {}
         self.signatures: dict[Signature, int] = {}
@@ -170,25 +165,26 @@ class _Encoder:
             self._generated(instruction)
 
     def _kernel(self, call: KernelCall) -> None:
-        spec = self.description.kernels[call.KERNEL]
         words: list[int] = []
         shown: list[str] = []
-        for arg in spec.args:
-            value = getattr(call, arg.name)
-            if arg.kind in ("in", "out", "inout", "scratch"):
+        for name, value in call.arguments():
+            if name in call.OPERANDS:
                 words.append(self.buffer(value))
-                shown.append(f"{arg.name}={_operand(value) if value is not None else 'null'}")
-            elif arg.kind == "f32":
+                shown.append(f"{name}={_operand(value) if value is not None else 'null'}")
+            elif name in call.FLOATS:
                 words.append(_float_bits(value))
-                shown.append(f"{arg.name}={value:g}")
+                shown.append(f"{name}={value:g}")
+            elif isinstance(value, tuple):
+                words += [n & 0xFFFFFFFF for n in value]
+                shown.append(f"{name}={list(value)}")
             else:
-                numbers = list(value) if isinstance(value, (list, tuple)) else [value]
-                if len(numbers) != arg.count:
-                    raise ValueError(f"{call.KERNEL}.{arg.name} takes {arg.count} numbers, got {numbers}")
-                words.extend(int(n) & 0xFFFFFFFF for n in numbers)
-                shown.append(f"{arg.name}={numbers if arg.count > 1 else value}")
-        self.code += [spec.opcode | len(words) << 16, *words]
-        self.text.append(f"{call.KERNEL}({', '.join(shown)})  ; {call.node}")
+                words.append(value & 0xFFFFFFFF)
+                shown.append(f"{name}={value}")
+        text = f"{call.KERNEL}({', '.join(shown)})  ; {call.node}"
+        if len(words) != call.WORDS:
+            raise ValueError(f"{call.WORDS} words of arguments expected, {len(words)} are given: {text}")
+        self.code += [call.OPCODE | len(words) << 16, *words]
+        self.text.append(text)
 
     def _generated(self, call: ElementwiseCall) -> None:
         dims, strides = collapse(call.shape, [b.shape for b in call.ins])
@@ -224,33 +220,4 @@ class _Encoder:
         self.code += [GENERATED | len(args) << 16, *args]
         operands = ", ".join(_operand(b) for b in call.outs) + " = " + ", ".join(_operand(b) for b in call.ins)
         size = "x".join(map(str, dims))
-        self.text.append(f"generated f{number} {size} {operands}: {show(call.roots)}{reduced}  ; {call.node}")
-
-
-def show(roots: Sequence[Expr]) -> str:
-    """Expressions as text; what is used more than once gets a name."""
-    uses: dict[Expr, int] = {}
-    stack = list(roots)
-    while stack:
-        x = stack.pop()
-        uses[x] = uses.get(x, 0) + 1
-        if uses[x] == 1:
-            stack.extend(x.args)
-    names: dict[Expr, str] = {}
-    lines: list[str] = []
-
-    def walk(x: Expr) -> str:
-        if x.op == "input":
-            return f"x{x.imm}"
-        if x.op == "const":
-            return f"{x.imm:g}"
-        if x not in names:
-            text = f"{x.op}({', '.join(map(walk, x.args))})"
-            if uses[x] == 1:
-                return text
-            names[x] = f"t{len(names)}"
-            lines.append(f"{names[x]} = {text}")
-        return names[x]
-
-    results = [walk(r) for r in roots]
-    return "; ".join(lines + results)
+        self.text.append(f"generated f{number} {size} {operands}: {text_of(call.roots)}{reduced}  ; {call.node}")

@@ -15,23 +15,17 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from trainweb.compiler.passes.epilogue import added_operand, constant_factor
 from trainweb.ir import calls
-from trainweb.ir.calls import Copy, Gemm, Softmax, SoftmaxGrad, StridedCopy
-from trainweb.ir.layout import ARENA
-from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, Program, Storage
+from trainweb.ir.calls import Gemm, Softmax, SoftmaxGrad
+from trainweb.ir.layout import ARENA, ATTENTION_KEYS, ATTENTION_WIDTH
+from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, KernelCall, Program, Storage
 from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context
     from trainweb.ir.expr import Emitter, Expr
 
-MAX_WIDTH = 256
-"""Of a head: what the kernels' scratch holds."""
 MIN_TASKS = 4
 """Tasks that the gradient is cut into where there are fewer items: the keys of each are split."""
-KEY_BLOCK = 64
-"""Keys that the gradient works on at a time."""
-Part = Gemm | StridedCopy | Copy
-"""Kernels that may write other parts of the storage of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +185,7 @@ class _Fusion:
         w = _need_a(Gemm, weighted[0])
         outer, inner = max((tuple(p.batch), tuple(w.batch)))
         batch = (outer, inner)
-        _need(_is_whole(p, batch, m, n) and w.alpha == 1 and max(width, w.n) <= MAX_WIDTH and width >= 1)
+        _need(_is_whole(p, batch, m, n) and w.alpha == 1 and max(width, w.n) <= ATTENTION_WIDTH and width >= 1)
         return Forward(
             batch,
             m,
@@ -330,7 +324,7 @@ class _Fusion:
             _need(s not in read)
             early = [i for i in program.users(s) if start.position <= i.position < call.position]
             reads = program.readers(s)
-            _need(all(i in b.members or (isinstance(i, Part) and i not in reads) for i in early))
+            _need(all(i in b.members or (isinstance(i, KernelCall) and i.PARTS and i not in reads) for i in early))
 
     # The kernels.
 
@@ -414,7 +408,7 @@ class _Fusion:
 
 def _gradient(f: Forward, b: Backward, y: calls.Attention, top: Buf, inverse: Buf) -> calls.AttentionGradient:
     """The call for the gradients of the attention `y`."""
-    items, blocks = math.prod(f.batch), -(-f.n // KEY_BLOCK)
+    items, blocks = math.prod(f.batch), -(-f.n // ATTENTION_KEYS)
     return calls.AttentionGradient(
         q=y.q,
         k=y.k,

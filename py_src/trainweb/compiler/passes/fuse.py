@@ -190,6 +190,8 @@ class _Fuser:
 
     def repeat_results(self, e: ElementwiseCall) -> None:
         """Compute results of `e` in the calls that read them, where they are cheap."""
+        if e.reduction:
+            return
         program = self.program
         stored = []
         for k, out in enumerate(e.outs):
@@ -209,7 +211,7 @@ class _Fuser:
         """Compute a result of `e` in all that read it; False where it is not cheap or one had to read anything more."""
         chain = self._chain(e)
         out, root = chain.outs[number], chain.roots[number]
-        if e.reduction or not _is_cheap(root):
+        if not _is_cheap(root):
             return False
         ins = _only(chain.ins, _needs([root])[0])
         if any(self.program.is_written_from(b.storage, e, readers[-1]) for b in ins.values()):

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
-from trainweb.ir.calls import Copy, Gemm, StridedCopy
+from trainweb.ir.calls import Gemm, StridedCopy
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, Program
+from trainweb.ir.program import Buf, KernelCall, Program
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 
@@ -180,7 +180,7 @@ def _write_target(program: Program, call: Gemm) -> Gemm | None:
         return None
     # Parts that other copies and products put beside this one are disjoint; a fill of the whole is not.
     between = [w for w in program.writers(target) if call.position < w.position < reader.position]
-    if not all(isinstance(w, Gemm | StridedCopy | Copy) for w in between):
+    if not all(isinstance(w, KernelCall) and w.PARTS for w in between):
         return None
     new = call
     if strides[3] != 1 and call.n > 1:

@@ -94,17 +94,24 @@ PLAIN = _Table(
             "i32.eq": (0x46, "ii", "i"),
             "i32.ne": (0x47, "ii", "i"),
             "i32.lt_s": (0x48, "ii", "i"),
+            "i32.lt_u": (0x49, "ii", "i"),
             "i32.gt_s": (0x4A, "ii", "i"),
+            "i32.gt_u": (0x4B, "ii", "i"),
             "i32.le_s": (0x4C, "ii", "i"),
+            "i32.le_u": (0x4D, "ii", "i"),
             "i32.ge_s": (0x4E, "ii", "i"),
             "i32.ge_u": (0x4F, "ii", "i"),
             "i64.eqz": (0x50, "l", "i"),
             "i64.eq": (0x51, "ll", "i"),
             "i64.ne": (0x52, "ll", "i"),
             "i64.lt_s": (0x53, "ll", "i"),
+            "i64.lt_u": (0x54, "ll", "i"),
             "i64.gt_s": (0x55, "ll", "i"),
+            "i64.gt_u": (0x56, "ll", "i"),
             "i64.le_s": (0x57, "ll", "i"),
+            "i64.le_u": (0x58, "ll", "i"),
             "i64.ge_s": (0x59, "ll", "i"),
+            "i64.ge_u": (0x5A, "ll", "i"),
             "f32.eq": (0x5B, "ff", "i"),
             "f32.ne": (0x5C, "ff", "i"),
             "f32.lt": (0x5D, "ff", "i"),
@@ -127,10 +134,19 @@ PLAIN = _Table(
             "i32.or": (0x72, "ii", "i"),
             "i32.xor": (0x73, "ii", "i"),
             "i32.shl": (0x74, "ii", "i"),
+            "i32.shr_s": (0x75, "ii", "i"),
+            "i32.shr_u": (0x76, "ii", "i"),
             "i64.add": (0x7C, "ll", "l"),
             "i64.sub": (0x7D, "ll", "l"),
             "i64.mul": (0x7E, "ll", "l"),
             "i64.div_s": (0x7F, "ll", "l"),
+            "i64.div_u": (0x80, "ll", "l"),
+            "i64.and": (0x83, "ll", "l"),
+            "i64.or": (0x84, "ll", "l"),
+            "i64.xor": (0x85, "ll", "l"),
+            "i64.shl": (0x86, "ll", "l"),
+            "i64.shr_s": (0x87, "ll", "l"),
+            "i64.shr_u": (0x88, "ll", "l"),
             "f32.abs": (0x8B, "f", "f"),
             "f32.neg": (0x8C, "f", "f"),
             "f32.ceil": (0x8D, "f", "f"),
@@ -157,20 +173,31 @@ PLAIN = _Table(
             "f64.max": (0xA5, "dd", "d"),
             "i32.wrap_i64": (0xA7, "l", "i"),
             "i64.extend_i32_s": (0xAC, "i", "l"),
+            "i64.extend_i32_u": (0xAD, "i", "l"),
             "f32.convert_i32_s": (0xB2, "i", "f"),
+            "f32.convert_i32_u": (0xB3, "i", "f"),
             "f32.convert_i64_s": (0xB4, "l", "f"),
+            "f32.convert_i64_u": (0xB5, "l", "f"),
             "f32.demote_f64": (0xB6, "d", "f"),
             "f64.convert_i32_s": (0xB7, "i", "d"),
+            "f64.convert_i32_u": (0xB8, "i", "d"),
             "f64.convert_i64_s": (0xB9, "l", "d"),
+            "f64.convert_i64_u": (0xBA, "l", "d"),
             "f64.promote_f32": (0xBB, "f", "d"),
+            "i32.extend8_s": (0xC0, "i", "i"),
+            "i32.extend16_s": (0xC1, "i", "i"),
         }
     )
     | _table(
         {
             "i32.trunc_sat_f32_s": (0, "f", "i"),
+            "i32.trunc_sat_f32_u": (1, "f", "i"),
             "i32.trunc_sat_f64_s": (2, "d", "i"),
+            "i32.trunc_sat_f64_u": (3, "d", "i"),
             "i64.trunc_sat_f32_s": (4, "f", "l"),
+            "i64.trunc_sat_f32_u": (5, "f", "l"),
             "i64.trunc_sat_f64_s": (6, "d", "l"),
+            "i64.trunc_sat_f64_u": (7, "d", "l"),
         },
         _SATURATING,
     )
@@ -233,12 +260,16 @@ MEMORY = _Table(
             "i64.load": (0x29, "i", "l"),
             "f32.load": (0x2A, "i", "f"),
             "f64.load": (0x2B, "i", "d"),
+            "i32.load8_s": (0x2C, "i", "i"),
             "i32.load8_u": (0x2D, "i", "i"),
+            "i32.load16_s": (0x2E, "i", "i"),
+            "i32.load16_u": (0x2F, "i", "i"),
             "i32.store": (0x36, "ii", ""),
             "i64.store": (0x37, "il", ""),
             "f32.store": (0x38, "if", ""),
             "f64.store": (0x39, "id", ""),
             "i32.store8": (0x3A, "ii", ""),
+            "i32.store16": (0x3B, "ii", ""),
         }
     )
     | _table({"v128.load": (0, "i", "v"), "v128.store": (11, "iv", ""), "v128.load32_zero": (92, "i", "v")}, _SIMD)
@@ -531,11 +562,12 @@ def _memory_argument(align: int, offset: int) -> bytes:
 
 @dataclass(slots=True)
 class Module:
-    """Imports, then functions, in the order in which they are added."""
+    """Imports, then functions, in the order in which they are added, then custom sections."""
 
     _types: dict[tuple[str, str], int] = field(default_factory=dict)
     _imports: list[bytes] = field(default_factory=list)
     _functions: list[tuple[str, Function]] = field(default_factory=list)
+    _custom: list[bytes] = field(default_factory=list)
     _n_imported: int = 0
 
     def type_index(self, params: str, results: str = "") -> int:
@@ -557,6 +589,10 @@ class Module:
         """Add a function, exported as `name`."""
         self._functions.append((name, function))
 
+    def custom(self, name: str, content: bytes) -> None:
+        """Add a section that WebAssembly itself has no use for."""
+        self._custom.append(_text(name) + content)
+
     def encode(self) -> bytes:
         """The bytes of the module."""
         numbers = [leb(self.type_index(f.params, f.results)) for _, f in self._functions]
@@ -567,7 +603,9 @@ class Module:
         exports = [_text(name) + b"\x00" + leb(self._n_imported + k) for k, (name, _) in enumerate(self._functions)]
         code = [f.encode() for _, f in self._functions]
         sections = ((1, types), (2, self._imports), (3, numbers), (7, exports), (10, code))
-        return b"\x00asm\x01\x00\x00\x00" + b"".join(_section(number, items) for number, items in sections)
+        written = [_section(number, leb(len(items)) + b"".join(items)) for number, items in sections]
+        written += [_section(0, content) for content in self._custom]
+        return b"\x00asm\x01\x00\x00\x00" + b"".join(written)
 
 
 def _text(text: str) -> bytes:
@@ -575,6 +613,5 @@ def _text(text: str) -> bytes:
     return leb(len(raw)) + raw
 
 
-def _section(number: int, items: list[bytes]) -> bytes:
-    content = leb(len(items)) + b"".join(items)
+def _section(number: int, content: bytes) -> bytes:
     return leb(number) + leb(len(content)) + content

@@ -11,8 +11,16 @@ from functools import partial
 
 from trainweb.backend.wasm.codegen.assembler import I32, Callee, Function, Module
 from trainweb.backend.wasm.codegen.expressions import STRIP, Position, Scalar, Vector
-from trainweb.backend.wasm.codegen.signature import REDUCTION, Signature
+from trainweb.backend.wasm.codegen.signature import ACCESS_SECTION, Signature
 from trainweb.ir.expr import MATH, UNARY_MATH, Expr, size_of, walk
+from trainweb.ir.layout import (
+    REDUCTION_GRAIN,
+    REDUCTION_INNER,
+    REDUCTION_N,
+    REDUCTION_OP,
+    REDUCTION_RESULTS,
+    REDUCTION_UNIT,
+)
 from trainweb.model.graph import ITEM_SIZE
 
 UNROLL_BELOW = 8
@@ -51,8 +59,12 @@ def emit_module(signatures: Sequence[Signature]) -> bytes:
     if kinds:
         kinds["scratch"] = _SCRATCH
     functions = {name: module.import_function("kernels", f"v_{name}", *kind) for name, kind in kinds.items()}
+    access = b""
     for k, signature in enumerate(signatures):
-        module.export(f"f{k}", _Loops(signature, functions).function())
+        loops = _Loops(signature, functions)
+        module.export(f"f{k}", loops.function())
+        access += signature.access(loops.strip_bytes)
+    module.custom(ACCESS_SECTION, access)
     return module.encode()
 
 
@@ -70,6 +82,7 @@ class _Loops:
         self.scalar = Scalar(f, s, self.at, functions)
         self.vector = Vector(f, s, self.at, functions, self.scalar) if s.is_vector else None
         self.stages = _stages(s.roots) if self.vector else []
+        self.strip_bytes = 4 * STRIP * sum(len(x.args) for stage in self.stages for x in stage)
         self.block = 0
 
     def function(self) -> Function:
@@ -95,13 +108,13 @@ class _Loops:
 
     # Reductions.
 
-    def _load_reduction(self, name: str) -> None:
-        self._load_word(self.s.n_addresses + self.s.n_words + REDUCTION.index(name))
+    def _load_reduction(self, word: int) -> None:
+        self._load_word(self.s.n_addresses + self.s.n_words + word)
 
     def _skipped(self) -> None:
         """Bytes of the last result before the chunk."""
         self.f.get(_LO)
-        self._load_reduction("unit")
+        self._load_reduction(REDUCTION_UNIT)
         self.f.op("i32.mul")
         self.f.i32_const(2)
         self.f.op("i32.shl")
@@ -117,7 +130,7 @@ class _Loops:
             f.set(self.block)
         else:
             f.call(self.functions["scratch"])
-            f.i32_const(4 * STRIP * sum(len(x.args) for stage in self.stages for x in stage))  # the strips lie before
+            f.i32_const(self.strip_bytes)  # the strips lie before
             f.op("i32.add")
             f.tee(self.block)
             self._skipped()
@@ -130,19 +143,19 @@ class _Loops:
         f.get(self.block)
         self._load_word(self.s.n_addresses - 1)
         f.get(_LO)
-        self._load_reduction("grain")
+        self._load_reduction(REDUCTION_GRAIN)
         f.op("i32.div_u")
-        self._load_reduction("results")
+        self._load_reduction(REDUCTION_RESULTS)
         f.op("i32.mul")
         f.i32_const(2)
         f.op("i32.shl", "i32.add")
         f.get(_HI)
         f.get(_LO)
         f.op("i32.sub")
-        self._load_reduction("unit")
+        self._load_reduction(REDUCTION_UNIT)
         f.op("i32.mul")
-        for name in ("n", "inner", "op"):
-            self._load_reduction(name)
+        for word in (REDUCTION_N, REDUCTION_INNER, REDUCTION_OP):
+            self._load_reduction(word)
         f.call(self.functions["reduce"])
 
     # Rows.

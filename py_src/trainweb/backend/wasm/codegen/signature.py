@@ -5,19 +5,23 @@ addresses of the inputs, then of the outputs, then `inner`, then the outer dims 
 for each input its strides (in elements) along the outer dims. The function computes rows [lo, hi); a row is
 `inner` elements. Without outer dims ("flat") [lo, hi) are elements and `inner` is not used.
 
-A function that reduces has one chunk of the executor in [lo, hi) and, last, the words of `REDUCTION`. It hands its last
-result, which is in the thread's scratch memory if it is not stored, to kernels.v_reduce.
+A function that reduces has one chunk of the executor in [lo, hi) and, last, the words of `reduction` (kernels.def).
+It hands its last result, which is in the thread's scratch memory if it is not stored, to kernels.v_reduce.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainweb.backend.wasm.codegen.assembler import leb
 from trainweb.backend.wasm.codegen.dtypes import DTYPES
 from trainweb.ir.expr import Expr, walk
+from trainweb.model.graph import ITEM_SIZE
 
-REDUCTION = ("grain", "unit", "results", "n", "inner", "op")
-"""Rows in a chunk, elements of a row, values that a chunk is reduced to, and the numbers of `Reduction`."""
+ACCESS_SECTION = "trainweb.access"
+"""Custom section of a module with what `Signature.access` says of each of its functions."""
+_SCALAR = ("div", "shl", "shr")
+"""Of integers, one element at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,24 @@ class Signature:
             return 0
         return 1 + (self.n_outer - 1) + self.n_outer * len(self.in_dtypes)
 
+    def access(self, scratch_bytes: int) -> bytes:
+        """What the function reads and writes, for the verifier of plans (wasm_kernels/generated.c).
+
+        Numbers in LEB128: inputs, and of each its bytes an element and its step; results, and of each its bytes an
+        element; outer dims; whether the last result is reduced, and whether it is stored; bytes of the thread's scratch
+        memory besides that result, if it is not.
+        """
+        numbers = [len(self.in_dtypes)]
+        for dtype, step in zip(self.in_dtypes, self.steps, strict=True):
+            numbers += [ITEM_SIZE[dtype], step]
+        numbers += [len(self.roots), *(ITEM_SIZE[root.dtype] for root in self.roots)]
+        numbers += [self.n_outer, self.reduces, self.stored, scratch_bytes]
+        return b"".join(map(leb, numbers))
+
     @property
     def is_vector(self) -> bool:
         """Whether every operation has a form for four lanes."""
         return all(
-            DTYPES[x.dtype].vector is not None and (x.op != "div" or x.dtype == "float32") for x in walk(self.roots)
+            DTYPES[x.dtype].vector is not None and (x.op not in _SCALAR or x.dtype == "float32")
+            for x in walk(self.roots)
         )

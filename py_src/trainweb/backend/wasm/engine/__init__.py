@@ -6,9 +6,9 @@ import sys
 from functools import cache
 
 from trainweb.backend.wasm.engine.base import Engine
-from trainweb.backend.wasm.engine.description import Arg, Description, Kernel
+from trainweb.backend.wasm.engine.description import Description
 
-__all__ = ["Arg", "Description", "Engine", "Kernel", "get_engine"]
+__all__ = ["Description", "Engine", "get_engine"]
 
 
 def get_engine(*, reproducible: bool = False) -> Engine:

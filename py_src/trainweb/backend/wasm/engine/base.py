@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.engine.description import Description
 from trainweb.errors import EngineError
-from trainweb.ir.layout import HEADER_PROFILE, HEADER_STATUS
+from trainweb.ir.layout import HEADER_POSITION, HEADER_STATUS
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -103,8 +104,29 @@ class Engine(ABC):
         """Give back what `load_code` returned: its slots go to other functions."""
 
     @abstractmethod
+    def place(self, plan: int, segments: Sequence[tuple[int, int]], code_base: int) -> None:
+        """Give the plan written to the block at `plan` all the addresses it uses; again whenever one changes.
+
+        Parameters
+        ----------
+        segments
+            Address and size of each of its segments.
+        code_base
+            What `load_code` returned for its generated functions; 0: it has none.
+
+        Raises
+        ------
+        EngineError
+            When `plan` is no allocated block, or what it holds no plan with as many segments.
+        """
+
+    @abstractmethod
+    def profile(self, plan: int, times: int) -> None:
+        """Have runs of a placed plan add the milliseconds of each instruction to float64s at `times` (0: no more)."""
+
+    @abstractmethod
     def run(self, plan: int) -> int:
-        """Run the plan at `plan`, which fills the block it is in from the start; returns a status (0: success).
+        """Run the plan placed at `plan`; returns a status (0: success).
 
         Raises
         ------
@@ -122,7 +144,7 @@ class Engine(ABC):
 
     def plan_status(self, plan: int) -> PlanStatus:
         """Outcome of the last `run` of a plan."""
-        n_bytes = 4 * (HEADER_PROFILE - HEADER_STATUS)
+        n_bytes = 4 * (HEADER_POSITION - HEADER_STATUS) + 8
         code, instruction, value, position = struct.unpack("<IIqq", self.read(plan + 4 * HEADER_STATUS, n_bytes))
         return PlanStatus(code, None if instruction == NO_INSTRUCTION else instruction, value, position)
 

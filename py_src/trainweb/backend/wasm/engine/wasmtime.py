@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import struct
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -158,17 +160,32 @@ class WasmtimeEngine(Engine):
         imports: dict[tuple[str, str], Any] = {("env", "memory"): self._memory}
         imports |= {("kernels", name): self._exports[name] for name in self._exports if name.startswith("v_")}
         exports = self._instantiate(module, imports).exports(self._store)
-        count = sum(1 for _ in exports)
-        slot = self._slots.take(count)
-        missing = slot + count - self._table.size(self._store)
+        code = _Code(self._slots.take(len(exports)), len(exports))
+        missing = code.slot + code.count - self._table.size(self._store)
         if missing > 0:
             self._table.grow(self._store, missing, None)
-        for k in range(count):
-            self._table.set(self._store, slot + k, exports[f"f{k}"])
-        if self._call("tw_register_code", 0, 0, slot, count):
-            raise EngineError("The kernels refused the generated code.")
-        self._code[wasm] = _Code(slot, count)
-        return slot
+        for k in range(code.count):
+            self._table.set(self._store, code.slot + k, exports[f"f{k}"])
+        try:
+            self._register(wasm, code)
+        except BaseException:
+            self._vacate(code)
+            raise
+        self._code[wasm] = code
+        return code.slot
+
+    def _register(self, wasm: bytes, code: _Code) -> None:
+        block = self.alloc(len(wasm))
+        self.write(block, wasm)
+        status = self._call("tw_register_code", _signed(block), len(wasm), code.slot, code.count)
+        self.free(block)
+        if status:
+            raise EngineError(f"The kernels refused the generated code: {self.description.status_name(status)}.")
+
+    def _vacate(self, code: _Code) -> None:
+        for k in range(code.count):
+            self._table.set(self._store, code.slot + k, None)
+        self._slots.give(code.slot, code.count)
 
     def unload_code(self, slot: int) -> None:
         found = next((item for item in self._code.items() if item[1].slot == slot), None)
@@ -178,9 +195,22 @@ class WasmtimeEngine(Engine):
         code.uses -= 1
         if not code.uses:
             del self._code[wasm]
-            for k in range(code.count):
-                self._table.set(self._store, slot + k, None)
-            self._slots.give(slot, code.count)
+            self._call("tw_unregister_code", slot)
+            self._vacate(code)
+
+    def place(self, plan: int, segments: Sequence[tuple[int, int]], code_base: int) -> None:
+        table = struct.pack(f"<{2 * len(segments)}I", *(word for segment in segments for word in segment))
+        given = self._call("tw_place_table", len(segments))
+        if not given:
+            raise EngineError(f"No plan can have {len(segments)} segments.")
+        self.write(given, table)
+        status = self._call("tw_place", _signed(plan), len(segments), code_base)
+        if status:
+            raise EngineError(f"No plan can be placed at {plan:#x}: {self.description.status_name(status)}.")
+
+    def profile(self, plan: int, times: int) -> None:
+        if self._call("tw_profile", _signed(plan), _signed(times)):
+            raise EngineError(f"No plan was placed at {plan:#x}.")
 
     def run(self, plan: int) -> int:
         try:

@@ -7,10 +7,11 @@
    STRIPS    x comes from boxes padded with zeros in the workspace, whose strips are listed; dy is read where it lies, unless
              its rows must be filled up to whole vectors
    MERGED    rows too short for vectors: the positions of several images side by side, [channel, tap] of x and [m] of dy */
-#include "conv.h"
-#include "conv_direct.h"
+#include "weight_gradient.h"
+
 #include "parallel.h"
 #include "tile.h"
+#include "view.h"
 
 typedef enum { IN_PLACE, STRIPS, MERGED } weight_layout;
 
@@ -434,7 +435,7 @@ void channel_sums(const float *dy, float *db, int32_t n, int32_t m, int32_t volu
     parallel_for(bias_chunk, &task, m);
 }
 
-/* ---- the kernel ---- */
+/* ---- blocking ---- */
 
 enum { LIMIT_FLOATS = THREAD_SCRATCH_BYTES / 4, ACC_FLOATS = 64 << 10, PREFERRED_FLOATS = 160 << 10 };
 enum { MAX_COLS = 1024, MIN_COLS = 32, ENOUGH_STRIPS = 96, CHUNK_WORK = 1 << 20, CHUNKS = CONV_IMAGE_GROUPS };
@@ -497,17 +498,8 @@ static bool choose_layout(weight_pass *p) {
     return true;
 }
 
-int32_t kernel_conv_weight_gradient_f32(const conv_weight_gradient_f32_args *a) {
-    if (a->db) channel_sums(a->dy, a->db, a->n, a->m, volume_of(a->out), a->accumulate != 0);
-    int32_t cg = a->c / a->groups, mg = a->m / a->groups;
-    if (IS_PLANAR(a) && direct_suits(cg, mg, a->kernel + 1, a->stride[1], a->out[2])) {
-        direct_gradient gradient = {a->n, a->groups, cg, mg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},
-                                    {a->kernel[1], a->kernel[2]}, {a->pad[1], a->pad[2]}, a->stride[1], a->x, a->dy,
-                                    a->accumulate != 0, a->dw};
-        direct_weight_gradient(&gradient);
-        return TW_OK;
-    }
-    weight_pass p = {.a = a, .cg = cg, .mg = mg, .taps = a->kernel[0] * a->kernel[1] * a->kernel[2]};
+void product_weight_gradient(const conv_weight_gradient_f32_args *a) {
+    weight_pass p = {.a = a, .cg = a->c / a->groups, .mg = a->m / a->groups, .taps = a->kernel[0] * a->kernel[1] * a->kernel[2]};
     for (int32_t i = 0; i < 3; i++) {
         p.axis[i] = (conv_axis){a->out[i], a->stride[i], a->kernel[i], 0, 1, -a->pad[i], a->dilation[i], 0, 1,
                                 a->size[i], a->out[i]};
@@ -523,5 +515,4 @@ int32_t kernel_conv_weight_gradient_f32(const conv_weight_gradient_f32_args *a) 
             parallel_for(weight_pair, &p, a->m * p.cg);
         }
     }
-    return TW_OK;
 }

@@ -7,9 +7,10 @@
    at all of them. At these both meet in one product of twice the depth: 9 products an axis, 81 a tile instead of 144, with
    6x6 different weights. In the gradient by the data even outputs come from two taps and odd ones from one, which needs no
    transform: 9 products again, that do not meet. */
-#include "conv.h"
 #include "parallel.h"
 #include "tile.h"
+#include "view.h"
+#include "weight_gradient.h"
 
 enum { TILE = 4, MAX_POINTS = 9, WEIGHTS = 6, SINGLE = WEIGHTS - 1 };
 _Static_assert(WEIGHTS * WEIGHTS == WINOGRAD_POINTS, "planes of transformed weights");

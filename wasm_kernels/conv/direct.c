@@ -4,10 +4,11 @@
    with zeros, into its workspace; for stride 2 even and odd columns apart.
 
    Back through a stride of 2, even and odd rows and columns of the result are four convolutions of stride 1. */
-#include "conv_direct.h"
+#include "direct.h"
 
 #include "parallel.h"
 #include "tile.h"
+#include "view.h"
 
 enum { MAX_ROWS = 7, BACK_ROWS = 4 };
 /* Channels a group on one side or the other: with 3, tiles of many channels are faster (1.2 times, of stride 2 twice). */

@@ -1,9 +1,9 @@
-/* The view of a convolution that its three kernels share. */
-#ifndef CONV_H
-#define CONV_H
+/* The view of a convolution that its methods share. */
+#ifndef CONV_VIEW_H
+#define CONV_VIEW_H
 #include <stdbool.h>
 
-#include "simd.h"
+#include "tile.h"
 
 /* Output coordinate o of an axis sums over t < taps: weight w_first + t * w_step times source
    o * step + shift_first + t * shift_step (zero outside the source); it is stored at out_first + o * out_step. */
@@ -30,13 +30,6 @@ typedef struct {
     int32_t row_stride, out_stride, slice_stride, channel_stride; /* floats; out_stride: of the rows of outputs */
 } conv_layout;
 
-/* Two dimensions without dilation, one stride. */
-#define IS_PLANAR(a)                                                                                                   \
-    ((a)->kernel[0] == 1 && (a)->size[0] == 1 && (a)->out[0] == 1 && (a)->pad[0] == 0 && (a)->stride[0] == 1 &&        \
-     (a)->stride[1] == (a)->stride[2] && (a)->dilation[0] == 1 && (a)->dilation[1] == 1 && (a)->dilation[2] == 1)
-
-TW_INLINE int32_t ceil_div(int32_t a, int32_t b) { return a / b + (a % b != 0); }
-
 /* Axes that only enumerate positions become one: no strip is then cut at the end of a row. */
 void merge_pointwise_axes(conv_axis axis[3]);
 
@@ -53,6 +46,16 @@ conv_layout layout_box(const conv_reach reach[3], int32_t rows, int32_t cols);
 
 /* Floats that a box needs, without overflow. */
 double box_floats(const conv_reach reach[3], int32_t channels, int32_t rows, int32_t cols);
+
+/* Lines may be short: whoever calls this decides whether to inline it. */
+static inline void zero_floats(float *out, int32_t n) {
+    int32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        UNROLL for (int32_t j = 0; j < 16; j += 4) store4(out + i + j, splat(0));
+    }
+    for (; i + 4 <= n; i += 4) store4(out + i, splat(0));
+    for (; i < n; i++) out[i] = 0;
+}
 
 /* Four elements of a line, from each step-th of 1 or 2. */
 TW_INLINE f32x4 load_every(const float *line, const int32_t step) {
@@ -73,9 +76,6 @@ TW_INLINE void copy_line(const float *line, const int32_t step, float *out, int3
         for (; i < hi; i++) out[i] = line[i * step];
     }
 }
-
-/* db[m] (+)= sum over images and positions of dy[n, m, volume]. */
-void channel_sums(const float *dy, float *db, int32_t n, int32_t m, int32_t volume, bool accumulate);
 
 /* Where column `col` of the padded source is in a line of the workspace. */
 TW_INLINE int32_t place_of(const conv_layout *l, int32_t col) {

@@ -1,7 +1,9 @@
 /* Convolutions from or to one channel a group: depthwise ones, first layers. */
 #ifndef CONV_DIRECT_H
 #define CONV_DIRECT_H
-#include "conv.h"
+#include <stdbool.h>
+
+#include "guard.h"
 
 /* y[n, g, o] (+)= sum over s of x[n, g, s] * w[g, o, s], all in planes of two axes of dilation 1. `flipped`: y is the
    gradient by the data of such a convolution, x that of its outputs; stride and pad are the convolution's. */

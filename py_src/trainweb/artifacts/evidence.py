@@ -1,0 +1,395 @@
+"""Whether an initializer is a parameter of the source model or a constant of its code, told from the file.
+
+ONNX has one word, initializer, for weights, buffers, causal masks and position tables. What tells them apart is, in
+this order: what the exporter recorded, then names, use in the graph and values.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainweb.model.graph import Graph, Node, Tensor
+
+KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+FOLDED = "pkg.onnxscript.optimizer.folded_from"
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+SCOPES = "pkg.torch.onnx.name_scopes"
+TORCH = "pytorch"
+"""Producer name of both exporters of torch."""
+
+GENERATED = re.compile(
+    r"(.*::)?([A-Z]\w*_\d+|\d+)|(val|unsqueeze|mul|add|sub|div|cat|cos|sin|view|expand|clone|slice|full|to|triu)(_\d+)?"
+    r"|/.*_output_\d+|.*const(ant)?s?_?(fold_opt_*)?\d*|_?tensor_constant\d+|lifted_tensor_\d+",
+    re.IGNORECASE,
+)
+"""Names that exporters give to what had none."""
+NATIVE = re.compile(
+    r"(.*\.)?(weight|bias|(weight|bias)_[ih][hr]_l\d+(_reverse)?|weight_hr_l\d+(_reverse)?"
+    r"|in_proj_(weight|bias)|[qkv]_proj_weight|bias_[kv]|original[01]|weight_[gv])"
+)
+"""Names that torch's own modules give to parameters, and never to buffers."""
+LEARNED_SCALAR = re.compile(r".*(temperature|scale|gate|gamma|alpha|beta|tau|lambda).*", re.IGNORECASE)
+
+WEIGHT, BIAS, NORM, EMBEDDING = "weight of a product", "bias", "scale or bias of a norm", "embedding table"
+STATISTICS, SCORES, ANGLES = "running statistics", "added to attention scores", "angles of a sine or cosine"
+ADDEND, FACTOR, OTHER = "added to activations", "multiplied with activations", "read by"
+LEARNED_ROLES = (WEIGHT, BIAS, NORM, EMBEDDING)
+
+_INPUTS = {
+    "MatMul": {0: WEIGHT, 1: WEIGHT},
+    "Gemm": {0: WEIGHT, 1: WEIGHT, 2: BIAS},
+    "Einsum": {0: WEIGHT, 1: WEIGHT, 2: WEIGHT},
+    "Conv": {1: WEIGHT, 2: BIAS},
+    "ConvTranspose": {1: WEIGHT, 2: BIAS},
+    "LSTM": {1: WEIGHT, 2: WEIGHT, 3: BIAS, 7: WEIGHT},
+    "GRU": {1: WEIGHT, 2: WEIGHT, 3: BIAS},
+    "RNN": {1: WEIGHT, 2: WEIGHT, 3: BIAS},
+    "Gather": {0: EMBEDDING},
+    "PRelu": {1: NORM},
+    "BatchNormalization": {1: NORM, 2: NORM, 3: STATISTICS, 4: STATISTICS},
+    **{f"{kind}Normalization": {1: NORM, 2: NORM} for kind in ("Layer", "Instance", "Group", "RMS", "SimplifiedLayer")},
+    "SkipLayerNormalization": {2: NORM, 3: NORM, 4: BIAS},
+}
+"""What an input of an operator is for, by position; the domain does not matter."""
+_PRODUCTS = {"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose"}
+_MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
+"""What is moved is still the same thing."""
+_SCALES = {"Mul", "Div", "Cast", "Reshape", "Identity", "Where", "Add", "Sub", "Clip", "Tanh"}
+"""What attention scores go through before their softmax."""
+_HUGE = 1e30
+_MASKED = -50.0
+_FOLLOW = 8
+"""Steps that a use is followed through the graph."""
+_LOOKED_AT = 1 << 20
+"""Elements up to which values of a tensor are evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a tensor is trained, and why.
+
+    Attributes
+    ----------
+    name : str
+        The initializer.
+    trained : bool
+        Whether it gets a gradient.
+    reason : str
+        In words.
+    doubtful : bool
+        The file does not settle it: the caller should.
+    """
+
+    name: str
+    trained: bool
+    reason: str
+    doubtful: bool = False
+
+
+class Evidence:
+    """What a graph tells about its initializers.
+
+    Parameters
+    ----------
+    graph : Graph
+        The forward model, with or without a loss; not changed.
+    tensors : dict of str to Tensor
+        Its constants, those of Constant nodes included.
+    """
+
+    def __init__(self, graph: Graph, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._consumers, self._producers = graph.consumers(), graph.producers()
+        self._inputs = {value.name for value in graph.inputs}
+        self._torch = graph.producer == TORCH
+        self._notes = {name: value.notes for name, value in graph.value_info.items() if value.notes}
+        self._listed = set(listed_parameters(graph))
+        self._recorded = SIGNATURE in graph.notes or any(KIND in notes for notes in self._notes.values())
+        self._tables = self._rotary_tables()
+
+    def decide(self, tensor: Tensor) -> Decision:
+        """The decision on a float32 tensor from which the loss is reached."""
+        name = tensor.name
+        notes = {**self._notes.get(name, {}), **tensor.notes}
+        if KIND in notes:
+            return _of_kind(name, notes[KIND])
+        if FOLDED in notes:
+            return self._of_folded(tensor, folded_from(notes))
+        if name in self._listed:
+            reason = "listed as a parameter by the exporter, which merged others into it: export with optimize=False"
+            return Decision(name, True, reason, doubtful=True)
+        if self._recorded:
+            return Decision(name, False, "the exporter lists it neither as a parameter nor as made from one")
+        roles = self._roles(name)
+        return self._by_value(tensor, roles) or self._by_name(tensor, roles)
+
+    # What was recorded.
+
+    def _of_folded(self, tensor: Tensor, sources: list[str]) -> Decision:
+        learned = [source for source in sources if source in self._listed]
+        if not learned:
+            return Decision(tensor.name, False, "computed from constants by the exporter")
+        parameters = ", ".join(learned)
+        weight = WEIGHT in self._roles(tensor.name)
+        if is_transposed(tensor, sources) and weight:
+            return Decision(tensor.name, True, f"{parameters}, a parameter, transposed by the exporter")
+        reason = f"the exporter computed it from {parameters}, which it does not hold: export with optimize=False"
+        return Decision(tensor.name, weight, reason, doubtful=True)
+
+    # What values say.
+
+    def _by_value(self, tensor: Tensor, roles: list[str]) -> Decision | None:
+        name = tensor.name
+        if STATISTICS in roles:
+            return Decision(name, False, "running statistics of a batch normalization")
+        if all(role in LEARNED_ROLES for role in roles) and (not self._torch or NATIVE.fullmatch(name)):
+            return None  # not worth reading every element of every weight
+        if name in self._tables:
+            return Decision(name, False, f"a table of cosines and sines, as {self._tables[name]} is its other half")
+        if tensor.size > _LOOKED_AT or not tensor.size:
+            return None
+        values = memoryview(tensor.data).cast("B").cast("f")
+        low, high = min(values), max(values)
+        if not (low > -_HUGE and high < _HUGE):
+            return Decision(name, False, f"holds {low if low <= -_HUGE else high:g}: a mask, no learned number")
+        if low <= _MASKED and high == 0 and set(values) == {low, high}:
+            return Decision(name, False, f"holds only 0 and {low:g}: a mask")
+        if ADDEND in roles and len(tensor.shape) == 1 and _is_even(values):
+            return Decision(name, False, "evenly spaced numbers, as knots and positions are", doubtful=True)
+        if ADDEND in roles and _is_sinusoidal(tensor, values):
+            return Decision(name, False, "a table of sinusoidal positions")
+        return None
+
+    def _rotary_tables(self) -> dict[str, str]:
+        """Pairs of tables a, b of one shape with a^2 + b^2 = 1, both factors."""
+        found: dict[str, str] = {}
+        by_shape: dict[tuple[int, ...], list[Tensor]] = {}
+        for tensor in self._tensors.values():
+            uses = self._consumers.get(tensor.name, ())
+            if tensor.dtype == "float32" and 1 < tensor.size <= _LOOKED_AT and any(n.op_type == "Mul" for n in uses):
+                by_shape.setdefault(tensor.shape, []).append(tensor)
+        for group in by_shape.values():
+            for i, a in enumerate(group):
+                for b in group[i + 1 :]:
+                    pairs = zip(
+                        memoryview(a.data).cast("B").cast("f"), memoryview(b.data).cast("B").cast("f"), strict=True
+                    )
+                    if all(abs(x * x + y * y - 1) < 1e-4 for x, y in pairs) and len(set(a.values())) > 1:
+                        found[a.name], found[b.name] = b.name, a.name
+        return found
+
+    # What names and uses say.
+
+    def _by_name(self, tensor: Tensor, roles: list[str]) -> Decision:
+        name, use = tensor.name, roles[0] if roles else OTHER
+        generated = bool(GENERATED.fullmatch(name))
+        if not tensor.shape:
+            return self._scalar(name, generated)
+        if SCORES in roles:
+            return Decision(name, False, "added to attention scores, as a mask or a position bias", doubtful=True)
+        if ANGLES in roles and not NATIVE.fullmatch(name):
+            return Decision(name, False, "frequencies or positions of sines and cosines", doubtful=True)
+        if any(role in LEARNED_ROLES for role in roles):
+            if not self._torch or generated or NATIVE.fullmatch(name):
+                return Decision(name, True, use)
+            return self._custom(name, use)
+        if generated:
+            return Decision(
+                name, not self._torch and ("::" not in name), f"{use}, under a name made by an exporter", True
+            )
+        if not self._torch or NATIVE.fullmatch(name):
+            return Decision(name, True, f"{use}, under a name of its own")
+        return self._custom(name, use)
+
+    def _scalar(self, name: str, generated: bool) -> Decision:
+        if self._torch and not generated:
+            return Decision(name, True, "a scalar under a name of its own: learned, or a buffer", doubtful=True)
+        doubtful = not generated and bool(LEARNED_SCALAR.fullmatch(name))
+        return Decision(name, False, "a scalar, as constants of formulas are", doubtful)
+
+    def _custom(self, name: str, use: str) -> Decision:
+        """An attribute of a module in a file that does not tell parameters from buffers."""
+        if self._first(name):
+            reason = f"{use}, applied to an input before anything learned is, as fixed filters and statistics are"
+            return Decision(name, False, reason, doubtful=True)
+        reason = f"{use}; this export does not tell parameters from buffers"
+        return Decision(name, True, reason, doubtful=True)
+
+    def _first(self, name: str) -> bool:
+        """Whether the tensor meets inputs of the model before anything learned does, which comes later."""
+        for node in self._consumers.get(name, ()):
+            before = self._reach([edge for edge in node.inputs if edge != name], backwards=True)
+            if self._inputs.isdisjoint(before) or any(map(self._is_native, before)):
+                continue
+            if any(map(self._is_native, self._reach(node.outputs, backwards=False))):
+                return True
+        return False
+
+    def _is_native(self, edge: str) -> bool:
+        return edge in self._tensors and NATIVE.fullmatch(edge) is not None
+
+    def _reach(self, edges: Iterable[str], *, backwards: bool) -> set[str]:
+        """Tensors that `edges` are made of, or that take part in what is made of `edges`."""
+        stack, seen = [edge for edge in edges if edge], set[str]()
+        while stack:
+            edge = stack.pop()
+            if edge in seen:
+                continue
+            seen.add(edge)
+            if backwards:
+                stack += [n for n in (self._producers[edge].inputs if edge in self._producers else ()) if n]
+            else:
+                for node in self._consumers.get(edge, ()):
+                    seen.update(n for n in node.inputs if n in self._tensors)
+                    stack += [n for n in node.outputs if n]
+        return seen
+
+    def _roles(self, name: str, depth: int = 0) -> list[str]:
+        roles: list[str] = []
+        for node in self._consumers.get(name, ()):
+            positions = [i for i, edge in enumerate(node.inputs) if edge == name]
+            if node.op_type in _MOVES and depth < _FOLLOW:
+                for out in node.outputs:
+                    roles += self._roles(out, depth + 1)
+            else:
+                roles += [self._role(node, i, name, depth) for i in positions]
+        return list(dict.fromkeys(roles))
+
+    def _role(self, node: Node, position: int, name: str, depth: int) -> str:
+        known = _INPUTS.get(node.op_type, {}).get(position)
+        if known:
+            return known
+        others = [edge for edge in node.inputs if edge and edge != name]
+        if node.op_type in ("Add", "Sub", "Where"):
+            if any(self._are_scores(edge) for edge in others) and self._meets_softmax(node.outputs[0]):
+                return SCORES
+            rank = len(self._tensors[name].shape) if name in self._tensors else 0
+            if rank == 1 and any(self._made_by_weights(edge) for edge in others):
+                return BIAS
+            return ADDEND if node.op_type != "Where" else f"{OTHER} {node}"
+        if node.op_type in ("Sin", "Cos") or (node.op_type in ("Mul", "MatMul") and self._meets_angle(node.outputs[0])):
+            return ANGLES
+        return FACTOR if node.op_type in ("Mul", "Div", "Pow") else f"{OTHER} {node}"
+
+    def _made_by_weights(self, edge: str) -> bool:
+        node = self._producers.get(edge)
+        return node is not None and node.op_type in _PRODUCTS and any(self._is_constant(n) for n in node.inputs)
+
+    def _is_constant(self, edge: str) -> bool:
+        for _ in range(_FOLLOW):
+            if edge in self._tensors:
+                return True
+            node = self._producers.get(edge)
+            if node is None or node.op_type not in _MOVES:
+                return False
+            edge = node.inputs[0]
+        return False
+
+    def _are_scores(self, edge: str) -> bool:
+        """Whether the tensor is a scaled product of two activations."""
+        for _ in range(_FOLLOW):
+            node = self._producers.get(edge)
+            if node is None:
+                return False
+            if node.op_type in ("MatMul", "Einsum"):
+                return not any(self._is_constant(n) for n in node.inputs if n)
+            if node.op_type not in _SCALES:
+                return False
+            edge = next((n for n in node.inputs if n in self._producers and not self._is_constant(n)), "")
+        return False
+
+    def _meets_softmax(self, edge: str) -> bool:
+        return self._meets(edge, {"Softmax"}, _SCALES)
+
+    def _meets_angle(self, edge: str) -> bool:
+        return self._meets(edge, {"Sin", "Cos"}, _MOVES | {"Mul"})
+
+    def _meets(self, edge: str, targets: set[str], through: Iterable[str]) -> bool:
+        edges = [edge]
+        for _ in range(_FOLLOW):
+            nodes = [node for e in edges for node in self._consumers.get(e, ())]
+            if any(node.op_type in targets for node in nodes):
+                return True
+            edges = [node.outputs[0] for node in nodes if node.op_type in through]
+        return False
+
+
+def listed_parameters(graph: Graph) -> list[str]:
+    """Names of all parameters of the source module, as torch's dynamo exporter noted them; tied ones twice."""
+    return re.findall(r": PARAMETER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+
+
+def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:
+    """What the exporter noted about an initializer, on itself or on its value info."""
+    value = graph.value_info.get(tensor.name)
+    return {**value.notes, **tensor.notes} if value else tensor.notes
+
+
+def lost_parameters(graph: Graph) -> list[Decision]:
+    """Parameters of the source module that the exporter's optimizer left no tensor of."""
+    held = set(graph.initializers)
+    for tensor in graph.initializers.values():
+        sources = folded_from(notes_of(graph, tensor))
+        if is_transposed(tensor, sources):
+            held.update(sources)
+    for node in graph.nodes:
+        # What a module reads under the name of another one's parameter is tied to that.
+        module = module_of(node)
+        for name in node.inputs:
+            read = graph.initializers.get(name)
+            if read and KIND in notes_of(graph, read) and not name.startswith(f"{module}."):
+                held.add(f"{module}.{name.rpartition('.')[2]}")
+    reason = "the exporter's optimizer removed or merged it: export with optimize=False"
+    lost = [name for name in listed_parameters(graph) if name not in held]
+    return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)]
+
+
+def is_transposed(tensor: Tensor, sources: list[str]) -> bool:
+    """Whether what an exporter computed from `sources` is one matrix in another orientation."""
+    return len(sources) == 1 and len(tensor.shape) == 2
+
+
+def module_of(node: Node) -> str:
+    """Dotted path of the module whose forward made a node; empty where none was noted."""
+    scopes = _names(node.notes.get(SCOPES, ""))
+    return scopes[-2] if len(scopes) > 1 else ""
+
+
+def folded_from(notes: dict[str, str]) -> list[str]:
+    """Names of the source model from which the exporter's optimizer computed a tensor."""
+    return _names(notes.get(FOLDED, ""))
+
+
+def _names(text: str) -> list[str]:
+    try:
+        names = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return []
+    return [str(name) for name in names] if isinstance(names, (list, tuple)) else []
+
+
+def _of_kind(name: str, kind: str) -> Decision:
+    if "PARAMETER" in kind:
+        return Decision(name, True, "recorded as a parameter by the exporter")
+    what = "a buffer" if "BUFFER" in kind else "a constant"
+    return Decision(name, False, f"recorded as {what} by the exporter")
+
+
+def _is_even(values: memoryview[float]) -> bool:
+    """Whether there are at least four numbers at equal distances that are not zero."""
+    n, step = len(values), (values[-1] - values[0]) / max(1, len(values) - 1)
+    return n > 3 and step != 0 and all(abs(values[i] - values[0] - i * step) < 1e-4 * abs(n * step) for i in range(n))
+
+
+def _is_sinusoidal(tensor: Tensor, values: memoryview[float]) -> bool:
+    """Whether each row has sines and cosines of the same angles: squares that add up to half its length."""
+    width = tensor.shape[-1]
+    rows = tensor.size // width
+    if width % 2 or rows < 2 or len(set(values)) < 3:
+        return False
+    sums = (math.fsum(v * v for v in values[i * width : (i + 1) * width]) for i in range(rows))
+    return all(abs(total - width / 2) < 1e-3 * width for total in sums)

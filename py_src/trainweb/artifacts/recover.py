@@ -1,0 +1,146 @@
+"""Parameters as the source module had them: renamed, tied and untied where an exporter's notes or bytes prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from trainweb.artifacts.evidence import folded_from, is_transposed, listed_parameters, module_of, notes_of
+from trainweb.model.graph import Graph, Node, Tensor
+
+_NORM_ATTRIBUTES = {1: "weight", 2: "bias"}
+"""Names of the inputs of torch's norms, by position in the node."""
+
+
+def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
+    """A graph that computes the same from the parameters of the source module.
+
+    Parameters
+    ----------
+    graph : Graph
+        As an exporter wrote it; not changed.
+    keep : collection of str
+        Initializers that the caller speaks of by the name they have; they stay as they are.
+
+    Returns
+    -------
+    Graph
+        Tensors that were merged because they are constant and equal have a copy per module; a matrix that is the
+        transpose of another one is computed from that; transposed ones have the name of what they were made from.
+    """
+    result = graph.copy()
+    listed = listed_parameters(graph)
+    if listed:
+        _untie(result, listed, keep)
+        _rename(result, listed, keep)
+    _tie(result, keep)
+    return result
+
+
+def _untie(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
+    """A copy per module of tensors that were merged only because they were filled with one number."""
+    names = set(listed)
+    for node in graph.nodes:
+        module = module_of(node)
+        for position, name in enumerate(node.inputs):
+            tensor = graph.initializers.get(name)
+            if tensor is None or name not in names or name in keep or name.rpartition(".")[0] == module:
+                continue
+            attribute = name.rpartition(".")[2]
+            if node.op_type.endswith("Normalization"):
+                attribute = _NORM_ATTRIBUTES.get(position, attribute)
+            target = f"{module}.{attribute}"
+            if target not in names or not _is_uniform(tensor):
+                continue
+            if target not in graph.initializers:
+                graph.initializers[target] = replace(tensor, name=target)
+                if name in graph.value_info:
+                    graph.value_info[target] = replace(graph.value_info[name], name=target)
+            node.inputs[position] = target
+
+
+def _is_uniform(tensor: Tensor) -> bool:
+    data, item = bytes(tensor.data), len(tensor.data) // max(1, tensor.size)
+    return data == data[:item] * tensor.size
+
+
+def _rename(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
+    """Transposed parameters get the name of their source, tied ones the first name of the module."""
+    order = {name: i for i, name in enumerate(listed)}
+    names: dict[str, str] = {}
+    taken = set(graph.names())
+    for name, tensor in graph.initializers.items():
+        sources = folded_from(notes_of(graph, tensor))
+        if is_transposed(tensor, sources) and sources[0] in order and name not in keep and sources[0] not in taken:
+            names[name] = sources[0]
+            taken.add(sources[0])
+    for node in graph.nodes:
+        for name in node.inputs:
+            if name not in order or name not in graph.initializers or name in keep:
+                continue
+            first = f"{module_of(node)}.{name.rpartition('.')[2]}"
+            if first not in taken and order.get(first, len(order)) < order[name]:
+                names[name] = first
+                taken.add(first)
+    _apply(graph, names)
+
+
+def _apply(graph: Graph, names: dict[str, str]) -> None:
+    if not names:
+        return
+    tensors = [replace(t, name=names.get(n, n)) for n, t in graph.initializers.items()]
+    values = [replace(v, name=names.get(n, n)) for n, v in graph.value_info.items()]
+    graph.initializers = {tensor.name: tensor for tensor in tensors}
+    graph.value_info = {value.name: value for value in values}
+    _rename_reads(graph, names)
+
+
+def _rename_reads(graph: Graph, names: dict[str, str]) -> None:
+    for node in graph.nodes:
+        node.inputs = [names.get(name, name) for name in node.inputs]
+        for key, value in node.attrs.items():
+            if isinstance(value, Graph):
+                inner = value.copy()
+                own = {v.name for v in inner.inputs} | set(inner.names())
+                _rename_reads(inner, {a: b for a, b in names.items() if a not in own})
+                node.attrs[key] = inner
+
+
+def _tie(graph: Graph, keep: Collection[str]) -> None:
+    """A matrix that is bit for bit the transpose of an embedding table is computed from the table."""
+    tables = [
+        graph.initializers[node.inputs[0]]
+        for node in graph.nodes
+        if node.op_type == "Gather" and node.inputs[0] in graph.initializers
+    ]
+    for node in list(graph.nodes):
+        if node.op_type != "MatMul" or node.inputs[1] in keep or node.inputs[1] not in graph.initializers:
+            continue
+        matrix = graph.initializers[node.inputs[1]]
+        table = next((t for t in tables if t.name != matrix.name and _is_transpose(t, matrix)), None)
+        if table is not None:
+            del graph.initializers[matrix.name]
+            graph.value_info.pop(matrix.name, None)
+            made = Node(
+                "Transpose", [table.name], [matrix.name], {"perm": [1, 0]}, "", f"{matrix.name}_tied", node.notes
+            )
+            graph.nodes.insert(0, made)
+
+
+def _is_transpose(a: Tensor, b: Tensor) -> bool:
+    if a.dtype != "float32" or b.dtype != a.dtype or len(a.shape) != 2 or a.shape[::-1] != b.shape or _is_uniform(a):
+        return False
+    rows, width = a.shape
+    left, right = (memoryview(t.data).cast("B").cast("I") for t in (a, b))
+    return all(left[j::width] == right[j * rows : (j + 1) * rows] for j in range(width))
+
+
+def exact_names(*arguments: object) -> set[str]:
+    """Names that a caller gave in arguments, which may hold regular expressions."""
+    found: set[str] = set()
+    for argument in arguments:
+        if isinstance(argument, str):
+            found.add(argument)
+        elif isinstance(argument, Collection):
+            found.update(name for name in argument if isinstance(name, str))
+    return found

@@ -1,0 +1,278 @@
+"""Passes leave alone what they would break: small programs in which one instruction stands in the way.
+
+Each pattern is found without that instruction: it is the guard that is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.python import pipelines
+from tests.python.test_program import check_index
+
+from trainweb.compiler.passes.accumulate import accumulate_in_place
+from trainweb.compiler.passes.attention import fuse_attention
+from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
+from trainweb.compiler.passes.pooling import mask_maxima
+from trainweb.ir import calls
+from trainweb.ir.builder import Builder
+from trainweb.ir.layout import ARENA, GRADIENTS
+from trainweb.ir.program import Buf, Program
+
+N, WIDTH = 3, 2
+
+
+class Written:
+    """A program under construction, of named tensors."""
+
+    def __init__(self) -> None:
+        self.builder = Builder()
+        self.bufs: dict[str, Buf] = {}
+        self.outputs: list[str] = []
+
+    def new(self, name: str, *shape: int, segment: int = ARENA) -> Buf:
+        b = self.builder.temp("float32", shape)
+        b.storage.segment, b.name = segment, name
+        self.bufs[name] = b
+        return b
+
+    def fill(self, name: str) -> None:
+        """Overwrite a tensor."""
+        self.builder.fill(self.bufs[name], 1.0)
+
+    def read(self, name: str) -> None:
+        """Copy a tensor to somewhere else."""
+        b = self.bufs[name]
+        self.builder.copy(self.new(f"{name} copied", *b.shape), b)
+
+    def product(self, c: str, a: str, b: str, *, a_turned: bool = False, b_turned: bool = False) -> None:
+        """c = a b, of matrices of which a and b may be turned."""
+        x, y, out = (self.bufs[name] for name in (a, b, c))
+        m, k = reversed(x.shape) if a_turned else x.shape
+        n = y.shape[0 if b_turned else 1]
+        self.builder.emit(
+            calls.Gemm(
+                a=x,
+                b=y,
+                c=out,
+                m=m,
+                n=n,
+                k=k,
+                a_row=1 if a_turned else k,
+                a_col=m if a_turned else 1,
+                b_row=1 if b_turned else n,
+                b_col=k if b_turned else 1,
+                c_row=n,
+                bias_row=0,
+                bias_col=0,
+                batch=(1, 1),
+                a_batch=(0, 0),
+                b_batch=(0, 0),
+                c_batch=(0, 0),
+                bias_batch=(0, 0),
+                alpha=1.0,
+                beta=1.0,
+                accumulate=0,
+                activation=0,
+            )
+        )
+
+    def program(self) -> Program:
+        return Program(self.builder, [], [self.bufs[n] for n in self.outputs], self.builder.instructions)
+
+
+FORWARD = ("scores", "weights", "y")
+BACKWARD = ("dv", "dweights", "dscores", "dq", "dk")
+
+
+def attention(*order: str, shared: dict[str, str] | None = None) -> list[str]:
+    """Kernels that are left of y = softmax(q k') v and its gradients.
+
+    `order` has steps by their results, and others as "read NAME" and "fill NAME"; `shared`: tensors that are another.
+    """
+    w = Written()
+    for name in ("scores", "weights", "dweights", "dscores"):
+        w.new(name, N, N)
+    for name in ("q", "k", "v", "y", "dy", "dq", "dk", "dv"):
+        w.new(name, N, WIDTH)
+    b = w.bufs
+    for name, other in (shared or {}).items():
+        b[name] = b[other]
+    numbers = {"outer": N, "n": N, "inner": 1, "log": 0}
+    steps: dict[str, Callable[[], None]] = {
+        "scores": lambda: w.product("scores", "q", "k", b_turned=True),
+        "weights": lambda: w.builder.emit(calls.Softmax(x=b["scores"], y=b["weights"], **numbers)),
+        "y": lambda: w.product("y", "weights", "v"),
+        "dv": lambda: w.product("dv", "weights", "dy", a_turned=True),
+        "dweights": lambda: w.product("dweights", "dy", "v", b_turned=True),
+        "dscores": lambda: w.builder.emit(
+            calls.SoftmaxGrad(dy=b["dweights"], y=b["weights"], dx=b["dscores"], **numbers)
+        ),
+        "dq": lambda: w.product("dq", "dscores", "k"),
+        "dk": lambda: w.product("dk", "dscores", "q", a_turned=True),
+    }
+    for step in order:
+        what, _, name = step.partition(" ")
+        if name:
+            (w.read if what == "read" else w.fill)(name)
+        else:
+            steps[what]()
+    program = w.program()
+    fuse_attention(program, pipelines.context())
+    check_index(program)
+    return [i.KERNEL for i in program if isinstance(i, calls.KernelCall) and not isinstance(i, calls.Copy)]
+
+
+def test_attention_is_found() -> None:
+    assert attention(*FORWARD) == ["attention_f32"]
+    assert attention(*FORWARD, *BACKWARD) == ["attention_f32", "attention_gradient_f32"]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("scores", "fill q", "weights", "y"),
+        ("scores", "weights", "fill k", "y"),
+        (*FORWARD, "fill q", *BACKWARD),
+        (*FORWARD, "fill k", *BACKWARD),
+        (*FORWARD, "fill v", *BACKWARD),
+        (*FORWARD, "fill y", *BACKWARD),
+        (*FORWARD, "dv", "fill dy", *BACKWARD[1:]),
+        (*FORWARD, "dv", "read dq", *BACKWARD[1:]),
+        (*FORWARD, "dv", "dweights", "read dk", "dscores", "dq", "dk"),
+        (*FORWARD, "dv", "fill dq", *BACKWARD[1:]),
+        (*FORWARD, "dv", "dweights", "fill dk", "dscores", "dq", "dk"),
+        ("scores", "weights", "dv", "y", *BACKWARD[1:]),
+    ],
+    ids=" ".join,
+)
+def test_attention_stays_where_an_operand_changes_or_a_result_is_not_free_yet(order: tuple[str, ...]) -> None:
+    kernels = attention(*order)
+    assert "softmax_f32" in kernels and not any("attention" in kernel for kernel in kernels)
+
+
+@pytest.mark.parametrize("shared", [{"y": "q"}, {"y": "v"}], ids=str)
+def test_attention_does_not_store_its_result_in_an_operand(shared: dict[str, str]) -> None:
+    assert attention(*FORWARD, shared=shared).count("gemm_f32") == 2
+
+
+@pytest.mark.parametrize("shared", [{"dq": "q"}, {"dk": "v"}, {"dv": "dy"}, {"dv": "y"}], ids=str)
+def test_gradients_of_attention_are_not_stored_in_what_they_are_made_of(shared: dict[str, str]) -> None:
+    assert attention(*FORWARD, *BACKWARD, shared=shared).count("gemm_f32") == 6
+
+
+# Accumulation.
+
+
+def accumulated(*between: str, output: bool = False, twice: bool = False) -> bool:
+    """Whether a product adds to the gradient buffer itself, with these steps between it and the sum."""
+    w = Written()
+    for name, shape in (("x", (4, N)), ("dy", (4, WIDTH)), ("dw", (N, WIDTH))):
+        w.new(name, *shape)
+    buffer = w.new("buffer", N, WIDTH, segment=GRADIENTS)
+    w.product("dw", "x", "dy", a_turned=True)
+    for step in between:
+        what, _, name = step.partition(" ")
+        (w.read if what == "read" else w.fill)(name)
+    w.builder.accumulate(buffer, w.bufs["dw"], overwrite=False)
+    if twice:
+        w.read("dw")
+    w.outputs = ["dw"] * output
+    program = w.program()
+    accumulate_in_place(program, pipelines.context())
+    check_index(program)
+    return any(isinstance(i, calls.Gemm) and i.accumulate for i in program)
+
+
+def test_products_add_to_gradient_buffers() -> None:
+    assert accumulated()
+
+
+@pytest.mark.parametrize("between", ["read buffer", "fill buffer", "read dw", "fill dw"])
+def test_products_do_not_add_before_others_have_seen_the_buffer_or_the_product(between: str) -> None:
+    assert not accumulated(between)
+
+
+def test_products_that_others_want_are_stored() -> None:
+    assert not accumulated(output=True)
+    assert not accumulated(twice=True)
+
+
+# Pooling.
+
+
+def masked_first(*after: str, output: bool = False, between: tuple[str, ...] = ()) -> bool:
+    """Whether relu's gradient goes before that of the max pooling, with steps after the pooling or between both."""
+    w = Written()
+    for name, size in (("x", 16), ("relu", 16), ("p", 4), ("dp", 4), ("drelu", 16), ("dx", 16)):
+        w.new(name, size)
+    b = w.bufs
+    indices = w.builder.temp("int32", (4,))
+    w.builder.elementwise([b["relu"]], [b["x"]], lambda e, x: e.pmax(x, e.const(0)))
+    square = {"kernel": (2, 2), "out": (2, 2), "stride": (2, 2), "dilation": (1, 1), "pad": (0, 0)}
+    w.builder.emit(calls.MaxPool(x=b["relu"], y=b["p"], indices=indices, planes=1, size=(4, 4), **square))
+    for step in (*after, None, *between):
+        if step is None:
+            back = calls.MaxPoolGradient(dy=b["dp"], indices=indices, dx=b["drelu"], planes=1, size=16, out_size=4)
+            w.builder.emit(back)
+        else:
+            what, _, name = step.partition(" ")
+            (w.read if what == "read" else w.fill)(name)
+    zero = w.builder.emitter.const(0.0)
+    w.builder.elementwise(
+        [b["dx"]], [b["drelu"], b["relu"]], lambda e, g, y: e.select(e.compare("gt", y, zero), g, zero)
+    )
+    w.outputs = ["drelu"] * output
+    program = w.program()
+    mask_maxima(program, pipelines.context())
+    check_index(program)
+    (pooled,) = (i for i in program if isinstance(i, calls.MaxPoolGradient))
+    return pooled is program.instructions[-1]
+
+
+def test_maxima_are_masked() -> None:
+    assert masked_first()
+    assert masked_first("read relu", "read p")
+
+
+@pytest.mark.parametrize("after", ["fill p", "fill relu"])
+def test_maxima_are_not_masked_by_what_has_changed_since(after: str) -> None:
+    assert not masked_first(after)
+
+
+def test_gradients_of_pooling_that_others_want_are_stored() -> None:
+    assert not masked_first(between=("read drelu",))
+    assert not masked_first(output=True)
+
+
+# Factors and epilogues.
+
+
+def test_a_factor_of_a_sum_is_no_factor_of_the_product_that_is_added() -> None:
+    w = Written()
+    for name, shape in (("x", (N, N)), ("c", (N, N)), ("y", (N, N))):
+        w.new(name, *shape)
+    w.product("c", "x", "x")
+    (product,) = w.builder.instructions
+    assert isinstance(product, calls.Gemm)
+    product.accumulate = 1
+    w.builder.elementwise([w.bufs["y"]], [w.bufs["c"]], lambda e, a: e.mul(a, e.const(0.5)))
+    for run in (absorb_factors, fuse_epilogues):
+        program = w.program()
+        run(program, pipelines.context())
+        assert list(program) == w.builder.instructions
+
+
+def test_a_factor_of_both_operands_counts_twice() -> None:
+    w = Written()
+    for name in ("z", "half", "c"):
+        w.new(name, N, N)
+    w.builder.elementwise([w.bufs["half"]], [w.bufs["z"]], lambda e, a: e.mul(a, e.const(0.5)))
+    w.product("c", "half", "half")
+    program = w.program()
+    absorb_factors(program, pipelines.context())
+    (product,) = program
+    assert isinstance(product, calls.Gemm)
+    assert (product.alpha, product.a.storage, product.b.storage) == (0.25, w.bufs["z"].storage, w.bufs["z"].storage)
+    check_index(program)

@@ -1,0 +1,29 @@
+/* What the verifier of plans gives to the parts of it that know of one kind of instruction. */
+#ifndef EXECUTOR_H
+#define EXECUTOR_H
+
+#include "generated.h"
+
+enum { TW_WRITES = 1, TW_NULLABLE = 2 };
+
+/* The tables of the plan that is verified. */
+typedef struct {
+    const uint32_t *segments, *buffers;
+    uint32_t n_segments, n_buffers;
+    const tw_code *code; /* its generated functions, or null */
+} tw_binder;
+
+/* Called from every verifier: once in the module, not once a kernel. */
+#define TW_ONCE __attribute__((noinline))
+
+/* Replace buffer index `index` by its address if the buffer holds `extent` elements of `size` bytes. */
+TW_ONCE int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent, int32_t size, int32_t flags,
+                        uint32_t *address);
+
+/* A failure where one of n words is negative. */
+TW_ONCE int32_t tw_check_sign(const uint32_t *words, int32_t n);
+
+/* Verify the arguments of a generated call, and write them with addresses in place of buffers to `relocated`. */
+int32_t tw_check_generated(const tw_binder *binder, const uint32_t *words, uint32_t n_args, uint32_t *relocated);
+
+#endif

@@ -72,6 +72,16 @@ def core() -> Iterator[SessionCore]:
     core.release()
 
 
+def allocated(header: dict[str, Any]) -> list[int]:
+    """Addresses of zeroed segments, as the worker makes them."""
+    engine = get_engine()
+    bases = [engine.alloc(s["bytes"]) if s["bytes"] else 0 for s in header["segments"]]
+    for base, segment in zip(bases, header["segments"], strict=True):
+        if base:
+            engine.write(base, bytes(segment["bytes"]))
+    return bases
+
+
 def test_a_session_comes_as_the_header_and_blobs_of_a_bundle() -> None:
     text, blobs = bridge.create(*map(read, FILES), "{}")
     made = json.loads(text)["ok"]
@@ -79,11 +89,17 @@ def test_a_session_comes_as_the_header_and_blobs_of_a_bundle() -> None:
     assert [v["name"] for v in header["inputs"]["train"]] == ["x", "labels"] and header["hasOptimizer"]
     assert header["plans"] == [] and header["models"] == {}
     state = CheckpointState.load_checkpoint(read("checkpoint"))
-    start, nbytes = header["segments"][2]["data"]
-    values = np.frombuffer(blobs, np.float32, nbytes // 4, start)
+    engine = get_engine()
+    bases = allocated(header)
+    answer(bridge.fill(made["handle"], json.dumps(bases)))
+    values = np.frombuffer(engine.read(bases[2], header["segments"][2]["bytes"]), np.float32)
+    start, nbytes = header["segments"][6]["data"]
+    assert np.frombuffer(blobs, np.float32, nbytes // 4, start)[1] == np.float32(0.001)
     for slot in header["parameters"]:
         wanted = np.frombuffer(state.store.read(slot["name"]).data, np.float32)
         assert np.array_equal(values[slot["offset"] :][: wanted.size], wanted)
+    for base in filter(None, bases):
+        engine.free(base)
     answer(bridge.release(made["handle"]))
 
 
@@ -217,14 +233,10 @@ def test_a_checkpoint_takes_no_more_memory_than_the_file(include_optimizer_state
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
     config = json.dumps({"loss": "CrossEntropyLoss", "optimizer": "AdamW"})
-    text, blobs = bridge.create_from_model(model, config, "{}")
-    made = answer((text, blobs))
+    made = answer(bridge.create_from_model(model, config, "{}"))
     engine = get_engine()
-    bases = [engine.alloc(s["bytes"]) if s["bytes"] else 0 for s in made["header"]["segments"]]
-    for base, segment in zip(bases, made["header"]["segments"], strict=True):
-        if base:
-            start, nbytes = segment["data"] or (0, 0)
-            engine.write(base, bytes(blobs[start : start + nbytes]).ljust(segment["bytes"], b"\0"))
+    bases = allocated(made["header"])
+    answer(bridge.fill(made["handle"], json.dumps(bases)))
     arguments = (made["handle"], include_optimizer_state, "[]", json.dumps(bases))
     bridge.checkpoint(*arguments)  # imports
     tracemalloc.start()

@@ -20,6 +20,7 @@ from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import Checkpoint, checkpoint_buffer, read_checkpoint
 from trainweb.errors import ReleasedError, SessionError, TrainwebError
+from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.reader import read_model
 from trainweb.training.bundle import Blobs, plan_json, read_properties, session_header, signature_of
@@ -27,7 +28,7 @@ from trainweb.training.export import export_model
 from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
 from trainweb.training.models import SessionModels, read_models
-from trainweb.training.parameters import MemoryStore, ParameterSlot, TensorStore
+from trainweb.training.parameters import MemoryStore, ParameterSlot, TensorStore, start_segments
 from trainweb.training.state import CheckpointState, checkpoint_of
 
 if TYPE_CHECKING:
@@ -158,15 +159,29 @@ def _settings(options_json: str) -> dict[str, Any]:
 
 
 def _created(opened: Opened, state: CheckpointState) -> Handout:
-    """The handle, and all of a session but its plans."""
+    """The handle, and all of a session but its plans and its weights, which `fill` writes."""
     blobs = Blobs()
-    header = session_header(opened.models, state.lent(), state.property_values, blobs)
-    # From here on the segments have them.
-    slots = opened.models.layout.slots
-    opened.origin.tensors = {name: t for name, t in opened.origin.tensors.items() if name not in slots}
-    if opened.models.graphs["optimizer"] is not None:
-        opened.origin.optimizer.moments.clear()
+    header = session_header(opened.models, state.lent(), state.property_values, blobs, with_weights=False)
     return {"handle": _open(opened), "header": header}, blobs.data, "blobs"
+
+
+@answered
+def fill(handle: int, bases_json: str) -> None:
+    """Write the weights that a session starts from into its segments, which hold zeros; once."""
+    opened, bases = _find(handle), json.loads(bases_json)
+    if isinstance(opened, InferenceModel):
+        for offset, data in opened.weights():
+            opened.engine.write(bases[PARAMETERS] + offset, memoryview(data))
+        return
+    models, origin = opened.models, opened.origin
+    for segment, pieces in start_segments(models.layout, origin).items():
+        for offset, data in pieces:
+            if len(data):
+                models.engine.write(bases[segment] + offset, memoryview(data))
+    # From here on the segments have them.
+    origin.tensors = {name: t for name, t in origin.tensors.items() if name not in models.layout.slots}
+    if models.graphs["optimizer"] is not None:
+        origin.optimizer.moments.clear()
 
 
 @answered
@@ -317,10 +332,8 @@ def release(handle: int) -> None:
 
 
 @answered
-def create_inference(model: Any, options_json: str = "") -> Handout:
-    """An inference session."""
+def create_inference(model: Any, options_json: str = "") -> dict[str, Any]:
+    """An inference session, but for its weights, which `fill` writes."""
     settings = _settings(options_json)
     opened = InferenceModel(read_model(as_bytes(model), limits=settings["limits"]), **settings)
-    blobs = Blobs()
-    header = opened.header(blobs)
-    return {"handle": _open(opened), "header": header}, blobs.data, "blobs"
+    return {"handle": _open(opened), "header": opened.header()}

@@ -61,13 +61,19 @@ class Blobs:
 
 
 def session_header(
-    models: SessionModels, store: TensorStore, properties: Mapping[str, PropertyValue], blobs: Blobs
+    models: SessionModels,
+    store: TensorStore,
+    properties: Mapping[str, PropertyValue],
+    blobs: Blobs,
+    *,
+    with_weights: bool,
 ) -> Header:
-    """What a page needs to make a session, all but plans; contents go to `blobs`."""
-    contents = {
-        segment: blobs.add_pieces(data for _, data in pieces)
-        for segment, pieces in start_segments(models.layout, store).items()
-    }
+    """What a page needs to make a session, all but plans; contents of segments go to `blobs`.
+
+    Without weights, the segments of parameters and moments are zeros, to be filled later.
+    """
+    pieces = start_segments(models.layout, store) if with_weights else {}
+    contents = {segment: blobs.add_pieces(data for _, data in parts) for segment, parts in pieces.items()}
     contents[STATE] = blobs.add_pieces([start_state(store)])
     return {
         "fingerprint": models.engine.description.fingerprint,
@@ -188,7 +194,7 @@ def make_bundle(
         Python later for what the plans cannot do (other shapes, checkpoints, export).
     """
     blobs = Blobs()
-    header = session_header(models, store, properties, blobs)
+    header = session_header(models, store, properties, blobs, with_weights=True)
     in_use: dict[str, tuple[int, int]] = {}
     for feeds in signatures:
         for kind in ("train", "eval"):

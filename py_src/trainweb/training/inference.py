@@ -17,7 +17,7 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.ops.infer import FOLDED_INTEGERS
-from trainweb.training.bundle import Blobs, Header, declarations
+from trainweb.training.bundle import Header, declarations
 from trainweb.training.host import (
     DEFAULT_MAX_PLANS,
     N_SEGMENTS,
@@ -55,17 +55,13 @@ class InferenceModel:
         """Offsets and contents of the initializers in the segment of parameters."""
         return ((b.offset, self.graph.initializers[name].data) for name, b in self.bindings.items())
 
-    def header(self, blobs: Blobs) -> Header:
-        """What a page needs to make a session, all but plans; contents go to `blobs`."""
-        data = bytearray(self.segment_bytes[PARAMETERS])
-        for offset, weights in self.weights():
-            data[offset : offset + len(weights)] = weights
-        contents = {PARAMETERS: blobs.add_pieces([data])} if data else {}
+    def header(self) -> Header:
+        """What a page needs to make a session, all but plans and weights."""
         return {
             "fingerprint": self.engine.description.fingerprint,
             "inputs": declarations(self.inputs.values()),
             "outputs": self.outputs,
-            "segments": [{"bytes": size, "data": contents.get(k)} for k, size in enumerate(self.segment_bytes)],
+            "segments": [{"bytes": size, "data": None} for size in self.segment_bytes],
         }
 
     def compile(self, feeds: Feeds, in_use: InUse | None = None) -> Plan:

@@ -288,6 +288,28 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   return { header: { ...root, plans: [...root.plans, ...added] }, blobs: joined };
 }
 
+/** A bundle whose session starts from these contents of its segments; null for zeros. */
+export function withSegments({ header }: RawBundle, contents: readonly (Uint8Array | null)[]): RawBundle {
+  let size = 0;
+  const places = contents.map((data): Place | null => {
+    if (data === null) {
+      return null;
+    }
+    const start = size;
+    size = aligned(size + data.length);
+    return [start, data.length];
+  });
+  const blobs = new Uint8Array(size);
+  contents.forEach((data, segment) => {
+    if (data !== null) {
+      blobs.set(data, places[segment]?.[0]);
+    }
+  });
+  const root = header as { readonly segments: readonly object[] };
+  const segments = root.segments.map((segment, index) => ({ ...segment, data: places[index] ?? null }));
+  return { header: { ...root, segments }, blobs };
+}
+
 function aligned(nbytes: number): number {
   return Math.ceil(nbytes / ALIGNMENT) * ALIGNMENT;
 }

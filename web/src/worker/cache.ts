@@ -24,21 +24,24 @@ export function cacheName(
 export class BundleCache {
   readonly #name: string;
   readonly #lastUse: () => number;
-  /** What the session started from, until it is stored. */
-  #start: RawBundle | null;
+  /** What the session started from, until it is stored; null: the stored bundle. */
+  #start: RawBundle | null = null;
   #unwritten: RawPlan[] = [];
   #due = 0;
   #timer: ReturnType<typeof setTimeout> | null = null;
   #writing: Promise<void> = Promise.resolve();
 
   /**
-   * @param start - what the session started from; null: the stored bundle
    * @param lastUse - when anything was last asked of the worker
    */
-  constructor(name: string, start: RawBundle | null, lastUse: () => number) {
+  constructor(name: string, lastUse: () => number) {
     this.#name = name;
-    this.#start = start;
     this.#lastUse = lastUse;
+  }
+
+  /** What the session started from, weights included. */
+  setStart(start: RawBundle): void {
+    this.#start = start;
   }
 
   /** Keep a plan, too. */

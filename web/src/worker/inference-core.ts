@@ -31,6 +31,11 @@ export class InferenceCore implements PlanSource {
     this.#runner = new PlanRunner(engine, this.#memory, this);
   }
 
+  /** Addresses of its segments. */
+  get bases(): readonly number[] {
+    return this.#memory.bases;
+  }
+
   get info(): Omit<InferenceInfo, "handle"> {
     const { inputs, outputs } = this.#bundle;
     return { inputNames: inputs.map(({ name }) => name), outputNames: outputs };

@@ -27,7 +27,7 @@ export class PythonModels {
     this.#handle = handle;
   }
 
-  /** Open models, and what a session of them starts from. */
+  /** Open models, and what a session of them starts from, but for its weights: `fill` writes those. */
   static open(
     bridge: Bridge,
     call: Origin["call"] | "create_inference",
@@ -36,6 +36,11 @@ export class PythonModels {
     const { value, data } = bridge.call(call, ...args);
     const { handle, header } = value as Opened;
     return { models: new PythonModels(bridge, handle), raw: { header, blobs: data ?? new Uint8Array() } };
+  }
+
+  /** Write the weights that the session starts from into its segments, which have these addresses and hold zeros. */
+  fill(bases: readonly number[]): void {
+    this.#bridge.call("fill", this.#handle, JSON.stringify(bases));
   }
 
   /** @param kept - what plans of the session keep already */

@@ -125,6 +125,20 @@ export class SessionCore implements CallTable, PlanSource {
     };
   }
 
+  /** Addresses of its segments. */
+  get bases(): readonly number[] {
+    return this.#memory.bases;
+  }
+
+  /** What a session in this state starts from: by segment its contents, in place; null for zeros. */
+  get contents(): (Uint8Array | null)[] {
+    return this.#memory.sizes.map((bytes, segment) => {
+      const isState = PARAMETERS <= segment && segment <= STATE;
+      const data = isState && bytes > 0 ? this.#memory.view(segment) : null;
+      return data?.some((byte) => byte !== 0) ? data : null;
+    });
+  }
+
   release(): void {
     this.#memory.release();
     this.#models.release();

@@ -26,7 +26,7 @@ import type {
   WorkerInfo,
   WorkerSettings,
 } from "../wire/protocol.js";
-import { parseBundle, parseInference, splitBundle, type RawBundle } from "./bundle.js";
+import { parseBundle, parseInference, splitBundle, withSegments, type RawBundle } from "./bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
 import { InferenceCore } from "./inference-core.js";
 import type { Kernels } from "./plan-memory.js";
@@ -159,6 +159,12 @@ class SessionWorker implements WorkerApi {
       const kernels = this.#describeKernels();
       const bundle = parseInference(raw, kernels.fingerprint);
       const core = new InferenceCore(this.#running, kernels, bundle, coreOptions(optionsJson), models);
+      try {
+        models.fill(core.bases);
+      } catch (error) {
+        core.release();
+        throw error;
+      }
       const handle = this.#nextHandle++;
       this.#inference.set(handle, { core, waiting: 0, turn: Promise.resolve() });
       return { ...core.info, handle };
@@ -234,7 +240,7 @@ class SessionWorker implements WorkerApi {
     const stored = name === null ? null : await readFile(name);
     if (name !== null && stored !== null) {
       try {
-        const cache = new BundleCache(name, null, () => this.#lastUse);
+        const cache = new BundleCache(name, () => this.#lastUse);
         return this.#add(await splitBundle(stored), optionsJson, origin, null, cache);
       } catch {
         // Of another version of the format, say. It will be written anew.
@@ -242,8 +248,18 @@ class SessionWorker implements WorkerApi {
     }
     const bridge = await this.#bootPython();
     const { models, raw } = PythonModels.open(bridge, origin.call, origin.args);
-    const cache = name === null ? null : new BundleCache(name, raw, () => this.#lastUse);
-    return this.#add(raw, optionsJson, { ...origin, args: [] }, models, cache);
+    const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
+    const info = this.#add(raw, optionsJson, { ...origin, args: [] }, models, cache);
+    const { core } = this.#sessions.get(info.handle) as TrainingTurns;
+    try {
+      models.fill(core.bases);
+      cache?.setStart(withSegments(raw, core.contents));
+    } catch (error) {
+      this.#sessions.delete(info.handle);
+      core.release();
+      throw error;
+    }
+    return info;
   }
 
   /**

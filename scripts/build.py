@@ -38,6 +38,8 @@ NODE_MAJOR = 20
 PACKAGE = ROOT / "py_src" / "trainweb"
 ENGINE = PACKAGE / "backend" / "wasm" / "engine"
 KERNELS = tuple(f"kernels{variant}.wasm" for variant in ("", ".relaxed", ".threads", ".relaxed.threads"))
+MADE_OF_KERNELS = (PACKAGE / "ir" / "calls.py", PACKAGE / "ir" / "layout.py", ROOT / "web/src/engine/layout.ts")
+"""What is checked in and must be what kernels.def says."""
 SCHEMA = PACKAGE / "model" / "onnx_schema.bin"
 ENGINE_JS = ENGINE / "engine.js"
 WHEEL_BUILDER = ("build", "editables", "hatchling")
@@ -136,13 +138,9 @@ def build_kernels() -> None:
     run_step(
         Step(
             "kernels",
-            lambda: run(PYTHON, "wasm_kernels/build.py"),
-            inputs=[ROOT / "wasm_kernels", *requirements("ziglang")],
-            outputs=[
-                ROOT / "wasm_kernels" / "build",
-                PACKAGE / "ir" / "calls.py",
-                *(ENGINE / name for name in KERNELS),
-            ],
+            lambda: run(PYTHON, "wasm_kernels/build.py", "--check"),
+            inputs=[ROOT / "wasm_kernels", *MADE_OF_KERNELS, *requirements("ziglang")],
+            outputs=[ROOT / "wasm_kernels" / "build", *(ENGINE / name for name in KERNELS)],
         )
     )
 

@@ -1,9 +1,9 @@
 """Compile the kernels to the four WebAssembly builds with the compiler of the `ziglang` package.
 
-    python wasm_kernels/build.py [--force]
+    python wasm_kernels/build.py [--force] [--check]
 
-Writes wasm_kernels/build/*.wasm and copies them to py_src/trainweb/backend/wasm/engine/. A build whose sources and
-flags did not change is left alone.
+Writes wasm_kernels/build/*.wasm and copies them to py_src/trainweb/backend/wasm/engine/; writes ir/calls.py,
+ir/layout.py and layout.ts, which are checked in. A build whose sources and flags did not change is left alone.
 """
 
 from __future__ import annotations
@@ -158,10 +158,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--force", action="store_true", help="rebuild everything")
     parser.add_argument("--only", choices=BUILDS, help="make one build only")
+    parser.add_argument("--check", action="store_true", help="fail where a file that is checked in would change")
     options = parser.parse_args()
     with one_at_a_time(), ThreadPoolExecutor(2) as pool:
         generate(HERE / "kernels.def", BUILD)
-        generate_sources(HERE / "kernels.def", HERE.parent)
+        stale = generate_sources(HERE / "kernels.def", HERE.parent, check=options.check)
+        if stale:
+            sys.exit(f"not made of this kernels.def: {', '.join(stale)}; run `python wasm_kernels/build.py`")
         names = [options.only] if options.only else list(BUILDS)
         paths = [make(build, pool, options.force) for build in names]
         for path in paths:

@@ -257,10 +257,15 @@ def generated_sources(definition_file: Path) -> dict[Path, str]:
     }
 
 
-def generate_sources(definition_file: Path, root: Path) -> None:
-    """Write what is checked in, below `root`."""
+def generate_sources(definition_file: Path, root: Path, *, check: bool = False) -> list[str]:
+    """Write what is checked in, below `root`; or, to `check`, write nothing and tell what would change."""
+    stale = []
     for path, text in generated_sources(definition_file).items():
-        write_if_changed(root / path, text)
+        if not check:
+            write_if_changed(root / path, text)
+        elif not (root / path).exists() or (root / path).read_text() != text:
+            stale.append(str(path))
+    return stale
 
 
 if __name__ == "__main__":

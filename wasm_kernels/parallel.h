@@ -16,7 +16,7 @@
        waits until tw_threads_ready() == n-1            code = tw_worker_loop(k)     blocks; returns a code:
          (poll; a worker that never comes is no harm)       1 TW_WORKER_LOAD  copy bytes [tw_load_ptr(), + tw_load_size()),
        load_code(bytes):                                      compile synchronously, instantiate with the imports of
-         instantiate, append f0.. to the own table;           section 5 (env.memory, kernels.*), put f0, f1, ... into the
+         instantiate, append f0.. to the own table;           section 6 (env.memory, kernels.*), put f0, f1, ... into the
          put the bytes in a tw_alloc block;                   own table from slot tw_load_slot() on (grow it first),
          tw_register_code(ptr, size, slot, n)  ------>        then call tw_worker_loop(k) again (same stack pointer)
            blocks until every worker has them;             2 TW_WORKER_EXIT  close()

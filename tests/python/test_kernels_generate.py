@@ -225,6 +225,31 @@ def test_generated_sources_are_those_of_the_definition(path: Path) -> None:
     assert (ROOT / path).read_text() == text, "run `python wasm_kernels/build.py`"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("GRAIN", "NORM_PARTIALS", "CONV_IMAGE_GROUPS", "CONV_GROUPED_WEIGHTS", "ATTENTION_KEYS", "ATTENTION_ROWS"),
+        *("ATTENTION_TILES", "WINOGRAD_POINTS", "WINOGRAD_PADDING", "WINOGRAD_GROUPS", "WINOGRAD_PARTIAL_FLOATS"),
+    ],
+)
+def test_a_constant_that_sizes_scratch_is_raised_in_one_place(name: str) -> None:
+    """C's #define, the verifier's extents and the fingerprint follow kernels.def; C has no number of its own."""
+    text = DEFINITION.read_text()
+    changed, n = re.subn(rf"^(const|shared) {name} = .*$", rf"\1 {name} = 7777", text, flags=re.M)
+    assert n == 1
+    before, after = definition.parse(text), definition.parse(changed)
+    assert f"#define {name} 7777" in generate.emit_header(after)
+    sizes = [
+        [a.extent.text for k in d.kernels for a in k.args if a.kind == "scratch" or a.name == "u"]
+        for d in (before, after)
+    ]
+    assert sizes[0] != sizes[1]
+    assert before.fingerprint() != after.fingerprint()
+    sources = [p.read_text() for pattern in ("*.c", "*.h", "conv/*.[ch]") for p in DEFINITION.parent.glob(pattern)]
+    assert any(re.search(rf"\b{name}\b", source) for source in sources)
+    assert not any(re.search(rf"\b{name} = |#define {name}\b", source) for source in sources)
+
+
 def test_every_kernel_has_an_operator_that_emits_it() -> None:
     files = [p for p in (ROOT / "py_src/trainweb").rglob("*.py") if p != ROOT / generate.CALLS]
     emitted = set(re.findall(r"calls\.(\w+)", "".join(p.read_text() for p in files)))

@@ -241,8 +241,7 @@ class _Recurrent(Composite):
     # The same in numpy.
 
     def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
-        given: list[Any] = [*others, *[None] * (self.max_inputs - 3 - len(others))]
-        bias, lengths, *states = given
+        bias, lengths, *states = (*others, *[None] * (self.max_inputs - 3 - len(others)))
         peepholes = states.pop() if len(states) > self.n_states else None
         if self.layout:
             x = x.swapaxes(0, 1)

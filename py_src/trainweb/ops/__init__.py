@@ -7,7 +7,6 @@ from importlib import import_module
 FAMILIES = (
     "elementwise",
     "logic",
-    "bits",
     "activation",
     "trigonometry",
     "matmul",
@@ -28,11 +27,6 @@ FAMILIES = (
     "softmax_loss",
     "random",
     "quantize",
-    "linear_quantization",
-    "attention",
-    "recurrent",
-    "composed",
-    "composed_norm",
     "optim",
 )
 

@@ -23,6 +23,7 @@ def copy_plan(engine, x, y, nbytes, writable=1):
     words = header + segments + buffers + code + [0] * len(code)
     plan = engine.alloc(4 * len(words))
     engine.write(plan, struct.pack(f"<{len(words)}I", *words))
+    engine.place(plan, [(x, nbytes), (y, nbytes)], 0)
     return plan
 """
 

@@ -122,6 +122,8 @@ class KernelRunner:
         data = [*header, block[0], block[1], 1, *buffers, *code, *[0] * len(code)]
         assert 4 * total <= PLAN_BYTES
         self.memory.write(self.store, struct.pack(f"<{total}I", *data), plan)
+        self.memory.write(self.store, struct.pack("<2I", *block), self.call("tw_place_table", 1))
+        assert self.call("tw_place", plan, 1, 0) == 0
 
     def collect(self, kernel: Any, arrays: Any, where: Any) -> dict[str, np.ndarray]:
         raw = np.frombuffer(self.memory.read(self.store, self.low, self.memory.data_len(self.store)), np.uint8)

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from trainweb.compiler.passes.epilogue import added_operand, constant_factor
+from trainweb.compiler.footprint import Part, footprint
+from trainweb.compiler.passes.epilogue import added_operand, scaled_operand
 from trainweb.ir import calls
 from trainweb.ir.calls import Gemm, Softmax, SoftmaxGrad
 from trainweb.ir.layout import ARENA, ATTENTION_KEYS, ATTENTION_WIDTH
@@ -272,12 +273,13 @@ class _Fusion:
 
     def _step(self, call: ElementwiseCall) -> tuple[Buf, float | Buf | Condition]:
         """What an elementwise call does with scores: their buffer, and a factor, a mask to add or a condition."""
+        if (scaled := scaled_operand(call)) is not None:
+            _need(scaled[0].size == math.prod(call.shape))
+            return scaled
         full = [b for b in call.ins if b.size == math.prod(call.shape) and b.dtype == "float32"]
         full.sort(key=lambda b: not any(isinstance(w, Gemm) for w in self.program.writers(b.storage)))
         _need(bool(full) and len(call.roots) == 1)
         x, root = full[0], call.roots[0]
-        if (factor := constant_factor(root)) is not None:
-            return x, factor
         if (added := added_operand(root, call, x)) is not None:
             return x, added
         _need(root.op == "select" and root.args[0].op == "input")
@@ -290,32 +292,32 @@ class _Fusion:
     # Questions.
 
     def _readers(self, b: Buf) -> tuple[Instruction, ...]:
-        """Readers, one at least, of a tensor that only instructions see."""
+        """Readers, one at least, of a tensor that one instruction makes and only instructions see."""
         readers = self.program.readers(b.storage)
-        _need(self.program.is_temporary(b.storage) and bool(readers))
+        _need(self.program.is_temporary(b.storage) and len(self.program.writers(b.storage)) == 1 and bool(readers))
         return readers
 
     def _maker(self, b: Buf, reader: Instruction) -> Instruction:
         """The only instruction that makes a tensor which nobody but `reader` reads."""
-        writers = self.program.writers(b.storage)
-        _need(self._readers(b) == (reader,) and len(writers) == 1)
-        return writers[0]
+        _need(self._readers(b) == (reader,))
+        return self.program.writers(b.storage)[0]
 
     # Order.
 
     def _check_order(self, f: Forward, b: Backward | None) -> None:
         """Operands must still hold what they did, and results must be free to be stored as early as they will be."""
         program, first, last = self.program, f.members[0], f.members[-1]
-        start = last if b is None else min(b.members, key=POSITION)
+        start, end = last, last
+        if b is not None:
+            start, end = min(b.members, key=POSITION), max(b.members, key=POSITION)
         for since, operands in ((first, f.operands), (last, [f.v.buf, f.y.buf])):
             for x in operands:
-                later = [w for w in program.writers(x.storage) if since.position < w.position <= start.position]
+                later = [w for w in program.writers(x.storage) if since.position < w.position <= end.position]
                 _need(all(w is last for w in later))
         _need(f.y.buf.storage not in {x.storage for x in (*f.operands, f.v.buf)})
         if b is None:
             return
         read = {x.storage for x in (*f.operands, f.v.buf, f.y.buf, b.dy.buf)}
-        end = max(b.members, key=POSITION)
         _need(start.position > last.position and not program.is_written_between(b.dy.buf.storage, start, end))
         for call, made in b.members.items():
             if made is None:
@@ -325,6 +327,11 @@ class _Fusion:
             early = [i for i in program.users(s) if start.position <= i.position < call.position]
             reads = program.readers(s)
             _need(all(i in b.members or (isinstance(i, KernelCall) and i.PARTS and i not in reads) for i in early))
+            # The kernel writes its results in an order of its own, and before all that is written until then.
+            own = footprint(_need_a(Gemm, call))
+            for i in program.writers(s):
+                if i is not call and (i in b.members or i in early):
+                    _need(isinstance(i, Part) and own.is_apart(footprint(i)))
 
     # The kernels.
 

@@ -21,9 +21,9 @@ Product = TakesRelu | TakesFactor | TakesBias
 def absorb_factors(program: Program, _: Context) -> None:
     """Let constant factors of a product's operands and of its result be its `alpha`."""
     for e in program:
-        if isinstance(e, ElementwiseCall) and len(e.roots) == 1:
-            factor = constant_factor(e.roots[0])
-            if factor is not None and not _scale_products(program, e, factor):
+        if isinstance(e, ElementwiseCall):
+            scaled = scaled_operand(e)
+            if scaled is not None and not _scale_products(program, e, *scaled):
                 _fuse_into_product(program, e)
 
 
@@ -34,9 +34,9 @@ def fuse_epilogues(program: Program, _: Context) -> None:
             _fuse_into_product(program, e)
 
 
-def _scale_products(program: Program, e: ElementwiseCall, factor: float) -> bool:
+def _scale_products(program: Program, e: ElementwiseCall, x: Buf, factor: float) -> bool:
     """Let the products that read `factor * x` read x; False where something else reads it, too."""
-    x, out = e.ins[0], e.outs[0]
+    out = e.outs[0]
     readers = program.readers(out.storage)
     products = [r for r in readers if isinstance(r, Gemm) and (r.bias is None or r.bias.storage is not out.storage)]
     if (
@@ -136,6 +136,12 @@ def constant_factor(root: Expr) -> float | None:
     if root.op == "mul":
         return value
     return 1 / value if root.args[1] is constants[0] and value else None
+
+
+def scaled_operand(e: ElementwiseCall) -> tuple[Buf, float] | None:
+    """x and c where all that `e` computes is `c * x`; it may have inputs that it does not read."""
+    factor = constant_factor(e.roots[0]) if len(e.roots) == 1 else None
+    return None if factor is None else (e.ins[inputs_of(e.roots)[0]], factor)
 
 
 def added_operand(root: Expr, e: ElementwiseCall, b: Buf) -> Buf | None:

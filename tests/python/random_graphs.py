@@ -104,6 +104,10 @@ class RandomGraph:
             self.where,
             self.bias_relu,
             self.expand,
+            self.softmax,
+            self.attention,
+            self.pool,
+            self.batch_norm,
         )
         self.pick(kinds)()
 
@@ -214,6 +218,52 @@ class RandomGraph:
         x = self.tensor()
         if self.values[x].size < MAX_SIZE // 4:
             self.node("Expand", [x, self.constant([2, *self.values[x].shape])])
+
+    def bounded(self, x: str) -> str:
+        """Where rounding errors must not grow."""
+        return self.node("Tanh", [x])[0]
+
+    def softmax(self) -> None:
+        x = self.tensor()
+        shape = self.values[x].shape
+        if shape and 0 not in shape:
+            self.node(self.pick(("Softmax", "LogSoftmax")), [self.bounded(x)], axis=int(self.rng.integers(len(shape))))
+
+    def attention(self) -> None:
+        """softmax(scale q k') v; what it makes on the way may be read by others."""
+        m, n, d = (int(self.rng.integers(2, 6)) for _ in range(3))
+        q, k, v = (self.bounded(self.feed((2, rows, d))) for rows in (m, n, n))
+        (turned,) = self.node("Transpose", [k], perm=[0, 2, 1])
+        (scores,) = self.node("MatMul", [q, turned])
+        if self.rng.random() < 0.7:
+            (scores,) = self.node("Mul", [scores, self.constant(0.5, "float32")])
+        (weights,) = self.node("Softmax", [scores], axis=-1)
+        self.node("MatMul", [weights, v])
+
+    def pool(self) -> None:
+        """Relu, max pooling, and the gradients of both by something of the size of the result."""
+        x = self.feed((1, 2, 4, 6))
+        (y,) = self.node("Relu", [x])
+        window = {"kernel_shape": [2, 2], "strides": [2, 2]}
+        p, indices = self.node("MaxPool", [y], 2, **window)
+        (dy,) = self.node("Neg", [p])
+        name = f"{y}_grad"
+        self.graph.nodes.append(Node("MaxPoolGrad", [dy, indices], [name], window, "", f"n{len(self.graph.nodes)}"))
+        gradient = np.zeros(self.values[y].size)
+        gradient[self.values[indices].ravel()] = self.values[dy].ravel()  # windows do not overlap
+        self.values[name] = gradient.reshape(self.values[y].shape)
+        self.floats.append(name)
+        self.node("ReluGrad", [name, self.pick((x, y))], domain=MS)
+
+    def batch_norm(self) -> None:
+        """By statistics of the batch, which move running ones."""
+        x = self.tensor()
+        shape = self.values[x].shape
+        if len(shape) < 2 or 0 in shape:
+            return
+        vectors = [self.constant(self.rng.uniform(0.5, 1.5, shape[1]), "float32") for _ in range(4)]
+        inputs = [self.bounded(x), *vectors]
+        self.node("BatchNormalization", inputs, 3, training_mode=1, epsilon=0.1)
 
     # Outputs.
 

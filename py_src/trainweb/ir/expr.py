@@ -176,15 +176,14 @@ class Emitter:
     def substitute(self, roots: Sequence[Expr], inputs: Mapping[Expr, Expr]) -> list[Expr]:
         """`roots` with inputs replaced by other expressions; those that are not in `inputs` stay."""
         done = dict(inputs)
+        return [done.get(root) or self._substituted(root, done) for root in roots]
 
-        def walk(x: Expr) -> Expr:
-            new = done.get(x)
-            if new is None:
-                args = tuple([walk(a) for a in x.args])
-                new = done[x] = x if args == x.args else self.make(x.op, x.dtype, *args, imm=x.imm)
-            return new
-
-        return [walk(root) for root in roots]
+    def _substituted(self, x: Expr, done: dict[Expr, Expr]) -> Expr:
+        if not x.args:
+            return x
+        args = tuple([done.get(a) or self._substituted(a, done) for a in x.args])
+        new = done[x] = x if args == x.args else self.make(x.op, x.dtype, *args, imm=x.imm)
+        return new
 
 
 def walk(roots: Sequence[Expr], known: Collection[int] = ()) -> Iterator[Expr]:

@@ -80,8 +80,9 @@ def _fuse_into_product(program: Program, e: ElementwiseCall) -> None:
 
 def _product_before(program: Program, e: ElementwiseCall, b: Buf) -> Product | None:
     """The product whose result `b` is, if nobody but `e` reads it."""
-    call, *others = program.users(b.storage)
-    if others != [e] or not program.is_temporary(b.storage) or not isinstance(call, Product):
+    writers = program.writers(b.storage)
+    call = writers[0] if len(writers) == 1 else None
+    if not isinstance(call, Product) or program.users(b.storage) != [call, e] or not program.is_temporary(b.storage):
         return None
     return call if call.result.same_place(b) else None
 

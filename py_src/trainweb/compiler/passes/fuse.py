@@ -64,6 +64,8 @@ class _Chain:
     outs: list[Buf]
     roots: list[Expr]
     node: str
+    operations: int
+    """At most so many distinct operations."""
 
 
 class _Fuser:
@@ -87,17 +89,17 @@ class _Fuser:
     def _chain(self, call: ElementwiseCall) -> _Chain:
         chain = self.chains.get(call)
         if chain is None:
-            ins = {self.emitter.input(k, call.ins[k].dtype): call.ins[k] for k in inputs_of(call.roots)}
-            chain = self._renamed(_Chain(call.shape, prod(call.shape), ins, call.outs, call.roots, call.node))
+            inputs, operations = _needs(call.roots)
+            numbered = {x: call.ins[int(x.imm or 0)] for x in sorted(inputs, key=_number)}
+            ins, roots = self._renamed(numbered, call.roots)
+            chain = _Chain(call.shape, prod(call.shape), ins, call.outs, roots, call.node, operations)
             self.chains[call] = chain
         return chain
 
-    def _renamed(self, chain: _Chain) -> _Chain:
-        """The chain over what stands for the tensors that `ins` has now."""
-        names = {old: self._tensor(b) for old, b in chain.ins.items()}
-        ins = {names[old]: b for old, b in chain.ins.items()}
-        roots = self.emitter.substitute(chain.roots, names)
-        return _Chain(chain.shape, chain.size, ins, chain.outs, roots, chain.node)
+    def _renamed(self, ins: dict[Expr, Buf], roots: Sequence[Expr]) -> tuple[dict[Expr, Buf], list[Expr]]:
+        """`ins` by what stands for these tensors, and `roots` over that."""
+        names = {old: self._tensor(b) for old, b in ins.items()}
+        return {names[old]: b for old, b in ins.items()}, self.emitter.substitute(roots, names)
 
     def _call(self, chain: _Chain) -> ElementwiseCall:
         """The call of a chain; its expressions come with `finish`."""
@@ -152,14 +154,16 @@ class _Fuser:
         """
         if source.size != target.size:
             return None
+        source_ins, source_roots = source.ins, source.roots
         if source.shape != target.shape:
-            if any(b.size not in (1, source.size) for b in source.ins.values()):
+            if any(b.size not in (1, source.size) for b in source_ins.values()):
                 return None
-            seen = {x: b.view(target.shape if b.size == target.size else ()) for x, b in source.ins.items()}
-            source = self._renamed(_Chain(target.shape, source.size, seen, source.outs, source.roots, source.node))
-        ins, made = dict(source.ins), dict[Expr, Expr]()
+            seen = {x: b.view(target.shape if b.size == target.size else ()) for x, b in source_ins.items()}
+            source_ins, source_roots = self._renamed(seen, source_roots)
+        results = list(zip(source.outs, source_roots, strict=True))
+        ins, made = dict(source_ins), dict[Expr, Expr]()
         for x, b in target.ins.items():
-            for out, root in zip(source.outs, source.roots, strict=True):
+            for out, root in results:
                 if b.storage is out.storage:
                     # Every use of the producer's results in the consumer must be element by element.
                     if not out.same_place(b) or b.size != target.size:
@@ -168,18 +172,26 @@ class _Fuser:
             if x not in made:
                 ins.setdefault(x, b)
         outs, roots = list(target.outs), self.emitter.substitute(target.roots, made)
-        for out, root in zip(source.outs, source.roots, strict=True):
+        is_whole = True
+        for out, root in results:
             overwritten = any(o.same_place(out) for o in target.outs)
             if e is not None and not overwritten and self._is_needed_after(out, e):
                 outs.append(out.view(target.shape))
                 roots.append(root)
-        needed, operations = _needs(roots)
-        if len(ins) + len(outs) > MAX_BUFFERS or operations > MAX_OPERATIONS:
-            return None
+            elif root not in made.values():
+                is_whole = False
         # A result that lies across an operand or another result would be seen half written.
-        if any(o.collides(b) for o in outs for b in (*ins.values(), *outs)):
+        if any(o.storage is b.storage and o.collides(b) for o in outs for b in (*ins.values(), *outs)):
             return None
-        return _Chain(target.shape, target.size, _only(ins, needed), outs, roots, target.node)
+        operations = source.operations + target.operations
+        if len(ins) + len(outs) > MAX_BUFFERS:
+            return None
+        if operations > MAX_OPERATIONS or not is_whole:
+            needed, operations = _needs(roots)
+            ins = _only(ins, needed)
+        if operations > MAX_OPERATIONS:
+            return None
+        return _Chain(target.shape, target.size, ins, outs, roots, target.node, operations)
 
     def _is_needed_after(self, b: Buf, e: ElementwiseCall) -> bool:
         if b.storage.segment != ARENA or b.storage in self.program.output_storages:
@@ -195,42 +207,56 @@ class _Fuser:
         program = self.program
         stored = []
         for k, out in enumerate(e.outs):
-            users = program.users(out.storage)
-            is_value = users[0] is e and len(users) > 1 and program.is_temporary(out.storage)
-            if not is_value or not self._repeat(e, k, users[1:]):
+            readers = [r for r in program.readers(out.storage) if r is not e]
+            is_value = program.is_temporary(out.storage) and program.writers(out.storage) == (e,)
+            is_read_later = bool(readers) and readers[0].position > e.position
+            if not is_value or not is_read_later or not self._repeat(e, k, readers):
                 stored.append(k)
         if not stored:
             program.remove(e)
         elif len(stored) < len(e.outs):
             chain = self._chain(e)
             outs, roots = [chain.outs[k] for k in stored], [chain.roots[k] for k in stored]
-            ins = _only(chain.ins, _needs(roots)[0])
-            program.replace(e, self._call(_Chain(chain.shape, chain.size, ins, outs, roots, chain.node)))
+            needed, operations = _needs(roots)
+            ins = _only(chain.ins, needed)
+            program.replace(e, self._call(_Chain(chain.shape, chain.size, ins, outs, roots, chain.node, operations)))
 
     def _repeat(self, e: ElementwiseCall, number: int, readers: Sequence[Instruction]) -> bool:
         """Compute a result of `e` in all that read it; False where it is not cheap or one had to read anything more."""
+        calls = [r for r in readers if isinstance(r, ElementwiseCall) and not r.reduction]
+        if len(calls) < len(readers):
+            return False
+        if e.roots:  # looking at numbers is enough where nothing comes of it
+            made_of = [e.ins[k] for k in inputs_of(e.roots[number : number + 1])]
+            if not _is_cheap(e.roots[number]) or not all(_reads_all(reader, made_of) for reader in calls):
+                return False
         chain = self._chain(e)
         out, root = chain.outs[number], chain.roots[number]
-        if not _is_cheap(root):
+        needed, operations = _needs([root])
+        ins = _only(chain.ins, needed)
+        if not _is_cheap(root) or any(self.program.is_written_from(b.storage, e, readers[-1]) for b in ins.values()):
             return False
-        ins = _only(chain.ins, _needs([root])[0])
-        if any(self.program.is_written_from(b.storage, e, readers[-1]) for b in ins.values()):
-            return False
-        alone = _Chain(chain.shape, chain.size, ins, [out], [root], chain.node)
+        alone = _Chain(chain.shape, chain.size, ins, [out], [root], chain.node, operations)
         repeated = []
-        for reader in readers:
-            if not isinstance(reader, ElementwiseCall) or reader.reduction:
-                return False
+        for reader in calls:
             target = self._chain(reader)
             if any(out.storage is o.storage for o in target.outs):
                 return False
             fused = self._merge(alone, target, None)
-            if fused is None or not all(any(b.same_place(x) for x in target.ins.values()) for b in fused.ins.values()):
+            if fused is None or not _reads_all(reader, list(fused.ins.values())):
                 return False
             repeated.append(fused)
-        for reader, fused in zip(readers, repeated, strict=True):
+        for reader, fused in zip(calls, repeated, strict=True):
             self.program.replace(reader, self._call(fused))
         return True
+
+
+def _reads_all(e: ElementwiseCall, bufs: Sequence[Buf]) -> bool:
+    return all(any(b.same_place(x) for x in e.ins) for b in bufs)
+
+
+def _number(x: Expr) -> int:
+    return int(x.imm or 0)
 
 
 def _needs(roots: Sequence[Expr]) -> tuple[set[Expr], int]:

@@ -69,7 +69,10 @@ class _Independent:
     def __init__(self, program: Program, context: Context) -> None:
         assert context.cache is not None
         self.program, self.fixed, self.trained = program, context.cache.fixed, context.cache_trained
-        chosen = {i for i in program if self._may_move(i)}
+        chosen: set[Instruction] = set()
+        for i in program:
+            if self._may_move(i, chosen):
+                chosen.add(i)
         while True:
             self._close(chosen)
             self.levels = self._levels([i for i in program if i in chosen])
@@ -79,10 +82,16 @@ class _Independent:
                 break
             chosen -= large
 
-    def _may_move(self, i: Instruction) -> bool:
-        return all(self.program.is_temporary(b.storage) for b in i.writes) and all(
-            self._level(b.storage) is not None for b in i.reads
-        )
+    def _may_move(self, i: Instruction, chosen: set[Instruction]) -> bool:
+        """Whether nothing before `i` keeps it in the step."""
+        if not all(self.program.is_temporary(b.storage) for b in i.writes):
+            return False
+        for b in i.reads:
+            if self._level(b.storage) is None:
+                return False
+            if any(w.position < i.position and w not in chosen for w in self.program.writers(b.storage)):
+                return False
+        return True
 
     def _level(self, s: Storage) -> int | None:
         """The group that what a storage holds at the start allows; None where it may change from run to run."""

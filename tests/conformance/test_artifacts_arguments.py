@@ -56,6 +56,13 @@ def losses(artifacts: Artifacts, feeds: dict[str, Any], steps: int = 4) -> list[
 # Which parameters.
 
 
+def test_a_scalar_that_is_added_is_no_table_of_positions() -> None:
+    # The golden transformer adds a scalar epsilon to a variance.
+    source = Path(__file__).parent.parent / "golden" / "transformer" / "base.onnx"
+    trained, frozen = parameters(build_artifacts(source, loss=LossType.CrossEntropyLoss))
+    assert len(trained) > 10 and not frozen
+
+
 def test_without_lists_every_parameter_is_trained() -> None:
     artifacts = build_artifacts(mlp(), loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
     assert parameters(artifacts) == (ALL, [])

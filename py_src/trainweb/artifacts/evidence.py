@@ -387,6 +387,8 @@ def _is_even(values: memoryview[float]) -> bool:
 
 def _is_sinusoidal(tensor: Tensor, values: memoryview[float]) -> bool:
     """Whether each row has sines and cosines of the same angles: squares that add up to half its length."""
+    if len(tensor.shape) < 2 or not tensor.size:
+        return False
     width = tensor.shape[-1]
     rows = tensor.size // width
     if width % 2 or rows < 2 or len(set(values)) < 3:

@@ -4,7 +4,7 @@
 
 #include "guard.h"
 
-/* What a function says of itself (backend/wasm/codegen/signature.py): inputs, and of each its bytes an element and
+/* What a function says of itself (backend/wasm/codegen/function_spec.py): inputs, and of each its bytes an element and
    whether it advances along a row; results, and of each its bytes an element; dims outside a row; whether the last
    result is reduced, and stored; bytes of the thread's scratch memory that it takes besides. */
 typedef struct {

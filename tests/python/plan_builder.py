@@ -83,7 +83,7 @@ class RawPlan:
 
 
 def stating(*functions: Sequence[int]) -> str:
-    """In the text format the section in which hand-written functions state what they access: see `Signature.access`."""
+    """In the text format the section in which hand-written functions state what they access (`FunctionSpec.access`)."""
     content = "".join(f"\\{byte:02x}" for function in functions for byte in function)
     return f'(@custom "trainweb.access" "{content}")'
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.python.plan_builder import RawPlan, check_status
 
-from trainweb.backend.wasm.codegen import Signature, emit_module
+from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
 from trainweb.backend.wasm.engine import Engine
 from trainweb.ir.expr import Emitter, Expr
 
@@ -30,7 +30,7 @@ VALUES["float64"] = VALUES["float32"]
 @contextmanager
 def loaded(engine: Engine, roots: Sequence[Expr], dtypes: Sequence[str], step: int = 1) -> Iterator[int]:
     """Where the flat function of these results is in the table."""
-    code = emit_module([Signature(tuple(dtypes), (step,) * len(dtypes), tuple(roots), 0)])
+    code = emit_module([FunctionSpec(tuple(dtypes), (step,) * len(dtypes), tuple(roots), 0)])
     base = engine.load_code(code)
     try:
         yield base

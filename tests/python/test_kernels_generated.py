@@ -14,7 +14,7 @@ import pytest
 import wasmtime
 from tests.python.plan_builder import RawPlan, flat, stating
 
-from trainweb.backend.wasm.codegen import Signature, emit_module
+from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
 from trainweb.backend.wasm.engine import Engine
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError
@@ -45,10 +45,10 @@ class Call:
     stored: bool = True
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> FunctionSpec:
         dtypes = (self.dtype,) * len(self.steps)
         root = added(Emitter(), dtypes)
-        return Signature(
+        return FunctionSpec(
             dtypes, tuple(self.steps), (root,), len(self.dims) - 1, self.reduction is not None, self.stored
         )
 
@@ -286,7 +286,7 @@ def test_chunks_that_do_not_fit_the_scratch_memory_are_refused(engine: Engine) -
     e = Emitter()
     root = e.exp(e.input(0, "float32"))
     rows = 1 << 18
-    base = engine.load_code(emit_module([Signature(("float32",), (1,), (root,), 0, reduces=True, stored=False)]))
+    base = engine.load_code(emit_module([FunctionSpec(("float32",), (1,), (root,), 0, reduces=True, stored=False)]))
     x, y = engine.alloc(4 * rows), engine.alloc(4)
     engine.write(x, bytes(4 * rows))
     plan = RawPlan(engine.description.fingerprint, code_base=base, n_functions=1)

@@ -22,7 +22,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainweb.backend.wasm.plan import Plan, Slot
+from trainweb.backend.wasm.plan import Plan, TensorPlace
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
@@ -120,7 +120,7 @@ def read_properties(values: Iterable[list[str]]) -> dict[str, PropertyValue]:
 def plan_json(plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs) -> Header:
     """A plan for feeds of these types, in the order of the inputs; words, constants and code go to `blobs`."""
 
-    def slots(named: dict[str, Slot]) -> list[Header]:
+    def slots(named: dict[str, TensorPlace]) -> list[Header]:
         return [
             {
                 "name": s.name,

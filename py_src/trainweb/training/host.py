@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.backend.wasm.plan import Plan, Slot
+from trainweb.backend.wasm.plan import Plan, TensorPlace
 from trainweb.compiler.context import SEEN
 from trainweb.ir.layout import (
     ARENA,
@@ -276,7 +276,7 @@ class PlanHost(SegmentMemory):
 
     # Memory.
 
-    def address(self, slot: Slot, loaded: LoadedPlan) -> int:
+    def address(self, slot: TensorPlace, loaded: LoadedPlan) -> int:
         """Where a slot of a loaded plan lies."""
         base = loaded.constants if slot.segment == CONSTANTS else self.bases[slot.segment]
         return base + slot.offset

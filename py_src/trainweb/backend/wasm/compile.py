@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from trainweb import messages
 from trainweb.backend.wasm.memory import place
-from trainweb.backend.wasm.plan import Plan, Slot, encode
+from trainweb.backend.wasm.plan import Plan, TensorPlace, encode
 from trainweb.ir.program import Buf, Instruction, Program
 
-__all__ = ["Plan", "Slot", "compile_program", "workspace_bytes"]
+__all__ = ["Plan", "TensorPlace", "compile_program", "workspace_bytes"]
 
 
 def workspace_bytes(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from trainweb.backend.wasm.codegen import Signature, emit_module
+from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
 from trainweb.ir.expr import text_of
 from trainweb.ir.layout import (
     BUFFER_WORDS,
@@ -40,7 +40,7 @@ REDUCTIONS = {REDUCE_SUM: "sum", REDUCE_MEAN: "mean"}
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TensorPlace:
     """Where a named tensor lies in a plan's segments."""
 
     name: str
@@ -64,8 +64,8 @@ class Plan:
     code: bytes
     n_functions: int
     arena_bytes: int
-    inputs: dict[str, Slot]
-    outputs: dict[str, Slot]
+    inputs: dict[str, TensorPlace]
+    outputs: dict[str, TensorPlace]
     nodes: list[str] = field(default_factory=list)
     """Per instruction, the node it came from."""
     text: list[str] = field(default_factory=list)
@@ -114,25 +114,25 @@ def encode(
     header[HEADER_N_BUFFERS] = len(buffers)
     header[HEADER_N_CODE] = n_code
     header[HEADER_N_INSTRUCTIONS] = len(instructions)
-    header[HEADER_N_FUNCTIONS] = len(encoder.signatures)
+    header[HEADER_N_FUNCTIONS] = len(encoder.specs)
     words = [*header, *(w for s in segments for w in s), *(w for b in buffers for w in b), *encoder.code]
     words += [0] * n_code
     return Plan(
         struct.pack(f"<{len(words)}I", *words),
         constants,
-        emit_module(list(encoder.signatures)) if encoder.signatures else b"",
-        len(encoder.signatures),
+        emit_module(list(encoder.specs)) if encoder.specs else b"",
+        len(encoder.specs),
         arena_bytes,
-        {b.name: _slot(b) for b in feeds},
-        {b.name: _slot(b) for b in outputs},
+        {b.name: _place_of(b) for b in feeds},
+        {b.name: _place_of(b) for b in outputs},
         [i.node for i in instructions],
         encoder.text,
         sum(i.flops() for i in instructions if isinstance(i, KernelCall)),
     )
 
 
-def _slot(b: Buf) -> Slot:
-    return Slot(b.name, b.storage.segment, (b.storage.offset or 0) + b.shift, b.nbytes, b.dtype, b.shape)
+def _place_of(b: Buf) -> TensorPlace:
+    return TensorPlace(b.name, b.storage.segment, (b.storage.offset or 0) + b.shift, b.nbytes, b.dtype, b.shape)
 
 
 def _float_bits(value: float) -> int:
@@ -148,7 +148,7 @@ class _Encoder:
     def __init__(self) -> None:
         self.code: list[int] = []
         self.buffers: dict[tuple[int, int, int], int] = {}
-        self.signatures: dict[Signature, int] = {}
+        self.specs: dict[FunctionSpec, int] = {}
         self.text: list[str] = []
 
     def buffer(self, b: Buf | None) -> int:
@@ -191,7 +191,7 @@ class _Encoder:
         inner, outer = dims[-1], dims[:-1]
         steps = tuple(s[-1] for s in strides)
         reduces = call.reduction is not None
-        signature = Signature(
+        spec = FunctionSpec(
             tuple(b.dtype for b in call.ins),
             steps,
             tuple(call.roots),
@@ -199,7 +199,7 @@ class _Encoder:
             reduces,
             len(call.outs) == len(call.roots) + reduces,
         )
-        number = self.signatures.setdefault(signature, len(self.signatures))
+        number = self.specs.setdefault(spec, len(self.specs))
         words: list[int] = []
         if outer:
             words = [inner, *outer[1:], *(s for row in strides for s in row[:-1])]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trainweb.backend.wasm.codegen.assembler import F32, I32, I64, V128, Callee, Function
 from trainweb.backend.wasm.codegen.dtypes import CONVERSIONS, DTYPES
-from trainweb.backend.wasm.codegen.signature import Signature
+from trainweb.backend.wasm.codegen.function_spec import FunctionSpec
 from trainweb.ir.expr import MATH, Expr, walk
 from trainweb.model.graph import ITEM_SIZE
 
@@ -34,11 +34,11 @@ class Position:
 class Lanes(ABC):
     """Emits the code of expressions for the elements from the current position on."""
 
-    def __init__(self, f: Function, signature: Signature, position: Position, functions: dict[str, Callee]) -> None:
-        self.f, self.signature, self.position, self.functions = f, signature, position, functions
+    def __init__(self, f: Function, spec: FunctionSpec, position: Position, functions: dict[str, Callee]) -> None:
+        self.f, self.spec, self.position, self.functions = f, spec, position, functions
         self.unroll = 0
         """How many groups of lanes lie between the position and the elements computed."""
-        self._uses = count_uses(signature)
+        self._uses = count_uses(spec)
         self._locals: dict[int, int] = {}
         self._done: set[int] = set()
         self._results: dict[int, int] = {}
@@ -84,14 +84,14 @@ class Lanes(ABC):
 
     def results(self, unroll: int = 0) -> None:
         """Compute every result, and only then store: one may take the place of an operand of another."""
-        f, roots = self.f, self.signature.roots
+        f, roots = self.f, self.spec.roots
         self.begin(unroll)
         *first, last = range(len(roots))
         for k in first:
             self.value(roots[k])
             f.set(self._local(self._results, k, self.kind(roots[k].dtype)))
         for k in (last, *first):
-            self.address(len(self.signature.in_dtypes) + k, roots[k].dtype)
+            self.address(len(self.spec.in_dtypes) + k, roots[k].dtype)
             if k == last:
                 self.value(roots[k])
             else:
@@ -109,7 +109,7 @@ class Lanes(ABC):
         if x.op == "const":
             self.constant(x)
             return
-        if x.op == "input" and self.signature.steps[int(immediate(x))] == 0:
+        if x.op == "input" and self.spec.steps[int(immediate(x))] == 0:
             self.f.get(self.held[int(immediate(x))])
             return
         if key in self._done:
@@ -164,7 +164,7 @@ class Scalar(Lanes):
         return DTYPES[dtype].kind
 
     def hold(self, k: int) -> None:
-        dtype = self.signature.in_dtypes[k]
+        dtype = self.spec.in_dtypes[k]
         local = self._local(self.held, k, self.kind(dtype))
         self.f.get(self.position.rows[k])
         self._load(dtype)
@@ -308,17 +308,17 @@ class Scalar(Lanes):
 
 
 class Vector(Lanes):
-    """Four elements; only where the signature is `is_vector`."""
+    """Four elements; only where the spec is `is_vector`."""
 
     def __init__(
         self,
         f: Function,
-        signature: Signature,
+        spec: FunctionSpec,
         position: Position,
         functions: dict[str, Callee],
         scalar: Scalar,
     ) -> None:
-        super().__init__(f, signature, position, functions)
+        super().__init__(f, spec, position, functions)
         self.origin = 0
         """Local with the address of the first strip, minus the bytes of the elements of the row before it."""
         self.strips: dict[int, int] = {}
@@ -332,7 +332,7 @@ class Vector(Lanes):
 
     def hold_constants(self) -> None:
         """In locals: V8 takes three instructions for a v128.const wherever one stands."""
-        for x in walk(self.signature.roots):
+        for x in walk(self.spec.roots):
             if x.op == "const":
                 value = -int(bool(x.imm)) if x.dtype == "bool" else immediate(x)
                 self._splat(value, "f" if x.dtype == "float32" else "i")
@@ -343,7 +343,7 @@ class Vector(Lanes):
 
     def hold(self, k: int) -> None:
         """After `hold` of the scalar form."""
-        f, dtype = self.f, self.signature.in_dtypes[k]
+        f, dtype = self.f, self.spec.in_dtypes[k]
         local = self._local(self.held, k, V128)
         f.get(self._scalar.held[k])
         if dtype == "bool":
@@ -442,10 +442,10 @@ def immediate(x: Expr) -> float:
     return x.imm
 
 
-def count_uses(signature: Signature) -> dict[int, int]:
+def count_uses(spec: FunctionSpec) -> dict[int, int]:
     """How often each expression (by id) is an operand or a result."""
     uses: dict[int, int] = {}
-    stack = list(signature.roots)
+    stack = list(spec.roots)
     while stack:
         x = stack.pop()
         uses[id(x)] = uses.get(id(x), 0) + 1

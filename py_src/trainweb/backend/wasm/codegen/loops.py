@@ -1,4 +1,4 @@
-"""Compiles signatures into functions: loops over rows, over strips of a row, over four elements and over one.
+"""Compiles specs into functions: loops over rows, over strips of a row, over four elements and over one.
 
 Functions such as exp are computed for a strip of a row at a time, in place in the thread's scratch memory: first the
 arguments of all that read inputs alone, then those functions, then the arguments of the next, and last the results.
@@ -11,7 +11,7 @@ from functools import partial
 
 from trainweb.backend.wasm.codegen.assembler import I32, Callee, Function, Module
 from trainweb.backend.wasm.codegen.expressions import STRIP, Position, Scalar, Vector
-from trainweb.backend.wasm.codegen.signature import ACCESS_SECTION, Signature
+from trainweb.backend.wasm.codegen.function_spec import ACCESS_SECTION, FunctionSpec
 from trainweb.ir.expr import MATH, UNARY_MATH, Expr, size_of, walk
 from trainweb.ir.layout import (
     REDUCTION_GRAIN,
@@ -41,8 +41,8 @@ _ARGS, _LO, _HI = range(3)
 """Parameters of a generated function."""
 
 
-def emit_module(signatures: Sequence[Signature]) -> bytes:
-    """A module that exports `f0, f1, ...`, one per signature.
+def emit_module(specs: Sequence[FunctionSpec]) -> bytes:
+    """A module that exports `f0, f1, ...`, one per spec.
 
     It imports `env.memory` as a private one; an engine with shared memory rewrites the import.
     """
@@ -50,20 +50,20 @@ def emit_module(signatures: Sequence[Signature]) -> bytes:
     for kind in (_GENERATED, _UNARY, _BINARY, _STRIP_OF, _SCRATCH, _REDUCE):
         module.type_index(*kind)
     module.import_memory("env", "memory")
-    found = {x.op for s in signatures for x in walk(s.roots)}
+    found = {x.op for s in specs for x in walk(s.roots)}
     used = [m for m in MATH if m in found]
     kinds = {m: _UNARY if m in UNARY_MATH else _BINARY for m in used}
     kinds |= {f"{m}_n": _STRIP_OF if m in UNARY_MATH else _GENERATED for m in used}
-    if any(s.reduces for s in signatures):
+    if any(s.reduces for s in specs):
         kinds["reduce"] = _REDUCE
     if kinds:
         kinds["scratch"] = _SCRATCH
     functions = {name: module.import_function("kernels", f"v_{name}", *kind) for name, kind in kinds.items()}
     access = b""
-    for k, signature in enumerate(signatures):
-        loops = _Loops(signature, functions)
+    for k, spec in enumerate(specs):
+        loops = _Loops(spec, functions)
         module.export(f"f{k}", loops.function())
-        access += signature.access(loops.strip_bytes)
+        access += spec.access(loops.strip_bytes)
     module.custom(ACCESS_SECTION, access)
     return module.encode()
 
@@ -71,7 +71,7 @@ def emit_module(signatures: Sequence[Signature]) -> bytes:
 class _Loops:
     """Emits the loops of one function."""
 
-    def __init__(self, s: Signature, functions: dict[str, Callee]) -> None:
+    def __init__(self, s: FunctionSpec, functions: dict[str, Callee]) -> None:
         self.s, self.functions = s, functions
         self.f = f = Function(*_GENERATED)
         self.n_in = len(s.in_dtypes)

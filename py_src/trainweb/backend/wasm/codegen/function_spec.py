@@ -19,12 +19,12 @@ from trainweb.ir.expr import Expr, walk
 from trainweb.model.graph import ITEM_SIZE
 
 ACCESS_SECTION = "trainweb.access"
-"""Custom section of a module with what `Signature.access` says of each of its functions."""
+"""Custom section of a module with what `FunctionSpec.access` says of each of its functions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
-    """What one generated function computes; equal signatures share one function.
+class FunctionSpec:
+    """What one generated function computes; equal specs share one function.
 
     `steps[i]` is 1 where input i advances along a row and 0 where it is one value per row (or, flat, one value in all).
     """

@@ -54,7 +54,7 @@ def description() -> str:
     entries = "\n".join(message_entry(*item) for item in messages.table().items())
     return f"""/** Made by scripts/session_description.py of what Python declares: edit that. */
 
-import type {{ FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor }} from "./protocol.js";
+import type {{ FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor }} from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {{
   readonly args: A;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser
@@ -229,6 +229,23 @@ def test_env(js: JsPage) -> None:
     versions = js.run("return {...env.versions}")
     assert set(versions) >= {"common", "web"}
     check(js.failure("'use strict'; env.versions.web = '9';"), "TypeError")
+
+
+@pytest.mark.parametrize(("level", "is_told"), [("warning", False), ("info", True)])
+def test_the_log_level_counts_in_the_worker(
+    browser: Browser, make_site: Callable[..., Site], level: str, is_told: bool
+) -> None:
+    with open_js_page(browser, make_site()) as js:
+        said: list[str] = []
+        js.page.on("console", lambda line: said.append(line.text))
+        js.run(
+            """env.logLevel = level;
+            // A file in the place of the folder of the cache.
+            await (await navigator.storage.getDirectory()).getFileHandle("trainweb", { create: true });
+            await (await TrainingSession.create(golden("mlp"), { cache: true })).release();""",
+            level=level,
+        )
+    assert any("no stored" in text for text in said) == is_told
 
 
 def test_names(js: JsPage) -> None:

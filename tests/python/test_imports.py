@@ -1,10 +1,17 @@
-"""Any module may be the first that a program imports."""
+"""Any module may be the first that a program imports, and no files or folders import each other in a circle."""
 
 from __future__ import annotations
 
+import ast
 import pkgutil
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
 
 import trainweb
 
@@ -28,3 +35,56 @@ def test_every_module_can_be_imported_first() -> None:
     done = subprocess.run([sys.executable, "-c", EACH_FIRST, *names], capture_output=True, text=True, check=False)
     assert done.stdout.split() == names, done.stderr[-2000:]
     assert len(names) > 60
+
+
+ROOT = Path(__file__).parents[2]
+Imports = dict[str, set[str]]
+"""By file or folder, what it imports."""
+
+
+def python_imports() -> Imports:
+    """What Python imports when a module is loaded: not what types alone name, and not what a function asks for."""
+    source = ROOT / "py_src"
+    files = {".".join(p.relative_to(source).with_suffix("").parts): p for p in source.rglob("*.py")}
+
+    def imported(path: Path) -> Iterator[str]:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+                yield node.module
+            elif isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+
+    return {name: {m for m in imported(path) if m in files and m != name} for name, path in files.items()}
+
+
+def typescript_imports() -> Imports:
+    """What files of the page and the worker import, types as well."""
+    source = ROOT / "web" / "src"
+    found: Imports = {}
+    for path in source.rglob("*.ts"):
+        names = re.findall(r'(?:from|import)\s*\(?"(\.[^"]+)\.js"', path.read_text())
+        targets = ((path.parent / name).resolve().relative_to(source) for name in names)
+        found[str(path.relative_to(source).with_suffix(""))] = {str(target) for target in targets}
+    return found
+
+
+def folders(imports: Imports, separator: str, depth: int) -> Imports:
+    """The same of folders, each named by its first parts."""
+    found: Imports = {}
+    for name, targets in imports.items():
+        own = name.split(separator)
+        for target in targets:
+            other = target.split(separator)
+            if min(len(own), len(other)) > depth and own[:depth] != other[:depth]:
+                found.setdefault(separator.join(own[:depth]), set()).add(separator.join(other[:depth]))
+    return found
+
+
+@pytest.mark.parametrize("language", ["python", "typescript"])
+def test_no_files_or_folders_import_each_other_in_a_circle(language: str) -> None:
+    imports = python_imports() if language == "python" else typescript_imports()
+    between = folders(imports, *((".", 2) if language == "python" else ("/", 1)))
+    assert len(imports) > 40 and len(between) > 3
+    for graph in (imports, between):
+        TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle

@@ -3,7 +3,7 @@
  * speaks to kernels through `alloc`, `free`, `write`, `read`, `loadCode`, `place` and `run`, and nothing else.
  */
 
-import { isPacked, unpack } from "../python/packed.js";
+import { isPacked, unpack } from "../wire/packed.js";
 import { EngineError } from "../wire/errors.js";
 import type { KernelBuild } from "../wire/files.js";
 import { pickBuild } from "./features.js";

@@ -4,7 +4,7 @@
  * while they compute.
  */
 
-import { startWorker } from "../page/start-worker.js";
+import { startWorker } from "../wire/start-worker.js";
 import type { ThreadExports } from "./kernels.js";
 
 /** How long a worker may take to start; the others compute without it. */

@@ -1,6 +1,7 @@
 /** The page's end of a worker: starts it, sends calls, notices when it dies. */
 
 import { EngineError, fromWire } from "../wire/errors.js";
+import { getLogLevel, log } from "../wire/log.js";
 import type {
   Answer,
   Call,
@@ -12,8 +13,7 @@ import type {
   WorkerInfo,
   WorkerSettings,
 } from "../wire/protocol.js";
-import { log } from "./env.js";
-import { startWorker } from "./start-worker.js";
+import { startWorker } from "../wire/start-worker.js";
 
 /**
  * A worker that says nothing for so long after its start is lost. Its script is less than 100 KB and the first thing that the
@@ -127,7 +127,7 @@ export class WorkerClient {
 
   async #start(settings: WorkerSettings): Promise<WorkerInfo> {
     try {
-      const info = await this.request(callOf("start", [settings]));
+      const info = await this.request(callOf("start", [settings, getLogLevel()]));
       this.#memory = info.memory;
       this.#wakeWord = info.wakeWord;
       log("info", `${info.build}, ${info.threads} threads`);

@@ -1,11 +1,8 @@
 /** Settings of the page: as onnxruntime's `env`, restricted to what trainweb has. */
 
+import { getLogLevel, log, setLogLevel, type LogLevel } from "../wire/log.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
 import { VERSION } from "../wire/version.js";
-
-export type LogLevel = "verbose" | "info" | "warning" | "error" | "fatal";
-
-const LOG_LEVELS: readonly string[] = ["verbose", "info", "warning", "error", "fatal"];
 
 const MAX_DEFAULT_THREADS = 4;
 
@@ -33,7 +30,6 @@ export interface PyodideFlags {
 }
 
 class Env {
-  #logLevel: LogLevel = "warning";
 
   readonly wasm: WasmFlags = { numThreads: 0, simd: true };
 
@@ -58,31 +54,18 @@ class Env {
   });
 
   get logLevel(): LogLevel {
-    return this.#logLevel;
+    return getLogLevel();
   }
 
   set logLevel(value: LogLevel | undefined) {
-    if (value === undefined) {
-      return;
+    if (value !== undefined) {
+      setLogLevel(value);
     }
-    if (typeof value !== "string" || !LOG_LEVELS.includes(value)) {
-      throw new Error(`Unsupported logging level: ${String(value)}`);
-    }
-    this.#logLevel = value;
   }
 }
 
 /** Flags of this page. Those of a running worker keep their value: set them before the first session. */
 export const env = new Env();
-
-/** Write to the console what `env.logLevel` lets through. */
-export function log(level: LogLevel, message: string): void {
-  if (LOG_LEVELS.indexOf(level) < LOG_LEVELS.indexOf(env.logLevel)) {
-    return;
-  }
-  const write = { verbose: "debug", info: "info", warning: "warn", error: "error", fatal: "error" };
-  console[write[level] as "debug" | "info" | "warn" | "error"](`trainweb: ${message}`);
-}
 
 /** The number of threads a session will use, given what it asks for (0, undefined: the default). */
 export function resolveThreads(requested: number | undefined): number {

@@ -11,7 +11,8 @@ export { Tensor } from "onnxruntime-common";
 
 export type { FeedsType, FetchesType, ReturnType, RunOptions } from "./arguments.js";
 export { env } from "./env.js";
-export type { LogLevel, PyodideFlags, WasmFlags } from "./env.js";
+export type { LogLevel } from "../wire/log.js";
+export type { PyodideFlags, WasmFlags } from "./env.js";
 export {
   BufferSizeError,
   CheckpointError,

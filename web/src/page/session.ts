@@ -5,6 +5,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
+import { log } from "../wire/log.js";
 import type {
   Call,
   PropertyValue,
@@ -25,7 +26,7 @@ import {
 } from "./arguments.js";
 import { Channel } from "./channel.js";
 import { callOf, connect, type WorkerClient } from "./client.js";
-import { env, log } from "./env.js";
+import { env } from "./env.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { isSource, loadSource, type Source } from "./sources.js";

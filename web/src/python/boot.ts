@@ -4,7 +4,7 @@ import { EngineError } from "../wire/errors.js";
 import type { PackageFiles } from "../wire/files.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
 import { PYODIDE_ABI, PYODIDE_VERSION } from "../wire/version.js";
-import { isPacked, unpack } from "./packed.js";
+import { isPacked, unpack } from "../wire/packed.js";
 
 /** The part of Pyodide's interface that is used here. */
 export interface Pyodide {

@@ -2,8 +2,12 @@
 
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
+import type { LogLevel } from "./log.js";
 import type { WireProfile } from "./profile.js";
 import type { SessionCalls } from "./session-calls.js";
+import type { NamedTensor, WireDtype } from "./values.js";
+
+export type { FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireDtype, WireTensor } from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
 export type Result<T> = { readonly ok: T } | { readonly error: WireError };
@@ -13,45 +17,6 @@ export type SnapshotChoice = boolean | "auto";
 
 /** A plan of a session; the scheduler's recomputes the learning rate. */
 export type StepKind = "train" | "eval" | "optimizer" | "scheduler";
-
-/** Element types as onnxruntime-common names them. */
-export type WireDtype =
-  | "float32"
-  | "float64"
-  | "float16"
-  | "int8"
-  | "uint8"
-  | "int16"
-  | "uint16"
-  | "int32"
-  | "uint32"
-  | "int64"
-  | "uint64"
-  | "bool";
-
-/** Element type and dims of a tensor. */
-export interface TensorType {
-  readonly dtype: WireDtype;
-  readonly dims: readonly number[];
-}
-
-/** A tensor as raw little-endian bytes, row-major. */
-export interface WireTensor extends TensorType {
-  readonly data: Uint8Array;
-}
-
-/** A file. */
-export interface FileBytes {
-  readonly data: Uint8Array;
-}
-
-/** What a checkpoint keeps besides parameters: an int64, a float32 or a text. */
-export type PropertyValue = number | bigint | string;
-
-/** A result with its name. */
-export interface NamedTensor extends WireTensor {
-  readonly name: string;
-}
 
 /** Bytes in the kernels' memory. */
 export interface PlacedBytes {
@@ -104,29 +69,6 @@ export interface SessionLimits {
   readonly nodes?: number;
   readonly loopIterations?: number;
   readonly fileBytes?: number;
-}
-
-/** What a session takes of the kernels' memory, in bytes, and what `memoryBudget` costs it. */
-export interface SessionMemory {
-  readonly parameters: number;
-  /** Accumulated gradients. */
-  readonly gradients: number;
-  /** The optimizer's. */
-  readonly moments: number;
-  /** Workspace of the largest step so far, which `memoryBudget` limits. */
-  readonly arena: number;
-  /** Values that depend on parameters alone, which are kept from step to step; none with a `memoryBudget`. */
-  readonly prepared: number;
-  /** Compiled steps and their constants. */
-  readonly plans: number;
-  /** What the workspace would be if nothing was computed again. */
-  readonly arenaWithoutBudget: number;
-  /** Instructions that run again in a step. */
-  readonly recomputedInstructions: number;
-  /** Operations of products and convolutions in them. */
-  readonly recomputedFlops: number;
-  /** Estimated time of them, in parts of the time of the step without a budget. */
-  readonly recomputedShare: number;
 }
 
 /** A training session as the page knows it. */
@@ -188,7 +130,8 @@ export interface WorkerApi {
   /** Take the lock that shows the page whether this worker lives; false where there are no locks. */
   holdLock(name: string): Promise<Result<boolean>>;
   /** Start the kernels. */
-  start(settings: WorkerSettings): Promise<Result<WorkerInfo>>;
+  /** @param logLevel - of what the worker writes to the console */
+  start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>>;
   /** Start Python as well; after the call of `start`, not necessarily its end. */
   startPython(): Promise<Result<PythonInfo>>;
   /** With `cache`, from the bundle of an earlier visit if there is one. */

@@ -1,6 +1,6 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
-import type { FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor } from "./protocol.js";
+import type { FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor } from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {
   readonly args: A;

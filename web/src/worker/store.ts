@@ -5,7 +5,7 @@
  * no error: the file is not there, then.
  */
 
-import { log } from "../page/env.js";
+import { log } from "../wire/log.js";
 
 const FOLDERS = ["trainweb", "bundles"];
 

@@ -4,6 +4,7 @@ import { Engine } from "../engine/engine.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
 import { EngineError, toWire } from "../wire/errors.js";
+import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
@@ -72,7 +73,8 @@ class SessionWorker implements WorkerApi {
     });
   }
 
-  async start(settings: WorkerSettings): Promise<Result<WorkerInfo>> {
+  async start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>> {
+    setLogLevel(logLevel);
     const { files, threads, reproducible } = settings;
     this.#settings = settings;
     return attemptAsync(async () => {

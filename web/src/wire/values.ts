@@ -1,0 +1,63 @@
+/** The values that calls take and give. */
+
+/** Element types as onnxruntime-common names them. */
+export type WireDtype =
+  | "float32"
+  | "float64"
+  | "float16"
+  | "int8"
+  | "uint8"
+  | "int16"
+  | "uint16"
+  | "int32"
+  | "uint32"
+  | "int64"
+  | "uint64"
+  | "bool";
+
+/** Element type and dims of a tensor. */
+export interface TensorType {
+  readonly dtype: WireDtype;
+  readonly dims: readonly number[];
+}
+
+/** A tensor as raw little-endian bytes, row-major. */
+export interface WireTensor extends TensorType {
+  readonly data: Uint8Array;
+}
+
+/** A file. */
+export interface FileBytes {
+  readonly data: Uint8Array;
+}
+
+/** What a checkpoint keeps besides parameters: an int64, a float32 or a text. */
+export type PropertyValue = number | bigint | string;
+
+/** A result with its name. */
+export interface NamedTensor extends WireTensor {
+  readonly name: string;
+}
+
+/** What a session takes of the kernels' memory, in bytes, and what `memoryBudget` costs it. */
+export interface SessionMemory {
+  readonly parameters: number;
+  /** Accumulated gradients. */
+  readonly gradients: number;
+  /** The optimizer's. */
+  readonly moments: number;
+  /** Workspace of the largest step so far, which `memoryBudget` limits. */
+  readonly arena: number;
+  /** Values that depend on parameters alone, which are kept from step to step; none with a `memoryBudget`. */
+  readonly prepared: number;
+  /** Compiled steps and their constants. */
+  readonly plans: number;
+  /** What the workspace would be if nothing was computed again. */
+  readonly arenaWithoutBudget: number;
+  /** Instructions that run again in a step. */
+  readonly recomputedInstructions: number;
+  /** Operations of products and convolutions in them. */
+  readonly recomputedFlops: number;
+  /** Estimated time of them, in parts of the time of the step without a budget. */
+  readonly recomputedShare: number;
+}

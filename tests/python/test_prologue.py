@@ -14,7 +14,9 @@ from tests.conformance.models import make_model, normal
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
+from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler import compile as compiler
+from trainweb.errors import FeedError
 from trainweb.ir.layout import PREPARED
 from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
@@ -105,6 +107,32 @@ def test_frozen_weights_leave_a_train_step_and_trained_ones_an_accumulating_or_e
         assert not prologue(lines(s, "eval"))
         s.eval_step(feeds())
         assert s.memory().prepared == 0
+
+
+def test_memory_of_others_is_never_taken_for_kept_values() -> None:
+    """What was freed may look like the counts that say when values were made: a segment that moves is cleared."""
+
+    def last_loss(options: dict[str, Any]) -> bytes:
+        with session(options) as s:
+            s.train_step(feeds())
+            s.eval_step(feeds())
+            fill_free_memory(word=1)
+            with pytest.raises(FeedError):  # its plan keeps more, and so moves what is kept; it changes nothing
+                s.train_step(feeds() | {"labels": np.full(3, 99)})
+            (loss,) = s.eval_step(feeds()).values()
+            return bytes(loss.tobytes())
+
+    assert last_loss({}) == last_loss({"memory_budget": GENEROUS})
+
+
+def fill_free_memory(word: int) -> None:
+    """Leave `word` in memory that others will get."""
+    engine = get_engine(reproducible=True)
+    blocks = [(engine.alloc(n), n) for n in (1 << 12, 1 << 16, 1 << 20, 1 << 22) for _ in range(8)]
+    for ptr, nbytes in blocks:
+        engine.write(ptr, np.full(nbytes // 4, word, np.int32).tobytes())
+    for ptr, _ in blocks:
+        engine.free(ptr)
 
 
 def test_plans_show_which_algorithm_a_convolution_takes() -> None:

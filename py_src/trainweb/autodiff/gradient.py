@@ -237,7 +237,7 @@ class GradientBuilder:
     def claim(self, result: str, name: str, claimed: dict[str, str]) -> None:
         """Give the tensor `result` the name `name`; `claimed` has what earlier results became."""
         owned = any(result in node.outputs for node in self.nodes)
-        if owned and result not in claimed:
+        if owned:  # after a rename no node has `result`
             self.rename(result, name)
             claimed[result] = name
             return

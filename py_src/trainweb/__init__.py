@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainweb.training.check import check
     from trainweb.training.core import set_seed
     from trainweb.training.inference import InferenceSession
+    from trainweb.training.options import RunOptions, SessionOptions
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
@@ -23,6 +24,8 @@ _HOMES = {
     "CheckpointState": "trainweb.training.state",
     "GradientGraphBuilder": "trainweb.compat.gradient_graph",
     "InferenceSession": "trainweb.training.inference",
+    "RunOptions": "trainweb.training.options",
+    "SessionOptions": "trainweb.training.options",
     "TrainingSession": "trainweb.training.session",
     "check": "trainweb.training.check",
     "set_seed": "trainweb.training.core",
@@ -33,6 +36,8 @@ __all__ = [
     "CheckpointState",
     "GradientGraphBuilder",
     "InferenceSession",
+    "RunOptions",
+    "SessionOptions",
     "TrainingSession",
     "__version__",
     "api",

@@ -67,6 +67,8 @@ PLAN_FAILED = Message(
     "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
 )
 
+TERMINATED = Message(errors.SessionError, "Exiting due to terminate flag being set to true.")
+
 # What a session lacks.
 
 NO_EVAL_MODEL = Message(errors.SessionError, "This TrainingSession has no EvalModel loaded.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
@@ -35,12 +35,14 @@ from trainweb.ops.optim import MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
-from trainweb.training.models import SessionModels
+from trainweb.training.models import InUse, SessionModels
+from trainweb.training.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.parameters import MemoryStore, start_state
 from trainweb.training.state import CheckpointState, PropertyValue
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.wasm.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,9 @@ class SessionMemory:
     recomputed_share: float
 
 
+NO_OPTIONS = RunOptions()
+
+
 class SessionCore:
     """Training on bytes; see `trainweb.TrainingSession` for the meaning of the calls."""
 
@@ -93,7 +98,9 @@ class SessionCore:
         memory_budget: int | None = None,
         reproducible: bool = False,
         max_plans: int = DEFAULT_MAX_PLANS,
+        log: Log | None = None,
     ) -> None:
+        self.log = log or Log(SessionOptions())
         origin = state.lent()
         self.state = state
         self.engine = engine or get_engine(reproducible=reproducible)
@@ -130,12 +137,20 @@ class SessionCore:
 
     # Plans.
 
-    def plan(self, kind: str, feeds: Mapping[str, TensorType]) -> LoadedPlan:
+    def plan(self, kind: str, feeds: Mapping[str, TensorType], options: RunOptions = NO_OPTIONS) -> LoadedPlan:
         """The plan of a step for these feeds: "train" for the current reset flag, or "eval"."""
         self.host.check()
         key = self.models.key(kind, feeds)
         overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
-        return self.plans.step((*key, overwrite), partial(self.models.compile_step, kind, feeds, overwrite))
+
+        def compiled(in_use: InUse) -> Plan:
+            start = perf_counter()
+            plan = self.models.compile_step(kind, feeds, overwrite, in_use)
+            given = ", ".join(f"{n} {t.dtype}{list(t.shape)}" for n, t in feeds.items())
+            self.log(INFO, options, f"compiled a {kind} step of {given}: {perf_counter() - start:.3f} s")
+            return plan
+
+        return self.plans.step((*key, overwrite), compiled)
 
     def optimizer_plan(self) -> LoadedPlan:
         """The plan of an optimizer step."""
@@ -182,24 +197,33 @@ class SessionCore:
         feeds: Mapping[str, Tensor],
         fetches: Sequence[str] | None = None,
         targets: Mapping[str, TensorType] | None = None,
+        options: RunOptions = NO_OPTIONS,
     ) -> dict[str, Tensor]:
         """Run a "train" or "eval" step; results by name in the order of `fetches` (None: all).
 
         `targets` are the types of arrays that results will be written into: they must fit, or nothing runs.
         """
-        self.check_step(kind)
-        wanted = self._fetches(kind, fetches)
-        loaded = self.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()})
-        for name, target in (targets or {}).items():
+        with options.noted():
+            self.check_step(kind)
+            wanted = self._fetches(kind, fetches)
+            loaded = self.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()}, options)
+            self._check_targets(loaded, targets or {})
+            options.check_terminate()
+            start = perf_counter()
+            self.host.write_feeds(loaded, feeds)
+            self.host.run(loaded)
+            if kind == "train":
+                self.host.write_state(STATE_LAZY_RESET, 0)
+            results = self.host.read_outputs(loaded, wanted)
+            self.log(VERBOSE, options, f"{kind} step: {1e3 * (perf_counter() - start):.3f} ms")
+            return results
+
+    def _check_targets(self, loaded: LoadedPlan, targets: Mapping[str, TensorType]) -> None:
+        for name, target in targets.items():
             slot = loaded.plan.outputs[name]
             if (target.dtype, target.shape) != (slot.dtype, slot.shape):
                 given = f"{target.dtype}{list(target.shape)}"
                 raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), given=given)
-        self.host.write_feeds(loaded, feeds)
-        self.host.run(loaded)
-        if kind == "train":
-            self.host.write_state(STATE_LAZY_RESET, 0)
-        return self.host.read_outputs(loaded, wanted)
 
     def check_step(self, kind: str) -> None:
         """Raise unless the session can run a "train" or "eval" step now."""
@@ -217,9 +241,14 @@ class SessionCore:
                 raise messages.UNKNOWN_FETCH(name=name, names=", ".join(self.outputs[kind]))
         return fetches
 
-    def optimizer_step(self) -> None:
+    def optimizer_step(self, options: RunOptions = NO_OPTIONS) -> None:
         """Update the parameters with the accumulated gradients."""
-        self.host.run(self.optimizer_plan())
+        with options.noted():
+            loaded = self.optimizer_plan()
+            options.check_terminate()
+            start = perf_counter()
+            self.host.run(loaded)
+            self.log(VERBOSE, options, f"optimizer step: {1e3 * (perf_counter() - start):.3f} ms")
 
     def lazy_reset_grad(self) -> None:
         """Let the next train step overwrite the gradients."""

@@ -10,21 +10,18 @@ from typing import Any, Self
 import numpy as np
 
 from trainweb.checkpoint import write_file_atomically
-from trainweb.errors import FeedError, ReleasedError, SessionError
+from trainweb.errors import FeedError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
-from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore, SessionMemory
-from trainweb.training.host import DEFAULT_MAX_PLANS
 from trainweb.training.models import read_models
+from trainweb.training.options import Log, RunOptions, SessionOptions, fix_dimensions
 from trainweb.training.profile import Profile
 from trainweb.training.state import CheckpointState
 
 Model = Any
 """bytes, a path, or an onnx.ModelProto."""
-
-OPTIONS = ("threads", "reproducible", "memory_budget", "limits", "max_plans")
 
 
 class TrainingSession:
@@ -36,7 +33,7 @@ class TrainingSession:
         Parameters to start from; the session uses it until `release`.
     train_model, eval_model, optimizer_model : bytes, path or onnx.ModelProto
         Artifacts as `trainweb.artifacts` or onnxruntime-training made them; the last two are optional.
-    options : dict, optional
+    options : dict or SessionOptions, optional
         ``reproducible`` (bool, False): results that are the same bytes on every machine.
         ``limits`` (dict): arena_bytes, nodes, loop_iterations, file_bytes.
         ``memory_budget`` (int): bytes that the workspace of a step may take: feeds, activations, their gradients,
@@ -47,6 +44,8 @@ class TrainingSession:
         ``max_plans`` (int, 16): how many compiled steps are kept, one for each shape of the feeds, with and without
         accumulation, and for training and evaluation. The least recently used go first.
         ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
+        ``free_dimension_overrides`` (dict), ``log_severity_level``, ``logid`` and the others of onnxruntime: see
+        `SessionOptions`.
 
     Raises
     ------
@@ -54,6 +53,8 @@ class TrainingSession:
         Artifacts that are malformed, not supported, or do not fit the checkpoint.
     SessionError
         The state is in use by another session.
+    TypeError
+        An option that is not known; the text names the nearest.
 
     Notes
     -----
@@ -66,11 +67,15 @@ class TrainingSession:
         train_model: Model,
         eval_model: Model = None,
         optimizer_model: Model = None,
-        options: Mapping[str, Any] | None = None,
+        options: SessionOptions | Mapping[str, Any] | None = None,
     ) -> None:
-        settings = check_options(options)
+        checked = SessionOptions.of(options)
+        if checked.enable_profiling:
+            raise UnsupportedError("enable_profiling is not supported by this class: call session.profile(feeds).")
+        settings = checked.core_settings()
         graphs = read_models(train_model, eval_model, optimizer_model, settings["limits"])
-        self._core: SessionCore | None = SessionCore(state, *graphs, **settings)
+        fix_dimensions(graphs, checked.free_dimension_overrides)
+        self._core: SessionCore | None = SessionCore(state, *graphs, log=Log(checked), **settings)
 
     @property
     def core(self) -> SessionCore:
@@ -87,7 +92,9 @@ class TrainingSession:
 
     # Steps.
 
-    def train_step(self, feeds: Mapping[str, Any], fetches: Fetches = None) -> dict[str, np.ndarray]:
+    def train_step(
+        self, feeds: Mapping[str, Any], fetches: Fetches = None, options: RunOptions | Mapping[str, Any] | None = None
+    ) -> dict[str, np.ndarray]:
         """Forward and backward; gradients accumulate until `lazy_reset_grad`.
 
         Parameters
@@ -96,6 +103,8 @@ class TrainingSession:
             Every training input by name, with the input's dtype (lists and numbers are converted).
         fetches : sequence of str, or dict of str to ndarray or None, optional
             Outputs wanted, all by default; arrays in a dict are written into.
+        options : dict or RunOptions, optional
+            ``tag``, ``log_severity_level``, ``terminate``.
 
         Returns
         -------
@@ -106,18 +115,26 @@ class TrainingSession:
         ------
         FeedError
             A feed is missing, unknown, of the wrong dtype or shape, or holds a label or index out of range.
+        SessionError
+            ``terminate`` is set; the session is as before.
         """
-        return self._step("train", feeds, fetches)
+        return self._step("train", feeds, fetches, options)
 
-    def eval_step(self, feeds: Mapping[str, Any], fetches: Fetches = None) -> dict[str, np.ndarray]:
+    def eval_step(
+        self, feeds: Mapping[str, Any], fetches: Fetches = None, options: RunOptions | Mapping[str, Any] | None = None
+    ) -> dict[str, np.ndarray]:
         """Run the eval model on the current parameters; arguments as `train_step`."""
-        return self._step("eval", feeds, fetches)
+        return self._step("eval", feeds, fetches, options)
 
-    def _step(self, kind: str, feeds: Mapping[str, Any], fetches: Fetches) -> dict[str, np.ndarray]:
+    def _step(
+        self, kind: str, feeds: Mapping[str, Any], fetches: Fetches, options: RunOptions | Mapping[str, Any] | None
+    ) -> dict[str, np.ndarray]:
         core = self.core
+        run = RunOptions.of(options)
         names, targets = check_fetches(fetches)
         converted = self._converted(kind, feeds)
-        results = core.step(kind, converted, names, {n: TensorType(str(t.dtype), t.shape) for n, t in targets.items()})
+        types = {n: TensorType(str(t.dtype), t.shape) for n, t in targets.items()}
+        results = core.step(kind, converted, names, types, run)
         arrays = {n: to_numpy(t) for n, t in results.items()}
         for n, target in targets.items():
             target[...] = arrays[n]
@@ -130,9 +147,9 @@ class TrainingSession:
             for n, v in check_feeds(feeds).items()
         }
 
-    def optimizer_step(self) -> None:
+    def optimizer_step(self, options: RunOptions | Mapping[str, Any] | None = None) -> None:
         """Update the trainable parameters with the accumulated gradients, which stay until reset."""
-        self.core.optimizer_step()
+        self.core.optimizer_step(RunOptions.of(options))
 
     def lazy_reset_grad(self) -> None:
         """Let the next `train_step` overwrite the gradients instead of adding to them."""
@@ -242,7 +259,7 @@ class TrainingSession:
         A training profile leaves gradients and running statistics as `runs` steps would.
         """
         kind = "train" if training else "eval"
-        self._step(kind, feeds, None)
+        self._step(kind, feeds, None, None)
         core = self.core
         converted = {n: as_feed(n, v, core.inputs[kind][n].dtype) for n, v in feeds.items()}
         loaded = core.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in converted.items()})
@@ -281,39 +298,6 @@ class TrainingSession:
 
 
 Fetches = Sequence[str] | Mapping[str, "np.ndarray | None"] | None
-
-
-def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options with their defaults.
-
-    Raises
-    ------
-    SessionError
-        An unknown option.
-    """
-    given = dict(options or {})
-    unknown = [name for name in given if name not in OPTIONS]
-    if unknown:
-        raise SessionError(f"Unknown options {', '.join(unknown)}; there are {', '.join(OPTIONS)}.")
-    return {
-        "reproducible": bool(given.get("reproducible", False)),
-        "memory_budget": check_memory_budget(given.get("memory_budget")),
-        "limits": Limits.of(given.get("limits")),
-        "max_plans": check_max_plans(given.get("max_plans", DEFAULT_MAX_PLANS)),
-    }
-
-
-def check_max_plans(value: Any) -> int:
-    """The number of plans to keep, if it is one.
-
-    Raises
-    ------
-    SessionError
-        Not an integer, or less than 1.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise SessionError(f"max_plans must be an integer >= 1, got {value!r}.")
-    return value
 
 
 def check_feeds(feeds: Any) -> Mapping[str, Any]:

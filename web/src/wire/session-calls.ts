@@ -123,6 +123,11 @@ export const MESSAGES = {
     text:
       "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
   },
+  TERMINATED: {
+    error: "SessionError",
+    text:
+      "Exiting due to terminate flag being set to true.",
+  },
   NO_EVAL_MODEL: {
     error: "SessionError",
     text:

@@ -1,0 +1,62 @@
+"""What onnxruntime-training 1.19.2 answers to calls: `python record.py` writes expected.json beside it.
+
+Run by an interpreter that has that package (`.build/venv-onnxruntime/bin/python`).
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+warnings.simplefilter("ignore")
+import onnxruntime  # noqa: E402
+
+HERE = Path(__file__).parent
+MLP = HERE.parent / "mlp"
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON has it."""
+    return value if isinstance(value, (bool, float, str)) else int(value)
+
+
+def attributes(cls: Any) -> dict[str, Any]:
+    """Attributes of a class's fresh instance with their values, and its methods as null."""
+    made = cls()
+    names = [n for n in dir(made) if not n.startswith("_")]
+    return {n: None if callable(getattr(made, n)) else plain(getattr(made, n)) for n in names}
+
+
+def members(cls: Any) -> list[str]:
+    """Public names of a class."""
+    return [n for n in dir(cls) if not n.startswith("_")]
+
+
+def terminated() -> str:
+    """What a run says that is to end."""
+    options = onnxruntime.RunOptions()
+    options.terminate = True
+    session = onnxruntime.InferenceSession(str(MLP / "base.onnx"), providers=["CPUExecutionProvider"])
+    try:
+        session.run(None, {"x": np.zeros((2, 10), np.float32)}, options)
+    except Exception as e:
+        return str(e)
+    raise AssertionError("the run was not terminated")
+
+
+def record() -> dict[str, Any]:
+    """Everything."""
+    return {
+        "version": onnxruntime.__version__,
+        "RunOptions": attributes(onnxruntime.RunOptions),
+        "SessionOptions": attributes(onnxruntime.SessionOptions),
+        "terminated": terminated(),
+    }
+
+
+if __name__ == "__main__":
+    (HERE / "expected.json").write_text(json.dumps(record(), indent=1) + "\n")

@@ -4,9 +4,11 @@
 import type { InferenceInfo } from "../wire/protocol.js";
 import {
   parseRunArguments,
+  tagged,
   type FetchesType,
   type FeedsType,
   type ReturnType,
+  type RunArguments,
   type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";

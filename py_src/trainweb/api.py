@@ -7,6 +7,7 @@ copies, and the warm-up and total counts of `LinearLRScheduler` are not swapped.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from trainweb.errors import FeedError, SessionError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, STATE_LAZY_RESET, STATE_RANDOM_OFFSET, STATE_SEED
 from trainweb.training import state as states
 from trainweb.training.session import TrainingSession
+
+_latest: weakref.WeakKeyDictionary[states.CheckpointState, weakref.ref[Module]] = weakref.WeakKeyDictionary()
+"""The module made last for each state."""
 
 CARRIED_STATE = (STATE_LAZY_RESET, STATE_SEED, STATE_RANDOM_OFFSET)
 """Fields of the state that outlive a change of optimizer."""
@@ -89,6 +93,9 @@ class ParameterBuffer(np.ndarray):
 class Module:
     """A model to train, called with its inputs in order.
 
+    Several modules on one state share its parameters; each accumulates gradients of its own, and `Parameter.grad` is
+    that of the module made last.
+
     Parameters
     ----------
     train_model_uri : path, bytes or onnx.ModelProto
@@ -119,6 +126,7 @@ class Module:
         self._options = session_options if isinstance(session_options, Mapping) else None
         self._optimizer_model: Any = None
         self._session = TrainingSession(state, train_model_uri, eval_model_uri, None, self._options)
+        _latest[state] = weakref.ref(self)
 
     def __call__(self, *user_inputs: Any) -> Any:
         """Run a train step, or an eval step after `eval()`.
@@ -203,21 +211,24 @@ class Module:
 
 
 class Optimizer:
-    """Updates the parameters of a module; several optimizers of one module share their state.
+    """Updates parameters; optimizers of one checkpoint state share step, moments and learning rate.
+
+    The gradients are those of the module that was made last for the state of `module`, as in onnxruntime.
 
     Parameters
     ----------
     optimizer_uri : path, bytes or onnx.ModelProto
         The optimizer model. The first one of a module counts.
     module : Module
-        What to update.
+        One of the modules on the state to update.
     """
 
     def __init__(self, optimizer_uri: Any, module: Module) -> None:
         if optimizer_uri is None:
             raise SessionError("An Optimizer needs an optimizer model.")
-        self._module = module
-        module._use_optimizer(optimizer_uri)
+        latest = _latest[module._state]()
+        self._module = module if latest is None else latest
+        self._module._use_optimizer(optimizer_uri)
 
     @property
     def _session(self) -> TrainingSession:

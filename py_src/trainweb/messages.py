@@ -89,9 +89,6 @@ NOT_IN_BUNDLE = Message(
 OTHER_PARAMETERS = Message(
     errors.ModelError, "The models have other parameters than the plans that were compiled from them."
 )
-STATE_IN_USE = Message(
-    errors.SessionError, "This checkpoint state is in use by another session; release that session first."
-)
 ARENA_LIMIT = Message(
     errors.LimitError,
     "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -101,6 +102,7 @@ class SessionCore:
         log: Log | None = None,
     ) -> None:
         self.log = log or Log(SessionOptions())
+        free_abandoned()
         origin = state.lent()
         self.state = state
         self.engine = engine or get_engine(reproducible=reproducible)
@@ -124,22 +126,28 @@ class SessionCore:
         except BaseException:
             self.host.release()
             raise
-        state.store = self.parameters
+        state.store = state.latest = self.parameters
         _live.add(self)
+        self._end = weakref.finalize(self, _abandoned.append, (state, self.parameters, self.host))
+        self._end.atexit = False
 
     def release(self, *, give_back: bool = True) -> None:
         """Free kernel memory, and give the state back its contents unless nobody has it any more."""
-        if self.host.released:
-            return
-        if give_back:
-            self.state.store = self.parameters.give_back()
-        self.host.release()
+        if self._end.detach() is not None:
+            _release(self.state, self.parameters, self.host, give_back=give_back)
+
+    def _check(self) -> None:
+        """Raise after release; have the parameters here, where another session of the state had them last."""
+        self.host.check()
+        if self.state.store is not self.parameters:
+            self.parameters.take(self.state.lent())
+            self.state.store = self.parameters
 
     # Plans.
 
     def plan(self, kind: str, feeds: Mapping[str, TensorType], options: RunOptions = NO_OPTIONS) -> LoadedPlan:
         """The plan of a step for these feeds: "train" for the current reset flag, or "eval"."""
-        self.host.check()
+        self._check()
         key = self.models.key(kind, feeds)
         overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
 
@@ -154,7 +162,7 @@ class SessionCore:
 
     def optimizer_plan(self) -> LoadedPlan:
         """The plan of an optimizer step."""
-        self.host.check()
+        self._check()
         if self.models.graphs["optimizer"] is None:
             raise messages.NO_OPTIMIZER_MODEL()
         if self.parameters.is_nominal:
@@ -172,7 +180,7 @@ class SessionCore:
 
     def memory(self) -> SessionMemory:
         """What the session takes of the kernels' memory now."""
-        self.host.check()
+        self._check()
         plans = [loaded.plan for loaded in self.host.loaded]
         largest = max((p.recomputation for p in plans), key=lambda r: r.full_bytes, default=Recomputation(0))
         sizes = self.host.sizes
@@ -227,7 +235,7 @@ class SessionCore:
 
     def check_step(self, kind: str) -> None:
         """Raise unless the session can run a "train" or "eval" step now."""
-        self.host.check()
+        self._check()
         if kind == "eval" and self.models.graphs["eval"] is None:
             raise messages.NO_EVAL_MODEL()
         if self.parameters.is_nominal:
@@ -257,7 +265,7 @@ class SessionCore:
     # Learning rate.
 
     def _check_optimizer(self) -> None:
-        self.host.check()
+        self._check()
         if self.models.graphs["optimizer"] is None:
             raise messages.NO_OPTIMIZER_MODEL()
 
@@ -299,37 +307,39 @@ class SessionCore:
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Number of elements."""
-        self.host.check()
+        self._check()
         return self.layout.count(trainable_only)
 
     def get_contiguous_parameters(self, trainable_only: bool = True) -> Tensor:
         """All (trainable) parameters, one after the other in the order of the training model's inputs."""
+        self._check()
         return self.parameters.get_contiguous(trainable_only)
 
     def load_parameters_buffer(self, data: bytes | bytearray | memoryview, trainable_only: bool = True) -> None:
         """Overwrite all (trainable) parameters with little-endian float32 bytes."""
+        self._check()
         self.parameters.load_contiguous(data, trainable_only)
 
     def get_parameter_type_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]:
         """dtype and shape of one parameter."""
-        self.host.check()
+        self._check()
         return "float32", self.layout.find(name).shape
 
     def get_parameter(self, name: str) -> Tensor:
         """A copy of one parameter."""
-        self.host.check()
+        self._check()
         self.layout.find(name)
         return self.parameters.get(name)
 
     def update_parameter(self, tensor: Tensor) -> None:
         """Overwrite one parameter; gradients and moments stay."""
-        self.host.check()
+        self._check()
         self.layout.find(tensor.name)
         self.parameters.set(tensor)
 
     def get_gradient(self, name: str) -> Tensor:
         """A copy of one accumulated gradient."""
-        self.host.check()
+        self._check()
         self.layout.find(name)
         gradient = self.parameters.gradient(name)
         if gradient is None:
@@ -340,24 +350,24 @@ class SessionCore:
 
     def add_property(self, name: str, value: Any) -> None:
         """Keep a value in the checkpoint."""
-        self.host.check()
+        self._check()
         self.state.properties[name] = value
 
     def get_property(self, name: str) -> PropertyValue:
         """A value that the checkpoint keeps."""
-        self.host.check()
+        self._check()
         if name not in self.state.properties:
             raise messages.UNKNOWN_PROPERTY(name=name)
         return self.state.properties[name]
 
     def save_checkpoint(self, include_optimizer_state: bool = False) -> bytes:
         """Bytes of a checkpoint file."""
-        self.host.check()
+        self._check()
         return write_checkpoint(self.state.to_checkpoint(include_optimizer_state))
 
     def export_model_for_inferencing(self, output_names: Sequence[str] | None) -> bytes:
         """Bytes of the eval model, cut to these outputs, with the current parameters."""
-        self.host.check()
+        self._check()
         check_export(self.models, is_nominal=self.parameters.is_nominal)
         return export_model(self.models, self.parameters, output_names)
 
@@ -368,6 +378,22 @@ class SessionCore:
 
 
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()
+
+_abandoned: deque[tuple[CheckpointState, MemoryStore, PlanHost]] = deque()
+"""What sessions had that were dropped without `release`. Garbage is found at any time, even while kernels run: it is
+freed when the next session is made."""
+
+
+def free_abandoned() -> None:
+    """Release the sessions that were dropped; their states keep the contents."""
+    while _abandoned:
+        _release(*_abandoned.popleft())
+
+
+def _release(state: CheckpointState, parameters: MemoryStore, host: PlanHost, *, give_back: bool = True) -> None:
+    if state.store is parameters and give_back:
+        state.store = parameters.give_back()
+    host.release()
 
 
 def set_seed(value: int) -> None:

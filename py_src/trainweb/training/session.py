@@ -30,7 +30,7 @@ class TrainingSession:
     Parameters
     ----------
     state : CheckpointState
-        Parameters to start from; the session uses it until `release`.
+        Parameters to start from; sessions on one state share it.
     train_model, eval_model, optimizer_model : bytes, path or onnx.ModelProto
         Artifacts as `trainweb.artifacts` or onnxruntime-training made them; the last two are optional.
     options : dict or SessionOptions, optional
@@ -51,8 +51,6 @@ class TrainingSession:
     ------
     ModelError, UnsupportedError, CheckpointError
         Artifacts that are malformed, not supported, or do not fit the checkpoint.
-    SessionError
-        The state is in use by another session.
     TypeError
         An option that is not known; the text names the nearest.
 

@@ -16,10 +16,19 @@ from trainweb.checkpoint import (
     write_file_atomically,
 )
 from trainweb.model.graph import as_float32
-from trainweb.training.parameters import GROUP, Contents, OptimizerState, ParameterStore, TensorStore
+from trainweb.training.parameters import (
+    GROUP,
+    Contents,
+    MemoryStore,
+    OptimizerState,
+    ParameterStore,
+    TensorStore,
+)
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from trainweb.model.graph import Tensor
 
 INT64_RANGE = range(-(2**63), 2**63)
 
@@ -29,29 +38,36 @@ PropertyValue = int | float | str
 class CheckpointState:
     """What a checkpoint holds. While a session uses it, parameters and moments live in kernel memory.
 
+    Several sessions on one state share its parameters, moments, step count and learning rate: whichever is called has
+    them moved to its memory first, so that alternating between two costs a copy each time. Gradients, the reset flag
+    and random numbers are each session's own.
+
     Attributes
     ----------
     store : ParameterStore
-        The parameters, wherever they are; a session puts its own here until it is released.
+        The parameters, wherever they are; a session puts its own here until it is released or another has them.
+    latest : MemoryStore or None
+        The parameters of the session that was made last, which has the gradients to be seen.
     property_values : dict of str to int, float or str
         The properties.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.store: ParameterStore = TensorStore(checkpoint)
+        self.latest: MemoryStore | None = None
         self.property_values: dict[str, PropertyValue] = dict(checkpoint.properties)
 
     def lent(self) -> TensorStore:
-        """The parameters as tensors, for a session to start from.
-
-        Raises
-        ------
-        SessionError
-            Another session uses them.
-        """
-        if not isinstance(self.store, TensorStore):
-            raise messages.STATE_IN_USE()
+        """The parameters as tensors, for a session to go on from; the session that has them loses them."""
+        if isinstance(self.store, MemoryStore):
+            self.store = self.store.give_back()
+        assert isinstance(self.store, TensorStore)
         return self.store
+
+    def gradient(self, name: str) -> Tensor | None:
+        """The gradient that the latest session accumulated; None where there is no session, or no gradient."""
+        latest = self.latest
+        return None if latest is None or latest.host.released else latest.gradient(name)
 
     @property
     def is_nominal(self) -> bool:
@@ -146,13 +162,13 @@ class Parameter:
 
     @property
     def grad(self) -> np.ndarray | None:
-        """A copy of the accumulated gradient: zeros before the first step.
+        """A copy of the gradient that the latest session accumulated: zeros before its first step.
 
         None for a frozen parameter, and where no session uses the state.
         """
         from trainweb.training.arrays import to_numpy
 
-        gradient = self._state.store.gradient(self._name)
+        gradient = self._state.gradient(self._name)
         return None if gradient is None else to_numpy(gradient)
 
     def __repr__(self) -> str:

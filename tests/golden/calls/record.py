@@ -14,6 +14,7 @@ import numpy as np
 
 warnings.simplefilter("ignore")
 import onnxruntime  # noqa: E402
+from scenarios import modules_on_one_state  # noqa: E402
 
 HERE = Path(__file__).parent
 MLP = HERE.parent / "mlp"
@@ -48,6 +49,16 @@ def terminated() -> str:
     raise AssertionError("the run was not terminated")
 
 
+def two_modules() -> list[Any]:
+    """Modules and optimizers on one state, call by call: gradients and parameters as the state has them, and rates."""
+    from onnxruntime.training.api import CheckpointState, Module, Optimizer
+
+    state = CheckpointState.load_checkpoint(str(MLP / "checkpoint"))
+    module = lambda: Module(str(MLP / "training_model.onnx"), state, str(MLP / "eval_model.onnx"))  # noqa: E731
+    optimizer = lambda m: Optimizer(str(MLP / "optimizer_model.onnx"), m)  # noqa: E731
+    return modules_on_one_state(state, module, optimizer)
+
+
 def record() -> dict[str, Any]:
     """Everything."""
     return {
@@ -55,6 +66,7 @@ def record() -> dict[str, Any]:
         "RunOptions": attributes(onnxruntime.RunOptions),
         "SessionOptions": attributes(onnxruntime.SessionOptions),
         "terminated": terminated(),
+        "two_modules": two_modules(),
     }
 
 

@@ -163,11 +163,6 @@ export const MESSAGES = {
     text:
       "The models have other parameters than the plans that were compiled from them.",
   },
-  STATE_IN_USE: {
-    error: "SessionError",
-    text:
-      "This checkpoint state is in use by another session; release that session first.",
-  },
   ARENA_LIMIT: {
     error: "LimitError",
     text:

@@ -1,0 +1,46 @@
+"""Calls that onnxruntime-training and trainweb are both put through: each is given classes of the one or the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+X, Y = np.sin(np.arange(80, dtype=np.float32)).reshape(8, 10), np.arange(8) % 3
+
+
+def sums(arrays: dict[str, Any]) -> dict[str, float]:
+    """The sum of absolute values of each array."""
+    return {name: float(np.abs(np.asarray(a, np.float64)).sum()) for name, a in sorted(arrays.items()) if a is not None}
+
+
+def modules_on_one_state(state: Any, module: Any, optimizer: Any) -> list[Any]:
+    """The calls, in the interface of onnxruntime.training.api."""
+    found: list[Any] = []
+
+    def note(what: str, value: float | None = None) -> None:
+        gradients = sums({name: p.grad for name, p in state.parameters})
+        parameters = sums({name: p.data for name, p in state.parameters})
+        found.append({"after": what, "gradients": gradients, "parameters": parameters, "value": value})
+
+    first = module()
+    note("a module", float(first(X, Y)))
+    second = module()
+    note("a second module")
+    note("a step of the first", float(first(X, Y)))
+    note("a step of the second", float(second(X, Y)))
+    one = optimizer(first)
+    one.set_learning_rate(0.125)
+    one.step()
+    note("an optimizer of the first, which takes the gradients of the second", one.get_learning_rate())
+    first.lazy_reset_grad()
+    note("the second goes on adding", float(second(X, Y)))
+    note("the first started again", float(first(X, Y)))
+    two = optimizer(second)
+    note("a second optimizer", two.get_learning_rate())
+    two.set_learning_rate(0.25)
+    two.step()
+    note("which shares the rate", one.get_learning_rate())
+    first.eval(), second.eval()
+    note("evaluation", float(first(X, Y)) - float(second(X, Y)))
+    return found

@@ -89,7 +89,7 @@ def test_a_cell_that_makes_a_session_runs_twice() -> None:
         assert s.core.state.optimizer.step == run + 1, "it goes on from where the last one was"
         held.append(bytes_in_use() - before)
     # Each is dropped when its name holds the next one, and freed when the one after is made.
-    assert held[1] == held[2] == held[3] == 2 * held[0]
+    assert held[1] == held[2] == held[3] <= 2 * held[0]
     expected = s.get_contiguous_parameters(False)
     del s
     gc.collect()

@@ -2,6 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { TrainwebError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import { describe, isTensor } from "./tensors.js";
 
@@ -142,7 +143,8 @@ export async function tagged<T>({ tag }: Pick<RunOptions, "tag">, run: () => Pro
   try {
     return await run();
   } catch (error) {
-    throw error instanceof Error ? Object.assign(error, { tag }) : error;
+    // The reason of an abort is its giver's.
+    throw error instanceof TrainwebError ? Object.assign(error, { tag }) : error;
   }
 }
 

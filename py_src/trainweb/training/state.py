@@ -149,10 +149,13 @@ class Parameter:
 
     @property
     def data(self) -> np.ndarray:
-        """A copy of its value. Assign to change it: shape and dtype must match."""
-        from trainweb.training.arrays import to_numpy
+        """A copy of its value, which is read-only: assign to `data` to change it; shape and dtype must match.
 
-        return to_numpy(self._state.store.get(self._name))
+        In ONNX Runtime writing into the array goes through. Here kernel memory may move, so it is an error that says so.
+        """
+        from trainweb.training.arrays import read_only
+
+        return read_only(self._state.store.get(self._name))
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -162,14 +165,14 @@ class Parameter:
 
     @property
     def grad(self) -> np.ndarray | None:
-        """A copy of the gradient that the latest session accumulated: zeros before its first step.
+        """A read-only copy of the gradient that the latest session accumulated: zeros before its first step.
 
         None for a frozen parameter, and where no session uses the state.
         """
-        from trainweb.training.arrays import to_numpy
+        from trainweb.training.arrays import read_only
 
         gradient = self._state.gradient(self._name)
-        return None if gradient is None else to_numpy(gradient)
+        return None if gradient is None else read_only(gradient)
 
     def __repr__(self) -> str:
         dtype, shape = self._state.store.type_of(self._name)

@@ -25,7 +25,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "flat": lambda a: a.flat.__setitem__(0, 1),
     "a plain view": lambda a: np.asarray(a).__setitem__(0, 1),
 }
-NAMED = ["an element", "a slice", "a view", "a transposed view", "a reshaped view", "in place", "out=", "fill"]
+NAMED = ["an element", "a slice", "a view", "a transposed view", "a reshaped view", "in place", "out=", "fill", "at"]
 
 
 @pytest.mark.parametrize("kind", WRITES)

@@ -151,7 +151,7 @@ class Parameter:
     def data(self) -> np.ndarray:
         """A copy of its value, which is read-only: assign to `data` to change it; shape and dtype must match.
 
-        In ONNX Runtime writing into the array goes through. Here kernel memory may move, so it is an error that says so.
+        In ONNX Runtime writing into the array goes through. Here kernel memory may move: it is an error that says so.
         """
         from trainweb.training.arrays import read_only
 

@@ -38,6 +38,9 @@ class Pairs:
     def __setitem__(self, name: str, value: Any) -> None:
         self._mapping[name] = value
 
+    def __delitem__(self, name: str) -> None:
+        del self._mapping[name]
+
     def __contains__(self, name: object) -> bool:
         return name in self._mapping
 
@@ -49,6 +52,10 @@ class Pairs:
 
     def __repr__(self) -> str:
         return repr(self._mapping)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value, or `default`."""
+        return self._mapping.get(name, default)
 
     def keys(self) -> list[str]:
         """The names."""

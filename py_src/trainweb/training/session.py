@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from trainweb.checkpoint import write_file_atomically
-from trainweb.errors import FeedError, ReleasedError, UnsupportedError
+from trainweb.errors import BufferSizeError, FeedError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
@@ -180,9 +180,32 @@ class TrainingSession:
         """Number of elements of all (trainable) parameters."""
         return self.core.get_parameters_size(trainable_only)
 
-    def get_contiguous_parameters(self, trainable_only: bool = True) -> np.ndarray:
-        """All (trainable) parameters as one float32 vector, a copy, in the order of the training model's inputs."""
-        return to_numpy(self.core.get_contiguous_parameters(trainable_only))
+    def get_contiguous_parameters(self, trainable_only: bool = True, out: np.ndarray | None = None) -> np.ndarray:
+        """All (trainable) parameters as one float32 vector, a copy, in the order of the training model's inputs.
+
+        Parameters
+        ----------
+        out : ndarray, optional
+            Writable float32 vector of `get_parameters_size` elements, which is filled and returned.
+
+        Raises
+        ------
+        BufferSizeError
+            `out` is no such vector.
+        """
+        if out is None:
+            return to_numpy(self.core.get_contiguous_parameters(trainable_only))
+        size = self.core.get_parameters_size(trainable_only)
+        if (
+            not isinstance(out, np.ndarray)
+            or out.dtype != np.float32
+            or out.shape != (size,)
+            or not out.flags.writeable
+        ):
+            given = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+            raise BufferSizeError(f"'out' must be a writable array float32[{size}], got {given}.")
+        out[...] = np.frombuffer(self.core.get_contiguous_parameters(trainable_only).data, "<f4")
+        return out
 
     def load_parameters_buffer(self, buffer: Any, trainable_only: bool = True) -> None:
         """Overwrite all (trainable) parameters.
@@ -227,27 +250,35 @@ class TrainingSession:
     # Out.
 
     def export_model_for_inferencing(
-        self, path: str | Path | None = None, graph_output_names: Sequence[str] | None = None
+        self,
+        path: str | Path | Sequence[str] | None = None,
+        graph_output_names: Sequence[str] | str | None = None,
     ) -> bytes | None:
         """The eval model cut to `graph_output_names`, with the current parameters as initializers.
 
         Parameters
         ----------
         path
-            Where to write the .onnx; None returns its bytes.
+            Where to write the .onnx; None returns its bytes. A list alone is taken for `graph_output_names`.
         graph_output_names
-            Any tensors of the eval model, in the order wanted.
+            Any tensors of the eval model, in the order wanted; one name or several.
 
         Raises
         ------
         SessionError
             There is no eval model.
         ModelError
-            A name the eval model does not have.
+            A name the eval model does not have, or no name.
         """
-        data = self.core.export_model_for_inferencing(graph_output_names)
+        if isinstance(path, (list, tuple)):
+            if graph_output_names is not None:
+                raise TypeError(f"'path' must be a path, got the list {list(path)}.")
+            path, graph_output_names = None, path
+        names = [graph_output_names] if isinstance(graph_output_names, str) else graph_output_names
+        data = self.core.export_model_for_inferencing(names)
         if path is None:
             return data
+        assert isinstance(path, (str, Path))
         write_file_atomically(Path(path), data)
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,7 +203,7 @@ class Parameters(Mapping[str, Parameter]):
         return f"Parameters({list(self._state.store.trainable)})"
 
 
-class Properties:
+class Properties(MutableMapping[str, PropertyValue]):
     """A mapping of names to int, float (kept as float32) or str."""
 
     def __init__(self, state: CheckpointState) -> None:
@@ -219,18 +219,16 @@ class Properties:
             raise TypeError(f"A property's name must be a str, got {type(name).__name__}.")
         self._values[name] = property_value(value)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
+    def __delitem__(self, name: str) -> None:
+        if name not in self._values:
+            raise KeyError(f"Property {name} not found.")
+        del self._values[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
-
-    def items(self) -> Iterator[tuple[str, PropertyValue]]:
-        """Pairs of name and value."""
-        return iter(list(self._values.items()))
 
     def __repr__(self) -> str:
         return f"Properties({self._values})"

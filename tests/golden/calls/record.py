@@ -14,7 +14,7 @@ import numpy as np
 
 warnings.simplefilter("ignore")
 import onnxruntime  # noqa: E402
-from scenarios import modules_on_one_state  # noqa: E402
+from scenarios import WITHOUT_LOSS, modules_on_one_state, two_outputs  # noqa: E402
 
 HERE = Path(__file__).parent
 MLP = HERE.parent / "mlp"
@@ -59,6 +59,22 @@ def two_modules() -> list[Any]:
     return modules_on_one_state(state, module, optimizer)
 
 
+def outputs_without_loss() -> list[list[list[str]]]:
+    """Outputs of the training and eval model of `two_outputs`, but for the accumulators'."""
+    import tempfile
+
+    import onnx
+    from onnxruntime.training import artifacts
+
+    found = []
+    for arguments in WITHOUT_LOSS:
+        with tempfile.TemporaryDirectory() as folder:
+            artifacts.generate_artifacts(two_outputs(), requires_grad=["w"], artifact_directory=folder, **arguments)
+            models = [onnx.load(f"{folder}/{name}_model.onnx") for name in ("training", "eval")]
+        found.append([[o.name for o in m.graph.output if not o.name.endswith(".out")] for m in models])
+    return found
+
+
 def record() -> dict[str, Any]:
     """Everything."""
     return {
@@ -67,6 +83,7 @@ def record() -> dict[str, Any]:
         "SessionOptions": attributes(onnxruntime.SessionOptions),
         "terminated": terminated(),
         "two_modules": two_modules(),
+        "outputs_without_loss": outputs_without_loss(),
     }
 
 

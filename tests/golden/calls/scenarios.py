@@ -44,3 +44,34 @@ def modules_on_one_state(state: Any, module: Any, optimizer: Any) -> list[Any]:
     first.eval(), second.eval()
     note("evaluation", float(first(X, Y)) - float(second(X, Y)))
     return found
+
+
+def two_outputs() -> Any:
+    """x[b, 3] -> MatMul(w) = logits -> mean = loss; outputs loss and logits."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["logits"], "product"),
+        helper.make_node("ReduceMean", ["logits"], ["loss"], "mean", keepdims=0),
+        helper.make_node("Relu", ["logits"], ["a"], "rectified"),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("loss", TensorProto.FLOAT, []),
+        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", 2]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "two_outputs",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 3])],
+        outputs,
+        [numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(3, 2), "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+
+
+WITHOUT_LOSS: list[dict[str, Any]] = [
+    {},
+    {"additional_output_names": ["a"]},
+    {"loss_input_names": ["loss"]},
+]
+"""Arguments of `generate_artifacts` for a model whose first output is the loss."""

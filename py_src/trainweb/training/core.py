@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,7 @@ class SessionCore:
             raise
         state.store = state.latest = self.parameters
         _live.add(self)
-        self._end = weakref.finalize(self, _abandoned.append, (state, self.parameters, self.host))
+        self._end = weakref.finalize(self, abandon, partial(_release, state, self.parameters, self.host))
         self._end.atexit = False
 
     def release(self, *, give_back: bool = True) -> None:
@@ -379,15 +380,20 @@ class SessionCore:
 
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()
 
-_abandoned: deque[tuple[CheckpointState, MemoryStore, PlanHost]] = deque()
-"""What sessions had that were dropped without `release`. Garbage is found at any time, even while kernels run: it is
-freed when the next session is made."""
+_abandoned: deque[Callable[[], None]] = deque()
+"""How to release sessions that were dropped without `release`. Garbage is found at any time, even while kernels run: it
+is freed when the next session is made."""
+
+
+def abandon(release: Callable[[], None]) -> None:
+    """Have this called when it is safe to."""
+    _abandoned.append(release)
 
 
 def free_abandoned() -> None:
     """Release the sessions that were dropped; their states keep the contents."""
     while _abandoned:
-        _release(*_abandoned.popleft())
+        _abandoned.popleft()()
 
 
 def _release(state: CheckpointState, parameters: MemoryStore, host: PlanHost, *, give_back: bool = True) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 warnings.simplefilter("ignore")
 import onnxruntime  # noqa: E402
-from scenarios import WITHOUT_LOSS, modules_on_one_state, two_outputs  # noqa: E402
+from scenarios import WITHOUT_LOSS, describe_inference, modules_on_one_state, two_outputs  # noqa: E402
 
 HERE = Path(__file__).parent
 MLP = HERE.parent / "mlp"
@@ -75,12 +75,20 @@ def outputs_without_loss() -> list[list[list[str]]]:
     return found
 
 
+def inference() -> dict[str, Any]:
+    """What an InferenceSession says of itself and gives."""
+    session = onnxruntime.InferenceSession(str(MLP / "base.onnx"), providers=["CPUExecutionProvider"])
+    return describe_inference(session, onnxruntime.OrtValue)
+
+
 def record() -> dict[str, Any]:
     """Everything."""
     return {
         "version": onnxruntime.__version__,
         "RunOptions": attributes(onnxruntime.RunOptions),
         "SessionOptions": attributes(onnxruntime.SessionOptions),
+        "providers": onnxruntime.get_all_providers(),
+        "inference": inference(),
         "terminated": terminated(),
         "two_modules": two_modules(),
         "outputs_without_loss": outputs_without_loss(),

@@ -75,3 +75,48 @@ WITHOUT_LOSS: list[dict[str, Any]] = [
     {"loss_input_names": ["loss"]},
 ]
 """Arguments of `generate_artifacts` for a model whose first output is the loss."""
+
+
+def describe_inference(session: Any, ort_value: Any) -> dict[str, Any]:
+    """What a session of the MLP says of itself, and what it gives in every way of running it."""
+
+    def arguments(values: Any) -> list[list[Any]]:
+        return [[v.name, v.type, list(v.shape)] for v in values]
+
+    meta = session.get_modelmeta()
+    names = ("producer_name", "graph_name", "domain", "description", "graph_description", "version")
+    found: dict[str, Any] = {
+        "inputs": arguments(session.get_inputs()),
+        "outputs": arguments(session.get_outputs()),
+        "overridable": arguments(session.get_overridable_initializers()),
+        "providers": session.get_providers(),
+        "provider_options": session.get_provider_options(),
+        "meta": {name: getattr(meta, name) for name in names} | {"map": dict(meta.custom_metadata_map)},
+        "end_profiling": session.end_profiling(),
+        "profiling_start": session.get_profiling_start_time_ns(),
+    }
+    value = ort_value.ortvalue_from_numpy(X)
+    found["value"] = [
+        *(value.data_type(), value.element_type(), value.shape(), value.device_name()),
+        *(value.has_value(), value.is_tensor(), value.is_sparse_tensor(), value.is_tensor_sequence()),
+    ]
+    empty = ort_value.ortvalue_from_shape_and_type([8, 4], np.float32)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("logits")
+    session.run_with_iobinding(binding)
+    into = session.io_binding()
+    into.bind_input("x", "cpu", 0, np.float32, X.shape, value.data_ptr())
+    into.bind_ortvalue_output("logits", empty)
+    session.run_with_iobinding(into)
+    runs = {
+        "all": session.run(None, {"x": X}),
+        "none named": session.run([], {"x": X}),
+        "named": session.run(["logits"], {"x": X}),
+        "OrtValues": [v.numpy() for v in session.run_with_ort_values(["logits"], {"x": value})],
+        "bound": binding.copy_outputs_to_cpu(),
+        "bound values": [v.numpy() for v in binding.get_outputs()],
+        "bound in place": [empty.numpy()],
+    }
+    found["runs"] = {name: [[list(a.shape), sums({"": a})[""]] for a in arrays] for name, arrays in runs.items()}
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -29,7 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     args = _parser().parse_args(argv)
     try:
-        return int(args.run(args) or 0)
+        status = int(args.run(args) or 0)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever reads, `head` say, has enough; what is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (TrainwebError, OSError, ValueError) as e:
         print(f"trainweb {args.command}: {type(e).__name__}: {e}", file=sys.stderr)
         return 1
@@ -49,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 
     p = commands.add_parser("artifacts", help="make training artifacts from a forward model")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
-    p.add_argument("-o", "--output", type=Path, default=Path(), help="existing folder to write to")
+    p.add_argument("-o", "--output", type=Path, default=Path(), help="folder to write to, made where it does not exist")
     p.add_argument("--loss", default="CrossEntropyLoss", help=_names(LossType))
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
@@ -155,6 +162,7 @@ def _artifacts(args: argparse.Namespace) -> None:
     for name, given, enum in kinds:
         if given not in enum.__members__:
             raise ValueError(f"--{name} {given!r} is none of {', '.join(enum.__members__)}.")
+    args.output.mkdir(parents=True, exist_ok=True)
     generate_artifacts(
         args.model,
         loss=LossType[args.loss],

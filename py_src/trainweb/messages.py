@@ -67,6 +67,8 @@ PLAN_FAILED = Message(
     "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
 )
 
+TERMINATED = Message(errors.SessionError, "Exiting due to terminate flag being set to true.")
+
 # What a session lacks.
 
 NO_EVAL_MODEL = Message(errors.SessionError, "This TrainingSession has no EvalModel loaded.")
@@ -86,9 +88,6 @@ NOT_IN_BUNDLE = Message(
 )
 OTHER_PARAMETERS = Message(
     errors.ModelError, "The models have other parameters than the plans that were compiled from them."
-)
-STATE_IN_USE = Message(
-    errors.SessionError, "This checkpoint state is in use by another session; release that session first."
 )
 ARENA_LIMIT = Message(
     errors.LimitError,

@@ -237,15 +237,16 @@ def add_loss(
     loss_input_names: Sequence[str] | None = None,
     additional_output_names: Sequence[str] | None = None,
 ) -> Graph:
-    """`graph` with a loss as its first output, then the additional outputs."""
+    """`graph` with a loss as its first output, then the additional outputs; without a loss block its own come first."""
     additional = _name_list(additional_output_names, "additional_output_names")
     given = _name_list(loss_input_names, "loss_input_names") or [v.name for v in graph.outputs]
     with accessing(graph) as accessor:
         for name in (*given, *additional):
             if not accessor.has(name):
                 raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
-        name = given[0] if loss is None else _call_loss(loss, given)
-        outputs = [name, *additional]
+        # Without a loss block nothing is made of the outputs: they stay what they are.
+        found = given if loss is None else [_call_loss(loss, given)]
+        outputs = [*found, *additional]
         return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs})
 
 

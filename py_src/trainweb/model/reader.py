@@ -100,6 +100,28 @@ def read_model(
         return _Reader(limits, external).model(_decode(data, limits))
 
 
+def read_metadata(source: Any) -> dict[str, Any]:
+    """What a model says of itself: names and texts as onnxruntime's ModelMetadata calls them.
+
+    Parameters
+    ----------
+    source : bytes-like, str, Path or onnx.ModelProto
+        The model.
+    """
+    limits = Limits()
+    proto = _decode(load_bytes(source, limits)[0], limits)
+    return {
+        "producer_name": proto.producer_name,
+        "graph_name": proto.graph.name,
+        "domain": proto.domain,
+        "description": proto.doc_string,
+        "graph_description": proto.graph.doc_string,
+        # What a model does not say is the largest number there.
+        "version": proto.model_version if proto.HasField("model_version") else 2**63 - 1,
+        "custom_metadata_map": {p.key: p.value for p in proto.metadata_props},
+    }
+
+
 def load_bytes(
     source: Any, limits: Limits, what: str = "model", error: type[Exception] = ModelError
 ) -> tuple[bytes | memoryview, Path | None]:

@@ -108,10 +108,11 @@ class Report:
         lines += self.refined
         if self.error:
             lines.append(self.error)
-        if self.ok:
+        if self.ok or self.missing_loss:
             n = sum(prod(s) for s in self.trainable.values())
             frozen = f"{len(self.frozen)} frozen ones"
             lines.append(f"{len(self.trainable)} trainable parameters with {n} elements, {frozen}")
+        if self.ok:
             lines.append(f"{self.peak_bytes / 2**20:.1f} MiB of kernel memory, {self.flops / 1e6:.1f} MFLOP a step")
         for title, decisions in (
             ("trained", self.trained),
@@ -196,6 +197,7 @@ def _try(
     if choices[2] is None:
         report.missing_loss = describe_missing_loss(graph, arguments.get("loss_input_names"))
         if report.missing_loss:
+            _select(graph, choices, report)
             return
     with warnings.catch_warnings():
         # The report lists what the warning would name.
@@ -219,6 +221,20 @@ def _try(
         report.flops = plan.flops
     finally:
         core.release()
+
+
+def _select(graph: Graph, choices: tuple[Any, ...], report: Report) -> None:
+    """What would be trained; the loss, which is not known, is taken to depend on the first output alone."""
+    from trainweb.artifacts.parameters import select_parameters
+    from trainweb.onnxblock.transforms import constants_to_initializers
+
+    constants = constants_to_initializers(graph).initializers
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The file does not settle", category=UserWarning)
+        chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])
+    report.decisions = chosen.decisions
+    report.trainable = {name: constants[name].shape for name in chosen.trainable}
+    report.frozen = {name: constants[name].shape for name in chosen.frozen}
 
 
 def _as_declared(built: Graph, source: Graph) -> Graph:

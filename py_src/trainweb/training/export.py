@@ -28,7 +28,7 @@ def export_model(models: SessionModels, store: ParameterStore, output_names: Seq
     """Bytes of the inference model; see `TrainingSession.export_model_for_inferencing`."""
     graph = models.graphs["eval"]
     assert graph is not None
-    if not output_names or isinstance(output_names, str):
+    if not output_names:
         raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
     parameters = {name: store.read(name) for name in models.layout.slots}
     return write_model(inference_graph(graph, list(output_names), parameters))

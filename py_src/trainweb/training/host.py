@@ -117,6 +117,8 @@ class PlanHost(SegmentMemory):
     def __init__(self, engine: Engine, segment_bytes: list[int]) -> None:
         super().__init__(engine, [0] * N_SEGMENTS)
         self.generation = 0
+        self.observer: Callable[[LoadedPlan], None] | None = None
+        """Runs plans in the place of `run`, with `timed`."""
         self.sizes = list(segment_bytes)
         self.loaded: list[LoadedPlan] = []
         self._constants: dict[bytes, list[int]] = {}
@@ -224,9 +226,20 @@ class PlanHost(SegmentMemory):
 
     def run(self, loaded: LoadedPlan) -> None:
         """Run a plan; raises what `explain` makes of a failure."""
+        if self.observer is not None:
+            self.observer(loaded)
+            return
         status = self.engine.run(loaded.ptr)
         if status:
             raise self.explain(loaded, status)
+
+    def timed(self, loaded: LoadedPlan) -> list[float]:
+        """Run a plan once; milliseconds per instruction."""
+        observer, self.observer = self.observer, None
+        try:
+            return self._profile(loaded, lambda: self.run(loaded), 1)
+        finally:
+            self.observer = observer
 
     def explain(self, loaded: LoadedPlan, status: int) -> Exception:
         """The error behind a non-zero status of the plan's last run."""
@@ -261,14 +274,21 @@ class PlanHost(SegmentMemory):
 
     def profile(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor], runs: int) -> list[float]:
         """Milliseconds per instruction, the mean over `runs` runs."""
+
+        def run() -> None:
+            self.write_feeds(loaded, feeds)
+            self.run(loaded)
+
+        return self._profile(loaded, run, runs)
+
+    def _profile(self, loaded: LoadedPlan, run: Callable[[], None], runs: int) -> list[float]:
         n = len(loaded.plan.nodes)
         times = self.engine.alloc(8 * max(n, 1))
         self.engine.write(times, bytes(8 * n))
         self.engine.profile(loaded.ptr, times)
         try:
             for _ in range(runs):
-                self.write_feeds(loaded, feeds)
-                self.run(loaded)
+                run()
             return [t / runs for t in struct.unpack(f"<{n}d", self.engine.read(times, 8 * n))]
         finally:
             self.engine.profile(loaded.ptr, 0)

@@ -1,10 +1,10 @@
-"""`InferenceSession`: run a forward model on the kernels."""
+"""Forward models on the kernels, on bytes; `InferenceSession` puts numpy arrays at the edges."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
@@ -15,7 +15,6 @@ from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
-from trainweb.model.reader import read_model
 from trainweb.ops.infer import FOLDED_INTEGERS
 from trainweb.training.bundle import Header, declarations
 from trainweb.training.host import (
@@ -30,8 +29,6 @@ from trainweb.training.host import (
 from trainweb.training.models import Feeds, InUse, check_feeds
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from trainweb.backend.wasm.engine.base import Engine
 
 
@@ -114,47 +111,3 @@ class InferenceCore:
         self.host.write_feeds(loaded, feeds)
         self.host.run(loaded)
         return self.host.read_outputs(loaded, outputs or self.outputs)
-
-
-class InferenceSession:
-    """Runs a model.
-
-    Parameters
-    ----------
-    model : bytes, path or onnx.ModelProto
-    external_data : dict of str to bytes, optional
-        Contents of external data files for a model given as bytes, by location.
-    """
-
-    def __init__(self, model: Any, *, external_data: dict[str, bytes] | None = None) -> None:
-        self._core = InferenceCore(read_model(model, external_data=external_data))
-
-    @property
-    def input_names(self) -> list[str]:
-        """Names of the inputs."""
-        return list(self._core.inputs)
-
-    @property
-    def output_names(self) -> list[str]:
-        """Names of the outputs."""
-        return list(self._core.outputs)
-
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
-        """Outputs in the order of `output_names` (None: all).
-
-        Raises
-        ------
-        FeedError
-            A feed is missing, unknown, or of the wrong dtype or shape.
-        """
-        from trainweb.training.arrays import as_feed, from_numpy, to_numpy
-
-        inputs = self._core.inputs
-        converted = {n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()}
-        names = list(output_names) if output_names is not None else self._core.outputs
-        results = self._core.run(converted, names)
-        return [to_numpy(results[n]) for n in names]
-
-    def release(self) -> None:
-        """Give kernel memory back."""
-        self._core.host.release()

@@ -19,9 +19,12 @@ from trainweb.ir.layout import (
     STATE_INITIAL_LR,
     STATE_LAZY_RESET,
     STATE_LEARNING_RATE,
+    STATE_SCHEDULER,
     STATE_SEED,
     STATE_STEP,
+    STATE_TOTAL,
     STATE_TYPES,
+    STATE_WARMUP,
     STATE_WORDS,
 )
 from trainweb.ir.program import Buf, Storage
@@ -42,11 +45,16 @@ MOMENT_SEGMENTS = {m.saved: m.segment for m in MOMENTS}
 
 @dataclass(slots=True)
 class OptimizerState:
-    """Moments by parameter name, and what else an optimizer group keeps."""
+    """Moments by parameter name, and what else an optimizer keeps: sessions on one state share it.
+
+    `schedule` are the warm-up and total steps of a registered scheduler.
+    """
 
     step: int = 0
     initial_lr: float = DEFAULT_LEARNING_RATE
     moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    learning_rate: float = DEFAULT_LEARNING_RATE
+    schedule: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +90,10 @@ class ParameterStore(ABC):
         The names, in the order of the checkpoint, and whether each is trained.
     is_nominal : bool
         Only the names are there: the values are yet to be loaded.
-    is_lent : bool
-        A session uses it.
     """
 
     trainable: dict[str, bool]
     is_nominal: bool
-    is_lent = False
 
     @abstractmethod
     def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
@@ -255,8 +260,6 @@ class MemoryStore(ParameterStore):
         Whether the session has an optimizer model.
     """
 
-    is_lent = True
-
     def __init__(self, layout: Layout, host: SegmentMemory, origin: TensorStore, *, has_optimizer: bool) -> None:
         self.layout, self.host, self.origin, self.has_optimizer = layout, host, origin, has_optimizer
         self.trainable, self.is_nominal = origin.trainable, origin.is_nominal
@@ -311,13 +314,24 @@ class MemoryStore(ParameterStore):
                     name: self._lazy(name, slot, MOMENT_SEGMENTS[name], slot.trainable_offset)
                     for name in self.layout.moments
                 }
-            step = self.host.read_state(STATE_STEP)
-            initial_lr = self.host.read_state(STATE_INITIAL_LR)
-            found.optimizer, found.has_optimizer_state = OptimizerState(int(step), initial_lr, moments), True
+            found.optimizer, found.has_optimizer_state = self._optimizer_state(moments), True
         return found
+
+    def _optimizer_state(self, moments: dict[str, dict[str, Tensor]]) -> OptimizerState:
+        read = self.host.read_state
+        schedule = (int(read(STATE_WARMUP)), int(read(STATE_TOTAL))) if read(STATE_SCHEDULER) else None
+        step, initial_lr, rate = int(read(STATE_STEP)), read(STATE_INITIAL_LR), read(STATE_LEARNING_RATE)
+        return OptimizerState(step, initial_lr, moments, rate, schedule)
 
     def _lazy(self, name: str, slot: ParameterSlot, segment: int, offset: int) -> Tensor:
         return LazyTensor(name, "float32", slot.shape, partial(self.host.read_segment_into, segment, 4 * offset))
+
+    def take(self, origin: TensorStore) -> None:
+        """Go on with these parameters, moments and schedule; gradients and random numbers are the session's own."""
+        self.origin, self.trainable, self.is_nominal = origin, origin.trainable, origin.is_nominal
+        self.fill()
+        for word, value in optimizer_fields(origin.optimizer).items():
+            self.host.write_state(word, value)
 
     def give_back(self) -> TensorStore:
         """The parameters as tensors again: those that the session started from, with what they have become."""
@@ -377,18 +391,25 @@ class MemoryStore(ParameterStore):
 
 
 def start_state(store: TensorStore) -> bytes:
-    """The state words that a session starts from: the first step overwrites, the rate is the default."""
+    """The state words that a session starts from: the first step overwrites."""
     words = bytearray(4 * STATE_WORDS)
-    fields = {
-        STATE_LAZY_RESET: 1,
-        STATE_LEARNING_RATE: DEFAULT_LEARNING_RATE,
-        STATE_STEP: store.optimizer.step,
-        STATE_INITIAL_LR: store.optimizer.initial_lr,
-        STATE_SEED: seed.current(),
-    }
+    fields = {STATE_LAZY_RESET: 1, STATE_SEED: seed.current(), **optimizer_fields(store.optimizer)}
     for word, value in fields.items():
         struct.pack_into("<" + STATE_TYPES[word], words, 4 * word, value)
     return bytes(words)
+
+
+def optimizer_fields(optimizer: OptimizerState) -> dict[int, float]:
+    """The state words that an optimizer has."""
+    warmup, total = optimizer.schedule or (0, 0)
+    return {
+        STATE_LEARNING_RATE: optimizer.learning_rate,
+        STATE_STEP: optimizer.step,
+        STATE_INITIAL_LR: optimizer.initial_lr,
+        STATE_SCHEDULER: int(optimizer.schedule is not None),
+        STATE_WARMUP: warmup,
+        STATE_TOTAL: total,
+    }
 
 
 def _copied(tensor: Tensor) -> Tensor:

@@ -4,9 +4,11 @@
 import type { InferenceInfo } from "../wire/protocol.js";
 import {
   parseRunArguments,
+  tagged,
   type FetchesType,
   type FeedsType,
   type ReturnType,
+  type RunArguments,
   type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";
@@ -92,15 +94,24 @@ export class InferenceSession {
     arg2?: RunOptions,
   ): Promise<ReturnType> {
     this.#channel.check();
-    const { handle, inputNames, outputNames } = this.#info;
+    const { inputNames, outputNames } = this.#info;
     const args = parseRunArguments(inputNames, outputNames, feeds, arg1, arg2);
+    return tagged(args.options, () => this.#run(args));
+  }
+
+  async #run(args: RunArguments): Promise<ReturnType> {
+    const { handle, inputNames } = this.#info;
     const wanted = [...args.fetches].map(([name, target]) => describeFetch(name, target));
     this.#client.wakeThreads();
     const shared = this.#shared;
     const signature = shared === null ? null : signatureOf("inference", inputNames, args.feeds);
-    const take = args.options.transfer ? ownBytes : (shared?.writer(signature) ?? this.#spare.copy);
+    const { signal } = args.options;
+    // Feeds of a run that waits may not lie where the one before it runs.
+    const writer = signal === undefined ? shared?.writer(signature) : undefined;
+    const take = args.options.transfer ? ownBytes : (writer ?? this.#spare.copy);
     const packed = packFeeds(inputNames, args.feeds, take);
-    const answer = this.#channel.post(packed, ({ feeds, buffers }) => {
+    const ready = signal === undefined ? packed : this.#channel.turn(signal, packed);
+    const answer = this.#channel.post(ready, ({ feeds, buffers }) => {
       return callOf("runInference", [handle, feeds, wanted], buffers);
     });
     const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));

@@ -18,6 +18,7 @@ import type { LossType, OptimizerType, SessionCalls } from "../wire/session-call
 import {
   parseRunArguments,
   parseRunOptions,
+  tagged,
   type FetchesType,
   type FeedsType,
   type ReturnType,
@@ -232,7 +233,8 @@ export class TrainingSession {
     arg2?: RunOptions,
   ): Promise<ReturnType> {
     this.#channel.check();
-    return this.#run("train", ...this.#parse("train", feeds, arg1, arg2));
+    const [names, args] = this.#parse("train", feeds, arg1, arg2);
+    return tagged(args.options, () => this.#run("train", names, args));
   }
 
   /**
@@ -248,7 +250,8 @@ export class TrainingSession {
     arg2?: RunOptions,
   ): Promise<ReturnType> {
     this.#channel.check();
-    return this.#run("eval", ...this.#parse("eval", feeds, arg1, arg2));
+    const [names, args] = this.#parse("eval", feeds, arg1, arg2);
+    return tagged(args.options, () => this.#run("eval", names, args));
   }
 
   /**
@@ -260,7 +263,11 @@ export class TrainingSession {
   async runOptimizerStep(options?: RunOptions): Promise<void> {
     this.#channel.check();
     this.#checkOptimizer();
-    parseRunOptions(options);
+    const { signal, tag } = parseRunOptions(options);
+    if (signal !== undefined || tag !== undefined) {
+      await tagged({ tag }, () => this.#step("optimizer", signal));
+      return;
+    }
     const update = this.#step("optimizer");
     if (this.#update === null) {
       await update;
@@ -502,9 +509,10 @@ export class TrainingSession {
     return callOf("call", [this.#info.handle, { name, args } as SessionCall], buffers);
   }
 
-  async #step(kind: StepKind): Promise<void> {
+  async #step(kind: StepKind, signal?: AbortSignal): Promise<void> {
     const { handle } = this.#info;
-    const answer = this.#channel.post(null, () => callOf("step", [handle, kind, [], []]));
+    const turn = signal === undefined ? null : this.#channel.turn(signal, null);
+    const answer = this.#channel.post(turn, () => callOf("step", [handle, kind, [], []]));
     const { workspace } = await (this.#apart.has(kind) ? answer : this.#follow(answer));
     if (workspace.nbytes === 0) {
       this.#apart.add(kind);
@@ -525,10 +533,14 @@ export class TrainingSession {
     this.#client.wakeThreads();
     const shared = this.#shared;
     const signature = shared === null ? null : signatureOf(kind, inputNames, feeds);
-    const take = options.transfer ? ownBytes : (shared?.writer(signature) ?? this.#spare.copy);
+    const { signal } = options;
+    // Feeds of a step that waits may not lie where the one before it runs.
+    const writer = signal === undefined ? shared?.writer(signature) : undefined;
+    const take = options.transfer ? ownBytes : (writer ?? this.#spare.copy);
     const packed = packFeeds(inputNames, feeds, take);
     const { handle } = this.#info;
-    const answer = this.#channel.post(packed, ({ feeds, buffers }) => {
+    const ready = signal === undefined ? packed : this.#channel.turn(signal, packed);
+    const answer = this.#channel.post(ready, ({ feeds, buffers }) => {
       return callOf("step", [handle, kind, feeds, wanted], buffers);
     });
     const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));

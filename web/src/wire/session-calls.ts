@@ -123,6 +123,11 @@ export const MESSAGES = {
     text:
       "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
   },
+  TERMINATED: {
+    error: "SessionError",
+    text:
+      "Exiting due to terminate flag being set to true.",
+  },
   NO_EVAL_MODEL: {
     error: "SessionError",
     text:
@@ -157,11 +162,6 @@ export const MESSAGES = {
     error: "ModelError",
     text:
       "The models have other parameters than the plans that were compiled from them.",
-  },
-  STATE_IN_USE: {
-    error: "SessionError",
-    text:
-      "This checkpoint state is in use by another session; release that session first.",
   },
   ARENA_LIMIT: {
     error: "LimitError",

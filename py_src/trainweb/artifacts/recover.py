@@ -53,7 +53,7 @@ def _untie(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
             if target not in names or not _is_uniform(tensor):
                 continue
             if target not in graph.initializers:
-                graph.initializers[target] = replace(tensor, name=target)
+                graph.initializers[target] = tensor.renamed(target)
                 if name in graph.value_info:
                     graph.value_info[target] = replace(graph.value_info[name], name=target)
             node.inputs[position] = target
@@ -88,7 +88,7 @@ def _rename(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
 def _apply(graph: Graph, names: dict[str, str]) -> None:
     if not names:
         return
-    tensors = [replace(t, name=names.get(n, n)) for n, t in graph.initializers.items()]
+    tensors = [t.renamed(names.get(n, n)) for n, t in graph.initializers.items()]
     values = [replace(v, name=names.get(n, n)) for n, v in graph.value_info.items()]
     graph.initializers = {tensor.name: tensor for tensor in tensors}
     graph.value_info = {value.name: value for value in values}

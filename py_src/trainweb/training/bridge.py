@@ -4,7 +4,9 @@ Python runs no session in a page: the worker does, in TypeScript. A handle stand
 change; all else that an answer depends on comes with the question.
 
 Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`,
-and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32"}}`, by which the worker knows that it got just these.
+and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32", "parts"}}`, by which the worker knows that it got
+just these. `parts` lists what the whole file is made of, in its order: a number is that many of the bytes, and
+[store, index, offset, nbytes] a range that the worker copies from where it lies (`Place` of `trainweb.model.lazy`).
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from zlib import crc32
 
 from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.checkpoint import Checkpoint, checkpoint_buffer, read_checkpoint
+from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
 from trainweb.errors import ReleasedError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
+from trainweb.model.lazy import LazyTensor, Part
 from trainweb.model.reader import read_model
+from trainweb.model.writer import model_parts
 from trainweb.training.bundle import Blobs, plan_json, read_properties, session_header, signature_of
 from trainweb.training.export import export_model
 from trainweb.training.host import SegmentMemory
@@ -41,8 +45,8 @@ Answer = tuple[str, "bytes | bytearray | memoryview | None"]
 SAMPLES, SAMPLE_BYTES = 16, 4096
 """Blocks of an answer's bytes that its checksum is of, the first at its start and the last at its end."""
 
-Handout = tuple[Any, "bytes | bytearray | memoryview | None", str]
-"""A value, and bytes in a format: "checkpoint", "onnx" or "blobs"."""
+Handout = tuple[Any, "list[Part] | Part", str]
+"""A value, and a file in a format: "checkpoint", "onnx" or "blobs"."""
 
 _engine: list[Engine] = []
 _opened: dict[int, Opened | InferenceModel] = {}
@@ -79,13 +83,30 @@ def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
             return json.dumps({"error": {"name": "MemoryError", "message": "", "nbytes": _size_of(args)}}), None
         except (TrainwebError, ValueError, TypeError, KeyError) as e:
             return json.dumps({"error": describe(e)}), None
-        value, data, kind = result if isinstance(result, tuple) else (result, None, None)
-        if data is None:
-            return json.dumps({"ok": value}), None
-        announced = {"format": kind, "nbytes": len(data), "crc32": sample_checksum(data)}
+        if not isinstance(result, tuple):
+            return json.dumps({"ok": result}), None
+        value, file, kind = result
+        data, parts = _split(file if isinstance(file, list) else [file])
+        announced = {"format": kind, "nbytes": len(data), "crc32": sample_checksum(data), "parts": parts}
         return json.dumps({"ok": value, "data": announced}), data
 
     return call
+
+
+def _split(file: list[Part]) -> tuple[Any, list[Any]]:
+    """The bytes of a file that Python holds, and what the file is made of."""
+    held: list[Any] = []
+    parts: list[Any] = []
+    for part in file:
+        if isinstance(part, LazyTensor) and part.place is not None:
+            parts.append([part.place.store, part.place.index, part.place.offset, part.place.nbytes])
+            continue
+        held.append(part.data if isinstance(part, LazyTensor) else part)
+        if parts and isinstance(parts[-1], int):
+            parts[-1] += len(held[-1])
+        else:
+            parts.append(len(held[-1]))
+    return held[0] if len(held) == 1 else b"".join(held), parts
 
 
 def sample_checksum(data: Any) -> int:
@@ -175,9 +196,9 @@ def fill(handle: int, bases_json: str) -> None:
         return
     models, origin = opened.models, opened.origin
     for segment, pieces in start_segments(models.layout, origin).items():
-        for offset, data in pieces:
-            if len(data):
-                models.engine.write(bases[segment] + offset, memoryview(data))
+        for offset, tensor in pieces:
+            if tensor.nbytes:
+                models.engine.write(bases[segment] + offset, memoryview(tensor.data))
     # From here on the segments have them.
     origin.tensors = {name: t for name, t in origin.tensors.items() if name not in models.layout.slots}
     if models.graphs["optimizer"] is not None:
@@ -298,7 +319,7 @@ def checkpoint(handle: int, include_optimizer_state: bool, properties_json: str,
         read_properties(json.loads(properties_json)),
         include_optimizer_state=include_optimizer_state,
     )
-    return None, checkpoint_buffer(content), "checkpoint"
+    return None, checkpoint_parts(content), "checkpoint"
 
 
 @answered
@@ -308,21 +329,22 @@ def export(handle: int, output_names_json: str, bases_json: str) -> Handout:
     return None, export_model(opened.models, _store(opened, bases_json), json.loads(output_names_json)), "onnx"
 
 
-ARTIFACTS = ("training_model", "eval_model", "optimizer_model", "checkpoint")
+ARTIFACT_GRAPHS = {"training_model": 0, "eval_model": 1, "optimizer_model": 2}
+"""Places of models among the graphs of artifacts."""
 
 
 @answered
-def artifact(handle: int, name: str) -> Handout:
-    """A file that `create_from_model` built."""
+def artifact(handle: int, name: str) -> Handout | None:
+    """A file that `create_from_model` built; nothing for an optimizer model that there is not."""
     built = _training(handle).artifacts
     if built is None:
         raise messages.NO_ARTIFACTS()
-    if name not in ARTIFACTS:
-        raise SessionError(f"There is no artifact {name!r}; there are {', '.join(ARTIFACTS)}.")
     if name == "checkpoint":
-        # Not kept: it is as large as the model.
-        return None, checkpoint_buffer(built.contents(), generated=True), "checkpoint"
-    return None, getattr(built, name), "onnx"
+        return None, checkpoint_parts(built.contents(), generated=True), "checkpoint"
+    if name not in ARTIFACT_GRAPHS:
+        raise SessionError(f"There is no artifact {name!r}; there are {', '.join((*ARTIFACT_GRAPHS, 'checkpoint'))}.")
+    graph = built.graphs[ARTIFACT_GRAPHS[name]]
+    return None if graph is None else (None, model_parts(graph), "onnx")
 
 
 @answered

@@ -3,12 +3,12 @@
 import type { Engine } from "../engine/engine.js";
 import { EngineError, fromWire, LimitError, type WireError } from "../wire/errors.js";
 import { HEAP_LIMIT, type PyProxy, type Pyodide } from "./boot.js";
-import { checkHandout, type Announced } from "./handout.js";
+import { checkHandout, type Announced, type Handout } from "./handout.js";
 
 /** What a bridge function returned. */
 export interface Answer {
   readonly value: unknown;
-  readonly data: Uint8Array | null;
+  readonly file: Handout | null;
 }
 
 type Argument = string | number | boolean | null | Uint8Array | Engine;
@@ -55,7 +55,7 @@ export class Bridge {
       throw fromWire(error);
     }
     const { ok, data: announced } = answer;
-    return { value: ok, data: announced === undefined ? null : checkHandout(publicName(name), data, announced) };
+    return { value: ok, file: announced === undefined ? null : checkHandout(publicName(name), data, announced) };
   }
 
   /** Everything that comes out of Python passes here: JSON, and bytes that are yet to be checked. */

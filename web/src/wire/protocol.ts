@@ -7,7 +7,9 @@ import type { WireProfile } from "./profile.js";
 import type { SessionCalls } from "./session-calls.js";
 import type { NamedTensor, WireDtype } from "./values.js";
 
-export type { FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireDtype, WireTensor } from "./values.js";
+export type {
+  FileBytes, FileForm, NamedTensor, PropertyValue, SessionMemory, TensorType, WireDtype, WireTensor,
+} from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
 export type Result<T> = { readonly ok: T } | { readonly error: WireError };

@@ -26,9 +26,12 @@ export interface WireTensor extends TensorType {
   readonly data: Uint8Array;
 }
 
+/** What a file is handed out as: bytes in the page's memory, or a Blob, which the browser keeps elsewhere. */
+export type FileForm = "bytes" | "blob";
+
 /** A file. */
 export interface FileBytes {
-  readonly data: Uint8Array;
+  readonly data: Uint8Array | Blob;
 }
 
 /** What a checkpoint keeps besides parameters: an int64, a float32 or a text. */

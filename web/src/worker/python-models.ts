@@ -1,6 +1,7 @@
 /** The models of a session in Python, which compiles plans and writes files; it keeps nothing of the session itself. */
 
 import type { Bridge } from "../python/bridge.js";
+import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise } from "../wire/protocol.js";
@@ -33,9 +34,9 @@ export class PythonModels {
     call: Origin["call"] | "create_inference",
     args: Origin["args"],
   ): { readonly models: PythonModels; readonly raw: RawBundle } {
-    const { value, data } = bridge.call(call, ...args);
+    const { value, file } = bridge.call(call, ...args);
     const { handle, header } = value as Opened;
-    return { models: new PythonModels(bridge, handle), raw: { header, blobs: data ?? new Uint8Array() } };
+    return { models: new PythonModels(bridge, handle), raw: { header, blobs: file?.data ?? new Uint8Array() } };
   }
 
   /** Write the weights that the session starts from into its segments, which have these addresses and hold zeros. */
@@ -51,23 +52,23 @@ export class PythonModels {
     kept: readonly KeptValue[],
   ): RawPlan {
     const args = [JSON.stringify(signature), JSON.stringify(kept)] as const;
-    const { value, data } = this.#bridge.call("compile_plan", this.#handle, kind, overwrite, ...args);
-    return { header: value as RawPlan["header"], blobs: data ?? new Uint8Array() };
+    const { value, file } = this.#bridge.call("compile_plan", this.#handle, kind, overwrite, ...args);
+    return { header: value as RawPlan["header"], blobs: file?.data ?? new Uint8Array() };
   }
 
   /** @param bases - where the segments of the session are */
-  saveCheckpoint(withOptimizer: boolean, properties: readonly Property[], bases: readonly number[]): Uint8Array {
+  saveCheckpoint(withOptimizer: boolean, properties: readonly Property[], bases: readonly number[]): Handout {
     const args = [JSON.stringify(properties), JSON.stringify(bases)] as const;
-    return bytesOf(this.#bridge.call("checkpoint", this.#handle, withOptimizer, ...args));
+    return fileOf(this.#bridge.call("checkpoint", this.#handle, withOptimizer, ...args));
   }
 
-  exportModel(outputNames: readonly string[], bases: readonly number[]): Uint8Array {
+  exportModel(outputNames: readonly string[], bases: readonly number[]): Handout {
     const args = [JSON.stringify(outputNames), JSON.stringify(bases)] as const;
-    return bytesOf(this.#bridge.call("export", this.#handle, ...args));
+    return fileOf(this.#bridge.call("export", this.#handle, ...args));
   }
 
-  artifact(name: ArtifactName): Uint8Array | null {
-    return this.#bridge.call("artifact", this.#handle, name).data;
+  artifact(name: ArtifactName): Handout | null {
+    return this.#bridge.call("artifact", this.#handle, name).file;
   }
 
   release(): void {
@@ -75,8 +76,8 @@ export class PythonModels {
   }
 }
 
-function bytesOf({ data }: { readonly data: Uint8Array | null }): Uint8Array {
-  return data ?? new Uint8Array();
+function fileOf({ file }: { readonly file: Handout | null }): Handout {
+  return file ?? { data: new Uint8Array(), parts: [], nbytes: 0 };
 }
 
 /** The models of a session, once Python runs, which starts when somebody asks. */

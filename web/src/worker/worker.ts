@@ -367,7 +367,7 @@ function runAnswer(run: Run, feeds: readonly Feed[]): RunAnswer {
 /** What is handed over with an answer instead of being copied. */
 function buffersOf(answer: Partial<RunAnswer & FileBytes>): ArrayBuffer[] {
   const { results = [], buffers = [], data } = answer;
-  const tensors = data === undefined ? results : [...results, { data }];
+  const tensors = data instanceof Uint8Array ? [...results, { data }] : results;
   return [...tensors.map((tensor) => tensor.data.buffer as ArrayBuffer), ...buffers];
 }
 

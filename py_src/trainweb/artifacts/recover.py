@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trainweb.artifacts.evidence import folded_from, is_transposed, listed_parameters, module_of, notes_of
 from trainweb.model.graph import Graph, Node, Tensor
+from trainweb.model.remote import RemoteTensor
 
 _NORM_ATTRIBUTES = {1: "weight", 2: "bias"}
 """Names of the inputs of torch's norms, by position in the node."""
@@ -60,6 +61,8 @@ def _untie(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
 
 
 def _is_uniform(tensor: Tensor) -> bool:
+    if isinstance(tensor, RemoteTensor):
+        return tensor.is_uniform()
     data, item = bytes(tensor.data), len(tensor.data) // max(1, tensor.size)
     return data == data[:item] * tensor.size
 
@@ -130,6 +133,8 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
 def _is_transpose(a: Tensor, b: Tensor) -> bool:
     if a.dtype != "float32" or b.dtype != a.dtype or len(a.shape) != 2 or a.shape[::-1] != b.shape or _is_uniform(a):
         return False
+    if isinstance(a, RemoteTensor) and isinstance(b, RemoteTensor):
+        return a.is_transpose(b)
     rows, width = a.shape
     left, right = (memoryview(t.data).cast("B").cast("I") for t in (a, b))
     return all(left[j::width] == right[j * rows : (j + 1) * rows] for j in range(width))

@@ -12,7 +12,7 @@ just these. `parts` lists what the whole file is made of, in its order: a number
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,13 @@ from zlib import crc32
 from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
-from trainweb.errors import ReleasedError, SessionError, TrainwebError
+from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
-from trainweb.model.lazy import LazyTensor, Part
+from trainweb.model.graph import Tensor
+from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
 from trainweb.model.reader import read_model
+from trainweb.model.remote import FileHost, RemoteFile, RemoteTensor
 from trainweb.model.writer import model_parts
 from trainweb.training.bundle import Blobs, plan_json, read_properties, session_header, signature_of
 from trainweb.training.export import export_model
@@ -49,6 +51,7 @@ Handout = tuple[Any, "list[Part] | Part", str]
 """A value, and a file in a format: "checkpoint", "onnx" or "blobs"."""
 
 _engine: list[Engine] = []
+_files: list[FileHost] = []
 _opened: dict[int, Opened | InferenceModel] = {}
 _next = [1]
 
@@ -126,7 +129,7 @@ def _size_of(args: tuple[Any, ...]) -> int:
     opened = _opened.get(args[0]) if args and isinstance(args[0], int) else None
     if isinstance(opened, Opened):
         return 4 * opened.models.layout.size
-    return max((int(getattr(a, "byteLength", 0)) for a in args if not isinstance(a, (int, str))), default=0)
+    return max((len(a) if isinstance(a, bytes) else int(getattr(a, "nbytes", 0)) for a in args), default=0)
 
 
 def describe(e: Exception) -> dict[str, Any]:
@@ -136,17 +139,43 @@ def describe(e: Exception) -> dict[str, Any]:
     return {"name": type(e).__name__, "message": message, **fields}
 
 
-def as_bytes(data: Any) -> Any:
-    """A JavaScript typed array (or any buffer) as bytes; None stays."""
-    return data.to_bytes() if hasattr(data, "to_bytes") else data
+class _WorkerFiles:
+    """The files that the page's worker holds (web/src/python/given-files.ts)."""
+
+    def __init__(self, js_files: Any) -> None:
+        self._js = js_files
+
+    def read(self, index: int, offset: int, nbytes: int) -> bytes:
+        return bytes(_done(lambda: self._js.read(index, offset, nbytes).to_bytes()))
+
+    def is_transpose(self, a: Place, b: Place, rows: int, width: int) -> bool:
+        return bool(_done(lambda: self._js.isTranspose(a.index, a.offset, b.index, b.offset, rows, width)))
+
+
+def _done(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except MemoryError:
+        raise
+    except Exception as error:  # of JavaScript: the Blob's file was changed or removed, say
+        raise EngineError(f"A file that the session was made of cannot be read any more: {error}.") from error
+
+
+def as_source(file: Any) -> Any:
+    """What readers take: a file that the worker holds, as a whole if it is small; bytes and None stay."""
+    if file is None or isinstance(file, bytes):
+        return file
+    remote = RemoteFile(file.index, file.nbytes, _files[0])
+    return remote if len(remote) >= LARGE else remote[:]
 
 
 @answered
-def start(js_engine: Any) -> None:
-    """Use the worker's engine for everything."""
+def start(js_engine: Any, js_files: Any) -> None:
+    """Use the worker's engine for everything, and read the files that it holds."""
     from trainweb.backend.wasm.engine.pyodide import PyodideEngine
 
     _engine[:] = [PyodideEngine(js_engine)]
+    _files[:] = [_WorkerFiles(js_files)]
 
 
 def _open(opened: Opened | InferenceModel) -> int:
@@ -187,30 +216,60 @@ def _created(opened: Opened, state: CheckpointState) -> Handout:
 
 
 @answered
-def fill(handle: int, bases_json: str) -> None:
-    """Write the weights that a session starts from into its segments, which hold zeros; once."""
+def fill(handle: int, bases_json: str) -> dict[str, Any]:
+    """Write the weights that a session starts from into its segments, which hold zeros; once.
+
+    Those that are in files the worker copies: "copies" lists segment, offset, file, offset and bytes of each. "files"
+    are those that may be read later on.
+    """
     opened, bases = _find(handle), json.loads(bases_json)
+    copies: list[tuple[int, int, int, int, int]] = []
+
+    def write(segment: int, offset: int, tensor: Tensor) -> None:
+        if isinstance(tensor, RemoteTensor) and tensor.place is not None:
+            copies.append((segment, offset, tensor.file.index, tensor.place.offset, tensor.nbytes))
+        elif tensor.nbytes:
+            engine.write(bases[segment] + offset, memoryview(tensor.data))
+
     if isinstance(opened, InferenceModel):
-        for offset, data in opened.weights():
-            opened.engine.write(bases[PARAMETERS] + offset, memoryview(data))
-        return
+        engine = opened.engine
+        for offset, tensor in opened.weights():
+            write(PARAMETERS, offset, tensor)
+        return {"copies": copies, "files": _files_of(opened.constants())}
     models, origin = opened.models, opened.origin
+    engine = models.engine
     for segment, pieces in start_segments(models.layout, origin).items():
         for offset, tensor in pieces:
-            if tensor.nbytes:
-                models.engine.write(bases[segment] + offset, memoryview(tensor.data))
+            write(segment, offset, tensor)
     # From here on the segments have them.
     origin.tensors = {name: t for name, t in origin.tensors.items() if name not in models.layout.slots}
     if models.graphs["optimizer"] is not None:
         origin.optimizer.moments.clear()
+    return {"copies": copies, "files": _files_of(_held(opened))}
+
+
+def _held(opened: Opened) -> Iterator[Tensor]:
+    """Tensors that later answers may be made of."""
+    yield from opened.origin.tensors.values()
+    for moments in opened.origin.optimizer.moments.values():
+        yield from moments.values()
+    for graph in opened.models.graphs.values():
+        yield from graph.initializers.values() if graph is not None else ()
+    if opened.artifacts is not None:
+        contents = opened.artifacts.contents()
+        yield from (*contents.requires_grad, *contents.frozen)
+
+
+def _files_of(tensors: Iterable[Tensor]) -> list[int]:
+    return sorted({tensor.file.index for tensor in tensors if isinstance(tensor, RemoteTensor)})
 
 
 @answered
 def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options_json: str) -> Handout:
     """A session from artifacts."""
     settings = _settings(options_json)
-    graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), settings["limits"])
-    state = CheckpointState.load_checkpoint(as_bytes(checkpoint))
+    graphs = read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"])
+    state = CheckpointState.load_checkpoint(as_source(checkpoint))
     origin = state.lent()
     return _created(Opened(SessionModels(origin.trainable, *graphs, **settings), origin), state)
 
@@ -224,12 +283,12 @@ def open_models(
     `parameters_json` has the parameters as the bundle does: the models must have the same in the same places.
     """
     settings = _settings(options_json)
-    graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), settings["limits"])
+    graphs = read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"])
     slots = [
         ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"])
         for p in json.loads(parameters_json)
     ]
-    origin = TensorStore(read_checkpoint(as_bytes(checkpoint)))
+    origin = TensorStore(read_checkpoint(as_source(checkpoint)))
     origin.trainable = {**origin.trainable, **{s.name: s.trainable_offset >= 0 for s in slots}}
     models = SessionModels(origin.trainable, *graphs, **settings)
     if list(models.layout.slots.values()) != slots:
@@ -261,7 +320,7 @@ def _member(choices: Any, name: Any) -> Any:
 def create_from_model(model: Any, config_json: str, options_json: str) -> Handout:
     """A session from a forward model: its artifacts are built here."""
     settings = _settings(options_json)
-    built, nominal = _build(as_bytes(model), config_json, settings["limits"])
+    built, nominal = _build(as_source(model), config_json, settings["limits"])
     state = CheckpointState(built.contents(nominal=nominal))
     origin = state.lent()
     return _created(Opened(SessionModels(origin.trainable, *built.graphs, **settings), origin, built), state)
@@ -357,5 +416,5 @@ def release(handle: int) -> None:
 def create_inference(model: Any, options_json: str = "") -> dict[str, Any]:
     """An inference session, but for its weights, which `fill` writes."""
     settings = _settings(options_json)
-    opened = InferenceModel(read_model(as_bytes(model), limits=settings["limits"]), **settings)
+    opened = InferenceModel(read_model(as_source(model), limits=settings["limits"]), **settings)
     return {"handle": _open(opened), "header": opened.header()}

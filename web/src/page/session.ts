@@ -30,7 +30,7 @@ import { callOf, connect, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { isSource, loadSource, type Source } from "./sources.js";
+import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
 import {
   copyBytes,
   describe,
@@ -171,9 +171,7 @@ export class TrainingSession {
       evalModel: evaluate,
       optimizerModel: optimizer,
     };
-    const buffers = [train, checkpoint, evaluate, optimizer].flatMap((bytes) =>
-      bytes === null ? [] : [bytes.buffer],
-    );
+    const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
     const info = await client.request(
       callOf("createTraining", [artifacts, options.json, options.cache], buffers),
     );
@@ -200,12 +198,12 @@ export class TrainingSession {
     const client = connect(options.settings);
     // What is cached needs no Python, or it starts when that turns out to be nothing.
     const python = options.cache ? null : client.startPython();
-    const bytes = await loadSource("model", model);
+    const file = await loadSource("model", model);
     await client.ready;
     await python;
     const configJson = JSON.stringify(config);
     const info = await client.request(
-      callOf("createFromModel", [bytes, configJson, options.json, options.cache], [bytes.buffer]),
+      callOf("createFromModel", [file, configJson, options.json, options.cache], buffersOf(file)),
     );
     return TrainingSession.open(client, info, options);
   }
@@ -588,9 +586,9 @@ async function createFromBundle(
   bundle: Source,
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
-  const bytes = await loadSource("bundle", bundle);
+  const file = await loadSource("bundle", bundle);
   await client.ready;
-  const info = await client.request(callOf("createFromBundle", [bytes, options.json], [bytes.buffer]));
+  const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));
   return TrainingSession.open(client, info, options);
 }
 

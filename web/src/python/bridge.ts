@@ -3,6 +3,7 @@
 import type { Engine } from "../engine/engine.js";
 import { EngineError, fromWire, LimitError, type WireError } from "../wire/errors.js";
 import { HEAP_LIMIT, type PyProxy, type Pyodide } from "./boot.js";
+import { GivenFiles, type GivenFile } from "./given-files.js";
 import { checkHandout, type Announced, type Handout } from "./handout.js";
 
 /** What a bridge function returned. */
@@ -11,7 +12,7 @@ export interface Answer {
   readonly file: Handout | null;
 }
 
-type Argument = string | number | boolean | null | Uint8Array | Engine;
+type Argument = string | number | boolean | null | GivenFile | Engine | GivenFiles;
 
 type PythonFunction = (...args: readonly (Argument | undefined)[]) => PyProxy;
 
@@ -30,13 +31,16 @@ const NON_FINITE = /("(?:[^"\\]|\\.)*")|-?\bInfinity\b|\bNaN\b/g;
 export class Bridge {
   readonly #module: PyProxy;
 
+  /** The files that Python may read. */
+  readonly files = new GivenFiles();
+
   /** Version of Pyodide. */
   readonly version: string;
 
   constructor(pyodide: Pyodide, engine: Engine) {
     this.version = pyodide.version;
     this.#module = pyodide.pyimport("trainweb.training.bridge");
-    this.call("start", engine);
+    this.call("start", engine, this.files);
   }
 
   /**
@@ -103,7 +107,7 @@ function parseAnswer(name: string, text: string): AnswerJson {
 
 /** @param nbytes - what the call is about: weights, or a file; null where nobody told */
 function tooLarge(name: string, args: readonly Argument[], nbytes: unknown): LimitError {
-  const given = args.map((arg) => (arg instanceof Uint8Array ? arg.length : 0));
+  const given = args.map((arg) => (arg instanceof Object && "nbytes" in arg ? arg.nbytes : 0));
   const size = typeof nbytes === "number" && nbytes > 0 ? nbytes : Math.max(0, ...given);
   const what = size > 0 ? ` (${megabytes(size)} of weights or data)` : "";
   return new LimitError(

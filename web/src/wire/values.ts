@@ -29,9 +29,12 @@ export interface WireTensor extends TensorType {
 /** What a file is handed out as: bytes in the page's memory, or a Blob, which the browser keeps elsewhere. */
 export type FileForm = "bytes" | "blob";
 
-/** A file. */
+/** A file, in memory or where the browser keeps it. */
+export type FileData = Uint8Array | Blob;
+
+/** A file that is handed out. */
 export interface FileBytes {
-  readonly data: Uint8Array | Blob;
+  readonly data: FileData;
 }
 
 /** What a checkpoint keeps besides parameters: an int64, a float32 or a text. */

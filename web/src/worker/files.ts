@@ -2,10 +2,8 @@
 
 import { LimitError } from "../wire/errors.js";
 import type { FileForm } from "../wire/protocol.js";
+import { chunksOf } from "../python/given-files.js";
 import type { Handout, Place } from "../python/handout.js";
-
-/** Bytes that are copied at once into a Blob: what the copy takes of this worker's memory. */
-const CHUNK_BYTES = 2 ** 24;
 
 /** Copies bytes of a place, from `start` on, into as many bytes as the target has. */
 export type ReadPlace = (place: Place, start: number, target: Uint8Array) => void;
@@ -60,17 +58,4 @@ function toBlob({ data, parts }: Handout, read: ReadPlace): Blob {
     }
   }
   return new Blob(pieces);
-}
-
-/** Blobs of bytes that need not be in this worker's memory all at once. */
-export function chunksOf(nbytes: number, read: (start: number, target: Uint8Array) => void): Blob[] {
-  const chunks: Blob[] = [];
-  // A Blob has a copy of what it is made of. Shared memory it does not take.
-  const chunk = new Uint8Array(Math.min(CHUNK_BYTES, nbytes));
-  for (let start = 0; start < nbytes; start += chunk.length) {
-    const target = chunk.subarray(0, Math.min(chunk.length, nbytes - start));
-    read(start, target);
-    chunks.push(new Blob([target]));
-  }
-  return chunks;
 }

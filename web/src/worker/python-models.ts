@@ -4,13 +4,31 @@ import type { Bridge } from "../python/bridge.js";
 import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
-import type { MaybePromise } from "../wire/protocol.js";
+import type { FileData, MaybePromise } from "../wire/protocol.js";
 import type { Bundle, FeedType, KeptValue, PlanKind, Property, RawBundle, RawPlan } from "./bundle.js";
+
+/** Segments that are to be filled. */
+export interface FilledSegments {
+  /** Their addresses. */
+  readonly bases: readonly number[];
+  /** Bytes of a segment in place. */
+  range(segment: number, offset: number, nbytes: number): Uint8Array;
+}
 
 /** How Python is to open the models of a session: a function of the bridge, and its arguments. */
 export interface Origin {
   readonly call: "create" | "create_from_model" | "open_models";
-  readonly args: readonly (Uint8Array | string | null)[];
+  readonly args: readonly (FileData | string | null)[];
+}
+
+/** What Python leaves to be copied to a session: to a segment, at an offset, from a file, at an offset, so many bytes. */
+type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number];
+
+/** What `fill` answers. */
+interface Filling {
+  readonly copies: readonly Copy[];
+  /** Files that Python may still have to read. */
+  readonly files: readonly number[];
 }
 
 /** What Python answers for a session that it opened. */
@@ -22,10 +40,13 @@ interface Opened {
 export class PythonModels {
   readonly #bridge: Bridge;
   readonly #handle: number;
+  /** Those that the models were read from, while they are needed. */
+  #files: readonly number[];
 
-  constructor(bridge: Bridge, handle: number) {
+  private constructor(bridge: Bridge, handle: number, files: readonly number[]) {
     this.#bridge = bridge;
     this.#handle = handle;
+    this.#files = files;
   }
 
   /** Open models, and what a session of them starts from, but for its weights: `fill` writes those. */
@@ -34,14 +55,50 @@ export class PythonModels {
     call: Origin["call"] | "create_inference",
     args: Origin["args"],
   ): { readonly models: PythonModels; readonly raw: RawBundle } {
-    const { value, file } = bridge.call(call, ...args);
-    const { handle, header } = value as Opened;
-    return { models: new PythonModels(bridge, handle), raw: { header, blobs: file?.data ?? new Uint8Array() } };
+    const files: number[] = [];
+    const given = args.map((arg) => {
+      if (arg === null || typeof arg === "string") {
+        return arg;
+      }
+      const file = bridge.files.add(arg);
+      files.push(file.index);
+      return file;
+    });
+    try {
+      const { value, file } = bridge.call(call, ...given);
+      const { handle, header } = value as Opened;
+      const models = new PythonModels(bridge, handle, files);
+      return { models, raw: { header, blobs: file?.data ?? new Uint8Array() } };
+    } catch (error) {
+      files.forEach((index) => bridge.files.drop(index));
+      throw error;
+    }
   }
 
-  /** Write the weights that the session starts from into its segments, which have these addresses and hold zeros. */
-  fill(bases: readonly number[]): void {
-    this.#bridge.call("fill", this.#handle, JSON.stringify(bases));
+  /** Write the weights that the session starts from into its segments, which hold zeros; once. */
+  fill(segments: FilledSegments): void {
+    const { value } = this.#bridge.call("fill", this.#handle, JSON.stringify(segments.bases));
+    const { copies, files } = value as Filling;
+    for (const [segment, at, file, offset, nbytes] of copies) {
+      this.#bridge.files.copy(file, offset, segments.range(segment, at, nbytes));
+    }
+    this.#keepFiles(files);
+  }
+
+  /** Fill a target with bytes of a file that the models were read from. */
+  readFile(index: number, offset: number, target: Uint8Array): void {
+    this.#bridge.files.copy(index, offset, target);
+  }
+
+  #keepFiles(needed: readonly number[]): void {
+    for (const index of this.#files) {
+      if (needed.includes(index)) {
+        void this.#bridge.files.settle(index);
+      } else {
+        this.#bridge.files.drop(index);
+      }
+    }
+    this.#files = needed;
   }
 
   /** @param kept - what plans of the session keep already */
@@ -72,6 +129,7 @@ export class PythonModels {
   }
 
   release(): void {
+    this.#keepFiles([]);
     this.#bridge.call("release", this.#handle);
   }
 }

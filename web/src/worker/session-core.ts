@@ -53,7 +53,7 @@ import {
 import { checkFeeds } from "./feeds.js";
 import { assemble, type ReadPlace } from "./files.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
-import { withValue, type LazyModels } from "./python-models.js";
+import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 
 const INT64 = { least: -(2n ** 63n), most: 2n ** 63n - 1n };
@@ -128,9 +128,9 @@ export class SessionCore implements CallTable, PlanSource {
     };
   }
 
-  /** Addresses of its segments. */
-  get bases(): readonly number[] {
-    return this.#memory.bases;
+  /** What its weights are written into. */
+  get segments(): FilledSegments {
+    return this.#memory;
   }
 
   /** What a session in this state starts from: by segment its contents, in place; null for zeros. */
@@ -347,7 +347,7 @@ export class SessionCore implements CallTable, PlanSource {
     return withValue(this.#models.get("saveCheckpoint"), (models) => {
       const properties = [...this.#properties.values()];
       const file = models.saveCheckpoint(includeOptimizerState, properties, this.#memory.bases);
-      return this.#assembled("saveCheckpoint", file, form);
+      return this.#assembled(models, "saveCheckpoint", file, form);
     });
   }
 
@@ -360,7 +360,7 @@ export class SessionCore implements CallTable, PlanSource {
     }
     return withValue(this.#models.get("exportModelForInferencing"), (models) => {
       const file = models.exportModel(outputNames, this.#memory.bases);
-      return this.#assembled("exportModelForInferencing", file, form);
+      return this.#assembled(models, "exportModelForInferencing", file, form);
     });
   }
 
@@ -370,13 +370,17 @@ export class SessionCore implements CallTable, PlanSource {
     }
     return withValue(this.#models.get("getArtifacts"), (models) => {
       const file = models.artifact(name);
-      return file === null ? null : this.#assembled("getArtifacts", file, form);
+      return file === null ? null : this.#assembled(models, "getArtifacts", file, form);
     });
   }
 
-  #assembled(call: string, file: Handout, form: FileForm): FileBytes {
-    const read: ReadPlace = ([, segment, offset], start, target) => {
-      target.set(this.#memory.range(segment, offset + start, target.length));
+  #assembled(models: PythonModels, call: string, file: Handout, form: FileForm): FileBytes {
+    const read: ReadPlace = ([store, index, offset], start, target) => {
+      if (store === "file") {
+        models.readFile(index, offset + start, target);
+      } else {
+        target.set(this.#memory.range(index, offset + start, target.length));
+      }
     };
     return { data: assemble(call, file, read, form) };
   }

@@ -7,7 +7,7 @@
 const LARGE_FILE = 2 ** 25;
 
 /** Bytes that are read of a Blob at once. */
-const CHUNK_BYTES = 2 ** 24;
+const CHUNK_BYTES = 2 ** 22;
 
 /** Rows and columns of the tiles in which matrices are compared: two of them fit into a cache. */
 const TILE = 64;

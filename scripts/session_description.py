@@ -32,7 +32,7 @@ def camel(name: str) -> str:
 
 def call_type(call: Call) -> str:
     """The entry of a call in the interface."""
-    arguments = ", ".join(f"{camel(name)}: {kind}" for name, kind in call.arguments.items())
+    arguments = ", ".join(f"{camel(name)}: {kind}" for name, kind in (call.arguments | call.in_page).items())
     return f"  /** {call.does} */\n  readonly {camel(call.name)}: Call<[{arguments}], {call.result}>;"
 
 
@@ -54,7 +54,9 @@ def description() -> str:
     entries = "\n".join(message_entry(*item) for item in messages.table().items())
     return f"""/** Made by scripts/session_description.py of what Python declares: edit that. */
 
-import type {{ FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor }} from "./values.js";
+import type {{
+  FileBytes, FileForm, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor,
+}} from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {{
   readonly args: A;

@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..model.graph import Tensor
 
 Property = int | float | str
 """int64, float32 or text."""
-
-
-class LazyTensor(Tensor):
-    """A tensor whose data lies elsewhere, so that a file is filled with it without a copy in between.
-
-    Parameters
-    ----------
-    read_into : callable
-        Fills a writable buffer of as many bytes as the tensor has.
-    """
-
-    __slots__ = ("read_into",)
-
-    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], read_into: Callable[[memoryview], None]) -> None:
-        self.name, self.dtype, self.shape, self.read_into = name, dtype, shape, read_into
-
-    @property
-    def data(self) -> bytes | bytearray | memoryview:
-        """A copy of the data."""
-        data = bytearray(self.nbytes)
-        self.read_into(memoryview(data))
-        return data
-
-    @data.setter
-    def data(self, value: bytes | bytearray | memoryview) -> None:
-        raise AttributeError(f"the data of {self.name!r} lies elsewhere")
 
 
 @dataclass(slots=True)

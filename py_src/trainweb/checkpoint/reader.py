@@ -14,6 +14,7 @@ from ..model.checks import MAX_RANK, ONNX_DTYPES, Limits, check_data, check_shap
 from ..model.external_data import check_range, open_beneath, read_at
 from ..model.graph import ITEM_SIZE, Tensor
 from ..model.reader import load_bytes
+from ..model.remote import RemoteFile, RemoteRange, tensor_of
 from .content import Checkpoint, OptimizerGroup, Property
 from .flatbuffer import Buffer, Table
 
@@ -29,7 +30,7 @@ def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = 
 
     Parameters
     ----------
-    source : bytes-like, str or Path
+    source : bytes-like, str, Path or RemoteFile
         A str is a path. Only a checkpoint from a path may have tensors in a file beside it,
         `<path>.data`.
     limits : Limits or dict, optional
@@ -38,7 +39,7 @@ def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = 
     Returns
     -------
     Checkpoint
-        Its tensors are views of the bytes of the file.
+        Its tensors are views of the bytes of the file; large ones of a RemoteFile stay there.
 
     Raises
     ------
@@ -82,7 +83,7 @@ class _FileBeside:
             os.close(self._descriptor)
 
 
-def _read(data: bytes | memoryview, beside: _FileBeside | None) -> Checkpoint:
+def _read(data: bytes | memoryview | RemoteFile, beside: _FileBeside | None) -> Checkpoint:
     try:
         buffer = Buffer(data)
         if buffer.identifier != IDENTIFIER:
@@ -162,7 +163,7 @@ def _tensor(table: Table, beside: _FileBeside | None) -> Tensor:
     try:
         shape = check_shape(dims, what)
         if offset < 0:
-            data: bytes | memoryview = b"" if raw is None else raw
+            data: bytes | memoryview | RemoteRange = b"" if raw is None else raw
         elif raw:
             raise CheckpointError(f"{what} has both data and an offset in a file beside the checkpoint")
         elif beside is None:
@@ -178,7 +179,7 @@ def _tensor(table: Table, beside: _FileBeside | None) -> Tensor:
         raise
     except TrainwebError as error:
         raise CheckpointError(f"the checkpoint is corrupt: {error}") from error
-    return Tensor(name, dtype, shape, data)
+    return tensor_of(name, dtype, shape, data)
 
 
 def _group(table: Table, beside: _FileBeside | None) -> OptimizerGroup:

@@ -9,22 +9,23 @@ from typing import Any
 from ..errors import CheckpointError, LimitError
 from ..model.checks import DTYPE_CODES, INT32_MAX, check_data
 from ..model.graph import ITEM_SIZE, Tensor
-from .content import Checkpoint, LazyTensor, OptimizerGroup, Property
+from ..model.lazy import LazyTensor, Part, data_part, join_parts, nbytes_of
+from .content import Checkpoint, OptimizerGroup, Property
 from .reader import IDENTIFIER, VERSION
 
 INT64_RANGE = range(-(2**63), 2**63)
 
 TENSOR_OVERHEAD = 256
-"""Bytes beside name and data, generously, to allocate the file at once."""
+"""Bytes beside name and data, generously."""
 
 
 def write_checkpoint(checkpoint: Checkpoint, *, generated: bool = False) -> bytes:
-    """The file as bytes; see `checkpoint_buffer`."""
-    return bytes(checkpoint_buffer(checkpoint, generated=generated))
+    """The file as bytes; see `checkpoint_parts`."""
+    return join_parts(checkpoint_parts(checkpoint, generated=generated))
 
 
-def checkpoint_buffer(checkpoint: Checkpoint, *, generated: bool = False) -> memoryview:
-    """Write a checkpoint; the same content gives the same bytes. Besides the file no copy of the data is made.
+def checkpoint_parts(checkpoint: Checkpoint, *, generated: bool = False) -> list[Part]:
+    """Write a checkpoint; the same content gives the same bytes. No copy of the data is made.
 
     Parameters
     ----------
@@ -37,8 +38,8 @@ def checkpoint_buffer(checkpoint: Checkpoint, *, generated: bool = False) -> mem
 
     Returns
     -------
-    memoryview
-        The file.
+    list of Part
+        The file, from its start to its end: bytes, and the tensors whose data lies elsewhere.
 
     Raises
     ------
@@ -48,10 +49,8 @@ def checkpoint_buffer(checkpoint: Checkpoint, *, generated: bool = False) -> mem
     LimitError
         The file would exceed 2 GiB.
     """
-    # imported here, for it imports numpy where that is installed, and reading must not
-    from flatbuffers import Builder  # type: ignore[import-untyped]
-
-    builder = Builder(_estimate(checkpoint))
+    _check_size(checkpoint)
+    builder = _builder()
     writer = _Writer(builder, checkpoint.is_nominal, sort=not generated)
     bag = writer.properties(checkpoint.properties)
     groups = None
@@ -65,8 +64,64 @@ def checkpoint_buffer(checkpoint: Checkpoint, *, generated: bool = False) -> mem
         if offset is not None:
             builder.PrependUOffsetTRelativeSlot(field, offset, 0)
     builder.Finish(builder.EndObject(), IDENTIFIER)
-    # Output() would copy.
-    return memoryview(builder.Bytes)[builder.Head() :]
+    parts: list[Part] = builder.parts()
+    return parts
+
+
+class _Bytes(bytearray):
+    """What a builder has written. Data that is left out counts, for the builder takes offsets from the length."""
+
+    left_out = 0
+
+    def __len__(self) -> int:
+        return super().__len__() + self.left_out
+
+
+def _builder() -> Any:
+    """A `flatbuffers.Builder` that can leave data out of its bytes."""
+    # imported here, for it imports numpy where that is installed, and reading must not
+    from flatbuffers import Builder  # type: ignore[import-untyped]
+
+    class PartsBuilder(Builder):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(0)
+            self.Bytes = _Bytes(1024)
+            self.head = 1024
+            self._left_out: list[tuple[int, Part]] = []
+
+        def vector_of(self, part: Part) -> int:
+            """A vector of bytes, which are left out. StartVector would make room for them."""
+            nbytes = nbytes_of(part)
+            padding = -(self.Offset() + nbytes) % 4
+            self.Prep(1, padding)
+            self.Pad(padding)
+            self._left_out.append((bytearray.__len__(self.Bytes) - self.head, part))
+            self.Bytes.left_out += nbytes
+            self.Prep(4, 0)
+            self.nested, self.vectorNumElems = True, nbytes
+            at: int = self.EndVector()
+            return at
+
+        def GrowByteBuffer(self) -> None:  # noqa: N802
+            old = self.Bytes
+            size = bytearray.__len__(old)
+            self.Bytes = _Bytes(2 * size)
+            self.Bytes[size:] = old
+            self.Bytes.left_out = old.left_out
+
+        growByteBuffer = GrowByteBuffer  # its name before version 25 # noqa: N815
+
+        def parts(self) -> list[Part]:
+            """The file."""
+            found: list[Part] = []
+            view, at = memoryview(self.Bytes), self.head
+            for written_after, part in reversed(self._left_out):
+                end = len(view) - written_after
+                found += [view[at:end], part]
+                at = end
+            return [part for part in (*found, view[at:]) if nbytes_of(part)]
+
+    return PartsBuilder()
 
 
 def _tensors(checkpoint: Checkpoint) -> Iterable[Tensor]:
@@ -77,14 +132,13 @@ def _tensors(checkpoint: Checkpoint) -> Iterable[Tensor]:
             yield from momentums.values()
 
 
-def _estimate(checkpoint: Checkpoint) -> int:
+def _check_size(checkpoint: Checkpoint) -> None:
     size = 1024
     for tensor in _tensors(checkpoint):
         nbytes = tensor.nbytes if isinstance(tensor, LazyTensor) else len(tensor.data)
         size += nbytes + 4 * len(tensor.name) + TENSOR_OVERHEAD
     if size > INT32_MAX:
         raise LimitError(f"the checkpoint would have {size} bytes; a file holds at most {INT32_MAX}")
-    return size
 
 
 def _check_unique(names: Iterable[str]) -> None:
@@ -139,43 +193,25 @@ class _Writer:
 
     def nominal(self, tensor: Tensor) -> int:
         """A Tensor of which only name and dtype are told."""
-        return self._tensor(tensor.name, tensor.dtype, (), 0, lambda _: None)
+        return self._tensor(tensor.name, tensor.dtype, (), b"")
 
     def tensor(self, tensor: Tensor) -> int:
         """A Tensor."""
         if tensor.dtype not in ITEM_SIZE:
             raise CheckpointError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, which is not supported")
-        if isinstance(tensor, LazyTensor):
-            return self._tensor(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, tensor.read_into)
-        data = memoryview(tensor.data).cast("B")
-        check_data(tensor.dtype, tensor.shape, data, f"tensor {tensor.name!r}", CheckpointError)
+        data = data_part(tensor)
+        if not isinstance(data, LazyTensor):
+            check_data(tensor.dtype, tensor.shape, data, f"tensor {tensor.name!r}", CheckpointError)
+        return self._tensor(tensor.name, tensor.dtype, tensor.shape, data)
 
-        def fill(out: memoryview) -> None:
-            out[:] = data
-
-        return self._tensor(tensor.name, tensor.dtype, tensor.shape, data.nbytes, fill)
-
-    def _tensor(
-        self,
-        name: str,
-        dtype: str,
-        shape: tuple[int, ...],
-        nbytes: int,
-        fill: Callable[[memoryview], None],
-    ) -> int:
+    def _tensor(self, name: str, dtype: str, shape: tuple[int, ...], data: Part) -> int:
         builder = self._builder
         name_at = builder.CreateString(name)
         builder.StartVector(8, len(shape), 8)
         for size in reversed(shape):
             builder.PrependInt64(size)
         dims_at = builder.EndVector()
-        # CreateByteVector would need the data as bytes, and copy them once more on the way.
-        builder.StartVector(1, nbytes, 1)
-        builder.head -= nbytes
-        if nbytes:
-            with memoryview(builder.Bytes)[builder.head : builder.head + nbytes] as out:
-                fill(out)
-        data_at = builder.EndVector()
+        data_at = builder.vector_of(data)
         code = ("PrependInt32Slot", 3, DTYPE_CODES[dtype])
         return self.table(7, ((0, name_at), (2, dims_at), (4, data_at)), code)
 
@@ -193,7 +229,7 @@ class _Writer:
 
     def state(self, parameter: str, momentums: dict[str, Tensor]) -> int:
         """ParameterOptimizerState."""
-        named = [_renamed(tensor, name) for name, tensor in momentums.items()]
+        named = [tensor.renamed(name) for name, tensor in momentums.items()]
         tensors = self.tables(named, lambda tensor: tensor.name, self.tensor)
         return self.table(2, ((0, self._builder.CreateString(parameter)), (1, tensors)))
 
@@ -219,12 +255,6 @@ class _Writer:
             else:
                 raise CheckpointError(f"{what} is {value!r:.80}; an int64, a float or a str is expected")
         return self.table(3, [(field, self.offsets(kind)) for field, kind in enumerate(kinds) if kind])
-
-
-def _renamed(tensor: Tensor, name: str) -> Tensor:
-    if isinstance(tensor, LazyTensor):
-        return LazyTensor(name, tensor.dtype, tensor.shape, tensor.read_into)
-    return Tensor(name, tensor.dtype, tensor.shape, tensor.data)
 
 
 def _float32(value: float, what: str) -> float:

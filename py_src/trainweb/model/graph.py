@@ -94,6 +94,10 @@ class Tensor:
         """All elements, flat, as Python numbers."""
         return struct.unpack(f"<{self.size}{STRUCT_FORMAT[self.dtype]}", self.data)
 
+    def renamed(self, name: str) -> Tensor:
+        """The same under another name; the data is shared."""
+        return Tensor(name, self.dtype, self.shape, self.data, self.notes)
+
     @staticmethod
     def of(name: str, dtype: str, shape: Iterable[int], values: Iterable[Any]) -> Tensor:
         """A tensor from Python numbers."""

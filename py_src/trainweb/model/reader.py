@@ -26,6 +26,7 @@ from .checks import (
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
 from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Value
+from .remote import LOCATION, RemoteFile, detach
 from .schema import messages
 from .tensors import TensorReader
 
@@ -72,8 +73,8 @@ def read_model(
 
     Parameters
     ----------
-    source : bytes-like, str, Path or onnx.ModelProto
-        A str is a path.
+    source : bytes-like, str, Path, onnx.ModelProto or RemoteFile
+        A str is a path. Large initializers of a RemoteFile stay there.
     external_data : mapping of str to bytes-like, optional
         Data of external tensors by location. A model from a path may also have them in files below
         its directory; a model given as bytes reads no files.
@@ -96,7 +97,10 @@ def read_model(
     """
     limits = Limits.of(limits)
     data, directory = load_bytes(source, limits)
-    with ExternalData(directory, external_data) as external:
+    given: dict[str, Any] = dict(external_data or {})
+    if isinstance(data, RemoteFile):
+        given[LOCATION] = data
+    with ExternalData(directory, given) as external:
         return _Reader(limits, external).model(_decode(data, limits))
 
 
@@ -124,13 +128,16 @@ def read_metadata(source: Any) -> dict[str, Any]:
 
 def load_bytes(
     source: Any, limits: Limits, what: str = "model", error: type[Exception] = ModelError
-) -> tuple[bytes | memoryview, Path | None]:
+) -> tuple[bytes | memoryview | RemoteFile, Path | None]:
     """Load the bytes of a model or checkpoint; also its directory, None where it is no file."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         return _load_file(path, limits, what, error), path.parent
     if hasattr(source, "SerializeToString"):
         source = source.SerializeToString()
+    if isinstance(source, RemoteFile):
+        _check_file_size(len(source), limits, what)
+        return source, None
     try:
         data = byte_view(source)
     except TypeError as failure:
@@ -160,13 +167,13 @@ def _check_file_size(nbytes: int, limits: Limits, what: str) -> None:
         raise LimitError(f"the {what} has {nbytes} bytes; the limit is {limits.file_bytes}")
 
 
-def _decode(data: bytes | memoryview, limits: Limits) -> Any:
+def _decode(data: bytes | memoryview | RemoteFile, limits: Limits) -> Any:
     from google.protobuf.message import DecodeError
 
     model = messages().ModelProto()
     try:
         check_encoding(data, limits)
-        model.MergeFromString(data if isinstance(data, bytes) else bytes(data))
+        model.MergeFromString(detach(data) if isinstance(data, RemoteFile) else bytes(data))
     except (DecodeError, TruncatedError, UnicodeDecodeError) as error:
         raise ModelError(f"the model is not valid ONNX: {error}; {describe_bytes(data)}") from error
     except (ValueError, IndexError, OverflowError, RecursionError, struct.error) as error:

@@ -73,7 +73,7 @@ def session_header(
     Without weights, the segments of parameters and moments are zeros, to be filled later.
     """
     pieces = start_segments(models.layout, store) if with_weights else {}
-    contents = {segment: blobs.add_pieces(data for _, data in parts) for segment, parts in pieces.items()}
+    contents = {segment: blobs.add_pieces(tensor.data for _, tensor in parts) for segment, parts in pieces.items()}
     contents[STATE] = blobs.add_pieces([start_state(store)])
     return {
         "fingerprint": models.engine.description.fingerprint,

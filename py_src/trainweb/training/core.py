@@ -33,6 +33,7 @@ from trainweb.ir.program import Recomputation
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, as_float32
+from trainweb.model.lazy import join_parts
 from trainweb.ops.optim import MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
@@ -370,7 +371,7 @@ class SessionCore:
         """Bytes of the eval model, cut to these outputs, with the current parameters."""
         self._check()
         check_export(self.models, is_nominal=self.parameters.is_nominal)
-        return export_model(self.models, self.parameters, output_names)
+        return join_parts(export_model(self.models, self.parameters, output_names))
 
     def set_seed(self, value: int) -> None:
         """Seed this session's random operators."""

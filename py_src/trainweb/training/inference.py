@@ -48,9 +48,13 @@ class InferenceModel:
         self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value) and v.name not in graph.initializers}
         self.outputs = [v.name for v in graph.outputs]
 
-    def weights(self) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
-        """Offsets and contents of the initializers in the segment of parameters."""
-        return ((b.offset, self.graph.initializers[name].data) for name, b in self.bindings.items())
+    def weights(self) -> Iterator[tuple[int, Tensor]]:
+        """Offsets of the initializers in the segment of parameters, and what they are."""
+        return ((b.offset, self.graph.initializers[name]) for name, b in self.bindings.items())
+
+    def constants(self) -> Iterator[Tensor]:
+        """The other initializers, which plans are compiled with."""
+        return (tensor for name, tensor in self.graph.initializers.items() if name not in self.bindings)
 
     def header(self) -> Header:
         """What a page needs to make a session, all but plans and weights."""
@@ -93,8 +97,8 @@ class InferenceCore:
         self.model = InferenceModel(graph, engine=self.engine, limits=limits or Limits(), memory_budget=memory_budget)
         self.inputs, self.outputs = self.model.inputs, self.model.outputs
         self.host = PlanHost(self.engine, self.model.segment_bytes)
-        for offset, data in self.model.weights():
-            self.host.write_segment(PARAMETERS, offset, memoryview(data))
+        for offset, tensor in self.model.weights():
+            self.host.write_segment(PARAMETERS, offset, memoryview(tensor.data))
         self.plans = PlanCache(self.host, max_plans)
 
     def plan(self, feeds: Feeds) -> LoadedPlan:

@@ -11,7 +11,6 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.checkpoint import LazyTensor
 from trainweb.errors import CheckpointError
 from trainweb.ir.layout import (
     GRADIENTS,
@@ -29,6 +28,7 @@ from trainweb.ir.layout import (
 )
 from trainweb.ir.program import Buf, Storage
 from trainweb.model.graph import Tensor
+from trainweb.model.lazy import LazyTensor, Place
 from trainweb.ops.optim import MOMENTS
 from trainweb.training import seed
 
@@ -273,8 +273,8 @@ class MemoryStore(ParameterStore):
             It does not fit the model.
         """
         for segment, pieces in start_segments(self.layout, self.origin).items():
-            for offset, data in pieces:
-                self.host.write_segment(segment, offset, memoryview(data))
+            for offset, tensor in pieces:
+                self.host.write_segment(segment, offset, memoryview(tensor.data))
 
     def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
         if name in self.layout.slots:
@@ -324,7 +324,9 @@ class MemoryStore(ParameterStore):
         return OptimizerState(step, initial_lr, moments, rate, schedule)
 
     def _lazy(self, name: str, slot: ParameterSlot, segment: int, offset: int) -> Tensor:
-        return LazyTensor(name, "float32", slot.shape, partial(self.host.read_segment_into, segment, 4 * offset))
+        read_into = partial(self.host.read_segment_into, segment, 4 * offset)
+        place = Place("segment", segment, 4 * offset, 4 * slot.size)
+        return LazyTensor(name, "float32", slot.shape, read_into, place)
 
     def take(self, origin: TensorStore) -> None:
         """Go on with these parameters, moments and schedule; gradients and random numbers are the session's own."""
@@ -418,11 +420,11 @@ def _copied(tensor: Tensor) -> Tensor:
     return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)
 
 
-Pieces = list[tuple[int, "bytes | bytearray | memoryview"]]
+Pieces = list[tuple[int, Tensor]]
 
 
 def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
-    """What a session writes into its segments at the start: by segment, offsets and bytes; the rest is zeros.
+    """What a session writes into its segments at the start: by segment, offsets and tensors; the rest is zeros.
 
     Raises
     ------
@@ -434,7 +436,7 @@ def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
         for slot in layout.slots.values():
             tensor = store.tensors[slot.name]
             check_same_type(tensor, "float32", slot.shape)
-            found.setdefault(PARAMETERS, []).append((4 * slot.offset, tensor.data))
+            found.setdefault(PARAMETERS, []).append((4 * slot.offset, tensor))
     if not store.optimizer.moments:
         return found
     for slot in layout.trained():
@@ -445,7 +447,7 @@ def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
                     f"The checkpoint's optimizer state has no {name} for {slot.name!r}, which this optimizer needs."
                 )
             check_same_type(saved[name], "float32", slot.shape)
-            found.setdefault(MOMENT_SEGMENTS[name], []).append((4 * slot.trainable_offset, saved[name].data))
+            found.setdefault(MOMENT_SEGMENTS[name], []).append((4 * slot.trainable_offset, saved[name]))
     return found
 
 

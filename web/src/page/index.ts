@@ -35,6 +35,7 @@ export type { SessionLimits } from "../wire/protocol.js";
 export { TrainingSession } from "./session.js";
 export type {
   Artifacts,
+  FileOptions,
   ParameterTypeAndShape,
   SaveCheckpointOptions,
   TrainingConfig,

@@ -8,6 +8,7 @@ import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.
 import { log } from "../wire/log.js";
 import type {
   Call,
+  FileForm,
   PropertyValue,
   SessionCall,
   SessionInfo,
@@ -30,7 +31,7 @@ import { callOf, connect, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { isSource, loadSource, type Source } from "./sources.js";
+import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
 import {
   copyBytes,
   describe,
@@ -78,18 +79,26 @@ export interface ParameterTypeAndShape {
   readonly dims: readonly number[];
 }
 
-export interface SaveCheckpointOptions {
+/**
+ * What a file is handed out as: "bytes" is a Uint8Array in the page's memory (the default), "blob" a Blob, which
+ * the browser keeps elsewhere: to be stored, sent, downloaded, or given to `create` again, it need not be in memory.
+ */
+export interface FileOptions<Form extends FileForm = FileForm> {
+  readonly as?: Form;
+}
+
+export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
   /** Keep the optimizer's moments and step count, so that training can resume. */
   readonly includeOptimizerState?: boolean;
 }
 
 /** Training artifacts, as `TrainingSession.create` takes them. */
-export interface Artifacts {
-  readonly trainModel: Uint8Array;
+export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
+  readonly trainModel: File;
   /** As it was before training. */
-  readonly checkpointState: Uint8Array;
-  readonly evalModel: Uint8Array | null;
-  readonly optimizerModel: Uint8Array | null;
+  readonly checkpointState: File;
+  readonly evalModel: File | null;
+  readonly optimizerModel: File | null;
 }
 
 const KEY = Symbol("TrainingSession");
@@ -163,9 +172,7 @@ export class TrainingSession {
       evalModel: evaluate,
       optimizerModel: optimizer,
     };
-    const buffers = [train, checkpoint, evaluate, optimizer].flatMap((bytes) =>
-      bytes === null ? [] : [bytes.buffer],
-    );
+    const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
     const info = await client.request(
       callOf("createTraining", [artifacts, options.json, options.cache], buffers),
     );
@@ -192,12 +199,12 @@ export class TrainingSession {
     const client = connect(options.settings);
     // What is cached needs no Python, or it starts when that turns out to be nothing.
     const python = options.cache ? null : client.startPython();
-    const bytes = await loadSource("model", model);
+    const file = await loadSource("model", model);
     await client.ready;
     await python;
     const configJson = JSON.stringify(config);
     const info = await client.request(
-      callOf("createFromModel", [bytes, configJson, options.json, options.cache], [bytes.buffer]),
+      callOf("createFromModel", [file, configJson, options.json, options.cache], buffersOf(file)),
     );
     return TrainingSession.open(client, info, options);
   }
@@ -364,21 +371,37 @@ export class TrainingSession {
     await this.#step("scheduler");
   }
 
-  /** The checkpoint as onnxruntime's training APIs read it. */
-  async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array> {
-    return (await this.#call("saveCheckpoint", options.includeOptimizerState ?? false)).data;
+  /**
+   * The checkpoint as onnxruntime's training APIs read it, of 2 GiB at most.
+   *
+   * @throws LimitError when it would be larger, or the browser has no room for it
+   */
+  saveCheckpoint(options: SaveCheckpointOptions<"blob"> & { readonly as: "blob" }): Promise<Blob>;
+  saveCheckpoint(options?: SaveCheckpointOptions<"bytes">): Promise<Uint8Array>;
+  async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
+    const form = formOf(options);
+    return (await this.#call("saveCheckpoint", options.includeOptimizerState ?? false, form)).data;
   }
 
   /**
    * The eval model as an inference model, with the current parameters.
    *
    * @param outputNames - tensors of the eval model to become outputs
+   * @throws LimitError when it would be larger than 2 GiB, or the browser has no room for it
    */
-  async exportModelForInferencing(outputNames: readonly string[]): Promise<Uint8Array> {
+  exportModelForInferencing(
+    outputNames: readonly string[],
+    options: FileOptions & { readonly as: "blob" },
+  ): Promise<Blob>;
+  exportModelForInferencing(outputNames: readonly string[], options?: FileOptions<"bytes">): Promise<Uint8Array>;
+  async exportModelForInferencing(
+    outputNames: readonly string[],
+    options: FileOptions = {},
+  ): Promise<Uint8Array | Blob> {
     if (!Array.isArray(outputNames)) {
       throw new TypeError(`'outputNames' must be an array of strings, got ${describe(outputNames)}.`);
     }
-    return (await this.#call("exportModelForInferencing", outputNames)).data;
+    return (await this.#call("exportModelForInferencing", outputNames, formOf(options))).data;
   }
 
   /** A copy of one parameter. */
@@ -418,10 +441,13 @@ export class TrainingSession {
    *
    * @throws SessionError for a session that was made of artifacts
    */
-  async getArtifacts(): Promise<Artifacts> {
+  getArtifacts(options: FileOptions & { readonly as: "blob" }): Promise<Artifacts<Blob>>;
+  getArtifacts(options?: FileOptions<"bytes">): Promise<Artifacts>;
+  async getArtifacts(options: FileOptions = {}): Promise<Artifacts<Uint8Array | Blob>> {
+    const form = formOf(options);
     const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
     const [trainModel, checkpointState, evalModel, optimizerModel] = await Promise.all(
-      names.map(async (name) => (await this.#call("artifact", name))?.data),
+      names.map(async (name) => (await this.#call("artifact", name, form))?.data),
     );
     return {
       trainModel: trainModel ?? new Uint8Array(),
@@ -554,6 +580,13 @@ export class TrainingSession {
   }
 }
 
+function formOf({ as = "bytes" }: FileOptions): FileForm {
+  if (as !== "bytes" && as !== "blob") {
+    throw new TypeError(`'as' must be "bytes" or "blob", got ${describe(as)}.`);
+  }
+  return as;
+}
+
 function logCost(memory: SessionMemory): void {
   const { arena, arenaWithoutBudget: full, recomputedInstructions: count, recomputedShare: share } = memory;
   const cost = `${count} instructions run again, for some ${Math.round(100 * share)} % more time`;
@@ -565,9 +598,9 @@ async function createFromBundle(
   bundle: Source,
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
-  const bytes = await loadSource("bundle", bundle);
+  const file = await loadSource("bundle", bundle);
   await client.ready;
-  const info = await client.request(callOf("createFromBundle", [bytes, options.json], [bytes.buffer]));
+  const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));
   return TrainingSession.open(client, info, options);
 }
 

@@ -1,4 +1,4 @@
-/** Models and checkpoints: a URL, bytes or a Blob, read into bytes that can be transferred. */
+/** Models and checkpoints: a URL, bytes or a Blob, as the worker takes them. */
 
 import { CheckpointError, ModelError } from "../wire/errors.js";
 import { copyBytes, describe } from "./tensors.js";
@@ -18,18 +18,22 @@ export function isSource(value: unknown): value is Source {
   );
 }
 
+/** Bytes from which on a file stays with the browser, as a Blob: the worker reads of it what it needs. */
+const LARGE_FILE = 2 ** 25;
+
 /**
- * The bytes of a source, in a buffer of their own. Bytes are copied at the time of the call.
+ * The bytes of a source, in a buffer of their own, or a Blob if it is large and not in memory yet. Bytes are copied
+ * at the time of the call.
  *
  * @param what - how errors call it, e.g. "trainModel"
  * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched
  */
-export function loadSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffer>> {
+export function loadSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffer> | Blob> {
   if (source instanceof Uint8Array) {
     return Promise.resolve(copyBytes(source));
   }
   if (typeof source === "string" || source instanceof URL) {
-    return fetchBytes(what, source);
+    return fetchFile(what, source);
   }
   if (source instanceof Blob) {
     return readBlob(what, source);
@@ -42,7 +46,12 @@ export function loadSource(what: string, source: Source): Promise<Uint8Array<Arr
   );
 }
 
-async function fetchBytes(what: string, url: string | URL): Promise<Uint8Array<ArrayBuffer>> {
+/** What goes over to the worker instead of being copied. */
+export function buffersOf(...files: readonly (Uint8Array<ArrayBuffer> | Blob | null)[]): ArrayBuffer[] {
+  return files.flatMap((file) => (file instanceof Uint8Array ? [file.buffer] : []));
+}
+
+async function fetchFile(what: string, url: string | URL): Promise<Uint8Array<ArrayBuffer> | Blob> {
   let response: Response;
   try {
     response = await fetch(url);
@@ -54,14 +63,21 @@ async function fetchBytes(what: string, url: string | URL): Promise<Uint8Array<A
     throw loadError(what, `${response.url || url} answered with HTTP status ${status}`);
   }
   try {
+    if (Number(response.headers.get("Content-Length")) >= LARGE_FILE) {
+      return await response.blob();
+    }
     return new Uint8Array(await response.arrayBuffer());
   } catch (error) {
     throw loadError(what, `${response.url || url} broke off: ${messageOf(error)}`, error);
   }
 }
 
-async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffer>> {
+async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffer> | Blob> {
   try {
+    if (blob.size >= LARGE_FILE) {
+      await blob.slice(-1).arrayBuffer();
+      return blob;
+    }
     return new Uint8Array(await blob.arrayBuffer());
   } catch (error) {
     throw loadError(what, `the Blob could not be read: ${messageOf(error)}`, error);

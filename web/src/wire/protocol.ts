@@ -5,9 +5,11 @@ import type { PackageFiles } from "./files.js";
 import type { LogLevel } from "./log.js";
 import type { WireProfile } from "./profile.js";
 import type { SessionCalls } from "./session-calls.js";
-import type { NamedTensor, WireDtype } from "./values.js";
+import type { FileData, NamedTensor, WireDtype } from "./values.js";
 
-export type { FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireDtype, WireTensor } from "./values.js";
+export type {
+  FileBytes, FileData, FileForm, NamedTensor, PropertyValue, SessionMemory, TensorType, WireDtype, WireTensor,
+} from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
 export type Result<T> = { readonly ok: T } | { readonly error: WireError };
@@ -91,11 +93,11 @@ export interface InferenceInfo {
 }
 
 /** The files of a training session. */
-export interface ArtifactBytes {
-  readonly trainModel: Uint8Array;
-  readonly checkpoint: Uint8Array;
-  readonly evalModel: Uint8Array | null;
-  readonly optimizerModel: Uint8Array | null;
+export interface ArtifactFiles {
+  readonly trainModel: FileData;
+  readonly checkpoint: FileData;
+  readonly evalModel: FileData | null;
+  readonly optimizerModel: FileData | null;
 }
 
 /** A call of a session besides its steps. */
@@ -135,10 +137,10 @@ export interface WorkerApi {
   /** Start Python as well; after the call of `start`, not necessarily its end. */
   startPython(): Promise<Result<PythonInfo>>;
   /** With `cache`, from the bundle of an earlier visit if there is one. */
-  createTraining(artifacts: ArtifactBytes, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;
-  createFromModel(model: Uint8Array, configJson: string, optionsJson: string, cache: boolean):
+  createTraining(artifacts: ArtifactFiles, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;
+  createFromModel(model: FileData, configJson: string, optionsJson: string, cache: boolean):
     Promise<Result<SessionInfo>>;
-  createFromBundle(bytes: Uint8Array<ArrayBuffer>, optionsJson: string): Promise<Result<SessionInfo>>;
+  createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>>;
   step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]):
     MaybePromise<Result<RunAnswer>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
@@ -146,7 +148,7 @@ export interface WorkerApi {
   /** The result is that of the call in `SessionCalls`. */
   call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
   release(handle: number): MaybePromise<Result<null>>;
-  createInference(model: Uint8Array, optionsJson: string): Promise<Result<InferenceInfo>>;
+  createInference(model: FileData, optionsJson: string): Promise<Result<InferenceInfo>>;
   runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[]):
     MaybePromise<Result<RunAnswer>>;
   releaseInference(handle: number): Result<null>;

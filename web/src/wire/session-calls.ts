@@ -1,6 +1,8 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
-import type { FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor } from "./values.js";
+import type {
+  FileBytes, FileForm, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor,
+} from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {
   readonly args: A;
@@ -44,11 +46,11 @@ export interface SessionCalls {
   /** Seed the session's random operators. */
   readonly setSeed: Call<[value: bigint], null>;
   /** A checkpoint file. */
-  readonly saveCheckpoint: Call<[includeOptimizerState: boolean], FileBytes>;
+  readonly saveCheckpoint: Call<[includeOptimizerState: boolean, form: FileForm], FileBytes>;
   /** The eval model with the current parameters. */
-  readonly exportModelForInferencing: Call<[outputNames: readonly string[]], FileBytes>;
+  readonly exportModelForInferencing: Call<[outputNames: readonly string[], form: FileForm], FileBytes>;
   /** A file that `createFromModel` built. */
-  readonly artifact: Call<[name: ArtifactName], FileBytes | null>;
+  readonly artifact: Call<[name: ArtifactName, form: FileForm], FileBytes | null>;
 }
 
 /** Errors of a session: their class, and a template of their text; `{x!r}` is a value as Python shows it. */

@@ -3,6 +3,7 @@
  * then, without Python.
  */
 
+import type { FileData } from "../wire/protocol.js";
 import { VERSION } from "../wire/version.js";
 import { joinBundle, splitBundle, withPlans, type RawBundle, type RawPlan } from "./bundle.js";
 import { hashOf, readFile, writeFile } from "./store.js";
@@ -15,7 +16,7 @@ const PATIENCE_MS = 5_000;
 /** The name of the bundle for a session made of these; null where nothing can be kept. */
 export function cacheName(
   fingerprint: number,
-  sources: readonly (string | Uint8Array | null)[],
+  sources: readonly (string | FileData | null)[],
 ): Promise<string | null> {
   return hashOf([`trainweb ${VERSION}`, String(fingerprint), ...sources]);
 }

@@ -5,7 +5,7 @@ import type { Feed, Fetch, InferenceInfo, MaybePromise } from "../wire/protocol.
 import { parsePlan, type BundlePlan, type FeedType, type InferenceBundle, type PlanKind } from "./bundle.js";
 import { checkFeeds } from "./feeds.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
-import type { PythonModels } from "./python-models.js";
+import type { FilledSegments, PythonModels } from "./python-models.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 
 export class InferenceCore implements PlanSource {
@@ -31,9 +31,9 @@ export class InferenceCore implements PlanSource {
     this.#runner = new PlanRunner(engine, this.#memory, this);
   }
 
-  /** Addresses of its segments. */
-  get bases(): readonly number[] {
-    return this.#memory.bases;
+  /** What its weights are written into. */
+  get segments(): FilledSegments {
+    return this.#memory;
   }
 
   get info(): Omit<InferenceInfo, "handle"> {

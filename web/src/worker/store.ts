@@ -6,8 +6,12 @@
  */
 
 import { log } from "../wire/log.js";
+import type { FileData } from "../wire/values.js";
 
 const FOLDERS = ["trainweb", "bundles"];
+
+/** Bytes of a file that are read at once. */
+const CHUNK_BYTES = 2 ** 24;
 
 /** Files that are kept; of more, those written longest ago go. */
 const MAX_FILES = 16;
@@ -74,15 +78,29 @@ export async function writeFile(name: string, bytes: Uint8Array): Promise<boolea
 }
 
 /** SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where there is none. */
-export async function hashOf(parts: readonly (string | Uint8Array | null)[]): Promise<string | null> {
+export async function hashOf(parts: readonly (string | FileData | null)[]): Promise<string | null> {
   if (globalThis.crypto?.subtle === undefined) {
     return null;
   }
   const hashes = await Promise.all(
-    parts.map((part) => (part === null ? new Uint8Array(32) : sha256(toBytes(part)))),
+    parts.map((part) => (part === null ? new Uint8Array(32) : hashOfPart(part))),
   );
   const digest = await sha256(concatenate(hashes));
   return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** SHA-256; of a large file that of its chunks' hashes, which need not all be in memory. */
+async function hashOfPart(part: string | FileData): Promise<Uint8Array<ArrayBuffer>> {
+  const data = typeof part === "string" ? new TextEncoder().encode(part) : part;
+  const size = data instanceof Blob ? data.size : data.length;
+  const hashes: Uint8Array[] = [];
+  for (let start = 0; start < size; start += CHUNK_BYTES) {
+    const end = Math.min(size, start + CHUNK_BYTES);
+    const chunk =
+      data instanceof Blob ? new Uint8Array(await data.slice(start, end).arrayBuffer()) : data.subarray(start, end);
+    hashes.push(await sha256(chunk));
+  }
+  return hashes.length === 1 ? (hashes[0] as Uint8Array<ArrayBuffer>) : sha256(concatenate(hashes));
 }
 
 async function openFolder(): Promise<FileSystemDirectoryHandle> {
@@ -203,10 +221,6 @@ async function makeHeader(sequence: number, bytes: Uint8Array): Promise<Uint8Arr
 
 async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
   return new Uint8Array(await crypto.subtle.digest("SHA-256", bytes as Uint8Array<ArrayBuffer>));
-}
-
-function toBytes(part: string | Uint8Array): Uint8Array {
-  return typeof part === "string" ? new TextEncoder().encode(part) : part;
 }
 
 function concatenate(parts: readonly Uint8Array[]): Uint8Array {

@@ -8,10 +8,11 @@ import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
-  ArtifactBytes,
+  ArtifactFiles,
   Feed,
   Fetch,
   FileBytes,
+  FileData,
   InferenceInfo,
   MaybePromise,
   Method,
@@ -95,7 +96,7 @@ class SessionWorker implements WorkerApi {
   }
 
   createTraining(
-    artifacts: ArtifactBytes,
+    artifacts: ArtifactFiles,
     optionsJson: string,
     cache: boolean,
   ): Promise<Result<SessionInfo>> {
@@ -105,7 +106,7 @@ class SessionWorker implements WorkerApi {
   }
 
   createFromModel(
-    model: Uint8Array,
+    model: FileData,
     configJson: string,
     optionsJson: string,
     cache: boolean,
@@ -114,8 +115,11 @@ class SessionWorker implements WorkerApi {
     return attemptAsync(() => this.#create({ call: "create_from_model", args }, optionsJson, cache));
   }
 
-  createFromBundle(bytes: Uint8Array<ArrayBuffer>, optionsJson: string): Promise<Result<SessionInfo>> {
-    return attemptAsync(async () => this.#add(await splitBundle(bytes), optionsJson, null, null, null));
+  createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>> {
+    return attemptAsync(async () => {
+      const bytes = file instanceof Blob ? new Uint8Array(await file.arrayBuffer()) : file;
+      return this.#add(await splitBundle(bytes as Uint8Array<ArrayBuffer>), optionsJson, null, null, null);
+    });
   }
 
   step(
@@ -154,7 +158,7 @@ class SessionWorker implements WorkerApi {
     });
   }
 
-  createInference(model: Uint8Array, optionsJson: string): Promise<Result<InferenceInfo>> {
+  createInference(model: FileData, optionsJson: string): Promise<Result<InferenceInfo>> {
     return attemptAsync(async () => {
       const bridge = await this.#bootPython();
       const { models, raw } = PythonModels.open(bridge, "create_inference", [model, optionsJson]);
@@ -162,7 +166,7 @@ class SessionWorker implements WorkerApi {
       const bundle = parseInference(raw, kernels.fingerprint);
       const core = new InferenceCore(this.#running, kernels, bundle, coreOptions(optionsJson), models);
       try {
-        models.fill(core.bases);
+        models.fill(core.segments);
       } catch (error) {
         core.release();
         throw error;
@@ -254,7 +258,7 @@ class SessionWorker implements WorkerApi {
     const info = this.#add(raw, optionsJson, { ...origin, args: [] }, models, cache);
     const { core } = this.#sessions.get(info.handle) as TrainingTurns;
     try {
-      models.fill(core.bases);
+      models.fill(core.segments);
       cache?.setStart(withSegments(raw, core.contents));
     } catch (error) {
       this.#sessions.delete(info.handle);
@@ -367,7 +371,7 @@ function runAnswer(run: Run, feeds: readonly Feed[]): RunAnswer {
 /** What is handed over with an answer instead of being copied. */
 function buffersOf(answer: Partial<RunAnswer & FileBytes>): ArrayBuffer[] {
   const { results = [], buffers = [], data } = answer;
-  const tensors = data === undefined ? results : [...results, { data }];
+  const tensors = data instanceof Uint8Array ? [...results, { data }] : results;
   return [...tensors.map((tensor) => tensor.data.buffer as ArrayBuffer), ...buffers];
 }
 

@@ -87,7 +87,7 @@ class BufSequence:
 
 
 def flat_runs(*sequences: BufSequence) -> list[tuple[Buf, ...]]:
-    """The items of sequences of equal lengths, one of each, with those that follow each other in all of them made one."""
+    """The items of equally long sequences, one of each; those that follow each other in all of them become one."""
     runs: list[tuple[Buf, ...]] = []
     for items in zip(*(s.items for s in sequences), strict=True):
         if not items[0].size:

@@ -112,7 +112,7 @@ class Optimizer(SequenceOp):
         """Raise unless the kernel computes what the attributes say."""
 
     def update(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
-        """Emit the kernel that updates `w` by the gradients `g`, and the moments; learning rate and step are in `state`."""
+        """Emit the kernel that updates `w` by the gradients `g`, and the moments; `state` is the session's."""
         raise self.unsupported("execution")
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
@@ -516,7 +516,7 @@ class AdadeltaOptimizer(Optimizer):
 
 @register
 class LambOptimizer(Optimizer):
-    """LAMB over sequences: Adam's step plus weight_decay * w, as long as the parameter is. Each has a length of its own.
+    """LAMB over sequences: Adam's step plus weight_decay * w, made as long as the parameter is, for each by itself.
 
     w -= lr * |w| / |r| * r, or lr * r where |w| or |r| is 0. You et al., Large Batch Optimization for Deep Learning,
     https://arxiv.org/abs/1904.00962.

@@ -139,6 +139,21 @@ BUFFER_SIZE = Message(
 )
 UNKNOWN_PROPERTY = Message(errors.CheckpointError, "Property {name!r} not found.")
 
+# Settings of optimizers and losses.
+
+BAD_SETTING = Message(errors.ModelError, "{name} is {value!r}; it must be {expected}.")
+UNKNOWN_SETTING = Message(errors.ModelError, "{what} has no setting {name!r}; it has {names}.")
+UNKNOWN_TYPE = Message(errors.ModelError, "There is no {what} {name!r}; there are {names}.")
+UNKNOWN_IN_GROUP = Message(
+    errors.ModelError, "A group names {name!r}, which no trained parameter is; they are {names}."
+)
+LOSS_INPUTS = Message(
+    errors.ModelError,
+    "{loss} takes {n} of the model's outputs, but these are given: {names}. "
+    "Choose with loss_input_names, or give a Block.",
+    "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
+)
+
 
 def table() -> dict[str, Message]:
     """All messages by name."""

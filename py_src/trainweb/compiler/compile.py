@@ -161,8 +161,8 @@ class _Compilation:
                 if name:
                     self.producers[name] = k
             if any(name in self.sequences for name in node.inputs):
-                if getattr(op, "passes_sequence", False):
-                    self.sequences[node.outputs[0]] = self.sequences[node.inputs[0]]
+                if derive := getattr(op, "derive_sequence", None):
+                    self.sequences[node.outputs[0]] = derive(self.sequences[node.inputs[0]])
                 continue
             results, folded = infer_outputs(op, types)
             if folded:
@@ -318,6 +318,7 @@ class _Compilation:
                 self._view(node.outputs[0], ins[0])
             else:
                 op.lower(self.builder, self._outputs(op), *ins)
+        self.builder.advance_step()
         self.builder.advance_random()
         self.builder.note_change()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 903300164
+FINGERPRINT: Final = 709210881
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 from trainweb.errors import ModelError
@@ -280,7 +281,7 @@ def float_initializer(token: str, values: list[float], shape: tuple[int, ...] | 
     )
 
 
-def add_initializer_of(dtype: str, token: str, values: list[int]) -> str:
+def add_initializer_of(dtype: str, token: str, values: Sequence[float]) -> str:
     """A one-dimensional constant under a generated name."""
     return add_initializer(Tensor.of(generate_name(token), dtype, (len(values),), values))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.onnxblock import blocks, context
@@ -25,7 +25,26 @@ def _target_like(pred: str, name: str) -> str:
     return name if context.current().has(name) else add_input_like(pred, name)
 
 
-class MSELoss(Block):
+class Loss(Block):
+    """A loss that is known by its name. Its settings are the arguments of `__init__`: see `trainweb.settings`."""
+
+    n_inputs: ClassVar[int] = 1
+    """How many of the model's outputs it takes."""
+
+
+LOSSES: dict[str, type[Loss]] = {}
+"""Those that `LossType`, the command line, pages and the documentation know, by name."""
+T = TypeVar("T", bound="type[Loss]")
+
+
+def loss(cls: T) -> T:
+    """Class decorator that makes a loss known by its name."""
+    LOSSES[cls.__name__] = cls
+    return cls
+
+
+@loss
+class MSELoss(Loss):
     """Squared error: the mean, the sum or each ("none")."""
 
     def __init__(self, reduction: str = "mean") -> None:
@@ -39,67 +58,8 @@ class MSELoss(Block):
         return loss
 
 
-class L1Loss(Block):
-    """Absolute error: the mean, the sum or each ("none")."""
-
-    def __init__(self, reduction: str = "mean") -> None:
-        self._reduce = _reduction(reduction)
-        self._sub, self._abs = blocks.Sub(), blocks.Abs()
-
-    def build(self, pred: str, target_name: str = "target") -> str:
-        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        target = _target_like(pred, target_name)
-        loss: str = self._reduce(self._abs(self._sub(pred, target)))
-        return loss
-
-
-class BCEWithLogitsLoss(Block):
-    """Binary cross entropy of logits x against targets t in [0, 1].
-
-    softplus(x) - x t, or with pos_weight p: (1 - t) x + (1 + (p - 1) t) softplus(-x). Stable for
-    any x, and its gradient is sigmoid(x) - t everywhere, unlike that of forms with max(x, 0) and
-    |x|.
-
-    Parameters
-    ----------
-    weight : array, optional
-        Factor of each element's loss; broadcasts.
-    reduction : {"mean", "sum", "none"}
-        How the elements are combined.
-    pos_weight : array, optional
-        Factor of the positive targets; broadcasts.
-    """
-
-    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
-        self._reduce = _reduction(reduction)
-        self._weight, self._pos_weight = weight, pos_weight
-        self._softplus, self._neg, self._mul = blocks.Softplus(), blocks.Neg(), blocks.Mul()
-        self._sub, self._add = blocks.Sub(), blocks.Add()
-
-    def build(self, logits: str, target_name: str = "target") -> str:
-        """Name of the loss of `logits` against input `target_name`, which is added if missing."""
-        pos_weight, weight = generate_name("bceloss.pos_weight"), generate_name("bceloss.weight")
-        target = _target_like(logits, target_name)
-        if self._pos_weight is None:
-            # ONNX Runtime's formula makes 20 names here: the loss keeps the name it has there.
-            loss: str = self._sub(self._softplus(logits), self._mul(logits, target))
-            skip_names(14)
-        else:
-            loss = self._weighted(logits, target, array_initializer(pos_weight, self._pos_weight))
-        if self._weight is not None:
-            loss = self._mul(loss, array_initializer(weight, self._weight))
-        result: str = self._reduce(loss)
-        return result
-
-    def _weighted(self, logits: str, target: str, pos_weight: str) -> str:
-        one = blocks.Constant(1.0)()
-        factor = self._add(one, self._mul(self._sub(pos_weight, one), target))
-        positive = self._mul(factor, self._softplus(self._neg(logits)))
-        loss: str = self._add(self._mul(self._sub(one, target), logits), positive)
-        return loss
-
-
-class CrossEntropyLoss(Block):
+@loss
+class CrossEntropyLoss(Loss):
     """Cross entropy of scores (logits) against class indices.
 
     Parameters
@@ -173,3 +133,65 @@ class CrossEntropyLoss(Block):
         flat = blocks.add_initializer_of("int64", "row_shape", [-1])
         rows = self.add_node("Flatten", [scores], axis=rank - 1)
         return [rows, self.add_node("Reshape", [labels, flat])]
+
+
+@loss
+class BCEWithLogitsLoss(Loss):
+    """Binary cross entropy of logits x against targets t in [0, 1].
+
+    softplus(x) - x t, or with pos_weight p: (1 - t) x + (1 + (p - 1) t) softplus(-x). Stable for
+    any x, and its gradient is sigmoid(x) - t everywhere, unlike that of forms with max(x, 0) and
+    |x|.
+
+    Parameters
+    ----------
+    weight : array, optional
+        Factor of each element's loss; broadcasts.
+    reduction : {"mean", "sum", "none"}
+        How the elements are combined.
+    pos_weight : array, optional
+        Factor of the positive targets; broadcasts.
+    """
+
+    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
+        self._reduce = _reduction(reduction)
+        self._weight, self._pos_weight = weight, pos_weight
+        self._softplus, self._neg, self._mul = blocks.Softplus(), blocks.Neg(), blocks.Mul()
+        self._sub, self._add = blocks.Sub(), blocks.Add()
+
+    def build(self, logits: str, target_name: str = "target") -> str:
+        """Name of the loss of `logits` against input `target_name`, which is added if missing."""
+        pos_weight, weight = generate_name("bceloss.pos_weight"), generate_name("bceloss.weight")
+        target = _target_like(logits, target_name)
+        if self._pos_weight is None:
+            # ONNX Runtime's formula makes 20 names here: the loss keeps the name it has there.
+            loss: str = self._sub(self._softplus(logits), self._mul(logits, target))
+            skip_names(14)
+        else:
+            loss = self._weighted(logits, target, array_initializer(pos_weight, self._pos_weight))
+        if self._weight is not None:
+            loss = self._mul(loss, array_initializer(weight, self._weight))
+        result: str = self._reduce(loss)
+        return result
+
+    def _weighted(self, logits: str, target: str, pos_weight: str) -> str:
+        one = blocks.Constant(1.0)()
+        factor = self._add(one, self._mul(self._sub(pos_weight, one), target))
+        positive = self._mul(factor, self._softplus(self._neg(logits)))
+        loss: str = self._add(self._mul(self._sub(one, target), logits), positive)
+        return loss
+
+
+@loss
+class L1Loss(Loss):
+    """Absolute error: the mean, the sum or each ("none")."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        self._reduce = _reduction(reduction)
+        self._sub, self._abs = blocks.Sub(), blocks.Abs()
+
+    def build(self, pred: str, target_name: str = "target") -> str:
+        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
+        target = _target_like(pred, target_name)
+        loss: str = self._reduce(self._abs(self._sub(pred, target)))
+        return loss

@@ -189,7 +189,7 @@ class SessionCore:
         return SessionMemory(
             sizes[PARAMETERS],
             sizes[GRADIENTS],
-            sum(sizes[m.segment] for m in MOMENTS),
+            sum(sizes[segment] for segment in {m.segment for m in MOMENTS}),
             sizes[ARENA],
             sizes[PREPARED],
             sum(len(p.words) for p in plans) + sum(map(len, {p.constants for p in plans})),

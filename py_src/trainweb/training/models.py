@@ -15,14 +15,13 @@ from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
-from trainweb.ir.program import BufSequence
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
 from trainweb.ops.op import bind
-from trainweb.ops.optim import GRADS, MOMENTS, OPTIMIZER_INPUTS, PARAMS, scheduler_graph
+from trainweb.ops.optim import MOMENTS, OPTIMIZER_INPUTS, scheduler_graph
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot
 
@@ -160,8 +159,7 @@ class SessionModels:
         """Compile an optimizer step."""
         graph = self.graphs["optimizer"]
         assert graph is not None
-        segments = {PARAMS: PARAMETERS, GRADS: GRADIENTS, **{m.input: m.segment for m in MOMENTS}}
-        names = [v.name for v in graph.inputs if isinstance(v, SequenceValue)]
+        sequences = self.layout.sequences()
         return compile_model(
             graph,
             {},
@@ -170,7 +168,7 @@ class SessionModels:
                 "learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,)),
                 "step": Binding(STATE, 4 * STATE_STEP, "int64", (1,)),
             },
-            sequences={n: BufSequence(self.layout.runs(segments[n])) for n in names},
+            sequences={v.name: sequences[v.name] for v in graph.inputs if isinstance(v, SequenceValue)},
             segment_bytes=self.segment_bytes,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -26,10 +26,10 @@ from trainweb.ir.layout import (
     STATE_WARMUP,
     STATE_WORDS,
 )
-from trainweb.ir.program import Buf, Storage
+from trainweb.ir.program import Buf, BufSequence, Storage, flat_runs
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LazyTensor, Place
-from trainweb.ops.optim import MOMENTS
+from trainweb.ops.optim import GRADS, MOMENTS, PARAMS
 from trainweb.training import seed
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
 """Name of the one optimizer group."""
-MOMENT_SEGMENTS = {m.saved: m.segment for m in MOMENTS}
+MOMENT_OF = {m.saved: m for m in MOMENTS}
+"""Moments by their names in checkpoints."""
 
 
 @dataclass(slots=True)
@@ -212,26 +213,35 @@ class Layout:
     def segment_bytes(self) -> dict[int, int]:
         """Sizes of the segments."""
         sizes = {PARAMETERS: 4 * self.size, GRADIENTS: 4 * self.trainable_size}
-        return sizes | {MOMENT_SEGMENTS[name]: 4 * self.trainable_size for name in self.moments}
+        for name in self.moments:
+            segment = MOMENT_OF[name].segment
+            sizes[segment] = sizes.get(segment, 0) + 4 * self.trainable_size
+        return sizes
+
+    def moment_offset(self, name: str, slot: ParameterSlot) -> int:
+        """Place of a parameter's moment in its segment, in bytes."""
+        return 4 * (MOMENT_OF[name].block * self.trainable_size + slot.trainable_offset)
 
     def count(self, trainable_only: bool) -> int:
         """Elements of all (trainable) parameters."""
         return self.trainable_size if trainable_only else self.size
 
-    def runs(self, segment: int) -> list[Buf]:
-        """The trainable parameters' flat runs in a segment, cut alike in every segment."""
-        runs: list[tuple[int, int, int]] = []
-        for s in self.trained():
-            if not s.size:
-                continue
-            if runs and runs[-1][0] + runs[-1][2] == s.offset:
-                runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + s.size)
-            else:
-                runs.append((s.offset, s.trainable_offset, s.size))
-        return [
-            Buf(Storage(segment, 4 * n, 4 * (at if segment == PARAMETERS else flat)), "float32", (n,))
-            for at, flat, n in runs
-        ]
+    def sequences(self) -> dict[str, BufSequence]:
+        """The trainable parameters, their gradients and moments, by the names of inputs of optimizer models."""
+        sizes = self.segment_bytes()
+        stores = {segment: Storage(segment, nbytes, 0) for segment, nbytes in sizes.items()}
+
+        def items(segment: int, offset: Callable[[ParameterSlot], int]) -> BufSequence:
+            return BufSequence([Buf(stores[segment], "float32", s.shape, shift=offset(s)) for s in self.trained()])
+
+        return {
+            PARAMS: items(PARAMETERS, lambda s: 4 * s.offset),
+            GRADS: items(GRADIENTS, lambda s: 4 * s.trainable_offset),
+            **{
+                MOMENT_OF[name].input: items(MOMENT_OF[name].segment, partial(self.moment_offset, name))
+                for name in self.moments
+            },
+        }
 
     def find(self, name: str) -> ParameterSlot:
         """The slot of a parameter.
@@ -306,12 +316,12 @@ class MemoryStore(ParameterStore):
         found = self.origin.contents()
         if not self.is_nominal:
             slots = self.layout.slots.values()
-            found.tensors |= {s.name: self._lazy(s.name, s, PARAMETERS, s.offset) for s in slots}
+            found.tensors |= {s.name: self._lazy(s.name, s, PARAMETERS, 4 * s.offset) for s in slots}
         if self.has_optimizer:
             moments: dict[str, dict[str, Tensor]] = {}
             for slot in self.layout.trained() if self.layout.moments else ():
                 moments[slot.name] = {
-                    name: self._lazy(name, slot, MOMENT_SEGMENTS[name], slot.trainable_offset)
+                    name: self._lazy(name, slot, MOMENT_OF[name].segment, self.layout.moment_offset(name, slot))
                     for name in self.layout.moments
                 }
             found.optimizer, found.has_optimizer_state = self._optimizer_state(moments), True
@@ -324,8 +334,8 @@ class MemoryStore(ParameterStore):
         return OptimizerState(step, initial_lr, moments, rate, schedule)
 
     def _lazy(self, name: str, slot: ParameterSlot, segment: int, offset: int) -> Tensor:
-        read_into = partial(self.host.read_segment_into, segment, 4 * offset)
-        place = Place("segment", segment, 4 * offset, 4 * slot.size)
+        read_into = partial(self.host.read_segment_into, segment, offset)
+        place = Place("segment", segment, offset, 4 * slot.size)
         return LazyTensor(name, "float32", slot.shape, read_into, place)
 
     def take(self, origin: TensorStore) -> None:
@@ -389,7 +399,7 @@ class MemoryStore(ParameterStore):
         """Offset and bytes of the runs of all (trainable) parameters."""
         if not trainable_only:
             return [(0, 4 * self.layout.size)]
-        return [(run.storage.offset or 0, run.nbytes) for run in self.layout.runs(PARAMETERS)]
+        return [(run.shift, run.nbytes) for (run,) in flat_runs(self.layout.sequences()[PARAMS])]
 
 
 def start_state(store: TensorStore) -> bytes:
@@ -424,7 +434,7 @@ Pieces = list[tuple[int, Tensor]]
 
 
 def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
-    """What a session writes into its segments at the start: by segment, offsets and tensors; the rest is zeros.
+    """What a session writes into its segments at the start: by segment, offsets and tensors without gaps, or nothing.
 
     Raises
     ------
@@ -439,15 +449,16 @@ def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
             found.setdefault(PARAMETERS, []).append((4 * slot.offset, tensor))
     if not store.optimizer.moments:
         return found
-    for slot in layout.trained():
-        saved = store.optimizer.moments.get(slot.name, {})
-        for name in layout.moments:
+    for name in layout.moments:
+        for slot in layout.trained():
+            saved = store.optimizer.moments.get(slot.name, {})
             if name not in saved:
                 raise CheckpointError(
                     f"The checkpoint's optimizer state has no {name} for {slot.name!r}, which this optimizer needs."
                 )
             check_same_type(saved[name], "float32", slot.shape)
-            found.setdefault(MOMENT_SEGMENTS[name], []).append((4 * slot.trainable_offset, saved[name]))
+            segment, offset = MOMENT_OF[name].segment, layout.moment_offset(name, slot)
+            found.setdefault(segment, []).append((offset, saved[name]))
     return found
 
 

@@ -13,7 +13,7 @@ export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" |
 
 /** Losses and optimizers that artifacts are built with, by name. */
 export type LossType = "MSELoss" | "CrossEntropyLoss" | "BCEWithLogitsLoss" | "L1Loss";
-export type OptimizerType = "AdamW" | "SGD" | "Lion";
+export type OptimizerType = "AdamW" | "SGD" | "Lion" | "Adam" | "RMSProp" | "Adagrad" | "Adadelta" | "Lamb";
 
 /** The calls of a training session besides its steps. */
 export interface SessionCalls {
@@ -244,5 +244,30 @@ export const MESSAGES = {
     error: "CheckpointError",
     text:
       "Property {name!r} not found.",
+  },
+  BAD_SETTING: {
+    error: "ModelError",
+    text:
+      "{name} is {value!r}; it must be {expected}.",
+  },
+  UNKNOWN_SETTING: {
+    error: "ModelError",
+    text:
+      "{what} has no setting {name!r}; it has {names}.",
+  },
+  UNKNOWN_TYPE: {
+    error: "ModelError",
+    text:
+      "There is no {what} {name!r}; there are {names}.",
+  },
+  UNKNOWN_IN_GROUP: {
+    error: "ModelError",
+    text:
+      "A group names {name!r}, which no trained parameter is; they are {names}.",
+  },
+  LOSS_INPUTS: {
+    error: "ModelError",
+    text:
+      "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
   },
 } as const;

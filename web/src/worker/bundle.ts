@@ -510,7 +510,8 @@ function readSegments(reader: Reader, root: Fields): SegmentStart[] {
 function checkSegments(segments: SegmentStart[], size: number, trainableSize: number): SegmentStart[] {
   const sizes = segments.map(({ bytes }) => bytes);
   const moments = sizes.slice(GRADIENTS + 1, MOMENTUM1 + 1);
-  const isMoment = (bytes: number): boolean => bytes === 0 || bytes === 4 * trainableSize;
+  // The segment of the second moment has the others, too.
+  const isMoment = (bytes: number): boolean => bytes === 0 || bytes % (4 * trainableSize) === 0;
   const expected = [0, 0, 4 * size, 4 * trainableSize, ...moments, STATE_BYTES, 0];
   if (String(sizes) !== String(expected) || sizes.length !== N_SEGMENTS || !moments.every(isMoment)) {
     throw malformed(`its segments have ${sizes.join(", ")} bytes for ${size} parameters`);

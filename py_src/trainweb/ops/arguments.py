@@ -54,3 +54,10 @@ def unknown(op: Op, axis: int, *because: int) -> int:
     assert table is not None
     name = op.node.outputs[0]
     return table.symbol(f"{name}[{axis}]", f"dimension {axis} of {name!r}", low=0, named=False)
+
+
+def by_unknown_axes(op: Op, rank: int, axes: TensorType) -> tuple[int, ...]:
+    """The shape of output 0, of this rank, where a feed decides along which axes the operator works."""
+    if rank < 0:
+        raise op.error(f"{axes.size} axes are more than there are dimensions.")
+    return tuple(unknown(op, k, *axes.value or ()) for k in range(rank))

@@ -112,8 +112,8 @@ class Dropout(RandomOp):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         rest: list[str | None] = [None] * (len(ins) - 1)
-        training = g.is_constant(ins[2]) if len(ins) > 2 and ins[2] else None
-        if len(ins) < 3 or not ins[2] or (training is not None and not training.values()[0]):
+        training = g.known(ins[2]) if len(ins) > 2 and ins[2] else None
+        if len(ins) < 3 or not ins[2] or (training is not None and training.value == (False,)):
             return [douts[0], *rest]
         mask = g.extra_output(1, "_mask")
         return [g.op("DropoutGrad", [douts[0], mask, *ins[1:]], domain=MS), *rest]

@@ -14,6 +14,7 @@ from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
 from trainweb.ops.op import MS, Bad, Float, Ints, Op, Sample, Str, register
 from trainweb.ops.pointwise import Names
+from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -144,10 +145,10 @@ class Slice(Op):
 
     def _forwards(self, g: GradientBuilder, x: str, dy: str, given: list[str]) -> tuple[str, list[str]]:
         """The same slice with positive steps, and dY turned round: ONNX Runtime has no backward SliceGrad."""
-        constants = [g.is_constant(name) if name else None for name in given]
-        steps = constants[3].values() if len(given) > 3 and constants[3] else ()
+        known = [g.known(name) if name else None for name in given]
+        values = [None if t is None else t.value for t in (*known, None, None)[:4]]
+        steps = values[3] or ()
         dims = g.shape(x)
-        values = [c.values() if c else None for c in (*constants, None)[:3]]
         if all(s > 0 for s in steps) or values[0] is None or values[1] is None:
             return dy, given
         axes = [a % len(dims) for a in values[2] or range(len(steps))]
@@ -365,23 +366,38 @@ class Pad(Op):
     def _scatter(self, g: GradientBuilder, ins: list[str], dy: str) -> str:
         """Gradient rows added where the margin's elements came from, one axis after the other."""
         dims = g.shape(ins[0])
-        tensors = [g.is_constant(name) if name else None for name in (*ins[1:2], *ins[3:4])]
-        types = [TensorType(t.dtype, t.shape, t.values()) if t else None for t in (*tensors, None, None)]
-        margins = self.margins(len(dims), *types[:2])
+        types = [g.known(name) if name else None for name in (*ins[1:2], *ins[3:4])]
+        margins = self.margins(len(dims), *[*types, None, None][:2])
         for axis in reversed(range(len(dims))):
             if margins[axis] == (0, 0):
                 continue
             dim = dims[axis]
-            if not static(dim):
-                raise self.unsupported(f"the gradient of mode {self.mode} along a symbolic dimension")
-            index = self._index(dim, *margins[axis])
+            if static(dim):
+                index = self._index(dim, *margins[axis])
+                rows = g.constant("int64", (len(index),), index)
+            else:
+                rows = self._rows(g, g.size_of(ins[0], axis), *margins[axis])
             shape = g.op("Shape", [dy])
             sizes = [g.op("Gather", [shape, g.constant("int64", (1,), [k])]) for k in range(len(dims))]
-            sizes[axis] = g.constant("int64", (1,), [dim])
+            sizes[axis] = g.constant("int64", (1,), [dim]) if static(dim) else g.size_of(ins[0], axis)
             shape = g.op("Concat", sizes, axis=0)
-            rows = g.constant("int64", (len(index),), index)
             dy = g.op("GatherGrad", [shape, rows, dy], domain=MS, axis=axis)
         return dy
+
+    def _rows(self, g: GradientBuilder, size: str, before: int, after: int) -> str:
+        """What `_index` gives, as a tensor for a dimension of `size` elements."""
+        zero, one = (Var(g, g.constant("int64", (), [k]), "int64") for k in (0, 1))
+        dim = Var(g, g.squeeze(size, [0]), "int64")
+        k = Var(g, g.op("Range", [g.constant("int64", (), [-before]), (dim + after).name, one.name]), "int64")
+        if self.mode == "wrap":
+            return k.op("Mod", dim).name
+        last = dim - 1
+        if self.mode == "reflect":
+            return (last - (last - k.op("Abs")).op("Abs")).name
+        # Min and Max of integers are younger than this mode.
+        below = (k < zero).cast("int64")
+        above = (k > last).cast("int64")
+        return (k * (1 - below) * (1 - above) + last * above).name
 
     def reference(self, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
         types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in (pads, axes)]

@@ -156,7 +156,8 @@ class Resize(Op):
         self, x: TensorType, roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
     ) -> TensorType:
         self.need_float32(x)
-        if not static(*x.shape, *(sizes.value or () if sizes is not None else ())):
+        fed = scales is not None and scales.value is None and scales.size != 0
+        if fed or not static(*x.shape, *(sizes.value or () if sizes is not None else ())):
             return checked(self, "float32", self._symbolic(x.shape, scales, sizes))
         scaled = self.scaled(x.shape, scales, sizes)
         if any(not x.shape[a] and n for a, (n, _) in scaled.items()):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.dims import at_most, equal, is_size, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.arguments import by_unknown_axes, integers, unknown
+from trainweb.ops.arguments import by_unknown_axes, integers, is_fed, unknown
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
 from trainweb.ops.op import Bad, Int, Ints, Op, Sample, register
@@ -172,7 +172,7 @@ class Squeeze(AxesView):
     )
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
-        if axes is not None and axes.value and not static(*axes.value):
+        if axes is not None and is_fed(axes):
             return TensorType(x.dtype, by_unknown_axes(self, x.rank - axes.size, axes))
         gone = self._axes(axes, x.rank)
         if gone is None:
@@ -209,7 +209,7 @@ class Unsqueeze(AxesView):
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         count = len(self.axes or ()) if axes is None else axes.size
-        if axes is not None and axes.value and not static(*axes.value):
+        if axes is not None and is_fed(axes):
             return TensorType(x.dtype, by_unknown_axes(self, x.rank + axes.size, axes))
         new = self._axes(axes, x.rank + count)
         if new is None:

@@ -189,7 +189,7 @@ class SessionCore:
         """
         self.check_step(kind)
         wanted = self._fetches(kind, fetches)
-        loaded = self.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()})
+        loaded = self.plan(kind, self.models.signature(kind, feeds))
         for name, target in (targets or {}).items():
             slot = loaded.plan.outputs[name]
             if (target.dtype, target.shape) != (slot.dtype, slot.shape):

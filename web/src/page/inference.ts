@@ -97,7 +97,8 @@ export class InferenceSession {
     const wanted = [...args.fetches].map(([name, target]) => describeFetch(name, target));
     this.#client.wakeThreads();
     const shared = this.#shared;
-    const signature = shared === null ? null : signatureOf("inference", inputNames, args.feeds);
+    const travel = shared === null || this.#info.valuesDecide;
+    const signature = travel ? null : signatureOf("inference", inputNames, args.feeds);
     const take = args.options.transfer ? ownBytes : (shared?.writer(signature) ?? this.#spare.copy);
     const packed = packFeeds(inputNames, args.feeds, take);
     const answer = this.#channel.post(packed, ({ feeds, buffers }) => {

@@ -524,7 +524,8 @@ export class TrainingSession {
     const wanted = [...fetches].map(([name, target]) => describeFetch(name, target));
     this.#client.wakeThreads();
     const shared = this.#shared;
-    const signature = shared === null ? null : signatureOf(kind, inputNames, feeds);
+    const travel = shared === null || this.#info.valuesDecide;
+    const signature = travel ? null : signatureOf(kind, inputNames, feeds);
     const take = options.transfer ? ownBytes : (shared?.writer(signature) ?? this.#spare.copy);
     const packed = packFeeds(inputNames, feeds, take);
     const { handle } = this.#info;

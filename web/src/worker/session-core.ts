@@ -42,6 +42,7 @@ import {
   sizeOf,
   type Bundle,
   type BundlePlan,
+  type Declaration,
   type FeedType,
   type ParameterSlot,
   type PlanKind,
@@ -122,6 +123,7 @@ export class SessionCore implements CallTable, PlanSource {
       hasEval,
       hasOptimizer,
       nominal: this.#nominal,
+      valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
     };
   }
 
@@ -182,6 +184,10 @@ export class SessionCore implements CallTable, PlanSource {
     if (kind === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0) {
       throw sessionError("NO_SCHEDULER", {});
     }
+  }
+
+  inputsOf(kind: PlanKind): readonly Declaration[] {
+    return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : [];
   }
 
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan> {

@@ -7,26 +7,10 @@ import pytest
 from tests.ops.op_runner import Case, gradients
 from tests.ops.test_gradient import CASES, loss_graph, wanted
 
-from trainweb.errors import GradientError, ModelError
-from trainweb.model.graph import Graph, Node, Value
+from trainweb.errors import ModelError
+from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.ops.shapes import ShapeInference
 
-STATIC_ONLY = {
-    "Conv-7",
-    "Conv-8",
-    "ConvTranspose-3",
-    "ConvTranspose-4",
-    "ConvTranspose-5",
-    "DepthToSpace-1",
-    "GlobalAveragePool-0",
-    "GlobalAveragePool-1",
-    "Pad-4",
-    "Pad-5",
-    "Pad-6",
-    "SpaceToDepth-2",
-    *(f"Resize-{k}" for k in range(7)),
-}
-"""Gradients that need sizes: auto_pad, margins that repeat, the width of a weight matrix, an image to average."""
 MOST = 340
 """Other samples have constants (shapes, indices) that fit their own sizes only."""
 
@@ -59,14 +43,39 @@ def test_most_samples_hold_for_other_sizes() -> None:
 def test_symbolic_gradient(case: Case) -> None:
     graph, feeds, _ = loss_graph(case)
     names = [f"x{k}" for k in wanted(case)]
-    if str(case) in STATIC_ONLY:
-        with pytest.raises(GradientError, match="symbolic"):
-            gradients(symbolic(graph), names, feeds)
-        return
     found, expected = gradients(symbolic(graph), names, feeds), gradients(graph, names, feeds)
     for name in names:
         scale = float(np.abs(expected[name]).max(initial=1.0))
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-6 * scale)
+
+
+def computed_constants(graph: Graph) -> tuple[Graph, int]:
+    """The same graph where nodes make its constants of parts, as exporters write scales, axes and pads."""
+    graph = graph.copy()
+    made = []
+    for name, t in list(graph.initializers.items()):
+        if len(t.shape) != 1 or t.size < 1:
+            continue
+        del graph.initializers[name]
+        for k, value in enumerate(t.values()):
+            part = Tensor.of(f"{name}_{k}", t.dtype, (1,), [value])
+            made.append(Node("Constant", [], [part.name], {"value": part}, name=f"make_{part.name}"))
+        parts = [f"{name}_{k}" for k in range(t.size)]
+        made.append(Node("Concat", parts, [name], {"axis": 0}, name=f"make_{name}"))
+    graph.nodes = made + graph.nodes
+    return graph, len(made)
+
+
+WITH_CONSTANTS = [case for case in CASES if computed_constants(loss_graph(case)[0])[1]]
+
+
+@pytest.mark.parametrize("case", WITH_CONSTANTS, ids=str)
+def test_constants_may_be_computed(case: Case) -> None:
+    graph, feeds, _ = loss_graph(case)
+    names = [f"x{k}" for k in wanted(case)]
+    found, expected = gradients(computed_constants(graph)[0], names, feeds), gradients(graph, names, feeds)
+    for name in names:
+        np.testing.assert_array_equal(found[name], expected[name])
 
 
 @pytest.mark.parametrize(("n", "m"), [(5, 5), (5, 1), (1, 4)])

@@ -13,6 +13,7 @@ from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
+from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
@@ -214,6 +215,8 @@ def build_artifacts(
     if batch_norm not in BATCH_NORM:
         raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
     graph = read_model(model, external_data=external_data, limits=limits)
+    if has_control_flow(graph):
+        graph = expand_control_flow(graph, differentiable=True)
     graph = recover_parameters(graph, exact_names(requires_grad, frozen_params))
     initializers = dict(graph.initializers)
     constants = constants_to_initializers(graph).initializers

@@ -94,10 +94,6 @@ class GradientBuilder:
         """Dtype of a tensor."""
         return self._walk.dtype(name, self.nodes)
 
-    def is_constant(self, name: str) -> Tensor | None:
-        """The constant behind `name`, or None where it is no initializer."""
-        return self._walk.graph.initializers.get(name)
-
     def known(self, name: str) -> TensorType | None:
         """The type, with its value, of a tensor whose elements are known without running anything."""
         found = self._walk.type(name, self.nodes)
@@ -169,6 +165,10 @@ class GradientBuilder:
     def shape_of(self, name: str) -> str:
         """Shape of `name` as a tensor; one node serves all who ask."""
         return self._walk.shape_of(self, name)
+
+    def size_of(self, name: str, axis: int) -> str:
+        """Size of `name` along an axis, as a tensor of one element."""
+        return self.op("Gather", [self.shape_of(name), self.constant("int64", (1,), [axis])])
 
     def reshape_like(self, x: str, like: str) -> str:
         """`x` in the shape of `like`."""
@@ -463,6 +463,8 @@ class _ReverseWalk:
         return name[: -len(GRADIENT_SUFFIX)] if gradient else name
 
     def _infer(self, name: str, pending: Sequence[Node]) -> None:
+        if self._adopt(name):
+            return
         makers = {o: node for node in pending for o in node.outputs}
         if name not in makers:
             nodes = [n for e in self.emitted for n in (e.nodes if isinstance(e, GradientBuilder) else [e])]
@@ -470,7 +472,7 @@ class _ReverseWalk:
         if name not in makers:
             raise ModelError(f"The type of {name!r} is asked for, which no node makes.")
         for i in makers[name].inputs:
-            if i and i not in self.inference and not self._adopt(i):
+            if i and i not in self.inference:
                 self._infer(i, pending)
         self.inference.add(makers[name])
 

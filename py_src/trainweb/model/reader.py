@@ -286,17 +286,21 @@ class _Reader:
             raise ModelError(f"{where} has no name")
         what = f"{name!r}, {where},"
         name = frame.rename(name) if frame else name
-        kind = proto.type.WhichOneof("value")
+        declared = proto.type
+        if declared.WhichOneof("value") == "optional_type":
+            # It is fed, or made: an optional that holds something is that.
+            declared = declared.optional_type.elem_type
+        kind = declared.WhichOneof("value")
         if kind is None:
             return Value(name, "", None, _notes(proto))
         if kind == "sequence_type":
-            element = proto.type.sequence_type.elem_type
+            element = declared.sequence_type.elem_type
             if element.WhichOneof("value") != "tensor_type":
                 raise UnsupportedError(f"{what} is a sequence of something else than tensors")
             return Sequence(name, check_dtype(element.tensor_type.elem_type, what))
         if kind != "tensor_type":
             raise UnsupportedError(f"{what} has type {kind.removesuffix('_type')}; tensors and sequences are supported")
-        tensor = proto.type.tensor_type
+        tensor = declared.tensor_type
         if not tensor.HasField("shape"):
             return Value(name, check_dtype(tensor.elem_type, what), None, _notes(proto))
         shape = check_dims(map(_dim, tensor.shape.dim), what)

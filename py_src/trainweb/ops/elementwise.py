@@ -213,14 +213,14 @@ class Pow(Pointwise):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, y, dy = Var.of(g, ins[0], outs[0], douts[0])
-        constant = g.is_constant(ins[1])
+        constant = g.known(ins[1])
         exponent = Var(g, ins[1], g.dtype(ins[1])).cast(x.dtype)
 
         def base() -> Var:
-            if constant is None or constant.size != 1:
+            if constant is None or constant.value is None or constant.size != 1:
                 slope = dy * exponent * x ** (exponent - 1.0)
                 return exponent.equal(0.0).where(slope.lift(0.0), slope)
-            n = float(constant.values()[0])
+            n = float(constant.value[0])
             return dy * n * x ** (n - 1) if n not in (1, 2) else dy * 2.0 * x if n == 2 else dy
 
         def power() -> Var:

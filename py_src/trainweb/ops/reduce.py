@@ -25,7 +25,7 @@ from trainweb.ir.layout import (
 )
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
-from trainweb.ops.arguments import integers, scalar, unknown
+from trainweb.ops.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, i64
 from trainweb.ops.op import MANY, MS, Bad, Int, Ints, Op, Sample, find, register
@@ -121,6 +121,8 @@ class Reduction(Op):
         if axes is not None and axes.value is None and self.keepdims and not static(axes.size):
             # Axes that depend on symbols, as those along which a gradient is summed.
             return TensorType(x.dtype, tuple(unknown(self, k, axes.size) for k in range(x.rank)))
+        if axes is not None and is_fed(axes):
+            return TensorType(x.dtype, by_unknown_axes(self, x.rank if self.keepdims else x.rank - axes.size, axes))
         gone = self._axes(axes, x.rank)
         if self.keepdims:
             return TensorType(x.dtype, tuple(1 if k in gone else d for k, d in enumerate(x.shape)))
@@ -167,10 +169,8 @@ class Reduction(Op):
         given = ins[1] if len(ins) > 1 else ""
         if not given:
             return self._axes(None, g.rank(ins[0])), ""
-        tensor = g.is_constant(given)
-        if tensor is None:
-            return None, given
-        return self._axes(TensorType("int64", tensor.shape, tensor.values()), g.rank(ins[0])), given
+        axes = g.known(given)
+        return (None if axes is None else self._axes(axes, g.rank(ins[0]))), given
 
     def numpy_axes(self, x: Any, axes: Any) -> dict[str, Any]:
         """Keyword arguments of numpy's reductions."""
@@ -569,7 +569,9 @@ class CumSum(Op):
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         self.need_float32(x)
-        self.axis_of(scalar(self, axis, "axis"), x.rank)
+        given = scalar(self, axis, "axis")
+        if not is_fed(axis):
+            self.axis_of(given, x.rank)
         return TensorType(x.dtype, x.shape)
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:

@@ -119,6 +119,10 @@ class ShapeInference:
             self._read.update(a.key for a in atoms)
             self._unread.remove(name)
 
+    def given(self, name: str, t: TensorType) -> None:
+        """What is known of an input, beyond its declaration."""
+        self._types.put(name, t)
+
     def same(self, name: str, as_tensor: str) -> None:
         """Tensor `name` has the type of `as_tensor`."""
         found = self._types[as_tensor]
@@ -173,7 +177,7 @@ class _Types(Mapping[str, TensorType]):
     """Types by tensor name, which follow what the table finds out."""
 
     def __init__(self, table: SymbolTable) -> None:
-        self._table = table
+        self.table = table
         self._types: dict[str, TensorType] = {}
         self._now: dict[str, tuple[int, TensorType]] = {}
         """Those with symbols, as they are known at a version of the table."""
@@ -198,11 +202,11 @@ class _Types(Mapping[str, TensorType]):
         if found is None:
             return self._types[name]
         version, now = found
-        if version != self._table.version:
+        if version != self.table.version:
             t = self._types[name]
             value = None if t.value is None else tuple(map(resolve, t.value))
             now = TensorType(t.dtype, tuple(map(resolve, t.shape)), value)
-            self._now[name] = (self._table.version, now)
+            self._now[name] = (self.table.version, now)
         return now
 
     def __contains__(self, name: object) -> bool:

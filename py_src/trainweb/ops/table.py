@@ -17,7 +17,20 @@ HEADER = """# Operators
 Printed from the registry by `python -m trainweb.ops.table`; do not edit. *Since* is the oldest opset that is
 accepted (models from opset 7 on), *changed* the opsets in which the definition changed since. *Gradient* tells
 through which inputs it flows: `-` where the operator ends it. *Constant* inputs must be known when the model
-is compiled, which includes what follows from shapes. Inputs count from 0.
+is compiled, which includes what follows from shapes; where a feed decides them, a plan is compiled for each
+value. Inputs count from 0.
+"""
+
+CONTROL_HEADER = """## Control flow and sequences
+
+These operators of ai.onnx are written out as others, forward and backward: {names}.
+
+- Of If, the branch that is chosen; where that is only known at run time, both branches run and results are chosen, which must
+  have the same sizes. Branches that draw or update need a known condition.
+- Loop and Scan, iteration by iteration: the trip count must be known when the model is compiled (for training, when artifacts
+  are built), and all iterations of a model may become {limit:,} nodes. A condition that is only known at run time ends a Loop
+  that has a trip count and no scan outputs. Loops that run as loops are not there yet.
+- Sequences and optionals whose length is known; they are no inputs or outputs of a model.
 """
 
 
@@ -42,7 +55,15 @@ def operators_table() -> str:
         parts.append("| operator | since | changed | gradient | constant | |\n|---|---|---|---|---|---|")
         parts.extend(_row(cls) for cls in rows)
         parts.append("")
-    return "\n".join([*parts, *_optimizers()])
+    return "\n".join([*parts, _control(), *_optimizers()])
+
+
+def _control() -> str:
+    # It is the expansion of control flow that builds on operators.
+    from trainweb.control import CONTROL_OPERATORS
+    from trainweb.control.expansion import UNROLLED_NODES
+
+    return CONTROL_HEADER.format(names=", ".join(CONTROL_OPERATORS), limit=UNROLLED_NODES)
 
 
 def _optimizers() -> list[str]:

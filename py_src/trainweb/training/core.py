@@ -216,7 +216,7 @@ class SessionCore:
         with options.noted():
             self.check_step(kind)
             wanted = self._fetches(kind, fetches)
-            loaded = self.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()}, options)
+            loaded = self.plan(kind, self.models.signature(kind, feeds), options)
             self._check_targets(loaded, targets or {})
             options.check_terminate()
             start = perf_counter()

@@ -10,9 +10,9 @@ from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
+from trainweb.control.deciding import deciding_inputs
 from trainweb.ir.arena import align
 from trainweb.ir.layout import PARAMETERS, STATE
-from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.ops.infer import FOLDED_INTEGERS
@@ -26,7 +26,7 @@ from trainweb.training.host import (
     PlanHost,
     evaluate,
 )
-from trainweb.training.models import Feeds, InUse, check_feeds
+from trainweb.training.models import Feeds, InUse, check_feeds, signature_of_feeds
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
@@ -47,6 +47,7 @@ class InferenceModel:
         self.segment_bytes[PARAMETERS], self.segment_bytes[STATE] = at, STATE_BYTES
         self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value) and v.name not in graph.initializers}
         self.outputs = [v.name for v in graph.outputs]
+        self.deciding = deciding_inputs(graph, self.inputs)
 
     def weights(self) -> Iterator[tuple[int, Tensor]]:
         """Offsets of the initializers in the segment of parameters, and what they are."""
@@ -60,7 +61,7 @@ class InferenceModel:
         """What a page needs to make a session, all but plans and weights."""
         return {
             "fingerprint": self.engine.description.fingerprint,
-            "inputs": declarations(self.inputs.values()),
+            "inputs": declarations(self.inputs.values(), self.deciding),
             "outputs": self.outputs,
             "segments": [{"bytes": size, "data": None} for size in self.segment_bytes],
         }
@@ -111,7 +112,7 @@ class InferenceCore:
         for name in outputs or ():
             if name not in self.outputs:
                 raise messages.UNKNOWN_FETCH(name=name, names=", ".join(self.outputs))
-        loaded = self.plan({n: TensorType(t.dtype, t.shape) for n, t in feeds.items()})
+        loaded = self.plan(signature_of_feeds(self.model.deciding, feeds))
         self.host.write_feeds(loaded, feeds)
         self.host.run(loaded)
         return self.host.read_outputs(loaded, outputs or self.outputs)

@@ -5,7 +5,7 @@ Nothing here has kernel memory or changes: a session natively, and the page's wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,15 @@ from trainweb import messages
 from trainweb.backend.wasm.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
+from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
-from trainweb.model.graph import Graph, Value
+from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
+from trainweb.ops.infer import initializer_type
 from trainweb.ops.op import bind
 from trainweb.ops.optim import MOMENTS, OPTIMIZER_INPUTS, scheduler_graph
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, evaluate
@@ -73,6 +75,10 @@ class SessionModels:
         if evaluation is not None:
             self.inputs["eval"] = self._user_inputs(evaluation)
             self.outputs["eval"] = _user_outputs(evaluation)
+        self.deciding = {
+            kind: frozenset() if graph is None else deciding_inputs(graph, self.inputs[kind])
+            for kind, graph in (("train", train), ("eval", evaluation))
+        }
         self.segment_bytes = [0] * N_SEGMENTS
         for segment, nbytes in self.layout.segment_bytes().items():
             self.segment_bytes[segment] = nbytes
@@ -97,6 +103,10 @@ class SessionModels:
                 for k in bind(node, graph.opsets).state_inputs:
                     fixed.pop(node.inputs[k], None)
         return set(fixed.values())
+
+    def signature(self, kind: str, feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:
+        """Types of the feeds of a "train" or "eval" step, with the values of those that decide about shapes."""
+        return signature_of_feeds(self.deciding[kind], feeds)
 
     def key(self, kind: str, feeds: Feeds) -> tuple[object, ...]:
         """What the plans of a "train" or "eval" step for these feeds are found by, once the feeds are checked.
@@ -265,7 +275,17 @@ def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool 
         check_feed(value, feeds[name], symbols)
         if not allow_empty and feeds[name].size == 0:
             raise messages.EMPTY_BATCH(name=name, shape=list(feeds[name].shape))
-    return tuple((n, feeds[n].dtype, feeds[n].shape) for n in inputs)
+    return tuple((n, feeds[n].dtype, feeds[n].shape, _value_key(feeds[n])) for n in inputs)
+
+
+def _value_key(t: TensorType) -> str | None:
+    """What tells values apart: zeros of both signs differ, and no number is one."""
+    return None if t.value is None else repr(t.value)
+
+
+def signature_of_feeds(deciding: Container[str], feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:
+    """Types of feeds, with the values of those that are `deciding` and not too large for it."""
+    return {n: initializer_type(t) if n in deciding else TensorType(t.dtype, t.shape) for n, t in feeds.items()}
 
 
 def check_feed(value: Value, given: TensorType, symbols: dict[str, tuple[int, str]]) -> None:

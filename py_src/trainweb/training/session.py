@@ -291,7 +291,7 @@ class TrainingSession:
         self._step(kind, feeds, None, None)
         core = self.core
         converted = {n: as_feed(n, v, core.inputs[kind][n].dtype) for n, v in feeds.items()}
-        loaded = core.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in converted.items()})
+        loaded = core.plan(kind, core.models.signature(kind, converted))
         return Profile(loaded.plan.text, loaded.plan.nodes, core.host.profile(loaded, converted, runs))
 
     def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
@@ -305,7 +305,7 @@ class TrainingSession:
         """
         kind = "train" if training else "eval"
         tensors = self._converted(kind, feeds)
-        return self.core.explain(kind, {n: TensorType(t.dtype, t.shape) for n, t in tensors.items()})
+        return self.core.explain(kind, self.core.models.signature(kind, tensors))
 
     def memory(self) -> SessionMemory:
         """Bytes of kernel memory that the session takes, and what ``memory_budget`` costs; after a step."""

@@ -104,7 +104,8 @@ export class InferenceSession {
     const wanted = [...args.fetches].map(([name, target]) => describeFetch(name, target));
     this.#client.wakeThreads();
     const shared = this.#shared;
-    const signature = shared === null ? null : signatureOf("inference", inputNames, args.feeds);
+    const travel = shared === null || this.#info.valuesDecide;
+    const signature = travel ? null : signatureOf("inference", inputNames, args.feeds);
     const { signal } = args.options;
     // Feeds of a run that waits may not lie where the one before it runs.
     const writer = signal === undefined ? shared?.writer(signature) : undefined;

@@ -558,7 +558,8 @@ export class TrainingSession {
     const wanted = [...fetches].map(([name, target]) => describeFetch(name, target));
     this.#client.wakeThreads();
     const shared = this.#shared;
-    const signature = shared === null ? null : signatureOf(kind, inputNames, feeds);
+    const travel = shared === null || this.#info.valuesDecide;
+    const signature = travel ? null : signatureOf(kind, inputNames, feeds);
     const { signal } = options;
     // Feeds of a step that waits may not lie where the one before it runs.
     const writer = signal === undefined ? shared?.writer(signature) : undefined;

@@ -83,6 +83,8 @@ export interface SessionInfo {
   readonly hasEval: boolean;
   readonly hasOptimizer: boolean;
   readonly nominal: boolean;
+  /** Whether values of feeds decide which plan runs: such feeds travel with their calls. */
+  readonly valuesDecide: boolean;
 }
 
 /** An inference session as the page knows it. */
@@ -90,6 +92,8 @@ export interface InferenceInfo {
   readonly handle: number;
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
+  /** As of a training session. */
+  readonly valuesDecide: boolean;
 }
 
 /** The files of a training session. */

@@ -46,6 +46,8 @@ export interface Declaration {
   readonly name: string;
   readonly dtype: WireDtype;
   readonly dims: readonly (number | string | null)[] | null;
+  /** Up to how many elements its value belongs to the signature, for it decides about shapes; 0: it decides nothing. */
+  readonly decides: number;
 }
 
 /** A parameter, with its place among all and among the trainable ones, in elements; -1: frozen. */
@@ -68,6 +70,8 @@ export interface PlanSlot {
 
 export interface FeedType extends TensorType {
   readonly name: string;
+  /** Bytes of the elements, in hexadecimal, where the plan is for this value alone; else null. */
+  readonly value: string | null;
 }
 
 /** What a memory budget costs a plan: its workspace without one, and what runs again. */
@@ -205,7 +209,7 @@ function checkKernels(reader: Reader, root: Fields, fingerprint: number): void {
 
 /** What a plan is found by. */
 export function planKey(kind: string, overwrite: boolean, feeds: readonly FeedType[]): string {
-  const types = feeds.map(({ name, dtype, dims }) => [name, dtype, ...dims]);
+  const types = feeds.map(({ name, dtype, dims, value }) => [name, dtype, value, ...dims]);
   return JSON.stringify([kind, overwrite, ...types]);
 }
 
@@ -458,13 +462,14 @@ function readProperty(reader: Reader, value: unknown, where: string): Property {
 }
 
 function readDeclaration(reader: Reader, value: unknown, where: string): Declaration {
-  const { name, dtype, dims } = reader.object(value, where);
+  const { name, dtype, dims, decides } = reader.object(value, where);
   const readDim = (dim: unknown, at: string): number | string | null =>
     dim === null || typeof dim === "string" ? dim : reader.integer(dim, at);
   return {
     name: reader.text(name, `${where}.name`),
     dtype: reader.dtype(dtype, `${where}.dtype`),
     dims: dims === null ? null : reader.list(dims, `${where}.dims`, readDim),
+    decides: reader.integer(decides, `${where}.decides`),
   };
 }
 
@@ -567,7 +572,7 @@ function readPlan(
   const plan = {
     kind,
     overwrite: reader.boolean(fields["overwrite"], `${where}.overwrite`),
-    signature: reader.list(fields["signature"], `${where}.signature`, (item, at) => readType(reader, item, at)),
+    signature: reader.list(fields["signature"], `${where}.signature`, (item, at) => readFeed(reader, item, at)),
     words,
     constants,
     code: reader.keep(fields["code"], `${where}.code`),
@@ -640,7 +645,12 @@ function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): vo
   }
 }
 
-function readType(reader: Reader, value: unknown, where: string): FeedType {
+function readFeed(reader: Reader, item: unknown, where: string): FeedType {
+  const { value } = reader.object(item, where);
+  return { ...readType(reader, item, where), value: value === null ? null : reader.text(value, `${where}.value`) };
+}
+
+function readType(reader: Reader, value: unknown, where: string): TensorType & { readonly name: string } {
   const { name, dtype, dims } = reader.object(value, where);
   return {
     name: reader.text(name, `${where}.name`),

@@ -2,7 +2,7 @@
 
 import type { Engine } from "../engine/engine.js";
 import type { Feed, Fetch, InferenceInfo, MaybePromise } from "../wire/protocol.js";
-import { parsePlan, type BundlePlan, type FeedType, type InferenceBundle, type PlanKind } from "./bundle.js";
+import { parsePlan, type BundlePlan, type Declaration, type FeedType, type InferenceBundle, type PlanKind } from "./bundle.js";
 import { checkFeeds } from "./feeds.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
 import type { FilledSegments, PythonModels } from "./python-models.js";
@@ -38,7 +38,8 @@ export class InferenceCore implements PlanSource {
 
   get info(): Omit<InferenceInfo, "handle"> {
     const { inputs, outputs } = this.#bundle;
-    return { inputNames: inputs.map(({ name }) => name), outputNames: outputs };
+    const valuesDecide = inputs.some(({ decides }) => decides > 0);
+    return { inputNames: inputs.map(({ name }) => name), outputNames: outputs, valuesDecide };
   }
 
   run(feeds: readonly Feed[], fetches: readonly Fetch[]): MaybePromise<Run> {
@@ -47,6 +48,10 @@ export class InferenceCore implements PlanSource {
 
   check(_: PlanKind, signature: readonly FeedType[]): void {
     checkFeeds(this.#bundle.inputs, signature, true);
+  }
+
+  inputsOf(): readonly Declaration[] {
+    return this.#bundle.inputs;
   }
 
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {

@@ -44,6 +44,7 @@ import {
   sizeOf,
   type Bundle,
   type BundlePlan,
+  type Declaration,
   type FeedType,
   type ParameterSlot,
   type PlanKind,
@@ -125,6 +126,7 @@ export class SessionCore implements CallTable, PlanSource {
       hasEval,
       hasOptimizer,
       nominal: this.#nominal,
+      valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
     };
   }
 
@@ -185,6 +187,10 @@ export class SessionCore implements CallTable, PlanSource {
     if (kind === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0) {
       throw sessionError("NO_SCHEDULER", {});
     }
+  }
+
+  inputsOf(kind: PlanKind): readonly Declaration[] {
+    return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : [];
   }
 
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan> {

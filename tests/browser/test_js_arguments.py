@@ -329,7 +329,8 @@ def test_steps_that_wait_never_start_once_they_are_aborted(js: JsPage) -> None:
     ran = js.run(QUEUED.replace("ABORT", "false"))
     assert ran["outcomes"] == ["ran"] * 3
     plain = js.run(
-        f"""{FRESH} labels.data[3] = 0n; await s.runTrainStep(feeds); await s.runTrainStep(feeds); await s.runOptimizerStep();
+        f"""{FRESH} labels.data[3] = 0n; await s.runTrainStep(feeds);
+        await s.runTrainStep(feeds); await s.runOptimizerStep();
         const {{ data }} = await s.getContiguousParameters();
         return Array.from(data).reduce((a, b) => a + b);"""
     )

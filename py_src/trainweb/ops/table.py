@@ -25,11 +25,11 @@ CONTROL_HEADER = """## Control flow and sequences
 
 These operators of ai.onnx are written out as others, forward and backward: {names}.
 
-- Of If, the branch that is chosen; where that is only known at run time, both branches run and results are chosen, which must
-  have the same sizes. Branches that draw or update need a known condition.
-- Loop and Scan, iteration by iteration: the trip count must be known when the model is compiled (for training, when artifacts
-  are built), and all iterations of a model may become {limit:,} nodes. A condition that is only known at run time ends a Loop
-  that has a trip count and no scan outputs. Loops that run as loops are not there yet.
+- Of If, the branch that is chosen; where that is only known at run time, both branches run and results are chosen,
+  which must have the same sizes. Branches that draw or update need a known condition.
+- Loop and Scan, iteration by iteration: the trip count must be known when the model is compiled (for training, when
+  artifacts are built), and all iterations of a model may become {limit:,} nodes. A condition that is only known at
+  run time ends a Loop that has a trip count and no scan outputs. Loops that run as loops are not there yet.
 - Sequences and optionals whose length is known; they are no inputs or outputs of a model.
 """
 

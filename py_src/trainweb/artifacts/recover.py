@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from trainweb.artifacts.evidence import folded_from, is_transposed, listed_parameters, module_of, notes_of
+from trainweb.artifacts.evidence import (
+    folded_from,
+    is_transposed,
+    listed_buffers,
+    listed_parameters,
+    module_of,
+    notes_of,
+)
 from trainweb.model.graph import Graph, Node, Tensor
 from trainweb.model.remote import RemoteTensor
 
-_NORM_ATTRIBUTES = {1: "weight", 2: "bias"}
+_NORM_ATTRIBUTES = {1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"}
 """Names of the inputs of torch's norms, by position in the node."""
 
 
@@ -26,13 +33,14 @@ def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
     Returns
     -------
     Graph
-        Tensors that were merged because they are constant and equal have a copy per module; a matrix that is the
+        Tensors that were merged because they are constant and equal, running statistics among them, have a copy per
+        module; a matrix that is the
         transpose of another one is computed from that; transposed ones have the name of what they were made from.
     """
     result = graph.copy()
     listed = listed_parameters(graph)
     if listed:
-        _untie(result, listed, keep)
+        _untie(result, [*listed, *listed_buffers(graph)], keep)
         _rename(result, listed, keep)
     _tie(result, keep)
     return result

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
+from trainweb.ops.evaluate import evaluate
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
 from trainweb.ops.op import FLOATS, MANY, MS, Bad, Float, Int, Sample, Str, register
@@ -19,7 +21,7 @@ from trainweb.ops.symbolic import Var, names
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.expr import Expr
     from trainweb.ir.program import Buf
 
 NUMBERS = ("float32", "float64", "int32", "int64", "uint8")
@@ -709,8 +711,14 @@ class CastLike(Pointwise):
         super().infer(x, like)
         return TensorType(like.dtype, x.shape)
 
-    def evaluate(self, *inputs: TensorType | None) -> None:
-        return None
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
+        x, like = (t for t in inputs if t is not None)
+        e = Emitter()
+        try:
+            root = e.cast(e.input(0, x.dtype), like.dtype)
+            return tuple(evaluate(root, (number,)) for number in x.value or ())
+        except (ArithmeticError, ValueError, TypeError):
+            return None
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         x, like = (buf for buf in ins if buf is not None)

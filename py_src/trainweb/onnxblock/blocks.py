@@ -11,18 +11,24 @@ from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor, Value
 from trainweb.onnxblock import context
 from trainweb.onnxblock.context import add_initializer, add_node, generate_name
+from trainweb.onnxblock.protos import NoModelProto, onnx_package
 
 
 class Block:
     """Base class: a subclass gives `build(*names)`, which returns the name or names of its results.
 
-    Inside `build`, other blocks may be called, and `add_node` appends any operator.
+    Inside `build`, other blocks may be called, and `add_node` appends any operator. Where the onnx package is
+    installed, nodes, initializers and inputs may be appended to the lists of `base.graph` as well.
     """
 
     @property
     def base(self) -> Any:
-        """The model under construction."""
-        return context.current().graph
+        """The model under construction, an `onnx.ModelProto` that may be added to.
+
+        Without the onnx package its attributes raise AttributeError, which names `add_node`.
+        """
+        accessor = context.current()
+        return NoModelProto() if onnx_package() is None else accessor.model
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """Append nodes; the subclass's business."""
@@ -30,8 +36,12 @@ class Block:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Build into the current model; the names of the results."""
-        context.current()
-        return self.build(*args, **kwargs)
+        accessor = context.current()
+        # What the caller appended to `base` counts from here on, what is built here from the end on.
+        accessor.sync()
+        results = self.build(*args, **kwargs)
+        accessor.sync()
+        return results
 
     @overload
     def add_node(

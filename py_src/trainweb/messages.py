@@ -93,6 +93,11 @@ ARENA_LIMIT = Message(
     errors.LimitError,
     "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
 )
+SESSION_TOO_LARGE = Message(
+    errors.LimitError,
+    "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' "
+    "memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
+)
 NOT_A_COUNT = Message(ValueError, "{name!r} must be an integer >= 0, got {value!r}.")
 
 # Nominal states: only the names of the parameters are there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -154,3 +154,78 @@ def test_large_files_come_from_everywhere(js: JsPage, plain_site: Site) -> None:
     # Nothing of it went through Python.
     assert js.worker.evaluate(HEAP) < heap + MIB * 2**20 / 2
     plain_site.remove("/large/model")
+
+
+CACHED = """
+    const cached = { ...options, cache: true };
+    const s = await TrainingSession.createFromModel("/large/model", config, cached);
+    const rows = 1024 * 10;
+    const feeds = {
+      x: new Tensor("float32", new Float32Array(rows).fill(1 / 64), [1, rows]),
+      labels: new Tensor("int64", BigInt64Array.of(3n), [1]),
+    };
+    const folderOf = async () => {
+      let folder = await navigator.storage.getDirectory();
+      for (const name of ["trainweb", "bundles"]) folder = await folder.getDirectoryHandle(name);
+      return folder;
+    };
+    const sizes = async () => {
+      const found = [];
+      for await (const handle of (await folderOf()).values()) found.push((await handle.getFile()).size);
+      return found.sort((a, b) => a - b);
+    };
+    const train = async () => {
+      const [loss] = s.trainingOutputNames;
+      const losses = [];
+      for (let k = 0; k < 2; k++) {
+        losses.push((await s.runTrainStep(feeds))[loss].data[0]);
+        await s.runOptimizerStep();
+        await s.lazyResetGrad();
+      }
+      return losses;
+    };
+"""
+STORED = """
+    for (let k = 0; k < 400 && (await sizes()).length < 2; k++) await new Promise((go) => setTimeout(go, 50));
+"""
+
+
+@pytest.mark.parametrize("damage", [None, "byte", "cut", "gone"])
+def test_large_weights_are_cached_in_a_file_of_their_own(
+    browser: Browser, make_site: Callable[..., Site], damage: str | None
+) -> None:
+    site = make_site()
+    head, tail = large_model(MIB * 2**20 // (4 * CLASSES))
+    weights = np.random.default_rng(2).standard_normal(MIB * 2**18).astype("<f4").tobytes()
+    site.add("/large/model", head + weights + tail)
+    with open_js_page(browser, site) as js:
+        first, kept = js.run(
+            OPEN + CACHED + "const losses = await train();" + STORED + "return [losses, await sizes()];"
+        )
+        small, large = kept
+        assert large == len(weights) and small < 2**20
+        if damage is not None:
+            js.run(
+                OPEN
+                + """
+                let folder = await navigator.storage.getDirectory();
+                for (const name of ["trainweb", "bundles"]) folder = await folder.getDirectoryHandle(name);
+                for await (const [name, handle] of folder.entries()) {
+                  if (!name.endsWith(".large")) continue;
+                  if (damage === "gone") { await folder.removeEntry(name); continue; }
+                  const writable = await handle.createWritable({ keepExistingData: true });
+                  if (damage === "cut") await writable.truncate((await handle.getFile()).size - 1);
+                  else await writable.write({ type: "write", position: 2 ** 25, data: new Uint8Array([77]) });
+                  await writable.close();
+                }""",
+                damage=damage,
+            )
+        for visit in ("the second", "the third"):
+            site.clear_log()
+            again = JsPage(js.page, site)
+            second, kept = again.run(
+                OPEN + CACHED + "const losses = await train();" + STORED + "return [losses, await sizes()];"
+            )
+            assert second == first
+            assert bool(site.requests("/dist/python/")) == (damage is not None and visit == "the second"), visit
+            again.run("await new Promise((go) => setTimeout(go, 1500));")

@@ -18,7 +18,7 @@ from trainweb.artifacts import builder
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from trainweb.errors import TrainwebError
+from trainweb.errors import LimitError, TrainwebError
 from trainweb.model import read_model, remote, write_model
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Tensor
@@ -26,6 +26,7 @@ from trainweb.model.lazy import LazyTensor
 from trainweb.model.remote import RemoteTensor
 from trainweb.onnxblock import protos
 from trainweb.training import bridge
+from trainweb.training.models import SessionModels
 
 from .remote_files import Host
 
@@ -308,3 +309,36 @@ def test_weights_go_from_a_model_to_segments_and_artifacts_without_python(host: 
                 file += host.files[index][offset : offset + nbytes]
         assert file == getattr(built, name)
     free(bases)
+
+
+def external_model(rows: int, width: int) -> bytes:
+    """A model like `one_gemm` whose weights are in the file w.bin."""
+    proto = onnx.load_model_from_string(one_gemm(1, 1))
+    tensor = proto.graph.initializer[0]
+    tensor.dims[:] = [rows, width]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.bin")
+    for value, size in ((proto.graph.input[0], rows), (proto.graph.output[0], width)):
+        value.type.tensor_type.shape.dim[1].dim_value = size
+    return proto.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("mib", "optimizer", "fits"), [(1000, "AdamW", True), (1100, "AdamW", False), (1100, "SGD", True)]
+)
+def test_more_weights_than_kernel_memory_is_told_with_numbers(mib: int, optimizer: str, fits: bool) -> None:
+    model, file = external_model(mib * 256, 1024), remote.RemoteFile(1, mib * 2**20, Host())
+    built = builder.build_artifacts(
+        model,
+        loss=builder.LossType.CrossEntropyLoss,
+        optimizer=builder.OptimType[optimizer],
+        requires_grad=["w"],
+        external_data={"w.bin": file},
+    )
+    settings: dict[str, Any] = {"engine": get_engine(), "limits": Limits(), "memory_budget": None}
+    if fits:
+        SessionModels({"w": True}, *built.graphs, **settings)
+        return
+    with pytest.raises(LimitError, match=f"{4 * mib * 2**20 + 64} bytes .* 4294967296"):
+        SessionModels({"w": True}, *built.graphs, **settings)

@@ -110,7 +110,7 @@ class ExternalData:
         if self._directory is None:
             raise ModelError(
                 f"{what} lies in external file {location.name[:200]!r}: pass "
-                f"external_data={{location: bytes}}, "
+                f"external_data={{location: bytes}} (in a page the option externalData), "
                 "for a model given as bytes reads no files"
             )
         if location.name not in self._open:

@@ -198,6 +198,17 @@ class Graph:
         for node in self.nodes:
             yield from (name for name in node.outputs if name)
 
+    def tensors(self) -> Iterator[Tensor]:
+        """Every constant: initializers, and tensors among the attributes, those of subgraphs too."""
+        yield from self.initializers.values()
+        for node in self.nodes:
+            for value in node.attrs.values():
+                for item in value if isinstance(value, list) else [value]:
+                    if isinstance(item, Tensor):
+                        yield item
+                    elif isinstance(item, Graph):
+                        yield from item.tensors()
+
     def opset(self, domain: str) -> int:
         """The opset version in force for `domain` (1 where the model does not say)."""
         return self.opsets.get(domain, 1)

@@ -12,7 +12,7 @@ just these. `parts` lists what the whole file is made of, in its order: a number
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -254,7 +254,7 @@ def _held(opened: Opened) -> Iterator[Tensor]:
     for moments in opened.origin.optimizer.moments.values():
         yield from moments.values()
     for graph in opened.models.graphs.values():
-        yield from graph.initializers.values() if graph is not None else ()
+        yield from graph.tensors() if graph is not None else ()
     if opened.artifacts is not None:
         contents = opened.artifacts.contents()
         yield from (*contents.requires_grad, *contents.frozen)
@@ -316,17 +316,25 @@ def _member(choices: Any, name: Any) -> Any:
     return choices[name]
 
 
+def _external(locations_json: str, files: tuple[Any, ...]) -> dict[str, Any]:
+    """External data by location; a file for each."""
+    return dict(zip(json.loads(locations_json), map(as_source, files), strict=True))
+
+
 @answered
-def create_from_model(model: Any, config_json: str, options_json: str) -> Handout:
+def create_from_model(
+    model: Any, config_json: str, options_json: str, locations_json: str = "[]", *files: Any
+) -> Handout:
     """A session from a forward model: its artifacts are built here."""
     settings = _settings(options_json)
-    built, nominal = _build(as_source(model), config_json, settings["limits"])
+    external = _external(locations_json, files)
+    built, nominal = _build(as_source(model), config_json, settings["limits"], external)
     state = CheckpointState(built.contents(nominal=nominal))
     origin = state.lent()
     return _created(Opened(SessionModels(origin.trainable, *built.graphs, **settings), origin, built), state)
 
 
-def _build(model: bytes, config_json: str, limits: Limits) -> tuple[Artifacts, bool]:
+def _build(model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]) -> tuple[Artifacts, bool]:
     """Artifacts of a forward model, and whether the session is to start from the nominal checkpoint."""
     from trainweb.artifacts import LossType, OptimType, build_artifacts
 
@@ -338,7 +346,8 @@ def _build(model: bytes, config_json: str, limits: Limits) -> tuple[Artifacts, b
     for key, choices in (("loss", LossType), ("optimizer", OptimType)):
         if key in arguments:
             arguments[key] = _member(choices, arguments[key])
-    return build_artifacts(model, **arguments, limits=limits), arguments.get("nominal_checkpoint", False)
+    built = build_artifacts(model, **arguments, external_data=external, limits=limits)
+    return built, arguments.get("nominal_checkpoint", False)
 
 
 @answered
@@ -413,8 +422,10 @@ def release(handle: int) -> None:
 
 
 @answered
-def create_inference(model: Any, options_json: str = "") -> dict[str, Any]:
+def create_inference(model: Any, options_json: str = "", locations_json: str = "[]", *files: Any) -> dict[str, Any]:
     """An inference session, but for its weights, which `fill` writes."""
     settings = _settings(options_json)
-    opened = InferenceModel(read_model(as_source(model), limits=settings["limits"]), **settings)
+    external = _external(locations_json, files)
+    graph = read_model(as_source(model), external_data=external, limits=settings["limits"])
+    opened = InferenceModel(graph, **settings)
     return {"handle": _open(opened), "header": opened.header()}

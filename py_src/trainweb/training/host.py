@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
 
 N_SEGMENTS = len(SEGMENT_NAMES)
+KERNEL_MEMORY = 2**32
+"""Bytes that 32-bit addresses reach."""
 ZEROS = 2**22
 """Bytes that are cleared at once."""
 STATE_BYTES = 4 * STATE_WORDS
@@ -59,6 +61,13 @@ def evaluate(engine: Engine, plan: Plan) -> dict[str, Tensor]:
         return host.read_outputs(loaded, plan.outputs)
     finally:
         host.release()
+
+
+def check_segments(segment_bytes: Iterable[int]) -> None:
+    """Raise LimitError when kernel memory can never hold segments of these sizes."""
+    nbytes = sum(segment_bytes)
+    if nbytes >= KERNEL_MEMORY:
+        raise messages.SESSION_TOO_LARGE(nbytes=nbytes, limit=KERNEL_MEMORY)
 
 
 class SegmentMemory:

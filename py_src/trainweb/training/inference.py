@@ -24,6 +24,7 @@ from trainweb.training.host import (
     LoadedPlan,
     PlanCache,
     PlanHost,
+    check_segments,
     evaluate,
 )
 from trainweb.training.models import Feeds, InUse, check_feeds, signature_of_feeds
@@ -45,6 +46,7 @@ class InferenceModel:
                 at += align(t.nbytes)
         self.segment_bytes = [0] * N_SEGMENTS
         self.segment_bytes[PARAMETERS], self.segment_bytes[STATE] = at, STATE_BYTES
+        check_segments(self.segment_bytes)
         self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value) and v.name not in graph.initializers}
         self.outputs = [v.name for v in graph.outputs]
         self.deciding = deciding_inputs(graph, self.inputs)
@@ -54,8 +56,9 @@ class InferenceModel:
         return ((b.offset, self.graph.initializers[name]) for name, b in self.bindings.items())
 
     def constants(self) -> Iterator[Tensor]:
-        """The other initializers, which plans are compiled with."""
-        return (tensor for name, tensor in self.graph.initializers.items() if name not in self.bindings)
+        """All others, which plans are compiled with."""
+        bound = {id(self.graph.initializers[name]) for name in self.bindings}
+        return (tensor for tensor in self.graph.tensors() if id(tensor) not in bound)
 
     def header(self) -> Header:
         """What a page needs to make a session, all but plans and weights."""

@@ -24,7 +24,7 @@ from trainweb.model.reader import read_model
 from trainweb.ops.infer import initializer_type
 from trainweb.ops.op import bind
 from trainweb.ops.optim import MOMENTS, OPTIMIZER_INPUTS, scheduler_graph
-from trainweb.training.host import N_SEGMENTS, STATE_BYTES, evaluate
+from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class SessionModels:
     ------
     ModelError, UnsupportedError, CheckpointError
         The models and the names do not fit each other.
+    LimitError
+        Kernel memory can never hold the weights.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class SessionModels:
         for segment, nbytes in self.layout.segment_bytes().items():
             self.segment_bytes[segment] = nbytes
         self.segment_bytes[STATE] = STATE_BYTES
+        check_segments(self.segment_bytes)
         self._fixed = self._fixed_parameters(train)
 
     def _user_inputs(self, graph: Graph) -> dict[str, Value]:

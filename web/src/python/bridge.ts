@@ -112,8 +112,8 @@ function tooLarge(name: string, args: readonly Argument[], nbytes: unknown): Lim
   const what = size > 0 ? ` (${megabytes(size)} of weights or data)` : "";
   return new LimitError(
     `${publicName(name)}${what} does not fit into Python's memory, which has ${megabytes(HEAP_LIMIT)} at most ` +
-      "in a page. Nothing was changed. Take a model with fewer weights; a checkpoint without the optimizer's state " +
-      "needs half the memory, and getContiguousParameters works for every session that was created.",
+      "in a page. Nothing was changed. Weights do not count, constants of the model do: take a model with fewer. " +
+      "getContiguousParameters works for every session that was created.",
   );
 }
 

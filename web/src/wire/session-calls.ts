@@ -170,6 +170,11 @@ export const MESSAGES = {
     text:
       "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
   },
+  SESSION_TOO_LARGE: {
+    error: "LimitError",
+    text:
+      "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
+  },
   NOT_A_COUNT: {
     error: "RangeError",
     text:

@@ -126,6 +126,12 @@ export interface SegmentStart {
   readonly data: Uint8Array | null;
 }
 
+/** A segment that is not all zeros. */
+export interface SegmentSize {
+  readonly segment: number;
+  readonly nbytes: number;
+}
+
 /** A bundle before it is checked: the header as JSON, and the bytes that it refers to. */
 export interface RawBundle {
   readonly header: unknown;
@@ -292,25 +298,20 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   return { header: { ...root, plans: [...root.plans, ...added] }, blobs: joined };
 }
 
-/** A bundle whose session starts from these contents of its segments; null for zeros. */
-export function withSegments({ header }: RawBundle, contents: readonly (Uint8Array | null)[]): RawBundle {
+/** A bundle whose session starts from these contents of its segments; those that are not given are zeros. */
+export function withSegments({ header }: RawBundle, contents: ReadonlyMap<number, Uint8Array>): RawBundle {
   let size = 0;
-  const places = contents.map((data): Place | null => {
-    if (data === null) {
-      return null;
-    }
-    const start = size;
+  const places = new Map<number, Place>();
+  for (const [segment, data] of contents) {
+    places.set(segment, [size, data.length]);
     size = aligned(size + data.length);
-    return [start, data.length];
-  });
+  }
   const blobs = new Uint8Array(size);
-  contents.forEach((data, segment) => {
-    if (data !== null) {
-      blobs.set(data, places[segment]?.[0]);
-    }
-  });
+  for (const [segment, data] of contents) {
+    blobs.set(data, places.get(segment)?.[0]);
+  }
   const root = header as { readonly segments: readonly object[] };
-  const segments = root.segments.map((segment, index) => ({ ...segment, data: places[index] ?? null }));
+  const segments = root.segments.map((segment, index) => ({ ...segment, data: places.get(index) ?? null }));
   return { header: { ...root, segments }, blobs };
 }
 

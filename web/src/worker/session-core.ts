@@ -50,6 +50,7 @@ import {
   type PlanKind,
   type Property,
   type RawPlan,
+  type SegmentSize,
 } from "./bundle.js";
 import { checkFeeds } from "./feeds.js";
 import { assemble, type ReadPlace } from "./files.js";
@@ -135,13 +136,14 @@ export class SessionCore implements CallTable, PlanSource {
     return this.#memory;
   }
 
-  /** What a session in this state starts from: by segment its contents, in place; null for zeros. */
-  get contents(): (Uint8Array | null)[] {
-    return this.#memory.sizes.map((bytes, segment) => {
-      const isState = PARAMETERS <= segment && segment <= STATE;
-      const data = isState && bytes > 0 ? this.#memory.view(segment) : null;
-      return data?.some((byte) => byte !== 0) ? data : null;
-    });
+  /** The segments that a session in this state starts from, with their sizes; the others are zeros. */
+  get contents(): SegmentSize[] {
+    return this.#memory.sizes
+      .map((nbytes, segment) => ({ segment, nbytes }))
+      .filter(({ nbytes, segment }) => {
+        const isState = PARAMETERS <= segment && segment <= STATE;
+        return isState && nbytes > 0 && !isZero(this.#memory.view(segment));
+      });
   }
 
   release(): void {
@@ -436,6 +438,17 @@ export class SessionCore implements CallTable, PlanSource {
     const base = this.#memory.bases[STATE] as number;
     return new DataView(this.#engine.u8.buffer, base, this.#memory.sizes[STATE] as number);
   }
+}
+
+/** Whether a segment, which is made of words, holds zeros. */
+function isZero(data: Uint8Array): boolean {
+  const words = new Int32Array(data.buffer, data.byteOffset, data.length / 4);
+  for (let k = 0; k < words.length; k++) {
+    if (words[k] !== 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 function bytesOf({ offset, dims }: ParameterSlot): { readonly start: number; readonly end: number } {

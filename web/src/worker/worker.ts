@@ -28,7 +28,7 @@ import type {
   WorkerInfo,
   WorkerSettings,
 } from "../wire/protocol.js";
-import { parseBundle, parseInference, splitBundle, withSegments, type RawBundle } from "./bundle.js";
+import { parseBundle, parseInference, splitBundle, type RawBundle } from "./bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
 import { InferenceCore } from "./inference-core.js";
 import type { Kernels } from "./plan-memory.js";
@@ -247,7 +247,10 @@ class SessionWorker implements WorkerApi {
     if (name !== null && stored !== null) {
       try {
         const cache = new BundleCache(name, () => this.#lastUse);
-        return this.#add(await splitBundle(stored), optionsJson, origin, null, cache);
+        const bundle = await splitBundle(stored);
+        const info = this.#add(bundle, optionsJson, origin, null, cache);
+        await this.#filled(info, (core) => cache.fill(bundle, core.segments));
+        return info;
       } catch {
         // Of another version of the format, say. It will be written anew.
       }
@@ -256,16 +259,23 @@ class SessionWorker implements WorkerApi {
     const { models, raw } = PythonModels.open(bridge, origin.call, origin.args);
     const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
     const info = this.#add(raw, optionsJson, { ...origin, args: [] }, models, cache);
-    const { core } = this.#sessions.get(info.handle) as TrainingTurns;
-    try {
+    await this.#filled(info, async (core) => {
       models.fill(core.segments);
-      cache?.setStart(withSegments(raw, core.contents));
+      await cache?.setStart(raw, core.contents, core.segments);
+    });
+    return info;
+  }
+
+  /** Write into a new session what it starts from; there is none where that fails. */
+  async #filled({ handle }: SessionInfo, fill: (core: SessionCore) => Promise<void>): Promise<void> {
+    const { core } = this.#sessions.get(handle) as TrainingTurns;
+    try {
+      await fill(core);
     } catch (error) {
-      this.#sessions.delete(info.handle);
+      this.#sessions.delete(handle);
       core.release();
       throw error;
     }
-    return info;
   }
 
   /**

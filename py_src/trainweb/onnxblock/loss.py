@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block, add_input_like, array_initializer
 from trainweb.onnxblock.context import add_node, generate_name, skip_names
+from trainweb.settings import Choice, Weights, Whole, checked
 
+Reduction = Annotated[str, Choice(("mean", "sum", "none"))]
 CROSS_ENTROPY_SINCE = 12
 """ai.onnx version that brought SoftmaxCrossEntropyLoss."""
 
 
-def _reduction(reduction: str, allowed: tuple[str, ...] = ("mean", "sum", "none")) -> Block:
-    if reduction not in allowed:
-        raise ModelError(f"Reduction {reduction} not supported.")
+def _reduction(reduction: str) -> Block:
     if reduction == "none":
         return blocks.PassThrough()
     return (blocks.ReduceMean if reduction == "mean" else blocks.ReduceSum)(keepdims=False)
@@ -45,9 +45,16 @@ def loss(cls: T) -> T:
 
 @loss
 class MSELoss(Loss):
-    """Squared error: the mean, the sum or each ("none")."""
+    """Squared error: the mean, the sum or each ("none").
 
-    def __init__(self, reduction: str = "mean") -> None:
+    Parameters
+    ----------
+    reduction : {"mean", "sum", "none"}
+        How the elements are combined.
+    """
+
+    @checked
+    def __init__(self, reduction: Reduction = "mean") -> None:
         self._reduce = _reduction(reduction)
         self._sub, self._square = blocks.Sub(), blocks.Pow(2.0)
 
@@ -75,15 +82,15 @@ class CrossEntropyLoss(Loss):
         use 1 for (N, C, H, W).
     """
 
+    @checked
     def __init__(
         self,
-        weight: Any = None,
-        reduction: str = "mean",
-        ignore_index: int | None = None,
+        weight: Weights | None = None,
+        reduction: Reduction = "mean",
+        ignore_index: Annotated[int, Whole()] | None = None,
         *,
-        class_axis: int = -1,
+        class_axis: Annotated[int, Whole()] = -1,
     ) -> None:
-        _reduction(reduction)
         self._weight, self._reduction, self._class_axis = weight, reduction, class_axis
         self._ignore_index = ignore_index
 
@@ -153,7 +160,10 @@ class BCEWithLogitsLoss(Loss):
         Factor of the positive targets; broadcasts.
     """
 
-    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
+    @checked
+    def __init__(
+        self, weight: Weights | None = None, reduction: Reduction = "mean", pos_weight: Weights | None = None
+    ) -> None:
         self._reduce = _reduction(reduction)
         self._weight, self._pos_weight = weight, pos_weight
         self._softplus, self._neg, self._mul = blocks.Softplus(), blocks.Neg(), blocks.Mul()
@@ -184,9 +194,16 @@ class BCEWithLogitsLoss(Loss):
 
 @loss
 class L1Loss(Loss):
-    """Absolute error: the mean, the sum or each ("none")."""
+    """Absolute error: the mean, the sum or each ("none").
 
-    def __init__(self, reduction: str = "mean") -> None:
+    Parameters
+    ----------
+    reduction : {"mean", "sum", "none"}
+        How the elements are combined.
+    """
+
+    @checked
+    def __init__(self, reduction: Reduction = "mean") -> None:
         self._reduce = _reduction(reduction)
         self._sub, self._abs = blocks.Sub(), blocks.Abs()
 

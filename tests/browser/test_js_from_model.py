@@ -261,7 +261,8 @@ def test_weights_may_be_typed_arrays_and_tensors(js: JsPage) -> None:
     first, *others = js.run(
         f"""{OPEN}
         const found = [];
-        for (const weights of [[1, 2, 3, 4], new Float32Array([1, 2, 3, 4]), new Tensor("float32", [1, 2, 3, 4], [4])]) {{
+        const list = [1, 2, 3, 4];
+        for (const weights of [list, new Float32Array(list), new Tensor("float32", list, [4])]) {{
           const s = await open({{ loss: {{ type: "CrossEntropyLoss", weights }} }});
           found.push(await train(s, 2));
           await s.release();

@@ -1,7 +1,7 @@
 """Records expected.npz: `python record.py` with torch (its optimizers) and `python record.py optax` (LAMB), in float64.
 
-Thirty steps of every optimizer on four parameters, with gradients of very different sizes. Of the settings, `expected.json`
-is what tests give to trainweb. Keras's and optax's Lion are in ../lion.
+Thirty steps of every optimizer on four parameters, with gradients of very different sizes. `expected.json` has what
+tests give to trainweb. Keras's and optax's Lion are in ../lion.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-export type LossType = "MSELoss" | "CrossEntropyLoss" | "BCEWithLogitsLoss" | "L1Loss";
+export type LossType = "MSELoss" | "CrossEntropyLoss" | "BCEWithLogitsLoss" | "L1Loss" | "HuberLoss" | "SmoothL1Loss" | "KLDivLoss" | "FocalLoss" | "CosineEmbeddingLoss" | "ContrastiveLoss" | "TripletMarginLoss";
 export type OptimizerType = "AdamW" | "SGD" | "Lion" | "Adam" | "RMSProp" | "Adagrad" | "Adadelta" | "Lamb";
 
 /** Squared error: the mean, the sum or each ("none"). */
@@ -19,6 +19,8 @@ export interface CrossEntropyLossFields {
   readonly reduction?: "mean" | "sum" | "none";
   /** Rows with this label count nothing. */
   readonly ignoreIndex?: number | null;
+  /** Share of the target that goes to all classes alike. Default 0.0. */
+  readonly labelSmoothing?: number;
   /** Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V); use 1 for (N, C, H, W). Default -1. */
   readonly classAxis?: number;
 }
@@ -36,6 +38,66 @@ export interface BCEWithLogitsLossFields {
 /** Absolute error: the mean, the sum or each ("none"). */
 export interface L1LossFields {
   /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** d^2 / 2 where |d| is at most delta, else delta (|d| - delta / 2), d being the error. */
+export interface HuberLossFields {
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Where it becomes linear. Default 1.0. */
+  readonly delta?: number;
+}
+
+/** d^2 / (2 beta) where |d| is at most beta, else |d| - beta / 2, d being the error. */
+export interface SmoothL1LossFields {
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Where it becomes linear. Default 1.0. */
+  readonly beta?: number;
+}
+
+/** Kullback-Leibler divergence t (log t - x) of log-probabilities x from target probabilities t. */
+export interface KLDivLossFields {
+  /** How the elements are combined; "batchmean", the sum divided by the batch, is the divergence. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none" | "batchmean";
+  /** Whether the target holds logarithms of probabilities, too. Default false. */
+  readonly logTarget?: boolean;
+}
+
+/** (1 - p)^gamma times the cross entropy -log p of scores against class indices, https://arxiv.org/abs/1708.02002. */
+export interface FocalLossFields {
+  /** How much less rows count that are classified well already. Default 2.0. */
+  readonly gamma?: number;
+  /** Factor of each class (alpha in the paper). */
+  readonly weights?: readonly number[] | Float32Array | Tensor | null;
+  /** How the rows are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Axis of the scores that holds the classes. Default -1. */
+  readonly classAxis?: number;
+}
+
+/** 1 - cos of two vectors whose label is 1, max(0, cos - margin) of those whose label is -1. */
+export interface CosineEmbeddingLossFields {
+  /** From which cosine on vectors that differ cost something. Default 0.0. */
+  readonly margin?: number;
+  /** How the samples are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** d^2 of two vectors whose label is 1, max(0, margin - d)^2 of those whose label is 0, d being their distance. */
+export interface ContrastiveLossFields {
+  /** From which distance on vectors that differ cost nothing. Default 1.0. */
+  readonly margin?: number;
+  /** How the samples are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** max(0, d(anchor, positive) - d(anchor, negative) + margin) of three vectors for each sample. */
+export interface TripletMarginLossFields {
+  /** How much further the negative vector must be. Default 1.0. */
+  readonly margin?: number;
+  /** How the samples are combined. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
 }
 
@@ -150,7 +212,7 @@ type Of<Name extends string, Fields> = { readonly type: Name } & Fields;
 export type OptimizerSettings = Of<"AdamW", AdamWFields & InGroups<AdamWFields>> | Of<"SGD", SGDFields & InGroups<SGDFields>> | Of<"Lion", LionFields & InGroups<LionFields>> | Of<"Adam", AdamFields & InGroups<AdamFields>> | Of<"RMSProp", RMSPropFields & InGroups<RMSPropFields>> | Of<"Adagrad", AdagradFields & InGroups<AdagradFields>> | Of<"Adadelta", AdadeltaFields & InGroups<AdadeltaFields>> | Of<"Lamb", LambFields & InGroups<LambFields>>;
 
 /** A loss with its settings. */
-export type LossSettings = Of<"MSELoss", MSELossFields> | Of<"CrossEntropyLoss", CrossEntropyLossFields> | Of<"BCEWithLogitsLoss", BCEWithLogitsLossFields> | Of<"L1Loss", L1LossFields>;
+export type LossSettings = Of<"MSELoss", MSELossFields> | Of<"CrossEntropyLoss", CrossEntropyLossFields> | Of<"BCEWithLogitsLoss", BCEWithLogitsLossFields> | Of<"L1Loss", L1LossFields> | Of<"HuberLoss", HuberLossFields> | Of<"SmoothL1Loss", SmoothL1LossFields> | Of<"KLDivLoss", KLDivLossFields> | Of<"FocalLoss", FocalLossFields> | Of<"CosineEmbeddingLoss", CosineEmbeddingLossFields> | Of<"ContrastiveLoss", ContrastiveLossFields> | Of<"TripletMarginLoss", TripletMarginLossFields>;
 
 /** What a setting may be, in words (`expected`) and by rules. */
 export type Kind =
@@ -200,6 +262,11 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       kind: {"kind": "integer", "expected": "an integer"},
       isOptional: true,
     },
+    labelSmoothing: {
+      python: "label_smoothing",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+    },
     classAxis: {
       python: "class_axis",
       kind: {"kind": "integer", "expected": "an integer"},
@@ -224,6 +291,100 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
     },
   },
   L1Loss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+  },
+  HuberLoss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+    delta: {
+      python: "delta",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+    },
+  },
+  SmoothL1Loss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+    beta: {
+      python: "beta",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+    },
+  },
+  KLDivLoss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum, none or batchmean", "options": ["mean", "sum", "none", "batchmean"]},
+      isOptional: false,
+    },
+    logTarget: {
+      python: "log_target",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+    },
+  },
+  FocalLoss: {
+    gamma: {
+      python: "gamma",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    weights: {
+      python: "weight",
+      kind: {"kind": "array", "expected": "an array of finite numbers"},
+      isOptional: true,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+    classAxis: {
+      python: "class_axis",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: false,
+    },
+  },
+  CosineEmbeddingLoss: {
+    margin: {
+      python: "margin",
+      kind: {"kind": "number", "expected": "a number at least -1 and at most 1", "least": -1, "most": 1},
+      isOptional: false,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+  },
+  ContrastiveLoss: {
+    margin: {
+      python: "margin",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+  },
+  TripletMarginLoss: {
+    margin: {
+      python: "margin",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+    },
     reduction: {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},

@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
     p = commands.add_parser("check", help="say what of a forward model is trained, at what cost, or what is in the way")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
-    p.add_argument("--loss", help="MSELoss, CrossEntropyLoss, BCEWithLogitsLoss or L1Loss; none: the first output")
+    p.add_argument("--loss", help=f"{_names(LossType)}; none: the first output")
     p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="parameters to train, and no others")
     p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="parameters not to train")
     p.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a symbolic dimension")
@@ -154,6 +154,8 @@ def _open(
 
 def _artifacts(args: argparse.Namespace) -> None:
     from trainweb.artifacts import LossType, OptimType, generate_artifacts
+    from trainweb.onnxblock.optim import OPTIMIZERS
+    from trainweb.ops.optim import TRAINWEB
 
     kinds: tuple[tuple[str, str, type[LossType | OptimType]], ...] = (
         ("loss", args.loss, LossType),
@@ -172,6 +174,10 @@ def _artifacts(args: argparse.Namespace) -> None:
         additional_output_names=args.output_name or None,
     )
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
+    operator = OPTIMIZERS[args.optimizer]().operator
+    if operator.domain == TRAINWEB:
+        name = f"{operator.domain}.{operator.op_type()}"
+        print(f"{ARTIFACT_FILES['optimizer_model']} has {name}, which runs in trainweb, not in ONNX Runtime training.")
 
 
 def _check(args: argparse.Namespace) -> int:

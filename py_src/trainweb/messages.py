@@ -15,7 +15,7 @@ from trainweb import errors
 class Message:
     """An error of a session: its class and its text.
 
-    `page` is the text in the page, where it gives advice on JavaScript.
+    `page` is the text in the page, where it gives advice on JavaScript. Python in a page keeps it with the error.
     """
 
     error: type[Exception]
@@ -24,7 +24,14 @@ class Message:
 
     def __call__(self, **values: Any) -> Exception:
         """The error with these values in its text."""
-        return self.error(self.text.format(**values))
+        error = self.error(self.text.format(**values))
+        if self.page is not None:
+            vars(error)[PAGE_TEXT] = self.page.format(**values)
+        return error
+
+
+PAGE_TEXT = "_page_text"
+"""Attribute of errors that a page words otherwise."""
 
 
 RELEASED = Message(errors.ReleasedError, "This session was released; create a new one.")
@@ -149,6 +156,11 @@ UNKNOWN_PROPERTY = Message(errors.CheckpointError, "Property {name!r} not found.
 BAD_SETTING = Message(errors.ModelError, "{name} is {value!r}; it must be {expected}.")
 UNKNOWN_SETTING = Message(errors.ModelError, "{what} has no setting {name!r}; it has {names}.")
 UNKNOWN_TYPE = Message(errors.ModelError, "There is no {what} {name!r}; there are {names}.")
+CLIP_WITHOUT_OPTIMIZER = Message(
+    errors.ModelError,
+    "Gradients are clipped in the optimizer step: clip_grad_norm and clip_grad_value need an optimizer.",
+    "Gradients are clipped in the optimizer step: 'clipGradNorm' and 'clipGradValue' need an 'optimizer'.",
+)
 UNKNOWN_IN_GROUP = Message(
     errors.ModelError, "A group names {name!r}, which no trained parameter is; they are {names}."
 )

@@ -6,8 +6,9 @@ A class says it in the annotations of its `__init__` (`weight_decay: NotNegative
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
@@ -169,13 +170,29 @@ class Pair(Kind):
 class Names(Kind):
     """A list of names or regular expressions."""
 
+    may_be_empty: bool = False
     name = "names"
     page_type = "readonly string[]"
     expected = "a list of names or regular expressions"
 
     def accepts(self, value: Any) -> bool:
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
-        return is_list and len(value) > 0 and all(isinstance(x, str) for x in value)
+        return is_list and (self.may_be_empty or len(value) > 0) and all(isinstance(x, str) for x in value)
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"may_be_empty": self.may_be_empty}
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a name, or a regular expression for whole names, stands for."""
+    names = list(names)
+    if pattern in names:
+        return [pattern]
+    try:
+        expression = re.compile(pattern)
+    except re.error:
+        return []
+    return [name for name in names if expression.fullmatch(name)]
 
 
 @dataclass(frozen=True)

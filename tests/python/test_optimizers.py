@@ -35,9 +35,11 @@ def test_names_are_those_of_onnxruntime_and_then_our_own() -> None:
 
 def test_pages_know_the_names() -> None:
     """test_session_calls.py tells whether the file is current."""
-    text = (ROOT / "web" / "src" / "wire" / "session-calls.ts").read_text()
+    text = (ROOT / "web" / "src" / "page" / "settings.ts").read_text()
     union = " | ".join(f'"{name}"' for name in NAMES)
     assert f"export type OptimizerType = {union};" in text
+    for name in NAMES:
+        assert f'Of<"{name}", {name}Fields & InGroups<{name}Fields>>' in text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -253,5 +255,5 @@ def test_a_limit_of_gradients_is_positive(value: Any) -> None:
     for name in ("norm", "value"):
         with pytest.raises(ModelError, match=f"max_{name} is .*; it must be a number greater than 0"):
             build_artifacts(mlp(), loss="CrossEntropyLoss", optimizer="SGD", **{f"clip_grad_{name}": value})
-    with pytest.raises(ModelError, match="need one"):
+    with pytest.raises(ModelError, match="need an optimizer"):
         build_artifacts(mlp(), loss="CrossEntropyLoss", clip_grad_norm=value)

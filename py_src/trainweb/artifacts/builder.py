@@ -209,7 +209,7 @@ def build_artifacts(
     if ort_format:
         raise UnsupportedError("ort_format=True is not supported: artifacts are ONNX files.")
     if optimizer is None and (clip_grad_norm is not None or clip_grad_value is not None):
-        raise ModelError("Gradients are clipped in the optimizer step: clip_grad_norm and clip_grad_value need one.")
+        raise messages.CLIP_WITHOUT_OPTIMIZER()
     if custom_op_library is not None:
         raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
     if batch_norm not in BATCH_NORM:

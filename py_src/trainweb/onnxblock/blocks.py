@@ -13,6 +13,9 @@ from trainweb.onnxblock import context
 from trainweb.onnxblock.context import add_initializer, add_node, generate_name
 from trainweb.onnxblock.protos import NoModelProto, onnx_package
 
+SUM_AXES_ARE_INPUTS, AXES_ARE_INPUTS = 13, 18
+"""ai.onnx versions from which reductions take their axes as an input: ReduceSum, and the others."""
+
 
 class Block:
     """Base class: a subclass gives `build(*names)`, which returns the name or names of its results.
@@ -133,6 +136,14 @@ class ReduceMean(_Reduction):
 
 class ReduceSum(_Reduction):
     """Sum of all elements."""
+
+
+def over_last_axis(op_type: str, x: str) -> str:
+    """A reduction over the last axis, which is dropped."""
+    opset = context.current().graph.opsets.get("", 1)
+    if opset < (AXES_ARE_INPUTS if op_type != "ReduceSum" else SUM_AXES_ARE_INPUTS):
+        return Block().add_node(op_type, [x], axes=[-1], keepdims=0)
+    return Block().add_node(op_type, [x, add_initializer_of("int64", "axes", [-1])], keepdims=0)
 
 
 class Constant(Block):

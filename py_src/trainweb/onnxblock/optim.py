@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -28,6 +27,7 @@ from trainweb.settings import (
     checked,
     fields_of,
     make,
+    matching,
 )
 
 MICROSOFT = "com.microsoft"
@@ -186,12 +186,11 @@ class Optimizer(ForwardBlock):
     def _parts(self, trainable: Sequence[Any]) -> list[tuple[Group, list[int] | None]]:
         """The groups and the places of their parameters among all, None for all of them."""
         rest = Group([], self, 1.0)
+        group_of = self._members([tensor.name for tensor in trainable])
         members: dict[tuple[int, bool], list[int]] = {}
         for k, tensor in enumerate(trainable):
-            found = (g for g, group in enumerate(self._groups) if _matches(group.parameters, tensor.name))
             is_exempt = not self._decays_vectors and len(_shape(tensor)) < 2
-            members.setdefault((next(found, len(self._groups)), is_exempt), []).append(k)
-        self._check_groups(trainable)
+            members.setdefault((group_of.get(tensor.name, len(self._groups)), is_exempt), []).append(k)
         groups = [*self._groups, rest]
         parts: list[tuple[Group, list[int] | None]] = []
         for (g, is_exempt), indices in sorted(members.items()):
@@ -204,11 +203,17 @@ class Optimizer(ForwardBlock):
             return [(rest, None)]
         return parts
 
-    def _check_groups(self, trainable: Sequence[Any]) -> None:
-        for group in self._groups:
+    def _members(self, names: Sequence[str]) -> dict[str, int]:
+        """The first group that names each parameter."""
+        found: dict[str, int] = {}
+        for g, group in enumerate(self._groups):
             for pattern in group.parameters:
-                if not any(_matches([pattern], tensor.name) for tensor in trainable):
-                    raise messages.UNKNOWN_IN_GROUP(name=pattern, names=", ".join(t.name for t in trainable))
+                members = matching(pattern, names)
+                if not members:
+                    raise messages.UNKNOWN_IN_GROUP(name=pattern, names=", ".join(names))
+                for name in members:
+                    found.setdefault(name, g)
+        return found
 
     def _add_part(self, group: Group, indices: list[int] | None, gradients: str) -> str:
         """Add what updates these parameters; the name of its flag."""
@@ -235,10 +240,6 @@ class Optimizer(ForwardBlock):
         output, operator = generate_name(self.flag), self.operator
         add_node(operator.op_type(), list(inputs), [output], domain=operator.domain, **self._attributes)
         return output
-
-
-def _matches(patterns: Sequence[str], name: str) -> bool:
-    return any(pattern == name or re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def _shape(parameter: Any) -> Sequence[int]:

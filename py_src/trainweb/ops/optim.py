@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from math import inf, nan
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
@@ -611,7 +611,7 @@ class InplaceClipGradValue(SequenceOp):
     def reference(self, g: Any) -> Any:
         return np.clip(g, -self.max_value, self.max_value)
 
-    samples = (Sample([(37,)], {"max_value": 0.5}), Sample([f32([0.0, math.inf, -math.inf, math.nan])]))
+    samples = (Sample([(37,)], {"max_value": 0.5}), Sample([f32([0.0, inf, -inf, nan])]))
     bad = ()
 
 

@@ -37,12 +37,26 @@ These operators of ai.onnx are written out as others, forward and backward: {nam
 OPTIMIZERS_HEADER = """## Optimizers
 
 What `OptimType` in Python, `trainweb artifacts --optimizer` and `optimizer` in a page's configuration name. Settings
-are arguments of the class in `trainweb.onnxblock.optim`, besides `clip_grad=ClipGradNorm(max_norm)`; *moments* are
-kept of each trainable parameter, in checkpoints as momentum0 and momentum1. Optimizer models with an operator of
-ai.trainweb run in trainweb only; parameters that they trained go anywhere.
+are arguments of the class in `trainweb.onnxblock.optim`, besides `clip_grad=ClipGradNorm(max_norm)`, and members of
+`{"type": "AdamW", ...}` for `build_artifacts` and `createFromModel`, where a page writes `weightDecay`, and `epsilon`
+for `eps`. Two more are `groups`, each with `parameters`, `learning_rate_factor` and settings of its own, and
+`decay_biases_and_norms`; `clip_grad_norm` and `clip_grad_value` stand beside the optimizer. *Moments* are
+kept of each trainable parameter, in checkpoints as momentum0, momentum1 and so on; some only with certain settings.
+Optimizer models with an operator of ai.trainweb (SGD: with any setting; all: in groups, or clipped by value) run in
+trainweb only; parameters that they trained go anywhere.
 
 | optimizer | operator | moments | settings | |
 |---|---|---|---|---|"""
+
+
+LOSSES_HEADER = """## Losses
+
+What `LossType` in Python, `trainweb artifacts --loss` and `loss` in a page's configuration name: classes of
+`trainweb.onnxblock.loss`, with settings as optimizers have them; a page writes `weights` for `weight` and
+`positiveWeights` for `pos_weight`. *Outputs* are how many of the model's outputs the loss takes.
+
+| loss | outputs | settings | |
+|---|---|---|---|"""
 
 
 def operators_table() -> str:
@@ -55,7 +69,7 @@ def operators_table() -> str:
         parts.append("| operator | since | changed | gradient | constant | |\n|---|---|---|---|---|---|")
         parts.extend(_row(cls) for cls in rows)
         parts.append("")
-    return "\n".join([*parts, _control(), *_optimizers()])
+    return "\n".join([*parts, _control(), *_optimizers(), *_losses()])
 
 
 def _control() -> str:
@@ -76,7 +90,19 @@ def _optimizers() -> list[str]:
         settings = ", ".join(
             f"{p.name}={p.default!r}" for p in signature(cls).parameters.values() if p.name != "clip_grad"
         )
-        parts.append(f"| {name} | {operator} | {len(cls.moments)} | {settings} | {_summary(cls)} |")
+        fewest, most = len(cls().moments), len(cls.moments)
+        moments = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        parts.append(f"| {name} | {operator} | {moments} | {settings} | {_summary(cls)} |")
+    return [*parts, ""]
+
+
+def _losses() -> list[str]:
+    from trainweb.onnxblock.loss import LOSSES
+
+    parts = [LOSSES_HEADER]
+    for name, cls in LOSSES.items():
+        settings = ", ".join(f"{p.name}={p.default!r}" for p in signature(cls).parameters.values())
+        parts.append(f"| {name} | {cls.n_inputs} | {settings} | {_summary(cls)} |")
     return [*parts, ""]
 
 

@@ -135,7 +135,10 @@ def _size_of(args: tuple[Any, ...]) -> int:
 def describe(e: Exception) -> dict[str, Any]:
     """Name, message and fields of an error."""
     message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
-    fields = {k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None)))}
+    message = vars(e).get(messages.PAGE_TEXT, message)
+    fields = {
+        k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None))) and k != messages.PAGE_TEXT
+    }
     return {"name": type(e).__name__, "message": message, **fields}
 
 
@@ -296,26 +299,6 @@ def open_models(
     return {"handle": _open(Opened(models, origin))}
 
 
-CONFIG = {
-    "loss": "loss",
-    "optimizer": "optimizer",
-    "requiresGrad": "requires_grad",
-    "frozenParams": "frozen_params",
-    "additionalOutputNames": "additional_output_names",
-    "lossInputNames": "loss_input_names",
-    "nominalCheckpoint": "nominal_checkpoint",
-    "batchNorm": "batch_norm",
-}
-"""Keys of `createFromModel` and the arguments of `build_artifacts` they are."""
-
-
-def _member(choices: Any, name: Any) -> Any:
-    """The member of an enum by name, as the page gives it."""
-    if name not in choices.__members__:
-        raise SessionError(f"Unknown {choices.__name__} {name!r:.80}; there are {', '.join(choices.__members__)}.")
-    return choices[name]
-
-
 def _external(locations_json: str, files: tuple[Any, ...]) -> dict[str, Any]:
     """External data by location; a file for each."""
     return dict(zip(json.loads(locations_json), map(as_source, files), strict=True))
@@ -336,16 +319,10 @@ def create_from_model(
 
 def _build(model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]) -> tuple[Artifacts, bool]:
     """Artifacts of a forward model, and whether the session is to start from the nominal checkpoint."""
-    from trainweb.artifacts import LossType, OptimType, build_artifacts
+    from trainweb.artifacts import build_artifacts
 
-    config = json.loads(config_json)
-    unknown = [k for k in config if k not in CONFIG]
-    if unknown:
-        raise SessionError(f"Unknown configuration {', '.join(unknown)}; there are {', '.join(CONFIG)}.")
-    arguments = {CONFIG[k]: v for k, v in config.items() if v is not None}
-    for key, choices in (("loss", LossType), ("optimizer", OptimType)):
-        if key in arguments:
-            arguments[key] = _member(choices, arguments[key])
+    # The page has checked them (page/training-config.ts), and calls them as Python does.
+    arguments = {name: value for name, value in json.loads(config_json).items() if value is not None}
     built = build_artifacts(model, **arguments, external_data=external, limits=limits)
     return built, arguments.get("nominal_checkpoint", False)
 

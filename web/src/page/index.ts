@@ -28,7 +28,13 @@ export {
 } from "../wire/errors.js";
 export { InferenceSession } from "./inference.js";
 export type { SessionOptions } from "./options.js";
-export type { LossType, OptimizerType } from "../wire/session-calls.js";
+export type {
+  LossSettings,
+  LossType,
+  OptimizerSettings,
+  OptimizerType,
+  ParameterGroup,
+} from "./settings.js";
 export { Profile } from "../wire/profile.js";
 export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
 export type { SessionLimits } from "../wire/protocol.js";
@@ -38,9 +44,9 @@ export type {
   FileOptions,
   ParameterTypeAndShape,
   SaveCheckpointOptions,
-  TrainingConfig,
   TrainingSessionBundle,
   TrainingSessionCreateOptions,
 } from "./session.js";
 export type { PropertyValue, SessionMemory } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
+export type { TrainingConfig } from "./training-config.js";

@@ -15,7 +15,7 @@ import type {
   SessionMemory,
   StepKind,
 } from "../wire/protocol.js";
-import type { LossType, OptimizerType, SessionCalls } from "../wire/session-calls.js";
+import type { SessionCalls } from "../wire/session-calls.js";
 import {
   parseRunArguments,
   parseRunOptions,
@@ -44,6 +44,7 @@ import {
   unpackResults,
   unpackTensor,
 } from "./tensors.js";
+import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** The files of a training session: URLs, bytes or Blobs. */
 export interface TrainingSessionCreateOptions {
@@ -56,22 +57,6 @@ export interface TrainingSessionCreateOptions {
 /** A session that `trainweb compile` compiled ahead: it trains without Python. */
 export interface TrainingSessionBundle {
   readonly bundle: Source;
-}
-
-/** How to make training artifacts of a forward model. */
-export interface TrainingConfig {
-  /** Null: the first output of the model is the loss already. */
-  readonly loss: LossType | null;
-  /** Without one the session cannot update parameters. */
-  readonly optimizer?: OptimizerType | null;
-  /** Names or regular expressions of the parameters to train; default: all but `frozenParams`. */
-  readonly requiresGrad?: readonly string[];
-  readonly frozenParams?: readonly string[];
-  readonly additionalOutputNames?: readonly string[];
-  /** The outputs of the model that the loss takes. */
-  readonly lossInputNames?: readonly string[];
-  /** Whether batch normalization learns its statistics. */
-  readonly batchNorm?: "train" | "as_exported";
 }
 
 export interface ParameterTypeAndShape {
@@ -192,9 +177,7 @@ export class TrainingSession {
     if (!isSource(model)) {
       throw new TypeError(`'model' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(model)}.`);
     }
-    if (typeof config !== "object" || config === null) {
-      throw new TypeError("'config' must be an object that names at least a 'loss'.");
-    }
+    const configJson = resolveConfig(config);
     const options = resolveOptions(sessionOptions);
     const client = connect(options.settings);
     // What is cached needs no Python, or it starts when that turns out to be nothing.
@@ -202,7 +185,6 @@ export class TrainingSession {
     const file = await loadSource("model", model);
     await client.ready;
     await python;
-    const configJson = JSON.stringify(config);
     const info = await client.request(
       callOf("createFromModel", [file, configJson, options.json, options.cache], buffersOf(file)),
     );

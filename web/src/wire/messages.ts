@@ -24,13 +24,16 @@ export function sessionError<Name extends MessageName>(name: Name, values: Messa
   return fromWire({ name: error, message });
 }
 
-/** A value as Python shows it. */
+/** A value as Python shows it; of an object, what it is. */
 function show(value: unknown): string {
   if (Array.isArray(value)) {
     return `[${value.map(show).join(", ")}]`;
   }
   if (value === null || value === undefined) {
     return "None";
+  }
+  if (typeof value === "object") {
+    return value.constructor?.name ?? "an object";
   }
   if (typeof value !== "string") {
     return String(value);

@@ -11,10 +11,6 @@ interface Call<A extends readonly unknown[], R> {
 
 export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" | "checkpoint";
 
-/** Losses and optimizers that artifacts are built with, by name. */
-export type LossType = "MSELoss" | "CrossEntropyLoss" | "BCEWithLogitsLoss" | "L1Loss";
-export type OptimizerType = "AdamW" | "SGD" | "Lion" | "Adam" | "RMSProp" | "Adagrad" | "Adadelta" | "Lamb";
-
 /** The calls of a training session besides its steps. */
 export interface SessionCalls {
   /** Let the next train step overwrite the gradients. */
@@ -264,6 +260,11 @@ export const MESSAGES = {
     error: "ModelError",
     text:
       "There is no {what} {name!r}; there are {names}.",
+  },
+  CLIP_WITHOUT_OPTIMIZER: {
+    error: "ModelError",
+    text:
+      "Gradients are clipped in the optimizer step: 'clipGradNorm' and 'clipGradValue' need an 'optimizer'.",
   },
   UNKNOWN_IN_GROUP: {
     error: "ModelError",

@@ -1,0 +1,614 @@
+/** Made by scripts/session_description.py of what Python declares: edit that. */
+
+import type { Tensor } from "onnxruntime-common";
+
+export type LossType = "MSELoss" | "CrossEntropyLoss" | "BCEWithLogitsLoss" | "L1Loss" | "HuberLoss" | "SmoothL1Loss" | "KLDivLoss" | "FocalLoss" | "CosineEmbeddingLoss" | "ContrastiveLoss" | "TripletMarginLoss";
+export type OptimizerType = "AdamW" | "SGD" | "Lion" | "Adam" | "RMSProp" | "Adagrad" | "Adadelta" | "Lamb";
+
+/** Squared error: the mean, the sum or each ("none"). */
+export interface MSELossFields {
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** Cross entropy of scores (logits) against class indices. */
+export interface CrossEntropyLossFields {
+  /** Factor of each class. */
+  readonly weights?: readonly number[] | Float32Array | Tensor | null;
+  /** "mean" divides by the weights of the rows that count. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Rows with this label count nothing. */
+  readonly ignoreIndex?: number | null;
+  /** Share of the target that goes to all classes alike. Default 0.0. */
+  readonly labelSmoothing?: number;
+  /** Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V); use 1 for (N, C, H, W). Default -1. */
+  readonly classAxis?: number;
+}
+
+/** Binary cross entropy of logits x against targets t in [0, 1]. */
+export interface BCEWithLogitsLossFields {
+  /** Factor of each element's loss; broadcasts. */
+  readonly weights?: readonly number[] | Float32Array | Tensor | null;
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Factor of the positive targets; broadcasts. */
+  readonly positiveWeights?: readonly number[] | Float32Array | Tensor | null;
+}
+
+/** Absolute error: the mean, the sum or each ("none"). */
+export interface L1LossFields {
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** d^2 / 2 where |d| is at most delta, else delta (|d| - delta / 2), d being the error. */
+export interface HuberLossFields {
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Where it becomes linear. Default 1.0. */
+  readonly delta?: number;
+}
+
+/** d^2 / (2 beta) where |d| is at most beta, else |d| - beta / 2, d being the error. */
+export interface SmoothL1LossFields {
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Where it becomes linear. Default 1.0. */
+  readonly beta?: number;
+}
+
+/** Kullback-Leibler divergence t (log t - x) of log-probabilities x from target probabilities t. */
+export interface KLDivLossFields {
+  /** How the elements are combined; "batchmean", the sum divided by the batch, is the divergence. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none" | "batchmean";
+  /** Whether the target holds logarithms of probabilities, too. Default false. */
+  readonly logTarget?: boolean;
+}
+
+/** (1 - p)^gamma times the cross entropy -log p of scores against class indices, https://arxiv.org/abs/1708.02002. */
+export interface FocalLossFields {
+  /** How much less rows count that are classified well already. Default 2.0. */
+  readonly gamma?: number;
+  /** Factor of each class (alpha in the paper). */
+  readonly weights?: readonly number[] | Float32Array | Tensor | null;
+  /** How the rows are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Axis of the scores that holds the classes. Default -1. */
+  readonly classAxis?: number;
+}
+
+/** 1 - cos of two vectors whose label is 1, max(0, cos - margin) of those whose label is -1. */
+export interface CosineEmbeddingLossFields {
+  /** From which cosine on vectors that differ cost something. Default 0.0. */
+  readonly margin?: number;
+  /** How the samples are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** d^2 of two vectors whose label is 1, max(0, margin - d)^2 of those whose label is 0, d being their distance. */
+export interface ContrastiveLossFields {
+  /** From which distance on vectors that differ cost nothing. Default 1.0. */
+  readonly margin?: number;
+  /** How the samples are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** max(0, d(anchor, positive) - d(anchor, negative) + margin) of three vectors for each sample. */
+export interface TripletMarginLossFields {
+  /** How much further the negative vector must be. Default 1.0. */
+  readonly margin?: number;
+  /** How the samples are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** AdamW as ONNX Runtime builds it. */
+export interface AdamWFields {
+  /** Whether the moments are corrected for starting from zero. Default true. */
+  readonly biasCorrection?: boolean;
+  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the root of the second moment. Default 1e-06. */
+  readonly epsilon?: number;
+  /** Decoupled from the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+  /** 1 is the form of Hugging Face's transformers, which ONNX Runtime builds; 0 that of torch.optim.AdamW, which puts eps after the bias correction and decays before the update. Default 1. */
+  readonly adamMode?: 0 | 1;
+}
+
+/** w -= learning_rate * gradient; with momentum or weight decay as torch.optim.SGD, which ONNX Runtime lacks. */
+export interface SGDFields {
+  /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.0. */
+  readonly momentum?: number;
+  /** Share of the gradient that the velocity is not given. Default 0.0. */
+  readonly dampening?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+  /** Look ahead: the gradient plus momentum times the velocity. Default false. */
+  readonly nesterov?: boolean;
+}
+
+/** Lion: the sign of an interpolated gradient, https://arxiv.org/abs/2302.06675. ONNX Runtime does not have it. */
+export interface LionFields {
+  /** Share of the moment in the direction of the update, and decay of the moment, each in [0, 1). Default [0.9, 0.99]. */
+  readonly betas?: readonly [number, number];
+  /** Decoupled from the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** Adam as torch.optim.Adam: weight decay is added to the gradient. ONNX Runtime does not have it. */
+export interface AdamFields {
+  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the root of the corrected second moment. Default 1e-08. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** RMSProp as torch.optim.RMSprop. ONNX Runtime does not have it. */
+export interface RMSPropFields {
+  /** Decay of the average of squared gradients, in [0, 1). Default 0.99. */
+  readonly alpha?: number;
+  /** Added to the root of that average. Default 1e-08. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+  /** Share of the velocity that is kept from step to step, in [0, 1); 0 keeps none. Default 0.0. */
+  readonly momentum?: number;
+  /** Divide by the deviation of the gradients instead, for which their mean is kept, too. Default false. */
+  readonly centered?: boolean;
+}
+
+/** Adagrad as torch.optim.Adagrad. ONNX Runtime does not have it. */
+export interface AdagradFields {
+  /** Steps so far times this, plus 1, divide the learning rate. Default 0.0. */
+  readonly lrDecay?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+  /** What the sum of squared gradients starts from. Default 0.0. */
+  readonly initialAccumulatorValue?: number;
+  /** Added to the root of that sum. Default 1e-10. */
+  readonly epsilon?: number;
+}
+
+/** Adadelta as torch.optim.Adadelta; its usual learning rate is 1. ONNX Runtime does not have it. */
+export interface AdadeltaFields {
+  /** Decay of the averages of squared gradients and squared updates, in [0, 1). Default 0.9. */
+  readonly rho?: number;
+  /** Added to both averages under the root. Default 1e-06. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** LAMB: Adam's step, scaled to the length of each parameter, https://arxiv.org/abs/1904.00962. */
+export interface LambFields {
+  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the root of the corrected second moment. Default 1e-06. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the step before it is scaled. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** Parameters that are updated otherwise than most. */
+export interface ParameterGroup {
+  /** Names, or regular expressions that match whole names. */
+  readonly parameters: readonly string[];
+  /** Their learning rate, in parts of the session's. Default 1.0. */
+  readonly learningRateFactor?: number;
+}
+
+interface InGroups<Fields> {
+  /** Parameters with settings of their own; the first group that names a parameter has it. */
+  readonly groups?: readonly (ParameterGroup & Fields)[];
+  /** False: weight decay leaves out parameters of fewer than two axes, biases and scales of norms. Default true. */
+  readonly decayBiasesAndNorms?: boolean;
+}
+
+type Of<Name extends string, Fields> = { readonly type: Name } & Fields;
+
+/** An optimizer with its settings. */
+export type OptimizerSettings = Of<"AdamW", AdamWFields & InGroups<AdamWFields>> | Of<"SGD", SGDFields & InGroups<SGDFields>> | Of<"Lion", LionFields & InGroups<LionFields>> | Of<"Adam", AdamFields & InGroups<AdamFields>> | Of<"RMSProp", RMSPropFields & InGroups<RMSPropFields>> | Of<"Adagrad", AdagradFields & InGroups<AdagradFields>> | Of<"Adadelta", AdadeltaFields & InGroups<AdadeltaFields>> | Of<"Lamb", LambFields & InGroups<LambFields>>;
+
+/** A loss with its settings. */
+export type LossSettings = Of<"MSELoss", MSELossFields> | Of<"CrossEntropyLoss", CrossEntropyLossFields> | Of<"BCEWithLogitsLoss", BCEWithLogitsLossFields> | Of<"L1Loss", L1LossFields> | Of<"HuberLoss", HuberLossFields> | Of<"SmoothL1Loss", SmoothL1LossFields> | Of<"KLDivLoss", KLDivLossFields> | Of<"FocalLoss", FocalLossFields> | Of<"CosineEmbeddingLoss", CosineEmbeddingLossFields> | Of<"ContrastiveLoss", ContrastiveLossFields> | Of<"TripletMarginLoss", TripletMarginLossFields>;
+
+/** What a setting may be, in words (`expected`) and by rules. */
+export type Kind =
+  | {
+      readonly kind: "number" | "integer";
+      readonly expected: string;
+      readonly least?: number;
+      readonly above?: number;
+      readonly most?: number;
+      readonly below?: number;
+    }
+  | { readonly kind: "flag" | "array"; readonly expected: string }
+  | { readonly kind: "names"; readonly expected: string; readonly mayBeEmpty: boolean }
+  | { readonly kind: "choice"; readonly expected: string; readonly options: readonly (string | number)[] }
+  | { readonly kind: "pair"; readonly expected: string; readonly of: Kind };
+
+/** A setting: its name in Python, and whether it may be null. */
+export interface Setting {
+  readonly python: string;
+  readonly kind: Kind;
+  readonly isOptional: boolean;
+}
+
+export type Settings = Readonly<Record<string, Setting>>;
+
+export const LOSSES: Readonly<Record<LossType, Settings>> = {
+  MSELoss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+  },
+  CrossEntropyLoss: {
+    weights: {
+      python: "weight",
+      kind: {"kind": "array", "expected": "an array of finite numbers"},
+      isOptional: true,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: true,
+    },
+    labelSmoothing: {
+      python: "label_smoothing",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+    },
+    classAxis: {
+      python: "class_axis",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: false,
+    },
+  },
+  BCEWithLogitsLoss: {
+    weights: {
+      python: "weight",
+      kind: {"kind": "array", "expected": "an array of finite numbers"},
+      isOptional: true,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+    positiveWeights: {
+      python: "pos_weight",
+      kind: {"kind": "array", "expected": "an array of finite numbers"},
+      isOptional: true,
+    },
+  },
+  L1Loss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+  },
+  HuberLoss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+    delta: {
+      python: "delta",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+    },
+  },
+  SmoothL1Loss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+    beta: {
+      python: "beta",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+    },
+  },
+  KLDivLoss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum, none or batchmean", "options": ["mean", "sum", "none", "batchmean"]},
+      isOptional: false,
+    },
+    logTarget: {
+      python: "log_target",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+    },
+  },
+  FocalLoss: {
+    gamma: {
+      python: "gamma",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    weights: {
+      python: "weight",
+      kind: {"kind": "array", "expected": "an array of finite numbers"},
+      isOptional: true,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+    classAxis: {
+      python: "class_axis",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: false,
+    },
+  },
+  CosineEmbeddingLoss: {
+    margin: {
+      python: "margin",
+      kind: {"kind": "number", "expected": "a number at least -1 and at most 1", "least": -1, "most": 1},
+      isOptional: false,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+  },
+  ContrastiveLoss: {
+    margin: {
+      python: "margin",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+  },
+  TripletMarginLoss: {
+    margin: {
+      python: "margin",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+    },
+  },
+};
+
+export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
+  AdamW: {
+    biasCorrection: {
+      python: "bias_correction",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+    },
+    betas: {
+      python: "betas",
+      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    adamMode: {
+      python: "adam_mode",
+      kind: {"kind": "choice", "expected": "0 or 1", "options": [0, 1]},
+      isOptional: false,
+    },
+  },
+  SGD: {
+    momentum: {
+      python: "momentum",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+    },
+    dampening: {
+      python: "dampening",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    nesterov: {
+      python: "nesterov",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+    },
+  },
+  Lion: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+  },
+  Adam: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+  },
+  RMSProp: {
+    alpha: {
+      python: "alpha",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    momentum: {
+      python: "momentum",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+    },
+    centered: {
+      python: "centered",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+    },
+  },
+  Adagrad: {
+    lrDecay: {
+      python: "lr_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    initialAccumulatorValue: {
+      python: "initial_accumulator_value",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+  },
+  Adadelta: {
+    rho: {
+      python: "rho",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+  },
+  Lamb: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+  },
+};
+
+export const GROUP: Settings = {
+  parameters: {
+    python: "parameters",
+    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
+    isOptional: false,
+  },
+  learningRateFactor: {
+    python: "learning_rate_factor",
+    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+    isOptional: false,
+  },
+};
+
+export const CONFIG: Settings = {
+  clipGradNorm: {
+    python: "clip_grad_norm",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: true,
+  },
+  clipGradValue: {
+    python: "clip_grad_value",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: true,
+  },
+  requiresGrad: {
+    python: "requires_grad",
+    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
+    isOptional: true,
+  },
+  frozenParams: {
+    python: "frozen_params",
+    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": true},
+    isOptional: true,
+  },
+  additionalOutputNames: {
+    python: "additional_output_names",
+    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": true},
+    isOptional: true,
+  },
+  lossInputNames: {
+    python: "loss_input_names",
+    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
+    isOptional: true,
+  },
+  batchNorm: {
+    python: "batch_norm",
+    kind: {"kind": "choice", "expected": "train or as_exported", "options": ["train", "as_exported"]},
+    isOptional: true,
+  },
+  nominalCheckpoint: {
+    python: "nominal_checkpoint",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: true,
+  },
+};

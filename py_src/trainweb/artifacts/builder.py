@@ -14,6 +14,7 @@ from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
+from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
@@ -215,6 +216,7 @@ def build_artifacts(
     if batch_norm not in BATCH_NORM:
         raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
     graph = read_model(model, external_data=external_data, limits=limits)
+    check_operators(graph)
     if has_control_flow(graph):
         graph = expand_control_flow(graph, differentiable=True)
     graph = recover_parameters(graph, exact_names(requires_grad, frozen_params))
@@ -232,6 +234,17 @@ def build_artifacts(
         clips = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value}
         made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, clips), models, graph)
         return Artifacts(models, made, chosen.decisions)
+
+
+def check_operators(graph: Graph) -> None:
+    """Raise for the first operator that is not there, and name the others: before anything else is found wrong."""
+    found = list(unsupported_nodes(graph))
+    if not found:
+        return
+    node, error = found[0]
+    others = sorted({n.op_type for n, _ in found} - {node.op_type})
+    more = f" Not supported either: {', '.join(others)}." if others else ""
+    raise UnsupportedError(f"{error}{more}", op=error.op, domain=error.domain, opset=error.opset, node=error.node)
 
 
 def _check_stopped(graph: Graph, stopped: Sequence[str]) -> None:

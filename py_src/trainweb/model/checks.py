@@ -340,12 +340,7 @@ def _makers(graph: Graph) -> dict[str, int]:
             raise ModelError(f"graph {graph.name!r} has two inputs named {value.name!r}")
         maker[value.name] = -1
     maker.update(dict.fromkeys(graph.initializers, -1))
-    names: set[str] = set()
     for index, node in enumerate(graph.nodes):
-        if node.name:
-            if node.name in names:
-                raise ModelError(f"two nodes are named {node.name!r}")
-            names.add(node.name)
         for name in node.outputs:
             if name and name in maker:
                 other = maker[name]

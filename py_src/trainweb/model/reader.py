@@ -27,6 +27,7 @@ from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
 from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Value
 from .remote import LOCATION, RemoteFile, detach
+from .repairs import check_newer, part_statistics, rename_duplicates
 from .schema import messages
 from .tensors import TensorReader
 
@@ -54,6 +55,9 @@ MAX_NESTING = 64
 
 MESSAGE_FIELDS = {"t", "g", "sparse_tensor"}
 
+OPSETS_SINCE = 3
+"""The IR version that brought opset_import."""
+
 UNNAMED = re.compile(r"\?*|unk__\d+")
 """What exporters call dims that they have no name for: called the same, they need not be the same."""
 
@@ -66,10 +70,11 @@ def read_model(
 ) -> Graph:
     """Read an ONNX model.
 
-    Model-local functions are inlined, subgraphs become `Graph` attributes, nodes are put in
-    executable order, tensors of any encoding become little-endian bytes, sparse initializers dense
-    ones. Inputs that only declare an initializer are left out of `Graph.inputs`. In a subgraph, an
-    inner name goes before an outer one; an output without declared type has dtype "".
+    Nodes of one name get names of their own. Model-local functions are inlined, subgraphs become
+    `Graph` attributes, nodes are put in executable order, tensors of any encoding become
+    little-endian bytes, sparse initializers dense ones. Inputs that only declare an initializer are
+    left out of `Graph.inputs`; an optional input is what it may hold. In a subgraph, an inner name
+    goes before an outer one; an output without declared type has dtype "".
 
     Parameters
     ----------
@@ -193,6 +198,7 @@ class _Reader:
         self._functions: dict[Key, Function] = {}
         self._opsets: dict[str, int] = {}
         self._free: dict[int, Mapping[str, Node | str]] = {}
+        self._node_names: set[str] = set()
         self._nodes = self._calls = self._depth = 0
 
     def model(self, proto: Any) -> Graph:
@@ -201,10 +207,14 @@ class _Reader:
         if proto.ir_version < 1:
             raise ModelError(f"the model has IR version {proto.ir_version}; 1 to {newest} exist")
         if proto.ir_version > newest:
-            raise UnsupportedError(f"the model has IR version {proto.ir_version}; up to {newest} is supported")
+            check_newer(proto, proto.ir_version, newest)
         self._opsets = check_opsets(proto.opset_import, "the model")
         if not self._opsets:
-            raise ModelError("the model has no opset_import: the versions of its operators are unknown")
+            old = f"IR version {proto.ir_version}" if proto.ir_version < OPSETS_SINCE else "no opset_import"
+            raise ModelError(
+                f"the model has {old}: the versions of its operators are unknown. Convert it with "
+                "onnx.version_converter, or export it anew"
+            )
         for entry in proto.functions:
             function = Function(entry)
             if self._functions.setdefault(function.key, function) is not function:
@@ -216,7 +226,7 @@ class _Reader:
             raise ModelError(f"{name!r} is read by {reader}, but nothing in the model makes it")
         graph.opsets = self._opsets
         # before IR version 4 every initializer had to be an input, which they are not any more
-        graph.ir_version = max(proto.ir_version, 4)
+        graph.ir_version = min(max(proto.ir_version, 4), newest)
         graph.producer = check_name(proto.producer_name, "the producer name")
         graph.metadata = {
             check_name(p.key, "a metadata key"): check_name(p.value, "a metadata value") for p in proto.metadata_props
@@ -246,6 +256,8 @@ class _Reader:
             else:
                 graph.inputs.append(value)
         graph.nodes = self._node_list(proto.node, frame)
+        rename_duplicates(graph.nodes, self._node_names)
+        part_statistics(graph.nodes, graph.initializers)
         graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
             raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")
@@ -277,7 +289,7 @@ class _Reader:
             value = self._value(entry, f"a value info of graph {graph.name!r}", frame)
             if isinstance(value, Sequence):
                 continue
-            if graph.value_info.setdefault(value.name, value) != value:
+            if not _may_be_same(graph.value_info.setdefault(value.name, value), value):
                 raise ModelError(f"graph {graph.name!r} has two different value infos for {value.name!r}")
 
     def _value(self, proto: Any, where: str, frame: Frame | None) -> Value | Sequence:
@@ -424,6 +436,16 @@ class _Reader:
             nodes.append(Node("Identity", [source], [target]))
         self._depth -= 1
         return nodes
+
+
+def _may_be_same(a: Value, b: Value) -> bool:
+    """Whether two declarations do not contradict each other."""
+    if a.dtype != b.dtype or a.shape is None or b.shape is None:
+        return a.dtype == b.dtype
+    pairs = zip(a.shape, b.shape, strict=False)
+    return len(a.shape) == len(b.shape) and all(
+        x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in pairs
+    )
 
 
 def _check_declaration(value: Value | Sequence, graph: Graph) -> None:

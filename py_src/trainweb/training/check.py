@@ -10,12 +10,12 @@ from typing import Any
 
 from trainweb.artifacts.evidence import Decision
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
-from trainweb.ops.op import bind
 from trainweb.ops.shapes import ShapeInference
 
 
@@ -172,12 +172,9 @@ def check(
 def _find_unsupported(graph: Graph, report: Report) -> None:
     """Every operator that is not there, not only the first."""
     found: dict[tuple[str, str], Problem] = {}
-    for node in graph.nodes:
-        try:
-            bind(node, graph.opsets)
-        except UnsupportedError as e:
-            problem = found.setdefault((node.domain, node.op_type), Problem(node.op_type, node.domain, [], str(e)))
-            problem.nodes.append(node.name or node.outputs[0])
+    for node, e in unsupported_nodes(graph):
+        problem = found.setdefault((node.domain, node.op_type), Problem(node.op_type, node.domain, [], str(e)))
+        problem.nodes.append(node.name or node.outputs[0])
     report.unsupported = list(found.values())
 
 
@@ -212,7 +209,8 @@ def _try(
         report.refined = inference.table.refinements()
         inference.table.fix(dims)
         feeds = {
-            name: TensorType(v.dtype, tuple(inference.table.evaluated(d, {}) for d in inference[name].shape))
+            # Of an input that nothing reads no rank need be known.
+            name: TensorType(v.dtype, tuple(inference.table.evaluated(d, {}) for d in _shape_of(inference, name)))
             for name, v in core.inputs["train"].items()
         }
         plan = core.models.compile_step("train", feeds, True)
@@ -235,6 +233,10 @@ def _select(graph: Graph, choices: tuple[Any, ...], report: Report) -> None:
     report.decisions = chosen.decisions
     report.trainable = {name: constants[name].shape for name in chosen.trainable}
     report.frozen = {name: constants[name].shape for name in chosen.frozen}
+
+
+def _shape_of(inference: ShapeInference, name: str) -> tuple[int, ...]:
+    return inference[name].shape if name in inference else ()
 
 
 def _as_declared(built: Graph, source: Graph) -> Graph:

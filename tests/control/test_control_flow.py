@@ -19,7 +19,8 @@ from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import from_numpy, to_numpy
-from trainweb.training.inference import InferenceCore, InferenceSession
+from trainweb.training.inference import InferenceCore
+from trainweb.training.inference_session import InferenceSession
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 STEP = 1e-5

@@ -17,11 +17,11 @@ SOURCE, TARGET = DOCS / "migration.toml", DOCS / "migration.md"
 INTRODUCTION = """# Coming from ONNX Runtime training
 
 The calls of the interfaces that trainweb continues, and what they are here, one table for each. This page is made of
-[migration.toml](migration.toml) (`python scripts/migration.py`), of which tests run every row. Models, checkpoints and artifacts
-are the same files, both ways.
+[migration.toml](migration.toml) (`python scripts/migration.py`), of which tests run every row. Models, checkpoints and
+artifacts are the same files, both ways.
 
-`session`, `state`, `feeds` and so on are what the rows above made, or the obvious thing. A row that says *error* shows what is
-refused. Errors have the same names in Python (`trainweb.errors`) and in a page.
+`session`, `state`, `feeds` and so on are what the rows above made, or the obvious thing. A row that says *error* shows
+what is refused. Errors have the same names in Python (`trainweb.errors`) and in a page.
 """
 
 

@@ -172,7 +172,7 @@ def test_what_cannot_be_done_is_refused() -> None:
     data = model().SerializeToString()
     for wrong, error, text in (
         ({"loss_output_name": "zz"}, ModelError, "'zz' is no output of the model; there are logits, loss"),
-        ({"training_optimizer_name": "LambOptimizer"}, UnsupportedError, "'LambOptimizer' is not known"),
+        ({"training_optimizer_name": "LampOptimizer"}, UnsupportedError, "did you mean 'LambOptimizer'"),
         ({"use_mixed_precision": True}, UnsupportedError, "use_mixed_precision is True; only False"),
         ({"gelu_recompute": True}, UnsupportedError, "memory_budget"),
         ({"loss_scale": 128.0}, UnsupportedError, "float32"),
@@ -184,7 +184,16 @@ def test_what_cannot_be_done_is_refused() -> None:
         ({"optimizer_int_attributes_map": {"fc1.bias": {"alpha": 1}}}, ModelError, "'alpha' is not known"),
         ({"world_size": 2}, UnsupportedError, "world_size is 2; only 1"),
         ({"gradient_accumulation_steps": 0}, ModelError, "at least 1"),
-        ({"optimizer_attributes_map": {"fc1.bias": {"alpha": 0.8}, "fc2.bias": {}}}, UnsupportedError, "differ"),
+        (
+            {"optimizer_attributes_map": {"fc1.bias": {"max_norm_clip": 0.8}, "fc2.bias": {}}},
+            UnsupportedError,
+            "0.8, 1.0: all gradients are clipped together",
+        ),
+        (
+            {"training_optimizer_name": "LambOptimizer", "optimizer_attributes_map": {"fc1.bias": {"ratio_max": 0.5}}},
+            UnsupportedError,
+            "ratio_max 0.5 is not supported",
+        ),
         ({"optimizer_int_attributes_map": {"fc1.bias": {"weight_decay_mode": 1}}}, UnsupportedError, "mode 1"),
     ):
         with pytest.raises(error, match=text):
@@ -316,3 +325,54 @@ def test_terminate_leaves_the_session_as_it_was(opened: Any) -> None:
     with pytest.raises(SessionError, match="terminate flag"):
         session.run(None, feeds(0.7), {"terminate": True})
     assert {n: a.tobytes() for n, a in session.get_state().items()} == before
+
+
+def adam_update(w: Any, g: Any, m: Any, v: Any, t: int, rate: float, alpha: float, decay: float) -> Any:
+    """One step of Adam in float64; the moments are changed."""
+    m[...] = alpha * m + (1 - alpha) * g
+    v[...] = 0.999 * v + 0.001 * g**2
+    step = m / (1 - alpha**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    return w * (1 - rate * decay) - rate * step
+
+
+def test_attributes_may_differ_between_weights(opened: Any) -> None:
+    """Two weights have attributes of their own; the others the defaults. Against float64."""
+    own = {"fc1.bias": {"alpha": 0.5, "lambda": 0.3}, "fc2.weight": {"lambda": 0.2}}
+    session = opened(parameters(optimizer_attributes_map=own, enable_grad_norm_clip=False))
+    w = {n: a.astype(np.float64) for n, a in weights().items()}
+    m, v = ({n: np.zeros_like(a) for n, a in w.items()} for _ in range(2))
+    for t in range(1, 4):
+        session.run(None, feeds())
+        _, g = loss_and_gradients(w)
+        for n in w:
+            attributes = own.get(n, {})
+            alpha, decay = attributes.get("alpha", 0.9), attributes.get("lambda", 0.0)
+            w[n] = adam_update(w[n], g[n], m[n], v[n], t, 0.1, alpha, decay)
+    for n, array in session.get_model_state()["full_precision"].items():
+        np.testing.assert_allclose(array, w[n], rtol=1e-3, atol=2e-4, err_msg=n)
+
+
+def test_lamb_steps(opened: Any) -> None:
+    """Adam's direction scaled to the length of the weight, against float64."""
+    attributes = {"alpha": 0.8, "beta": 0.99, "lambda": 0.05, "epsilon": 1e-6}
+    session = opened(
+        parameters(
+            training_optimizer_name="LambOptimizer",
+            optimizer_attributes_map=dict.fromkeys(weights(), attributes),
+            enable_grad_norm_clip=False,
+        )
+    )
+    w = {n: a.astype(np.float64) for n, a in weights().items()}
+    m, v = ({n: np.zeros_like(a) for n, a in w.items()} for _ in range(2))
+    for t in range(1, 4):
+        session.run(None, feeds())
+        _, g = loss_and_gradients(w)
+        for n in w:
+            m[n] = 0.8 * m[n] + 0.2 * g[n]
+            v[n] = 0.99 * v[n] + 0.01 * g[n] ** 2
+            step = m[n] / (1 - 0.8**t) / (np.sqrt(v[n] / (1 - 0.99**t)) + 1e-6) + 0.05 * w[n]
+            w[n] = w[n] - 0.1 * np.linalg.norm(w[n]) / np.linalg.norm(step) * step
+    state = session.get_state()
+    for n in w:
+        np.testing.assert_allclose(state[n], w[n], rtol=1e-3, atol=2e-4, err_msg=n)
+        np.testing.assert_allclose(state[f"Moment_1_{n}"], m[n], rtol=1e-3, atol=1e-4, err_msg=n)

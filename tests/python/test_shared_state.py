@@ -14,6 +14,7 @@ from tests.python.sessions import artifacts, batch, session, snapshot, warm
 
 import trainweb
 from trainweb.api import CheckpointState, Module, Optimizer
+from trainweb.checkpoint import Resume, read_checkpoint
 from trainweb.training.core import free_abandoned
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -113,4 +114,10 @@ def test_what_a_dropped_session_trained_is_saved() -> None:
     gc.collect()
     assert trainweb.CheckpointState.save_checkpoint(state, include_optimizer_state=True) == expected
     free_abandoned()
-    assert trainweb.CheckpointState.save_checkpoint(state, include_optimizer_state=True) == expected
+    again = trainweb.CheckpointState.save_checkpoint(state, include_optimizer_state=True)
+    assert again is not None and expected is not None
+    found, want = read_checkpoint(again), read_checkpoint(expected)
+    assert (found.requires_grad, found.frozen, found.groups) == (want.requires_grad, want.frozen, want.groups)
+    # Gradients and random numbers end with their session, the rate does not.
+    assert want.resume is not None and want.resume.gradients
+    assert found.resume == Resume(learning_rate=want.resume.learning_rate)

@@ -1,6 +1,6 @@
 """The checkpoint file of ONNX Runtime training."""
 
-from .content import Checkpoint, OptimizerGroup
+from .content import Checkpoint, OptimizerGroup, Resume
 from .files import write_file_atomically
 from .reader import read_checkpoint
 from .writer import checkpoint_parts, write_checkpoint
@@ -8,6 +8,7 @@ from .writer import checkpoint_parts, write_checkpoint
 __all__ = [
     "Checkpoint",
     "OptimizerGroup",
+    "Resume",
     "checkpoint_parts",
     "read_checkpoint",
     "write_checkpoint",

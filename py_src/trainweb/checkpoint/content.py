@@ -34,6 +34,34 @@ class OptimizerGroup:
 
 
 @dataclass(slots=True)
+class Resume:
+    """What a session goes on with besides, so that it gives the same bytes as one that was never ended.
+
+    ONNX Runtime has no place for it: it stands in a field of the root table that its readers do not know, and that
+    its writers leave out, so that training elsewhere makes nothing stale.
+
+    Attributes
+    ----------
+    reset : bool
+        The next train step overwrites the gradients.
+    learning_rate : float
+        The current rate.
+    schedule : (int, int) or None
+        Warm-up and total steps of a registered scheduler.
+    random : (int, int) or None
+        Seed and position of the random numbers; None: those of a new session.
+    gradients : dict of str to Tensor
+        Accumulated gradients by parameter; empty where the next train step overwrites them.
+    """
+
+    reset: bool = True
+    learning_rate: float = 0.001
+    schedule: tuple[int, int] | None = None
+    random: tuple[int, int] | None = None
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Checkpoint:
     """Parameters, optimizer state and properties.
 
@@ -48,6 +76,8 @@ class Checkpoint:
         Empty where no optimizer state was saved.
     properties : dict of str to int, float or str
         What the user put in.
+    resume : Resume or None
+        What exact resumption takes besides.
     """
 
     requires_grad: list[Tensor] = field(default_factory=list)
@@ -55,3 +85,4 @@ class Checkpoint:
     is_nominal: bool = False
     groups: list[OptimizerGroup] = field(default_factory=list)
     properties: dict[str, Property] = field(default_factory=dict)
+    resume: Resume | None = None

@@ -15,7 +15,7 @@ from ..model.external_data import check_range, open_beneath, read_at
 from ..model.graph import ITEM_SIZE, Tensor
 from ..model.reader import load_bytes
 from ..model.remote import RemoteFile, RemoteRange, tensor_of
-from .content import Checkpoint, OptimizerGroup, Property
+from .content import Checkpoint, OptimizerGroup, Property, Resume
 from .flatbuffer import Buffer, Table
 
 IDENTIFIER = b"ODTC"
@@ -112,6 +112,8 @@ def _read(data: bytes | memoryview | RemoteFile, beside: _FileBeside | None) -> 
     _unique((group.name for group in checkpoint.groups), "optimizer groups")
     bag = root.table(3, "the property bag")
     checkpoint.properties = _properties(bag) if bag else {}
+    table = root.table(4, "the state to resume from")
+    checkpoint.resume = _resume(table, beside) if table else None
     return checkpoint
 
 
@@ -200,6 +202,22 @@ def _group(table: Table, beside: _FileBeside | None) -> OptimizerGroup:
         _unique((tensor.name for tensor in tensors), f"momentums of {parameter!r}")
         group.states[parameter] = {tensor.name: tensor for tensor in tensors}
     return group
+
+
+def _resume(table: Table, beside: _FileBeside | None) -> Resume:
+    present = table.scalar(2, "i", 0, "what is to be resumed")
+    warmup, total, seed, position = (table.scalar(field, "q", 0, table.what) for field in range(3, 7))
+    if min(warmup, total) < 0:
+        raise CheckpointError(f"the checkpoint has a schedule of {warmup} and {total} steps")
+    tensors = [_tensor(t, beside) for t in table.tables(7, "gradient") or ()]
+    _unique((tensor.name for tensor in tensors), "gradients")
+    return Resume(
+        table.scalar(0, "?", False, "the reset flag"),
+        table.scalar(1, "f", 0.0, "the learning rate"),
+        (warmup, total) if present & 1 else None,
+        (seed % 2**64, position % 2**64) if present & 2 else None,
+        {tensor.name: tensor for tensor in tensors},
+    )
 
 
 def _properties(bag: Table) -> dict[str, Property]:

@@ -10,7 +10,7 @@ from ..errors import CheckpointError, LimitError
 from ..model.checks import DTYPE_CODES, INT32_MAX, check_data
 from ..model.graph import ITEM_SIZE, Tensor
 from ..model.lazy import LazyTensor, Part, data_part, join_parts, nbytes_of
-from .content import Checkpoint, OptimizerGroup, Property
+from .content import Checkpoint, OptimizerGroup, Property, Resume
 from .reader import IDENTIFIER, VERSION
 
 INT64_RANGE = range(-(2**63), 2**63)
@@ -52,15 +52,16 @@ def checkpoint_parts(checkpoint: Checkpoint, *, generated: bool = False) -> list
     _check_size(checkpoint)
     builder = _builder()
     writer = _Writer(builder, checkpoint.is_nominal, sort=not generated)
+    resume = None if checkpoint.resume is None else writer.resume(checkpoint.resume)
     bag = writer.properties(checkpoint.properties)
     groups = None
     if checkpoint.groups or not generated:
         _check_unique(group.name for group in checkpoint.groups)
         groups = writer.tables(checkpoint.groups, lambda group: group.name, writer.group)
     module = writer.module(checkpoint)
-    builder.StartObject(4)
+    builder.StartObject(4 if resume is None else 5)
     builder.PrependInt32Slot(0, VERSION, 0)
-    for field, offset in ((1, module), (2, groups), (3, bag)):
+    for field, offset in ((1, module), (2, groups), (3, bag), (4, resume)):
         if offset is not None:
             builder.PrependUOffsetTRelativeSlot(field, offset, 0)
     builder.Finish(builder.EndObject(), IDENTIFIER)
@@ -130,6 +131,8 @@ def _tensors(checkpoint: Checkpoint) -> Iterable[Tensor]:
     for group in checkpoint.groups:
         for momentums in group.states.values():
             yield from momentums.values()
+    if checkpoint.resume is not None:
+        yield from checkpoint.resume.gradients.values()
 
 
 def _check_size(checkpoint: Checkpoint) -> None:
@@ -233,6 +236,24 @@ class _Writer:
         tensors = self.tables(named, lambda tensor: tensor.name, self.tensor)
         return self.table(2, ((0, self._builder.CreateString(parameter)), (1, tensors)))
 
+    def resume(self, resume: Resume) -> int:
+        """Resume: a table of ours; seed and position are kept as int64 of the same bits."""
+        named = [tensor.renamed(name) for name, tensor in resume.gradients.items()]
+        gradients = self.tables(named, lambda tensor: tensor.name, self.tensor)
+        warmup, total = resume.schedule or (0, 0)
+        seed, position = resume.random or (0, 0)
+        return self.table(
+            8,
+            ((7, gradients),),
+            ("PrependBoolSlot", 0, resume.reset),
+            ("PrependFloat32Slot", 1, float(resume.learning_rate)),
+            ("PrependInt32Slot", 2, (resume.schedule is not None) + 2 * (resume.random is not None)),
+            ("PrependInt64Slot", 3, warmup),
+            ("PrependInt64Slot", 4, total),
+            ("PrependInt64Slot", 5, _signed(seed)),
+            ("PrependInt64Slot", 6, _signed(position)),
+        )
+
     def properties(self, properties: dict[str, Property]) -> int | None:
         """PropertyBag, None where there is nothing in it."""
         if not properties:
@@ -255,6 +276,11 @@ class _Writer:
             else:
                 raise CheckpointError(f"{what} is {value!r:.80}; an int64, a float or a str is expected")
         return self.table(3, [(field, self.offsets(kind)) for field, kind in enumerate(kinds) if kind])
+
+
+def _signed(value: int) -> int:
+    """The int64 of the same bits as a uint64."""
+    return value - 2**64 if value >= 2**63 else value
 
 
 def _float32(value: float, what: str) -> float:

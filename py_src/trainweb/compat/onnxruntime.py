@@ -6,6 +6,8 @@ in the session itself, and one `run` is one step.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,6 +54,10 @@ OPTIMIZERS: dict[str, tuple[set[str], set[str]]] = {
     "AdamOptimizer": (
         {"alpha", "beta", "lambda", "epsilon", "max_norm_clip"},
         {"do_bias_correction", "weight_decay_mode"},
+    ),
+    "LambOptimizer": (
+        {"alpha", "beta", "lambda", "epsilon", "max_norm_clip", "ratio_min", "ratio_max"},
+        {"do_bias_correction"},
     ),
 }
 """Optimizers, with their attributes: floats and integers."""
@@ -269,7 +275,7 @@ class NativeTrainingSession(SessionBase):
                 domain="com.microsoft",
             )
         self._check_attributes()
-        block = optim.SGD() if p.training_optimizer_name == "SGDOptimizer" else self._adam()
+        block = optim.SGD() if p.training_optimizer_name == "SGDOptimizer" else self._adaptive()
         with accessing(Graph("optimizer", opsets={"": graph.opsets.get("", 1), "com.microsoft": 1})):
             block((self._models.trainable, self._models.frozen))
         return block.graph
@@ -300,26 +306,35 @@ class NativeTrainingSession(SessionBase):
         if p.model_with_training_graph_path:
             write_file_atomically(Path(p.model_with_training_graph_path), write_model(self._models.training))
 
-    def _adam(self) -> optim.AdamW:
-        attributes: dict[str, float] = {}
-        for mapping in (self._parameters.optimizer_attributes_map, self._parameters.optimizer_int_attributes_map):
-            kinds = [dict(sorted(a.items())) for a in mapping.values()]
-            if any(kind != kinds[0] for kind in kinds):
-                raise UnsupportedError("Optimizer attributes that differ between weights are not supported.")
-            attributes |= kinds[0] if kinds else {}
-        if attributes.get("weight_decay_mode", 0):
-            raise UnsupportedError("AdamOptimizer with weight_decay_mode 1 is not supported.")
+    def _adaptive(self) -> optim.Optimizer:
+        """Adam or Lamb, with a group for each set of attributes that some weights have."""
+        p = self._parameters
+        is_lamb = p.training_optimizer_name == "LambOptimizer"
+        norms: set[float] = set()
+        groups: list[tuple[dict[str, Any], list[str]]] = []
+        for tensor in self._models.trainable:
+            attributes: dict[str, float] = {}
+            for mapping in (p.optimizer_attributes_map, p.optimizer_int_attributes_map):
+                attributes |= mapping.get(tensor.name, {})
+            norms.add(attributes.pop("max_norm_clip", 1.0))
+            settings = _lamb_settings(attributes) if is_lamb else _adam_settings(attributes)
+            alike = next((names for others, names in groups if others == settings), None)
+            if alike is None:
+                groups.append((settings, alike := []))
+            alike.append(tensor.name)
         clip = None
-        if self._parameters.enable_grad_norm_clip:
-            clip = optim.ClipGradNorm(attributes.get("max_norm_clip", 1.0))
-        return optim.AdamW(
-            bool(attributes.get("do_bias_correction", 1)),
-            (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
-            attributes.get("epsilon", 1e-8),
-            attributes.get("lambda", 0.0),
-            clip,
-            adam_mode=0 if attributes.get("do_bias_correction", 1) else 1,
-        )
+        if p.enable_grad_norm_clip:
+            if len(norms) > 1:
+                raise UnsupportedError(
+                    f"max_norm_clip is {', '.join(map(str, sorted(norms)))}: all gradients are clipped together, so "
+                    "every weight needs the same."
+                )
+            clip = optim.ClipGradNorm(norms.pop())
+        groups.sort(key=lambda group: -len(group[1]))
+        block: optim.Optimizer = (optim.Lamb if is_lamb else optim.AdamW)(clip_grad=clip, **groups[0][0])
+        for settings, names in groups[1:]:
+            block.group([re.escape(name) for name in names], **settings)
+        return block
 
     def _open(self) -> None:
         training, evaluation, optimizer = self._graphs
@@ -393,8 +408,7 @@ class NativeTrainingSession(SessionBase):
         if self._graphs[2] is None:
             return {}
         optimizer = self._state.optimizer
-        adam = self._parameters.training_optimizer_name == "AdamOptimizer"
-        moments = optimizer.moments if adam else {}
+        moments = {} if self._parameters.training_optimizer_name == "SGDOptimizer" else optimizer.moments
         return {
             weight: {MOMENTS[n]: to_numpy(t) for n, t in tensors.items()}
             | {UPDATE_COUNT: np.array([optimizer.step], np.int64)}
@@ -474,6 +488,33 @@ class NativeTrainingSession(SessionBase):
         """Give kernel memory back."""
         if self._session is not None:
             self._session.release()
+
+
+def _adam_settings(attributes: Mapping[str, float]) -> dict[str, Any]:
+    """Settings of `AdamW` of the attributes of ONNX Runtime's AdamOptimizer."""
+    if attributes.get("weight_decay_mode", 0):
+        raise UnsupportedError("AdamOptimizer with weight_decay_mode 1 is not supported.")
+    corrects = bool(attributes.get("do_bias_correction", 1))
+    return {
+        "bias_correction": corrects,
+        "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
+        "eps": attributes.get("epsilon", 1e-8),
+        "weight_decay": attributes.get("lambda", 0.0),
+        "adam_mode": 0 if corrects else 1,
+    }
+
+
+def _lamb_settings(attributes: Mapping[str, float]) -> dict[str, Any]:
+    """Settings of `Lamb` of the attributes of ONNX Runtime's LambOptimizer."""
+    fixed = {"do_bias_correction": 1, "ratio_min": -math.inf, "ratio_max": math.inf}
+    for name, value in fixed.items():
+        if attributes.get(name, value) != value:
+            raise UnsupportedError(f"LambOptimizer with {name} {attributes[name]} is not supported; only {value}.")
+    return {
+        "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
+        "eps": attributes.get("epsilon", 1e-6),
+        "weight_decay": attributes.get("lambda", 0.0),
+    }
 
 
 class TrainingSession(NativeTrainingSession):

@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb import messages
+from trainweb.checkpoint import Resume
 from trainweb.errors import CheckpointError
 from trainweb.ir.layout import (
     GRADIENTS,
@@ -18,6 +19,7 @@ from trainweb.ir.layout import (
     STATE_INITIAL_LR,
     STATE_LAZY_RESET,
     STATE_LEARNING_RATE,
+    STATE_RANDOM_OFFSET,
     STATE_SCHEDULER,
     STATE_SEED,
     STATE_STEP,
@@ -80,6 +82,7 @@ class Contents:
     tensors: dict[str, Tensor]
     optimizer: OptimizerState
     has_optimizer_state: bool
+    resume: Resume | None = None
 
 
 class ParameterStore(ABC):
@@ -170,6 +173,13 @@ class TensorStore(ParameterStore):
                 raise CheckpointError(f"Step {group.step} of optimizer group {group.name!r} is negative.")
             self.optimizer = OptimizerState(group.step, group.initial_lr, dict(group.states))
             self.has_optimizer_state = bool(group.states)
+        self.resume = checkpoint.resume
+        if self.resume is not None:
+            self.optimizer.learning_rate, self.optimizer.schedule = self.resume.learning_rate, self.resume.schedule
+            for name, gradient in self.resume.gradients.items():
+                if not self.trainable.get(name, False):
+                    raise CheckpointError(f"The checkpoint has a gradient of {name!r}, which is not trained.")
+                check_same_type(gradient, *self.type_of(name))
 
     def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
         return self.tensors[name].dtype, self.tensors[name].shape
@@ -181,12 +191,17 @@ class TensorStore(ParameterStore):
         self.tensors[tensor.name] = tensor
 
     def contents(self) -> Contents:
-        return Contents(dict(self.tensors), self.optimizer, self.has_optimizer_state)
+        resume, optimizer = self.resume, self.optimizer
+        if resume is None and self.has_optimizer_state:
+            # Of a session that ended: its gradients and random numbers ended with it.
+            resume = Resume(learning_rate=optimizer.learning_rate, schedule=optimizer.schedule)
+        return Contents(dict(self.tensors), optimizer, self.has_optimizer_state, resume)
 
     def take(self, contents: Contents, *, is_nominal: bool) -> None:
         """Hold these from now on."""
         self.tensors, self.optimizer = contents.tensors, contents.optimizer
         self.has_optimizer_state, self.is_nominal = contents.has_optimizer_state, is_nominal
+        self.resume = None
 
 
 class Layout:
@@ -325,7 +340,16 @@ class MemoryStore(ParameterStore):
                     for name in self.layout.moments
                 }
             found.optimizer, found.has_optimizer_state = self._optimizer_state(moments), True
+        found.resume = self._resume(found.optimizer)
         return found
+
+    def _resume(self, optimizer: OptimizerState) -> Resume:
+        read = self.host.read_state
+        reset = bool(read(STATE_LAZY_RESET))
+        slots = () if reset else self.layout.trained()
+        gradients: dict[str, Tensor] = {s.name: self._lazy(s.name, s, GRADIENTS, 4 * s.trainable_offset) for s in slots}
+        random = int(read(STATE_SEED)), int(read(STATE_RANDOM_OFFSET))
+        return Resume(reset, optimizer.learning_rate, optimizer.schedule, random, gradients)
 
     def _optimizer_state(self, moments: dict[str, dict[str, Tensor]]) -> OptimizerState:
         read = self.host.read_state
@@ -403,9 +427,16 @@ class MemoryStore(ParameterStore):
 
 
 def start_state(store: TensorStore) -> bytes:
-    """The state words that a session starts from: the first step overwrites."""
+    """The state words that a session starts from: those of an exact resumption, or else the first step overwrites."""
     words = bytearray(4 * STATE_WORDS)
-    fields = {STATE_LAZY_RESET: 1, STATE_SEED: seed.current(), **optimizer_fields(store.optimizer)}
+    resume = store.resume or Resume()
+    start, position = resume.random or (seed.current(), 0)
+    fields = {
+        STATE_LAZY_RESET: int(resume.reset),
+        STATE_SEED: start,
+        STATE_RANDOM_OFFSET: position,
+        **optimizer_fields(store.optimizer),
+    }
     for word, value in fields.items():
         struct.pack_into("<" + STATE_TYPES[word], words, 4 * word, value)
     return bytes(words)
@@ -447,6 +478,12 @@ def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
             tensor = store.tensors[slot.name]
             check_same_type(tensor, "float32", slot.shape)
             found.setdefault(PARAMETERS, []).append((4 * slot.offset, tensor))
+    gradients = store.resume.gradients if store.resume is not None else {}
+    for slot in layout.trained() if gradients else ():
+        if slot.name not in gradients:
+            raise CheckpointError(f"The checkpoint has gradients, but none of {slot.name!r}, which the model trains.")
+        check_same_type(gradients[slot.name], "float32", slot.shape)
+        found.setdefault(GRADIENTS, []).append((4 * slot.trainable_offset, gradients[slot.name]))
     if not store.optimizer.moments:
         return found
     for name in layout.moments:

@@ -73,7 +73,10 @@ export interface FileOptions<Form extends FileForm = FileForm> {
 }
 
 export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
-  /** Keep the optimizer's moments and step count, so that training can resume. */
+  /**
+   * Keep what exact resumption takes: moments, step count, learning rate and schedule, accumulated gradients, and the
+   * seed and position of random numbers. A run that goes on from it gives the same bytes as one that was not ended.
+   */
   readonly includeOptimizerState?: boolean;
 }
 

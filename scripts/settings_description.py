@@ -11,6 +11,7 @@ from typing import Any
 from trainweb.artifacts.config import CONFIG
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
+from trainweb.schedules import SCHEDULES
 from trainweb.settings import PAGE_NAMES, Field, fields_of
 
 KINDS = """/** What a setting may be, in words (`expected`) and by rules. */
@@ -28,11 +29,12 @@ export type Kind =
   | { readonly kind: "choice"; readonly expected: string; readonly options: readonly (string | number)[] }
   | { readonly kind: "pair"; readonly expected: string; readonly of: Kind };
 
-/** A setting: its name in Python, and whether it may be null. */
+/** A setting: its name in Python, whether it may be null, and its default, unless it must be given. */
 export interface Setting {
   readonly python: string;
   readonly kind: Kind;
   readonly isOptional: boolean;
+  readonly default?: unknown;
 }
 
 export type Settings = Readonly<Record<string, Setting>>;
@@ -87,9 +89,11 @@ def table(name: str, fields: Mapping[str, Field], indent: str = "") -> str:
     for python, field in fields.items():
         kind = json.dumps({camel(k): v for k, v in field.kind.facts().items()})
         optional = json.dumps(field.is_optional)
+        given = "" if field.default is inspect.Parameter.empty else json.dumps(field.default)
+        default = f"{indent}    default: {given},\n" if given else ""
         rows.append(
             f'{indent}  {page_name(python)}: {{\n{indent}    python: "{python}",\n{indent}    kind: {kind},\n'
-            f"{indent}    isOptional: {optional},\n{indent}  }},"
+            f"{indent}    isOptional: {optional},\n{default}{indent}  }},"
         )
     return f"{name}{{\n" + "\n".join([*rows, f"{indent}}}"]) if rows else f"{name}{{}}"
 
@@ -122,6 +126,7 @@ def union(kinds: Mapping[str, type]) -> str:
 def description() -> str:
     """The file."""
     optimizers = " | ".join(f"Of<{json.dumps(n)}, {n}Fields & InGroups<{n}Fields>>" for n in OPTIMIZERS)
+    schedules = " | ".join(f"Of<{json.dumps(n)}, {n}Fields>" for n in SCHEDULES)
     losses = " | ".join(f"Of<{json.dumps(n)}, {n}Fields>" for n in LOSSES)
     return f"""/** Made by scripts/session_description.py of what Python declares: edit that. */
 
@@ -129,9 +134,11 @@ import type {{ Tensor }} from "onnxruntime-common";
 
 export type LossType = {union(LOSSES)};
 export type OptimizerType = {union(OPTIMIZERS)};
+export type ScheduleType = {union(SCHEDULES)};
 
 {interfaces(LOSSES)}
 {interfaces(OPTIMIZERS)}
+{interfaces(SCHEDULES)}
 /** Parameters that are updated otherwise than most. */
 export interface ParameterGroup {{
 {members(fields_of(Optimizer.group), parameter_docs(Optimizer.group))}
@@ -149,12 +156,16 @@ type Of<Name extends string, Fields> = {{ readonly type: Name }} & Fields;
 /** An optimizer with its settings. */
 export type OptimizerSettings = {optimizers};
 
+/** A schedule with its settings. */
+export type ScheduleSettings = {schedules};
+
 /** A loss with its settings. */
 export type LossSettings = {losses};
 
 {KINDS}
 {tables("LOSSES", "LossType", LOSSES)}
 {tables("OPTIMIZERS", "OptimizerType", OPTIMIZERS)}
+{tables("SCHEDULES", "ScheduleType", SCHEDULES)}
 {table("export const GROUP: Settings = ", fields_of(Optimizer.group))};
 
 {table("export const CONFIG: Settings = ", CONFIG)};

@@ -155,6 +155,7 @@ UNKNOWN_PROPERTY = Message(errors.CheckpointError, "Property {name!r} not found.
 
 BAD_SETTING = Message(errors.ModelError, "{name} is {value!r}; it must be {expected}.")
 UNKNOWN_SETTING = Message(errors.ModelError, "{what} has no setting {name!r}; it has {names}.")
+MISSING_SETTING = Message(errors.ModelError, "{what} needs the setting {name!r}: {expected}.")
 UNKNOWN_TYPE = Message(errors.ModelError, "There is no {what} {name!r}; there are {names}.")
 CLIP_WITHOUT_OPTIMIZER = Message(
     errors.ModelError,

@@ -279,12 +279,12 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any]) -> T:
-    """An optimizer or a loss by its name, or by a mapping of its name as "type" and of its settings.
+    """An optimizer, a loss or a schedule by its name, or by a mapping of its name as "type" and of its settings.
 
     Raises
     ------
     ModelError
-        There is none of that name, it has no such setting, or not with such a value.
+        There is none of that name, it has no such setting, needs another, or not with such a value.
     """
     settings: dict[str, Any] = {"type": given} if isinstance(given, str) else dict(given)
     name: Any = settings.pop("type", None)
@@ -294,4 +294,7 @@ def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any]
     for setting in settings:
         if setting not in fields:
             raise messages.UNKNOWN_SETTING(what=name, name=setting, names=", ".join(fields))
+    for setting, field in fields.items():
+        if field.default is Parameter.empty and setting not in settings:
+            raise messages.MISSING_SETTING(what=name, name=setting, expected=field.kind.expected)
     return kinds[name](**settings)

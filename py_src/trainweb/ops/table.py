@@ -59,6 +59,15 @@ What `LossType` in Python, `trainweb artifacts --loss` and `loss` in a page's co
 |---|---|---|---|"""
 
 
+SCHEDULES_HEADER = """## Schedules
+
+Classes of `trainweb.schedules` in Python; `schedule({ type, learningRate, ... })` in a page. `rate(step)` is the
+learning rate for `set_learning_rate` before optimizer step `step`, from 0 on. A function of the step is one, too.
+
+| schedule | settings | |
+|---|---|---|"""
+
+
 def operators_table() -> str:
     """The whole page."""
     classes = list(registry())
@@ -69,7 +78,7 @@ def operators_table() -> str:
         parts.append("| operator | since | changed | gradient | constant | |\n|---|---|---|---|---|---|")
         parts.extend(_row(cls) for cls in rows)
         parts.append("")
-    return "\n".join([*parts, _control(), *_optimizers(), *_losses()])
+    return "\n".join([*parts, _control(), *_optimizers(), *_losses(), *_schedules()])
 
 
 def _control() -> str:
@@ -103,6 +112,18 @@ def _losses() -> list[str]:
     for name, cls in LOSSES.items():
         settings = ", ".join(f"{p.name}={p.default!r}" for p in signature(cls).parameters.values())
         parts.append(f"| {name} | {cls.n_inputs} | {settings} | {_summary(cls)} |")
+    return [*parts, ""]
+
+
+def _schedules() -> list[str]:
+    from trainweb.schedules import SCHEDULES
+
+    parts = [SCHEDULES_HEADER]
+    for name, cls in SCHEDULES.items():
+        settings = ", ".join(
+            p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in signature(cls).parameters.values()
+        )
+        parts.append(f"| {name} | {settings} | {_summary(cls)} |")
     return [*parts, ""]
 
 

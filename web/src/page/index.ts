@@ -34,10 +34,13 @@ export type {
   OptimizerSettings,
   OptimizerType,
   ParameterGroup,
+  ScheduleSettings,
+  ScheduleType,
 } from "./settings.js";
 export { Profile } from "../wire/profile.js";
 export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
 export type { SessionLimits } from "../wire/protocol.js";
+export { type Schedule, schedule } from "./schedule.js";
 export { TrainingSession } from "./session.js";
 export type {
   Artifacts,

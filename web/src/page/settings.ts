@@ -4,6 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 export type LossType = "MSELoss" | "CrossEntropyLoss" | "BCEWithLogitsLoss" | "L1Loss" | "HuberLoss" | "SmoothL1Loss" | "KLDivLoss" | "FocalLoss" | "CosineEmbeddingLoss" | "ContrastiveLoss" | "TripletMarginLoss";
 export type OptimizerType = "AdamW" | "SGD" | "Lion" | "Adam" | "RMSProp" | "Adagrad" | "Adadelta" | "Lamb";
+export type ScheduleType = "Constant" | "Linear" | "Cosine" | "Step" | "Exponential" | "Polynomial" | "OneCycle" | "Plateau";
 
 /** Squared error: the mean, the sum or each ("none"). */
 export interface MSELossFields {
@@ -191,6 +192,124 @@ export interface LambFields {
   readonly weightDecay?: number;
 }
 
+/** The same rate at every step. */
+export interface ConstantFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** Steps over which the rate rises to it. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** A straight line from `start` to `end`, and `end` from then on. */
+export interface LinearFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** Steps after the warm-up until the end. */
+  readonly total: number;
+  /** The first rate after the warm-up, in parts of `learning_rate`. Default 1.0. */
+  readonly start?: number;
+  /** The last rate, in parts of `learning_rate`. Default 0.0. */
+  readonly end?: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** Half a wave of the cosine down to `end`, and `end` from then on, https://arxiv.org/abs/1608.03983. */
+export interface CosineFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** Steps after the warm-up until the end. */
+  readonly total: number;
+  /** The last rate, in parts of `learning_rate`. Default 0.0. */
+  readonly end?: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** Times `gamma` after every so many steps. */
+export interface StepFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** Steps between two changes. */
+  readonly every: number;
+  /** What the rate is multiplied by. Default 0.1. */
+  readonly gamma?: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** Times `gamma` after every step. */
+export interface ExponentialFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** What the rate is multiplied by. */
+  readonly gamma: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** The remaining share of the steps to a power, down to `end`, and `end` from then on. */
+export interface PolynomialFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** Steps after the warm-up until the end. */
+  readonly total: number;
+  /** The exponent. Default 1.0. */
+  readonly power?: number;
+  /** The last rate, in parts of `learning_rate`. Default 0.0. */
+  readonly end?: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** Up to `learning_rate` along a cosine, and down to nearly nothing, https://arxiv.org/abs/1708.07120. */
+export interface OneCycleFields {
+  /** The highest rate. */
+  readonly learningRate: number;
+  /** Steps of the cycle. */
+  readonly total: number;
+  /** Share of the steps in which the rate rises. Default 0.3. */
+  readonly rise?: number;
+  /** The first rate, in parts of `learning_rate`. Default 0.04. */
+  readonly start?: number;
+  /** The last rate, in parts of `learning_rate`. Default 4e-06. */
+  readonly end?: number;
+}
+
+/** Times `reduction` when a metric has not become better for a while: tell it with `observe`. */
+export interface PlateauFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** What the rate is multiplied by. Default 0.1. */
+  readonly reduction?: number;
+  /** Observations without a better one that are let pass. Default 10. */
+  readonly patience?: number;
+  /** By what share of the best metric another must be better. Default 0.0001. */
+  readonly threshold?: number;
+  /** Whether less or more is better. Default "min". */
+  readonly mode?: "min" | "max";
+  /** Observations after a change that do not count. Default 0. */
+  readonly cooldown?: number;
+  /** The rate is not lowered further than this, in parts of `learning_rate`. Default 0.0. */
+  readonly least?: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
 /** Parameters that are updated otherwise than most. */
 export interface ParameterGroup {
   /** Names, or regular expressions that match whole names. */
@@ -211,6 +330,9 @@ type Of<Name extends string, Fields> = { readonly type: Name } & Fields;
 /** An optimizer with its settings. */
 export type OptimizerSettings = Of<"AdamW", AdamWFields & InGroups<AdamWFields>> | Of<"SGD", SGDFields & InGroups<SGDFields>> | Of<"Lion", LionFields & InGroups<LionFields>> | Of<"Adam", AdamFields & InGroups<AdamFields>> | Of<"RMSProp", RMSPropFields & InGroups<RMSPropFields>> | Of<"Adagrad", AdagradFields & InGroups<AdagradFields>> | Of<"Adadelta", AdadeltaFields & InGroups<AdadeltaFields>> | Of<"Lamb", LambFields & InGroups<LambFields>>;
 
+/** A schedule with its settings. */
+export type ScheduleSettings = Of<"Constant", ConstantFields> | Of<"Linear", LinearFields> | Of<"Cosine", CosineFields> | Of<"Step", StepFields> | Of<"Exponential", ExponentialFields> | Of<"Polynomial", PolynomialFields> | Of<"OneCycle", OneCycleFields> | Of<"Plateau", PlateauFields>;
+
 /** A loss with its settings. */
 export type LossSettings = Of<"MSELoss", MSELossFields> | Of<"CrossEntropyLoss", CrossEntropyLossFields> | Of<"BCEWithLogitsLoss", BCEWithLogitsLossFields> | Of<"L1Loss", L1LossFields> | Of<"HuberLoss", HuberLossFields> | Of<"SmoothL1Loss", SmoothL1LossFields> | Of<"KLDivLoss", KLDivLossFields> | Of<"FocalLoss", FocalLossFields> | Of<"CosineEmbeddingLoss", CosineEmbeddingLossFields> | Of<"ContrastiveLoss", ContrastiveLossFields> | Of<"TripletMarginLoss", TripletMarginLossFields>;
 
@@ -229,11 +351,12 @@ export type Kind =
   | { readonly kind: "choice"; readonly expected: string; readonly options: readonly (string | number)[] }
   | { readonly kind: "pair"; readonly expected: string; readonly of: Kind };
 
-/** A setting: its name in Python, and whether it may be null. */
+/** A setting: its name in Python, whether it may be null, and its default, unless it must be given. */
 export interface Setting {
   readonly python: string;
   readonly kind: Kind;
   readonly isOptional: boolean;
+  readonly default?: unknown;
 }
 
 export type Settings = Readonly<Record<string, Setting>>;
@@ -244,6 +367,7 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
+      default: "mean",
     },
   },
   CrossEntropyLoss: {
@@ -251,26 +375,31 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "weight",
       kind: {"kind": "array", "expected": "an array of finite numbers"},
       isOptional: true,
+      default: null,
     },
     reduction: {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
+      default: "mean",
     },
     ignoreIndex: {
       python: "ignore_index",
       kind: {"kind": "integer", "expected": "an integer"},
       isOptional: true,
+      default: null,
     },
     labelSmoothing: {
       python: "label_smoothing",
       kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
       isOptional: false,
+      default: 0.0,
     },
     classAxis: {
       python: "class_axis",
       kind: {"kind": "integer", "expected": "an integer"},
       isOptional: false,
+      default: -1,
     },
   },
   BCEWithLogitsLoss: {
@@ -278,16 +407,19 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "weight",
       kind: {"kind": "array", "expected": "an array of finite numbers"},
       isOptional: true,
+      default: null,
     },
     reduction: {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
+      default: "mean",
     },
     positiveWeights: {
       python: "pos_weight",
       kind: {"kind": "array", "expected": "an array of finite numbers"},
       isOptional: true,
+      default: null,
     },
   },
   L1Loss: {
@@ -295,6 +427,7 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
+      default: "mean",
     },
   },
   HuberLoss: {
@@ -302,11 +435,13 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
+      default: "mean",
     },
     delta: {
       python: "delta",
       kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
       isOptional: false,
+      default: 1.0,
     },
   },
   SmoothL1Loss: {
@@ -314,11 +449,13 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
+      default: "mean",
     },
     beta: {
       python: "beta",
       kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
       isOptional: false,
+      default: 1.0,
     },
   },
   KLDivLoss: {
@@ -326,11 +463,13 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum, none or batchmean", "options": ["mean", "sum", "none", "batchmean"]},
       isOptional: false,
+      default: "mean",
     },
     logTarget: {
       python: "log_target",
       kind: {"kind": "flag", "expected": "true or false"},
       isOptional: false,
+      default: false,
     },
   },
   FocalLoss: {
@@ -338,21 +477,25 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "gamma",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 2.0,
     },
     weights: {
       python: "weight",
       kind: {"kind": "array", "expected": "an array of finite numbers"},
       isOptional: true,
+      default: null,
     },
     reduction: {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
+      default: "mean",
     },
     classAxis: {
       python: "class_axis",
       kind: {"kind": "integer", "expected": "an integer"},
       isOptional: false,
+      default: -1,
     },
   },
   CosineEmbeddingLoss: {
@@ -360,11 +503,13 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "margin",
       kind: {"kind": "number", "expected": "a number at least -1 and at most 1", "least": -1, "most": 1},
       isOptional: false,
+      default: 0.0,
     },
     reduction: {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
+      default: "mean",
     },
   },
   ContrastiveLoss: {
@@ -372,11 +517,13 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "margin",
       kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
       isOptional: false,
+      default: 1.0,
     },
     reduction: {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
+      default: "mean",
     },
   },
   TripletMarginLoss: {
@@ -384,11 +531,13 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       python: "margin",
       kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
       isOptional: false,
+      default: 1.0,
     },
     reduction: {
       python: "reduction",
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
+      default: "mean",
     },
   },
 };
@@ -399,26 +548,31 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       python: "bias_correction",
       kind: {"kind": "flag", "expected": "true or false"},
       isOptional: false,
+      default: true,
     },
     betas: {
       python: "betas",
       kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
       isOptional: false,
+      default: [0.9, 0.999],
     },
     epsilon: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 1e-06,
     },
     weightDecay: {
       python: "weight_decay",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
     },
     adamMode: {
       python: "adam_mode",
       kind: {"kind": "choice", "expected": "0 or 1", "options": [0, 1]},
       isOptional: false,
+      default: 1,
     },
   },
   SGD: {
@@ -426,21 +580,25 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       python: "momentum",
       kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
       isOptional: false,
+      default: 0.0,
     },
     dampening: {
       python: "dampening",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
     },
     weightDecay: {
       python: "weight_decay",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
     },
     nesterov: {
       python: "nesterov",
       kind: {"kind": "flag", "expected": "true or false"},
       isOptional: false,
+      default: false,
     },
   },
   Lion: {
@@ -448,11 +606,13 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       python: "betas",
       kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
       isOptional: false,
+      default: [0.9, 0.99],
     },
     weightDecay: {
       python: "weight_decay",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
     },
   },
   Adam: {
@@ -460,16 +620,19 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       python: "betas",
       kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
       isOptional: false,
+      default: [0.9, 0.999],
     },
     epsilon: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 1e-08,
     },
     weightDecay: {
       python: "weight_decay",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
     },
   },
   RMSProp: {
@@ -477,26 +640,31 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       python: "alpha",
       kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
       isOptional: false,
+      default: 0.99,
     },
     epsilon: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 1e-08,
     },
     weightDecay: {
       python: "weight_decay",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
     },
     momentum: {
       python: "momentum",
       kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
       isOptional: false,
+      default: 0.0,
     },
     centered: {
       python: "centered",
       kind: {"kind": "flag", "expected": "true or false"},
       isOptional: false,
+      default: false,
     },
   },
   Adagrad: {
@@ -504,21 +672,25 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       python: "lr_decay",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
     },
     weightDecay: {
       python: "weight_decay",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
     },
     initialAccumulatorValue: {
       python: "initial_accumulator_value",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
     },
     epsilon: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 1e-10,
     },
   },
   Adadelta: {
@@ -526,16 +698,19 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       python: "rho",
       kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
       isOptional: false,
+      default: 0.9,
     },
     epsilon: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 1e-06,
     },
     weightDecay: {
       python: "weight_decay",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
     },
   },
   Lamb: {
@@ -543,16 +718,282 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       python: "betas",
       kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
       isOptional: false,
+      default: [0.9, 0.999],
     },
     epsilon: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 1e-06,
     },
     weightDecay: {
       python: "weight_decay",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
+      default: 0.0,
+    },
+  },
+};
+
+export const SCHEDULES: Readonly<Record<ScheduleType, Settings>> = {
+  Constant: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Linear: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    total: {
+      python: "total",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+    },
+    start: {
+      python: "start",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+    end: {
+      python: "end",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Cosine: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    total: {
+      python: "total",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+    },
+    end: {
+      python: "end",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Step: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    every: {
+      python: "every",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+    },
+    gamma: {
+      python: "gamma",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 0.1,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Exponential: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    gamma: {
+      python: "gamma",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Polynomial: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    total: {
+      python: "total",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+    },
+    power: {
+      python: "power",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+    end: {
+      python: "end",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  OneCycle: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    total: {
+      python: "total",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+    },
+    rise: {
+      python: "rise",
+      kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
+      isOptional: false,
+      default: 0.3,
+    },
+    start: {
+      python: "start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.04,
+    },
+    end: {
+      python: "end",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 4e-06,
+    },
+  },
+  Plateau: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
+      isOptional: false,
+      default: 0.1,
+    },
+    patience: {
+      python: "patience",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 10,
+    },
+    threshold: {
+      python: "threshold",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0001,
+    },
+    mode: {
+      python: "mode",
+      kind: {"kind": "choice", "expected": "min or max", "options": ["min", "max"]},
+      isOptional: false,
+      default: "min",
+    },
+    cooldown: {
+      python: "cooldown",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    least: {
+      python: "least",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
     },
   },
 };
@@ -567,6 +1008,7 @@ export const GROUP: Settings = {
     python: "learning_rate_factor",
     kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
     isOptional: false,
+    default: 1.0,
   },
 };
 
@@ -575,40 +1017,48 @@ export const CONFIG: Settings = {
     python: "clip_grad_norm",
     kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
     isOptional: true,
+    default: null,
   },
   clipGradValue: {
     python: "clip_grad_value",
     kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
     isOptional: true,
+    default: null,
   },
   requiresGrad: {
     python: "requires_grad",
     kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
     isOptional: true,
+    default: null,
   },
   frozenParams: {
     python: "frozen_params",
     kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": true},
     isOptional: true,
+    default: null,
   },
   additionalOutputNames: {
     python: "additional_output_names",
     kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": true},
     isOptional: true,
+    default: null,
   },
   lossInputNames: {
     python: "loss_input_names",
     kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
     isOptional: true,
+    default: null,
   },
   batchNorm: {
     python: "batch_norm",
     kind: {"kind": "choice", "expected": "train or as_exported", "options": ["train", "as_exported"]},
     isOptional: true,
+    default: null,
   },
   nominalCheckpoint: {
     python: "nominal_checkpoint",
     kind: {"kind": "flag", "expected": "true or false"},
     isOptional: true,
+    default: null,
   },
 };

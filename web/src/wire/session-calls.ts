@@ -256,6 +256,11 @@ export const MESSAGES = {
     text:
       "{what} has no setting {name!r}; it has {names}.",
   },
+  MISSING_SETTING: {
+    error: "ModelError",
+    text:
+      "{what} needs the setting {name!r}: {expected}.",
+  },
   UNKNOWN_TYPE: {
     error: "ModelError",
     text:

@@ -277,6 +277,7 @@ class _ReverseWalk:
         constant = set(stopped)
         self.flows = [[i for i in self._flows(op) if op.node.inputs[i] not in constant] for op in self.ops]
         self.needed: set[str] = set()
+        self.missing: list[GradientError] = []
 
     # The walk.
 
@@ -286,6 +287,10 @@ class _ReverseWalk:
             self._seed(root)
         for index in reversed(range(len(self.ops))):
             self._visit(index)
+        if self.missing:
+            first, *others = self.missing
+            first.others = tuple(others)
+            raise first
         made = self.graph.producers()
         for name in self.wanted:
             if name not in made:
@@ -308,7 +313,9 @@ class _ReverseWalk:
         try:
             results = op.gradient(g, list(node.inputs), list(node.outputs), douts)
         except UnsupportedError as error:
-            raise self._no_gradient(op, index, str(error)) from error
+            # The walk goes on, so that all that is missing is known.
+            self.missing.append(self._no_gradient(op, index, str(error)))
+            return
         claimed: dict[str, str] = {}
         for i in flowing:
             result = results[i] if i < len(results) else None

@@ -8,15 +8,18 @@ from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import Any
 
+from trainweb import messages
 from trainweb.artifacts.evidence import Decision
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
-from trainweb.errors import GradientError, TrainwebError, UnsupportedError
+from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.ops.shapes import ShapeInference
+from trainweb.training.models import SessionModels, check_feed
 
 
 @dataclass(slots=True)
@@ -138,6 +141,7 @@ def check(
     optimizer: Any = None,
     *,
     dims: Mapping[str, int] | None = None,
+    feeds: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Report:
     """Report whether and at what cost a forward model can be trained.
@@ -148,20 +152,26 @@ def check(
         As for `trainweb.artifacts.build_artifacts`.
     dims
         Sizes of symbolic dimensions, e.g. ``{"batch": 32}``; where none is given, the least that fits the operators.
+    feeds
+        Arrays for some of the training inputs, by name: sizes follow from their shapes, those of labels too, and
+        what decides about shapes by its value needs one.
 
     Returns
     -------
     Report
-        Never raises for what is wrong with the model: the report says it.
+        Never raises for what is wrong with the model: the report says it, all of it that can be told apart.
     """
     report = Report()
+    choices = (requires_grad, frozen_params, loss, optimizer)
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
         _find_unsupported(graph, report)
         if not report.unsupported:
-            _try(model, graph, (requires_grad, frozen_params, loss, optimizer), arguments, dims or {}, report)
+            _survey(graph, report)
+        if not (report.unsupported or report.error):
+            _try(model, graph, choices, arguments, (dims or {}, feeds or {}), report)
     except GradientError as e:
-        report.missing_gradients.append(Problem(e.op or "", "", [e.node or ""], str(e)))
+        report.missing_gradients += [Problem(x.op or "", "", [x.node or ""], str(x)) for x in (e, *e.others)]
     except UnsupportedError as e:
         report.unsupported.append(Problem(e.op or "", e.domain or "", [e.node or ""], str(e)))
     except TrainwebError as e:
@@ -178,12 +188,35 @@ def _find_unsupported(graph: Graph, report: Report) -> None:
     report.unsupported = list(found.values())
 
 
+def _survey(graph: Graph, report: Report) -> None:
+    """What is wrong with nodes by themselves: those that read what another should have made are left out."""
+    if has_control_flow(graph):
+        graph = expand_control_flow(graph, differentiable=True)
+    header = graph.copy()
+    header.nodes = []
+    inference, errors = ShapeInference(header), []
+    lost: set[str] = set()
+    for node in graph.nodes:
+        if not lost.isdisjoint(node.inputs):
+            lost.update(node.outputs)
+            continue
+        try:
+            inference.add(node)
+        except UnsupportedError as e:
+            report.unsupported.append(Problem(node.op_type, node.domain, [node.name or node.outputs[0]], str(e)))
+            lost.update(node.outputs)
+        except TrainwebError as e:
+            errors.append(f"{type(e).__name__}: {e}")
+            lost.update(node.outputs)
+    report.error = "\n".join(errors) or None
+
+
 def _try(
     model: Any,
     graph: Graph,
     choices: tuple[Any, ...],
     arguments: Mapping[str, Any],
-    dims: Mapping[str, int],
+    sizes: tuple[Mapping[str, int], Mapping[str, Any]],
     report: Report,
 ) -> None:
     from trainweb.artifacts import build_artifacts
@@ -207,13 +240,9 @@ def _try(
             (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
         inference = ShapeInference(_as_declared(built.graphs[1], graph))
         report.refined = inference.table.refinements()
-        inference.table.fix(dims)
-        feeds = {
-            # Of an input that nothing reads no rank need be known.
-            name: TensorType(v.dtype, tuple(inference.table.evaluated(d, {}) for d in _shape_of(inference, name)))
-            for name, v in core.inputs["train"].items()
-        }
-        plan = core.models.compile_step("train", feeds, True)
+        plan = core.models.compile_step("train", _signature(core.models, inference, *sizes), True)
+        if built.graphs[2] is not None:
+            core.models.compile_optimizer()
         fixed = sum(size for k, size in enumerate(core.host.sizes) if k >= PARAMETERS)
         report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
         report.flops = plan.flops
@@ -221,11 +250,40 @@ def _try(
         core.release()
 
 
+def _signature(
+    models: SessionModels, inference: ShapeInference, dims: Mapping[str, int], feeds: Mapping[str, Any]
+) -> dict[str, TensorType]:
+    """Types of the feeds of a train step, by the sizes that are given."""
+    inputs = models.inputs["train"]
+    if feeds:
+        from trainweb.training.arrays import as_feed
+    inference.table.fix(dims)
+    tensors = {}
+    for name, array in feeds.items():
+        if name not in inputs:
+            raise messages.UNKNOWN_FEED(name=name, names=", ".join(inputs))
+        tensors[name] = as_feed(name, array, inputs[name].dtype)
+    given = models.signature("train", tensors)
+    for name, t in given.items():
+        check_feed(inputs[name], t, {})
+        declared = _shape_of(inference, name) if name in inference else t.shape
+        inference.table.node = f"feed {name!r}"
+        if not all(inference.table.unify(dim, size) for dim, size in zip(declared, t.shape, strict=True)):
+            raise ModelError(f"Feed {name!r} of shape {list(t.shape)} does not fit: {inference.table.conflict}.")
+    for name in models.deciding["train"] - given.keys():
+        raise ModelError(f"Input {name!r} decides about shapes by its value: say which, feeds={{{name!r}: ...}}.")
+    # Of an input that nothing reads no rank need be known.
+    shapes = {n: tuple(inference.table.evaluated(d, {}) for d in _shape_of(inference, n)) for n in inputs}
+    return {n: given.get(n) or TensorType(v.dtype, shapes[n]) for n, v in inputs.items()}
+
+
 def _select(graph: Graph, choices: tuple[Any, ...], report: Report) -> None:
     """What would be trained; the loss, which is not known, is taken to depend on the first output alone."""
     from trainweb.artifacts.parameters import select_parameters
     from trainweb.onnxblock.transforms import constants_to_initializers
 
+    if has_control_flow(graph):
+        graph = expand_control_flow(graph)
     constants = constants_to_initializers(graph).initializers
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The file does not settle", category=UserWarning)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
 
 from trainweb.artifacts import LossType, OptimType, build_artifacts
@@ -229,3 +230,77 @@ def test_large_weights_are_cached_in_a_file_of_their_own(
             assert second == first
             assert bool(site.requests("/dist/python/")) == (damage is not None and visit == "the second"), visit
             again.run("await new Promise((go) => setTimeout(go, 1500));")
+
+
+EXTERNAL = """
+    const model = new Uint8Array(await (await fetch("/external/model.onnx")).arrayBuffer());
+    const weights = new Uint8Array(await (await fetch("/external/w.bin")).arrayBuffer());
+    const data = (source) => ({ ...options, externalData: [{ path: "w.bin", data: source }] });
+    const checkpointOf = async (given, more) => {
+      const s = await TrainingSession.createFromModel(given, config, more);
+      const saved = [...await s.saveCheckpoint(), ...(await s.getArtifacts()).checkpointState];
+      await s.release();
+      return saved;
+    };
+    const outputOf = async (given, more) => {
+      const s = await InferenceSession.create(given, more);
+      const feed = new Tensor("float32", new Float32Array(512).map((_, k) => k / 512), [1, 512]);
+      return [...(await s.run({ x: feed })).y.data];
+    };
+"""
+
+
+@pytest.fixture
+def external(plain_site: Site) -> None:
+    """A model whose weights lie in a file beside it, and the same in one file."""
+    weights = np.random.default_rng(4).standard_normal((512, 128)).astype("<f4")
+    inside = numpy_helper.from_array(weights, "w")
+    outside = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[512, 128], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "w.bin"), ("offset", "64"), ("length", str(weights.nbytes))):
+        outside.external_data.add(key=key, value=value)
+    for path, tensor in (("/external/whole.onnx", inside), ("/external/model.onnx", outside)):
+        graph = helper.make_graph(
+            [helper.make_node("Gemm", ["x", "w"], ["y"])],
+            "external",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 512])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 128])],
+            [tensor],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        plain_site.add(path, model.SerializeToString())
+    plain_site.add("/external/w.bin", bytes(64) + weights.tobytes())
+
+
+def test_external_data_is_taken_from_the_page(js: JsPage, external: None) -> None:
+    wanted, output = js.run(
+        OPEN + EXTERNAL + """
+        const whole = "/external/whole.onnx";
+        return [await checkpointOf(whole, options), await outputOf(whole, options)];"""
+    )  # fmt: skip
+    for source in ("weights", "new Blob([weights])", '"/external/w.bin"', "weights.buffer"):
+        found = js.run(
+            OPEN + EXTERNAL + f"const more = data({source});"
+            "return [await checkpointOf(model, more), await outputOf(model, more)];"
+        )
+        assert found == [wanted, output], source
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "text"),
+    [
+        ("checkpointOf(model, options)", "ModelError", "externalData"),
+        ("outputOf(model, options)", "ModelError", "externalData"),
+        ("checkpointOf(model, data(weights.subarray(1)))", "ModelError", "which has 262207 bytes"),
+        ("checkpointOf(model, data(weights.subarray(64)))", "ModelError", "262144 bytes"),
+        ("outputOf(model, { ...options, externalData: [{ path: 'b', data: weights }] })", "ModelError", "'w.bin'"),
+        ("checkpointOf(model, { ...options, externalData: weights })", "TypeError", "array"),
+        ("checkpointOf(model, { ...options, externalData: [weights] })", "TypeError", "path"),
+        ("checkpointOf(model, { ...options, externalData: ['a', 'a'] })", "TypeError", "twice"),
+        ("TrainingSession.create(golden('mlp'), data(weights))", "TypeError", "createFromModel"),
+    ],
+)  # fmt: skip
+def test_external_data_that_does_not_fit_is_refused(
+    js: JsPage, external: None, call: str, name: str, text: str
+) -> None:
+    error = js.failure(OPEN + EXTERNAL + f"await {call};")
+    assert error["name"] == name and text in error["message"]

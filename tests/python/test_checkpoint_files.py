@@ -8,6 +8,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+import flatbuffers
 import numpy as np
 import pytest
 
@@ -20,6 +21,7 @@ from trainweb.checkpoint import (
 )
 from trainweb.errors import CheckpointError, LimitError
 from trainweb.model import Tensor, read_model
+from trainweb.model.lazy import LazyTensor
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/trace.json"))
@@ -280,3 +282,19 @@ class TestWriteFileAtomically:
     def test_missing_directory(self, tmp_path: Path) -> None:
         with pytest.raises(OSError):
             write_file_atomically(tmp_path / "missing" / "file", b"data")
+
+
+@pytest.mark.parametrize("size", range(10))
+def test_data_of_any_length_is_aligned(size: int) -> None:
+    """As the library's own builder writes a vector."""
+    data = bytes(range(1, size + 1))
+    held = Tensor("a", "uint8", (size,), data)
+    elsewhere = LazyTensor("a", "uint8", (size,), lambda out: out.__setitem__(slice(None), data))
+    other = Tensor("b", "uint8", (3,), b"xyz")
+    (file,) = {write_checkpoint(Checkpoint(frozen=[tensor, other])) for tensor in (held, elsewhere)}
+    found, other = read_checkpoint(file).frozen
+    assert (bytes(found.data), bytes(other.data)) == (data, b"xyz")
+    builder = flatbuffers.Builder(0)
+    builder.CreateByteVector(data)
+    at = file.index(bytes(builder.Bytes[builder.Head() :]))
+    assert at % 4 == 0

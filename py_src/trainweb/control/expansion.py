@@ -205,7 +205,7 @@ class Expansion:
     def share(self, key: int, tensor: Tensor, name: str) -> str:
         """A constant of a body, one for all iterations: a weight stays one parameter."""
         if key not in self._shared:
-            shared = Tensor(self.fresh(name), tensor.dtype, tensor.shape, tensor.data, tensor.notes)
+            shared = tensor.renamed(self.fresh(name))
             self._shared[key] = self.add_initializer(shared)
         return self._shared[key]
 

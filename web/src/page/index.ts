@@ -27,7 +27,7 @@ export {
   UnsupportedError,
 } from "../wire/errors.js";
 export { InferenceSession } from "./inference.js";
-export type { SessionOptions } from "./options.js";
+export type { ExternalData, SessionOptions } from "./options.js";
 export type {
   LossSettings,
   LossType,

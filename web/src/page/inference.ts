@@ -15,7 +15,7 @@ import { Channel } from "./channel.js";
 import { callOf, connect, type WorkerClient } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { buffersOf, loadSource, type Source } from "./sources.js";
+import { buffersOf, loadExternalData, loadSource, type Source } from "./sources.js";
 import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from "./tensors.js";
 
 const KEY = Symbol("InferenceSession");
@@ -66,10 +66,14 @@ export class InferenceSession {
     const resolved = resolveOptions(options);
     const client = connect(resolved.settings);
     const python = client.startPython();
-    const file = await loadSource("model", source);
+    const [file, external] = await Promise.all([
+      loadSource("model", source),
+      loadExternalData(resolved.externalData),
+    ]);
     await client.ready;
     await python;
-    const info = await client.request(callOf("createInference", [file, resolved.json], buffersOf(file)));
+    const buffers = buffersOf(file, ...external.map(({ data }) => data));
+    const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
     return new InferenceSession(KEY, client, info);
   }
 

@@ -31,7 +31,7 @@ import { callOf, connect, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
+import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
 import {
   copyBytes,
   describe,
@@ -138,6 +138,9 @@ export class TrainingSession {
   ): Promise<TrainingSession> {
     checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
+    if (options.externalData.length > 0) {
+      throw new TypeError("'externalData' is of models for createFromModel; artifacts and bundles have none.");
+    }
     // The worker starts while the files are on their way.
     const client = connect(options.settings);
     if ("bundle" in trainingOptions) {
@@ -185,11 +188,15 @@ export class TrainingSession {
     const client = connect(options.settings);
     // What is cached needs no Python, or it starts when that turns out to be nothing.
     const python = options.cache ? null : client.startPython();
-    const file = await loadSource("model", model);
+    const [file, external] = await Promise.all([
+      loadSource("model", model),
+      loadExternalData(options.externalData),
+    ]);
     await client.ready;
     await python;
+    const buffers = buffersOf(file, ...external.map(({ data }) => data));
     const info = await client.request(
-      callOf("createFromModel", [file, configJson, options.json, options.cache], buffersOf(file)),
+      callOf("createFromModel", [file, external, configJson, options.json, options.cache], buffers),
     );
     return TrainingSession.open(client, info, options);
   }

@@ -1,6 +1,7 @@
 /** Models and checkpoints: a URL, bytes or a Blob, as the worker takes them. */
 
 import { CheckpointError, ModelError } from "../wire/errors.js";
+import type { ExternalFile } from "../wire/protocol.js";
 import { copyBytes, describe } from "./tensors.js";
 
 /** Where a model or checkpoint comes from. A string is a URL, relative to the page. */
@@ -46,6 +47,15 @@ export function loadSource(what: string, source: Source): Promise<Uint8Array<Arr
   );
 }
 
+/** The files of external data, as the worker takes them. */
+export function loadExternalData(
+  files: readonly { readonly path: string; readonly data: Source }[],
+): Promise<(ExternalFile & { readonly data: Uint8Array<ArrayBuffer> | Blob })[]> {
+  return Promise.all(
+    files.map(async ({ path, data }) => ({ path, data: await loadSource(`externalData of '${path}'`, data) })),
+  );
+}
+
 /** What goes over to the worker instead of being copied. */
 export function buffersOf(...files: readonly (Uint8Array<ArrayBuffer> | Blob | null)[]): ArrayBuffer[] {
   return files.flatMap((file) => (file instanceof Uint8Array ? [file.buffer] : []));
@@ -64,7 +74,7 @@ async function fetchFile(what: string, url: string | URL): Promise<Uint8Array<Ar
   }
   try {
     if (Number(response.headers.get("Content-Length")) >= LARGE_FILE) {
-      return await response.blob();
+      return await readable(await response.blob());
     }
     return new Uint8Array(await response.arrayBuffer());
   } catch (error) {
@@ -72,11 +82,16 @@ async function fetchFile(what: string, url: string | URL): Promise<Uint8Array<Ar
   }
 }
 
+/** A Blob, once it is certain that it can be read: its file may be gone, or the browser had no room for it. */
+async function readable(blob: Blob): Promise<Blob> {
+  await blob.slice(-1).arrayBuffer();
+  return blob;
+}
+
 async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffer> | Blob> {
   try {
     if (blob.size >= LARGE_FILE) {
-      await blob.slice(-1).arrayBuffer();
-      return blob;
+      return await readable(blob);
     }
     return new Uint8Array(await blob.arrayBuffer());
   } catch (error) {

@@ -96,6 +96,12 @@ export interface InferenceInfo {
   readonly valuesDecide: boolean;
 }
 
+/** A file that a model has tensors in, by the path that the model has of it. */
+export interface ExternalFile {
+  readonly path: string;
+  readonly data: FileData;
+}
+
 /** The files of a training session. */
 export interface ArtifactFiles {
   readonly trainModel: FileData;
@@ -142,8 +148,13 @@ export interface WorkerApi {
   startPython(): Promise<Result<PythonInfo>>;
   /** With `cache`, from the bundle of an earlier visit if there is one. */
   createTraining(artifacts: ArtifactFiles, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;
-  createFromModel(model: FileData, configJson: string, optionsJson: string, cache: boolean):
-    Promise<Result<SessionInfo>>;
+  createFromModel(
+    model: FileData,
+    external: readonly ExternalFile[],
+    configJson: string,
+    optionsJson: string,
+    cache: boolean,
+  ): Promise<Result<SessionInfo>>;
   createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>>;
   step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]):
     MaybePromise<Result<RunAnswer>>;
@@ -152,7 +163,7 @@ export interface WorkerApi {
   /** The result is that of the call in `SessionCalls`. */
   call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
   release(handle: number): MaybePromise<Result<null>>;
-  createInference(model: FileData, optionsJson: string): Promise<Result<InferenceInfo>>;
+  createInference(model: FileData, external: readonly ExternalFile[], optionsJson: string): Promise<Result<InferenceInfo>>;
   runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[]):
     MaybePromise<Result<RunAnswer>>;
   releaseInference(handle: number): Result<null>;

@@ -9,6 +9,7 @@ import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
   ArtifactFiles,
+  ExternalFile,
   Feed,
   Fetch,
   FileBytes,
@@ -107,11 +108,12 @@ class SessionWorker implements WorkerApi {
 
   createFromModel(
     model: FileData,
+    external: readonly ExternalFile[],
     configJson: string,
     optionsJson: string,
     cache: boolean,
   ): Promise<Result<SessionInfo>> {
-    const args = [model, configJson, optionsJson];
+    const args = [model, configJson, optionsJson, ...externalArgs(external)];
     return attemptAsync(() => this.#create({ call: "create_from_model", args }, optionsJson, cache));
   }
 
@@ -158,10 +160,18 @@ class SessionWorker implements WorkerApi {
     });
   }
 
-  createInference(model: FileData, optionsJson: string): Promise<Result<InferenceInfo>> {
+  createInference(
+    model: FileData,
+    external: readonly ExternalFile[],
+    optionsJson: string,
+  ): Promise<Result<InferenceInfo>> {
     return attemptAsync(async () => {
       const bridge = await this.#bootPython();
-      const { models, raw } = PythonModels.open(bridge, "create_inference", [model, optionsJson]);
+      const { models, raw } = PythonModels.open(bridge, "create_inference", [
+        model,
+        optionsJson,
+        ...externalArgs(external),
+      ]);
       const kernels = this.#describeKernels();
       const bundle = parseInference(raw, kernels.fingerprint);
       const core = new InferenceCore(this.#running, kernels, bundle, coreOptions(optionsJson), models);
@@ -310,6 +320,11 @@ class SessionWorker implements WorkerApi {
     }
     return inTurn(session, action);
   }
+}
+
+/** External data as Python takes it: the paths, and a file for each. */
+function externalArgs(external: readonly ExternalFile[]): (string | FileData)[] {
+  return [JSON.stringify(external.map(({ path }) => path)), ...external.map(({ data }) => data)];
 }
 
 function inTurn<S extends Turns<unknown>, T>(

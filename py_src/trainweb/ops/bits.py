@@ -130,12 +130,14 @@ class BitShift(Binary):
         return moved if is_signed and not left else e.select(outside, e.like(a, 0), moved)
 
     def reference(self, a: Any, b: Any) -> Any:
-        bits, left = 8 * a.dtype.itemsize, self.direction == "LEFT"
+        bits: int = 8 * a.dtype.itemsize
+        left = self.direction == "LEFT"
 
         def moved(x: int, n: int) -> int:
             n = n if 0 <= n < bits else bits
             word: int = x << n if left else x >> n
-            return word & (2**bits - 1)
+            mask: int = 2**bits - 1
+            return word & mask
 
         pairs = np.broadcast(a, b)
         words = np.array([moved(int(x), int(n)) for x, n in pairs], f"uint{bits}")

@@ -241,7 +241,8 @@ class _Recurrent(Composite):
     # The same in numpy.
 
     def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
-        bias, lengths, *states = (*others, *[None] * (self.max_inputs - 3 - len(others)))
+        given: list[Any] = [*others, *[None] * (self.max_inputs - 3 - len(others))]
+        bias, lengths, *states = given
         peepholes = states.pop() if len(states) > self.n_states else None
         if self.layout:
             x = x.swapaxes(0, 1)

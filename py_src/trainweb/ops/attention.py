@@ -208,7 +208,8 @@ class Attention(Composite):
             zero = Var(g, g.constant("float32", (), [0.0]), "float32")
             mask = mask.where(zero, -inf)
         given, keys = g.shape(mask.name)[-1], g.shape(k.name)[2]
-        if equal(given, keys) or equal(given, 1):
+        # Which of them holds of a symbol must be known: masks that are shorter get more columns.
+        if given == keys or (given < 2 and given != 0):
             return mask
         rank = g.rank(mask.name)
         missing = reshape(extent(k, 2) - extent(mask, rank - 1), 1)
@@ -331,7 +332,7 @@ class RotaryEmbedding(Composite):
         if ids is not None:
             cos, sin = (t.op("Gather", ids, axis=0) for t in (cos, sin))
         cos, sin = unsqueeze(cos, heads), unsqueeze(sin, heads)
-        head = x if equal(turned_width, width) else part(x, 3, 0, turned_width)
+        head = x if turned_width == width else part(x, 3, 0, turned_width)
         if self.interleaved:
             pairs = reshape(head, 0, 0, 0, -1, 2) if rank == 3 else self._pairs(head)
             a, b = (Var(g, g.squeeze(part(pairs, 4, k, k + 1).name, [4]), x.dtype) for k in (0, 1))
@@ -344,7 +345,7 @@ class RotaryEmbedding(Composite):
             turned = reshape(joined, 0, 0, 0, turned_width)
         else:
             turned = real.op("Concat", imaginary, axis=3)
-        if not equal(turned_width, width):
+        if turned_width != width:
             turned = turned.op("Concat", part(x, 3, turned_width, width), axis=3)
         return [turned if rank == 4 else Var(g, g.reshape_like(turned.name, given.name), x.dtype)]
 

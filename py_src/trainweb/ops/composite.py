@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from trainweb.ir.dims import UndecidedError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor
 from trainweb.ops.emission import Emission
@@ -108,7 +109,10 @@ class _Expansion(Emission):
         """The nodes, whose results have the names of the outputs."""
         node = self._op.node
         given = [Var(self, name, self.dtype(name)) if name else None for name in node.inputs]
-        results = self._op.expand(self, self._op.complete(given))
+        try:
+            results = self._op.expand(self, self._op.complete(given))
+        except UndecidedError as e:
+            raise self._op.unsupported(f"what depends on a size that is only known at run time ({e})") from e
         made = {name: n for n in self._nodes for name in n.outputs}
         for result, name in zip(results, node.outputs, strict=False):
             if not name:

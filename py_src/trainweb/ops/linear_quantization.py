@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainweb.errors import UnsupportedError
-from trainweb.ir.dims import at_most, equal
+from trainweb.ir.dims import at_most, equal, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
 from trainweb.ops.attention import integers, reshape
@@ -31,7 +31,7 @@ class _Linear(Composite):
     def check(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> None:
         """The scale is one number, one for each place along the axis, or one for each block along it."""
         self.need_float32(scale)
-        if zero is not None and (zero.rank, zero.size) != (scale.rank, scale.size):
+        if zero is not None and (zero.rank != scale.rank or not equal(zero.size, scale.size)):
             raise self.error(f"the zero point has shape {list(zero.shape)}, the scale {list(scale.shape)}.")
         if self.block_size:
             axis = self.axis_of(self.axis, x.rank)
@@ -40,7 +40,7 @@ class _Linear(Composite):
                 raise self.error(f"a scale of shape {list(scale.shape)} is not one for each block of {list(x.shape)}.")
         elif scale.rank > 1:
             raise self.error(f"the scale has shape {list(scale.shape)}: more than one axis needs block_size.")
-        elif not equal(scale.size, 1) and not equal(scale.size, x.shape[self.axis_of(self.axis, x.rank)]):
+        elif static(scale.size) and scale.size != 1 and not equal(scale.size, x.shape[self.axis_of(self.axis, x.rank)]):
             raise self.error(f"{scale.size} scales are not for the places along axis {self.axis} of {list(x.shape)}.")
 
     def spread(self, x: Var, v: Var) -> Var:

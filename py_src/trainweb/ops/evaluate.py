@@ -42,6 +42,8 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "max": maximum,
     "pmin": minimum,
     "pmax": maximum,
+    "and": operator.and_,
+    "or": operator.or_,
     "xor": operator.xor,
     "shl": operator.lshift,
     "shr": operator.rshift,
@@ -63,7 +65,7 @@ def evaluate(root: Expr, inputs: Sequence[Any]) -> Any:
     done: dict[int, Any] = {}
 
     def walk(x: Expr) -> Any:
-        if id(x) not in done and x.op in ("and", "or"):
+        if id(x) not in done and x.op in ("and", "or") and x.dtype == "bool":
             done[id(x)] = _decided(x, [partial(walk, a) for a in x.args])
         if id(x) not in done:
             done[id(x)] = _round(_apply(x, [walk(a) for a in x.args], inputs), x.dtype)

@@ -18,6 +18,10 @@ BUILT_BY_SIZE = {
     *(f"{name}-{k}" for name in ("GRU", "LSTM", "RNN") for k in range(5)),
     *(f"LRN-{k}" for k in range(2)),
     *(f"RotaryEmbedding-{k}" for k in range(4)),
+    *(f"com.microsoft.Attention-{k}" for k in (0, 1, 2, 4, 5)),
+    *(f"com.microsoft.GroupQueryAttention-{k}" for k in range(6)),
+    *(f"com.microsoft.MultiHeadAttention-{k}" for k in (0, 2, 3, 4, 5, 6, 7)),
+    *(f"com.microsoft.RotaryEmbedding-{k}" for k in range(1, 4)),
 }
 """Operators whose nodes depend on a size that is a symbol here: steps of a sequence, the size of a head, channels."""
 MOST = 340

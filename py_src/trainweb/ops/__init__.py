@@ -30,6 +30,8 @@ FAMILIES = (
     "quantize",
     "linear_quantization",
     "attention",
+    "contrib_attention",
+    "contrib",
     "recurrent",
     "composed",
     "composed_norm",

@@ -59,6 +59,43 @@ def reshape(x: Var, *shape: int) -> Var:
     return x.op("Reshape", integers(x.g, shape))
 
 
+def split_heads(x: Var, heads: int) -> Var:
+    """(batch, length, heads * width) as (batch, heads, length, width)."""
+    return reshape(x, 0, 0, heads, -1).op("Transpose", perm=[0, 2, 1, 3])
+
+
+def join_heads(x: Var) -> Var:
+    """(batch, heads, length, width) as (batch, length, heads * width)."""
+    return reshape(x.op("Transpose", perm=[0, 2, 1, 3]), 0, 0, -1)
+
+
+def share_heads(x: Var, times: int) -> Var:
+    """Each head of keys or values for several heads of queries."""
+    _, groups, _, width = x.g.shape(x.name)
+    spread = unsqueeze(x, 2).op("Expand", integers(x.g, [1, 1, times, 1, 1]))
+    return reshape(spread, 0, groups * times, -1, width)
+
+
+def rotate(x: Var, cos: Var, sin: Var, *, interleaved: bool, turned_width: int) -> Var:
+    """The first `turned_width` features of a tensor of rank 4 turned; `cos` and `sin` of each pair broadcast to it."""
+    g = x.g
+    width = g.shape(x.name)[3]
+    head = x if turned_width == width else part(x, 3, 0, turned_width)
+    if interleaved:
+        pairs = reshape(head, 0, 0, 0, -1, 2)
+        a, b = (Var(g, g.squeeze(part(pairs, 4, k, k + 1).name, [4]), x.dtype) for k in (0, 1))
+    else:
+        half = turned_width // 2
+        a, b = part(head, 3, 0, half), part(head, 3, half, turned_width)
+    real, imaginary = cos * a - sin * b, sin * a + cos * b
+    if interleaved:
+        joined = unsqueeze(real, 4).op("Concat", unsqueeze(imaginary, 4), axis=4)
+        turned = reshape(joined, 0, 0, 0, turned_width)
+    else:
+        turned = real.op("Concat", imaginary, axis=3)
+    return turned if turned_width == width else turned.op("Concat", part(x, 3, turned_width, width), axis=3)
+
+
 @register
 class Attention(Composite):
     """softmax(scale * Q K' + mask) V of several heads. https://onnx.ai/onnx/operators/onnx__Attention.html
@@ -130,11 +167,11 @@ class Attention(Composite):
         (_, heads, _, d), (_, groups, *_), _ = self._split(*(g.type(x.name) for x in (q, k, v)))
         rank = g.rank(q.name)
         if rank == 3:
-            q, k, v = self._heads(q, heads), self._heads(k, groups), self._heads(v, groups)
+            q, k, v = split_heads(q, heads), split_heads(k, groups), split_heads(v, groups)
         if past_k is not None and past_v is not None:
             k, v = past_k.op("Concat", k, axis=2), past_v.op("Concat", v, axis=2)
         present = k, v
-        k, v = (x if heads == groups else self._shared(x, heads // groups) for x in (k, v))
+        k, v = (x if heads == groups else share_heads(x, heads // groups) for x in (k, v))
         scores = q.op("MatMul", k.op("Transpose", perm=[0, 1, 3, 2]))
         scores = scores * (1 / sqrt(d) if self.scale is None else self.scale)
         capped = (scores / self.softcap).op("Tanh") * self.softcap if self.softcap else scores
@@ -150,7 +187,7 @@ class Attention(Composite):
             dropped = attends.equal(-inf)
             y = dropped.where(y.lift(0.0), y)
         if rank == 3:
-            y = reshape(y.op("Transpose", perm=[0, 2, 1, 3]), 0, 0, -1)
+            y = join_heads(y)
         told: Var | None = None
         if self.wants_output(3):
             biased = capped if bias is None else capped + bias
@@ -158,15 +195,6 @@ class Attention(Composite):
             if self.qk_matmul_output_mode == PROBABILITIES and dropped is not None:
                 told = dropped.where(told.lift(0.0), told)
         return [y, *present, told]
-
-    def _heads(self, x: Var, heads: int) -> Var:
-        return reshape(x, 0, 0, heads, -1).op("Transpose", perm=[0, 2, 1, 3])
-
-    def _shared(self, x: Var, times: int) -> Var:
-        """Each head of keys or values for several heads of queries."""
-        _, groups, _, width = x.g.shape(x.name)
-        spread = unsqueeze(x, 2).op("Expand", integers(x.g, [1, 1, times, 1, 1]))
-        return reshape(spread, 0, groups * times, -1, width)
 
     @property
     def _window(self) -> bool:
@@ -332,25 +360,8 @@ class RotaryEmbedding(Composite):
         if ids is not None:
             cos, sin = (t.op("Gather", ids, axis=0) for t in (cos, sin))
         cos, sin = unsqueeze(cos, heads), unsqueeze(sin, heads)
-        head = x if turned_width == width else part(x, 3, 0, turned_width)
-        if self.interleaved:
-            pairs = reshape(head, 0, 0, 0, -1, 2) if rank == 3 else self._pairs(head)
-            a, b = (Var(g, g.squeeze(part(pairs, 4, k, k + 1).name, [4]), x.dtype) for k in (0, 1))
-        else:
-            half = turned_width // 2
-            a, b = part(head, 3, 0, half), part(head, 3, half, turned_width)
-        real, imaginary = cos * a - sin * b, sin * a + cos * b
-        if self.interleaved:
-            joined = unsqueeze(real, 4).op("Concat", unsqueeze(imaginary, 4), axis=4)
-            turned = reshape(joined, 0, 0, 0, turned_width)
-        else:
-            turned = real.op("Concat", imaginary, axis=3)
-        if turned_width != width:
-            turned = turned.op("Concat", part(x, 3, turned_width, width), axis=3)
+        turned = rotate(x, cos, sin, interleaved=bool(self.interleaved), turned_width=turned_width)
         return [turned if rank == 4 else Var(g, g.reshape_like(turned.name, given.name), x.dtype)]
-
-    def _pairs(self, x: Var) -> Var:
-        return reshape(x, 0, 0, 0, -1, 2)
 
     def reference(self, x: Any, cos: Any, sin: Any, ids: Any = None) -> Any:
         rows = x.swapaxes(1, 2) if x.ndim == 4 else x.reshape(*x.shape[:2], self.num_heads, -1)

@@ -14,7 +14,7 @@ from trainweb.errors import GradientError, ModelError, UnsupportedError
 from trainweb.ir.dims import SymbolicDim, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value
-from trainweb.ops.composite import expand_composites, has_composites
+from trainweb.ops.composite import Composite, expand_composites, has_composites
 from trainweb.ops.emission import Emission
 from trainweb.ops.op import MS, Op, bind
 from trainweb.ops.shapes import ShapeInference
@@ -198,7 +198,7 @@ class _ReverseWalk:
         stopped: Sequence[str] = (),
     ) -> None:
         if has_composites(graph):
-            graph = expand_composites(graph, ShapeInference(graph))
+            graph = expand_composites(graph, ShapeInference(graph), keep=True)
         self.graph = graph.copy()
         self.loss, self.wanted = loss, list(wanted)
         self.roots = ([loss] if loss else []) + [y for y in seeds if y != loss]
@@ -342,7 +342,7 @@ class _ReverseWalk:
     def _flows(self, op: Op) -> list[int]:
         """Inputs of a node through which a gradient flows."""
         indices: Iterable[int] = op.differentiable
-        unwritten = not indices and type(op).gradient is Op.gradient
+        unwritten = not indices and type(op).gradient in (Op.gradient, Composite.gradient)
         if unwritten or (indices and op.max_inputs >= VARIADIC):
             # An operator whose gradient nobody wrote must be found out, not taken for a constant.
             indices = range(len(op.node.inputs))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from trainweb.autodiff.deferred import differentiate
 from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
@@ -170,7 +171,8 @@ class _Compilation:
         for name, tensor in self.graph.initializers.items():
             types.setdefault(name, initializer_type(tensor))
         if has_composites(self.graph):
-            self.graph = expand_composites(self.graph, StaticTypes(types, self.graph.opsets))
+            static = StaticTypes(types, self.graph.opsets)
+            self.graph = expand_composites(self.graph, static, differentiate=differentiate)
             for name, tensor in self.graph.initializers.items():
                 types.setdefault(name, initializer_type(tensor))
         consumers = self.graph.consumers()

@@ -8,7 +8,7 @@ from math import cos, pi, prod
 from typing import Any
 
 from trainweb.errors import UnsupportedError
-from trainweb.ir.dims import equal_shapes
+from trainweb.ir.dims import UndecidedError, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Node
@@ -230,7 +230,7 @@ class CumProd(Composite):
         axis %= len(shape)
         size = shape[axis]
         if not isinstance(size, int):
-            raise self.unsupported("an axis whose size is only known at run time")
+            raise UndecidedError("the size of the axis")
 
         def moved(v: Var, by: int) -> Var:
             """Elements `by` places before (reverse: after), 1 where there are none."""
@@ -338,7 +338,7 @@ class CenterCropPad(Composite):
         for axis, wanted in self._sizes(g.type(x.name), g.type(shape.name)).items():
             given = g.shape(x.name)[axis]
             if not isinstance(given, int) or not isinstance(wanted, int):
-                raise self.unsupported("a size that is only known at run time")
+                raise UndecidedError("a size")
             if wanted < given:
                 start = (given - wanted) // 2
                 x = part(x, axis, start, start + wanted)
@@ -398,7 +398,7 @@ class AffineGrid(Composite):
         assert theta is not None and size is not None
         image = (g.type(size.name).value or ())[2:]
         if not all(isinstance(n, int) for n in image):
-            raise self.unsupported("a size that is only known at run time")
+            raise UndecidedError("a size")
         # Of each pixel x, y, (z,) 1.
         points = [(*reversed(at), 1.0) for at in product(*map(self._coordinates, image))]
         flat = g.constant("float32", (len(points), len(image) + 1), [v for point in points for v in point])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import inf, sqrt
 from typing import Any
 
-from trainweb.ir.dims import equal, equal_shapes, same, static
+from trainweb.ir.dims import UndecidedError, equal, equal_shapes, same, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention import (
     extent,
@@ -119,6 +119,8 @@ class _Masked(Composite):
         """How many numbers a mask of one axis has for each item."""
         times = next((times for times in (1, 2) if same(size, times * batch)), None)
         if times is None:
+            if not static(size, batch):
+                raise UndecidedError(f"a mask of {size} numbers for a batch of {batch}")
             raise self.unsupported(f"a mask of {size} numbers for a batch of {batch}")
         return times
 

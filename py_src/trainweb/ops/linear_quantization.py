@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainweb.errors import UnsupportedError
-from trainweb.ir.dims import at_most, equal, static
+from trainweb.ir.dims import UndecidedError, at_most, equal, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
 from trainweb.ops.attention import integers, reshape
@@ -49,7 +49,7 @@ class _Linear(Composite):
         if self.block_size:
             axis = self.axis % len(shape)
             if not isinstance(shape[axis], int):
-                raise self.unsupported("blocks along an axis whose size is only known at run time")
+                raise UndecidedError("the size of the axis of blocks")
             return v.op("Gather", integers(x.g, [k // self.block_size for k in range(shape[axis])]), axis=axis)
         if x.g.size(v.name) == 1:
             return reshape(v, 1) if shape else reshape(v)

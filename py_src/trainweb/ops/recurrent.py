@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.dims import UndecidedError, equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention import extent, integers, part, unsqueeze
 from trainweb.ops.composite import Composite
@@ -166,7 +166,7 @@ class _Recurrent(Composite):
             assert x is not None
         steps = g.shape(x.name)[0]
         if not isinstance(steps, int):
-            raise self.unsupported("a sequence whose length is only known at run time")
+            raise UndecidedError("the length of the sequence")
         if steps > MAX_STEPS:
             raise self.unsupported(f"a sequence of {steps} steps (at most {MAX_STEPS})")
         sequences, finals = [], []

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 
+from trainweb import InferenceSession
 from trainweb.errors import TrainwebError
 from trainweb.model.graph import STRUCT_FORMAT
-from trainweb.training.inference import InferenceSession
 
 SMALL = 8
 """Float inputs of at most this many elements may be what decides a shape: scales of Resize."""

@@ -12,7 +12,7 @@ from trainweb.ir.dims import UndecidedError, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Node
-from trainweb.ops.arguments import checked, integers, scalar
+from trainweb.ops.arguments import checked, integers, is_fed, scalar
 from trainweb.ops.attention import part, places, reshape, unsqueeze
 from trainweb.ops.composite import Composite
 from trainweb.ops.elementwise import NUMBERS
@@ -219,12 +219,16 @@ class CumProd(Composite):
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         if x.dtype not in NUMBERS:
             raise self.unsupported(f"dtype {x.dtype}")
-        self.axis_of(scalar(self, axis, "axis"), x.rank)
+        given = scalar(self, axis, "axis")
+        if not is_fed(axis):
+            self.axis_of(given, x.rank)
         return x
 
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
         x, at = ins
         assert x is not None and at is not None
+        if is_fed(g.type(at.name)):
+            raise UndecidedError("the axis")
         (axis,) = g.type(at.name).value or ()
         shape = g.shape(x.name)
         axis %= len(shape)

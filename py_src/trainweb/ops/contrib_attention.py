@@ -267,7 +267,7 @@ class MultiHeadAttention(_Masked):
         Sample([(2, 3, 8), (2, 3, 8), (2, 3, 8)], {"num_heads": 2, "unidirectional": 1, "scale": 0.3}),
         Sample([(2, 4, 8), (2, 4, 8), (2, 4, 8), None, i32([4, 2])], {"num_heads": 2, "mask_filter_value": -3.0}),
         Sample(
-            [(2, 4, 8), (2, 4, 8), (2, 4, 8), None, i32([[1, 1, 1, 1], [0, 1, 1, 0]]), (1, 2, 4, 4)], {"num_heads": 2}
+            [(2, 4, 8), (2, 4, 8), (2, 4, 8), None, i32([[1, 1, 1, 1], [0, 1, 1, 0]]), (2, 2, 4, 4)], {"num_heads": 2}
         ),
         Sample([(2, 3, 2, 3, 4)], {"num_heads": 2}),
         Sample([(2, 3, 8), (2, 5, 2, 2, 4)], {"num_heads": 2}),
@@ -492,12 +492,14 @@ class GroupQueryAttention(Composite):
         return seen.where(q.lift(0.0), -inf)
 
     def _packed(self, x: Var, start: Var, past: Var) -> Var:
-        """Past and new tokens without the gap between them."""
+        """Past and new tokens without the gap between them, and zeros behind their end."""
         g, column, first = x.g, places(x, 2), unsqueeze(start, 1)
         moved = column + extent(past, 2) - first
         source = (column < first).where(column + first - first, moved.op("Min", extent(x, 2) - 1))
         index = g.op("Expand", [unsqueeze(source, 1, 3).name, g.shape_of(x.name)])
-        return Var(g, g.op("GatherElements", [x.name, index], axis=2), x.dtype)
+        rows = Var(g, g.op("GatherElements", [x.name, index], axis=2), x.dtype)
+        # The last `extent(past) - start` places are left over.
+        return unsqueeze(column < first + extent(x, 2) - extent(past, 2), 1, 3).where(rows, 0.0)
 
     def reference(self, q: Any, *others: Any) -> tuple[Any, ...]:
         given: list[Any] = [*others, *[None] * (8 - len(others))]
@@ -520,7 +522,6 @@ class GroupQueryAttention(Composite):
                 keys = np.concatenate([past_k[b, :, :start], keys], 1)
                 values = np.concatenate([past_v[b, :, :start], values], 1)
             present_k[b, :, : start + m], present_v[b, :, : start + m] = keys, values
-            present_k[b, :, start + m :], present_v[b, :, start + m :] = keys[:, -1:], values[:, -1:]
             ahead = np.arange(start + m) - np.arange(start, start + m)[:, None]
             hidden = (ahead > 0) | ((self.local_window_size >= 0) & (ahead < -self.local_window_size))
             shared = [x.repeat(self.num_heads // groups, 0)[None] for x in (keys, values)]
@@ -539,7 +540,7 @@ class GroupQueryAttention(Composite):
 
     samples = (
         Sample(
-            [(2, 3, 16), (2, 3, 8), (2, 3, 8), None, None, i32([2, 2]), i32(3)],
+            [(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None, i32([2, 2]), i32(3)],
             {"num_heads": 4, "kv_num_heads": 2},
             outputs=3,
         ),
@@ -554,7 +555,7 @@ class GroupQueryAttention(Composite):
             outputs=3,
         ),
         Sample(
-            [(1, 5, 8), (1, 5, 8), (1, 5, 8), None, None, i32([4]), i32(5)],
+            [(1, 5, 16), (1, 5, 16), (1, 5, 16), None, None, i32([4]), i32(5)],
             {"num_heads": 2, "kv_num_heads": 2, "local_window_size": 2},
             outputs=3,
         ),
@@ -564,7 +565,7 @@ class GroupQueryAttention(Composite):
             outputs=3,
         ),
         Sample(
-            [(2, 1, 8), (2, 1, 4), (2, 1, 4), (2, 1, 3, 4), (2, 1, 3, 4), i32([3, 2]), i32(4)],
+            [(2, 1, 16), (2, 1, 8), (2, 1, 8), (2, 1, 3, 8), (2, 1, 3, 8), i32([3, 2]), i32(4)],
             {"num_heads": 2, "kv_num_heads": 1},
             outputs=3,
         ),

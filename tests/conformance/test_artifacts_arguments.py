@@ -455,12 +455,12 @@ def test_an_unknown_operator_is_named() -> None:
     model = make_model(
         [
             helper.make_node("Gemm", ["x", "w"], ["h"], "fc"),
-            helper.make_node("Hardmax", ["h"], ["logits"], "hard"),
+            helper.make_node("StringNormalizer", ["h"], ["logits"], "hard"),
         ],
         {"x": ["batch", 5]},
         {"logits": ["batch", 3]},
         {"w": normal(5, 3)},
     )
-    with pytest.raises((UnsupportedError, GradientError), match="Hardmax") as caught:
+    with pytest.raises((UnsupportedError, GradientError), match="StringNormalizer") as caught:
         build_artifacts(model, ["w"], loss=LossType.MSELoss)
     assert caught.value.node == "hard"

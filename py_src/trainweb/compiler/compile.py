@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from trainweb.autodiff.deferred import differentiate
 from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
@@ -19,6 +20,7 @@ from trainweb.ir.layout import ARENA, SEGMENT_NAMES
 from trainweb.ir.program import Buf, BufSequence, Program, Recomputation, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
+from trainweb.ops.composite import StaticTypes, expand_composites, has_composites
 from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import Op, bind
 
@@ -168,6 +170,11 @@ class _Compilation:
             types[name] = TensorType(binding.dtype, binding.shape)
         for name, tensor in self.graph.initializers.items():
             types.setdefault(name, initializer_type(tensor))
+        if has_composites(self.graph):
+            static = StaticTypes(types, self.graph.opsets)
+            self.graph = expand_composites(self.graph, static, differentiate=differentiate)
+            for name, tensor in self.graph.initializers.items():
+                types.setdefault(name, initializer_type(tensor))
         consumers = self.graph.consumers()
         made: dict[Hashable, Node] = {}
         for k, node in enumerate(self.graph.nodes):

@@ -7,6 +7,7 @@ from importlib import import_module
 FAMILIES = (
     "elementwise",
     "logic",
+    "bits",
     "activation",
     "trigonometry",
     "matmul",
@@ -27,6 +28,13 @@ FAMILIES = (
     "softmax_loss",
     "random",
     "quantize",
+    "linear_quantization",
+    "attention",
+    "contrib_attention",
+    "contrib",
+    "recurrent",
+    "composed",
+    "composed_norm",
     "optim",
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import pi, sqrt
+from math import inf, pi, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
@@ -14,7 +14,7 @@ from trainweb.model.checks import ONNX_DTYPES
 from trainweb.ops.evaluate import evaluate
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
-from trainweb.ops.op import FLOATS, MANY, MS, Bad, Float, Int, Sample, Str, register
+from trainweb.ops.op import FLOATS, INTS, MANY, MS, Bad, Float, Int, Sample, Str, register
 from trainweb.ops.pointwise import Names, Pointwise, Unary, reduced
 from trainweb.ops.symbolic import Var, names
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainweb.ir.expr import Expr
     from trainweb.ir.program import Buf
 
-NUMBERS = ("float32", "float64", "int32", "int64", "uint8")
+NUMBERS = (*FLOATS, *INTS)
 
 _SHAPES = (
     Sample([(2, 3), (2, 3)]),
@@ -249,6 +249,8 @@ class Mod(Binary):
         Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], {"fmod": 1}),
         Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], opset=28),
         Sample([f32([-6.0, 6.0]), f32([3.0, 3.0])], opset=28, grad=()),
+        Sample([f32([3.0, -3.0, 3.0, -3.0]), f32([inf, inf, -inf, -inf])], {"fmod": 1}, grad=()),
+        Sample([f32([3.0, -3.0, 3.0, -3.0]), f32([inf, inf, -inf, -inf])], opset=28, grad=()),
     )
     bad = (*_MISFITS, Bad([(3,), (3,)]))
 
@@ -272,6 +274,9 @@ class Mod(Binary):
         rest = e.sub(wide, e.mul(e.floor(e.div(wide, divisor)), divisor))
         zero = e.like(rest, 0)
         rest = e.select(e.compare("lt", rest, zero), e.add(rest, divisor), rest)
+        # Of a finite number by an infinite one it is the number itself.
+        endless = e.compare("eq", divisor, e.like(divisor, inf))
+        rest = e.select(e.and_(endless, e.compare("lt", wide, divisor)), wide, rest)
         rest = e.cast(rest, a.dtype)
         return e.select(e.compare("lt", a, e.like(a, 0)), e.neg(rest), rest)
 
@@ -288,7 +293,7 @@ class Neg(Unary):
     """-x. https://onnx.ai/onnx/operators/onnx__Neg.html"""
 
     versions = (6, 13)
-    dtypes = ("float32", "float64", "int32", "int64")
+    dtypes = (*FLOATS, "int8", "int16", "int32", "int64")
     samples = (*Unary.samples, Sample([i64([3, -4])]), Sample([i32([3, -4])]))
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
@@ -306,11 +311,11 @@ class Abs(Unary):
     """|x|. https://onnx.ai/onnx/operators/onnx__Abs.html"""
 
     versions = (6, 13)
-    dtypes = ("float32", "float64", "int32", "int64", "uint8")
+    dtypes = NUMBERS
     samples = (Sample([(3, 4)], away_from=(0.0,)), Sample([i64([3, -4])]))
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
-        return x if x.dtype == "uint8" else e.abs(x)
+        return x if x.dtype.startswith("u") else e.abs(x)
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * x.op("Sign")
@@ -338,7 +343,7 @@ class Sign(Step):
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
         zero = e.like(x, 0)
-        rest = x if x.dtype == "uint8" else e.select(e.compare("lt", x, zero), e.like(x, -1), x)
+        rest = x if x.dtype.startswith("u") else e.select(e.compare("lt", x, zero), e.like(x, -1), x)
         return e.select(e.compare("gt", x, zero), e.like(x, 1), rest)
 
     def reference(self, x: Any) -> Any:
@@ -704,11 +709,19 @@ class CastLike(Pointwise):
     attrs = {"saturate": Int(1), "round_mode": Str("up")}
     min_inputs = max_inputs = 2
     differentiable = (0,)
-    samples = (Sample([(3, 4), (1,)]), Sample([(3, 4), i64([1])], grad=()), Sample([i64([1, 2]), (1,)]))
+    samples = (
+        Sample([(3, 4), (1,)]),
+        Sample([(3, 4), i64([1])], grad=()),
+        Sample([i64([1, 2]), (1,)]),
+        Sample([i64([1, 2, 3]), (2, 0)]),
+        Sample([(3, 4), i64([1, 2, 3])], grad=()),
+    )
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         x, like = (t for t in inputs if t is not None)
-        super().infer(x, like)
+        for t in (x, like):
+            if t.dtype not in self.dtypes:
+                raise self.unsupported(f"dtype {t.dtype}")
         return TensorType(like.dtype, x.shape)
 
     def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:

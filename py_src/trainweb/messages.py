@@ -6,6 +6,7 @@ A text is a template of `str.format`; `{x!r}` is a value as Python shows it, als
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
 from trainweb import errors
@@ -25,7 +26,8 @@ class Message:
     def __call__(self, **values: Any) -> Exception:
         """The error with these values in its text."""
         error = self.error(self.text.format(**values))
-        if self.page is not None:
+        # A page that finds the fault itself may know more to say of it.
+        if self.page is not None and {name for _, name, _, _ in Formatter().parse(self.page) if name} <= values.keys():
             vars(error)[PAGE_TEXT] = self.page.format(**values)
         return error
 

@@ -3,7 +3,7 @@
 from .content import Checkpoint, OptimizerGroup, Resume
 from .files import write_file_atomically
 from .reader import read_checkpoint
-from .writer import checkpoint_parts, write_checkpoint
+from .writer import checkpoint_parts, write_checkpoint, write_checkpoint_file
 
 __all__ = [
     "Checkpoint",
@@ -12,5 +12,6 @@ __all__ = [
     "checkpoint_parts",
     "read_checkpoint",
     "write_checkpoint",
+    "write_checkpoint_file",
     "write_file_atomically",
 ]

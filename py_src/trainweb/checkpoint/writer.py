@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, LimitError
@@ -11,9 +12,15 @@ from ..model.checks import DTYPE_CODES, INT32_MAX, check_data
 from ..model.graph import ITEM_SIZE, Tensor
 from ..model.lazy import LazyTensor, Part, data_part, join_parts, nbytes_of
 from .content import Checkpoint, OptimizerGroup, Property, Resume
+from .files import write_file_atomically
 from .reader import IDENTIFIER, VERSION
 
 INT64_RANGE = range(-(2**63), 2**63)
+
+BESIDE_FROM = 1800 * 2**20
+"""Bytes above which a checkpoint has a second file, as in ONNX Runtime, which keeps away from what offsets can hold."""
+SMALLEST_BESIDE = 64
+"""Bytes from which on a tensor lies there."""
 
 TENSOR_OVERHEAD = 256
 """Bytes beside name and data, generously."""
@@ -24,7 +31,36 @@ def write_checkpoint(checkpoint: Checkpoint, *, generated: bool = False) -> byte
     return join_parts(checkpoint_parts(checkpoint, generated=generated))
 
 
-def checkpoint_parts(checkpoint: Checkpoint, *, generated: bool = False) -> list[Part]:
+def write_checkpoint_file(path: str | Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint to a file, as a whole or not at all.
+
+    What is larger than `BESIDE_FROM` has its tensors in a second file, `<path>.data`, as ONNX Runtime does it. Two
+    files cannot be replaced at once: where there are such already, the first is removed before the second is written,
+    so that what a crash leaves is no checkpoint rather than a mixed one.
+
+    Raises
+    ------
+    CheckpointError
+        As `checkpoint_parts`.
+    OSError
+        The directory does not exist or the disk is full.
+    """
+    path = Path(path)
+    data = path.with_name(path.name + ".data")
+    if _size(checkpoint) <= BESIDE_FROM:
+        write_file_atomically(path, checkpoint_parts(checkpoint))
+        return
+    beside: list[Part] = []
+    parts = checkpoint_parts(checkpoint, beside=beside)
+    if data.exists():
+        path.unlink(missing_ok=True)
+    write_file_atomically(data, beside)
+    write_file_atomically(path, parts)
+
+
+def checkpoint_parts(
+    checkpoint: Checkpoint, *, generated: bool = False, beside: list[Part] | None = None
+) -> list[Part]:
     """Write a checkpoint; the same content gives the same bytes. No copy of the data is made.
 
     Parameters
@@ -35,6 +71,8 @@ def checkpoint_parts(checkpoint: Checkpoint, *, generated: bool = False) -> list
         The form that artifact generation writes: parameters keep their order, and there is no list
         of optimizer groups unless there are some. The default is the form of a saved training
         state: everything sorted by name, the list of groups always there.
+    beside : list, optional
+        Takes the data of tensors of 64 bytes and more, for the file `<path>.data`.
 
     Returns
     -------
@@ -49,9 +87,14 @@ def checkpoint_parts(checkpoint: Checkpoint, *, generated: bool = False) -> list
     LimitError
         The file would exceed 2 GiB.
     """
-    _check_size(checkpoint)
+    size = _size(checkpoint)
+    if beside is None and size > INT32_MAX:
+        raise LimitError(
+            f"the checkpoint would have {size} bytes; one file holds at most {INT32_MAX}. Save it to a path: what is "
+            "larger gets a second file."
+        )
     builder = _builder()
-    writer = _Writer(builder, checkpoint.is_nominal, sort=not generated)
+    writer = _Writer(builder, checkpoint.is_nominal, not generated, beside)
     resume = None if checkpoint.resume is None else writer.resume(checkpoint.resume)
     bag = writer.properties(checkpoint.properties)
     groups = None
@@ -135,13 +178,13 @@ def _tensors(checkpoint: Checkpoint) -> Iterable[Tensor]:
         yield from checkpoint.resume.gradients.values()
 
 
-def _check_size(checkpoint: Checkpoint) -> None:
+def _size(checkpoint: Checkpoint) -> int:
+    """Bytes of the file, at most."""
     size = 1024
     for tensor in _tensors(checkpoint):
         nbytes = tensor.nbytes if isinstance(tensor, LazyTensor) else len(tensor.data)
         size += nbytes + 4 * len(tensor.name) + TENSOR_OVERHEAD
-    if size > INT32_MAX:
-        raise LimitError(f"the checkpoint would have {size} bytes; a file holds at most {INT32_MAX}")
+    return size
 
 
 def _check_unique(names: Iterable[str]) -> None:
@@ -155,17 +198,19 @@ def _check_unique(names: Iterable[str]) -> None:
 class _Writer:
     """Writes tables; a flatbuffer is built from its leaves to its root."""
 
-    def __init__(self, builder: Any, nominal: bool, sort: bool) -> None:
-        self._builder, self._nominal, self._sort = builder, nominal, sort
+    def __init__(self, builder: Any, nominal: bool, sort: bool, beside: list[Part] | None) -> None:
+        self._builder, self._nominal, self._sort, self._beside = builder, nominal, sort, beside
+        self._at = 0
 
-    def table(self, n_fields: int, offsets: Iterable[tuple[int, int]], *scalars: tuple[str, int, Any]) -> int:
-        """A table of offsets (field, offset) and scalars (method, field, value) with default 0."""
+    def table(
+        self, n_fields: int, offsets: Iterable[tuple[int, int]], *scalars: tuple[str, int, Any], default: int = 0
+    ) -> int:
+        """A table of offsets (field, offset) and scalars (method, field, value), which are left out at the default."""
         builder = self._builder
         builder.StartObject(n_fields)
         for method, field, value in scalars:
             # what equals the default is left out, but -0.0 equals 0 and must not be
-            default = None if isinstance(value, float) else 0
-            getattr(builder, method)(field, value, default)
+            getattr(builder, method)(field, value, None if isinstance(value, float) else default)
         for field, target in offsets:
             builder.PrependUOffsetTRelativeSlot(field, target, 0)
         offset: int = builder.EndObject()
@@ -191,8 +236,8 @@ class _Writer:
         write = self.nominal if self._nominal else self.tensor
         trainable = self.tables(checkpoint.requires_grad, lambda tensor: tensor.name, write)
         frozen = self.tables(checkpoint.frozen, lambda tensor: tensor.name, write)
-        flag = ("PrependBoolSlot", 2, self._nominal)
-        return self.table(4, ((0, trainable), (1, frozen)), flag)
+        flags = ("PrependBoolSlot", 2, self._nominal), ("PrependBoolSlot", 3, self._beside is not None)
+        return self.table(4, ((0, trainable), (1, frozen)), *flags)
 
     def nominal(self, tensor: Tensor) -> int:
         """A Tensor of which only name and dtype are told."""
@@ -214,9 +259,13 @@ class _Writer:
         for size in reversed(shape):
             builder.PrependInt64(size)
         dims_at = builder.EndVector()
-        data_at = builder.vector_of(data)
         code = ("PrependInt32Slot", 3, DTYPE_CODES[dtype])
-        return self.table(7, ((0, name_at), (2, dims_at), (4, data_at)), code)
+        if self._beside is None or nbytes_of(data) < SMALLEST_BESIDE:
+            return self.table(7, ((0, name_at), (2, dims_at), (4, builder.vector_of(data))), code)
+        offset = ("PrependInt64Slot", 6, self._at)
+        self._beside.append(data)
+        self._at += nbytes_of(data)
+        return self.table(7, ((0, name_at), (2, dims_at)), code, offset, default=-1)
 
     def group(self, group: OptimizerGroup) -> int:
         """OptimizerGroup."""

@@ -13,7 +13,7 @@ from trainweb.checkpoint import (
     OptimizerGroup,
     read_checkpoint,
     write_checkpoint,
-    write_file_atomically,
+    write_checkpoint_file,
 )
 from trainweb.model.graph import as_float32
 from trainweb.training.parameters import (
@@ -104,11 +104,20 @@ class CheckpointState:
         With `include_optimizer_state` a session that goes on from it gives the same bytes as one that was not ended:
         moments, step count, learning rate and schedule, accumulated gradients and the reset flag, seed and position of
         random numbers are in it. ONNX Runtime loads it, too, and leaves out what it does not know when it saves again.
+
+        A checkpoint of more than 1.8 GiB is two files, `path` and `path`.data, as ONNX Runtime writes them.
+
+        Raises
+        ------
+        CheckpointError
+            The state is nominal.
+        LimitError
+            It has more than 2 GiB, and no path is given.
         """
-        data = write_checkpoint(state.to_checkpoint(include_optimizer_state))
+        checkpoint = state.to_checkpoint(include_optimizer_state)
         if path is None:
-            return data
-        write_file_atomically(Path(path), data)
+            return write_checkpoint(checkpoint)
+        write_checkpoint_file(path, checkpoint)
         return None
 
     def to_checkpoint(self, include_optimizer_state: bool) -> Checkpoint:

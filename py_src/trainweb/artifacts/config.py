@@ -18,6 +18,7 @@ CONFIG = {
     "additional_output_names": _optional(Names(may_be_empty=True)),
     "loss_input_names": _optional(Names()),
     "batch_norm": _optional(Choice(BATCH_NORM)),
+    "stop_gradient": _optional(Names()),
     "nominal_checkpoint": _optional(Flag()),
 }
 """By argument; "loss" and "optimizer" come before."""

@@ -321,10 +321,33 @@ def _build(model: Any, config_json: str, limits: Limits, external: Mapping[str, 
     """Artifacts of a forward model, and whether the session is to start from the nominal checkpoint."""
     from trainweb.artifacts import build_artifacts
 
-    # The page has checked them (page/training-config.ts), and calls them as Python does.
-    arguments = {name: value for name, value in json.loads(config_json).items() if value is not None}
+    arguments = _arguments(config_json)
     built = build_artifacts(model, **arguments, external_data=external, limits=limits)
     return built, arguments.get("nominal_checkpoint", False)
+
+
+def _arguments(config_json: str) -> dict[str, Any]:
+    """Arguments of `build_artifacts`: the page has checked them (page/training-config.ts), and names them as Python."""
+    return {name: value for name, value in json.loads(config_json).items() if value is not None}
+
+
+@answered
+def inspect_model(
+    model: Any, config_json: str, dims_json: str, locations_json: str = "[]", *files: Any
+) -> dict[str, Any]:
+    """What `trainweb.check` reports, as data."""
+    from trainweb.training.check import report_on
+
+    arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
+    choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
+    engine = _engine[0] if _engine else get_engine()
+    report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
+    return {_camel_case(name): value for name, value in report.items()}
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 @answered

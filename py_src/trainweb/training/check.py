@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.artifacts.evidence import Decision
@@ -20,6 +20,12 @@ from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.ops.shapes import ShapeInference
 from trainweb.training.models import SessionModels, check_feed
+
+if TYPE_CHECKING:
+    from trainweb.backend.wasm.engine.base import Engine
+
+Sizes = tuple[Mapping[str, int], Mapping[str, Any]]
+"""Sizes by the name of a symbol, and arrays by the name of an input."""
 
 
 @dataclass(slots=True)
@@ -93,6 +99,8 @@ class Report:
         """The report as JSON has it."""
         return {
             "ok": self.ok,
+            "trainable": {name: list(shape) for name, shape in self.trainable.items()},
+            "frozen": {name: list(shape) for name, shape in self.frozen.items()},
             **{key: [asdict(d) for d in getattr(self, key)] for key in ("trained", "left_out", "doubtful")},
             "unsupported": [asdict(p) for p in self.unsupported],
             "missing_gradients": [asdict(p) for p in self.missing_gradients],
@@ -161,15 +169,22 @@ def check(
     Report
         Never raises for what is wrong with the model: the report says it, all of it that can be told apart.
     """
-    report = Report()
     choices = (requires_grad, frozen_params, loss, optimizer)
+    return report_on(model, choices, arguments, (dims or {}, feeds or {}), get_engine())
+
+
+def report_on(
+    model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], sizes: Sizes, engine: Engine
+) -> Report:
+    """What `check` reports, with plans of this engine; `choices` are what `build_artifacts` takes by position."""
+    report = Report()
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
         _find_unsupported(graph, report)
         if not report.unsupported:
             _survey(graph, report)
         if not (report.unsupported or report.error):
-            _try(model, graph, choices, arguments, (dims or {}, feeds or {}), report)
+            _try(model, graph, choices, arguments, sizes, engine, report)
     except GradientError as e:
         report.missing_gradients += [Problem(x.op or "", "", [x.node or ""], str(x)) for x in (e, *e.others)]
     except UnsupportedError as e:
@@ -216,7 +231,8 @@ def _try(
     graph: Graph,
     choices: tuple[Any, ...],
     arguments: Mapping[str, Any],
-    sizes: tuple[Mapping[str, int], Mapping[str, Any]],
+    sizes: Sizes,
+    engine: Engine,
     report: Report,
 ) -> None:
     from trainweb.artifacts import build_artifacts
@@ -234,7 +250,7 @@ def _try(
         warnings.filterwarnings("ignore", "The file does not settle", category=UserWarning)
         built = build_artifacts(model, *choices, **arguments)
     report.decisions = built.decisions
-    core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=get_engine())
+    core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=engine)
     try:
         for slot in core.layout.slots.values():
             (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape

@@ -27,6 +27,9 @@ export {
   UnsupportedError,
 } from "../wire/errors.js";
 export { InferenceSession } from "./inference.js";
+export { inspectModel } from "./inspect.js";
+export type { InspectConfig } from "./inspect.js";
+export type { ModelProblem, ModelReport, ParameterDecision } from "../wire/report.js";
 export type { ExternalData, SessionOptions } from "./options.js";
 export type {
   LossSettings,

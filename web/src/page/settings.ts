@@ -1055,6 +1055,12 @@ export const CONFIG: Settings = {
     isOptional: true,
     default: null,
   },
+  stopGradient: {
+    python: "stop_gradient",
+    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
+    isOptional: true,
+    default: null,
+  },
   nominalCheckpoint: {
     python: "nominal_checkpoint",
     kind: {"kind": "flag", "expected": "true or false"},

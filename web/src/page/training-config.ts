@@ -31,6 +31,8 @@ export interface TrainingConfig {
   readonly lossInputNames?: readonly string[] | null;
   /** Whether batch normalization learns its statistics. */
   readonly batchNorm?: "train" | "as_exported" | null;
+  /** Tensors that count as constants for gradients, as after torch's `detach`: what lies only before them is not trained. */
+  readonly stopGradient?: readonly string[] | null;
   /** Start without weights, which `loadParametersBuffer` brings. Default false. */
   readonly nominalCheckpoint?: boolean | null;
 }

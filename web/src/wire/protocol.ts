@@ -4,6 +4,7 @@ import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type { LogLevel } from "./log.js";
 import type { WireProfile } from "./profile.js";
+import type { ModelReport } from "./report.js";
 import type { SessionCalls } from "./session-calls.js";
 import type { FileData, NamedTensor, WireDtype } from "./values.js";
 
@@ -163,6 +164,8 @@ export interface WorkerApi {
   /** The result is that of the call in `SessionCalls`. */
   call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
   release(handle: number): MaybePromise<Result<null>>;
+  inspectModel(model: FileData, external: readonly ExternalFile[], configJson: string, dimsJson: string):
+    Promise<Result<ModelReport>>;
   createInference(model: FileData, external: readonly ExternalFile[], optionsJson: string): Promise<Result<InferenceInfo>>;
   runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[]):
     MaybePromise<Result<RunAnswer>>;

@@ -1,10 +1,12 @@
 /** The models of a session in Python, which compiles plans and writes files; it keeps nothing of the session itself. */
 
 import type { Bridge } from "../python/bridge.js";
+import type { GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
 import type { FileData, MaybePromise } from "../wire/protocol.js";
+import type { ModelReport } from "../wire/report.js";
 import type { Bundle, FeedType, KeptValue, PlanKind, Property, RawBundle, RawPlan } from "./bundle.js";
 
 /** Segments that are to be filled. */
@@ -55,15 +57,7 @@ export class PythonModels {
     call: Origin["call"] | "create_inference",
     args: Origin["args"],
   ): { readonly models: PythonModels; readonly raw: RawBundle } {
-    const files: number[] = [];
-    const given = args.map((arg) => {
-      if (arg === null || typeof arg === "string") {
-        return arg;
-      }
-      const file = bridge.files.add(arg);
-      files.push(file.index);
-      return file;
-    });
+    const { given, files } = addFiles(bridge, args);
     try {
       const { value, file } = bridge.call(call, ...given);
       const { handle, header } = value as Opened;
@@ -72,6 +66,16 @@ export class PythonModels {
     } catch (error) {
       files.forEach((index) => bridge.files.drop(index));
       throw error;
+    }
+  }
+
+  /** What Python reports of models, of which nothing is kept. */
+  static inspect(bridge: Bridge, args: Origin["args"]): ModelReport {
+    const { given, files } = addFiles(bridge, args);
+    try {
+      return bridge.call("inspect_model", ...given).value as ModelReport;
+    } finally {
+      files.forEach((index) => bridge.files.drop(index));
     }
   }
 
@@ -136,6 +140,23 @@ export class PythonModels {
 
 function fileOf({ file }: { readonly file: Handout | null }): Handout {
   return file ?? { data: new Uint8Array(), parts: [], nbytes: 0 };
+}
+
+/** The arguments of a call of the bridge, with files where they are bytes or Blobs, and the numbers of these. */
+function addFiles(
+  bridge: Bridge,
+  args: Origin["args"],
+): { readonly given: readonly (GivenFile | string | null)[]; readonly files: readonly number[] } {
+  const files: number[] = [];
+  const given = args.map((arg) => {
+    if (arg === null || typeof arg === "string") {
+      return arg;
+    }
+    const file = bridge.files.add(arg);
+    files.push(file.index);
+    return file;
+  });
+  return { given, files };
 }
 
 /** The models of a session, once Python runs, which starts when somebody asks. */

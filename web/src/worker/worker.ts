@@ -7,6 +7,7 @@ import { EngineError, toWire } from "../wire/errors.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
+import type { ModelReport } from "../wire/report.js";
 import type {
   ArtifactFiles,
   ExternalFile,
@@ -157,6 +158,18 @@ class SessionWorker implements WorkerApi {
       cache?.finish();
       core.release();
       return null;
+    });
+  }
+
+  inspectModel(
+    model: FileData,
+    external: readonly ExternalFile[],
+    configJson: string,
+    dimsJson: string,
+  ): Promise<Result<ModelReport>> {
+    return attemptAsync(async () => {
+      const args = [model, configJson, dimsJson, ...externalArgs(external)];
+      return PythonModels.inspect(await this.#bootPython(), args);
     });
   }
 

@@ -21,6 +21,7 @@ from trainweb.settings import (
     Field,
     Fraction,
     NotNegative,
+    Number,
     Patterns,
     Positive,
     YesNo,
@@ -579,6 +580,48 @@ class Lamb(Optimizer):
             alpha=float(betas[0]),
             beta=float(betas[1]),
             epsilon=float(eps),
+            weight_decay=float(weight_decay),
+        )
+
+
+@optimizer
+class Adafactor(Optimizer):
+    """Adafactor as torch.optim.Adafactor: of matrices it keeps a row and a column. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    beta2_decay : float
+        The averages of squared gradients take the step to this power of what is new.
+    eps : float
+        Least root of the estimated squares; its own square must be a float32.
+    scale_eps : float
+        Least root mean square that a parameter counts with: its steps are in proportion.
+    clip_threshold : float
+        Root mean square that an update has at most.
+    weight_decay : float
+        Decoupled from the gradient.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = operators.AdafactorOptimizer
+
+    @checked
+    def __init__(
+        self,
+        beta2_decay: Annotated[float, Number(below=0)] = -0.8,
+        eps: Annotated[float, Number(least=1e-18)] = 2.0**-23,
+        scale_eps: NotNegative = 1e-3,
+        clip_threshold: Positive = 1.0,
+        weight_decay: NotNegative = 0.0,
+        clip_grad: Block | None = None,
+    ) -> None:
+        super().__init__(
+            clip_grad,
+            beta2_decay=float(beta2_decay),
+            epsilon=float(eps),
+            scale_epsilon=float(scale_eps),
+            clip_threshold=float(clip_threshold),
             weight_decay=float(weight_decay),
         )
 

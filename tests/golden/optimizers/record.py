@@ -32,6 +32,11 @@ CASES = {
     ),
     "Adadelta": ("Adadelta", {}),
     "Adadelta with decay": ("Adadelta", {"rho": 0.8, "eps": 1e-3, "weight_decay": 0.1}),
+    "Adafactor": ("Adafactor", {"eps": 1e-7}),
+    "Adafactor with all": (
+        "Adafactor",
+        {"eps": 1e-3, "scale_eps": 0.5, "clip_threshold": 1.5, "beta2_decay": -0.5, "weight_decay": 0.1},
+    ),
     "Lamb": ("Lamb", {}),
     "Lamb with decay": ("Lamb", {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
     "AdamW in groups": (
@@ -74,6 +79,9 @@ def in_torch(name: str, settings: dict) -> dict[str, np.ndarray]:
         if not decays and tensor.ndim < 2:
             own["weight_decay"] = 0.0
         parts.append(own)
+    if name == "Adafactor":
+        settings["eps"] = (settings["eps"], settings.pop("scale_eps", 1e-3))
+        settings["d"] = settings.pop("clip_threshold", 1.0)
     defaults = {"eps": 1e-6} if name == "AdamW" and "eps" not in settings else {}
     optimizer = getattr(torch.optim, TORCH.get(name, name))(parts, lr=RATE, foreach=False, **settings, **defaults)
     for step in gradients:

@@ -14,6 +14,7 @@ from trainweb.onnxblock import context
 from trainweb.onnxblock.blocks import Block, add_initializer_of
 from trainweb.onnxblock.context import add_node, generate_name
 from trainweb.onnxblock.training import ForwardBlock
+from trainweb.ops import matrix_optim
 from trainweb.ops import optim as operators
 from trainweb.settings import (
     Betas,
@@ -24,6 +25,7 @@ from trainweb.settings import (
     Number,
     Patterns,
     Positive,
+    Whole,
     YesNo,
     checked,
     fields_of,
@@ -604,7 +606,7 @@ class Adafactor(Optimizer):
         For example `ClipGradNorm(1.0)`.
     """
 
-    operator = operators.AdafactorOptimizer
+    operator = matrix_optim.AdafactorOptimizer
 
     @checked
     def __init__(
@@ -623,6 +625,58 @@ class Adafactor(Optimizer):
             scale_epsilon=float(scale_eps),
             clip_threshold=float(clip_threshold),
             weight_decay=float(weight_decay),
+        )
+
+
+@optimizer
+class Muon(Optimizer):
+    """Muon as torch.optim.Muon, in float32, and AdamW for parameters that are no matrices. ONNX Runtime lacks it.
+
+    Parameters
+    ----------
+    momentum : float
+        Share of the velocity that is kept from step to step, in [0, 1).
+    nesterov : bool
+        Look ahead.
+    weight_decay : float
+        Decoupled from the gradient.
+    steps : int
+        Iterations that bring the velocity close to an orthogonal matrix.
+    match_rms : bool
+        Steps of matrices are as long as those of AdamW, so that one learning rate fits both; else as long as in
+        Muon's first form, with a learning rate of about 0.02.
+    betas : pair of float
+        Of AdamW: decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Of AdamW: added to the root of the corrected second moment.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = matrix_optim.MuonOptimizer
+
+    @checked
+    def __init__(
+        self,
+        momentum: Fraction = 0.95,
+        nesterov: YesNo = True,
+        weight_decay: NotNegative = 0.1,
+        steps: Annotated[int, Whole(least=0, most=100)] = 5,
+        match_rms: YesNo = True,
+        betas: Betas = (0.9, 0.999),
+        eps: NotNegative = 1e-8,
+        clip_grad: Block | None = None,
+    ) -> None:
+        super().__init__(
+            clip_grad,
+            momentum=float(momentum),
+            nesterov=int(nesterov),
+            weight_decay=float(weight_decay),
+            steps=int(steps),
+            match_rms=int(match_rms),
+            alpha=float(betas[0]),
+            beta=float(betas[1]),
+            epsilon=float(eps),
         )
 
 

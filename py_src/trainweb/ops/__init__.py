@@ -28,6 +28,7 @@ FAMILIES = (
     "random",
     "quantize",
     "optim",
+    "matrix_optim",
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, nan
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,11 +12,8 @@ from trainweb.ir.dims import equal_shapes
 from trainweb.ir.layout import (
     MOMENTUM0,
     MOMENTUM1,
-    REDUCE_MEAN,
-    REDUCE_SUM_SQUARES,
     STATE,
     STATE_LEARNING_RATE,
-    STATE_STEP,
     STATE_WORDS,
 )
 from trainweb.ir.program import Buf, BufSequence, flat_runs
@@ -29,7 +25,6 @@ from trainweb.ops.op import MS, Bad, Float, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,123 +561,6 @@ class LambOptimizer(Optimizer):
         Sample([f32([0.1]), i64([1]), *[f32([0.0, 0.0]), f32([0.5, -1.0])], *[f32([0.0, 0.0])] * 2]),
     )
     bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),)
-
-
-@register
-class AdafactorOptimizer(Optimizer):
-    """Adafactor over sequences, as torch.optim.Adafactor: of a matrix it keeps means of g * g by row and by column.
-
-    u = g / sqrt(v), v being the product of both means over the mean of the rows, and for vectors the average of g * g
-    itself; u is scaled to a root mean square of `clip_threshold` at most, and w loses `weight_decay` * lr * w and
-    max(scale_epsilon, root mean square of w) * min(lr, 1 / sqrt(step)) * u. The averages take step ** beta2_decay of
-    what is new. Shazeer & Stern, https://arxiv.org/abs/1804.04235.
-    """
-
-    domain = TRAINWEB
-    attrs = {
-        "beta2_decay": Float(-0.8),
-        "epsilon": Float(2.0**-23),
-        "scale_epsilon": Float(1e-3),
-        "clip_threshold": Float(1.0),
-        "weight_decay": Float(0.0),
-    }
-    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-    per_parameter = True
-
-    beta2_decay: float
-    epsilon: float
-    scale_epsilon: float
-    clip_threshold: float
-    weight_decay: float
-
-    @classmethod
-    def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        if len(shape) < 2:
-            return (0,) if moment else shape
-        return (*shape[:-2], 1, shape[-1]) if moment else (*shape[:-1], 1)
-
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, rows: Buf, columns: Buf) -> None:
-        rate = Buf(state.storage, "float32", (1,), shift=state.shift + 4 * STATE_LEARNING_RATE)
-        step = Buf(state.storage, "int64", (1,), shift=state.shift + 4 * STATE_STEP)
-        mix, size = b.temp("float32", (1,)), b.temp("float32", (1,))
-        squares = self._squares(b, w, 1, w.size, 1)
-
-        def sizes(e: Emitter, t: Expr, lr: Expr, squares: Expr) -> tuple[Expr, Expr]:
-            t = e.add(e.cast(t, "float32"), e.const(1.0))
-            length = e.sqrt(e.mul(squares, e.const(1 / w.size)))
-            least = e.min(lr, e.div(e.const(1.0), e.sqrt(t)))
-            return e.math("pow", t, e.const(self.beta2_decay)), e.mul(e.max(e.const(self.scale_epsilon), length), least)
-
-        b.elementwise([mix, size], [step, rate, squares], sizes)
-        shape = w.shape if len(w.shape) > 1 else (1, 1, w.size)
-        update = b.temp("float32", (w.size // (shape[-2] * shape[-1]), *shape[-2:]))
-        if len(w.shape) > 1:
-            self._factored(b, mix, g, update, rows, columns)
-        else:
-            self._average(b, rows, g.view(rows.shape), mix, lambda e, x: e.mul(x, x))
-            least = self.epsilon**2
-            whole = update.view(w.shape)
-            b.elementwise([whole], [g, rows], lambda e, g, v: e.div(g, e.sqrt(e.max(v, e.const(least)))))
-        squares = self._squares(b, update, 1, w.size, 1)
-
-        def moved(e: Emitter, w: Expr, u: Expr, lr: Expr, size: Expr, squares: Expr) -> Expr:
-            length = e.sqrt(e.mul(squares, e.const(1 / update.size)))
-            scale = e.div(size, e.max(e.const(1.0), e.mul(length, e.const(1 / self.clip_threshold))))
-            kept = e.sub(e.const(1.0), e.mul(lr, e.const(self.weight_decay)))
-            return e.sub(e.mul(w, kept), e.mul(scale, u))
-
-        b.elementwise([w], [w, update.view(w.shape), rate, size, squares], moved)
-
-    def _squares(self, b: Builder, x: Buf, outer: int, n: int, inner: int) -> Buf:
-        """Sums of squares over the middle axis of [outer, n, inner]."""
-        found = b.temp("float32", (outer * inner,))
-        b.emit(calls.Reduce(x=x, y=found, outer=outer, n=n, inner=inner, op=REDUCE_SUM_SQUARES))
-        return found
-
-    def _average(self, b: Builder, kept: Buf, new: Buf, mix: Buf, scale: Callable[[Emitter, Expr], Expr]) -> None:
-        """(1 - mix) of what is kept and `mix` of what is new, times `scale`; at the first step that is all."""
-
-        def mixed(e: Emitter, kept: Expr, x: Expr, mix: Expr) -> Expr:
-            return e.add(e.mul(e.sub(e.const(1.0), mix), kept), e.mul(mix, scale(e, x)))
-
-        b.elementwise([kept], [kept, new, mix], mixed)
-
-    def _factored(self, b: Builder, mix: Buf, g: Buf, update: Buf, rows: Buf, columns: Buf) -> None:
-        batch, n, m = update.shape
-        for kept, outer, axis, inner in ((rows, batch * n, m, 1), (columns, batch, n, m)):
-            found = self._squares(b, g, outer, axis, inner).view(kept.shape)
-            self._average(b, kept, found, mix, lambda e, x, axis=axis: e.mul(x, e.const(1 / axis)))  # type: ignore[misc]
-        means = b.temp("float32", (batch, 1, 1))
-        b.emit(calls.Reduce(x=rows, y=means, outer=batch, n=n, inner=1, op=REDUCE_MEAN))
-
-        def scaled(e: Emitter, g: Expr, row: Expr, column: Expr, mean: Expr) -> Expr:
-            v = e.div(e.mul(row, column), e.max(mean, e.const(self.epsilon)))
-            return e.div(g, e.sqrt(e.max(v, e.const(self.epsilon**2))))
-
-        operands = [g.view(update.shape), rows.view((batch, n, 1)), columns.view((batch, 1, m)), means]
-        b.elementwise([update], operands, scaled)
-
-    def reference(self, lr: Any, step: Any, w: Any, g: Any, rows: Any, columns: Any) -> tuple[Any, Any, Any]:
-        mix = step**self.beta2_decay
-        if w.ndim > 1:
-            rows = rows + mix * ((g * g).mean(-1, keepdims=True) - rows)
-            columns = columns + mix * ((g * g).mean(-2, keepdims=True) - columns)
-            v = rows * columns / np.maximum(rows.mean(-2, keepdims=True), self.epsilon)
-        else:
-            v = rows = rows + mix * (g * g - rows)
-        u = g / np.sqrt(np.maximum(v, self.epsilon**2))
-        size = max(self.scale_epsilon, np.sqrt((w * w).mean())) * min(lr, step**-0.5)
-        scale = size / max(1.0, np.sqrt((u * u).mean()) / self.clip_threshold)
-        return w * (1 - lr * self.weight_decay) - scale * u, rows, columns
-
-    samples = (
-        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, f32([])]),
-        Sample(
-            [f32([0.2]), i64([7]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, f32([])],
-            {"beta2_decay": -0.5, "epsilon": 0.01, "scale_epsilon": 10.0, "clip_threshold": 0.7, "weight_decay": 0.1},
-        ),
-    )
-    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3, f32([]), bools([True])], error=UnsupportedError),)
 
 
 @register

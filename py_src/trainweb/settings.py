@@ -89,22 +89,29 @@ class Number(Kind):
 
 @dataclass(frozen=True)
 class Whole(Kind):
-    """An integer; `least` is the smallest."""
+    """An integer; `least` is the smallest, `most` the largest."""
 
     least: int | None = None
+    most: int | None = None
     name = "integer"
     page_type = "number"
 
     @property
     def expected(self) -> str:
-        return "an integer" if self.least is None else f"an integer >= {self.least}"
+        low = "an integer" if self.least is None else f"an integer >= {self.least}"
+        return low if self.most is None else f"{low} and <= {self.most}"
 
     def accepts(self, value: Any) -> bool:
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-        return is_whole and (self.least is None or int(value) >= self.least)
+        return (
+            is_whole
+            and (self.least is None or int(value) >= self.least)
+            and (self.most is None or int(value) <= self.most)
+        )
 
     def facts(self) -> dict[str, Any]:
-        return super().facts() | ({} if self.least is None else {"least": self.least})
+        bounds = {"least": self.least, "most": self.most}
+        return super().facts() | {k: v for k, v in bounds.items() if v is not None}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from inspect import signature
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from trainweb.checkpoint import read_checkpoint
 from trainweb.cli import main
 from trainweb.errors import CheckpointError, ModelError
 from trainweb.ir.layout import GRADIENTS
+from trainweb.model.graph import Node
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.ops.op import find
@@ -75,7 +77,10 @@ def test_training_resumes_from_a_checkpoint_with_its_moments(name: str) -> None:
     moments = [m.saved for m in MOMENTS[: len(OPTIMIZERS[name]().moments)]]
     with session(optimizer=name) as s:
         sizes = s.memory()
-        assert sizes.moments == len(moments) * sizes.gradients
+        kept = [s.core.layout.moment(name, slot)[1] for name in moments for slot in s.core.layout.trained()]
+        assert sizes.moments == 4 * sum(map(prod, kept))
+        if name not in ("Adafactor", "Muon"):
+            assert sizes.moments == len(moments) * sizes.gradients
         warm(s)
         saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
         assert saved is not None
@@ -158,6 +163,10 @@ RECORDED = json.loads((GOLDEN / "expected.json").read_text())
 ARRAYS = np.load(GOLDEN / "expected.npz")
 
 
+TOLERANCES = {"Muon": 1e-3}
+"""In parts of what was moved. Muon makes small singular values, and their rounding, 480 times larger."""
+
+
 def take_recorded_steps(s: trainweb.TrainingSession, stop: int | None = None, start: int = 0) -> None:
     """Optimizer steps with the recorded gradients."""
     slots = s.core.layout.slots
@@ -191,7 +200,8 @@ def test_an_optimizer_takes_the_steps_of_torch_or_optax(title: str) -> None:
             got, expected = s.get_parameter(name), ARRAYS[f"{title}/{name}"]
             moved = np.abs(expected - ARRAYS[f"start/{name}"]).max()
             assert moved > 1e-4
-            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-5 * moved, err_msg=name)
+            error = TOLERANCES.get(settings["type"], 2e-5)
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=error * moved, err_msg=name)
 
 
 def test_every_optimizer_was_recorded() -> None:
@@ -257,3 +267,30 @@ def test_a_limit_of_gradients_is_positive(value: Any) -> None:
             build_artifacts(mlp(), loss="CrossEntropyLoss", optimizer="SGD", **{f"clip_grad_{name}": value})
     with pytest.raises(ModelError, match="need an optimizer"):
         build_artifacts(mlp(), loss="CrossEntropyLoss", clip_grad_norm=value)
+
+
+@pytest.mark.parametrize("name", ["Muon", "Adafactor", "Lamb"])
+def test_parameters_are_updated_one_by_one_whatever_their_shape(name: str) -> None:
+    """Tall matrices and vectors, against the operator's reference in float64."""
+    rng = np.random.default_rng(5)
+    node = Node(OPTIMIZERS[name].operator.op_type(), [""] * 6, ["done"], OPTIMIZERS[name]()._attributes)
+    operator = OPTIMIZERS[name].operator(node, 1)
+    with session("embedding", optimizer=name) as s:
+        s.set_learning_rate(0.05)
+        slots = {n: slot for n, slot in s.core.layout.slots.items() if slot.trainable_offset >= 0}
+        assert any(slot.shape[0] > slot.shape[-1] for slot in slots.values())
+        state = {
+            n: [s.get_parameter(n).astype(np.float64)]
+            + [np.zeros(s.core.layout.moment(f"momentum{k}", slot)[1]) for k in range(2)]
+            for n, slot in slots.items()
+        }
+        for step in range(1, 5):
+            for n, slot in slots.items():
+                g = rng.standard_normal(slot.shape).astype(np.float32)
+                s.core.host.write_segment(GRADIENTS, 4 * slot.trainable_offset, g.tobytes())
+                w, *moments = state[n]
+                state[n] = list(operator.reference(0.05, step, w, g.astype(np.float64), *moments))
+            s.optimizer_step()
+        for n in slots:
+            error = TOLERANCES.get(name, 2e-5)
+            np.testing.assert_allclose(s.get_parameter(n), state[n][0], rtol=1e-5, atol=0.1 * error, err_msg=n)

@@ -14,6 +14,7 @@ from trainweb.onnxblock import context
 from trainweb.onnxblock.blocks import Block, add_initializer_of
 from trainweb.onnxblock.context import add_node, generate_name
 from trainweb.onnxblock.training import ForwardBlock
+from trainweb.ops import matrix_optim
 from trainweb.ops import optim as operators
 from trainweb.settings import (
     Betas,
@@ -21,8 +22,10 @@ from trainweb.settings import (
     Field,
     Fraction,
     NotNegative,
+    Number,
     Patterns,
     Positive,
+    Whole,
     YesNo,
     checked,
     fields_of,
@@ -580,6 +583,100 @@ class Lamb(Optimizer):
             beta=float(betas[1]),
             epsilon=float(eps),
             weight_decay=float(weight_decay),
+        )
+
+
+@optimizer
+class Adafactor(Optimizer):
+    """Adafactor as torch.optim.Adafactor: of matrices it keeps a row and a column. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    beta2_decay : float
+        The averages of squared gradients take the step to this power of what is new.
+    eps : float
+        Least root of the estimated squares; its own square must be a float32.
+    scale_eps : float
+        Least root mean square that a parameter counts with: its steps are in proportion.
+    clip_threshold : float
+        Root mean square that an update has at most.
+    weight_decay : float
+        Decoupled from the gradient.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = matrix_optim.AdafactorOptimizer
+
+    @checked
+    def __init__(
+        self,
+        beta2_decay: Annotated[float, Number(below=0)] = -0.8,
+        eps: Annotated[float, Number(least=1e-18)] = 2.0**-23,
+        scale_eps: NotNegative = 1e-3,
+        clip_threshold: Positive = 1.0,
+        weight_decay: NotNegative = 0.0,
+        clip_grad: Block | None = None,
+    ) -> None:
+        super().__init__(
+            clip_grad,
+            beta2_decay=float(beta2_decay),
+            epsilon=float(eps),
+            scale_epsilon=float(scale_eps),
+            clip_threshold=float(clip_threshold),
+            weight_decay=float(weight_decay),
+        )
+
+
+@optimizer
+class Muon(Optimizer):
+    """Muon as torch.optim.Muon, in float32, and AdamW for parameters that are no matrices. ONNX Runtime lacks it.
+
+    Parameters
+    ----------
+    momentum : float
+        Share of the velocity that is kept from step to step, in [0, 1).
+    nesterov : bool
+        Look ahead.
+    weight_decay : float
+        Decoupled from the gradient.
+    steps : int
+        Iterations that bring the velocity close to an orthogonal matrix.
+    match_rms : bool
+        Steps of matrices are as long as those of AdamW, so that one learning rate fits both; else as long as in
+        Muon's first form, with a learning rate of about 0.02.
+    betas : pair of float
+        Of AdamW: decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Of AdamW: added to the root of the corrected second moment.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = matrix_optim.MuonOptimizer
+
+    @checked
+    def __init__(
+        self,
+        momentum: Fraction = 0.95,
+        nesterov: YesNo = True,
+        weight_decay: NotNegative = 0.1,
+        steps: Annotated[int, Whole(least=0, most=100)] = 5,
+        match_rms: YesNo = True,
+        betas: Betas = (0.9, 0.999),
+        eps: NotNegative = 1e-8,
+        clip_grad: Block | None = None,
+    ) -> None:
+        super().__init__(
+            clip_grad,
+            momentum=float(momentum),
+            nesterov=int(nesterov),
+            weight_decay=float(weight_decay),
+            steps=int(steps),
+            match_rms=int(match_rms),
+            alpha=float(betas[0]),
+            beta=float(betas[1]),
+            epsilon=float(eps),
         )
 
 

@@ -36,6 +36,7 @@ FAMILIES = (
     "composed",
     "composed_norm",
     "optim",
+    "matrix_optim",
 )
 
 

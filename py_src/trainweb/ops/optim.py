@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes
-from trainweb.ir.layout import MOMENTUM0, MOMENTUM1, STATE, STATE_LEARNING_RATE, STATE_WORDS
-from trainweb.ir.program import BufSequence, flat_runs
+from trainweb.ir.layout import (
+    MOMENTUM0,
+    MOMENTUM1,
+    STATE,
+    STATE_LEARNING_RATE,
+    STATE_WORDS,
+)
+from trainweb.ir.program import Buf, BufSequence, flat_runs
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.lazy_numpy import np
@@ -19,7 +25,6 @@ from trainweb.ops.op import MS, Bad, Float, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +37,20 @@ class Moment:
         Name of the input of optimizer models.
     saved
         Name in checkpoints.
-    segment, block
-        Where sessions keep it: behind so many others in this segment.
+    segment
+        Where sessions keep it, behind those before it.
     """
 
     input: str
     saved: str
     segment: int
-    block: int
 
 
 MOMENTS = (
-    Moment("first_order_moments", "momentum0", MOMENTUM0, 0),
-    *(
-        Moment(f"{order}_order_moments", f"momentum{k + 1}", MOMENTUM1, k)
-        for k, order in enumerate(("second", "third", "fourth"))
-    ),
+    Moment("first_order_moments", "momentum0", MOMENTUM0),
+    Moment("second_order_moments", "momentum1", MOMENTUM1),
+    Moment("third_order_moments", "momentum2", MOMENTUM1),
+    Moment("fourth_order_moments", "momentum3", MOMENTUM1),
 )
 """An optimizer that keeps n of them keeps the first n. ONNX Runtime knows two; all others lie behind the second."""
 
@@ -108,6 +111,11 @@ class Optimizer(SequenceOp):
     def moments(self) -> int:
         """How many moments it keeps of each parameter, as its attributes are."""
         return self.most_moments()
+
+    @classmethod
+    def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a parameter's moment, counted from 0; that of the parameter unless `per_parameter`."""
+        return shape
 
     def check(self) -> None:
         """Raise unless the kernel computes what the attributes say."""

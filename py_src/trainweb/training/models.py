@@ -5,7 +5,7 @@ Nothing here has kernel memory or changes: a session natively, and the page's wo
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
 from trainweb.ops.infer import initializer_type
 from trainweb.ops.op import bind
-from trainweb.ops.optim import MOMENTS, OPTIMIZER_INPUTS, scheduler_graph
+from trainweb.ops.optim import MOMENTS, OPTIMIZER_INPUTS, Optimizer, scheduler_graph
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot
 
@@ -71,7 +71,7 @@ class SessionModels:
     ) -> None:
         self.graphs: dict[str, Graph | None] = {"train": train, "eval": evaluation, "optimizer": optimizer}
         self.engine, self.limits, self.memory_budget = engine, limits, memory_budget
-        self.layout = Layout(_slots(train, trainable), _moment_names(optimizer))
+        self.layout = Layout(_slots(train, trainable), _moments(optimizer))
         self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
         self.outputs: dict[str, list[str]] = {"train": _user_outputs(train), "eval": []}
         if evaluation is not None:
@@ -229,14 +229,20 @@ def _user_outputs(graph: Graph) -> list[str]:
     return [v.name for v in graph.outputs if not v.name.endswith(HIDDEN_SUFFIXES)]
 
 
-def _moment_names(graph: Graph | None) -> list[str]:
+def _moments(graph: Graph | None) -> dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]]:
+    """The moments that an optimizer model keeps, with their shapes by those of parameters."""
     if graph is None:
-        return []
+        return {}
     names = [v.name for v in graph.inputs]
     possible = [*OPTIMIZER_INPUTS, *(m.input for m in MOMENTS)]
     if names != possible[: len(names)] or len(names) < len(OPTIMIZER_INPUTS):
         raise ModelError(f"Invalid graph inputs.\n\tExpected:{possible}\n\tActual:{names}")
-    return [m.saved for m in MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)]]
+    kinds = [bind(node, graph.opsets) for node in graph.nodes]
+    shapes = {type(op).moment_shape.__func__: type(op) for op in kinds if isinstance(op, Optimizer)}  # type: ignore[attr-defined]
+    if len(shapes) > 1:
+        raise UnsupportedError("The optimizer model has optimizers that keep moments of different shapes.")
+    kind = next(iter(shapes.values()), Optimizer)
+    return {m.saved: partial(kind.moment_shape, k) for k, m in enumerate(MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)])}
 
 
 def _log_recomputation(kind: str, plan: Plan) -> None:

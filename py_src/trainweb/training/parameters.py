@@ -42,6 +42,7 @@ DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
 """Name of the one optimizer group."""
+Shape = tuple[int, ...]
 MOMENT_OF = {m.saved: m for m in MOMENTS}
 """Moments by their names in checkpoints."""
 
@@ -212,14 +213,23 @@ class Layout:
     slots
         In the order of the training model's inputs.
     moments
-        Names of the moments that the optimizer keeps, as checkpoints call them.
+        The moments that the optimizer keeps, by the names that checkpoints call them: the shape of a parameter's, by
+        that of the parameter.
     """
 
-    def __init__(self, slots: Iterable[ParameterSlot], moments: Iterable[str]) -> None:
+    def __init__(self, slots: Iterable[ParameterSlot], moments: Mapping[str, Callable[[Shape], Shape]]) -> None:
         self.slots = {s.name: s for s in slots}
         self.moments = list(moments)
         self.size = sum(s.size for s in self.slots.values())
         self.trainable_size = sum(s.size for s in self.trained())
+        self._sizes = {PARAMETERS: 4 * self.size, GRADIENTS: 4 * self.trainable_size}
+        self._places: dict[tuple[str, str], tuple[int, Shape]] = {}
+        for name, shape_of in moments.items():
+            segment = MOMENT_OF[name].segment
+            for slot in self.trained():
+                place, shape = self._sizes.setdefault(segment, 0), shape_of(slot.shape)
+                self._places[name, slot.name] = place, shape
+                self._sizes[segment] = place + 4 * prod(shape)
 
     def trained(self) -> Iterator[ParameterSlot]:
         """Slots of the trainable parameters."""
@@ -227,15 +237,11 @@ class Layout:
 
     def segment_bytes(self) -> dict[int, int]:
         """Sizes of the segments."""
-        sizes = {PARAMETERS: 4 * self.size, GRADIENTS: 4 * self.trainable_size}
-        for name in self.moments:
-            segment = MOMENT_OF[name].segment
-            sizes[segment] = sizes.get(segment, 0) + 4 * self.trainable_size
-        return sizes
+        return dict(self._sizes)
 
-    def moment_offset(self, name: str, slot: ParameterSlot) -> int:
-        """Place of a parameter's moment in its segment, in bytes."""
-        return 4 * (MOMENT_OF[name].block * self.trainable_size + slot.trainable_offset)
+    def moment(self, name: str, slot: ParameterSlot) -> tuple[int, Shape]:
+        """Place of a parameter's moment in its segment, in bytes, and its shape."""
+        return self._places[name, slot.name]
 
     def count(self, trainable_only: bool) -> int:
         """Elements of all (trainable) parameters."""
@@ -246,17 +252,17 @@ class Layout:
         sizes = self.segment_bytes()
         stores = {segment: Storage(segment, nbytes, 0) for segment, nbytes in sizes.items()}
 
-        def items(segment: int, offset: Callable[[ParameterSlot], int]) -> BufSequence:
-            return BufSequence([Buf(stores[segment], "float32", s.shape, shift=offset(s)) for s in self.trained()])
+        def items(segment: int, places: Iterable[tuple[int, Shape]]) -> BufSequence:
+            return BufSequence([Buf(stores[segment], "float32", shape, shift=place) for place, shape in places])
 
-        return {
-            PARAMS: items(PARAMETERS, lambda s: 4 * s.offset),
-            GRADS: items(GRADIENTS, lambda s: 4 * s.trainable_offset),
-            **{
-                MOMENT_OF[name].input: items(MOMENT_OF[name].segment, partial(self.moment_offset, name))
-                for name in self.moments
-            },
+        found = {
+            PARAMS: items(PARAMETERS, ((4 * s.offset, s.shape) for s in self.trained())),
+            GRADS: items(GRADIENTS, ((4 * s.trainable_offset, s.shape) for s in self.trained())),
         }
+        for name in self.moments:
+            moment = MOMENT_OF[name]
+            found[moment.input] = items(moment.segment, (self.moment(name, s) for s in self.trained()))
+        return found
 
     def find(self, name: str) -> ParameterSlot:
         """The slot of a parameter.
@@ -331,12 +337,12 @@ class MemoryStore(ParameterStore):
         found = self.origin.contents()
         if not self.is_nominal:
             slots = self.layout.slots.values()
-            found.tensors |= {s.name: self._lazy(s.name, s, PARAMETERS, 4 * s.offset) for s in slots}
+            found.tensors |= {s.name: self._lazy(s.name, PARAMETERS, 4 * s.offset, s.shape) for s in slots}
         if self.has_optimizer:
             moments: dict[str, dict[str, Tensor]] = {}
             for slot in self.layout.trained() if self.layout.moments else ():
                 moments[slot.name] = {
-                    name: self._lazy(name, slot, MOMENT_OF[name].segment, self.layout.moment_offset(name, slot))
+                    name: self._lazy(name, MOMENT_OF[name].segment, *self.layout.moment(name, slot))
                     for name in self.layout.moments
                 }
             found.optimizer, found.has_optimizer_state = self._optimizer_state(moments), True
@@ -357,10 +363,10 @@ class MemoryStore(ParameterStore):
         step, initial_lr, rate = int(read(STATE_STEP)), read(STATE_INITIAL_LR), read(STATE_LEARNING_RATE)
         return OptimizerState(step, initial_lr, moments, rate, schedule)
 
-    def _lazy(self, name: str, slot: ParameterSlot, segment: int, offset: int) -> Tensor:
+    def _lazy(self, name: str, segment: int, offset: int, shape: Shape) -> Tensor:
         read_into = partial(self.host.read_segment_into, segment, offset)
-        place = Place("segment", segment, offset, 4 * slot.size)
-        return LazyTensor(name, "float32", slot.shape, read_into, place)
+        place = Place("segment", segment, offset, 4 * prod(shape))
+        return LazyTensor(name, "float32", shape, read_into, place)
 
     def take(self, origin: TensorStore) -> None:
         """Go on with these parameters, moments and schedule; gradients and random numbers are the session's own."""
@@ -493,8 +499,8 @@ def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
                 raise CheckpointError(
                     f"The checkpoint's optimizer state has no {name} for {slot.name!r}, which this optimizer needs."
                 )
-            check_same_type(saved[name], "float32", slot.shape)
-            segment, offset = MOMENT_OF[name].segment, layout.moment_offset(name, slot)
+            segment, (offset, shape) = MOMENT_OF[name].segment, layout.moment(name, slot)
+            check_same_type(saved[name], "float32", shape)
             found.setdefault(segment, []).append((offset, saved[name]))
     return found
 

@@ -32,6 +32,13 @@ CASES = {
     ),
     "Adadelta": ("Adadelta", {}),
     "Adadelta with decay": ("Adadelta", {"rho": 0.8, "eps": 1e-3, "weight_decay": 0.1}),
+    "Adafactor": ("Adafactor", {"eps": 1e-7}),
+    "Adafactor with all": (
+        "Adafactor",
+        {"eps": 1e-3, "scale_eps": 0.5, "clip_threshold": 1.5, "beta2_decay": -0.5, "weight_decay": 0.1},
+    ),
+    "Muon": ("Muon", {}),
+    "Muon in its first form": ("Muon", {"match_rms": False, "nesterov": False, "weight_decay": 0.3, "momentum": 0.8}),
     "Lamb": ("Lamb", {}),
     "Lamb with decay": ("Lamb", {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
     "AdamW in groups": (
@@ -58,9 +65,33 @@ def start() -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
     ]
 
 
+def in_muon(settings: dict) -> dict[str, np.ndarray]:
+    """Matrices by torch.optim.Muon, with its products in float64 instead of bfloat16; vectors by AdamW."""
+    import torch
+
+    torch.bfloat16 = torch.float64
+    settings = {"weight_decay": 0.1} | settings
+    adjust = "match_rms_adamw" if settings.pop("match_rms", True) else "original"
+    weights, gradients = start()
+    tensors = {n: torch.nn.Parameter(torch.from_numpy(w.astype(np.float64))) for n, w in weights.items()}
+    matrices, vectors = ([t for t in tensors.values() if (t.ndim == 2) == is_matrix] for is_matrix in (True, False))
+    optimizers = [
+        torch.optim.Muon(matrices, lr=RATE, adjust_lr_fn=adjust, **settings),
+        torch.optim.AdamW(vectors, lr=RATE, weight_decay=settings["weight_decay"]),
+    ]
+    for step in gradients:
+        for n, tensor in tensors.items():
+            tensor.grad = torch.from_numpy(step[n].astype(np.float64))
+        for optimizer in optimizers:
+            optimizer.step()
+    return {n: t.detach().numpy() for n, t in tensors.items()}
+
+
 def in_torch(name: str, settings: dict) -> dict[str, np.ndarray]:
     import torch
 
+    if name == "Muon":
+        return in_muon(settings)
     weights, gradients = start()
     tensors = {n: torch.nn.Parameter(torch.from_numpy(w.astype(np.float64))) for n, w in weights.items()}
     settings = {k: v for k, v in settings.items() if k != "adam_mode"}
@@ -74,6 +105,9 @@ def in_torch(name: str, settings: dict) -> dict[str, np.ndarray]:
         if not decays and tensor.ndim < 2:
             own["weight_decay"] = 0.0
         parts.append(own)
+    if name == "Adafactor":
+        settings["eps"] = (settings["eps"], settings.pop("scale_eps", 1e-3))
+        settings["d"] = settings.pop("clip_threshold", 1.0)
     defaults = {"eps": 1e-6} if name == "AdamW" and "eps" not in settings else {}
     optimizer = getattr(torch.optim, TORCH.get(name, name))(parts, lr=RATE, foreach=False, **settings, **defaults)
     for step in gradients:

@@ -3,7 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 export type LossType = "MSELoss" | "CrossEntropyLoss" | "BCEWithLogitsLoss" | "L1Loss" | "HuberLoss" | "SmoothL1Loss" | "KLDivLoss" | "FocalLoss" | "CosineEmbeddingLoss" | "ContrastiveLoss" | "TripletMarginLoss";
-export type OptimizerType = "AdamW" | "SGD" | "Lion" | "Adam" | "RMSProp" | "Adagrad" | "Adadelta" | "Lamb";
+export type OptimizerType = "AdamW" | "SGD" | "Lion" | "Adam" | "RMSProp" | "Adagrad" | "Adadelta" | "Lamb" | "Adafactor" | "Muon";
 export type ScheduleType = "Constant" | "Linear" | "Cosine" | "Step" | "Exponential" | "Polynomial" | "OneCycle" | "Plateau";
 
 /** Squared error: the mean, the sum or each ("none"). */
@@ -192,6 +192,38 @@ export interface LambFields {
   readonly weightDecay?: number;
 }
 
+/** Adafactor as torch.optim.Adafactor: of matrices it keeps a row and a column. ONNX Runtime does not have it. */
+export interface AdafactorFields {
+  /** The averages of squared gradients take the step to this power of what is new. Default -0.8. */
+  readonly beta2Decay?: number;
+  /** Least root of the estimated squares; its own square must be a float32. Default 1.1920928955078125e-07. */
+  readonly epsilon?: number;
+  /** Least root mean square that a parameter counts with: its steps are in proportion. Default 0.001. */
+  readonly scaleEps?: number;
+  /** Root mean square that an update has at most. Default 1.0. */
+  readonly clipThreshold?: number;
+  /** Decoupled from the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** Muon as torch.optim.Muon, in float32, and AdamW for parameters that are no matrices. ONNX Runtime lacks it. */
+export interface MuonFields {
+  /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.95. */
+  readonly momentum?: number;
+  /** Look ahead. Default true. */
+  readonly nesterov?: boolean;
+  /** Decoupled from the gradient. Default 0.1. */
+  readonly weightDecay?: number;
+  /** Iterations that bring the velocity close to an orthogonal matrix. Default 5. */
+  readonly steps?: number;
+  /** Steps of matrices are as long as those of AdamW, so that one learning rate fits both; else as long as in Muon's first form, with a learning rate of about 0.02. Default true. */
+  readonly matchRms?: boolean;
+  /** Of AdamW: decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Of AdamW: added to the root of the corrected second moment. Default 1e-08. */
+  readonly epsilon?: number;
+}
+
 /** The same rate at every step. */
 export interface ConstantFields {
   /** The rate after the warm-up. */
@@ -328,7 +360,7 @@ interface InGroups<Fields> {
 type Of<Name extends string, Fields> = { readonly type: Name } & Fields;
 
 /** An optimizer with its settings. */
-export type OptimizerSettings = Of<"AdamW", AdamWFields & InGroups<AdamWFields>> | Of<"SGD", SGDFields & InGroups<SGDFields>> | Of<"Lion", LionFields & InGroups<LionFields>> | Of<"Adam", AdamFields & InGroups<AdamFields>> | Of<"RMSProp", RMSPropFields & InGroups<RMSPropFields>> | Of<"Adagrad", AdagradFields & InGroups<AdagradFields>> | Of<"Adadelta", AdadeltaFields & InGroups<AdadeltaFields>> | Of<"Lamb", LambFields & InGroups<LambFields>>;
+export type OptimizerSettings = Of<"AdamW", AdamWFields & InGroups<AdamWFields>> | Of<"SGD", SGDFields & InGroups<SGDFields>> | Of<"Lion", LionFields & InGroups<LionFields>> | Of<"Adam", AdamFields & InGroups<AdamFields>> | Of<"RMSProp", RMSPropFields & InGroups<RMSPropFields>> | Of<"Adagrad", AdagradFields & InGroups<AdagradFields>> | Of<"Adadelta", AdadeltaFields & InGroups<AdadeltaFields>> | Of<"Lamb", LambFields & InGroups<LambFields>> | Of<"Adafactor", AdafactorFields & InGroups<AdafactorFields>> | Of<"Muon", MuonFields & InGroups<MuonFields>>;
 
 /** A schedule with its settings. */
 export type ScheduleSettings = Of<"Constant", ConstantFields> | Of<"Linear", LinearFields> | Of<"Cosine", CosineFields> | Of<"Step", StepFields> | Of<"Exponential", ExponentialFields> | Of<"Polynomial", PolynomialFields> | Of<"OneCycle", OneCycleFields> | Of<"Plateau", PlateauFields>;
@@ -731,6 +763,82 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 0.0,
+    },
+  },
+  Adafactor: {
+    beta2Decay: {
+      python: "beta2_decay",
+      kind: {"kind": "number", "expected": "a number less than 0", "below": 0},
+      isOptional: false,
+      default: -0.8,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 1e-18", "least": 1e-18},
+      isOptional: false,
+      default: 1.1920928955078125e-07,
+    },
+    scaleEps: {
+      python: "scale_eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.001,
+    },
+    clipThreshold: {
+      python: "clip_threshold",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Muon: {
+    momentum: {
+      python: "momentum",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+      default: 0.95,
+    },
+    nesterov: {
+      python: "nesterov",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: true,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.1,
+    },
+    steps: {
+      python: "steps",
+      kind: {"kind": "integer", "expected": "an integer >= 0 and <= 100", "least": 0, "most": 100},
+      isOptional: false,
+      default: 5,
+    },
+    matchRms: {
+      python: "match_rms",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: true,
+    },
+    betas: {
+      python: "betas",
+      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-08,
     },
   },
 };

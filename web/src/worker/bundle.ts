@@ -513,11 +513,14 @@ function readSegments(reader: Reader, root: Fields): SegmentStart[] {
   });
 }
 
+/** In one segment; some are smaller than the parameters. */
+const MOST_MOMENTS = 3;
+
 function checkSegments(segments: SegmentStart[], size: number, trainableSize: number): SegmentStart[] {
   const sizes = segments.map(({ bytes }) => bytes);
   const moments = sizes.slice(GRADIENTS + 1, MOMENTUM1 + 1);
   // The segment of the second moment has the others, too.
-  const isMoment = (bytes: number): boolean => bytes === 0 || bytes % (4 * trainableSize) === 0;
+  const isMoment = (bytes: number): boolean => bytes % 4 === 0 && bytes <= MOST_MOMENTS * 4 * trainableSize;
   const expected = [0, 0, 4 * size, 4 * trainableSize, ...moments, STATE_BYTES, 0];
   if (String(sizes) !== String(expected) || sizes.length !== N_SEGMENTS || !moments.every(isMoment)) {
     throw malformed(`its segments have ${sizes.join(", ")} bytes for ${size} parameters`);

@@ -353,7 +353,7 @@ class MemoryStore(ParameterStore):
         read = self.host.read_state
         reset = bool(read(STATE_LAZY_RESET))
         slots = () if reset else self.layout.trained()
-        gradients: dict[str, Tensor] = {s.name: self._lazy(s.name, s, GRADIENTS, 4 * s.trainable_offset) for s in slots}
+        gradients = {s.name: self._lazy(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape) for s in slots}
         random = int(read(STATE_SEED)), int(read(STATE_RANDOM_OFFSET))
         return Resume(reset, optimizer.learning_rate, optimizer.schedule, random, gradients)
 

@@ -53,6 +53,6 @@ export type {
   TrainingSessionBundle,
   TrainingSessionCreateOptions,
 } from "./session.js";
-export type { PropertyValue, SessionMemory } from "../wire/protocol.js";
+export type { PropertyKind, PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
 export type { TrainingConfig } from "./training-config.js";

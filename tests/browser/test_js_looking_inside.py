@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -84,3 +85,28 @@ def test_properties_are_listed_deleted_and_keep_their_kind(js: JsPage) -> None:
     properties = trainweb.CheckpointState.load_checkpoint(bytes(found["file"])).properties
     assert dict(properties.items()) == {"big": 2**62 + 1, "one": 1.0}
     assert isinstance(properties["one"], float) and isinstance(properties["big"], int)
+
+
+def test_what_migrated_pages_set_does_not_break_them(js: JsPage) -> None:
+    """`env` as pages of onnxruntime-web fill it, its default import and its back ends: one warning, and a session."""
+    found = js.run(
+        """
+        const warnings = [];
+        const before = [console.warn, trainweb.env.wasm.wasmPaths];
+        console.warn = (...parts) => warnings.push(parts.join(" "));
+        const ort = trainweb.default;
+        ort.env.wasm.wasmPaths = { wasm: "/dist/ort-wasm-simd-threaded.wasm", mjs: "/dist/ort-wasm-simd-threaded.mjs" };
+        ort.env.webgl.pack = true;
+        ort.env.webgpu.powerPreference = "high-performance";
+        ort.registerBackend("mine", { init: async () => {}, createInferenceSessionHandler: async () => {} }, -1);
+        for (let k = 0; k < 2; k++) {
+            const s = await ort.TrainingSession.create(golden("mlp"));
+            await s.release();
+        }
+        [console.warn, trainweb.env.wasm.wasmPaths] = before;
+        return { warnings, common: ort.env.versions.common, names: Object.keys(ort).includes("TrainingSession") };"""
+    )
+    assert len(found["warnings"]) == 1
+    assert "env.wasm.wasmPaths" in found["warnings"][0] and "Delete" in found["warnings"][0]
+    package = json.loads((ROOT / "node_modules" / "onnxruntime-common" / "package.json").read_text())
+    assert found["common"] == package["version"] and found["names"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -155,3 +156,13 @@ def test_looking_inside_a_session() -> None:
         s.core.delete_property("a")
         with pytest.raises(trainweb.errors.CheckpointError, match="'a' not found"):
             s.core.delete_property("a")
+
+
+@pytest.mark.parametrize("name", ["", ".api", ".artifacts", ".compat", ".compat.onnxruntime", ".errors", ".onnxblock"])
+def test_public_modules_list_public_names_alone(name: str) -> None:
+    module = importlib.import_module("trainweb" + name)
+    listed = [n for n in dir(module) if n != "__version__"]
+    assert sorted(dir(module)) == sorted(module.__all__)
+    assert not [n for n in listed if n.startswith("_") or n in ("Any", "annotations", "np", "numpy")]
+    for n in listed:
+        getattr(module, n)

@@ -34,6 +34,7 @@ FAMILIES = (
     "contrib",
     "recurrent",
     "composed",
+    "grid_sample",
     "composed_norm",
     "optim",
     "matrix_optim",

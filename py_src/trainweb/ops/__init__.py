@@ -35,6 +35,7 @@ FAMILIES = (
     "recurrent",
     "composed",
     "grid_sample",
+    "stateful",
     "composed_norm",
     "optim",
     "matrix_optim",

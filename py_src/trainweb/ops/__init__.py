@@ -34,6 +34,8 @@ FAMILIES = (
     "contrib",
     "recurrent",
     "composed",
+    "grid_sample",
+    "stateful",
     "composed_norm",
     "optim",
     "matrix_optim",

@@ -136,6 +136,9 @@ def test_a_session_takes_lions_steps() -> None:
 def test_the_command_line_takes_it_and_names_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(ROOT / "tests" / "golden" / "mlp" / "base.onnx")
     assert main(["artifacts", model, "-o", str(tmp_path), "--optimizer", name]) == 0
+    operator = OPTIMIZERS[name]().operator
+    note = f"optimizer_model.onnx has ai.trainweb.{operator.op_type()}, which runs in trainweb"
+    assert (note in capsys.readouterr().out) == (operator.domain == "ai.trainweb")
     with pytest.raises(SystemExit):
         main(["artifacts", "--help"])
     assert name in capsys.readouterr().out

@@ -35,6 +35,7 @@ FAMILIES = (
     "recurrent",
     "composed",
     "grid_sample",
+    "fold",
     "stateful",
     "composed_norm",
     "optim",

@@ -139,6 +139,12 @@ FROM_SOURCE = """
 """
 
 
+PLAIN_STREAMS = (
+    "() => { globalThis.stream = Blob.prototype.stream; Blob.prototype.stream = () => new ReadableStream(); }"
+)
+"""What browsers have whose Blobs cannot be read into buffers of one's own."""
+
+
 def test_large_files_come_from_everywhere(js: JsPage, plain_site: Site) -> None:
     rows = MIB * 2**20 // (4 * CLASSES)
     head, tail = large_model(rows)
@@ -146,11 +152,17 @@ def test_large_files_come_from_everywhere(js: JsPage, plain_site: Site) -> None:
     plain_site.add("/large/model", head + weights + tail)
     built = build_artifacts(head + weights + tail, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
     start, checkpoint = (hashlib.sha256(data).hexdigest() for data in (weights, built.checkpoint))
+    js.run(OPEN + "await (await fromModel()).release();")
     saved, heap = set(), js.worker.evaluate(HEAP)
     for source in SOURCES.values():
         found = js.run(OPEN + FROM_SOURCE.replace("SOURCE", source))
         assert found[:3] == [start, checkpoint, checkpoint], source
         saved.add(found[3])
+    js.worker.evaluate(PLAIN_STREAMS)
+    found = js.run(OPEN + FROM_SOURCE.replace("SOURCE", SOURCES["Blob"]))
+    js.worker.evaluate("() => { Blob.prototype.stream = globalThis.stream; }")
+    assert found[:3] == [start, checkpoint, checkpoint]
+    saved.add(found[3])
     assert len(saved) == 1 and checkpoint not in saved
     # Nothing of it went through Python.
     assert js.worker.evaluate(HEAP) < heap + MIB * 2**20 / 2

@@ -72,6 +72,42 @@ export class GivenFiles {
     }
   }
 
+  /**
+   * Go through bytes of a file.
+   *
+   * @param write - takes them from a start on; valid while it runs
+   */
+  async stream(
+    index: number,
+    offset: number,
+    nbytes: number,
+    write: (start: number, data: Uint8Array) => void,
+  ): Promise<void> {
+    const data = this.#files.get(index);
+    if (!(data instanceof Blob)) {
+      write(0, this.read(index, offset, nbytes));
+      return;
+    }
+    const reader = byteReader(data.slice(offset, offset + nbytes));
+    if (reader === null) {
+      for (let start = 0; start < nbytes; start += CHUNK_BYTES) {
+        write(start, this.read(index, offset + start, Math.min(CHUNK_BYTES, nbytes - start)));
+      }
+      return;
+    }
+    // Into one buffer: others would be garbage for long, as much as all of the file.
+    let buffer = new ArrayBuffer(CHUNK_BYTES);
+    for (let start = 0; start < nbytes; ) {
+      const { value } = await reader.read(new Uint8Array(buffer));
+      if (value === undefined || value.length === 0) {
+        throw new RangeError(`file ${index} ends at byte ${offset + start}, before byte ${offset + nbytes}`);
+      }
+      write(start, value);
+      start += value.length;
+      buffer = value.buffer;
+    }
+  }
+
   /** Whether words [rows, width] of one file are the transpose of words [width, rows] of another. */
   isTranspose(a: number, aOffset: number, b: number, bOffset: number, rows: number, width: number): boolean {
     const left = this.#words(a, aOffset, rows * width);
@@ -94,6 +130,15 @@ export class GivenFiles {
     const bytes = this.read(index, offset, 4 * count);
     const aligned = bytes.byteOffset % 4 === 0 ? bytes : bytes.slice();
     return new Uint32Array(aligned.buffer, aligned.byteOffset, count);
+  }
+}
+
+/** A reader into buffers of one's own; null in browsers whose Blobs have none. */
+function byteReader(blob: Blob): ReadableStreamBYOBReader | null {
+  try {
+    return blob.stream().getReader({ mode: "byob" });
+  } catch {
+    return null;
   }
 }
 

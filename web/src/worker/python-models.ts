@@ -80,11 +80,13 @@ export class PythonModels {
   }
 
   /** Write the weights that the session starts from into its segments, which hold zeros; once. */
-  fill(segments: FilledSegments): void {
+  async fill(segments: FilledSegments): Promise<void> {
     const { value } = this.#bridge.call("fill", this.#handle, JSON.stringify(segments.bases));
     const { copies, files } = value as Filling;
     for (const [segment, at, file, offset, nbytes] of copies) {
-      this.#bridge.files.copy(file, offset, segments.range(segment, at, nbytes));
+      await this.#bridge.files.stream(file, offset, nbytes, (start, data) =>
+        segments.range(segment, at + start, data.length).set(data),
+      );
     }
     this.#keepFiles(files);
   }

@@ -189,7 +189,7 @@ class SessionWorker implements WorkerApi {
       const bundle = parseInference(raw, kernels.fingerprint);
       const core = new InferenceCore(this.#running, kernels, bundle, coreOptions(optionsJson), models);
       try {
-        models.fill(core.segments);
+        await models.fill(core.segments);
       } catch (error) {
         core.release();
         throw error;
@@ -283,7 +283,7 @@ class SessionWorker implements WorkerApi {
     const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
     const info = this.#add(raw, optionsJson, { ...origin, args: [] }, models, cache);
     await this.#filled(info, async (core) => {
-      models.fill(core.segments);
+      await models.fill(core.segments);
       await cache?.setStart(raw, core.contents, core.segments);
     });
     return info;

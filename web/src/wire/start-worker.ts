@@ -1,6 +1,6 @@
 /** Starting our own workers, from the same origin or from another one (a CDN). */
 
-import { EngineError } from "../wire/errors.js";
+import { EngineError } from "./errors.js";
 
 /**
  * Start one of the package's module workers.

@@ -78,12 +78,14 @@ def test_preallocated_fetches_are_written_in_place(js: JsPage) -> None:
         const s = await open();
         const name = s.trainingOutputNames[0];
         const want = (await s.runEvalStep(feeds))[name].data[0];
-        const target = new Tensor("float32", [0], []);
+        const around = new Float32Array([7, 0, 9]);
+        const target = new Tensor("float32", around.subarray(1, 2), []);
         const results = await s.runTrainStep(feeds, {{ [name]: target }});
         const plain = await s.runEvalStep(feeds, {{ [name]: null }});
         await s.release();
-        return [results[name] === target, target.data[0] === want, plain[name].data[0] === want];"""
-    ) == [True, True, True]
+        const left = around[0] === 7 && around[2] === 9;
+        return [results[name] === target, target.data[0] === want, left, plain[name].data[0] === want];"""
+    ) == [True, True, True, True]
 
 
 @pytest.mark.parametrize(

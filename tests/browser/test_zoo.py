@@ -18,7 +18,7 @@ MODELS = (
     ("super_resolution", "plain"),
     ("diffusion", "script"),
     ("bert", "plain"),
-    ("gpt2", "script"),
+    ("gpt2", "plain"),
     ("llama", "plain"),
     ("vit", "script"),
     ("swin", "plain"),

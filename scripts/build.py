@@ -19,6 +19,7 @@ import chromium
 import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
+import torch_environment
 from steps import (
     BUILD,
     DIST,
@@ -55,6 +56,8 @@ environment:
   TRAINWEB_CHROMIUM    the Chromium that tests and demo drive
   TRAINWEB_ORT_PYTHON  a Python with onnxruntime-training 1.19.2 for the tests against it;
                        none: skip these tests
+  TRAINWEB_TORCH_PYTHON
+                       a Python with torch and the other libraries that recording needs
 
 examples:
   ./build.sh                           wheel, npm tarball and kernels in dist/
@@ -387,6 +390,22 @@ def command_pyodide_dist(_: list[str]) -> None:
         build_pyodide_distribution()
 
 
+def _record(script: str, arguments: list[str]) -> None:
+    with build_lock():
+        python = torch_environment.setup()
+    _exec(python, "-W", "ignore", f"scripts/{script}", *arguments)
+
+
+def command_record_exports(arguments: list[str]) -> None:
+    """Record tests/conformance/exports anew with PyTorch [names]."""
+    _record("record_exports.py", arguments)
+
+
+def command_record_zoo(arguments: list[str]) -> None:
+    """Record tests/zoo/recorded anew with PyTorch [names]."""
+    _record("record_zoo.py", arguments)
+
+
 def command_lint(_: list[str]) -> None:
     """Run ruff (rules and format), mypy and tsc."""
     build_all()
@@ -410,6 +429,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "test-bundlers": command_test_bundlers,
     "bench": command_bench,
     "pyodide-dist": command_pyodide_dist,
+    "record-exports": command_record_exports,
+    "record-zoo": command_record_zoo,
     "lint": command_lint,
     "setup": command_setup,
     "clean": command_clean,

@@ -1,23 +1,22 @@
 """Record small PyTorch modules as both exporters write them, with five steps of PyTorch's own training.
 
-    python scripts/record_exports.py [NAME ...]
+    ./build.sh record-exports [NAME ...]
 
-Needs an environment of its own with torch and onnxscript; the tests replay the files without them. Each module
-becomes `NAME.EXPORTER.onnx`, and `NAME.npz` holds the truth: the feeds, `named_parameters()` before training, and
-for SGD and AdamW the loss of each step and every parameter after the last.
+Runs in an environment of its own with torch (`torch_environment.py`); the tests replay the files without it. Each
+module becomes `NAME.EXPORTER.onnx`, and `NAME.npz` holds the truth: the feeds, `named_parameters()` before training,
+and for SGD and AdamW the loss of each step and every parameter after the last.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import torch
+from recording import EXPORTERS, export
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -230,32 +229,6 @@ def cases() -> Iterator[tuple[str, nn.Module, torch.Tensor, torch.Tensor]]:
         yield name, make(), feed, labels
 
 
-EXPORTERS = ("dynamo", "plain", "script")
-"""The dynamo exporter as it is called by default, the same with optimize=False, and the TorchScript exporter."""
-
-
-def export(module: nn.Module, x: torch.Tensor, path: Path, exporter: str) -> None:
-    """Write the model as it trains: mode kept, all weights in the file."""
-    names = {"input_names": ["x"], "output_names": ["y"]}
-    if exporter == "script":
-        options = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False, "opset_version": 17}
-        torch.onnx.export(module, (x,), str(path), dynamo=False, **names, **options)
-    else:
-        options = {"optimize": exporter == "dynamo", "external_data": False, "verbose": False}
-        torch.onnx.export(module, (x,), str(path), dynamo=True, **names, **options)
-
-
-def strip(path: Path) -> None:
-    """Drop stack traces: they hold paths of the machine that recorded, and are most of a file."""
-    model = onnx.load(path)
-    for node in model.graph.node:
-        node.ClearField("doc_string")
-        kept = [entry for entry in node.metadata_props if "stack_trace" not in entry.key]
-        del node.metadata_props[:]
-        node.metadata_props.extend(kept)
-    onnx.save(model, path)
-
-
 def train(module: nn.Module, x: torch.Tensor, labels: torch.Tensor, kind: str) -> tuple[list[float], nn.Module]:
     """Losses of `STEPS` steps, and the module after them."""
     make = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW}[kind]
@@ -283,10 +256,7 @@ def main() -> None:
         truth |= {f"before/{k}": p.detach().numpy().copy() for k, p in module.named_parameters()}
         for exporter in EXPORTERS:
             module.load_state_dict(before)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                export(module, x, TARGET / f"{name}.{exporter}.onnx", exporter)
-            strip(TARGET / f"{name}.{exporter}.onnx")
+            export(module, {"x": x}, ["y"], TARGET / f"{name}.{exporter}.onnx", exporter)
         for kind in ("SGD", "AdamW"):
             module.load_state_dict(before)
             losses, _ = train(module, x, labels, kind)

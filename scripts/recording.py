@@ -1,0 +1,39 @@
+"""What scripts that record PyTorch modules share: exporting as trained, and making files the same on every machine."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import onnx
+import torch
+from torch import nn
+
+EXPORTERS = ("dynamo", "plain", "script")
+"""The dynamo exporter as it is called by default, the same with optimize=False, and the TorchScript exporter."""
+
+
+def export(module: nn.Module, feeds: dict[str, torch.Tensor], outputs: list[str], path: Path, exporter: str) -> None:
+    """Write the model as it trains: mode kept, all weights in the file, no paths of this machine."""
+    names = {"input_names": list(feeds), "output_names": outputs}
+    inputs = tuple(feeds.values())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if exporter == "script":
+            options = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False, "opset_version": 17}
+            torch.onnx.export(module, inputs, str(path), dynamo=False, **names, **options)
+        else:
+            options = {"optimize": exporter == "dynamo", "external_data": False, "verbose": False}
+            torch.onnx.export(module, inputs, str(path), dynamo=True, **names, **options)
+    strip(path)
+
+
+def strip(path: Path) -> None:
+    """Drop stack traces: they hold paths of the machine that recorded, and are most of a file."""
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.ClearField("doc_string")
+        kept = [entry for entry in node.metadata_props if "stack_trace" not in entry.key]
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
+    onnx.save(model, path)

@@ -1,0 +1,113 @@
+"""Prints docs/models.md: what each recorded model does here.
+
+    python -m tests.zoo.table > docs/models.md
+
+The rows are the results of replaying the recordings; `test_zoo.py` compares each row with its own result.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.zoo.recording import FOLDER, RATES, Recording, load, names
+from tests.zoo.replay import Off, Trained, replay
+
+EXPORTERS = {"plain": "dynamo, `optimize=False`", "script": "TorchScript", "dynamo": "dynamo"}
+"""By the names of recordings: what docs/models.md calls them."""
+HEAD = """\
+# Models
+
+Small models of many architectures, as PyTorch's exporters write them, and whether they train here to PyTorch's
+trajectory: losses, and every parameter and running statistic after five steps of SGD and five of AdamW, against PyTorch
+in float64, no farther from it than a few times what PyTorch in float32 is. `tests/zoo` holds the models and recordings
+of them; this page is printed from replaying these (`python -m tests.zoo.table`), which the tests repeat. The exporters'
+options are those of [export.md](export.md): training mode, and for dynamo both `optimize=False` and the default.
+
+- **yes**: trains to PyTorch's trajectory from the file alone.
+- **yes, named**: the same, after `requires_grad` named the parameters: the file leaves it open, and a warning says so.
+- **warned**: the exporter's optimizer left parameters out of the file; a warning names them.
+- **no**: it does not; the remark says why.
+- **-**: the exporter itself fails.
+"""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A failure that tests/zoo/open.toml lists."""
+
+    model: str
+    exporter: str
+    starts: str
+    """Where it is seen first: how the message of the failure starts."""
+    cause: str
+
+
+def known_failures() -> dict[tuple[str, str], Known]:
+    """The entries of open.toml by model and exporter."""
+    data = tomllib.loads((FOLDER.parent / "open.toml").read_text())
+    entries = [
+        Known(entry["model"], e, entry["starts"], entry["cause"]) for entry in data["open"] for e in entry["exporters"]
+    ]
+    found = {(k.model, k.exporter): k for k in entries}
+    if len(found) != len(entries):
+        raise ValueError("open.toml lists a model and exporter twice")
+    return found
+
+
+def outcome(recording: Recording, exporter: str) -> Trained | Off:
+    """What training with all recorded optimizers comes to."""
+    try:
+        results = [replay(recording, exporter, kind) for kind in RATES]
+    except Off as off:
+        return off
+    return results[0]
+
+
+def row(recording: Recording, exporter: str, result: Trained | Off | None, known: Known | None) -> str:
+    """One line of the table; `result` is None where the exporter failed."""
+    about = recording.about
+    if result is None:
+        trains, remark = "-", about["not exported"][exporter]
+    elif isinstance(result, Off):
+        trains, remark = "no", known.cause if known else str(result)
+    elif result.untrained:
+        trains, remark = (
+            "warned",
+            f"folded, merged or removed: {_listed(result.untrained)}",
+        )
+    elif result.settled:
+        trains, remark = "yes, named", f"doubtful: {_listed(result.settled)}"
+    else:
+        trains, remark = "yes", ""
+    frozen = about.get("frozen")
+    if frozen and trains.startswith("yes"):
+        remark = f"`frozen_params` names what the module freezes: {_listed(tuple(frozen))}"
+    cells = [about["title"], about["library"], EXPORTERS[exporter], trains, remark.replace("|", "\\|")]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _listed(tensors: tuple[str, ...], most: int = 3) -> str:
+    shown = ", ".join(f"`{name}`" for name in tensors[:most])
+    return shown if len(tensors) <= most else f"{shown} and {len(tensors) - most} more"
+
+
+def lines() -> Iterator[str]:
+    """The whole page."""
+    known = known_failures()
+    yield HEAD
+    yield "| model | library | exporter | trains | remarks |"
+    yield "|---|---|---|---|---|"
+    for name in names():
+        recording = load(name)
+        for exporter in EXPORTERS:
+            result = outcome(recording, exporter) if exporter in recording.files else None
+            yield row(recording, exporter, result, known.get((name, exporter)))
+            print(f"{name} {exporter} {result!r}"[:300], file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    for line in lines():
+        print(line)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 903300164
+FINGERPRINT: Final = 1119013577
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -43,6 +43,7 @@ TW_BAD_CONDITION: Final = 8
 TW_READ_ONLY: Final = 9
 TW_BAD_FUNCTION: Final = 10
 TW_BAD_POINTER: Final = 11
+TW_OVERLAP: Final = 12
 TW_BAD_INDEX: Final = 20
 TW_BAD_LABEL: Final = 21
 TW_BAD_VALUE: Final = 22

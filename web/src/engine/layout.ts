@@ -36,6 +36,7 @@ export const TW_BAD_CONDITION = 8;
 export const TW_READ_ONLY = 9;
 export const TW_BAD_FUNCTION = 10;
 export const TW_BAD_POINTER = 11;
+export const TW_OVERLAP = 12;
 export const TW_BAD_INDEX = 20;
 export const TW_BAD_LABEL = 21;
 export const TW_BAD_VALUE = 22;

@@ -26,6 +26,7 @@ sys.path[:0] = [str(ROOT / "py_src"), str(ROOT)]
 from tests.fuzz.mutations import FILLERS, Layout, invent, mutate  # noqa: E402
 from tests.fuzz.subjects import MAX_BYTES, Subject, golden_plans, operator_plans  # noqa: E402
 from tests.fuzz.walls import Outcome, WalledEngine  # noqa: E402
+from tests.python.kernel_description import kernels_of  # noqa: E402
 
 ROUND = 40
 """Cases of a subject before the next one's turn; half of them with segments at the end of their pages."""
@@ -53,6 +54,7 @@ class Bench:
 
     def __init__(self, build: str, seed: str) -> None:
         self.engine, self.seed = WalledEngine(build), seed
+        self.kernels = kernels_of(self.engine)
         self.outcomes: Counter[Outcome] = Counter()
 
     def rng(self, name: str, case: int) -> random.Random:
@@ -67,7 +69,7 @@ class Bench:
         """Mutations of a plan."""
         engine, plan = self.engine, subject.plan
         original = list(struct.unpack(f"<{len(plan.words) // 4}I", plan.words))
-        layout = Layout(original, engine.description)
+        layout = Layout(original, self.kernels.values())
         code_base = engine.load_code(plan.code) if plan.code else 0
         for case in cases:
             tell(subject.name, case)
@@ -80,11 +82,11 @@ class Bench:
 
     def call_cases(self, name: str, cases: range) -> None:
         """Calls of one kernel."""
-        kernel = self.engine.description.kernels[name.removeprefix(CALLS)]
+        kernel = self.kernels[name.removeprefix(CALLS)]
         for case in cases:
             tell(name, case)
             rng = self.rng(name, case)
-            plan = invent(kernel, self.engine.description, rng)
+            plan = invent(kernel, self.engine.description.fingerprint, rng)
             self.run(name, case, plan.encode().tobytes(), [nbytes for _, nbytes, _ in plan.segments], 0, rng)
 
     def run(
@@ -152,7 +154,7 @@ def child(options: argparse.Namespace) -> int:
         one = next((s for s in plans if s.name == options.only), options.only)
         order = iter([(one, range(options.case, options.case + 1))])
     else:
-        order = turns(plans, sorted(bench.engine.description.kernels), options.seed, options.turn)
+        order = turns(plans, sorted(bench.kernels), options.seed, options.turn)
     end = time.monotonic() + options.seconds
     for one, cases in order:
         if time.monotonic() > end:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from tests.python.kernel_description import Arg, Kernel
 from tests.python.plan_builder import RawPlan
 
-from trainweb.backend.wasm.engine import Arg, Description, Kernel
 from trainweb.ir.layout import (
     BUFFER_WORDS,
     GENERATED_WORDS,
@@ -39,8 +39,8 @@ class Word:
 class Layout:
     """Which word of a plan is what."""
 
-    def __init__(self, words: Sequence[int], description: Description) -> None:
-        kernels = {kernel.opcode: kernel for kernel in description.kernels.values()}
+    def __init__(self, words: Sequence[int], known: Iterable[Kernel]) -> None:
+        kernels = {kernel.opcode: kernel for kernel in known}
         self.n_buffers = words[HEADER_N_BUFFERS]
         self.buffers = HEADER_WORDS + SEGMENT_WORDS * words[HEADER_N_SEGMENTS]
         self.code = self.buffers + BUFFER_WORDS * self.n_buffers
@@ -136,9 +136,9 @@ def _swap(words: list[int], layout: Layout, rng: random.Random) -> None:
 SEGMENT_BYTES = 1 << 12
 
 
-def invent(kernel: Kernel, description: Description, rng: random.Random) -> RawPlan:
+def invent(kernel: Kernel, fingerprint: int, rng: random.Random) -> RawPlan:
     """One call with counts that are mostly 1, sometimes none, sometimes enormous, over segments of 4 KiB."""
-    plan = RawPlan(description.fingerprint)
+    plan = RawPlan(fingerprint)
     pointers = sum(arg.is_pointer for arg in kernel.args)
     plan.segments = [[0, SEGMENT_BYTES, 1] for _ in range(max(1, pointers))]
     plan.buffers = [[k, 0, SEGMENT_BYTES] for k in range(max(1, pointers))]

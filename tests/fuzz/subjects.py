@@ -42,8 +42,8 @@ def golden_plans() -> Iterator[Subject]:
     """Train (overwriting and adding), eval and optimizer steps of the golden models, also with a memory budget."""
     for name, folder, given in compare_plans.folders():
         if folder.parent == compare_plans.GOLDEN:
-            for title, plan, core in compare_plans.plans(name, folder, given):
-                yield _subject(title, plan, core.host.sizes)
+            for title, plan, sizes in compare_plans.plans(name, folder, given):
+                yield _subject(title, plan, sizes)
 
 
 def _compile(name: str, graph: Graph, feeds: dict[str, np.ndarray]) -> Subject:

@@ -1,11 +1,12 @@
 """Mutate plans and run them between walls: none may touch what is not its own, trap or hang.
 
-    python scripts/fuzz_plans.py [--minutes M] [--seed S] [--build kernels.relaxed]
+    python scripts/fuzz_plans.py [--minutes M] [--plans N] [--seed S] [--build kernels.relaxed]
     python scripts/fuzz_plans.py --only "mlp train True" --case 1234     # that case alone
 
 Real plans (of the golden models and of all samples of operators) are changed word by word, and calls of every kernel
 are made up. Each runs natively, every segment between pages that nobody may touch, with fuel for a second or two. A
 child process runs them: one that ends in a fault has touched memory outside in bulk, and the next one goes on.
+Ends after so many minutes or plans, whatever is first.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def child(options: argparse.Namespace) -> int:
         order = turns(plans, sorted(bench.kernels), options.seed, options.turn)
     end = time.monotonic() + options.seconds
     for one, cases in order:
-        if time.monotonic() > end:
+        if time.monotonic() > end or bench.outcomes.total() >= options.plans:
             break
         if isinstance(one, str):
             bench.call_cases(one, cases)
@@ -172,9 +173,9 @@ def parent(options: argparse.Namespace) -> int:
     counts: Counter[str] = Counter()
     end = time.monotonic() + 60 * options.minutes
     turn = 0
-    while (left := end - time.monotonic()) > 0 and not (options.only and turn):
+    while (left := end - time.monotonic()) > 0 and counts.total() < options.plans and not (options.only and turn):
         command = [sys.executable, __file__, "--child", f"--seconds={left}", f"--seed={options.seed}"]
-        command += [f"--build={options.build}", f"--turn={turn}"]
+        command += [f"--build={options.build}", f"--turn={turn}", f"--plans={options.plans - counts.total()}"]
         command += ["--only", options.only, "--case", str(options.case)] if options.only else []
         with open(options.now, "w+") as now:
             done = subprocess.run([*command, f"--now={options.now}"], stdout=subprocess.PIPE, text=True, check=False)
@@ -201,6 +202,7 @@ def main() -> int:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1)
+    parser.add_argument("--plans", type=int, default=sys.maxsize)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--build", default="kernels", choices=["kernels", "kernels.relaxed"])
     parser.add_argument("--only", help="name of a plan, or 'calls of KERNEL'")

@@ -54,6 +54,7 @@ CALLS = (
     Call("add_property", "Keep a value in the checkpoint.", {"name": "string", "value": "PropertyValue"}),
     Call("get_property", "A value that the checkpoint keeps.", {"name": "string"}, "PropertyValue"),
     Call("memory", "What the session takes of kernel memory.", {}, "SessionMemory"),
+    Call("get_seed", "The seed of its random operators.", {}, "bigint"),
     Call("set_seed", "Seed the session's random operators.", {"value": "bigint"}),
     Call("save_checkpoint", "A checkpoint file.", {"include_optimizer_state": "boolean"}, "FileBytes"),
     Call(

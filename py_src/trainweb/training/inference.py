@@ -10,6 +10,7 @@ from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
+from trainweb.errors import ModelError
 from trainweb.ir.arena import align
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
@@ -50,6 +51,8 @@ class InferenceModel:
         self.segment_bytes[PARAMETERS], self.segment_bytes[STATE] = at, STATE_BYTES
         self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value) and v.name not in graph.initializers}
         self.outputs = [v.name for v in graph.outputs]
+        if not self.outputs:
+            raise ModelError(f"The graph {graph.name!r} has no outputs: there is nothing to compute.")
 
     def weights(self) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """Offsets and contents of the initializers in the segment of parameters."""
@@ -148,9 +151,13 @@ class InferenceSession:
             A feed is missing, unknown, or of the wrong dtype or shape.
         """
         from trainweb.training.arrays import as_feed, from_numpy, to_numpy
+        from trainweb.training.session import check_feeds
 
         inputs = self._core.inputs
-        converted = {n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()}
+        converted = {
+            n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v)
+            for n, v in check_feeds(feeds).items()
+        }
         names = list(output_names) if output_names is not None else self._core.outputs
         results = self._core.run(converted, names)
         return [to_numpy(results[n]) for n in names]

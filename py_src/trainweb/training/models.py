@@ -67,6 +67,7 @@ class SessionModels:
         memory_budget: int | None,
     ) -> None:
         self.graphs: dict[str, Graph | None] = {"train": train, "eval": evaluation, "optimizer": optimizer}
+        _check_roles(train, evaluation)
         self.engine, self.limits, self.memory_budget = engine, limits, memory_budget
         self.layout = Layout(_slots(train, trainable), _moment_names(optimizer))
         self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
@@ -183,6 +184,20 @@ class SessionModels:
             bindings={"learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,))},
             segment_bytes=self.segment_bytes,
         )
+
+
+def _check_roles(train: Graph, evaluation: Graph | None) -> None:
+    """Raise ModelError where one of the artifacts was given for another."""
+    for what, graph in (("training", train), ("eval", evaluation)):
+        if graph is None:
+            continue
+        if any(isinstance(v, SequenceValue) for v in graph.inputs):
+            raise ModelError(f"The {what} model {graph.name!r} takes sequences of tensors: it is an optimizer model.")
+        if not _user_outputs(graph):
+            raise ModelError(f"The {what} model {graph.name!r} has no outputs but gradients.")
+    buffer = next((v.name for v in evaluation.inputs if v.name.endswith(BUFFER_SUFFIX)), None) if evaluation else None
+    if buffer is not None:
+        raise ModelError(f"The eval model takes the gradient buffer {buffer!r}: it is a training model.")
 
 
 def _slots(graph: Graph, trainable: Mapping[str, bool]) -> list[ParameterSlot]:

@@ -15,7 +15,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
-from trainweb.training.core import SessionCore, SessionMemory
+from trainweb.training.core import SessionCore, SessionMemory, check_count
 from trainweb.training.host import DEFAULT_MAX_PLANS
 from trainweb.training.models import read_models
 from trainweb.training.profile import Profile
@@ -145,19 +145,35 @@ class TrainingSession:
         return self.core.get_learning_rate()
 
     def set_learning_rate(self, lr: float) -> None:
-        """Set the current learning rate."""
+        """Set the current learning rate: a float32 >= 0.
+
+        Raises
+        ------
+        SessionError
+            Negative, infinite or no number; or the session has no optimizer model.
+        """
         self.core.set_learning_rate(lr)
 
     def register_linear_lr_scheduler(self, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
         """Register a linear schedule: up from 0 over `warmup_step_count` steps, then down to 0 at `total_step_count`.
 
         The rate becomes `initial_lr` now, and the schedule's at each `scheduler_step`.
+
+        Raises
+        ------
+        SessionError
+            A count is no integer >= 0, the warm-up is longer than the whole, or `initial_lr` is no learning rate.
         """
         self.core.register_linear_lr_scheduler(warmup_step_count, total_step_count, initial_lr)
 
     def scheduler_step(self) -> None:
         """Set the learning rate the schedule gives for the number of completed optimizer steps."""
         self.core.scheduler_step()
+
+    @property
+    def seed(self) -> int:
+        """The seed of the session's random operators: 0, or what `trainweb.set_seed` was given last."""
+        return self.core.get_seed()
 
     # Parameters.
 
@@ -239,14 +255,12 @@ class TrainingSession:
     def profile(self, feeds: Mapping[str, Any], runs: int = 10, training: bool = True) -> Profile:
         """Time every instruction of a step, the mean over `runs` runs.
 
-        A training profile leaves gradients and running statistics as `runs` steps would.
+        A training profile leaves gradients and running statistics as `runs` steps would, and one before them; one
+        that fails leaves the session as it was.
         """
         kind = "train" if training else "eval"
-        self._step(kind, feeds, None)
-        core = self.core
-        converted = {n: as_feed(n, v, core.inputs[kind][n].dtype) for n, v in feeds.items()}
-        loaded = core.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in converted.items()})
-        return Profile(loaded.plan.text, loaded.plan.nodes, core.host.profile(loaded, converted, runs))
+        plan, milliseconds = self.core.profile(kind, self._converted(kind, feeds), runs)
+        return Profile(plan.text, plan.nodes, milliseconds)
 
     def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
         """How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept.
@@ -289,14 +303,23 @@ def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     Raises
     ------
     SessionError
-        An unknown option.
+        An unknown option, or a number that is out of range.
+    TypeError
+        No dict, or an option of another type.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"'options' must be a dict, got {type(options).__name__}.")
     given = dict(options or {})
     unknown = [name for name in given if name not in OPTIONS]
     if unknown:
         raise SessionError(f"Unknown options {', '.join(unknown)}; there are {', '.join(OPTIONS)}.")
+    reproducible = given.get("reproducible", False)
+    if not isinstance(reproducible, bool):
+        raise TypeError(f"'reproducible' must be a bool, got {type(reproducible).__name__}.")
+    if given.get("threads") is not None:
+        check_count("threads", given["threads"])
     return {
-        "reproducible": bool(given.get("reproducible", False)),
+        "reproducible": reproducible,
         "memory_budget": check_memory_budget(given.get("memory_budget")),
         "limits": Limits.of(given.get("limits")),
         "max_plans": check_max_plans(given.get("max_plans", DEFAULT_MAX_PLANS)),

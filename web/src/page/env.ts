@@ -44,14 +44,29 @@ class Env {
    */
   baseURL: string | null = null;
 
-  /** Seed of random operators (Dropout) for sessions created from now on; undefined: a fixed one. */
-  seed: number | bigint | undefined;
+  #seed: bigint | undefined;
 
   readonly versions: Readonly<{ common: string; web: string; trainweb: string }> = Object.freeze({
     common: VERSION,
     web: VERSION,
     trainweb: VERSION,
   });
+
+  /**
+   * Seed of random operators (Dropout) for sessions created from now on, of which the lowest 64 bits count; undefined: 0,
+   * so that training can be repeated. `session.seed` tells it.
+   */
+  get seed(): bigint | undefined {
+    return this.#seed;
+  }
+
+  /** @throws TypeError when it is no integer */
+  set seed(value: number | bigint | undefined) {
+    if (value !== undefined && typeof value !== "bigint" && !Number.isSafeInteger(value)) {
+      throw new TypeError(`env.seed must be an integer, got ${String(value)}.`);
+    }
+    this.#seed = value === undefined ? undefined : BigInt(value);
+  }
 
   get logLevel(): LogLevel {
     return getLogLevel();

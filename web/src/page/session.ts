@@ -106,6 +106,7 @@ export class TrainingSession {
   #update: Promise<void> | null = null;
   /** Whether the cost of a memory budget is yet to be logged. */
   #hasCost = false;
+  #seed = 0n;
 
   private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
     if (key !== KEY) {
@@ -122,8 +123,9 @@ export class TrainingSession {
     const session = new TrainingSession(KEY, client, info);
     session.#hasCost = options.hasBudget;
     if (env.seed !== undefined) {
-      await session.#call("setSeed", BigInt(env.seed));
+      await session.#call("setSeed", env.seed);
     }
+    session.#seed = await session.#call("getSeed");
     return session;
   }
 
@@ -199,6 +201,11 @@ export class TrainingSession {
       callOf("createFromModel", [bytes, configJson, options.json, options.cache], [bytes.buffer]),
     );
     return TrainingSession.open(client, info, options);
+  }
+
+  /** The seed of its random operators (Dropout), of 64 bits: `env.seed` as it was, or else 0, or what a bundle has. */
+  get seed(): bigint {
+    return this.#seed;
   }
 
   /** User inputs of the training model: no parameters, gradients or reset flag. */
@@ -316,9 +323,7 @@ export class TrainingSession {
   async setLearningRate(learningRate: number): Promise<void> {
     this.#channel.check();
     this.#checkOptimizer();
-    if (typeof learningRate !== "number") {
-      throw new TypeError(`'learningRate' must be a number, got ${describe(learningRate)}.`);
-    }
+    checkNumbers({ learningRate });
     await this.#call("setLearningRate", learningRate);
   }
 
@@ -326,7 +331,8 @@ export class TrainingSession {
    * Warm up linearly to `initialLr` over the first steps, then go down to 0. `schedulerStep` applies it.
    *
    * @param warmupStepCount - optimizer steps of the warm-up
-   * @param totalStepCount - optimizer steps after which the rate is 0
+   * @param totalStepCount - optimizer steps after which the rate is 0, at least those of the warm-up
+   * @throws SessionError when a count is no integer >= 0, or the rate no float32 >= 0
    */
   async registerLinearLRScheduler(
     warmupStepCount: number,
@@ -335,14 +341,7 @@ export class TrainingSession {
   ): Promise<void> {
     this.#channel.check();
     this.#checkOptimizer();
-    for (const [name, count] of Object.entries({ warmupStepCount, totalStepCount })) {
-      if (!Number.isSafeInteger(count) || count < 0) {
-        throw sessionError("NOT_A_COUNT", { name, value: count });
-      }
-    }
-    if (!Number.isFinite(initialLr)) {
-      throw new RangeError(`'initialLr' must be a finite number, got ${String(initialLr)}.`);
-    }
+    checkNumbers({ warmupStepCount, totalStepCount, initialLr });
     await this.#call("registerLinearLrScheduler", warmupStepCount, totalStepCount, initialLr);
   }
 
@@ -426,15 +425,13 @@ export class TrainingSession {
 
   /**
    * Time every instruction of a step, the mean over `runs` runs. A training profile leaves gradients and running
-   * statistics as `runs` steps would, and one before them.
+   * statistics as `runs` steps would, and one before them; one that fails leaves the session as it was.
    *
    * @throws FeedError as `runTrainStep`; SessionError without an eval model, if it is to be timed
    */
   async profile(feeds: FeedsType, { runs = 10, training = true }: ProfileOptions = {}): Promise<Profile> {
     this.#channel.check();
-    if (!Number.isSafeInteger(runs) || runs < 1) {
-      throw new RangeError(`'runs' must be an integer >= 1, got ${String(runs)}.`);
-    }
+    checkNumbers({ runs });
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
@@ -593,5 +590,13 @@ function checkBundleOptions(options: { readonly bundle: unknown }): void {
     throw new TypeError(
       `'trainingOptions.bundle' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(options.bundle)}.`,
     );
+  }
+}
+
+function checkNumbers(given: Readonly<Record<string, unknown>>): void {
+  for (const [name, value] of Object.entries(given)) {
+    if (typeof value !== "number") {
+      throw sessionError("NOT_A_NUMBER", { name, given: describe(value) });
+    }
   }
 }

@@ -41,6 +41,8 @@ export interface SessionCalls {
   readonly getProperty: Call<[name: string], PropertyValue>;
   /** What the session takes of kernel memory. */
   readonly memory: Call<[], SessionMemory>;
+  /** The seed of its random operators. */
+  readonly getSeed: Call<[], bigint>;
   /** Seed the session's random operators. */
   readonly setSeed: Call<[value: bigint], null>;
   /** A checkpoint file. */
@@ -169,9 +171,24 @@ export const MESSAGES = {
       "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
   },
   NOT_A_COUNT: {
-    error: "RangeError",
+    error: "SessionError",
     text:
-      "{name!r} must be an integer >= 0, got {value!r}.",
+      "{name!r} must be an integer >= {least}, got {value!r}.",
+  },
+  NOT_A_NUMBER: {
+    error: "TypeError",
+    text:
+      "{name!r} must be a number, got {given}.",
+  },
+  NOT_A_RATE: {
+    error: "SessionError",
+    text:
+      "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.",
+  },
+  WARMUP_BEYOND_TOTAL: {
+    error: "SessionError",
+    text:
+      "{name!r} must be at most the number of all steps, {total}, got {value!r}.",
   },
   NOMINAL_STEP: {
     error: "CheckpointError",

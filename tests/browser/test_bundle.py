@@ -741,7 +741,7 @@ def test_our_own_sha256_is_that_of_hashlib(n_bytes: int) -> None:
 
 @cache
 def script_hashes() -> dict[int, str]:
-    source = ROOT / "web" / "src" / "worker" / "sha256.ts"
+    source = ROOT / "web" / "src" / "wire" / "sha256.ts"
     code = f"""
         import {{ sha256InScript }} from {json.dumps(source.as_uri())};
         const found = {{}};

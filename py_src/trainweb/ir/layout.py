@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 1119013577
+FINGERPRINT: Final = 3746120724
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -20,6 +20,9 @@ PLAN_NO_BUFFER: Final = 4294967295
 
 # A bit of a segment's flags.
 PLAN_WRITABLE: Final = 1
+
+# Threads at most, the one that calls among them.
+MAX_THREADS: Final = 64
 
 # Dims of a strided view.
 KERNEL_RANK: Final = 8

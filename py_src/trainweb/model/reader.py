@@ -26,6 +26,7 @@ from .checks import (
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
 from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Value
+from .integrity import check_integrity
 from .schema import messages
 from .tensors import TensorReader
 
@@ -62,6 +63,7 @@ def read_model(
     *,
     external_data: Mapping[str, bytes] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
+    integrity: str | None = None,
 ) -> Graph:
     """Read an ONNX model.
 
@@ -79,6 +81,8 @@ def read_model(
         its directory; a model given as bytes reads no files.
     limits : Limits or dict, optional
         `arena_bytes`, `nodes` and `file_bytes` count here.
+    integrity : str, optional
+        The hash that the file (not its external data) must have, as in HTML: "sha256-" and Base64; also sha384, sha512.
 
     Returns
     -------
@@ -88,7 +92,7 @@ def read_model(
     Raises
     ------
     ModelError
-        The model is malformed or inconsistent.
+        The model is malformed or inconsistent, or has another hash than `integrity` says.
     UnsupportedError
         It is valid, but has a dtype, type or version that is not supported.
     LimitError
@@ -96,6 +100,7 @@ def read_model(
     """
     limits = Limits.of(limits)
     data, directory = load_bytes(source, limits)
+    check_integrity(data, integrity, "the model")
     with ExternalData(directory, external_data) as external:
         return _Reader(limits, external).model(_decode(data, limits))
 

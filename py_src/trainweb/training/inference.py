@@ -127,10 +127,14 @@ class InferenceSession:
     model : bytes, path or onnx.ModelProto
     external_data : dict of str to bytes, optional
         Contents of external data files for a model given as bytes, by location.
+    integrity : str, optional
+        The hash that the model must have, as in HTML: "sha256-" and Base64; sha384 and sha512, too.
     """
 
-    def __init__(self, model: Any, *, external_data: dict[str, bytes] | None = None) -> None:
-        self._core = InferenceCore(read_model(model, external_data=external_data))
+    def __init__(
+        self, model: Any, *, external_data: dict[str, bytes] | None = None, integrity: str | None = None
+    ) -> None:
+        self._core = InferenceCore(read_model(model, external_data=external_data, integrity=integrity))
 
     @property
     def input_names(self) -> list[str]:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")
 RESET = "lazy_reset_grad"
+MODELS = ("train_model", "eval_model", "optimizer_model")
+"""The files of a session besides its checkpoint, as `TrainingSession` calls them."""
 
 Feeds = Mapping[str, TensorType]
 InUse = Mapping[str, tuple[int, int]]
@@ -258,11 +260,26 @@ def _log_recomputation(kind: str, plan: Plan) -> None:
 
 
 def read_models(
-    train: Any, evaluation: Any = None, optimizer: Any = None, limits: Limits | None = None
+    train: Any,
+    evaluation: Any = None,
+    optimizer: Any = None,
+    limits: Limits | None = None,
+    integrity: Mapping[str, str] | None = None,
 ) -> tuple[Graph, Graph | None, Graph | None]:
-    """The graphs of a session's models, each given as `read_model` takes it, or None."""
-    evaluated, optimized = (None if m is None else read_model(m, limits=limits) for m in (evaluation, optimizer))
-    return read_model(train, limits=limits), evaluated, optimized
+    """The graphs of a session's models, each given as `read_model` takes it, or None.
+
+    `integrity` has hashes by the names in `MODELS`.
+    """
+    hashes = integrity or {}
+    for name, given in zip(MODELS, (train, evaluation, optimizer), strict=True):
+        if name in hashes and given is None:
+            raise TypeError(f"'integrity' has a hash of {name!r}, which is not given.")
+    train_hash, *others = (hashes.get(name) for name in MODELS)
+    evaluated, optimized = (
+        None if m is None else read_model(m, limits=limits, integrity=wanted)
+        for m, wanted in zip((evaluation, optimizer), others, strict=True)
+    )
+    return read_model(train, limits=limits, integrity=train_hash), evaluated, optimized
 
 
 def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool = True) -> tuple[object, ...]:

@@ -14,17 +14,18 @@ from trainweb.errors import FeedError, ReleasedError, SessionError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Tensor
+from trainweb.model.integrity import check_names
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore, SessionMemory, check_count
 from trainweb.training.host import DEFAULT_MAX_PLANS
-from trainweb.training.models import read_models
+from trainweb.training.models import MODELS, read_models
 from trainweb.training.profile import Profile
 from trainweb.training.state import CheckpointState
 
 Model = Any
 """bytes, a path, or an onnx.ModelProto."""
 
-OPTIONS = ("threads", "reproducible", "memory_budget", "limits", "max_plans")
+OPTIONS = ("threads", "reproducible", "memory_budget", "limits", "max_plans", "integrity")
 
 
 class TrainingSession:
@@ -46,6 +47,8 @@ class TrainingSession:
         it raises LimitError, which names the smallest budget that it can do with.
         ``max_plans`` (int, 16): how many compiled steps are kept, one for each shape of the feeds, with and without
         accumulation, and for training and evaluation. The least recently used go first.
+        ``integrity`` (dict): hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``, as
+        in HTML (``"sha256-"`` and Base64). `CheckpointState.load_checkpoint` takes that of a checkpoint.
         ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
 
     Raises
@@ -69,7 +72,8 @@ class TrainingSession:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         settings = check_options(options)
-        graphs = read_models(train_model, eval_model, optimizer_model, settings["limits"])
+        integrity = settings.pop("integrity")
+        graphs = read_models(train_model, eval_model, optimizer_model, settings["limits"], integrity)
         self._core: SessionCore | None = SessionCore(state, *graphs, **settings)
 
     @property
@@ -322,6 +326,7 @@ def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
         "reproducible": reproducible,
         "memory_budget": check_memory_budget(given.get("memory_budget")),
         "limits": Limits.of(given.get("limits")),
+        "integrity": check_names(given.get("integrity"), MODELS),
         "max_plans": check_max_plans(given.get("max_plans", DEFAULT_MAX_PLANS)),
     }
 

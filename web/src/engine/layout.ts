@@ -14,6 +14,9 @@ export const PLAN_NO_BUFFER = 4294967295;
 // A bit of a segment's flags.
 export const PLAN_WRITABLE = 1;
 
+// Threads at most, the one that calls among them.
+export const MAX_THREADS = 64;
+
 // Dims of a strided view.
 export const KERNEL_RANK = 8;
 

@@ -1,5 +1,6 @@
 /** Settings of the page: as onnxruntime's `env`, restricted to what trainweb has. */
 
+import { MAX_THREADS } from "../engine/layout.js";
 import { getLogLevel, log, setLogLevel, type LogLevel } from "../wire/log.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
 import { VERSION } from "../wire/version.js";
@@ -29,6 +30,19 @@ export interface PyodideFlags {
   snapshot: SnapshotChoice;
 }
 
+/** Limits of time, in milliseconds. */
+export interface Timeouts {
+  /** How long a worker may take to say that it runs; what keeps its script is found out long before. Default 60 000. */
+  start: number;
+  /** How long a file of the package may send nothing. Default 10 000. */
+  stall: number;
+  /** How long a worker without sessions is kept for the next one. Default 30 000. */
+  idle: number;
+}
+
+/** Called by `env.release()`. */
+export const releasers = new Set<() => Promise<void>>();
+
 class Env {
 
   readonly wasm: WasmFlags = { numThreads: 0, simd: true };
@@ -45,6 +59,8 @@ class Env {
   baseURL: string | null = null;
 
   #seed: bigint | undefined;
+
+  readonly timeouts: Timeouts = { start: 60_000, stall: 10_000, idle: 30_000 };
 
   readonly versions: Readonly<{ common: string; web: string; trainweb: string }> = Object.freeze({
     common: VERSION,
@@ -68,6 +84,14 @@ class Env {
     this.#seed = value === undefined ? undefined : BigInt(value);
   }
 
+  /**
+   * End all workers that have no session, with their threads and their memory. They end by themselves when they had none for
+   * `timeouts.idle`.
+   */
+  async release(): Promise<void> {
+    await Promise.all([...releasers].map((release) => release()));
+  }
+
   get logLevel(): LogLevel {
     return getLogLevel();
   }
@@ -85,6 +109,10 @@ export const env = new Env();
 /** The number of threads a session will use, given what it asks for (0, undefined: the default). */
 export function resolveThreads(requested: number | undefined): number {
   const wanted = isPositiveInteger(requested) ? requested : env.wasm.numThreads;
+  if (isPositiveInteger(wanted) && wanted > MAX_THREADS) {
+    const name = wanted === requested ? "threads" : "env.wasm.numThreads";
+    throw new TypeError(`'${name}' must be at most ${MAX_THREADS}, got ${wanted}.`);
+  }
   if (globalThis.crossOriginIsolated !== true) {
     if (isPositiveInteger(wanted) && wanted > 1) {
       log(

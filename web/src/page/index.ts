@@ -12,7 +12,7 @@ export { Tensor } from "onnxruntime-common";
 export type { FeedsType, FetchesType, ReturnType, RunOptions } from "./arguments.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
-export type { PyodideFlags, WasmFlags } from "./env.js";
+export type { PyodideFlags, Timeouts, WasmFlags } from "./env.js";
 export {
   BufferSizeError,
   CheckpointError,
@@ -27,6 +27,7 @@ export {
   UnsupportedError,
 } from "../wire/errors.js";
 export { InferenceSession } from "./inference.js";
+export type { FileName } from "./integrity.js";
 export type { SessionOptions } from "./options.js";
 export type { LossType, OptimizerType } from "../wire/session-calls.js";
 export { Profile } from "../wire/profile.js";

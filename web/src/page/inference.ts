@@ -10,7 +10,7 @@ import {
   type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";
-import { callOf, connect, type WorkerClient } from "./client.js";
+import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { loadSource, type Source } from "./sources.js";
@@ -62,13 +62,15 @@ export class InferenceSession {
   ): Promise<InferenceSession> {
     const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
-    const client = connect(resolved.settings);
-    const python = client.startPython();
-    const bytes = await loadSource("model", source);
-    await client.ready;
-    await python;
-    const info = await client.request(callOf("createInference", [bytes, resolved.json], [bytes.buffer]));
-    return new InferenceSession(KEY, client, info);
+    resolved.integrity.expect(["model"]);
+    return withWorker(resolved.settings, async (client) => {
+      const python = client.startPython();
+      const bytes = await loadSource("model", source, resolved.integrity);
+      await client.ready;
+      await python;
+      const info = await client.request(callOf("createInference", [bytes, resolved.json], [bytes.buffer]));
+      return new InferenceSession(KEY, client, info);
+    });
   }
 
   get inputNames(): readonly string[] {

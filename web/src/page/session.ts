@@ -25,8 +25,9 @@ import {
   type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";
-import { callOf, connect, type WorkerClient } from "./client.js";
+import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
+import type { FileName } from "./integrity.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { isSource, loadSource, type Source } from "./sources.js";
@@ -92,6 +93,7 @@ export interface Artifacts {
 }
 
 const KEY = Symbol("TrainingSession");
+const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
 export class TrainingSession {
   readonly #info: SessionInfo;
@@ -119,7 +121,7 @@ export class TrainingSession {
   }
 
   /** @internal */
-  static async open(client: WorkerClient, info: SessionInfo, options: ResolvedOptions): Promise<TrainingSession> {
+  static async open(client: WorkerClient, info: SessionInfo, options: Pick<ResolvedOptions, "hasBudget">): Promise<TrainingSession> {
     const session = new TrainingSession(KEY, client, info);
     session.#hasCost = options.hasBudget;
     if (env.seed !== undefined) {
@@ -133,7 +135,7 @@ export class TrainingSession {
    * Make a session of training artifacts, or of a bundle. A bundle needs no Python for the shapes that it
    * was compiled for; for anything else Python starts when it is needed.
    *
-   * @throws TypeError when a required file is not given; ModelError, CheckpointError, UnsupportedError
+   * @throws TypeError when a required file or hash is not given; ModelError, CheckpointError, UnsupportedError
    *   or LimitError when trainweb cannot use a file; EngineError when the worker does not start
    */
   static async create(
@@ -142,35 +144,13 @@ export class TrainingSession {
   ): Promise<TrainingSession> {
     checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
+    options.integrity.expect(FILES.filter((name) => (trainingOptions as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
-    const client = connect(options.settings);
-    if ("bundle" in trainingOptions) {
-      return createFromBundle(client, trainingOptions.bundle, options);
-    }
-    // What is cached needs no Python, or it starts when that turns out to be nothing.
-    const python = options.cache ? null : client.startPython();
-    const { trainModel, checkpointState, evalModel, optimizerModel } = trainingOptions;
-    const [train, checkpoint, evaluate, optimizer] = await Promise.all([
-      loadSource("trainModel", trainModel),
-      loadSource("checkpointState", checkpointState),
-      evalModel ? loadSource("evalModel", evalModel) : null,
-      optimizerModel ? loadSource("optimizerModel", optimizerModel) : null,
-    ]);
-    await client.ready;
-    await python;
-    const artifacts = {
-      trainModel: train,
-      checkpoint,
-      evalModel: evaluate,
-      optimizerModel: optimizer,
-    };
-    const buffers = [train, checkpoint, evaluate, optimizer].flatMap((bytes) =>
-      bytes === null ? [] : [bytes.buffer],
+    return withWorker(options.settings, (client) =>
+      "bundle" in trainingOptions
+        ? createFromBundle(client, trainingOptions.bundle, options)
+        : createFromArtifacts(client, trainingOptions, options),
     );
-    const info = await client.request(
-      callOf("createTraining", [artifacts, options.json, options.cache], buffers),
-    );
-    return TrainingSession.open(client, info, options);
   }
 
   /**
@@ -190,17 +170,19 @@ export class TrainingSession {
       throw new TypeError("'config' must be an object that names at least a 'loss'.");
     }
     const options = resolveOptions(sessionOptions);
-    const client = connect(options.settings);
-    // What is cached needs no Python, or it starts when that turns out to be nothing.
-    const python = options.cache ? null : client.startPython();
-    const bytes = await loadSource("model", model);
-    await client.ready;
-    await python;
-    const configJson = JSON.stringify(config);
-    const info = await client.request(
-      callOf("createFromModel", [bytes, configJson, options.json, options.cache], [bytes.buffer]),
-    );
-    return TrainingSession.open(client, info, options);
+    options.integrity.expect(["model"]);
+    return withWorker(options.settings, async (client) => {
+      // What is cached needs no Python, or it starts when that turns out to be nothing.
+      const python = options.cache ? null : client.startPython();
+      const bytes = await loadSource("model", model, options.integrity);
+      await client.ready;
+      await python;
+      const configJson = JSON.stringify(config);
+      const info = await client.request(
+        callOf("createFromModel", [bytes, configJson, options.json, options.cache], [bytes.buffer]),
+      );
+      return TrainingSession.open(client, info, options);
+    });
   }
 
   /** The seed of its random operators (Dropout), of 64 bits: `env.seed` as it was, or else 0, or what a bundle has. */
@@ -545,12 +527,33 @@ function logCost(memory: SessionMemory): void {
   log("info", `the workspace of a step takes ${arena} bytes instead of ${full}: ${cost}`);
 }
 
+async function createFromArtifacts(
+  client: WorkerClient,
+  { trainModel, checkpointState, evalModel, optimizerModel }: TrainingSessionCreateOptions,
+  { json, cache, integrity, ...options }: ResolvedOptions,
+): Promise<TrainingSession> {
+  // What is cached needs no Python, or it starts when that turns out to be nothing.
+  const python = cache ? null : client.startPython();
+  const [train, checkpoint, evaluate, optimizer] = await Promise.all([
+    loadSource("trainModel", trainModel, integrity),
+    loadSource("checkpointState", checkpointState, integrity),
+    evalModel ? loadSource("evalModel", evalModel, integrity) : null,
+    optimizerModel ? loadSource("optimizerModel", optimizerModel, integrity) : null,
+  ]);
+  await client.ready;
+  await python;
+  const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
+  const buffers = [train, checkpoint, evaluate, optimizer].flatMap((bytes) => (bytes === null ? [] : [bytes.buffer]));
+  const info = await client.request(callOf("createTraining", [artifacts, json, cache], buffers));
+  return TrainingSession.open(client, info, options);
+}
+
 async function createFromBundle(
   client: WorkerClient,
   bundle: Source,
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
-  const bytes = await loadSource("bundle", bundle);
+  const bytes = await loadSource("bundle", bundle, options.integrity);
   await client.ready;
   const info = await client.request(callOf("createFromBundle", [bytes, options.json], [bytes.buffer]));
   return TrainingSession.open(client, info, options);

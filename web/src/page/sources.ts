@@ -1,6 +1,7 @@
 /** Models and checkpoints: a URL, bytes or a Blob, read into bytes that can be transferred. */
 
 import { CheckpointError, ModelError } from "../wire/errors.js";
+import { findFault, type FileName, type Integrity } from "./integrity.js";
 import { copyBytes, describe } from "./tensors.js";
 
 /** Where a model or checkpoint comes from. A string is a URL, relative to the page. */
@@ -22,9 +23,22 @@ export function isSource(value: unknown): value is Source {
  * The bytes of a source, in a buffer of their own. Bytes are copied at the time of the call.
  *
  * @param what - how errors call it, e.g. "trainModel"
- * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched
+ * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched or has another hash
  */
-export function loadSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffer>> {
+export async function loadSource(
+  what: FileName,
+  source: Source,
+  integrity: Integrity,
+): Promise<Uint8Array<ArrayBuffer>> {
+  const bytes = await readSource(what, source);
+  const fault = await findFault(bytes, integrity.of(what));
+  if (fault !== null) {
+    throw loadError(what, fault);
+  }
+  return bytes;
+}
+
+function readSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffer>> {
   if (source instanceof Uint8Array) {
     return Promise.resolve(copyBytes(source));
   }

@@ -5,7 +5,7 @@
 
 import { VERSION } from "../wire/version.js";
 import { joinBundle, splitBundle, withPlans, type RawBundle, type RawPlan } from "./bundle.js";
-import { hashOf, readFile, writeFile } from "./store.js";
+import { hashOf, readFile, removeFile, writeFile } from "./store.js";
 
 /** A bundle is written when nothing was asked of the session for this long, */
 const QUIET_MS = 500;
@@ -30,6 +30,7 @@ export class BundleCache {
   #due = 0;
   #timer: ReturnType<typeof setTimeout> | null = null;
   #writing: Promise<void> = Promise.resolve();
+  #isRefused = false;
 
   /**
    * @param lastUse - when anything was last asked of the worker
@@ -49,6 +50,17 @@ export class BundleCache {
     this.#unwritten.push(plan);
     this.#due = performance.now() + PATIENCE_MS;
     this.#timer ??= setTimeout(() => this.#tick(), QUIET_MS);
+  }
+
+  /** The verifier refused a plan: nothing of this session is kept, and the next one compiles anew. */
+  discard(): void {
+    this.#isRefused = true;
+    this.#writing = this.#writing.then(() => removeFile(this.#name));
+  }
+
+  /** Settles when nothing is being written. */
+  get written(): Promise<void> {
+    return this.#writing;
   }
 
   /** Write what there is, the session being about to go. */
@@ -78,6 +90,9 @@ export class BundleCache {
   }
 
   async #append(plans: readonly RawPlan[]): Promise<void> {
+    if (this.#isRefused) {
+      return;
+    }
     const start = this.#start ?? (await this.#stored());
     this.#start = null;
     if (start !== null) {

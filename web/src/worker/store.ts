@@ -5,6 +5,7 @@
  * no error: the file is not there, then.
  */
 
+import { inTime } from "../wire/fetch-file.js";
 import { log } from "../wire/log.js";
 
 const FOLDERS = ["trainweb", "bundles"];
@@ -19,6 +20,9 @@ const HEADER_BYTES = 72;
 const CONTENTS_HASH = 24;
 const HEADER_HASH = 56;
 const SLOTS = [0, 1] as const;
+
+/** Storage that does not answer for so long counts as none. */
+const ANSWER_MS = 5_000;
 
 /** What only workers have, and TypeScript declares apart from the rest of a page's interface. */
 interface SyncAccessHandle {
@@ -73,6 +77,16 @@ export async function writeFile(name: string, bytes: Uint8Array): Promise<boolea
   );
 }
 
+/** Remove a file, if it is there. */
+export async function removeFile(name: string): Promise<void> {
+  try {
+    const folder = await openFolder();
+    await Promise.all(SLOTS.map((slot) => removeEntry(folder, slotName(name, slot))));
+  } catch (error) {
+    log("info", `${name} is not removed: ${String(error)}`);
+  }
+}
+
 /** SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where there is none. */
 export async function hashOf(parts: readonly (string | Uint8Array | null)[]): Promise<string | null> {
   if (globalThis.crypto?.subtle === undefined) {
@@ -86,7 +100,7 @@ export async function hashOf(parts: readonly (string | Uint8Array | null)[]): Pr
 }
 
 async function openFolder(): Promise<FileSystemDirectoryHandle> {
-  let folder = await navigator.storage.getDirectory();
+  let folder = await inTime(navigator.storage.getDirectory(), ANSWER_MS);
   for (const name of FOLDERS) {
     folder = await folder.getDirectoryHandle(name, { create: true });
   }

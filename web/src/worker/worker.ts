@@ -58,6 +58,9 @@ class SessionWorker implements WorkerApi {
   #python: Promise<Bridge> | null = null;
   #nextHandle = 1;
   #lastUse = 0;
+  /** Kept so that it stays open as long as the worker lives. */
+  readonly #ports: MessagePort[] = [];
+  readonly #written = new Set<Promise<void>>();
   readonly #sessions = new Map<number, TrainingTurns>();
   readonly #inference = new Map<number, Turns<InferenceCore>>();
 
@@ -73,9 +76,20 @@ class SessionWorker implements WorkerApi {
     });
   }
 
+  holdPort(port: MessagePort): Result<null> {
+    // Closed when this worker ends, however it ends.
+    this.#ports.push(port);
+    return { ok: null };
+  }
+
+  async finish(): Promise<Result<null>> {
+    await Promise.all(this.#written);
+    return { ok: null };
+  }
+
   async start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>> {
     setLogLevel(logLevel);
-    const { files, threads, reproducible } = settings;
+    const { files, threads, reproducible, stallMs } = settings;
     this.#settings = settings;
     return attemptAsync(async () => {
       this.#engine = Engine.create({
@@ -83,6 +97,7 @@ class SessionWorker implements WorkerApi {
         poolWorker: files.poolWorker,
         threads,
         reproducible,
+        stallMs,
       });
       const engine = await this.#engine;
       this.#kernels = engine;
@@ -149,6 +164,7 @@ class SessionWorker implements WorkerApi {
     return this.#perform(handle, ({ core, cache }) => {
       this.#sessions.delete(handle);
       cache?.finish();
+      this.#keepWriting(cache);
       core.release();
       return null;
     });
@@ -200,6 +216,15 @@ class SessionWorker implements WorkerApi {
     });
   }
 
+  /** Remember what a session that is gone still writes. */
+  #keepWriting(cache: BundleCache | null): void {
+    if (cache !== null) {
+      const { written } = cache;
+      this.#written.add(written);
+      void written.finally(() => this.#written.delete(written));
+    }
+  }
+
   get #running(): Engine {
     if (this.#kernels === null) {
       throw new EngineError("the worker has not started.");
@@ -220,7 +245,7 @@ class SessionWorker implements WorkerApi {
     }
     this.#python ??= (async () => {
       try {
-        const python = bootPython(settings.files, settings.snapshot);
+        const python = bootPython(settings.files, settings.snapshot, settings.stallMs);
         // Taken up below; a failure of the engine's must not leave it unhandled.
         python.catch(() => {});
         const kernels = await engine;
@@ -281,7 +306,8 @@ class SessionWorker implements WorkerApi {
     const bundle = parseBundle(raw, kernels.fingerprint);
     const lazy = new LazyModels(() => this.#bootPython(), origin ?? originOf(bundle, optionsJson), models);
     const onPlan = cache === null ? () => {} : cache.add.bind(cache);
-    const core = new SessionCore(this.#running, kernels, bundle, coreOptions(optionsJson), lazy, onPlan);
+    const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
+    const core = new SessionCore(this.#running, kernels, bundle, options, lazy, onPlan);
     const handle = this.#nextHandle++;
     this.#sessions.set(handle, { core, cache, waiting: 0, turn: Promise.resolve() });
     return { ...core.info, handle };
@@ -331,6 +357,7 @@ function coreOptions(optionsJson: string): CoreOptions {
     arenaLimit: options.limits?.arena_bytes ?? Infinity,
     memoryBudget: options.memory_budget ?? Infinity,
     maxPlans: options.max_plans ?? DEFAULT_MAX_PLANS,
+    onRefused: () => {},
   };
 }
 

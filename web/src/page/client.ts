@@ -20,6 +20,10 @@ import { env, releasers } from "./env.js";
 /** When a worker that has said nothing is looked into, in parts of the limit for files that send nothing. */
 const PATIENCE = 0.25;
 
+/** How often a page without locks looks whether a worker's messages come, and how many times in vain. */
+const LOOK_MS = 300;
+const MISSED_PULSES = 5;
+
 const clients = new Map<string, WorkerClient>();
 
 releasers.add(async () => {
@@ -221,7 +225,7 @@ export class WorkerClient {
       clearTimeout(timer);
       clearTimeout(doubt);
       if (!isHeld) {
-        await this.#watchPort();
+        await this.#watchPulse(settings.files.poolWorker);
       } else {
         const { signal } = this.#watching;
         await navigator.locks.request(name, { signal }, () => this.#fail("it ended"));
@@ -233,13 +237,27 @@ export class WorkerClient {
     }
   }
 
-  /** Where there are no locks (http): a channel to a worker closes when it ends. */
-  async #watchPort(): Promise<void> {
+  /**
+   * Where there are no locks (http): a worker of the worker ends with it, and sends messages until then. Without any for
+   * some looks in a row, once the first has come, it is dead; a page that slept looks once, and has them then.
+   */
+  async #watchPulse(script: string): Promise<void> {
     const { port1, port2 } = new MessageChannel();
-    port1.addEventListener("close", () => this.#fail("it ended"));
-    port1.start();
-    this.#watching.signal.addEventListener("abort", () => port1.close());
-    await this.request(callOf("holdPort", [port2], [port2]));
+    let missed: number | null = null;
+    port1.onmessage = () => {
+      missed = 0;
+    };
+    const looking = setInterval(() => {
+      missed = missed === null ? null : missed + 1;
+      if (missed !== null && missed > MISSED_PULSES) {
+        this.#fail("it ended");
+      }
+    }, LOOK_MS);
+    this.#watching.signal.addEventListener("abort", () => {
+      clearInterval(looking);
+      port1.close();
+    });
+    await this.request(callOf("pulse", [port2, script], [port2]));
   }
 
   /**

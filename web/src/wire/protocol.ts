@@ -135,8 +135,12 @@ export interface WorkerApi {
   /** @param logLevel - of what the worker writes to the console */
   start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>>;
   /** Start Python as well; after the call of `start`, not necessarily its end. */
-  /** Keep one end of a channel: that it closes is how the other end learns that the worker has ended. */
-  holdPort(port: MessagePort): Result<null>;
+  /**
+   * Have a worker of this one send messages through a port, for as long as both live.
+   *
+   * @param script - of pool-worker.js
+   */
+  pulse(port: MessagePort, script: string): Result<null>;
   /** Settles when nothing is being stored. */
   finish(): Promise<Result<null>>;
   startPython(): Promise<Result<PythonInfo>>;

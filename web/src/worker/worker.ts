@@ -3,7 +3,9 @@
 import { Engine } from "../engine/engine.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
+import type { PulseTask } from "../engine/pool.js";
 import { EngineError, toWire } from "../wire/errors.js";
+import { startWorker } from "../wire/start-worker.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
@@ -58,8 +60,6 @@ class SessionWorker implements WorkerApi {
   #python: Promise<Bridge> | null = null;
   #nextHandle = 1;
   #lastUse = 0;
-  /** Kept so that it stays open as long as the worker lives. */
-  readonly #ports: MessagePort[] = [];
   readonly #written = new Set<Promise<void>>();
   readonly #sessions = new Map<number, TrainingTurns>();
   readonly #inference = new Map<number, Turns<InferenceCore>>();
@@ -76,10 +76,12 @@ class SessionWorker implements WorkerApi {
     });
   }
 
-  holdPort(port: MessagePort): Result<null> {
-    // Closed when this worker ends, however it ends.
-    this.#ports.push(port);
-    return { ok: null };
+  pulse(port: MessagePort, script: string): Result<null> {
+    return attempt(() => {
+      // It ends with this one, however that ends, and goes on while this one computes.
+      startWorker(script).postMessage({ pulse: port } satisfies PulseTask, [port]);
+      return null;
+    });
   }
 
   async finish(): Promise<Result<null>> {

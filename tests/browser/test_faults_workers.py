@@ -51,7 +51,13 @@ def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
 @pytest.mark.parametrize("how", ["terminate", "close"])
 @pytest.mark.parametrize("when", ["in a step", "idle"])
 def test_a_worker_that_dies_is_noticed(page: JsPage, how: str, when: str) -> None:
-    page.run(f"{SPY}{OPEN} window.s = await open({{ threads: 1 }}); await loss(s); window.loss = () => loss(s);")
+    page.run(
+        f"""{SPY}{OPEN}
+        window.s = await open({{ threads: 1 }});
+        await loss(s);
+        window.loss = () => loss(s);
+        window.pending = Promise.resolve(null);"""
+    )
     if when == "in a step":
         page.run("window.pending = window.loss().then(() => null);")
     if how == "close":
@@ -62,13 +68,15 @@ def test_a_worker_that_dies_is_noticed(page: JsPage, how: str, when: str) -> Non
         page.run("workers[0].terminate();")
     outcome = page.run(
         f"""{OPEN}{IN_TIME}
-        const pending = await inTime(window.pending ?? window.loss());
+        const pending = await inTime(window.pending);
+        const later = await inTime(window.loss());
         const value = await inTime(open({{ threads: 1 }}).then((t) => loss(t)));
-        return {{ pending, value, started: workers.length }};"""
+        return {{ pending, later, value, started: workers.length }};"""
     )
     # A step that was under way may have been done.
-    if when == "idle" or outcome["pending"] is not None:
+    if outcome["pending"] is not None:
         assert outcome["pending"]["name"] == "EngineError", outcome
+    assert outcome["later"]["name"] == "EngineError", outcome
     assert outcome["started"] == 2 and outcome["value"] > 0, outcome
 
 

@@ -53,6 +53,7 @@ export interface OpenFile {
 export async function openFile(url: string, kind: FileKind, stallMs: number, init: RequestInit = {}): Promise<OpenFile> {
   const abort = new AbortController();
   let received = 0;
+  let isAnswered = false;
   const step = async <T>(promise: Promise<T>): Promise<T> => {
     try {
       return await inTime(promise, stallMs);
@@ -60,12 +61,13 @@ export async function openFile(url: string, kind: FileKind, stallMs: number, ini
       abort.abort();
       throw error instanceof StallError
         ? new FileError(url, `${url} stalls: nothing came for ${stallMs / 1e3} s after ${received} bytes.`)
-        : new FileError(url, received === 0
-          ? `${url} could not be fetched: ${messageOf(error)}`
-          : `${url} broke off after ${received} bytes: ${messageOf(error)}`);
+        : new FileError(url, isAnswered
+          ? `${url} broke off after ${received} bytes: ${messageOf(error)}`
+          : `${url} could not be fetched: ${messageOf(error)}`);
     }
   };
   const response = await step(fetch(url, { ...init, signal: abort.signal }));
+  isAnswered = true;
   if (!response.ok) {
     abort.abort();
     throw new FileError(url, `${url} answered with HTTP status ${response.status}; expected ${kind.what}.`);
@@ -113,7 +115,7 @@ export async function openFile(url: string, kind: FileKind, stallMs: number, ini
  */
 export async function fetchFile(url: string, kind: FileKind, stallMs: number, init?: RequestInit): Promise<Uint8Array<ArrayBuffer>> {
   const { description, stream } = await openFile(url, kind, stallMs, init);
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const bytes = await readWhole(stream);
   if (kind === ARCHIVE && !hasArchiveEnd(bytes)) {
     throw new FileError(url, `${url} is cut off: its ${bytes.length} bytes are no whole zip archive (${description}).`);
   }
@@ -152,6 +154,16 @@ export async function importModule<T>(url: string, stallMs: number): Promise<T> 
     const reason = error instanceof StallError ? `it did not run within ${stallMs / 1e3} s` : messageOf(error);
     throw new FileError(url, `${url} does not load as ${SCRIPT.what}: ${reason}`);
   }
+}
+
+/** Not by way of a Response: that makes an error of its own of what breaks the stream. */
+async function readWhole(stream: ReadableStream<Uint8Array<ArrayBuffer>>): Promise<Uint8Array<ArrayBuffer>> {
+  const reader = stream.getReader();
+  const chunks: Uint8Array[] = [];
+  for (let result = await reader.read(); !result.done; result = await reader.read()) {
+    chunks.push(result.value);
+  }
+  return joined(chunks);
 }
 
 class StallError extends Error {}

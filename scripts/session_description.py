@@ -1,38 +1,34 @@
-"""Write web/src/wire/session-calls.ts: calls, messages, losses and optimizers as Python declares them, for TypeScript.
+"""Write for TypeScript what Python declares: calls and messages (wire/session-calls.ts), settings (page/settings.ts).
 
 python scripts/session_description.py           # writes
-python scripts/session_description.py --check   # exits 1 where the file is not what would be written
+python scripts/session_description.py --check   # exits 1 where a file is not what would be written
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
-from enum import Enum
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "py_src"))
 
 from trainweb import messages  # noqa: E402
-from trainweb.artifacts import LossType, OptimType  # noqa: E402
 from trainweb.training.calls import CALLS, Call  # noqa: E402
 
-TARGET = ROOT / "web" / "src" / "wire" / "session-calls.ts"
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import settings_description  # noqa: E402
+from settings_description import camel  # noqa: E402
+
 NAMES_IN_PAGE = {"ValueError": "RangeError", "KeyError": "RangeError"}
 """What Python's own exceptions become in a page."""
 
 
-def camel(name: str) -> str:
-    """`name` as JavaScript spells it."""
-    return re.sub(r"_([a-z])", lambda m: m[1].upper(), name)
-
-
 def call_type(call: Call) -> str:
     """The entry of a call in the interface."""
-    arguments = ", ".join(f"{camel(name)}: {kind}" for name, kind in call.arguments.items())
+    arguments = ", ".join(f"{camel(name)}: {kind}" for name, kind in (call.arguments | call.in_page).items())
     return f"  /** {call.does} */\n  readonly {camel(call.name)}: Call<[{arguments}], {call.result}>;"
 
 
@@ -43,18 +39,15 @@ def message_entry(name: str, message: messages.Message) -> str:
     return f"  {name}: {{\n    error: {json.dumps(kind)},\n    text:\n      {text},\n  }},"
 
 
-def union_type(name: str, kinds: type[Enum]) -> str:
-    """The names of an enumeration."""
-    return f"export type {name} = {' | '.join(json.dumps(kind) for kind in kinds.__members__)};"
-
-
 def description() -> str:
     """The file."""
     types = "\n".join(map(call_type, CALLS))
     entries = "\n".join(message_entry(*item) for item in messages.table().items())
     return f"""/** Made by scripts/session_description.py of what Python declares: edit that. */
 
-import type {{ FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor }} from "./values.js";
+import type {{
+  FileBytes, FileForm, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor,
+}} from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {{
   readonly args: A;
@@ -62,10 +55,6 @@ interface Call<A extends readonly unknown[], R> {{
 }}
 
 export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" | "checkpoint";
-
-/** Losses and optimizers that artifacts are built with, by name. */
-{union_type("LossType", LossType)}
-{union_type("OptimizerType", OptimType)}
 
 /** The calls of a training session besides its steps. */
 export interface SessionCalls {{
@@ -83,15 +72,20 @@ def main() -> int:
     """Write or check; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true")
-    wanted = description()
-    if not parser.parse_args().check:
-        TARGET.write_text(wanted)
-        return 0
-    if TARGET.read_text() == wanted:
-        return 0
-    print(f"{TARGET.relative_to(ROOT)} is old: run python scripts/session_description.py")
-    return 1
+    is_check = parser.parse_args().check
+    old = [path for path, wanted in TARGETS.items() if not path.is_file() or path.read_text() != wanted()]
+    for path in old:
+        if is_check:
+            print(f"{path.relative_to(ROOT)} is old: run python scripts/session_description.py")
+        else:
+            path.write_text(TARGETS[path]())
+    return int(is_check and bool(old))
 
+
+TARGETS = {
+    ROOT / "web" / "src" / "wire" / "session-calls.ts": description,
+    ROOT / "web" / "src" / "page" / "settings.ts": settings_description.description,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -69,7 +69,7 @@ static int32_t find_section(reader module, reader *found) {
     return 0;
 }
 
-static int32_t is_item(uint8_t size) { return size == 1 || size == 4 || size == 8; }
+static int32_t is_item(uint8_t size) { return size == 1 || size == 2 || size == 4 || size == 8; }
 
 static int32_t read_function(reader *r, tw_function *f) {
     reader in, out;

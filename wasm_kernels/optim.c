@@ -12,69 +12,120 @@ static double power(double b, int64_t t) {
     return result;
 }
 
+/* What an optimizer updates: parameters by their gradients, and up to three moments of them. */
 typedef struct {
-    const adamw_f32_args *a;
-    float step_size;    /* multiplies m / denominator */
-    float root_factor;  /* multiplies sqrt(v) before epsilon is added */
-    float decay_before; /* w *= this before the update */
-    float decay_after;  /* and this after it */
-} adamw_task;
+    int32_t n;
+    float *w;
+    const float *g;
+    float *s[3];
+} flat_run;
+
+/* A step on four elements: the new w; the moments are updated in place. */
+typedef f32x4 (*step4)(const void *factors, f32x4 w, f32x4 g, f32x4 *s);
+
+/* One chunk of a run. `step` and `moments` are constants, so that the loop has no call and no branch on them. */
+TW_INLINE void update_chunk(step4 step, const void *factors, const flat_run *r, int32_t moments, int32_t chunk) {
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, r->n);
+    float *w_at = r->w;
+    const float *g_at = r->g;
+    float *const s0 = r->s[0], *const s1 = r->s[1], *const s2 = r->s[2];
+    f32x4 s[3];
+    for (; i + 4 <= end; i += 4) {
+        if (moments > 0) s[0] = load4(s0 + i);
+        if (moments > 1) s[1] = load4(s1 + i);
+        if (moments > 2) s[2] = load4(s2 + i);
+        store4(w_at + i, step(factors, load4(w_at + i), load4(g_at + i), s));
+        if (moments > 0) store4(s0 + i, s[0]);
+        if (moments > 1) store4(s1 + i, s[1]);
+        if (moments > 2) store4(s2 + i, s[2]);
+    }
+    int32_t rest = end - i;
+    if (rest <= 0) return;
+    if (moments > 0) s[0] = load_part(s0 + i, rest);
+    if (moments > 1) s[1] = load_part(s1 + i, rest);
+    if (moments > 2) s[2] = load_part(s2 + i, rest);
+    store_part(w_at + i, step(factors, load_part(w_at + i, rest), load_part(g_at + i, rest), s), rest);
+    if (moments > 0) store_part(s0 + i, s[0], rest);
+    if (moments > 1) store_part(s1 + i, s[1], rest);
+    if (moments > 2) store_part(s2 + i, s[2], rest);
+}
 
 /* Vectors that stay in registers through the loop. */
 typedef struct {
-    f32x4 b1, c1, b2, c2, step_size, root_factor, epsilon, before, after;
-} adamw_factors;
+    f32x4 b1, c1, b2, c2, step_size, root_factor, epsilon, before, after, decay;
+} adam_factors;
+
+typedef struct {
+    flat_run run;
+    adam_factors f;
+} adam_task;
 
 /* m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= s m / (r sqrt(v) + epsilon), between two decays. */
-TW_INLINE f32x4 adamw4(const adamw_factors *f, f32x4 w, f32x4 g, f32x4 *m, f32x4 *v) {
-    *m = madd(f->c1, g, mul4(f->b1, *m));
-    *v = madd(mul4(f->c2, g), g, mul4(f->b2, *v));
-    f32x4 denominator = madd(wasm_f32x4_sqrt(*v), f->root_factor, f->epsilon);
+TW_INLINE f32x4 adamw4(const void *factors, f32x4 w, f32x4 g, f32x4 *s) {
+    const adam_factors *f = factors;
+    s[0] = madd(f->c1, g, mul4(f->b1, s[0]));
+    s[1] = madd(mul4(f->c2, g), g, mul4(f->b2, s[1]));
+    f32x4 denominator = madd(wasm_f32x4_sqrt(s[1]), f->root_factor, f->epsilon);
     w = mul4(w, f->before);
-    return mul4(sub4(w, div4(mul4(f->step_size, *m), denominator)), f->after);
+    return mul4(sub4(w, div4(mul4(f->step_size, s[0]), denominator)), f->after);
 }
 
 static void adamw_chunk(const void *args, int32_t chunk) {
-    const adamw_task *t = args;
-    const adamw_f32_args *a = t->a;
-    const adamw_factors f = {splat(a->alpha), splat(1.0f - a->alpha), splat(a->beta), splat(1.0f - a->beta),
-                             splat(t->step_size), splat(t->root_factor), splat(a->epsilon), splat(t->decay_before),
-                             splat(t->decay_after)};
-    int32_t lo = chunk * GRAIN, n = min_i32(GRAIN, a->n - lo), i = 0;
-    float *w_at = a->w + lo, *m_at = a->m + lo, *v_at = a->v + lo;
-    const float *g_at = a->g + lo;
-    for (; i + 4 <= n; i += 4) {
-        f32x4 m = load4(m_at + i), v = load4(v_at + i);
-        f32x4 w = adamw4(&f, load4(w_at + i), load4(g_at + i), &m, &v);
-        store4(w_at + i, w);
-        store4(m_at + i, m);
-        store4(v_at + i, v);
-    }
-    if (i < n) {
-        int32_t rest = n - i;
-        f32x4 m = load_part(m_at + i, rest), v = load_part(v_at + i, rest);
-        f32x4 w = adamw4(&f, load_part(w_at + i, rest), load_part(g_at + i, rest), &m, &v);
-        store_part(w_at + i, w, rest);
-        store_part(m_at + i, m, rest);
-        store_part(v_at + i, v, rest);
-    }
+    const adam_task *t = args;
+    const adam_factors f = t->f;
+    update_chunk(adamw4, &f, &t->run, 2, chunk);
+}
+
+/* Factors of both forms: correct the moments by step_size and root_factor; no decay yet. */
+static adam_factors adam_factors_of(float alpha, float beta, float epsilon) {
+    f32x4 one = splat(1), zero = splat(0);
+    return (adam_factors){splat(alpha), splat(1.0f - alpha), splat(beta), splat(1.0f - beta), one, one,
+                          splat(epsilon), one, one, zero};
+}
+
+static void correct_bias(adam_factors *f, double rate, float alpha, float beta, int64_t step) {
+    f->step_size = splat((float)(rate / (1 - power(alpha, step))));
+    f->root_factor = splat((float)(1 / __builtin_sqrt(1 - power(beta, step))));
 }
 
 int32_t kernel_adamw_f32(const adamw_f32_args *a) {
     double rate = state_f32(a->state, STATE_LEARNING_RATE);
     int64_t step = state_i64(a->state, STATE_STEP) + 1;
-    double correction1 = 1 - power(a->alpha, step), root2 = __builtin_sqrt(1 - power(a->beta, step));
-    adamw_task task = {a, (float)rate, 1.0f, 1.0f, 1.0f};
-    double decay = 1 - rate * (double)a->weight_decay;
+    adam_task task = {{a->n, a->w, a->g, {a->m, a->v}}, adam_factors_of(a->alpha, a->beta, a->epsilon)};
+    f32x4 decay = splat((float)(1 - rate * (double)a->weight_decay));
     if (a->adam_mode == 0) {
-        task.step_size = (float)(rate / correction1);
-        task.root_factor = (float)(1 / root2);
-        task.decay_before = (float)decay;
+        correct_bias(&task.f, rate, a->alpha, a->beta, step);
+        task.f.before = decay;
     } else {
-        if (a->correct_bias) task.step_size = (float)(rate * root2 / correction1);
-        task.decay_after = (float)decay;
+        double correction1 = 1 - power(a->alpha, step), root2 = __builtin_sqrt(1 - power(a->beta, step));
+        task.f.step_size = splat((float)(a->correct_bias ? rate * root2 / correction1 : rate));
+        task.f.after = decay;
     }
     parallel_for(adamw_chunk, &task, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
+/* g += decay w, then as above. */
+TW_INLINE f32x4 adam4(const void *factors, f32x4 w, f32x4 g, f32x4 *s) {
+    const adam_factors *f = factors;
+    g = madd(f->decay, w, g);
+    s[0] = madd(f->c1, g, mul4(f->b1, s[0]));
+    s[1] = madd(mul4(f->c2, g), g, mul4(f->b2, s[1]));
+    return sub4(w, div4(mul4(f->step_size, s[0]), madd(wasm_f32x4_sqrt(s[1]), f->root_factor, f->epsilon)));
+}
+
+static void adam_chunk(const void *args, int32_t chunk) {
+    const adam_task *t = args;
+    const adam_factors f = t->f;
+    update_chunk(adam4, &f, &t->run, 2, chunk);
+}
+
+int32_t kernel_adam_f32(const adam_f32_args *a) {
+    adam_task task = {{a->n, a->w, a->g, {a->m, a->v}}, adam_factors_of(a->alpha, a->beta, a->epsilon)};
+    double rate = state_f32(a->state, STATE_LEARNING_RATE);
+    correct_bias(&task.f, rate, a->alpha, a->beta, state_i64(a->state, STATE_STEP) + 1);
+    task.f.decay = splat(a->weight_decay);
+    parallel_for(adam_chunk, &task, chunk_count(a->n, GRAIN));
     return TW_OK;
 }
 
@@ -101,36 +152,300 @@ typedef struct {
     f32x4 b1, c1, b2, c2, rate, keep;
 } lion_factors;
 
+typedef struct {
+    flat_run run;
+    lion_factors f;
+} lion_task;
+
 /* w = keep w - rate sign(b1 m + c1 g);  m = b2 m + c2 g */
-TW_INLINE f32x4 lion4(const lion_factors *f, f32x4 w, f32x4 g, f32x4 *m) {
-    f32x4 direction = sign4(madd(f->c1, g, mul4(f->b1, *m)));
-    *m = madd(f->c2, g, mul4(f->b2, *m));
+TW_INLINE f32x4 lion4(const void *factors, f32x4 w, f32x4 g, f32x4 *s) {
+    const lion_factors *f = factors;
+    f32x4 direction = sign4(madd(f->c1, g, mul4(f->b1, s[0])));
+    s[0] = madd(f->c2, g, mul4(f->b2, s[0]));
     return nmadd(f->rate, direction, mul4(w, f->keep));
 }
 
 static void lion_chunk(const void *args, int32_t chunk) {
-    const lion_f32_args *a = args;
-    float rate = state_f32(a->state, STATE_LEARNING_RATE), keep = (float)(1 - (double)rate * (double)a->weight_decay);
-    const lion_factors f = {splat(a->alpha), splat(1.0f - a->alpha), splat(a->beta), splat(1.0f - a->beta),
-                            splat(rate), splat(keep)};
-    int32_t lo = chunk * GRAIN, n = min_i32(GRAIN, a->n - lo), i = 0;
-    float *w_at = a->w + lo, *m_at = a->m + lo;
-    const float *g_at = a->g + lo;
-    for (; i + 4 <= n; i += 4) {
-        f32x4 m = load4(m_at + i), w = lion4(&f, load4(w_at + i), load4(g_at + i), &m);
-        store4(w_at + i, w);
-        store4(m_at + i, m);
-    }
-    if (i < n) {
-        int32_t rest = n - i;
-        f32x4 m = load_part(m_at + i, rest), w = lion4(&f, load_part(w_at + i, rest), load_part(g_at + i, rest), &m);
-        store_part(w_at + i, w, rest);
-        store_part(m_at + i, m, rest);
-    }
+    const lion_task *t = args;
+    const lion_factors f = t->f;
+    update_chunk(lion4, &f, &t->run, 1, chunk);
 }
 
 int32_t kernel_lion_f32(const lion_f32_args *a) {
-    parallel_for(lion_chunk, a, chunk_count(a->n, GRAIN));
+    float rate = state_f32(a->state, STATE_LEARNING_RATE), keep = (float)(1 - (double)rate * (double)a->weight_decay);
+    const lion_task task = {{a->n, a->w, a->g, {a->m}},
+                            {splat(a->alpha), splat(1.0f - a->alpha), splat(a->beta), splat(1.0f - a->beta),
+                             splat(rate), splat(keep)}};
+    parallel_for(lion_chunk, &task, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
+typedef struct {
+    f32x4 rate, keep, take, ahead, gradient, decay;
+} momentum_factors;
+
+typedef struct {
+    flat_run run;
+    momentum_factors f;
+} momentum_task;
+
+/* g += decay w;  m = keep m + take g;  w -= rate (ahead m + gradient g) */
+TW_INLINE f32x4 momentum4(const void *factors, f32x4 w, f32x4 g, f32x4 *s) {
+    const momentum_factors *f = factors;
+    g = madd(f->decay, w, g);
+    s[0] = madd(f->take, g, mul4(f->keep, s[0]));
+    return nmadd(f->rate, madd(f->gradient, g, mul4(f->ahead, s[0])), w);
+}
+
+static void momentum_chunk(const void *args, int32_t chunk) {
+    const momentum_task *t = args;
+    const momentum_factors f = t->f;
+    update_chunk(momentum4, &f, &t->run, 1, chunk);
+}
+
+int32_t kernel_momentum_f32(const momentum_f32_args *a) {
+    int32_t is_first = state_i64(a->state, STATE_STEP) == 0;
+    const momentum_task task = {{a->n, a->w, a->g, {a->m}},
+                                {splat(state_f32(a->state, STATE_LEARNING_RATE)), splat(is_first ? 0 : a->momentum),
+                                 splat(is_first ? 1 : 1 - a->dampening), splat(a->nesterov ? a->momentum : 1),
+                                 splat(a->nesterov ? 1 : 0), splat(a->weight_decay)}};
+    parallel_for(momentum_chunk, &task, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
+typedef struct {
+    f32x4 rate, alpha, rest, epsilon, momentum, decay;
+} rmsprop_factors;
+
+typedef struct {
+    flat_run run;
+    rmsprop_factors f;
+} rmsprop_task;
+
+/* s[0] = alpha s[0] + (1 - alpha) g^2; the mean of g, where there is one, is s[at]. Gives g / (root + epsilon). */
+TW_INLINE f32x4 rmsprop_direction(const rmsprop_factors *f, f32x4 g, f32x4 *s, int32_t at) {
+    s[0] = madd(mul4(f->rest, g), g, mul4(f->alpha, s[0]));
+    f32x4 variance = s[0];
+    if (at > 0) {
+        s[at] = madd(f->rest, g, mul4(f->alpha, s[at]));
+        variance = nmadd(s[at], s[at], variance);
+    }
+    return div4(g, add4(wasm_f32x4_sqrt(variance), f->epsilon));
+}
+
+TW_INLINE f32x4 rmsprop_plain4(const void *factors, f32x4 w, f32x4 g, f32x4 *s) {
+    const rmsprop_factors *f = factors;
+    return nmadd(f->rate, rmsprop_direction(f, madd(f->decay, w, g), s, 0), w);
+}
+
+TW_INLINE f32x4 rmsprop_centered4(const void *factors, f32x4 w, f32x4 g, f32x4 *s) {
+    const rmsprop_factors *f = factors;
+    return nmadd(f->rate, rmsprop_direction(f, madd(f->decay, w, g), s, 1), w);
+}
+
+TW_INLINE f32x4 rmsprop_momentum4(const void *factors, f32x4 w, f32x4 g, f32x4 *s) {
+    const rmsprop_factors *f = factors;
+    s[1] = madd(f->momentum, s[1], rmsprop_direction(f, madd(f->decay, w, g), s, 0));
+    return nmadd(f->rate, s[1], w);
+}
+
+TW_INLINE f32x4 rmsprop_all4(const void *factors, f32x4 w, f32x4 g, f32x4 *s) {
+    const rmsprop_factors *f = factors;
+    s[1] = madd(f->momentum, s[1], rmsprop_direction(f, madd(f->decay, w, g), s, 2));
+    return nmadd(f->rate, s[1], w);
+}
+
+static void rmsprop_chunk(const void *args, int32_t chunk) {
+    const rmsprop_task *t = args;
+    const rmsprop_factors f = t->f;
+    if (t->run.s[1] && t->run.s[2]) {
+        update_chunk(rmsprop_all4, &f, &t->run, 3, chunk);
+    } else if (t->run.s[1]) {
+        update_chunk(rmsprop_momentum4, &f, &t->run, 2, chunk);
+    } else if (t->run.s[2]) {
+        const flat_run centered = {t->run.n, t->run.w, t->run.g, {t->run.s[0], t->run.s[2]}};
+        update_chunk(rmsprop_centered4, &f, &centered, 2, chunk);
+    } else {
+        update_chunk(rmsprop_plain4, &f, &t->run, 1, chunk);
+    }
+}
+
+int32_t kernel_rmsprop_f32(const rmsprop_f32_args *a) {
+    const rmsprop_task task = {{a->n, a->w, a->g, {a->s, a->velocity, a->mean}},
+                               {splat(state_f32(a->state, STATE_LEARNING_RATE)), splat(a->alpha),
+                                splat(1.0f - a->alpha), splat(a->epsilon), splat(a->momentum),
+                                splat(a->weight_decay)}};
+    parallel_for(rmsprop_chunk, &task, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
+typedef struct {
+    f32x4 rate, initial, epsilon, decay;
+} adagrad_factors;
+
+typedef struct {
+    flat_run run;
+    adagrad_factors f;
+} adagrad_task;
+
+TW_INLINE f32x4 adagrad4(const void *factors, f32x4 w, f32x4 g, f32x4 *s) {
+    const adagrad_factors *f = factors;
+    g = madd(f->decay, w, g);
+    s[0] = madd(g, g, add4(s[0], f->initial));
+    return sub4(w, div4(mul4(f->rate, g), add4(wasm_f32x4_sqrt(s[0]), f->epsilon)));
+}
+
+static void adagrad_chunk(const void *args, int32_t chunk) {
+    const adagrad_task *t = args;
+    const adagrad_factors f = t->f;
+    update_chunk(adagrad4, &f, &t->run, 1, chunk);
+}
+
+int32_t kernel_adagrad_f32(const adagrad_f32_args *a) {
+    int64_t before = state_i64(a->state, STATE_STEP);
+    double rate = state_f32(a->state, STATE_LEARNING_RATE) / (1 + (double)before * (double)a->rate_decay);
+    const adagrad_task task = {{a->n, a->w, a->g, {a->s}},
+                               {splat((float)rate), splat(before == 0 ? a->initial : 0), splat(a->epsilon),
+                                splat(a->weight_decay)}};
+    parallel_for(adagrad_chunk, &task, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
+typedef struct {
+    f32x4 rate, rho, rest, epsilon, decay;
+} adadelta_factors;
+
+typedef struct {
+    flat_run run;
+    adadelta_factors f;
+} adadelta_task;
+
+TW_INLINE f32x4 adadelta4(const void *factors, f32x4 w, f32x4 g, f32x4 *s) {
+    const adadelta_factors *f = factors;
+    g = madd(f->decay, w, g);
+    s[0] = madd(mul4(f->rest, g), g, mul4(f->rho, s[0]));
+    f32x4 scale = div4(wasm_f32x4_sqrt(add4(s[1], f->epsilon)), wasm_f32x4_sqrt(add4(s[0], f->epsilon)));
+    f32x4 update = mul4(scale, g);
+    s[1] = madd(mul4(f->rest, update), update, mul4(f->rho, s[1]));
+    return nmadd(f->rate, update, w);
+}
+
+static void adadelta_chunk(const void *args, int32_t chunk) {
+    const adadelta_task *t = args;
+    const adadelta_factors f = t->f;
+    update_chunk(adadelta4, &f, &t->run, 2, chunk);
+}
+
+int32_t kernel_adadelta_f32(const adadelta_f32_args *a) {
+    const adadelta_task task = {{a->n, a->w, a->g, {a->s, a->d}},
+                                {splat(state_f32(a->state, STATE_LEARNING_RATE)), splat(a->rho), splat(1.0f - a->rho),
+                                 splat(a->epsilon), splat(a->weight_decay)}};
+    parallel_for(adadelta_chunk, &task, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
+typedef struct {
+    flat_run run;
+    adam_factors f;
+    float *partial; /* two doubles a chunk: sums of w^2 and of r^2 */
+    f32x4 rate;     /* times the trust ratio */
+} lamb_task;
+
+/* m / (1 - b1^t) / (root of v / (1 - b2^t) + epsilon) + decay w, with m and v as they are now. */
+TW_INLINE f32x4 lamb_direction(const adam_factors *f, f32x4 w, f32x4 m, f32x4 v) {
+    f32x4 denominator = madd(wasm_f32x4_sqrt(v), f->root_factor, f->epsilon);
+    return madd(f->decay, w, div4(mul4(f->step_size, m), denominator));
+}
+
+/* The sum of four floats that are sums of few terms each. */
+TW_INLINE double wide_sum(f32x4 s) {
+    v128_t low = wasm_f64x2_promote_low_f32x4(s), high = wasm_f64x2_promote_low_f32x4(wasm_i64x2_shuffle(s, s, 1, 1));
+    v128_t d = wasm_f64x2_add(low, high);
+    return wasm_f64x2_extract_lane(d, 0) + wasm_f64x2_extract_lane(d, 1);
+}
+
+/* Update the moments of four elements; gives their direction. */
+TW_INLINE f32x4 lamb_moments4(const adam_factors *f, f32x4 w, f32x4 g, f32x4 *s) {
+    s[0] = madd(f->c1, g, mul4(f->b1, s[0]));
+    s[1] = madd(mul4(f->c2, g), g, mul4(f->b2, s[1]));
+    return lamb_direction(f, w, s[0], s[1]);
+}
+
+/* Squares in blocks of 64 terms a lane in float, block sums in double. */
+static void lamb_moments_chunk(const void *args, int32_t chunk) {
+    const lamb_task *t = args;
+    const adam_factors f = t->f;
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, t->run.n);
+    const float *w_at = t->run.w, *g_at = t->run.g;
+    float *m_at = t->run.s[0], *v_at = t->run.s[1];
+    double totals[2] = {0, 0};
+    while (i + 4 <= end) {
+        int32_t block_end = min_i32(i + 256, end);
+        f32x4 ww = splat(0), rr = splat(0);
+        for (; i + 4 <= block_end; i += 4) {
+            f32x4 s[2] = {load4(m_at + i), load4(v_at + i)}, w = load4(w_at + i);
+            f32x4 r = lamb_moments4(&f, w, load4(g_at + i), s);
+            store4(m_at + i, s[0]);
+            store4(v_at + i, s[1]);
+            ww = madd(w, w, ww);
+            rr = madd(r, r, rr);
+        }
+        totals[0] += wide_sum(ww);
+        totals[1] += wide_sum(rr);
+    }
+    if (i < end) {
+        int32_t rest = end - i;
+        f32x4 s[2] = {load_part(m_at + i, rest), load_part(v_at + i, rest)}, w = load_part(w_at + i, rest);
+        f32x4 r = lamb_moments4(&f, w, load_part(g_at + i, rest), s);
+        store_part(m_at + i, s[0], rest);
+        store_part(v_at + i, s[1], rest);
+        r = wasm_v128_and(r, first_lanes(rest)); /* beyond them it is 0 / 0 where epsilon is 0 */
+        totals[0] += wide_sum(mul4(w, w));
+        totals[1] += wide_sum(mul4(r, r));
+    }
+    tw_copy(t->partial + 4 * (int64_t)chunk, totals, sizeof totals);
+}
+
+static void lamb_chunk(const void *args, int32_t chunk) {
+    const lamb_task *t = args;
+    const adam_factors f = t->f;
+    const f32x4 rate = t->rate;
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, t->run.n);
+    float *w_at = t->run.w;
+    const float *m_at = t->run.s[0], *v_at = t->run.s[1];
+    for (; i + 4 <= end; i += 4) {
+        f32x4 w = load4(w_at + i);
+        store4(w_at + i, nmadd(rate, lamb_direction(&f, w, load4(m_at + i), load4(v_at + i)), w));
+    }
+    if (i < end) {
+        int32_t rest = end - i;
+        f32x4 w = load_part(w_at + i, rest), m = load_part(m_at + i, rest), v = load_part(v_at + i, rest);
+        store_part(w_at + i, nmadd(rate, lamb_direction(&f, w, m, v), w), rest);
+    }
+}
+
+int32_t kernel_lamb_f32(const lamb_f32_args *a) {
+    int32_t n_chunks = chunk_count(a->n, GRAIN);
+    lamb_task task = {{a->n, a->w, a->g, {a->m, a->v}}, adam_factors_of(a->alpha, a->beta, a->epsilon), a->partial, splat(0)};
+    correct_bias(&task.f, 1, a->alpha, a->beta, state_i64(a->state, STATE_STEP) + 1);
+    task.f.decay = splat(a->weight_decay);
+    parallel_for(lamb_moments_chunk, &task, n_chunks);
+    double norms[2] = {0, 0};
+    for (int32_t i = 0; i < n_chunks; i++) {
+        double part[2];
+        tw_copy(part, a->partial + 4 * (int64_t)i, sizeof part);
+        norms[0] += part[0];
+        norms[1] += part[1];
+    }
+    double trust = norms[0] > 0 && norms[1] > 0 ? __builtin_sqrt(norms[0] / norms[1]) : 1;
+    task.rate = splat((float)(state_f32(a->state, STATE_LEARNING_RATE) * trust));
+    parallel_for(lamb_chunk, &task, n_chunks);
+    return TW_OK;
+}
+
+int32_t kernel_state_with_rate(const state_with_rate_args *a) {
+    tw_copy(a->changed, a->state, 4 * STATE_WORDS);
+    set_state_f32(a->changed, STATE_LEARNING_RATE, a->rate[0]);
     return TW_OK;
 }
 
@@ -149,10 +464,7 @@ static void sum_squares_chunk(const void *args, int32_t chunk) {
             s2 = madd(x2, x2, s2);
             s3 = madd(x3, x3, s3);
         }
-        f32x4 s = add4(add4(s0, s1), add4(s2, s3));
-        v128_t low = wasm_f64x2_promote_low_f32x4(s), high = wasm_f64x2_promote_low_f32x4(wasm_i64x2_shuffle(s, s, 1, 1));
-        v128_t d = wasm_f64x2_add(low, high);
-        total += wasm_f64x2_extract_lane(d, 0) + wasm_f64x2_extract_lane(d, 1);
+        total += wide_sum(add4(add4(s0, s1), add4(s2, s3)));
     }
     for (; i < end; i++) total += (double)a->g[i] * (double)a->g[i];
     tw_copy(a->partial + 2 * (int64_t)chunk, &total, sizeof total);

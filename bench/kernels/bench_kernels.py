@@ -2,7 +2,8 @@
 
     python bench/kernels/bench_kernels.py [--build PATH] [--rounds 15] [--document] [pattern ...]
 
-A pattern selects the cases whose name contains it.
+A pattern selects the cases whose name contains it. Those of optimizers ("memory ...") are told in GB/s, and as a
+share of what a copy reaches beside them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 HERE = Path(__file__).resolve().parent
-ENGINE = HERE.parents[1] / "py_src" / "trainweb" / "engine"
+ENGINE = HERE.parents[1] / "py_src" / "trainweb" / "backend" / "wasm" / "engine"
 CHROMIUM = "/usr/bin/chromium"
 # The optimising compiler at once: on a busy machine its background threads may not get to run for seconds.
 FLAGS = [
@@ -211,6 +212,43 @@ def pool_cases(planes: int, size: int, kernel: int, stride: int, pad: int) -> It
         yield {"name": f"pool {kind} {name}", "flops": x // 4, "kernel": kernel_name, "args": {**operands, **words}}
 
 
+MEMORY = "memory "
+OPTIMIZED = 4 << 20
+"""Parameters of the optimizer cases: each of their buffers is larger than the caches."""
+STATE_BYTES = 64
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adamw_f32": (
+        "wgmv",
+        {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-8, "weight_decay": 0.1, "correct_bias": 1, "adam_mode": 0},
+    ),
+    "adam_f32": ("wgmv", {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-8, "weight_decay": 0.1}),
+    "sgd_f32": ("wg", {}),
+    "momentum_f32": ("wgm", {"momentum": 0.9, "dampening": 0, "weight_decay": 0.1, "nesterov": 1}),
+    "rmsprop_f32": (
+        "wgs",
+        {"velocity": None, "mean": None, "alpha": 0.9, "epsilon": 1e-8, "momentum": 0, "weight_decay": 0},
+    ),
+    "adagrad_f32": ("wgs", {"rate_decay": 0, "initial": 0, "epsilon": 1e-8, "weight_decay": 0}),
+    "adadelta_f32": ("wgsd", {"rho": 0.9, "epsilon": 1e-6, "weight_decay": 0}),
+    "lion_f32": ("wgm", {"alpha": 0.9, "beta": 0.99, "weight_decay": 0.1}),
+    "lamb_f32": (
+        "wgmv",
+        {"partial": 1 << 16, "alpha": 0.9, "beta": 0.999, "epsilon": 1e-6, "weight_decay": 0.1},
+    ),
+}
+"""Operands, of which all but the gradients are written, and other arguments."""
+
+
+def memory_cases(n: int) -> Iterator[dict[str, Any]]:
+    """A copy, and a step of each optimizer on `n` parameters: bytes that must move instead of operations."""
+    copied = {"src": 4 * n, "dst": 4 * n, "n": 4 * n}
+    yield {"name": f"{MEMORY}copy", "flops": 8 * n, "kernel": "copy", "args": copied}
+    for kernel, (operands, words) in OPTIMIZERS.items():
+        moved = 4 * n * (2 * len(operands) - 1)
+        args = {**dict.fromkeys(operands, 4 * n), "state": STATE_BYTES, "n": n, **words}
+        yield {"name": f"{MEMORY}{kernel}", "flops": moved, "kernel": kernel, "args": args}
+
+
 def all_cases() -> list[dict[str, Any]]:
     cases = [gemm_case(layout, *shape) for shape in SQUARES for layout in ("NN", "NT", "TN")]
     for rows, inputs, outputs in LAYERS:
@@ -224,7 +262,7 @@ def all_cases() -> list[dict[str, Any]]:
         cases += conv_cases(*shape)
     for pool in [(32 * 32, 28, 2, 2, 0), (32 * 64, 14, 2, 2, 0), (16 * 64, 32, 3, 2, 1), (16 * 64, 8, 8, 1, 0)]:
         cases += pool_cases(*pool)
-    return cases
+    return [*cases, *memory_cases(OPTIMIZED)]
 
 
 def compile_peak(target: Path, relaxed: bool) -> None:
@@ -320,6 +358,14 @@ def peaks_of(results: list[dict[str, Any]]) -> list[float]:
 
 def report(results: list[dict[str, Any]], write: Callable[[str], None] = print) -> None:
     """One line a case."""
+    copied = max((rate for r in results if r["name"] == f"{MEMORY}copy" for rate in rates(r)), default=None)
+    for r in [r for r in results if r["name"].startswith(MEMORY)]:
+        share = f" {100 * max(rates(r)) / copied:5.1f} % of a copy" if copied else ""
+        most, usual = max(rates(r)), median(rates(r))
+        write(f"{r['name']:40} {min(r['times']):9.4f} ms {most:6.1f} GB/s max {usual:6.1f} median{share}")
+    results = [r for r in results if not r["name"].startswith(MEMORY)]
+    if not results:
+        return
     peaks = peaks_of(results)
     write(f"peak: {max(peaks):.1f} GFLOP/s max, {median(peaks):.1f} median")
     for r in results:

@@ -11,28 +11,33 @@ from typing import TYPE_CHECKING, Any
 from trainweb._version import __version__
 
 if TYPE_CHECKING:
-    from trainweb import api, artifacts, compat, errors, onnxblock
+    from trainweb import api, artifacts, compat, errors, onnxblock, schedules
     from trainweb.compat.gradient_graph import GradientGraphBuilder
     from trainweb.training.check import check
     from trainweb.training.core import set_seed
-    from trainweb.training.inference import InferenceSession
+    from trainweb.training.inference_session import InferenceSession
+    from trainweb.training.options import RunOptions, SessionOptions
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
 _HOMES = {
     "CheckpointState": "trainweb.training.state",
     "GradientGraphBuilder": "trainweb.compat.gradient_graph",
-    "InferenceSession": "trainweb.training.inference",
+    "InferenceSession": "trainweb.training.inference_session",
+    "RunOptions": "trainweb.training.options",
+    "SessionOptions": "trainweb.training.options",
     "TrainingSession": "trainweb.training.session",
     "check": "trainweb.training.check",
     "set_seed": "trainweb.training.core",
 }
-_MODULES = ("api", "artifacts", "compat", "errors", "onnxblock")
+_MODULES = ("api", "artifacts", "compat", "errors", "onnxblock", "schedules")
 
 __all__ = [
     "CheckpointState",
     "GradientGraphBuilder",
     "InferenceSession",
+    "RunOptions",
+    "SessionOptions",
     "TrainingSession",
     "__version__",
     "api",
@@ -41,6 +46,7 @@ __all__ = [
     "compat",
     "errors",
     "onnxblock",
+    "schedules",
     "set_seed",
 ]
 

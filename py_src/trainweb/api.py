@@ -1,21 +1,27 @@
 """Module, Optimizer, CheckpointState, LinearLRScheduler, as onnxruntime.training.api has them.
 
 A script written for that module runs after its import line is changed. What is other here: arrays
-are NumPy arrays where that module has OrtValues (they have `.numpy()` all the same), data are
-copies, and the warm-up and total counts of `LinearLRScheduler` are not swapped.
+are NumPy arrays where that module has C-level OrtValues (they have `.numpy()` all the same), data are
+read-only copies, and the warm-up and total counts of `LinearLRScheduler` are not swapped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from trainweb.errors import FeedError, SessionError, UnsupportedError
+from trainweb.errors import FeedError, SessionError
 from trainweb.ir.layout import GRADIENTS, STATE_LAZY_RESET, STATE_RANDOM_OFFSET, STATE_SEED
 from trainweb.training import state as states
+from trainweb.training.options import SessionOptions
 from trainweb.training.session import TrainingSession
+from trainweb.training.values import OrtValue, as_array, check_device
+
+_latest: weakref.WeakKeyDictionary[states.CheckpointState, weakref.ref[Module]] = weakref.WeakKeyDictionary()
+"""The module made last for each state."""
 
 CARRIED_STATE = (STATE_LAZY_RESET, STATE_SEED, STATE_RANDOM_OFFSET)
 """Fields of the state that outlive a change of optimizer."""
@@ -33,6 +39,9 @@ class Pairs:
     def __setitem__(self, name: str, value: Any) -> None:
         self._mapping[name] = value
 
+    def __delitem__(self, name: str) -> None:
+        del self._mapping[name]
+
     def __contains__(self, name: object) -> bool:
         return name in self._mapping
 
@@ -44,6 +53,10 @@ class Pairs:
 
     def __repr__(self) -> str:
         return repr(self._mapping)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value, or `default`."""
+        return self._mapping.get(name, default)
 
     def keys(self) -> list[str]:
         """The names."""
@@ -72,16 +85,19 @@ class CheckpointState(states.CheckpointState):
         return Pairs(super().properties)
 
 
-class ParameterBuffer(np.ndarray):
-    """A float32 vector of parameters; `.numpy()` is there for code that expects an OrtValue."""
+class Result(np.ndarray):
+    """An array with `.numpy()`, for code that expects an OrtValue."""
 
     def numpy(self) -> np.ndarray:
-        """The vector as a plain array."""
-        return np.asarray(self)
+        """The plain array."""
+        return self.view(np.ndarray)
 
 
 class Module:
     """A model to train, called with its inputs in order.
+
+    Several modules on one state share its parameters; each accumulates gradients of its own, and `Parameter.grad` is
+    that of the module made last.
 
     Parameters
     ----------
@@ -93,8 +109,8 @@ class Module:
         The eval model, for `eval` and for export.
     device : str
         "cpu".
-    session_options : dict, optional
-        Options of `trainweb.TrainingSession`. An object of another kind is ignored.
+    session_options : dict or SessionOptions, optional
+        Options of `trainweb.TrainingSession`.
     """
 
     def __init__(
@@ -105,27 +121,28 @@ class Module:
         device: str = "cpu",
         session_options: Any = None,
     ) -> None:
-        if device.split(":")[0] != "cpu":
-            raise UnsupportedError(f"Device {device!r} is not supported; there is only 'cpu'.")
+        name, _, number = device.partition(":")
+        check_device(name, int(number or 0))
         self.training = True
         self._state = state
         self._models = train_model_uri, eval_model_uri
-        self._options = session_options if isinstance(session_options, Mapping) else None
+        self._options = SessionOptions.of(session_options)
         self._optimizer_model: Any = None
         self._session = TrainingSession(state, train_model_uri, eval_model_uri, None, self._options)
+        _latest[state] = weakref.ref(self)
 
     def __call__(self, *user_inputs: Any) -> Any:
         """Run a train step, or an eval step after `eval()`.
 
         Parameters
         ----------
-        *user_inputs : array_like
+        *user_inputs : array_like, or OrtValue
             In the order of `input_names()`.
 
         Returns
         -------
-        ndarray, or tuple of ndarray
-            The outputs; one output is returned bare.
+        ndarray or OrtValue, or a tuple of them
+            The outputs, as OrtValues where an input is one; one output is returned bare. Arrays have `.numpy()`, too.
         """
         if not self.training and self._models[1] is None:
             raise SessionError("This Module has no EvalModel loaded.")
@@ -134,9 +151,10 @@ class Module:
             raise FeedError(
                 f"The model takes {len(names)} inputs ({', '.join(names)}), but {len(user_inputs)} were given."
             )
-        feeds = {n: _array(x) for n, x in zip(names, user_inputs, strict=True)}
+        feeds = {n: as_array(x) for n, x in zip(names, user_inputs, strict=True)}
         step = self._session.train_step if self.training else self._session.eval_step
-        outputs = tuple(step(feeds).values())
+        wrap = OrtValue if any(isinstance(x, OrtValue) for x in user_inputs) else _result
+        outputs = tuple(wrap(array) for array in step(feeds).values())
         return outputs[0] if len(outputs) == 1 else outputs
 
     def train(self, mode: bool = True) -> Module:
@@ -160,9 +178,9 @@ class Module:
         """User outputs of the model that the mode stands for."""
         return self._session.output_names(self.training)
 
-    def get_contiguous_parameters(self, trainable_only: bool = False) -> ParameterBuffer:
+    def get_contiguous_parameters(self, trainable_only: bool = False) -> Result:
         """All (trainable) parameters as one float32 vector."""
-        return self._session.get_contiguous_parameters(trainable_only).view(ParameterBuffer)
+        return self._session.get_contiguous_parameters(trainable_only).view(Result)
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Number of elements of all (trainable) parameters."""
@@ -170,7 +188,7 @@ class Module:
 
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
         """Overwrite all (trainable) parameters with a float32 vector."""
-        self._session.load_parameters_buffer(_array(buffer), trainable_only)
+        self._session.load_parameters_buffer(as_array(buffer), trainable_only)
 
     def export_model_for_inferencing(self, inference_model_uri: Any, graph_output_names: Sequence[str]) -> None:
         """Write the eval model, cut to these outputs, with the current parameters."""
@@ -197,21 +215,24 @@ class Module:
 
 
 class Optimizer:
-    """Updates the parameters of a module; several optimizers of one module share their state.
+    """Updates parameters; optimizers of one checkpoint state share step, moments and learning rate.
+
+    The gradients are those of the module that was made last for the state of `module`, as in onnxruntime.
 
     Parameters
     ----------
     optimizer_uri : path, bytes or onnx.ModelProto
         The optimizer model. The first one of a module counts.
     module : Module
-        What to update.
+        One of the modules on the state to update.
     """
 
     def __init__(self, optimizer_uri: Any, module: Module) -> None:
         if optimizer_uri is None:
             raise SessionError("An Optimizer needs an optimizer model.")
-        self._module = module
-        module._use_optimizer(optimizer_uri)
+        latest = _latest[module._state]()
+        self._module = module if latest is None else latest
+        self._module._use_optimizer(optimizer_uri)
 
     @property
     def _session(self) -> TrainingSession:
@@ -247,9 +268,8 @@ class LinearLRScheduler:
         self._optimizer._session.scheduler_step()
 
 
-def _array(value: Any) -> Any:
-    """An array of what may be an OrtValue."""
-    return value.numpy() if not isinstance(value, np.ndarray) and hasattr(value, "numpy") else value
+def _result(array: np.ndarray) -> Result:
+    return array.view(Result)
 
 
 __all__ = [
@@ -258,5 +278,5 @@ __all__ = [
     "Module",
     "Optimizer",
     "Pairs",
-    "ParameterBuffer",
+    "Result",
 ]

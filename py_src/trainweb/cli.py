@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -29,7 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     args = _parser().parse_args(argv)
     try:
-        return int(args.run(args) or 0)
+        status = int(args.run(args) or 0)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever reads, `head` say, has enough; what is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (TrainwebError, OSError, ValueError) as e:
         print(f"trainweb {args.command}: {type(e).__name__}: {e}", file=sys.stderr)
         return 1
@@ -49,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 
     p = commands.add_parser("artifacts", help="make training artifacts from a forward model")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
-    p.add_argument("-o", "--output", type=Path, default=Path(), help="existing folder to write to")
+    p.add_argument("-o", "--output", type=Path, default=Path(), help="folder to write to, made where it does not exist")
     p.add_argument("--loss", default="CrossEntropyLoss", help=_names(LossType))
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
@@ -70,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
     p = commands.add_parser("check", help="say what of a forward model is trained, at what cost, or what is in the way")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
-    p.add_argument("--loss", help="MSELoss, CrossEntropyLoss, BCEWithLogitsLoss or L1Loss; none: the first output")
+    p.add_argument("--loss", help=f"{_names(LossType)}; none: the first output")
     p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="parameters to train, and no others")
     p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="parameters not to train")
     p.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a symbolic dimension")
@@ -147,6 +154,8 @@ def _open(
 
 def _artifacts(args: argparse.Namespace) -> None:
     from trainweb.artifacts import LossType, OptimType, generate_artifacts
+    from trainweb.onnxblock.optim import OPTIMIZERS
+    from trainweb.ops.optim import TRAINWEB
 
     kinds: tuple[tuple[str, str, type[LossType | OptimType]], ...] = (
         ("loss", args.loss, LossType),
@@ -155,6 +164,7 @@ def _artifacts(args: argparse.Namespace) -> None:
     for name, given, enum in kinds:
         if given not in enum.__members__:
             raise ValueError(f"--{name} {given!r} is none of {', '.join(enum.__members__)}.")
+    args.output.mkdir(parents=True, exist_ok=True)
     generate_artifacts(
         args.model,
         loss=LossType[args.loss],
@@ -164,6 +174,10 @@ def _artifacts(args: argparse.Namespace) -> None:
         additional_output_names=args.output_name or None,
     )
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
+    operator = OPTIMIZERS[args.optimizer]().operator
+    if operator.domain == TRAINWEB:
+        name = f"{operator.domain}.{operator.op_type()}"
+        print(f"{ARTIFACT_FILES['optimizer_model']} has {name}, which runs in trainweb, not in ONNX Runtime training.")
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -42,6 +42,8 @@ class GradientError(TrainwebError):
         The operator and the node that has no gradient.
     path : list[str]
         Node names from the loss back to that node.
+    others : tuple of GradientError
+        What else lacks a gradient.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class GradientError(TrainwebError):
     ) -> None:
         super().__init__(message)
         self.op, self.node, self.path = op, node, path or []
+        self.others: tuple[GradientError, ...] = ()
 
 
 class CheckpointError(TrainwebError):

@@ -6,6 +6,7 @@ A text is a template of `str.format`; `{x!r}` is a value as Python shows it, als
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
 from trainweb import errors
@@ -15,7 +16,7 @@ from trainweb import errors
 class Message:
     """An error of a session: its class and its text.
 
-    `page` is the text in the page, where it gives advice on JavaScript.
+    `page` is the text in the page, where it gives advice on JavaScript. Python in a page keeps it with the error.
     """
 
     error: type[Exception]
@@ -24,7 +25,15 @@ class Message:
 
     def __call__(self, **values: Any) -> Exception:
         """The error with these values in its text."""
-        return self.error(self.text.format(**values))
+        error = self.error(self.text.format(**values))
+        # A page that finds the fault itself may know more to say of it.
+        if self.page is not None and {name for _, name, _, _ in Formatter().parse(self.page) if name} <= values.keys():
+            vars(error)[PAGE_TEXT] = self.page.format(**values)
+        return error
+
+
+PAGE_TEXT = "_page_text"
+"""Attribute of errors that a page words otherwise."""
 
 
 RELEASED = Message(errors.ReleasedError, "This session was released; create a new one.")
@@ -67,6 +76,8 @@ PLAN_FAILED = Message(
     "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
 )
 
+TERMINATED = Message(errors.SessionError, "Exiting due to terminate flag being set to true.")
+
 # What a session lacks.
 
 NO_EVAL_MODEL = Message(errors.SessionError, "This TrainingSession has no EvalModel loaded.")
@@ -87,12 +98,14 @@ NOT_IN_BUNDLE = Message(
 OTHER_PARAMETERS = Message(
     errors.ModelError, "The models have other parameters than the plans that were compiled from them."
 )
-STATE_IN_USE = Message(
-    errors.SessionError, "This checkpoint state is in use by another session; release that session first."
-)
 ARENA_LIMIT = Message(
     errors.LimitError,
     "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
+)
+SESSION_TOO_LARGE = Message(
+    errors.LimitError,
+    "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' "
+    "memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
 )
 NOT_A_COUNT = Message(errors.SessionError, "{name!r} must be an integer >= {least}, got {value!r}.")
 NOT_A_NUMBER = Message(TypeError, "{name!r} must be a number, got {given}.")
@@ -144,6 +157,27 @@ BUFFER_SIZE = Message(
     "Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
 )
 UNKNOWN_PROPERTY = Message(errors.CheckpointError, "Property {name!r} not found.")
+
+# Settings of optimizers and losses.
+
+BAD_SETTING = Message(errors.ModelError, "{name} is {value!r}; it must be {expected}.")
+UNKNOWN_SETTING = Message(errors.ModelError, "{what} has no setting {name!r}; it has {names}.")
+MISSING_SETTING = Message(errors.ModelError, "{what} needs the setting {name!r}: {expected}.")
+UNKNOWN_TYPE = Message(errors.ModelError, "There is no {what} {name!r}; there are {names}.")
+CLIP_WITHOUT_OPTIMIZER = Message(
+    errors.ModelError,
+    "Gradients are clipped in the optimizer step: clip_grad_norm and clip_grad_value need an optimizer.",
+    "Gradients are clipped in the optimizer step: 'clipGradNorm' and 'clipGradValue' need an 'optimizer'.",
+)
+UNKNOWN_IN_GROUP = Message(
+    errors.ModelError, "A group names {name!r}, which no trained parameter is; they are {names}."
+)
+LOSS_INPUTS = Message(
+    errors.ModelError,
+    "{loss} takes {n} of the model's outputs, but these are given: {names}. "
+    "Choose with loss_input_names, or give a Block.",
+    "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
+)
 
 
 def table() -> dict[str, Message]:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, TimeoutError, expect
 
 from .conftest import require_built, watched_page
 from .server import ROOT
@@ -32,7 +32,11 @@ HEADER_BYTES = 20
 def wait_for(page: Page, condition: str, timeout_ms: int = TRAIN_MS) -> None:
     """Wait until a condition on `p`, the page's progress, holds; fail at once if the page does."""
     told = f"p => p.state === 'failed' || ({condition})"
-    page.wait_for_function(f"({told})(window.demo.progress)", timeout=timeout_ms)
+    try:
+        page.wait_for_function(f"({told})(window.demo.progress)", timeout=timeout_ms)
+    except TimeoutError as error:
+        alert = page.locator("#alert").inner_text()
+        raise AssertionError(f"{condition} never held: {progress(page)}, alert: {alert!r}") from error
     report = page.evaluate("window.demo.progress")
     assert report["state"] != "failed", report["error"]
 

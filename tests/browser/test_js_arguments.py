@@ -118,6 +118,11 @@ METHOD_RULES = [
     ("s.getArtifacts()", "SessionError", "createFromModel"),
     ("s.runOptimizerStep(5)", "TypeError", "'options' must be an object."),
     ("s.runTrainStep(feeds, {signal: 5})", "TypeError", "'options.signal' must be an AbortSignal."),
+    ("s.runTrainStep(feeds, {terminate: 1})", "TypeError", "'options.terminate' must be a boolean, got a number."),
+    ("s.runTrainStep(feeds, {tag: 1})", "TypeError", "'options.tag' must be a string, got a number."),
+    ("s.runTrainStep(feeds, {terminate: true})", "SessionError", "Exiting due to terminate flag being set to true."),
+    ("s.runEvalStep(feeds, {terminate: true})", "SessionError", "Exiting due to terminate flag being set to true."),
+    ("s.runOptimizerStep({terminate: true})", "SessionError", "Exiting due to terminate flag being set to true."),
 ]
 
 FEED_RULES = [
@@ -291,3 +296,42 @@ def test_without_eval_and_optimizer_models(js: JsPage) -> None:
 def test_aborted_calls_are_refused(js: JsPage) -> None:
     error = js.failure(f"{OPEN} await s.runTrainStep(feeds, {{ signal: AbortSignal.abort() }});")
     assert error["name"] == "AbortError"
+
+
+FRESH = f"await window.s?.release(); window.s = undefined; {OPEN}"
+QUEUED = f"""
+{FRESH}
+const controller = new AbortController();
+const signal = controller.signal;
+labels.data[3] = 9n;
+const wrong = await failure(() => s.runTrainStep(feeds, {{ tag: "wrong" }}));
+labels.data[3] = 0n;
+const first = s.runTrainStep(feeds);
+const aborted = [
+    s.runTrainStep(feeds, {{ signal, tag: "second" }}),
+    s.runOptimizerStep({{ signal }}),
+    s.runEvalStep(feeds, {{ signal }}),
+];
+const last = s.runTrainStep(feeds);
+if (ABORT) controller.abort();
+const outcomes = await Promise.all(aborted.map((call) => call.then(() => "ran", (e) => `${{e.name}} ${{e.tag}}`)));
+await first;
+await last;
+await s.runOptimizerStep();
+const {{ data }} = await s.getContiguousParameters();
+return {{ tag: wrong.tag, outcomes, sum: Array.from(data).reduce((a, b) => a + b) }};
+"""
+
+
+def test_steps_that_wait_never_start_once_they_are_aborted(js: JsPage) -> None:
+    aborted = js.run(QUEUED.replace("ABORT", "true"))
+    assert aborted["outcomes"] == ["AbortError undefined"] * 3 and aborted["tag"] == "wrong"
+    ran = js.run(QUEUED.replace("ABORT", "false"))
+    assert ran["outcomes"] == ["ran"] * 3
+    plain = js.run(
+        f"""{FRESH} labels.data[3] = 0n; await s.runTrainStep(feeds);
+        await s.runTrainStep(feeds); await s.runOptimizerStep();
+        const {{ data }} = await s.getContiguousParameters();
+        return Array.from(data).reduce((a, b) => a + b);"""
+    )
+    assert aborted["sum"] == plain != ran["sum"]

@@ -39,6 +39,8 @@ class Replay:
         self.inputs = np.load(folder / "inputs.npz")
         self.expected = np.load(folder / "expected.npz")
         self.compared = 0
+        self.whole: dict[str, bool] = {}
+        """Checkpoints saved in this replay, and whether with the optimizer state."""
 
     def run(self) -> int:
         """Replay; returns how many results were compared."""
@@ -164,9 +166,15 @@ class Replay:
             file=call["file"],
             whole=call["include_optimizer_state"],
         )
+        self.whole[call["file"]] = call["include_optimizer_state"]
 
     def do_load_checkpoint(self, call: dict[str, Any]) -> dict[str, Any]:
+        before = self.do_get_lr(call)
         self.open(call["file"])
+        if self.whole.get(call["file"]):
+            # Ours holds the rate as well; the recorded library's does not, and goes on with its default.
+            assert self.do_get_lr(call) == before
+            self.js.run("await session.setLearningRate(0.001);")
         return {**self.do_get_lr(call), "params_all": self.parameters(False)}
 
     def do_export(self, call: dict[str, Any]) -> dict[str, Any]:

@@ -241,7 +241,14 @@ class Replay:
                     )
 
     def do_load_checkpoint(self, call: dict[str, Any]) -> dict[str, Any]:
-        self.open(self.checkpoint(call["file"]))
+        rate = self.session.get_learning_rate()
+        checkpoint = self.checkpoint(call["file"])
+        self.open(checkpoint)
+        if trainweb.checkpoint.read_checkpoint(checkpoint).resume is not None:
+            # Ours holds the rate as well; the recorded library's does not, and goes on with its default.
+            if self.session.get_learning_rate() != rate:
+                raise Mismatch(f"the rate was {rate}, and is {self.session.get_learning_rate()}")
+            self.session.set_learning_rate(0.001)
         return {
             "lr": self.session.get_learning_rate(),
             "params_all": self.session.get_contiguous_parameters(False),

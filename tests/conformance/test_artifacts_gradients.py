@@ -31,19 +31,6 @@ RECORDED = {"rtol": 2e-5, "atol": 2e-5}
 NUMERIC = 5e-3
 """Against central differences of a float32 forward, as their recorder states."""
 
-UNSUPPORTED = {
-    "lstm_minimal_inputs",
-    "lstm_all_inputs",
-    "lstm_bias_no_state",
-    "lstm_sequence_output_only",
-    "lstm_reverse",
-    "lstm_bidirectional",
-    "gru_minimal_inputs",
-    "gru_all_inputs",
-    "gru_linear_before_reset",
-    "rnn",
-}
-"""Operators that trainweb does not know."""
 ZERO = {"sign", "floor"}
 """Piecewise constant operators: what lies behind them is unreachable."""
 NOT_IN_ORT = {"averagepool_dynamic_batch", "maxpool_dynamic_size", "instancenormalization", "negativeloglikelihoodloss"}
@@ -85,9 +72,8 @@ def check(name: str, results: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("name", INDEX)
 def test_gradients_run_natively(name: str) -> None:
-    if name in UNSUPPORTED | ZERO:
-        expected = trainweb.errors.UnsupportedError if name in UNSUPPORTED else trainweb.errors.GradientError
-        with pytest.raises(expected):
+    if name in ZERO:
+        with pytest.raises(trainweb.errors.GradientError):
             gradient_graph(name)
         return
     graph = gradient_graph(name)
@@ -106,7 +92,7 @@ def ort_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of every gradient graph in ONNX Runtime; started again after a crash."""
     models, results = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("results")
     for name in INDEX:
-        if name not in UNSUPPORTED | ZERO:
+        if name not in ZERO:
             (models / f"{name}.onnx").write_bytes(write_model(gradient_graph(name)))
     script = Path(__file__).with_name("ort_gradients.py")
     command = [ORT_PYTHON, str(script), str(models), str(FOLDER / "op_grads.npz"), str(results)]
@@ -117,7 +103,7 @@ def ort_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(not ORT_PYTHON, reason="set TRAINWEB_ORT_PYTHON to a Python with onnxruntime-training 1.19.2")
-@pytest.mark.parametrize("name", [n for n in INDEX if n not in UNSUPPORTED | ZERO])
+@pytest.mark.parametrize("name", [n for n in INDEX if n not in ZERO])
 def test_gradients_run_in_onnx_runtime(name: str, ort_folder: Path) -> None:
     error = ort_folder / f"{name}.txt"
     results: dict[str, Any] = {} if error.exists() else dict(np.load(ort_folder / f"{name}.npz"))

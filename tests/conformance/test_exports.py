@@ -15,7 +15,6 @@ import pytest
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
 from trainweb.cli import main
-from trainweb.errors import UnsupportedError
 from trainweb.onnxblock.optim import AdamW
 from trainweb.training.session import TrainingSession
 from trainweb.training.state import CheckpointState
@@ -40,8 +39,6 @@ LOST = {
     "weight_norm": {"fc.parametrizations.weight.original0", "fc.parametrizations.weight.original1"},
 }
 """Parameters that the dynamo exporter's optimizer folds away, so that the file holds no tensor of them."""
-REFUSED = {("finite_mask", "plain"): "SplitToSequence", ("rotary", "plain"): "SplitToSequence"}
-"""Operators that are not there yet: with optimize=False, torch.chunk is exported as a sequence."""
 WITHOUT_GRADIENT = {
     "batch_norm": ("conv2.bias", slice(None)),
     "causal_attention": ("k.bias", slice(None)),
@@ -70,10 +67,6 @@ def build(name: str, exporter: str, optimizer: object = None, **arguments: objec
 @pytest.mark.parametrize("exporter", ["dynamo", "plain", "script"])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_trained_is_what_pytorch_trains(name: str, exporter: str) -> None:
-    if (name, exporter) in REFUSED:
-        with pytest.raises(UnsupportedError, match=REFUSED[name, exporter]):
-            build(name, exporter)
-        return
     parameters = of(truth(name), "before/")
     decisions = {d.name: d for d in build(name, exporter).decisions}
     doubtful = {d.name for d in decisions.values() if d.doubtful}
@@ -93,9 +86,7 @@ def test_what_is_trained_is_what_pytorch_trains(name: str, exporter: str) -> Non
 @pytest.mark.parametrize("exporter", ["dynamo", "plain", "script"])
 @pytest.mark.parametrize("name", NAMES)
 def test_five_steps_are_pytorchs(name: str, exporter: str, kind: str) -> None:
-    if (name, exporter) in REFUSED:
-        assert not trainweb.check(EXPORTS / f"{name}.{exporter}.onnx", loss=LossType.CrossEntropyLoss).ok
-        return
+    assert trainweb.check(EXPORTS / f"{name}.{exporter}.onnx", loss=LossType.CrossEntropyLoss).ok
     if exporter == "dynamo" and name in LOST:
         with pytest.warns(UserWarning, match="optimize=False"):
             build_artifacts(EXPORTS / f"{name}.dynamo.onnx", loss=LossType.CrossEntropyLoss)

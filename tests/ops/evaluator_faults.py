@@ -7,6 +7,7 @@ is still compared with numbers of other authors, and where the evaluator gives r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -48,6 +49,176 @@ def _rows(operator: str) -> Fault:
         y0 = Reshape (rows, shape)
         """,
         opset=13,
+    )
+
+
+LENGTHS = (
+    "Optional tensor specifying lengths of the sequences in a batch. If not specified - assumed all sequences in the "
+    "batch to have length `seq_length`."
+)
+CLIP = (
+    "Clipping bounds the elements of a tensor in the range of [-threshold, +threshold] and is applied to the input of "
+    "activations."
+)
+
+
+def _lengths(operator: str, steps: int) -> Fault:
+    """A bidirectional layer of three steps and two items, the second of which has fewer `steps`."""
+    layer = f'{operator} <direction = "bidirectional">'
+    return Fault(
+        (operator, 14),
+        LENGTHS,
+        "It does not read sequence_lens: the second item runs over its padding, the reverse direction from its end.",
+        f"""
+        whole, padded = Split <axis = 1> (x0)
+        begin = Constant <value_ints = [0]> ()
+        end = Constant <value_ints = [{steps}]> ()
+        short = Slice (padded, begin, end)
+        y_whole = {layer} (whole, x1, x2, x3)
+        y_short = {layer} (short, x1, x2, x3)
+        pads = Constant <value_ints = [0, 0, 0, 0, {3 - steps}, 0, 0, 0]> ()
+        y_padded = Pad (y_short, pads)
+        y0 = Concat <axis = 2> (y_whole, y_padded)
+        """,
+    )
+
+
+def _unrolled(
+    operator: str,
+    quote: str,
+    found: str,
+    steps: Sequence[int],
+    gates: int,
+    cell: str,
+    *,
+    layout: int = 0,
+    bias: bool = False,
+) -> Fault:
+    """One direction of a recurrent layer, a step after the other in the order of `steps`.
+
+    `cell` makes `h_T` (and `c_T`) of `row_T`, the product with W, and `h_P` (and `c_P`), the states before; `rt` is R
+    transposed.
+    """
+    rows = ", ".join(f"part_{t}" for t in sorted(steps))
+    parts = ", ".join(["state", *(f"unused_{k}" for k in range(gates - 1))])
+    previous = dict(zip(steps, ("start", *map(str, steps)), strict=False))
+    lines = f"""
+        first = Constant <value_ints = [0]> ()
+        front = Constant <value_ints = [0, 1]> ()
+        one = Constant <value_float = 1.0> ()
+        most = Constant <value_float = 6.0> ()
+        least = Neg (most)
+        w = Squeeze (x1, first)
+        r = Squeeze (x2, first)
+        wt = Transpose <perm = [1, 0]> (w)
+        rt = Transpose <perm = [1, 0]> (r)
+        x = Transpose <perm = {[1, 0, 2] if layout else [0, 1, 2]}> (x0)
+        products = MatMul (x, wt)
+        """
+    if bias:
+        lines += """
+        b_w, b_r = Split <axis = 1> (x3)
+        b = Add (b_w, b_r)
+        inputs = Add (products, b)
+        """
+    else:
+        lines += "inputs = Identity (products)\n"
+    lines += f"{rows} = Split <axis = 0> (inputs)\n"
+    lines += "\n".join(f"row_{t} = Squeeze (part_{t}, first)" for t in steps)
+    lines += f"""
+        {parts} = Split <axis = 1> (row_0)
+        h_start = Sub (state, state)
+        c_start = Sub (state, state)
+        """
+    for t in steps:
+        lines += cell.replace("_T", f"_{t}").replace("_P", f"_{previous[t]}")
+    lines += "\n".join(f"y_{t} = Unsqueeze (h_{t}, front)" for t in steps)
+    lines += f"""
+        y = Concat <axis = 0> ({", ".join(f"y_{t}" for t in sorted(steps))})
+        y0 = Transpose <perm = {[2, 0, 1, 3] if layout else [0, 1, 2, 3]}> (y)
+        """
+    return Fault((operator, 14), quote, found, lines)
+
+
+def _gru(update: str, new: str, bound: str) -> str:
+    return f"""
+        rz_T, rr_T, rh_T = Split <axis = 1> (rt)
+        xz_T, xr_T, xh_T = Split <axis = 1> (row_T)
+        hz_T = MatMul (h_P, rz_T)
+        hr_T = MatMul (h_P, rr_T)
+        sz_T = Add (xz_T, hz_T)
+        sr_T = Add (xr_T, hr_T)
+        bz_T = {bound.format("sz_T")}
+        br_T = {bound.format("sr_T")}
+        z_T = {update} (bz_T)
+        reset_T = {update} (br_T)
+        kept_T = Mul (reset_T, h_P)
+        hh_T = MatMul (kept_T, rh_T)
+        sh_T = Add (xh_T, hh_T)
+        bh_T = {bound.format("sh_T")}
+        new_T = {new} (bh_T)
+        rest_T = Sub (one, z_T)
+        fresh_T = Mul (rest_T, new_T)
+        old_T = Mul (z_T, h_P)
+        h_T = Add (fresh_T, old_T)
+        """
+
+
+def _lstm(new: str, hidden: str, bound: str, forget: str) -> str:
+    return f"""
+        hr_T = MatMul (h_P, rt)
+        all_T = Add (row_T, hr_T)
+        bound_T = {bound.format("all_T")}
+        si_T, so_T, sf_T, sc_T = Split <axis = 1> (bound_T)
+        i_T = Sigmoid (si_T)
+        o_T = Sigmoid (so_T)
+        f_T = {forget}
+        n_T = {new} (sc_T)
+        kept_T = Mul (f_T, c_P)
+        fresh_T = Mul (i_T, n_T)
+        c_T = Add (kept_T, fresh_T)
+        bc_T = {bound.format("c_T")}
+        out_T = {hidden} (bc_T)
+        h_T = Mul (o_T, out_T)
+        """
+
+
+_BOUND, _FREE = "Clip ({}, least, most)", "Identity ({})"
+_OVERRIDDEN = "It computes with Sigmoid and Tanh and reads neither (`# TODO: support overridden attributes.`)."
+
+
+def _dequantize(inputs: str) -> Fault:
+    return Fault(
+        ("DequantizeLinear", 13),
+        "The dequantization formula is `y = (x - x_zero_point) * x_scale`.",
+        "It has the operator from opset 19 on, none of the opsets 10 and 13.",
+        f"y0 = DequantizeLinear ({inputs})",
+        opset=19,
+    )
+
+
+def _response(size: int, below: int, above: int, alpha: float, beta: float, bias: float) -> Fault:
+    """Sums over `below` channels before and `above` after, by an average that counts the margins."""
+    return Fault(
+        ("LRN", 13),
+        "where `max(0, c - floor((size - 1) / 2)) <= i <= min(C - 1, c + ceil((size - 1) / 2))`",
+        "It sums for as many channels as the batch has items (`for c in range(x.shape[0])`): others are divided by "
+        "bias ^ beta.",
+        f"""
+        squares = Mul (x0, x0)
+        flat = Constant <value_ints = [2, 1, 5, 12]> ()
+        image = Reshape (squares, flat)
+        mean = AveragePool <kernel_shape = [{size}, 1], pads = [{below}, 0, {above}, 0], count_include_pad = 1> (image)
+        shape = Shape (x0)
+        back = Reshape (mean, shape)
+        alpha = Constant <value_float = {alpha}> ()
+        beta = Constant <value_float = {beta}> ()
+        bias = Constant <value_float = {bias}> ()
+        scaled = Mul (back, alpha)
+        total = Add (scaled, bias)
+        divisor = Pow (total, beta)
+        y0 = Div (x0, divisor)
+        """,
     )
 
 
@@ -193,6 +364,95 @@ FAULTS: dict[str, Fault] = {
         one = Constant <value_float = 1.0> ()
         below = Add (one, magnitude)
         y0 = Div (x0, below)
+        """,
+    ),
+    "CumProd-1": Fault(
+        ("CumProd", 26),
+        "A 0-D tensor. Must be in the range [-rank(x), rank(x)-1].",
+        "It is right to refuse the sample, whose axis is [1]: it is taken as 1, as that of CumSum.",
+        """
+        axis = Squeeze (x1)
+        y0 = CumProd <exclusive = 1> (x0, axis)
+        """,
+    ),
+    **{f"DequantizeLinear-{k}": _dequantize(inputs) for k, inputs in enumerate(("x0, x1, x2", "x0, x1", "x0, x1"))},
+    "GlobalLpPool-0": Fault(
+        ("GlobalLpPool", 2),
+        "This is equivalent to LpPool with kernel size equal to the spatial dimension of input tensor.",
+        "It does not have the operator.",
+        "y0 = LpPool <kernel_shape = [4, 5], p = 2> (x0)",
+    ),
+    "GlobalLpPool-1": Fault(
+        ("GlobalLpPool", 2),
+        "This is equivalent to LpPool with kernel size equal to the spatial dimension of input tensor.",
+        "It does not have the operator.",
+        "y0 = LpPool <kernel_shape = [4], p = 3> (x0)",
+    ),
+    "GRU-2": _lengths("GRU", 2),
+    "GRU-3": _unrolled(
+        "GRU",
+        "A list of 2 (or 4 if bidirectional) activation functions for update, reset, and hidden gates.",
+        _OVERRIDDEN,
+        (0, 1, 2),
+        3,
+        _gru("HardSigmoid", "Softsign", _FREE),
+        layout=1,
+    ),
+    "GRU-4": _unrolled("GRU", CLIP, "It does not clip.", (2, 1, 0), 3, _gru("Sigmoid", "Tanh", _BOUND), bias=True),
+    "Hardmax-3": _rows("Hardmax"),
+    "LpNormalization-1": Fault(
+        ("LpNormalization", 1),
+        "The output is computed as: `output = input / Lp_norm(input, axis)`.",
+        "It leaves out the absolute value in the norm, which is negative or nearly 0 here.",
+        """
+        norm = ReduceL1 <axes = [1], keepdims = 1> (x0)
+        y0 = Div (x0, norm)
+        """,
+    ),
+    "LRN-0": _response(3, 1, 1, 0.5, 0.75, 1.0),
+    "LRN-1": _response(4, 1, 2, 0.5, 0.6, 2.0),
+    "LSTM-2": _lengths("LSTM", 2),
+    "LSTM-3": _unrolled(
+        "LSTM",
+        "Couple the input and forget gates if 1.",
+        "It reads no input_forget.",
+        (2, 1, 0),
+        4,
+        _lstm("Tanh", "Tanh", _FREE, "Sub (one, i_T)"),
+        layout=1,
+    ),
+    "LSTM-4": _unrolled(
+        "LSTM",
+        "A list of 3 (or 6 if bidirectional) activation functions for input, output, forget, cell, and hidden.",
+        _OVERRIDDEN,
+        (0, 1, 2),
+        4,
+        _lstm("Elu", "LeakyRelu", _BOUND, "Sigmoid (sf_T)"),
+    ),
+    "MatMulInteger-1": Fault(
+        ("MatMulInteger", 10),
+        "If the input is 2D of shape [M, K] then zero point tensor may be an M element vector [zp_1, zp_2, ..., zp_M].",
+        "It subtracts that vector from the rows, not from the columns.",
+        """
+        last = Constant <value_ints = [1]> ()
+        zeros = Unsqueeze (x2, last)
+        y0 = MatMulInteger (x0, x1, zeros, x3)
+        """,
+    ),
+    "RNN-1": _lengths("RNN", 1),
+    "RNN-4": _unrolled(
+        "RNN",
+        "The activation function must be one of the activation functions specified above.",
+        "It has Tanh and Affine alone.",
+        (0, 1, 2),
+        1,
+        """
+        five_T = Constant <value_float = 5.0> ()
+        lowest_T = Neg (five_T)
+        hr_T = MatMul (h_P, rt)
+        all_T = Add (row_T, hr_T)
+        bound_T = Clip (all_T, lowest_T, five_T)
+        h_T = Tanh (bound_T)
         """,
     ),
 }

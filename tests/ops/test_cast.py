@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from tests.ops.op_runner import feeds_of, run, single_node
 
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Node
 from trainweb.ops.elementwise import Cast
+from trainweb.ops.infer import infer_outputs
+from trainweb.ops.op import bind
 
 TYPES = {1: np.float32, 2: np.uint8, 6: np.int32, 7: np.int64, 9: np.bool_, 11: np.float64}
 """ONNX's numbers of types."""
@@ -35,3 +39,15 @@ def test_floats_saturate_to_integers() -> None:
     assert cast(x, 6).tolist() == [0, i32.max, i32.min, i32.max, i32.min, 300, -1]
     assert cast(x, 7).tolist() == [0, i64.max, i64.min, 3000000000, -3000000000, 300, -1]
     assert cast(x, 9).tolist() == [True] * 7
+
+
+KNOWN = [(1.0, "int64", (1,)), (7, "float32", (7.0,)), (0, "bool", (False,))]
+
+
+@pytest.mark.parametrize(("value", "like", "expected"), KNOWN)
+def test_castlike_of_what_is_known_is_known(value: float, like: str, expected: tuple[object, ...]) -> None:
+    """torch's dynamo exporter writes the arguments of Range like this."""
+    op = bind(Node("CastLike", ["x", "like"], ["y"]), {"": 20})
+    x = TensorType("float32" if isinstance(value, float) else "int64", (1,), (value,))
+    (found, *_), _ = infer_outputs(op, {"x": x, "like": TensorType(like, (1,), (0,))})
+    assert (found.dtype, found.value) == (like, expected)

@@ -38,10 +38,11 @@ ON_TENSORS = [
 SCHEDULES = [case for case in cases() if case.cls is LinearLearningRate]
 STATE_OUTPUTS = {"BatchNormInternal": (1, 2), "InPlaceAccumulatorV2": (1,)}
 """Outputs of the reference that are also what the state inputs hold afterwards."""
-SEGMENTS = (PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1)
+SEGMENT_ELEMENTS = 64
+PLACES = ((PARAMETERS, 0), (GRADIENTS, 0), (MOMENTUM0, 0), (MOMENTUM1, 0), (MOMENTUM1, SEGMENT_ELEMENTS))
+"""Segments of the sequences, and the elements before them."""
 HOLE = 5
 """Elements between the two runs of the parameters, as a frozen parameter between trainable ones makes them."""
-SEGMENT_ELEMENTS = 64
 
 
 def test_every_reference_is_run_by_some_test() -> None:
@@ -53,25 +54,27 @@ def test_every_reference_is_run_by_some_test() -> None:
 
 
 class Runs:
-    """One sequence of tensors in a segment: all but its first elements lie `hole` elements further back."""
+    """One sequence of tensors in a segment: all but its first elements lie `hole` elements further back.
 
-    def __init__(self, host: PlanHost, segment: int, values: np.ndarray) -> None:
-        self.host, self.segment, self.values = host, segment, values
-        self.cut = values.size // 3
-        self.hole = HOLE if segment == PARAMETERS else 0
+    `whole`: the first tensor is all of it, and the second empty.
+    """
+
+    def __init__(self, host: PlanHost, place: tuple[int, int], values: np.ndarray, *, whole: bool = False) -> None:
+        self.host, self.values = host, values
+        self.segment, self.start = place
+        self.storage = Storage(self.segment, host.sizes[self.segment], 0)
+        self.cut = values.size if whole else values.size // 3
+        self.hole = HOLE if self.segment == PARAMETERS else 0
         for run, part in zip(self.bufs(), np.split(values, [self.cut]), strict=True):
-            host.write_segment(segment, run.storage.offset or 0, part.tobytes())
+            host.write_segment(self.segment, run.shift, part.tobytes())
 
     def bufs(self) -> list[Buf]:
         sizes = (self.cut, self.values.size - self.cut)
-        starts = (0, self.cut + self.hole)
-        return [
-            Buf(Storage(self.segment, 4 * n, 4 * start), "float32", (n,))
-            for n, start in zip(sizes, starts, strict=True)
-        ]
+        starts = (self.start, self.start + self.cut + self.hole)
+        return [Buf(self.storage, "float32", (n,), shift=4 * start) for n, start in zip(sizes, starts, strict=True)]
 
     def read(self) -> np.ndarray:
-        data = self.host.read_segment(self.segment, 0, 4 * SEGMENT_ELEMENTS)
+        data = self.host.read_segment(self.segment, 4 * self.start, 4 * SEGMENT_ELEMENTS)
         whole = np.frombuffer(data, np.float32)
         hole = slice(self.cut, self.cut + self.hole)
         assert not whole[hole].any() and not whole[self.values.size + self.hole :].any(), "written beside the runs"
@@ -80,8 +83,8 @@ class Runs:
 
 def new_host() -> PlanHost:
     sizes = [0] * N_SEGMENTS
-    for segment in SEGMENTS:
-        sizes[segment] = 4 * SEGMENT_ELEMENTS
+    for segment, start in PLACES:
+        sizes[segment] = 4 * (start + SEGMENT_ELEMENTS)
     return PlanHost(get_engine(reproducible=True), sizes)
 
 
@@ -91,7 +94,7 @@ STEP = Binding(STATE, 4 * STATE_STEP, "int64", (1,))
 
 def scalars(case: Case, names: list[str], arrays: list[np.ndarray | None]) -> dict[str, np.ndarray]:
     """Learning rate and step of an optimizer, which come before its sequences."""
-    first_sequence = min(case.cls.state_inputs)
+    first_sequence = min(case.cls.state_inputs, default=0)
     return {name: x for name, x in zip(names[:first_sequence], arrays, strict=False) if x is not None}
 
 
@@ -111,11 +114,12 @@ def test_sequences(case: Case) -> None:
             else:
                 taken = x.item() - 1  # the session counts the steps before this one
         host.write_state(STATE_STEP, taken)
-        segments = SEGMENTS if given else (GRADIENTS,)
+        places = PLACES if given else ((GRADIENTS, 0),)
+        whole = getattr(case.cls, "per_parameter", False)
         tensors = dict(list(zip(names, arrays, strict=True))[len(given) :])
         runs = {
-            name: Runs(host, segment, x)
-            for segment, (name, x) in zip(segments, tensors.items(), strict=False)
+            name: Runs(host, place, x, whole=whole)
+            for place, (name, x) in zip(places, tensors.items(), strict=False)
             if x is not None
         }
         plan = compile_model(
@@ -127,7 +131,7 @@ def test_sequences(case: Case) -> None:
             segment_bytes=host.sizes,
         )
         host.run(host.load(plan))
-        updated = [names[k] for k in case.cls.state_inputs]
+        updated = [names[k] for k in case.cls.state_inputs if k < len(names)]
         for name, values in zip(updated, reference(bound(graph), arrays), strict=True):
             compare(case, runs[name].read(), values)
         for name in runs.keys() - updated:
@@ -146,7 +150,7 @@ def test_tensors(case: Case) -> None:
     host = new_host()
     try:
         bindings = {}
-        for k, segment in zip(case.cls.state_inputs, SEGMENTS, strict=False):
+        for k, (segment, _) in zip(case.cls.state_inputs, PLACES, strict=False):
             x = arrays[k]
             assert x is not None
             bindings[names[k]] = Binding(segment, 0, "float32", x.shape)

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.ops.op_runner import Case, gradients
+from tests.ops.op_runner import Case, gradients, run
 from tests.ops.test_gradient import CASES, loss_graph, wanted
 
-from trainweb.errors import GradientError, ModelError
-from trainweb.model.graph import Graph, Node, Value
+from trainweb.autodiff.gradient import build_gradients
+from trainweb.errors import ModelError, UnsupportedError
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.reader import read_model
+from trainweb.model.writer import write_model
 from trainweb.ops.shapes import ShapeInference
+from trainweb.training.inference import InferenceCore
 
-STATIC_ONLY = {
-    "Conv-7",
-    "Conv-8",
-    "ConvTranspose-3",
-    "ConvTranspose-4",
-    "ConvTranspose-5",
-    "DepthToSpace-1",
-    "GlobalAveragePool-0",
-    "GlobalAveragePool-1",
-    "Pad-4",
-    "Pad-5",
-    "Pad-6",
-    "SpaceToDepth-2",
-    *(f"Resize-{k}" for k in range(7)),
-}
-"""Gradients that need sizes: auto_pad, margins that repeat, the width of a weight matrix, an image to average."""
 MOST = 340
 """Other samples have constants (shapes, indices) that fit their own sizes only."""
 
@@ -59,14 +48,39 @@ def test_most_samples_hold_for_other_sizes() -> None:
 def test_symbolic_gradient(case: Case) -> None:
     graph, feeds, _ = loss_graph(case)
     names = [f"x{k}" for k in wanted(case)]
-    if str(case) in STATIC_ONLY:
-        with pytest.raises(GradientError, match="symbolic"):
-            gradients(symbolic(graph), names, feeds)
-        return
     found, expected = gradients(symbolic(graph), names, feeds), gradients(graph, names, feeds)
     for name in names:
         scale = float(np.abs(expected[name]).max(initial=1.0))
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-6 * scale)
+
+
+def computed_constants(graph: Graph) -> tuple[Graph, int]:
+    """The same graph where nodes make its constants of parts, as exporters write scales, axes and pads."""
+    graph = graph.copy()
+    made = []
+    for name, t in list(graph.initializers.items()):
+        if len(t.shape) != 1 or t.size < 1:
+            continue
+        del graph.initializers[name]
+        for k, value in enumerate(t.values()):
+            part = Tensor.of(f"{name}_{k}", t.dtype, (1,), [value])
+            made.append(Node("Constant", [], [part.name], {"value": part}, name=f"make_{part.name}"))
+        parts = [f"{name}_{k}" for k in range(t.size)]
+        made.append(Node("Concat", parts, [name], {"axis": 0}, name=f"make_{name}"))
+    graph.nodes = made + graph.nodes
+    return graph, len(made)
+
+
+WITH_CONSTANTS = [case for case in CASES if computed_constants(loss_graph(case)[0])[1]]
+
+
+@pytest.mark.parametrize("case", WITH_CONSTANTS, ids=str)
+def test_constants_may_be_computed(case: Case) -> None:
+    graph, feeds, _ = loss_graph(case)
+    names = [f"x{k}" for k in wanted(case)]
+    found, expected = gradients(computed_constants(graph)[0], names, feeds), gradients(graph, names, feeds)
+    for name in names:
+        np.testing.assert_array_equal(found[name], expected[name])
 
 
 @pytest.mark.parametrize(("n", "m"), [(5, 5), (5, 1), (1, 4)])
@@ -89,3 +103,79 @@ def test_symbols_that_meet_are_summed_where_they_broadcast(n: int, m: int) -> No
     for name, given in (("x", x), ("y", y)):
         expected = whole if len(given) == len(whole) else whole.sum(axis=0, keepdims=True)
         np.testing.assert_allclose(found[name], expected, rtol=1e-6)
+
+
+def test_a_part_of_the_features_is_turned_whatever_their_number() -> None:
+    node = Node("RotaryEmbedding", ["x", "c", "s"], ["y"], {"rotary_embedding_dim": 4}, name="rotary")
+    graph = Graph("g", [node, Node("ReduceSum", ["y"], ["loss"], {"keepdims": 0}, "", "sum")], opsets={"": 23})
+    shapes = {"x": ("b", 2, "n", "width"), "c": ("b", "n", 2), "s": ("b", "n", 2)}
+    graph.inputs = [Value(name, "float32", shape) for name, shape in shapes.items()]
+    graph.outputs = [Value("loss", "float32", ())]
+    rng = np.random.default_rng(0)
+    given = {"x": (1, 2, 3, 6), "c": (1, 3, 2), "s": (1, 3, 2)}
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in given.items()}
+    # The width is not taken for 4: the gradient of what is not turned would be lost.
+    found = gradients(graph, ["x"], feeds)["x"]
+    first, second = feeds["c"] + feeds["s"], feeds["c"] - feeds["s"]
+    expected = np.concatenate([first, second, np.ones_like(first)], -1)[:, None].repeat(2, 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def lstm(steps: object) -> Graph:
+    """The gradient of the sum of the last hidden states of an LSTM, as read from a file."""
+    shapes = {"x": (steps, 2, 3), "w": (1, 20, 3), "r": (1, 20, 5), "h": (1, 2, 5), "c": (1, 2, 5)}
+    node = Node(
+        "LSTM", ["x", "w", "r", "", "", "h", "c"], ["", "last", ""], {"hidden_size": 5, "clip": 2.0}, "", "lstm"
+    )
+    graph = Graph("g", [node, Node("ReduceSum", ["last"], ["loss"], {"keepdims": 0}, "", "sum")], opsets={"": 17})
+    graph.inputs = [Value(name, "float32", shape) for name, shape in shapes.items()]  # type: ignore[arg-type]
+    result = build_gradients(graph, "loss", list(shapes))
+    result.outputs = [Value(f"{name}_grad", "float32", None) for name in shapes]
+    return read_model(write_model(result))
+
+
+def test_a_recurrent_layer_is_differentiated_for_each_length() -> None:
+    waiting, rng = lstm("steps"), np.random.default_rng(1)
+    assert [n.op_type for n in waiting.nodes if n.domain == "ai.trainweb"] == ["CompositeGradient"]
+    for steps in (1, 4):
+        unrolled = lstm(steps)
+        assert not [n for n in unrolled.nodes if n.domain == "ai.trainweb"]
+        shapes = {v.name: v.shape for v in unrolled.inputs if isinstance(v, Value)}
+        feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        expected = run(unrolled, feeds)
+        for name, value in run(waiting, feeds).items():
+            np.testing.assert_array_equal(value, expected[name])
+
+
+def test_a_gradient_that_waited_computes_no_more_than_another() -> None:
+    def plan(graph: Graph) -> str:
+        core = InferenceCore(graph)
+        shapes = {"x": (4, 2, 3), "w": (1, 20, 3), "r": (1, 20, 5), "h": (1, 2, 5), "c": (1, 2, 5)}
+        text = core.model.compile({name: TensorType("float32", shape) for name, shape in shapes.items()}).text
+        core.host.release()
+        return text
+
+    waiting, unrolled = plan(lstm("steps")), plan(lstm(4))
+    assert [waiting.count(kernel) for kernel in ("gemm_f32", "elementwise")] == [
+        unrolled.count(kernel) for kernel in ("gemm_f32", "elementwise")
+    ]
+
+
+def test_sequences_that_are_too_long_are_refused_when_they_come() -> None:
+    shapes = {"x": (1025, 2, 3), "w": (1, 20, 3), "r": (1, 20, 5), "h": (1, 2, 5), "c": (1, 2, 5)}
+    with pytest.raises(UnsupportedError, match="a sequence of 1025 steps"):
+        run(lstm("steps"), {name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+
+
+def test_what_no_result_with_a_gradient_depends_on_has_gradient_zero() -> None:
+    nodes = [
+        Node("Attention", ["q", "k", "v"], ["", "keys", "values"], {}, "", "attention"),
+        Node("ReduceSum", ["keys"], ["loss"], {"keepdims": 0}, "", "sum"),
+    ]
+    graph = Graph("g", nodes, opsets={"": 23})
+    graph.inputs = [Value(name, "float32", (1, 2, 3, "width")) for name in "qkv"]
+    graph.outputs = [Value("loss", "float32", ())]
+    feeds = {name: np.ones((1, 2, 3, 4), np.float32) for name in "qkv"}
+    found = gradients(graph, ["q", "k"], feeds)
+    np.testing.assert_array_equal(found["q"], np.zeros((1, 2, 3, 4)))
+    np.testing.assert_array_equal(found["k"], np.ones((1, 2, 3, 4)))

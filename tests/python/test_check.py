@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.python.test_deciding_feeds import windowed
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType
+from trainweb.ops.op import Op, find
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -50,12 +53,12 @@ def test_every_unsupported_operator_is_listed_with_its_nodes() -> None:
 
 
 def test_a_missing_gradient_is_named() -> None:
-    report = trainweb.check(
-        model(("MatMul", ["x", "w"], ["a"]), ("Hardmax", ["a"], ["y"])),
-        loss=LossType.MSELoss,
-    )
+    proto = onnx.load_from_string(model(("MatMul", ["x", "w"], ["a"]), ("TanhGrad", ["a", "a"], ["y"])))
+    proto.graph.node[1].domain = "com.microsoft"
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    report = trainweb.check(proto.SerializeToString(), loss=LossType.MSELoss)
     assert not report.ok
-    assert [p.op for p in report.unsupported + report.missing_gradients] == ["Hardmax"]
+    assert [p.op for p in report.missing_gradients] == ["TanhGrad"]
 
 
 def test_a_broken_model_is_reported_not_raised() -> None:
@@ -87,4 +90,78 @@ def test_labels_are_as_many_as_rows_are_computed() -> None:
     proto.graph.node[1].attribute.append(helper.make_attribute("axis", 2))
     proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
     report = trainweb.check(proto.SerializeToString(), loss=LossType.CrossEntropyLoss, dims={"batch": 5})
+    assert report.ok, str(report)
+
+
+def two_towers(first: str, second: str) -> bytes:
+    """loss input y = first(x w) + second(x v): both are on the way to a parameter."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "product"),
+        helper.make_node(first, ["a"], ["b"], "one"),
+        helper.make_node("MatMul", ["x", "v"], ["c"], "other"),
+        helper.make_node(second, ["c"], ["d"], "two"),
+        helper.make_node("Add", ["b", "d"], ["y"], "sum"),
+    ]
+    tensors = [numpy_helper.from_array(np.ones((4, 3), np.float32), name) for name in "wv"]
+    graph = helper.make_graph(
+        nodes,
+        "towers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
+        tensors,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+
+
+def without_gradient(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    for name in names:
+        cls = find("", name)
+        assert cls is not None
+        monkeypatch.setattr(cls, "gradient", Op.gradient)
+
+
+def test_all_missing_gradients_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_gradient(monkeypatch, "Sin", "Cos")
+    report = trainweb.check(two_towers("Sin", "Cos"), requires_grad=["w", "v"], loss=LossType.MSELoss)
+    assert not report.ok
+    assert sorted((p.op, p.nodes) for p in report.missing_gradients) == [("Cos", ["two"]), ("Sin", ["one"])]
+    assert trainweb.check(two_towers("Tanh", "Relu"), requires_grad=["w", "v"], loss=LossType.MSELoss).ok
+
+
+def test_all_nodes_that_do_not_fit_are_listed() -> None:
+    broken = two_towers("Relu", "Relu")
+    proto = onnx.load_from_string(broken)
+    for k, name in ((0, "w"), (1, "v")):
+        proto.graph.initializer[k].CopyFrom(numpy_helper.from_array(np.ones((5 + k, 3), np.float32), name))
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4]))
+    report = trainweb.check(proto.SerializeToString(), loss=LossType.MSELoss)
+    assert report.error is not None and "'product'" in report.error and "'other'" in report.error
+    assert "'sum'" not in report.error and "can be trained" not in str(report)
+
+
+def test_sizes_follow_from_feeds_and_labels_from_them() -> None:
+    source = declared(["batch", None, 4], ("MatMul", ["x", "w"], ["a"]), ("ReduceMean", ["a"], ["y"]))
+    proto = onnx.load_from_string(source)
+    proto.graph.node[1].attribute.append(helper.make_attribute("axes", [1]))
+    proto.graph.node[1].attribute.append(helper.make_attribute("keepdims", 0))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    source = proto.SerializeToString()
+    x = np.zeros((5, 7, 4), np.float32)
+    report = trainweb.check(source, loss=LossType.CrossEntropyLoss, feeds={"x": x})
+    assert report.ok, str(report)
+    # Forward and weight gradient of 5 * 7 rows: the dim without a name is that of the array.
+    assert report.flops == 2 * 2 * 5 * 7 * 4 * 3
+    wrong = trainweb.check(source, loss=LossType.CrossEntropyLoss, feeds={"x": np.zeros((5, 7, 6), np.float32)})
+    assert wrong.error is not None and "6" in wrong.error and not wrong.ok
+    apart = trainweb.check(source, loss=LossType.CrossEntropyLoss, feeds={"x": x, "labels": np.zeros(6, np.int64)})
+    assert apart.error is not None and "labels" in apart.error
+    unknown = trainweb.check(source, loss=LossType.CrossEntropyLoss, feeds={"z": x})
+    assert unknown.error is not None and "'z'" in unknown.error
+
+
+def test_what_decides_by_its_value_needs_one() -> None:
+    source = windowed().SerializeToString()
+    asked = trainweb.check(source, requires_grad=["w"])
+    assert asked.error is not None and "feeds={'count': ...}" in asked.error
+    report = trainweb.check(source, requires_grad=["w"], feeds={"x": np.zeros((6, 3), "f4"), "count": [4]})
     assert report.ok, str(report)

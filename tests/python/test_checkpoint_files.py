@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import flatbuffers
 import numpy as np
 import pytest
 
@@ -18,10 +19,13 @@ from trainweb.checkpoint import (
     OptimizerGroup,
     read_checkpoint,
     write_checkpoint,
+    write_checkpoint_file,
     write_file_atomically,
+    writer,
 )
 from trainweb.errors import CheckpointError, LimitError
 from trainweb.model import Tensor, read_model
+from trainweb.model.lazy import LazyTensor
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/trace.json"))
@@ -242,6 +246,84 @@ def test_onnx_runtime_training_loads_what_is_written(case: str, generated: bool,
     assert again.properties == properties
 
 
+BESIDE_SCRIPT = """
+import json, sys
+from onnxruntime.training.api import CheckpointState, Module, Optimizer
+folder, source = sys.argv[1:3]
+state = CheckpointState.load_checkpoint(source)
+module = Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
+print(json.dumps({name: parameter.data.ravel().tolist() for name, parameter in state.parameters}))
+CheckpointState.save_checkpoint(state, f"{source}.again", include_optimizer_state=True)
+"""
+
+
+def write_beside(path: Path, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a checkpoint as if it was too large for one file."""
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "BESIDE_FROM", 0)
+        write_checkpoint_file(path, checkpoint)
+
+
+def test_a_large_checkpoint_has_its_tensors_in_a_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = read_checkpoint(GOLDEN / "mlp" / "checkpoint_after")
+    path = tmp_path / "c"
+    write_beside(path, checkpoint, monkeypatch)
+    tensors = [*checkpoint.requires_grad, *checkpoint.frozen]
+    tensors += [t for group in checkpoint.groups for named in group.states.values() for t in named.values()]
+    large = [t for t in tensors if t.nbytes >= 64]
+    assert len(large) < len(tensors), "a small one stays in the first file"
+    assert (tmp_path / "c.data").stat().st_size == sum(t.nbytes for t in large)
+    again = read_checkpoint(path)
+    assert by_name(again) == by_name(checkpoint) and again.groups == checkpoint.groups
+    with pytest.raises(CheckpointError, match="lies in a file beside"):
+        read_checkpoint(path.read_bytes())
+    # What fits in one file again is one.
+    write_checkpoint_file(path, checkpoint)
+    assert path.read_bytes() == write_checkpoint(checkpoint)
+    assert read_checkpoint(path).groups == checkpoint.groups
+
+
+def test_a_crash_between_the_two_files_leaves_no_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = read_checkpoint(GOLDEN / "mlp" / "checkpoint_after")
+    path = tmp_path / "c"
+    write_beside(path, checkpoint, monkeypatch)
+    write = writer.write_file_atomically
+
+    def crash(target: Path, data: object) -> None:
+        if target == path:
+            raise OSError("no power")
+        write(target, data)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(writer, "write_file_atomically", crash)
+    with pytest.raises(OSError, match="no power"):
+        write_beside(path, checkpoint, monkeypatch)
+    assert not path.exists()
+
+
+def test_what_is_too_large_for_bytes_says_to_give_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "INT32_MAX", 100)
+    with pytest.raises(LimitError, match="Save it to a path"):
+        write_checkpoint(sample())
+
+
+@pytest.mark.skipif(not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training")
+def test_onnx_runtime_loads_a_checkpoint_of_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = read_checkpoint(GOLDEN / "mlp" / "checkpoint_after")
+    write_beside(tmp_path / "c", checkpoint, monkeypatch)
+    done = subprocess.run(
+        [ORT_PYTHON, "-c", BESIDE_SCRIPT, str(GOLDEN / "mlp"), str(tmp_path / "c")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    values = json.loads(done.stdout)
+    for name, tensor in by_name(checkpoint).items():
+        np.testing.assert_array_equal(np.float32(values[name]), array(tensor).ravel())
+    assert read_checkpoint(tmp_path / "c.again").groups == checkpoint.groups
+
+
 class TestWriteFileAtomically:
     def test_writes_and_replaces(self, tmp_path: Path) -> None:
         path = tmp_path / "file"
@@ -302,11 +384,11 @@ write_file_atomically(sys.argv[1], b"of another process")
             )
             for _ in range(3)
         ]
-        for writer in writers:
-            assert writer.stdout and writer.stdout.readline() == "ready\n"
-        for writer in writers[:2]:
-            writer.kill()
-            writer.wait()
+        for process in writers:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+        for process in writers[:2]:
+            process.kill()
+            process.wait()
         temporary = re.compile(r"\.file\.[a-z0-9_]{8}\.tmp")
         assert sum(bool(temporary.fullmatch(p.name)) for p in tmp_path.iterdir()) == 3
         write_file_atomically(path, b"new")
@@ -320,3 +402,19 @@ write_file_atomically(sys.argv[1], b"of another process")
     def test_missing_directory(self, tmp_path: Path) -> None:
         with pytest.raises(OSError):
             write_file_atomically(tmp_path / "missing" / "file", b"data")
+
+
+@pytest.mark.parametrize("size", range(10))
+def test_data_of_any_length_is_aligned(size: int) -> None:
+    """As the library's own builder writes a vector."""
+    data = bytes(range(1, size + 1))
+    held = Tensor("a", "uint8", (size,), data)
+    elsewhere = LazyTensor("a", "uint8", (size,), lambda out: out.__setitem__(slice(None), data))
+    other = Tensor("b", "uint8", (3,), b"xyz")
+    (file,) = {write_checkpoint(Checkpoint(frozen=[tensor, other])) for tensor in (held, elsewhere)}
+    found, other = read_checkpoint(file).frozen
+    assert (bytes(found.data), bytes(other.data)) == (data, b"xyz")
+    builder = flatbuffers.Builder(0)
+    builder.CreateByteVector(data)
+    at = file.index(bytes(builder.Bytes[builder.Head() :]))
+    assert at % 4 == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ import pytest
 from onnx import helper
 from tests.conformance.models import make_model, mlp, normal
 
-from trainweb.compat.onnxruntime import TrainingParameters, TrainingSession
-from trainweb.errors import CheckpointError, FeedError, ModelError, UnsupportedError
+from trainweb import InferenceSession
+from trainweb.compat.onnxruntime import NativeTrainingSession, OrtValue, TrainingParameters, TrainingSession
+from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError, UnsupportedError
 
 X, T = normal(4, 5, seed=5), normal(4, 3, seed=6)
 
@@ -150,7 +153,7 @@ def test_state_travels_to_another_session(opened: Any) -> None:
         session.run(["loss"], feeds())
     for name, array in first.get_state().items():
         np.testing.assert_array_equal(second.get_state()[name], array)
-    with pytest.raises(CheckpointError, match="has no zz"):
+    with pytest.raises(CheckpointError, match="The key 'zz' is not known"):
         second.load_state({"zz": np.zeros(1)}, strict=True)
     initial = parameters()
     initial.set_optimizer_initial_state(first.get_optimizer_state())
@@ -169,11 +172,28 @@ def test_what_cannot_be_done_is_refused() -> None:
     data = model().SerializeToString()
     for wrong, error, text in (
         ({"loss_output_name": "zz"}, ModelError, "'zz' is no output of the model; there are logits, loss"),
-        ({"training_optimizer_name": "LambOptimizer"}, UnsupportedError, "'LambOptimizer' is not supported"),
+        ({"training_optimizer_name": "LampOptimizer"}, UnsupportedError, "did you mean 'LambOptimizer'"),
         ({"use_mixed_precision": True}, UnsupportedError, "use_mixed_precision is True; only False"),
+        ({"gelu_recompute": True}, UnsupportedError, "memory_budget"),
+        ({"loss_scale": 128.0}, UnsupportedError, "float32"),
+        ({"weights_to_train": {"fc1.wait"}}, ModelError, "weights_to_train: .*did you mean 'fc1.weight'"),
+        ({"weights_not_to_train": {"fc3.bias"}}, ModelError, "did you mean 'fc2.bias'|did you mean 'fc1.bias'"),
+        ({"immutable_weights": {"Gem": {1: 0.0}}}, ModelError, "did you mean 'Gemm'"),
+        ({"optimizer_attributes_map": {"fc1.bis": {"alpha": 0.8}}}, ModelError, "did you mean 'fc1.bias'"),
+        ({"optimizer_attributes_map": {"fc1.bias": {"alpa": 0.8}}}, ModelError, "did you mean 'alpha'"),
+        ({"optimizer_int_attributes_map": {"fc1.bias": {"alpha": 1}}}, ModelError, "'alpha' is not known"),
         ({"world_size": 2}, UnsupportedError, "world_size is 2; only 1"),
         ({"gradient_accumulation_steps": 0}, ModelError, "at least 1"),
-        ({"optimizer_attributes_map": {"fc1.bias": {"alpha": 0.8}, "fc2.bias": {}}}, UnsupportedError, "differ"),
+        (
+            {"optimizer_attributes_map": {"fc1.bias": {"max_norm_clip": 0.8}, "fc2.bias": {}}},
+            UnsupportedError,
+            "0.8, 1.0: all gradients are clipped together",
+        ),
+        (
+            {"training_optimizer_name": "LambOptimizer", "optimizer_attributes_map": {"fc1.bias": {"ratio_max": 0.5}}},
+            UnsupportedError,
+            "ratio_max 0.5 is not supported",
+        ),
         ({"optimizer_int_attributes_map": {"fc1.bias": {"weight_decay_mode": 1}}}, UnsupportedError, "mode 1"),
     ):
         with pytest.raises(error, match=text):
@@ -199,3 +219,160 @@ def test_models_with_shared_inputs() -> None:
     x = normal(3, seed=1)
     np.testing.assert_allclose(session.run(["w_grad"], {"x": x})[0], 2 * normal(3) * x, rtol=1e-5)
     session.release()
+
+
+def test_misspelt_parameters_are_refused() -> None:
+    with pytest.raises(AttributeError, match="did you mean 'loss_output_name'"):
+        TrainingParameters().loss_output_nam = "loss"  # type: ignore[attr-defined]
+    with pytest.raises(CheckpointError, match=r"did you mean 'fc1\.bias'"):
+        session = TrainingSession(model().SerializeToString(), parameters())
+        try:
+            session.load_state({"fc1.bia": np.zeros(4, np.float32)}, strict=True)
+        finally:
+            session.release()
+
+
+def test_a_session_is_run_in_every_way_of_its_base(opened: Any) -> None:
+    """The same step by names, OrtValues and a binding gives the same loss and weights."""
+    ways: dict[str, Any] = {
+        "run": lambda s, f: s.run(["loss"], f)[0],
+        "values": lambda s, f: s.run_with_ort_values(
+            ["loss"], {n: OrtValue.ortvalue_from_numpy(a) for n, a in f.items()}
+        )[0].numpy(),
+        "binding": bound_run,
+    }
+    found = []
+    for way in ways.values():
+        session = opened(parameters())
+        losses = [float(way(session, feeds())) for _ in range(3)]
+        found.append((losses, {n: a.tobytes() for n, a in session.get_state().items()}))
+        assert session.get_session_options() is not None
+        assert session.get_modelmeta().graph_name == model().graph.name
+        assert session.get_provider_options() == {"CPUExecutionProvider": {}}
+        session.set_providers(["CPUExecutionProvider"])
+        session.enable_fallback()
+        session.disable_fallback()
+        assert session.loss_scale_input_name == "" and session.get_overridable_initializers() == []
+    assert found[0] == found[1] == found[2] and found[0][0][0] > found[0][0][2]
+
+
+def bound_run(session: TrainingSession, given: dict[str, Any]) -> Any:
+    binding = session.io_binding()
+    for name, array in given.items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("loss")
+    session.run_with_iobinding(binding)
+    return binding.get_outputs()[0].numpy()
+
+
+def test_the_session_in_two_steps(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model(), path)
+    session = NativeTrainingSession()
+    with pytest.raises(SessionError, match="call load_model or read_bytes"):
+        session.run(None, feeds())
+    result = session.load_model(str(path), parameters(), ["CPUExecutionProvider"], [{}])
+    assert result.loss_scale_input_name == ""
+    other = NativeTrainingSession({"reproducible": False})
+    other.read_bytes(path.read_bytes(), parameters())
+    np.testing.assert_array_equal(session.run(["loss"], feeds())[0], other.run(["loss"], feeds())[0])
+    with pytest.raises(SessionError, match="has a model already"):
+        session.read_bytes(path.read_bytes(), parameters())
+    for s in (session, other, session):
+        s.finalize()
+
+
+def test_dump_paths_write_their_files(tmp_path: Path, opened: Any) -> None:
+    """Each is a valid model; that with gradients gives in onnx's reference what float64 gives."""
+    names = ("model_after_graph_transforms_path", "model_with_gradient_graph_path", "model_with_training_graph_path")
+    opened(parameters(**{name: str(tmp_path / name) for name in names}))
+    models = [onnx.load(tmp_path / name) for name in names]
+    outputs = [[o.name for o in m.graph.output] for m in models]
+    assert outputs[0] == ["loss", "logits"]
+    assert outputs[1] == ["loss", "logits", *(f"{n}_grad" for n in weights())]
+    assert outputs[2] == ["loss", "logits", *(f"{n}_grad.accumulation.out" for n in weights())]
+    session = InferenceSession(models[1])
+    found = dict(zip(session.output_names, session.run(None, feeds(None)), strict=True))
+    session.release()
+    loss, gradients = loss_and_gradients(weights())
+    np.testing.assert_allclose(found["loss"], loss, rtol=1e-5)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(found[f"{name}_grad"], gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_a_profile_has_every_run(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "trace")
+    session = TrainingSession(model(), parameters(), {"enable_profiling": True, "profile_file_prefix": prefix})
+    assert session.get_profiling_start_time_ns() > 0
+    plain = TrainingSession(model(), parameters())
+    for _ in range(2):
+        assert session.run(["loss"], feeds())[0] == plain.run(["loss"], feeds())[0]
+    name = session.end_profiling()
+    assert name.startswith(prefix) and session.end_profiling() == name
+    events = json.loads(Path(name).read_text())
+    runs = [e for e in events if e["name"] == "model_run"]
+    assert len(runs) == 4, "two train steps and two updates"
+    assert all(e["ph"] == "X" and e["dur"] >= 0 for e in events) and len(events) > 8
+    assert [e["ts"] for e in runs] == sorted(e["ts"] for e in runs)
+    for s in (session, plain):
+        s.release()
+
+
+def test_terminate_leaves_the_session_as_it_was(opened: Any) -> None:
+    session = opened(parameters())
+    session.run(None, feeds())
+    before = {n: a.tobytes() for n, a in session.get_state().items()}
+    with pytest.raises(SessionError, match="terminate flag"):
+        session.run(None, feeds(0.7), {"terminate": True})
+    assert {n: a.tobytes() for n, a in session.get_state().items()} == before
+
+
+def adam_update(w: Any, g: Any, m: Any, v: Any, t: int, rate: float, alpha: float, decay: float) -> Any:
+    """One step of Adam in float64; the moments are changed."""
+    m[...] = alpha * m + (1 - alpha) * g
+    v[...] = 0.999 * v + 0.001 * g**2
+    step = m / (1 - alpha**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    return w * (1 - rate * decay) - rate * step
+
+
+def test_attributes_may_differ_between_weights(opened: Any) -> None:
+    """Two weights have attributes of their own; the others the defaults. Against float64."""
+    own = {"fc1.bias": {"alpha": 0.5, "lambda": 0.3}, "fc2.weight": {"lambda": 0.2}}
+    session = opened(parameters(optimizer_attributes_map=own, enable_grad_norm_clip=False))
+    w = {n: a.astype(np.float64) for n, a in weights().items()}
+    m, v = ({n: np.zeros_like(a) for n, a in w.items()} for _ in range(2))
+    for t in range(1, 4):
+        session.run(None, feeds())
+        _, g = loss_and_gradients(w)
+        for n in w:
+            attributes = own.get(n, {})
+            alpha, decay = attributes.get("alpha", 0.9), attributes.get("lambda", 0.0)
+            w[n] = adam_update(w[n], g[n], m[n], v[n], t, 0.1, alpha, decay)
+    for n, array in session.get_model_state()["full_precision"].items():
+        np.testing.assert_allclose(array, w[n], rtol=1e-3, atol=2e-4, err_msg=n)
+
+
+def test_lamb_steps(opened: Any) -> None:
+    """Adam's direction scaled to the length of the weight, against float64."""
+    attributes = {"alpha": 0.8, "beta": 0.99, "lambda": 0.05, "epsilon": 1e-6}
+    session = opened(
+        parameters(
+            training_optimizer_name="LambOptimizer",
+            optimizer_attributes_map=dict.fromkeys(weights(), attributes),
+            enable_grad_norm_clip=False,
+        )
+    )
+    w = {n: a.astype(np.float64) for n, a in weights().items()}
+    m, v = ({n: np.zeros_like(a) for n, a in w.items()} for _ in range(2))
+    for t in range(1, 4):
+        session.run(None, feeds())
+        _, g = loss_and_gradients(w)
+        for n in w:
+            m[n] = 0.8 * m[n] + 0.2 * g[n]
+            v[n] = 0.99 * v[n] + 0.01 * g[n] ** 2
+            step = m[n] / (1 - 0.8**t) / (np.sqrt(v[n] / (1 - 0.99**t)) + 1e-6) + 0.05 * w[n]
+            w[n] = w[n] - 0.1 * np.linalg.norm(w[n]) / np.linalg.norm(step) * step
+    state = session.get_state()
+    for n in w:
+        np.testing.assert_allclose(state[n], w[n], rtol=1e-3, atol=2e-4, err_msg=n)
+        np.testing.assert_allclose(state[f"Moment_1_{n}"], m[n], rtol=1e-3, atol=1e-4, err_msg=n)

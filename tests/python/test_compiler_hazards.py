@@ -498,3 +498,22 @@ def test_a_product_reads_across_the_rows_of_a_transposed_tensor_from_a_copy() ->
     assert isinstance(copy, calls.StridedCopy)
     assert isinstance(product, calls.Gemm)
     assert product.a.storage is t.storage
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(3, ["Gemm"]), (6, ["Gemm", "Copy", "StridedCopy"])])
+def test_a_product_is_not_stored_before_what_fills_its_target(rows: int, kept: list[str]) -> None:
+    """As the state that a step keeps until it has succeeded: a fill is left out if all of it is replaced."""
+    builder = Builder()
+    a, b, old = (
+        Buf(Storage(ARENA, 4 * r * c, is_feed=True), "float32", (r, c)) for r, c in ((4, 2), (2, 3), (rows, 4))
+    )
+    t, target = Buf(Storage(ARENA, 4 * 12), "float32", (4, 3)), Buf(Storage(ARENA, 16 * rows), "float32", (rows, 4))
+    strides = dict(a_row=2, a_col=1, b_row=3, b_col=1, c_row=3, bias=None, bias_row=0, bias_col=0)
+    batch = dict.fromkeys(("a_batch", "b_batch", "c_batch", "bias_batch"), (0, 0))
+    numbers = dict(alpha=1.0, beta=0.0, accumulate=0, activation=0)
+    builder.emit(calls.Gemm(a=a, b=b, c=t, m=4, n=3, k=2, batch=(1, 1), **strides, **batch, **numbers))
+    builder.copy(target, old)
+    transpose(builder, target.view((3, 4)), t, (1, 0))
+    program = Program(builder, [a, b, old], [target], builder.instructions)
+    absorb_copies(program, pipelines.context())
+    assert [type(i).__name__ for i in program] == kept

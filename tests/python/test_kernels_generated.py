@@ -352,7 +352,7 @@ BAD_SECTIONS = {
     "empty": stating([]),
     "too few functions": stating(GOOD[:-1]),
     "too many functions": stating(GOOD, GOOD),
-    "elements of 2 bytes": stating([1, 2, 1, 1, 4, 0, 0, 1, 0]),
+    "elements of 3 bytes": stating([1, 3, 1, 1, 4, 0, 0, 1, 0]),
     "a step of 2": stating([1, 4, 2, 1, 4, 0, 0, 1, 0]),
     "no result": stating([1, 4, 1, 0, 0, 0, 1, 0]),
     "results of 3 bytes": stating([1, 4, 1, 1, 3, 0, 0, 1, 0]),

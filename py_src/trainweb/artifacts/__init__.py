@@ -6,16 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainweb.artifacts.builder import Artifacts, LossType, OptimType, build_artifacts
-from trainweb.onnxblock.blocks import Block
+from trainweb.artifacts.builder import Artifacts, LossLike, LossType, OptimizerLike, OptimType, build_artifacts
 
 
 def generate_artifacts(
     model: Any,
     requires_grad: Iterable[str] | str | None = None,
     frozen_params: Iterable[str] | str | None = None,
-    loss: LossType | Block | None = None,
-    optimizer: OptimType | Block | None = None,
+    loss: LossLike = None,
+    optimizer: OptimizerLike = None,
     artifact_directory: Any = None,
     prefix: str = "",
     ort_format: bool = False,
@@ -26,6 +25,8 @@ def generate_artifacts(
     *,
     batch_norm: str = "train",
     external_data: Mapping[str, bytes] | None = None,
+    clip_grad_norm: float | None = None,
+    clip_grad_value: float | None = None,
 ) -> None:
     """Write training_model.onnx, eval_model.onnx, optimizer_model.onnx and checkpoint.
 
@@ -38,7 +39,7 @@ def generate_artifacts(
     nominal_checkpoint : bool
         Also write nominal_checkpoint.
     model, requires_grad, frozen_params, loss, optimizer, ort_format, custom_op_library, \
-additional_output_names, loss_input_names, batch_norm, external_data
+additional_output_names, loss_input_names, batch_norm, external_data, clip_grad_norm, clip_grad_value
         See `build_artifacts`, also for the errors.
 
     Raises
@@ -61,6 +62,8 @@ additional_output_names, loss_input_names, batch_norm, external_data
         external_data=external_data,
         ort_format=ort_format,
         custom_op_library=custom_op_library,
+        clip_grad_norm=clip_grad_norm,
+        clip_grad_value=clip_grad_value,
     )
     built.write(directory, prefix, nominal=nominal_checkpoint)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, EnumMeta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainweb import messages
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
+from trainweb.control import expand_control_flow, has_control_flow
+from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
@@ -25,37 +28,34 @@ from trainweb.onnxblock.context import ModelAccessor, accessing, restarted_names
 from trainweb.onnxblock.models import TrainingModels, build_training_models, with_outputs
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers
+from trainweb.settings import make
 
 BATCH_NORM = ("train", "as_exported")
 
 
-class LossType(Enum):
-    """Built-in losses."""
-
-    MSELoss = 1
-    CrossEntropyLoss = 2
-    BCEWithLogitsLoss = 3
-    L1Loss = 4
-
-
 if TYPE_CHECKING:
 
-    class _Names(EnumMeta):
+    class _Losses(EnumMeta):
+        def __getattr__(cls, name: str) -> LossType: ...
+
+    class LossType(Enum, metaclass=_Losses):
+        """Built-in losses: those of `onnxblock.loss`, by their names."""
+
+    class _Optimizers(EnumMeta):
         def __getattr__(cls, name: str) -> OptimType: ...
 
-    class OptimType(Enum, metaclass=_Names):
+    class OptimType(Enum, metaclass=_Optimizers):
         """Built-in optimizers: those of `onnxblock.optim`, by their names."""
 
 else:
+    LossType = Enum("LossType", list(losses.LOSSES), module=__name__)
+    LossType.__doc__ = "Built-in losses: those of `onnxblock.loss`, by their names."
     OptimType = Enum("OptimType", list(optim.OPTIMIZERS), module=__name__)
     OptimType.__doc__ = "Built-in optimizers: those of `onnxblock.optim`, by their names."
 
-_LOSSES: dict[LossType, Callable[[], Block]] = {
-    LossType.MSELoss: losses.MSELoss,
-    LossType.CrossEntropyLoss: losses.CrossEntropyLoss,
-    LossType.BCEWithLogitsLoss: losses.BCEWithLogitsLoss,
-    LossType.L1Loss: losses.L1Loss,
-}
+LossLike = LossType | Block | str | Mapping[str, Any] | None
+OptimizerLike = OptimType | Block | str | Mapping[str, Any] | None
+"""A member, a block, a name, or a mapping of the name as "type" and of settings."""
 
 
 class Artifacts:
@@ -135,8 +135,8 @@ def build_artifacts(
     model: Any,
     requires_grad: Iterable[str] | str | None = None,
     frozen_params: Iterable[str] | str | None = None,
-    loss: LossType | Block | None = None,
-    optimizer: OptimType | Block | None = None,
+    loss: LossLike = None,
+    optimizer: OptimizerLike = None,
     *,
     additional_output_names: Sequence[str] | None = None,
     loss_input_names: Sequence[str] | None = None,
@@ -147,6 +147,8 @@ def build_artifacts(
     custom_op_library: Any = None,
     nominal_checkpoint: bool = False,
     limits: Limits | Mapping[str, int] | None = None,
+    clip_grad_norm: float | None = None,
+    clip_grad_value: float | None = None,
 ) -> Artifacts:
     """Build training artifacts in memory.
 
@@ -162,11 +164,14 @@ def build_artifacts(
         Parameters kept in the checkpoint without gradient. Running statistics of batch
         normalizations that train are added. Initializers in neither list stay constants of the
         models.
-    loss : LossType or Block, optional
+    loss : LossType, Block, str or dict, optional
         Called with the names of the model's outputs, or with `loss_input_names`. None: the first
-        output of the model is the loss already.
-    optimizer : OptimType or Block, optional
-        None: there is no optimizer model.
+        output of the model is the loss already. A str is the name of a class of `onnxblock.loss`, a dict that
+        name as "type" and the arguments of the class.
+    optimizer : OptimType, Block, str or dict, optional
+        None: there is no optimizer model. A str or dict names a class of `onnxblock.optim`, see `make_optimizer`
+        there. docs/operators.md lists them: models with nodes of ai.trainweb run in trainweb only, for ONNX Runtime
+        training has AdamW and plain SGD.
     additional_output_names : list of str, optional
         Tensors that the training and the eval model return after the loss.
     loss_input_names : list of str, optional
@@ -185,6 +190,9 @@ def build_artifacts(
         Ignored here: the result always has one.
     limits : Limits or dict, optional
         What the forward model may have; see `trainweb.TrainingSession`.
+    clip_grad_norm, clip_grad_value : float, optional
+        Joint L2 norm that the gradients have at most in an optimizer step, and magnitude of each of their elements;
+        values are clipped first. Not with an optimizer that is a Block, whose `clip_grad` says it.
 
     Returns
     -------
@@ -201,11 +209,16 @@ def build_artifacts(
     """
     if ort_format:
         raise UnsupportedError("ort_format=True is not supported: artifacts are ONNX files.")
+    if optimizer is None and (clip_grad_norm is not None or clip_grad_value is not None):
+        raise messages.CLIP_WITHOUT_OPTIMIZER()
     if custom_op_library is not None:
         raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
     if batch_norm not in BATCH_NORM:
         raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
     graph = read_model(model, external_data=external_data, limits=limits)
+    check_operators(graph)
+    if has_control_flow(graph):
+        graph = expand_control_flow(graph, differentiable=True)
     graph = recover_parameters(graph, exact_names(requires_grad, frozen_params))
     initializers = dict(graph.initializers)
     constants = constants_to_initializers(graph).initializers
@@ -218,8 +231,20 @@ def build_artifacts(
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
         models = build_training_models(graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped)
-        made = None if optimizer is None else build_optimizer(optimizer, models, graph)
+        clips = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value}
+        made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, clips), models, graph)
         return Artifacts(models, made, chosen.decisions)
+
+
+def check_operators(graph: Graph) -> None:
+    """Raise for the first operator that is not there, and name the others: before anything else is found wrong."""
+    found = list(unsupported_nodes(graph))
+    if not found:
+        return
+    node, error = found[0]
+    others = sorted({n.op_type for n, _ in found} - {node.op_type})
+    more = f" Not supported either: {', '.join(others)}." if others else ""
+    raise UnsupportedError(f"{error}{more}", op=error.op, domain=error.domain, opset=error.opset, node=error.node)
 
 
 def _check_stopped(graph: Graph, stopped: Sequence[str]) -> None:
@@ -233,11 +258,11 @@ def _check_stopped(graph: Graph, stopped: Sequence[str]) -> None:
 
 def add_loss(
     graph: Graph,
-    loss: LossType | Block | None,
+    loss: LossLike,
     loss_input_names: Sequence[str] | None = None,
     additional_output_names: Sequence[str] | None = None,
 ) -> Graph:
-    """`graph` with a loss as its first output, then the additional outputs."""
+    """`graph` with a loss as its first output, then the additional outputs; without a loss block its own come first."""
     additional = _name_list(additional_output_names, "additional_output_names")
     given = _name_list(loss_input_names, "loss_input_names") or [v.name for v in graph.outputs]
     if not given:
@@ -246,8 +271,9 @@ def add_loss(
         for name in (*given, *additional):
             if not accessor.has(name):
                 raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
-        name = given[0] if loss is None else _call_loss(loss, given)
-        outputs = [name, *additional]
+        # Without a loss block nothing is made of the outputs: they stay what they are.
+        found = given if loss is None else [_call_loss(loss, given)]
+        outputs = [*found, *additional]
         return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs})
 
 
@@ -282,14 +308,11 @@ def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
     return list(names)
 
 
-def _call_loss(loss: LossType | Block, names: Sequence[str]) -> str:
-    if isinstance(loss, LossType):
-        if len(names) != 1:
-            raise ModelError(
-                f"{loss.name} takes one input, but the model has the outputs {', '.join(names)}: "
-                "choose with loss_input_names, or give a Block."
-            )
-        loss = _LOSSES[loss]()
+def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
+    if isinstance(loss, (LossType, str, Mapping)):
+        loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
+        if len(names) != loss.n_inputs:
+            raise messages.LOSS_INPUTS(loss=type(loss).__name__, n=loss.n_inputs, names=", ".join(names))
     elif not isinstance(loss, Block):
         raise ModelError(f"Unknown loss provided {loss!r:.80}. Give a LossType or an onnxblock.Block.")
     result = loss(*names)
@@ -299,12 +322,21 @@ def _call_loss(loss: LossType | Block, names: Sequence[str]) -> str:
     return result
 
 
-def build_optimizer(optimizer: OptimType | Block, models: TrainingModels, graph: Graph) -> Graph:
-    """The optimizer model for the parameters of `models`."""
-    if isinstance(optimizer, OptimType):
-        optimizer = optim.OPTIMIZERS[optimizer.name]()
-    elif not isinstance(optimizer, Block):
+def _optimizer_block(optimizer: OptimizerLike, clips: Mapping[str, float | None]) -> Block:
+    if isinstance(optimizer, (OptimType, str, Mapping)):
+        given = optimizer.name if isinstance(optimizer, OptimType) else optimizer
+        return optim.make_optimizer(given, **clips)
+    if not isinstance(optimizer, Block):
         raise ModelError(f"Unknown optimizer provided {optimizer!r:.80}. Give an OptimType or an onnxblock.Block.")
+    if any(clip is not None for clip in clips.values()):
+        raise ModelError(
+            "The optimizer is a Block: give it clip_grad=ClipGradNorm(max_norm) instead of clip_grad_norm."
+        )
+    return optimizer
+
+
+def build_optimizer(optimizer: Block, models: TrainingModels, graph: Graph) -> Graph:
+    """The optimizer model for the parameters of `models`."""
     block = optimizer if isinstance(optimizer, ForwardBlock) else _AsModel(optimizer)
     opset = graph.opsets.get("", 1)
     empty = Graph("graph", opsets={"": opset, "com.microsoft": 1})

@@ -323,6 +323,11 @@ def listed_parameters(graph: Graph) -> list[str]:
     return re.findall(r": PARAMETER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
 
 
+def listed_buffers(graph: Graph) -> list[str]:
+    """Names of all buffers of the source module, as torch's dynamo exporter noted them."""
+    return re.findall(r": BUFFER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+
+
 def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:
     """What the exporter noted about an initializer, on itself or on its value info."""
     value = graph.value_info.get(tensor.name)

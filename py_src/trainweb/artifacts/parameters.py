@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from trainweb.autodiff.gradient import influences
 from trainweb.errors import ModelError
 from trainweb.model.graph import Graph, Tensor
 from trainweb.onnxblock.models import TRAINED_DTYPE
+from trainweb.settings import matching
 
 _NAMED = 12
 """Tensors that a warning names."""
@@ -132,13 +132,8 @@ def _expand(
 def _matches(pattern: str, initializers: dict[str, Tensor]) -> list[str]:
     if not isinstance(pattern, str):
         raise ModelError(f"Parameters are given by name, not {pattern!r:.80}.")
-    if pattern in initializers:
-        return [pattern]
-    try:
-        expression = re.compile(pattern)
-    except re.error:
-        return []
-    return [n for n, t in initializers.items() if t.dtype == TRAINED_DTYPE and expression.fullmatch(n)]
+    found = matching(pattern, initializers)
+    return found if found == [pattern] else [n for n in found if initializers[n].dtype == TRAINED_DTYPE]
 
 
 def _some(names: Sequence[str], limit: int = 12) -> str:

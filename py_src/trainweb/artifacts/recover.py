@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from trainweb.artifacts.evidence import folded_from, is_transposed, listed_parameters, module_of, notes_of
+from trainweb.artifacts.evidence import (
+    folded_from,
+    is_transposed,
+    listed_buffers,
+    listed_parameters,
+    module_of,
+    notes_of,
+)
 from trainweb.model.graph import Graph, Node, Tensor
+from trainweb.model.remote import RemoteTensor
 
-_NORM_ATTRIBUTES = {1: "weight", 2: "bias"}
+_NORM_ATTRIBUTES = {1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"}
 """Names of the inputs of torch's norms, by position in the node."""
 
 
@@ -25,13 +33,14 @@ def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
     Returns
     -------
     Graph
-        Tensors that were merged because they are constant and equal have a copy per module; a matrix that is the
+        Tensors that were merged because they are constant and equal, running statistics among them, have a copy per
+        module; a matrix that is the
         transpose of another one is computed from that; transposed ones have the name of what they were made from.
     """
     result = graph.copy()
     listed = listed_parameters(graph)
     if listed:
-        _untie(result, listed, keep)
+        _untie(result, [*listed, *listed_buffers(graph)], keep)
         _rename(result, listed, keep)
     _tie(result, keep)
     return result
@@ -53,13 +62,15 @@ def _untie(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
             if target not in names or not _is_uniform(tensor):
                 continue
             if target not in graph.initializers:
-                graph.initializers[target] = replace(tensor, name=target)
+                graph.initializers[target] = tensor.renamed(target)
                 if name in graph.value_info:
                     graph.value_info[target] = replace(graph.value_info[name], name=target)
             node.inputs[position] = target
 
 
 def _is_uniform(tensor: Tensor) -> bool:
+    if isinstance(tensor, RemoteTensor):
+        return tensor.is_uniform()
     data, item = bytes(tensor.data), len(tensor.data) // max(1, tensor.size)
     return data == data[:item] * tensor.size
 
@@ -88,7 +99,7 @@ def _rename(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
 def _apply(graph: Graph, names: dict[str, str]) -> None:
     if not names:
         return
-    tensors = [replace(t, name=names.get(n, n)) for n, t in graph.initializers.items()]
+    tensors = [t.renamed(names.get(n, n)) for n, t in graph.initializers.items()]
     values = [replace(v, name=names.get(n, n)) for n, v in graph.value_info.items()]
     graph.initializers = {tensor.name: tensor for tensor in tensors}
     graph.value_info = {value.name: value for value in values}
@@ -130,6 +141,8 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
 def _is_transpose(a: Tensor, b: Tensor) -> bool:
     if a.dtype != "float32" or b.dtype != a.dtype or len(a.shape) != 2 or a.shape[::-1] != b.shape or _is_uniform(a):
         return False
+    if isinstance(a, RemoteTensor) and isinstance(b, RemoteTensor):
+        return a.is_transpose(b)
     rows, width = a.shape
     left, right = (memoryview(t.data).cast("B").cast("I") for t in (a, b))
     return all(left[j::width] == right[j * rows : (j + 1) * rows] for j in range(width))

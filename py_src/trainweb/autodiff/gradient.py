@@ -8,12 +8,14 @@ names of ONNX Runtime training: the gradient of tensor `t` is `t_grad`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, overload
+from typing import Any
 
 from trainweb.errors import GradientError, ModelError, UnsupportedError
 from trainweb.ir.dims import SymbolicDim, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.ops.composite import Composite, expand_composites, has_composites
+from trainweb.ops.emission import Emission
 from trainweb.ops.op import MS, Op, bind
 from trainweb.ops.shapes import ShapeInference
 
@@ -67,7 +69,7 @@ def influences(graph: Graph, outputs: Sequence[str], stopped: Sequence[str] = ()
     return _ReverseWalk(graph, None, (), outputs, stopped).relevant()
 
 
-class GradientBuilder:
+class GradientBuilder(Emission):
     """What an operator's `gradient` emits nodes with; bound to one forward node."""
 
     def __init__(self, walk: _ReverseWalk, node: Node, index: int) -> None:
@@ -82,30 +84,17 @@ class GradientBuilder:
         """Version of the ai.onnx operator set in force."""
         return self._walk.graph.opsets.get("", self._walk.graph.opsets.get("ai.onnx", 1))
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a forward or an emitted tensor; what is not known is a `SymbolicDim`, which is no int."""
-        return self._walk.type(name, self.nodes).shape
-
-    def rank(self, name: str) -> int:
-        """Number of dimensions of a tensor."""
-        return len(self.shape(name))
+    def type(self, name: str) -> TensorType:
+        return self._walk.type(name, self.nodes)
 
     def dtype(self, name: str) -> str:
         """Dtype of a tensor."""
         return self._walk.dtype(name, self.nodes)
 
-    def is_constant(self, name: str) -> Tensor | None:
-        """The constant behind `name`, or None where it is no initializer."""
-        return self._walk.graph.initializers.get(name)
-
     def known(self, name: str) -> TensorType | None:
         """The type, with its value, of a tensor whose elements are known without running anything."""
         found = self._walk.type(name, self.nodes)
         return found if found.value is not None and static(*found.value) else None
-
-    def size(self, name: str) -> int:
-        """Number of elements of a tensor."""
-        return self._walk.type(name, self.nodes).size
 
     def wants(self, name: str) -> bool:
         """Whether the gradient of this forward tensor is wanted."""
@@ -113,43 +102,20 @@ class GradientBuilder:
 
     # Emission.
 
-    @overload
-    def op(
-        self, op_type: str, inputs: Sequence[str], *, domain: str = "", n_outputs: Literal[1] = 1, **attrs: Any
-    ) -> str: ...
-
-    @overload
-    def op(
+    def emit(
         self,
         op_type: str,
-        inputs: Sequence[str],
-        *,
-        domain: str = "",
+        inputs: list[str],
+        domain: str,
         n_outputs: int,
-        wanted: Sequence[bool] | None = None,
-        **attrs: Any,
-    ) -> list[str]: ...
-
-    def op(
-        self,
-        op_type: str,
-        inputs: Sequence[str],
-        *,
-        domain: str = "",
-        n_outputs: int = 1,
-        wanted: Sequence[bool] | None = None,
-        **attrs: Any,
-    ) -> str | list[str]:
-        """Emit a node; its output's name, or several if `n_outputs` > 1 ("" if not `wanted`)."""
+        wanted: Sequence[bool],
+        attrs: dict[str, Any],
+    ) -> list[str]:
         name = f"{self._prefix}/{op_type}_{len(self.nodes)}"
         outputs = [self._walk.fresh(f"{name}_out" + (f"_{i}" if i else "")) for i in range(n_outputs)]
-        if wanted is not None:
-            outputs = [name if want else "" for name, want in zip(outputs, wanted, strict=True)]
-        inputs = list(inputs)
-        while inputs and not inputs[-1]:
-            inputs.pop()
+        outputs = [output if want else "" for output, want in zip(outputs, wanted, strict=True)]
         self.nodes.append(Node(op_type, inputs, outputs, attrs, domain, name))
-        return outputs if n_outputs > 1 else outputs[0]
+        return outputs
 
     def constant(self, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> str:
         """An initializer, shared between equal ones."""
@@ -170,29 +136,9 @@ class GradientBuilder:
         """Shape of `name` as a tensor; one node serves all who ask."""
         return self._walk.shape_of(self, name)
 
-    def reshape_like(self, x: str, like: str) -> str:
-        """`x` in the shape of `like`."""
-        return self.op("Reshape", [x, self.shape_of(like)])
-
-    def unsqueeze(self, x: str, axes: Sequence[int]) -> str:
-        """`x` with dims of size 1 put in at `axes`."""
-        return self._with_axes("Unsqueeze", x, axes, input_since=13)
-
-    def squeeze(self, x: str, axes: Sequence[int]) -> str:
-        """`x` without its dims of size 1 at `axes`."""
-        return self._with_axes("Squeeze", x, axes, input_since=13)
-
-    def reduce_sum(self, x: str, axes: Sequence[int] | None, keepdims: bool) -> str:
-        """Sum over `axes` (None: all)."""
-        if axes is None:
-            return self.op("ReduceSum", [x], keepdims=int(keepdims))
-        if not axes:
-            return x
-        return self._with_axes("ReduceSum", x, axes, input_since=13, keepdims=int(keepdims))
-
-    def reduce_mean(self, x: str, axes: Sequence[int], keepdims: bool) -> str:
-        """Mean over `axes`."""
-        return self._with_axes("ReduceMean", x, axes, input_since=18, keepdims=int(keepdims))
+    def size_of(self, name: str, axis: int) -> str:
+        """Size of `name` along an axis, as a tensor of one element."""
+        return self.op("Gather", [self.shape_of(name), self.constant("int64", (1,), [axis])])
 
     def reduce_to(self, dy: str, like: str, of: str | tuple[int, ...]) -> str:
         """Sum `dy`, of the shape of `of`, down to the shape of `like`, which broadcast to it.
@@ -223,15 +169,6 @@ class GradientBuilder:
             summed = self.op("ReduceSumTraining", [dy, axes], domain=MS, keepdims=1, noop_with_empty_axes=1)
         return self.op("Reshape", [summed, shape])
 
-    def _with_axes(self, op_type: str, x: str, axes: Sequence[int], input_since: int, **attrs: Any) -> str:
-        inputs, axes = [x], list(axes)
-        if self.opset >= input_since:
-            inputs.append(self.constant("int64", (len(axes),), axes))
-        else:
-            attrs["axes"] = axes
-        result: str = self.op(op_type, inputs, **attrs)
-        return result
-
     # Names.
 
     def claim(self, result: str, name: str, claimed: dict[str, str]) -> None:
@@ -260,6 +197,8 @@ class _ReverseWalk:
         seeds: Sequence[str],
         stopped: Sequence[str] = (),
     ) -> None:
+        if has_composites(graph):
+            graph = expand_composites(graph, ShapeInference(graph), keep=True)
         self.graph = graph.copy()
         self.loss, self.wanted = loss, list(wanted)
         self.roots = ([loss] if loss else []) + [y for y in seeds if y != loss]
@@ -277,6 +216,7 @@ class _ReverseWalk:
         constant = set(stopped)
         self.flows = [[i for i in self._flows(op) if op.node.inputs[i] not in constant] for op in self.ops]
         self.needed: set[str] = set()
+        self.missing: list[GradientError] = []
 
     # The walk.
 
@@ -286,6 +226,10 @@ class _ReverseWalk:
             self._seed(root)
         for index in reversed(range(len(self.ops))):
             self._visit(index)
+        if self.missing:
+            first, *others = self.missing
+            first.others = tuple(others)
+            raise first
         made = self.graph.producers()
         for name in self.wanted:
             if name not in made:
@@ -308,7 +252,9 @@ class _ReverseWalk:
         try:
             results = op.gradient(g, list(node.inputs), list(node.outputs), douts)
         except UnsupportedError as error:
-            raise self._no_gradient(op, index, str(error)) from error
+            # The walk goes on, so that all that is missing is known.
+            self.missing.append(self._no_gradient(op, index, str(error)))
+            return
         claimed: dict[str, str] = {}
         for i in flowing:
             result = results[i] if i < len(results) else None
@@ -396,7 +342,7 @@ class _ReverseWalk:
     def _flows(self, op: Op) -> list[int]:
         """Inputs of a node through which a gradient flows."""
         indices: Iterable[int] = op.differentiable
-        unwritten = not indices and type(op).gradient is Op.gradient
+        unwritten = not indices and type(op).gradient in (Op.gradient, Composite.gradient)
         if unwritten or (indices and op.max_inputs >= VARIADIC):
             # An operator whose gradient nobody wrote must be found out, not taken for a constant.
             indices = range(len(op.node.inputs))
@@ -463,6 +409,8 @@ class _ReverseWalk:
         return name[: -len(GRADIENT_SUFFIX)] if gradient else name
 
     def _infer(self, name: str, pending: Sequence[Node]) -> None:
+        if self._adopt(name):
+            return
         makers = {o: node for node in pending for o in node.outputs}
         if name not in makers:
             nodes = [n for e in self.emitted for n in (e.nodes if isinstance(e, GradientBuilder) else [e])]
@@ -470,7 +418,7 @@ class _ReverseWalk:
         if name not in makers:
             raise ModelError(f"The type of {name!r} is asked for, which no node makes.")
         for i in makers[name].inputs:
-            if i and i not in self.inference and not self._adopt(i):
+            if i and i not in self.inference:
                 self._infer(i, pending)
         self.inference.add(makers[name])
 

@@ -1,16 +1,17 @@
 """The checkpoint file of ONNX Runtime training."""
 
-from .content import Checkpoint, LazyTensor, OptimizerGroup
+from .content import Checkpoint, OptimizerGroup, Resume
 from .files import write_file_atomically
 from .reader import read_checkpoint
-from .writer import checkpoint_buffer, write_checkpoint
+from .writer import checkpoint_parts, write_checkpoint, write_checkpoint_file
 
 __all__ = [
     "Checkpoint",
-    "LazyTensor",
     "OptimizerGroup",
-    "checkpoint_buffer",
+    "Resume",
+    "checkpoint_parts",
     "read_checkpoint",
     "write_checkpoint",
+    "write_checkpoint_file",
     "write_file_atomically",
 ]

@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..model.graph import Tensor
 
 Property = int | float | str
 """int64, float32 or text."""
-
-
-class LazyTensor(Tensor):
-    """A tensor whose data lies elsewhere, so that a file is filled with it without a copy in between.
-
-    Parameters
-    ----------
-    read_into : callable
-        Fills a writable buffer of as many bytes as the tensor has.
-    """
-
-    __slots__ = ("read_into",)
-
-    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], read_into: Callable[[memoryview], None]) -> None:
-        self.name, self.dtype, self.shape, self.read_into = name, dtype, shape, read_into
-
-    @property
-    def data(self) -> bytes | bytearray | memoryview:
-        """A copy of the data."""
-        data = bytearray(self.nbytes)
-        self.read_into(memoryview(data))
-        return data
-
-    @data.setter
-    def data(self, value: bytes | bytearray | memoryview) -> None:
-        raise AttributeError(f"the data of {self.name!r} lies elsewhere")
 
 
 @dataclass(slots=True)
@@ -61,6 +34,34 @@ class OptimizerGroup:
 
 
 @dataclass(slots=True)
+class Resume:
+    """What a session goes on with besides, so that it gives the same bytes as one that was never ended.
+
+    ONNX Runtime has no place for it: it stands in a field of the root table that its readers do not know, and that
+    its writers leave out, so that training elsewhere makes nothing stale.
+
+    Attributes
+    ----------
+    reset : bool
+        The next train step overwrites the gradients.
+    learning_rate : float
+        The current rate.
+    schedule : (int, int) or None
+        Warm-up and total steps of a registered scheduler.
+    random : (int, int) or None
+        Seed and position of the random numbers; None: those of a new session.
+    gradients : dict of str to Tensor
+        Accumulated gradients by parameter; empty where the next train step overwrites them.
+    """
+
+    reset: bool = True
+    learning_rate: float = 0.001
+    schedule: tuple[int, int] | None = None
+    random: tuple[int, int] | None = None
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Checkpoint:
     """Parameters, optimizer state and properties.
 
@@ -75,6 +76,8 @@ class Checkpoint:
         Empty where no optimizer state was saved.
     properties : dict of str to int, float or str
         What the user put in.
+    resume : Resume or None
+        What exact resumption takes besides.
     """
 
     requires_grad: list[Tensor] = field(default_factory=list)
@@ -82,3 +85,4 @@ class Checkpoint:
     is_nominal: bool = False
     groups: list[OptimizerGroup] = field(default_factory=list)
     properties: dict[str, Property] = field(default_factory=dict)
+    resume: Resume | None = None

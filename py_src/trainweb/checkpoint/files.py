@@ -8,13 +8,15 @@ import re
 import tempfile
 from pathlib import Path
 
+from ..model.lazy import LazyTensor, Part
+
 try:
     import fcntl
 except ImportError:  # Windows, where a file that is open cannot be removed anyway
     fcntl = None  # type: ignore[assignment]
 
 
-def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray | memoryview) -> None:
+def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray | memoryview | list[Part]) -> None:
     """Write a file so that a crash at any moment leaves the old content or the new, never a mix.
 
     The data goes to a temporary file in the same directory, which then takes the place of `path`. A
@@ -34,7 +36,8 @@ def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray 
     lock = os.dup(descriptor) if fcntl is not None else None
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            for part in data if isinstance(data, list) else [data]:
+                file.write(part.data if isinstance(part, LazyTensor) else part)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, _mode(target))

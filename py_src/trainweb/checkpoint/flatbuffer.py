@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import CheckpointError
+from ..model.remote import RemoteFile, RemoteRange
 
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
@@ -28,7 +29,7 @@ class Buffer:
 
     Parameters
     ----------
-    data : bytes or memoryview
+    data : bytes, memoryview or RemoteFile
         The whole file.
 
     Attributes
@@ -37,8 +38,8 @@ class Buffer:
         The four bytes that tell the kind of file.
     """
 
-    def __init__(self, data: bytes | memoryview) -> None:
-        self.data = memoryview(data)
+    def __init__(self, data: bytes | memoryview | RemoteFile) -> None:
+        self.data = data if isinstance(data, RemoteFile) else memoryview(data)
         self.size = len(data)
         if self.size < 8:
             raise CheckpointError(f"a checkpoint has at least 8 bytes, this has {self.size}")
@@ -48,6 +49,10 @@ class Buffer:
     def root(self) -> Table:
         """The root table."""
         return Table(self, self.follow(0, "the root"), "the root")
+
+    def unpack(self, form: struct.Struct, pos: int) -> tuple[Any, ...]:
+        """Numbers at a position that was checked."""
+        return form.unpack(self.data[pos : pos + form.size])
 
     def spend(self, nbytes: int, what: str) -> None:
         """Account for bytes read; keeps overlapping objects from multiplying the work."""
@@ -67,14 +72,14 @@ class Buffer:
 
     def follow(self, pos: int, what: str) -> int:
         """The position that the offset at `pos` points to."""
-        (offset,) = _U32.unpack_from(self.data, self.require(pos, 4, 4, f"the offset of {what}"))
+        (offset,) = self.unpack(_U32, self.require(pos, 4, 4, f"the offset of {what}"))
         if offset == 0:
             raise CheckpointError(f"the checkpoint is corrupt: the offset of {what} at byte {pos} is 0")
         return self.require(pos + offset, 4, 4, what)
 
     def vector(self, pos: int, item: int, what: str) -> tuple[int, int]:
         """Start of the elements and number of elements of the vector at `pos`."""
-        (count,) = _U32.unpack_from(self.data, pos)
+        (count,) = self.unpack(_U32, pos)
         self.require(pos + 4, count * item, 8 if item == 8 and count else 1, what)
         self.spend(4 + count * item, what)
         return pos + 4, count
@@ -87,10 +92,10 @@ class Table:
 
     def __init__(self, buffer: Buffer, pos: int, what: str) -> None:
         self._buffer, self._pos, self.what = buffer, pos, what
-        (back,) = _I32.unpack_from(buffer.data, pos)
+        (back,) = buffer.unpack(_I32, pos)
         vtable = buffer.require(pos - back, 4, 2, f"the vtable of {what}")
-        (vtable_size,) = _U16.unpack_from(buffer.data, vtable)
-        (self._size,) = _U16.unpack_from(buffer.data, vtable + 2)
+        (vtable_size,) = buffer.unpack(_U16, vtable)
+        (self._size,) = buffer.unpack(_U16, vtable + 2)
         if vtable_size < 4 or vtable_size % 2 or self._size < 4:
             raise CheckpointError(
                 f"the checkpoint is corrupt: {what} has a vtable of {vtable_size} bytes and a table of {self._size}"
@@ -98,7 +103,7 @@ class Table:
         buffer.require(vtable, vtable_size, 2, f"the vtable of {what}")
         buffer.require(pos, self._size, 4, what)
         buffer.spend(self._size, what)
-        self._fields = struct.unpack_from(f"<{vtable_size // 2 - 2}H", buffer.data, vtable + 4)
+        self._fields = buffer.unpack(struct.Struct(f"<{vtable_size // 2 - 2}H"), vtable + 4)
 
     def _at(self, field: int, nbytes: int, what: str) -> int | None:
         """Position of a field; None where it is absent."""
@@ -115,7 +120,7 @@ class Table:
         """A number, in `struct` notation."""
         form = _SCALARS[code]
         pos = self._at(field, form.size, what)
-        return default if pos is None else form.unpack_from(self._buffer.data, pos)[0]
+        return default if pos is None else self._buffer.unpack(form, pos)[0]
 
     def _target(self, field: int, what: str) -> int | None:
         pos = self._at(field, 4, what)
@@ -163,12 +168,13 @@ class Table:
         start, count = self._buffer.vector(pos, 8, what)
         if count > max_count:
             raise CheckpointError(f"{what} has {count} elements; at most {max_count} are supported")
-        return struct.unpack_from(f"<{count}q", self._buffer.data, start)
+        return self._buffer.unpack(struct.Struct(f"<{count}q"), start)
 
-    def blob(self, field: int, what: str) -> memoryview | None:
+    def blob(self, field: int, what: str) -> bytes | memoryview | RemoteRange | None:
         """A vector of bytes, as a view of the file, or None."""
         pos = self._target(field, what)
         if pos is None:
             return None
         start, count = self._buffer.vector(pos, 1, what)
-        return self._buffer.data[start : start + count]
+        data = self._buffer.data
+        return data.range(start, start + count) if isinstance(data, RemoteFile) else data[start : start + count]

@@ -14,7 +14,8 @@ from ..model.checks import MAX_RANK, ONNX_DTYPES, Limits, check_data, check_shap
 from ..model.external_data import check_range, open_beneath, read_at
 from ..model.graph import ITEM_SIZE, Tensor
 from ..model.reader import load_bytes
-from .content import Checkpoint, OptimizerGroup, Property
+from ..model.remote import RemoteFile, RemoteRange, tensor_of
+from .content import Checkpoint, OptimizerGroup, Property, Resume
 from .flatbuffer import Buffer, Table
 
 IDENTIFIER = b"ODTC"
@@ -29,7 +30,7 @@ def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = 
 
     Parameters
     ----------
-    source : bytes-like, str or Path
+    source : bytes-like, str, Path or RemoteFile
         A str is a path. Only a checkpoint from a path may have tensors in a file beside it,
         `<path>.data`.
     limits : Limits or dict, optional
@@ -38,7 +39,7 @@ def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = 
     Returns
     -------
     Checkpoint
-        Its tensors are views of the bytes of the file.
+        Its tensors are views of the bytes of the file; large ones of a RemoteFile stay there.
 
     Raises
     ------
@@ -82,7 +83,7 @@ class _FileBeside:
             os.close(self._descriptor)
 
 
-def _read(data: bytes | memoryview, beside: _FileBeside | None) -> Checkpoint:
+def _read(data: bytes | memoryview | RemoteFile, beside: _FileBeside | None) -> Checkpoint:
     try:
         buffer = Buffer(data)
         if buffer.identifier != IDENTIFIER:
@@ -111,6 +112,8 @@ def _read(data: bytes | memoryview, beside: _FileBeside | None) -> Checkpoint:
     _unique((group.name for group in checkpoint.groups), "optimizer groups")
     bag = root.table(3, "the property bag")
     checkpoint.properties = _properties(bag) if bag else {}
+    table = root.table(4, "the state to resume from")
+    checkpoint.resume = _resume(table, beside) if table else None
     return checkpoint
 
 
@@ -162,7 +165,7 @@ def _tensor(table: Table, beside: _FileBeside | None) -> Tensor:
     try:
         shape = check_shape(dims, what)
         if offset < 0:
-            data: bytes | memoryview = b"" if raw is None else raw
+            data: bytes | memoryview | RemoteRange = b"" if raw is None else raw
         elif raw:
             raise CheckpointError(f"{what} has both data and an offset in a file beside the checkpoint")
         elif beside is None:
@@ -178,7 +181,7 @@ def _tensor(table: Table, beside: _FileBeside | None) -> Tensor:
         raise
     except TrainwebError as error:
         raise CheckpointError(f"the checkpoint is corrupt: {error}") from error
-    return Tensor(name, dtype, shape, data)
+    return tensor_of(name, dtype, shape, data)
 
 
 def _group(table: Table, beside: _FileBeside | None) -> OptimizerGroup:
@@ -199,6 +202,22 @@ def _group(table: Table, beside: _FileBeside | None) -> OptimizerGroup:
         _unique((tensor.name for tensor in tensors), f"momentums of {parameter!r}")
         group.states[parameter] = {tensor.name: tensor for tensor in tensors}
     return group
+
+
+def _resume(table: Table, beside: _FileBeside | None) -> Resume:
+    present = table.scalar(2, "i", 0, "what is to be resumed")
+    warmup, total, seed, position = (table.scalar(field, "q", 0, table.what) for field in range(3, 7))
+    if min(warmup, total) < 0:
+        raise CheckpointError(f"the checkpoint has a schedule of {warmup} and {total} steps")
+    tensors = [_tensor(t, beside) for t in table.tables(7, "gradient") or ()]
+    _unique((tensor.name for tensor in tensors), "gradients")
+    return Resume(
+        table.scalar(0, "?", False, "the reset flag"),
+        table.scalar(1, "f", 0.0, "the learning rate"),
+        (warmup, total) if present & 1 else None,
+        (seed % 2**64, position % 2**64) if present & 2 else None,
+        {tensor.name: tensor for tensor in tensors},
+    )
 
 
 def _properties(bag: Table) -> dict[str, Property]:

@@ -4,27 +4,64 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, LimitError
 from ..model.checks import DTYPE_CODES, INT32_MAX, check_data
 from ..model.graph import ITEM_SIZE, Tensor
-from .content import Checkpoint, LazyTensor, OptimizerGroup, Property
+from ..model.lazy import LazyTensor, Part, data_part, join_parts, nbytes_of
+from .content import Checkpoint, OptimizerGroup, Property, Resume
+from .files import write_file_atomically
 from .reader import IDENTIFIER, VERSION
 
 INT64_RANGE = range(-(2**63), 2**63)
 
+BESIDE_FROM = 1800 * 2**20
+"""Bytes above which a checkpoint has a second file, as in ONNX Runtime, which keeps away from what offsets can hold."""
+SMALLEST_BESIDE = 64
+"""Bytes from which on a tensor lies there."""
+
 TENSOR_OVERHEAD = 256
-"""Bytes beside name and data, generously, to allocate the file at once."""
+"""Bytes beside name and data, generously."""
 
 
 def write_checkpoint(checkpoint: Checkpoint, *, generated: bool = False) -> bytes:
-    """The file as bytes; see `checkpoint_buffer`."""
-    return bytes(checkpoint_buffer(checkpoint, generated=generated))
+    """The file as bytes; see `checkpoint_parts`."""
+    return join_parts(checkpoint_parts(checkpoint, generated=generated))
 
 
-def checkpoint_buffer(checkpoint: Checkpoint, *, generated: bool = False) -> memoryview:
-    """Write a checkpoint; the same content gives the same bytes. Besides the file no copy of the data is made.
+def write_checkpoint_file(path: str | Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint to a file, as a whole or not at all.
+
+    What is larger than `BESIDE_FROM` has its tensors in a second file, `<path>.data`, as ONNX Runtime does it. Two
+    files cannot be replaced at once: where there are such already, the first is removed before the second is written,
+    so that what a crash leaves is no checkpoint rather than a mixed one.
+
+    Raises
+    ------
+    CheckpointError
+        As `checkpoint_parts`.
+    OSError
+        The directory does not exist or the disk is full.
+    """
+    path = Path(path)
+    data = path.with_name(path.name + ".data")
+    if _size(checkpoint) <= BESIDE_FROM:
+        write_file_atomically(path, checkpoint_parts(checkpoint))
+        return
+    beside: list[Part] = []
+    parts = checkpoint_parts(checkpoint, beside=beside)
+    if data.exists():
+        path.unlink(missing_ok=True)
+    write_file_atomically(data, beside)
+    write_file_atomically(path, parts)
+
+
+def checkpoint_parts(
+    checkpoint: Checkpoint, *, generated: bool = False, beside: list[Part] | None = None
+) -> list[Part]:
+    """Write a checkpoint; the same content gives the same bytes. No copy of the data is made.
 
     Parameters
     ----------
@@ -34,11 +71,13 @@ def checkpoint_buffer(checkpoint: Checkpoint, *, generated: bool = False) -> mem
         The form that artifact generation writes: parameters keep their order, and there is no list
         of optimizer groups unless there are some. The default is the form of a saved training
         state: everything sorted by name, the list of groups always there.
+    beside : list, optional
+        Takes the data of tensors of 64 bytes and more, for the file `<path>.data`.
 
     Returns
     -------
-    memoryview
-        The file.
+    list of Part
+        The file, from its start to its end: bytes, and the tensors whose data lies elsewhere.
 
     Raises
     ------
@@ -48,25 +87,85 @@ def checkpoint_buffer(checkpoint: Checkpoint, *, generated: bool = False) -> mem
     LimitError
         The file would exceed 2 GiB.
     """
-    # imported here, for it imports numpy where that is installed, and reading must not
-    from flatbuffers import Builder  # type: ignore[import-untyped]
-
-    builder = Builder(_estimate(checkpoint))
-    writer = _Writer(builder, checkpoint.is_nominal, sort=not generated)
+    size = _size(checkpoint)
+    if beside is None and size > INT32_MAX:
+        raise LimitError(
+            f"the checkpoint would have {size} bytes; one file holds at most {INT32_MAX}. Save it to a path: what is "
+            "larger gets a second file."
+        )
+    builder = _builder()
+    writer = _Writer(builder, checkpoint.is_nominal, not generated, beside)
+    resume = None if checkpoint.resume is None else writer.resume(checkpoint.resume)
     bag = writer.properties(checkpoint.properties)
     groups = None
     if checkpoint.groups or not generated:
         _check_unique(group.name for group in checkpoint.groups)
         groups = writer.tables(checkpoint.groups, lambda group: group.name, writer.group)
     module = writer.module(checkpoint)
-    builder.StartObject(4)
+    builder.StartObject(4 if resume is None else 5)
     builder.PrependInt32Slot(0, VERSION, 0)
-    for field, offset in ((1, module), (2, groups), (3, bag)):
+    for field, offset in ((1, module), (2, groups), (3, bag), (4, resume)):
         if offset is not None:
             builder.PrependUOffsetTRelativeSlot(field, offset, 0)
     builder.Finish(builder.EndObject(), IDENTIFIER)
-    # Output() would copy.
-    return memoryview(builder.Bytes)[builder.Head() :]
+    parts: list[Part] = builder.parts()
+    return parts
+
+
+class _Bytes(bytearray):
+    """What a builder has written. Data that is left out counts, for the builder takes offsets from the length."""
+
+    left_out = 0
+
+    def __len__(self) -> int:
+        return super().__len__() + self.left_out
+
+
+def _builder() -> Any:
+    """A `flatbuffers.Builder` that can leave data out of its bytes."""
+    # imported here, for it imports numpy where that is installed, and reading must not
+    from flatbuffers import Builder  # type: ignore[import-untyped]
+
+    class PartsBuilder(Builder):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(0)
+            self.Bytes = _Bytes(1024)
+            self.head = 1024
+            self._left_out: list[tuple[int, Part]] = []
+
+        def vector_of(self, part: Part) -> int:
+            """A vector of bytes, which are left out. StartVector would make room for them."""
+            nbytes = nbytes_of(part)
+            padding = -(self.Offset() + nbytes) % 4
+            self.Prep(1, padding)
+            self.Pad(padding)
+            self._left_out.append((bytearray.__len__(self.Bytes) - self.head, part))
+            self.Bytes.left_out += nbytes
+            self.Prep(4, 0)
+            self.nested, self.vectorNumElems = True, nbytes
+            at: int = self.EndVector()
+            return at
+
+        def GrowByteBuffer(self) -> None:  # noqa: N802
+            old = self.Bytes
+            size = bytearray.__len__(old)
+            self.Bytes = _Bytes(2 * size)
+            self.Bytes[size:] = old
+            self.Bytes.left_out = old.left_out
+
+        growByteBuffer = GrowByteBuffer  # its name before version 25 # noqa: N815
+
+        def parts(self) -> list[Part]:
+            """The file."""
+            found: list[Part] = []
+            view, at = memoryview(self.Bytes), self.head
+            for written_after, part in reversed(self._left_out):
+                end = len(view) - written_after
+                found += [view[at:end], part]
+                at = end
+            return [part for part in (*found, view[at:]) if nbytes_of(part)]
+
+    return PartsBuilder()
 
 
 def _tensors(checkpoint: Checkpoint) -> Iterable[Tensor]:
@@ -75,15 +174,16 @@ def _tensors(checkpoint: Checkpoint) -> Iterable[Tensor]:
     for group in checkpoint.groups:
         for momentums in group.states.values():
             yield from momentums.values()
+    if checkpoint.resume is not None:
+        yield from checkpoint.resume.gradients.values()
 
 
-def _estimate(checkpoint: Checkpoint) -> int:
+def _size(checkpoint: Checkpoint) -> int:
+    """Bytes of the file, at most."""
     size = 1024
     for tensor in _tensors(checkpoint):
         nbytes = tensor.nbytes if isinstance(tensor, LazyTensor) else len(tensor.data)
         size += nbytes + 4 * len(tensor.name) + TENSOR_OVERHEAD
-    if size > INT32_MAX:
-        raise LimitError(f"the checkpoint would have {size} bytes; a file holds at most {INT32_MAX}")
     return size
 
 
@@ -98,17 +198,19 @@ def _check_unique(names: Iterable[str]) -> None:
 class _Writer:
     """Writes tables; a flatbuffer is built from its leaves to its root."""
 
-    def __init__(self, builder: Any, nominal: bool, sort: bool) -> None:
-        self._builder, self._nominal, self._sort = builder, nominal, sort
+    def __init__(self, builder: Any, nominal: bool, sort: bool, beside: list[Part] | None) -> None:
+        self._builder, self._nominal, self._sort, self._beside = builder, nominal, sort, beside
+        self._at = 0
 
-    def table(self, n_fields: int, offsets: Iterable[tuple[int, int]], *scalars: tuple[str, int, Any]) -> int:
-        """A table of offsets (field, offset) and scalars (method, field, value) with default 0."""
+    def table(
+        self, n_fields: int, offsets: Iterable[tuple[int, int]], *scalars: tuple[str, int, Any], default: int = 0
+    ) -> int:
+        """A table of offsets (field, offset) and scalars (method, field, value), which are left out at the default."""
         builder = self._builder
         builder.StartObject(n_fields)
         for method, field, value in scalars:
             # what equals the default is left out, but -0.0 equals 0 and must not be
-            default = None if isinstance(value, float) else 0
-            getattr(builder, method)(field, value, default)
+            getattr(builder, method)(field, value, None if isinstance(value, float) else default)
         for field, target in offsets:
             builder.PrependUOffsetTRelativeSlot(field, target, 0)
         offset: int = builder.EndObject()
@@ -134,50 +236,36 @@ class _Writer:
         write = self.nominal if self._nominal else self.tensor
         trainable = self.tables(checkpoint.requires_grad, lambda tensor: tensor.name, write)
         frozen = self.tables(checkpoint.frozen, lambda tensor: tensor.name, write)
-        flag = ("PrependBoolSlot", 2, self._nominal)
-        return self.table(4, ((0, trainable), (1, frozen)), flag)
+        flags = ("PrependBoolSlot", 2, self._nominal), ("PrependBoolSlot", 3, self._beside is not None)
+        return self.table(4, ((0, trainable), (1, frozen)), *flags)
 
     def nominal(self, tensor: Tensor) -> int:
         """A Tensor of which only name and dtype are told."""
-        return self._tensor(tensor.name, tensor.dtype, (), 0, lambda _: None)
+        return self._tensor(tensor.name, tensor.dtype, (), b"")
 
     def tensor(self, tensor: Tensor) -> int:
         """A Tensor."""
         if tensor.dtype not in ITEM_SIZE:
             raise CheckpointError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, which is not supported")
-        if isinstance(tensor, LazyTensor):
-            return self._tensor(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, tensor.read_into)
-        data = memoryview(tensor.data).cast("B")
-        check_data(tensor.dtype, tensor.shape, data, f"tensor {tensor.name!r}", CheckpointError)
+        data = data_part(tensor)
+        if not isinstance(data, LazyTensor):
+            check_data(tensor.dtype, tensor.shape, data, f"tensor {tensor.name!r}", CheckpointError)
+        return self._tensor(tensor.name, tensor.dtype, tensor.shape, data)
 
-        def fill(out: memoryview) -> None:
-            out[:] = data
-
-        return self._tensor(tensor.name, tensor.dtype, tensor.shape, data.nbytes, fill)
-
-    def _tensor(
-        self,
-        name: str,
-        dtype: str,
-        shape: tuple[int, ...],
-        nbytes: int,
-        fill: Callable[[memoryview], None],
-    ) -> int:
+    def _tensor(self, name: str, dtype: str, shape: tuple[int, ...], data: Part) -> int:
         builder = self._builder
         name_at = builder.CreateString(name)
         builder.StartVector(8, len(shape), 8)
         for size in reversed(shape):
             builder.PrependInt64(size)
         dims_at = builder.EndVector()
-        # CreateByteVector would need the data as bytes, and copy them once more on the way.
-        builder.StartVector(1, nbytes, 1)
-        builder.head -= nbytes
-        if nbytes:
-            with memoryview(builder.Bytes)[builder.head : builder.head + nbytes] as out:
-                fill(out)
-        data_at = builder.EndVector()
         code = ("PrependInt32Slot", 3, DTYPE_CODES[dtype])
-        return self.table(7, ((0, name_at), (2, dims_at), (4, data_at)), code)
+        if self._beside is None or nbytes_of(data) < SMALLEST_BESIDE:
+            return self.table(7, ((0, name_at), (2, dims_at), (4, builder.vector_of(data))), code)
+        offset = ("PrependInt64Slot", 6, self._at)
+        self._beside.append(data)
+        self._at += nbytes_of(data)
+        return self.table(7, ((0, name_at), (2, dims_at)), code, offset, default=-1)
 
     def group(self, group: OptimizerGroup) -> int:
         """OptimizerGroup."""
@@ -193,9 +281,27 @@ class _Writer:
 
     def state(self, parameter: str, momentums: dict[str, Tensor]) -> int:
         """ParameterOptimizerState."""
-        named = [_renamed(tensor, name) for name, tensor in momentums.items()]
+        named = [tensor.renamed(name) for name, tensor in momentums.items()]
         tensors = self.tables(named, lambda tensor: tensor.name, self.tensor)
         return self.table(2, ((0, self._builder.CreateString(parameter)), (1, tensors)))
+
+    def resume(self, resume: Resume) -> int:
+        """Resume: a table of ours; seed and position are kept as int64 of the same bits."""
+        named = [tensor.renamed(name) for name, tensor in resume.gradients.items()]
+        gradients = self.tables(named, lambda tensor: tensor.name, self.tensor)
+        warmup, total = resume.schedule or (0, 0)
+        seed, position = resume.random or (0, 0)
+        return self.table(
+            8,
+            ((7, gradients),),
+            ("PrependBoolSlot", 0, resume.reset),
+            ("PrependFloat32Slot", 1, float(resume.learning_rate)),
+            ("PrependInt32Slot", 2, (resume.schedule is not None) + 2 * (resume.random is not None)),
+            ("PrependInt64Slot", 3, warmup),
+            ("PrependInt64Slot", 4, total),
+            ("PrependInt64Slot", 5, _signed(seed)),
+            ("PrependInt64Slot", 6, _signed(position)),
+        )
 
     def properties(self, properties: dict[str, Property]) -> int | None:
         """PropertyBag, None where there is nothing in it."""
@@ -221,10 +327,9 @@ class _Writer:
         return self.table(3, [(field, self.offsets(kind)) for field, kind in enumerate(kinds) if kind])
 
 
-def _renamed(tensor: Tensor, name: str) -> Tensor:
-    if isinstance(tensor, LazyTensor):
-        return LazyTensor(name, tensor.dtype, tensor.shape, tensor.read_into)
-    return Tensor(name, tensor.dtype, tensor.shape, tensor.data)
+def _signed(value: int) -> int:
+    """The int64 of the same bits as a uint64."""
+    return value - 2**64 if value >= 2**63 else value
 
 
 def _float32(value: float, what: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
 from trainweb.checkpoint import write_file_atomically
-from trainweb.errors import ModelError, SessionError
+from trainweb.errors import ModelError, SessionError, UnsupportedError
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
@@ -30,7 +30,12 @@ class GradientGraphBuilder:
         The one of `y_node_arg_names` whose gradient is 1. The gradients of the others are new
         inputs `<y>_grad`.
     options
-        Accepted and ignored.
+        None: there is nothing to choose.
+
+    Raises
+    ------
+    UnsupportedError
+        Options are given.
     """
 
     def __init__(
@@ -41,6 +46,8 @@ class GradientGraphBuilder:
         loss_node_arg_name: str = "",
         options: Any = None,
     ) -> None:
+        if options is not None:
+            raise UnsupportedError(f"GradientGraphBuilder takes no options here, got {type(options).__name__}.")
         self._graph = read_model(model)
         known = {*self._graph.names()}
         self._y = _ordered(y_node_arg_names, known)

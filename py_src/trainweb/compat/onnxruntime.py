@@ -6,8 +6,11 @@ in the session itself, and one `run` is one step.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,9 @@ import numpy as np
 from trainweb.artifacts.builder import add_loss
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX
-from trainweb.checkpoint import Checkpoint
+from trainweb.checkpoint import Checkpoint, write_file_atomically
 from trainweb.compat.gradient_graph import GradientGraphBuilder
-from trainweb.errors import CheckpointError, FeedError, ModelError, UnsupportedError
+from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError, UnsupportedError
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
@@ -26,22 +29,45 @@ from trainweb.onnxblock.context import accessing, restarted_names
 from trainweb.onnxblock.models import build_training_models
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.training.arrays import from_numpy, to_numpy
+from trainweb.training.inference_session import observe
+from trainweb.training.interface import ModelMetadata, NodeArg, SessionBase, check_providers
+from trainweb.training.options import (
+    Attributes,
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    RunOptions,
+    SessionOptions,
+    unknown,
+)
 from trainweb.training.parameters import OptimizerState
 from trainweb.training.session import TrainingSession as Session
 from trainweb.training.state import CheckpointState
+from trainweb.training.values import IOBinding, OrtValue, as_array
 
 MOMENTS = {"momentum0": "Moment_1", "momentum1": "Moment_2"}
 """Moments by their names in checkpoints and in this interface."""
 UPDATE_COUNT = "Update_Count"
 MODEL_GROUP = "full_precision"
+OPTIMIZERS: dict[str, tuple[set[str], set[str]]] = {
+    "SGDOptimizer": (set(), set()),
+    "AdamOptimizer": (
+        {"alpha", "beta", "lambda", "epsilon", "max_norm_clip"},
+        {"do_bias_correction", "weight_decay_mode"},
+    ),
+    "LambOptimizer": (
+        {"alpha", "beta", "lambda", "epsilon", "max_norm_clip", "ratio_min", "ratio_max"},
+        {"do_bias_correction"},
+    ),
+}
+"""Optimizers, with their attributes: floats and integers."""
 
 
 @dataclass
-class TrainingParameters:
-    """How to train; attributes and defaults are those of onnxruntime.
+class TrainingParameters(Attributes):
+    """How to train; attributes and defaults are those of onnxruntime. One that is misspelt is an AttributeError.
 
-    Those for several devices, for half precision and for trading time against memory must keep their defaults, or
-    values that change no result.
+    Those for several devices, half precision and recomputation must keep their defaults: `check` says of each why.
     """
 
     loss_output_name: str = ""
@@ -88,67 +114,108 @@ class TrainingParameters:
         self.initial_state = {name: dict(moments) for name, moments in state.items()}
 
     def check(self) -> None:
-        """Refuse what one device without half precision cannot do."""
-        fixed = {
-            "use_mixed_precision",
-            "use_fp16_moments",
-            "world_rank",
-            "world_size",
-            "data_parallel_size",
-            "horizontal_parallel_size",
-            "pipeline_parallel_size",
-            "num_pipeline_micro_batches",
-            "pipeline_cut_info_string",
-            "deepspeed_zero_stage",
-            "enable_adasum",
-            "sliced_schema",
-            "sliced_axes",
-            "sliced_tensor_names",
-        }
+        """Refuse what one device in float32 cannot do.
+
+        Raises
+        ------
+        UnsupportedError
+            Another value than the default of an attribute that has one meaning here.
+        ModelError
+            No micro batch.
+        """
         default = TrainingParameters()
-        for f in fields(self):
-            if f.name in fixed and getattr(self, f.name) != getattr(default, f.name):
-                raise UnsupportedError(
-                    f"TrainingParameters.{f.name} is {getattr(self, f.name)!r}; only {getattr(default, f.name)!r} "
-                    "is supported."
-                )
+        for names, why in FIXED:
+            for name in names.split():
+                if getattr(self, name) != getattr(default, name):
+                    raise UnsupportedError(
+                        f"TrainingParameters.{name} is {getattr(self, name)!r}; only {getattr(default, name)!r} is "
+                        f"supported: {why}"
+                    )
         if self.gradient_accumulation_steps < 1:
             raise ModelError("gradient_accumulation_steps must be at least 1.")
 
 
+FIXED = (
+    ("use_mixed_precision use_fp16_moments loss_scale", "everything is computed in float32."),
+    ("propagate_cast_ops_level propagate_cast_ops_allow", "there is no half precision for which casts would move."),
+    (
+        "world_rank world_size data_parallel_size horizontal_parallel_size pipeline_parallel_size "
+        "num_pipeline_micro_batches pipeline_cut_info_string allreduce_post_accumulation deepspeed_zero_stage "
+        "enable_adasum sliced_schema sliced_axes sliced_tensor_names",
+        "there is one device.",
+    ),
+    (
+        "use_memory_efficient_gradient gelu_recompute attn_dropout_recompute transformer_layer_recompute "
+        "number_recompute_layers",
+        "which activations are computed again is decided by memory_budget, an option of the session.",
+    ),
+)
+"""Attributes that have one value here, and why."""
+
+
 @dataclass(frozen=True)
-class NodeArg:
-    """An input or output of the session."""
+class TrainingConfigurationResult:
+    """What loading a model gives: the name of the loss scale's input, which there is none of."""
 
-    name: str
-    type: str
-    shape: list[Any]
+    loss_scale_input_name: str = ""
 
 
-class TrainingSession:
-    """Trains a forward model that has its loss as an output.
+class NativeTrainingSession(SessionBase):
+    """What onnxruntime calls ``C.TrainingSession``: made first, then given its model by `load_model` or `read_bytes`.
 
     Parameters
     ----------
-    path_or_bytes : path, bytes or onnx.ModelProto
-        The model.
-    parameters : TrainingParameters
-        What to train and how.
-    sess_options, providers, provider_options
-        Accepted and ignored.
+    sess_options : SessionOptions or dict, optional
+        See `SessionOptions`.
     """
 
-    def __init__(
-        self,
-        path_or_bytes: Any,
-        parameters: TrainingParameters,
-        sess_options: Any = None,
-        providers: Any = None,
-        provider_options: Any = None,
-    ) -> None:
+    _session: Session | None = None
+
+    def __init__(self, sess_options: SessionOptions | Mapping[str, Any] | None = None) -> None:
+        super().__init__(None, SessionOptions.of(sess_options))
+
+    def load_model(
+        self, path: Any, parameters: TrainingParameters, providers: Any = None, provider_options: Any = None
+    ) -> TrainingConfigurationResult:
+        """Build the training graph of a model in a file.
+
+        Parameters
+        ----------
+        path : path
+            A forward model that has its loss as an output.
+        parameters : TrainingParameters
+            What to train and how.
+        providers, provider_options
+            See `check_providers`.
+
+        Raises
+        ------
+        ModelError, UnsupportedError
+            The model or the parameters cannot be trained with; names that are not known come with the nearest.
+        SessionError
+            The session has a model already.
+        """
+        return self._load(path, parameters, providers, provider_options)
+
+    def read_bytes(
+        self, data: Any, parameters: TrainingParameters, providers: Any = None, provider_options: Any = None
+    ) -> TrainingConfigurationResult:
+        """Build the training graph of a model given as bytes (or onnx.ModelProto); see `load_model`."""
+        return self._load(data, parameters, providers, provider_options)
+
+    def finalize(self) -> None:
+        """End the training: give kernel memory back. Harmless when repeated."""
+        self.release()
+
+    def _load(
+        self, model: Any, parameters: TrainingParameters, providers: Any, provider_options: Any
+    ) -> TrainingConfigurationResult:
+        if self._session is not None:
+            raise SessionError("This session has a model already; make another session.")
+        check_providers(providers, provider_options)
         parameters.check()
-        self._parameters, self._options = parameters, sess_options
-        base = read_model(path_or_bytes)
+        self._source, self._parameters = model, parameters
+        base = read_model(model, limits=self._options.core_settings()["limits"])
         self._outputs = [v.name for v in base.outputs]
         if parameters.loss_output_name not in self._outputs:
             raise ModelError(
@@ -161,6 +228,7 @@ class TrainingSession:
             self._models = build_training_models(graph, *self._weights(base, graph))
             optimizer = self._optimizer(graph)
         self._graphs = self._models.training, self._models.evaluation, optimizer
+        self._write_dumps(graph)
         self._inputs = [v for v in base.inputs if isinstance(v, Value)]
         self._values = {v.name: v for v in graph.outputs if isinstance(v, Value)}
         self._trained = [t.name for t in self._models.trainable]
@@ -168,6 +236,13 @@ class TrainingSession:
         self._micro_steps = 0
         self._set_moments(parameters.initial_state)
         self._open()
+        return TrainingConfigurationResult()
+
+    @property
+    def _opened(self) -> Session:
+        if self._session is None:
+            raise SessionError("This session has no model yet: call load_model or read_bytes.")
+        return self._session
 
     # Making of.
 
@@ -175,8 +250,16 @@ class TrainingSession:
         p = self._parameters
         constants = constants_to_initializers(base).initializers
         wanted = sorted(p.weights_to_train) if p.weights_to_train else None
+        for attribute in ("weights_to_train", "weights_not_to_train"):
+            for name in sorted(getattr(p, attribute)):
+                if name not in constants:
+                    raise ModelError(unknown(f"TrainingParameters.{attribute}: the weight", name, constants))
         trainable = select_parameters(graph, base.initializers, constants, wanted, None).trainable
         fixed = set(p.weights_not_to_train)
+        types = {node.op_type for node in base.nodes}
+        for op_type in p.immutable_weights:
+            if op_type not in types:
+                raise ModelError(unknown("TrainingParameters.immutable_weights: the operator", op_type, types))
         for node in base.nodes:
             fixed.update(node.inputs[i] for i in p.immutable_weights.get(node.op_type, ()) if i < len(node.inputs))
         return [name for name in trainable if name not in fixed], []
@@ -185,51 +268,88 @@ class TrainingSession:
         p = self._parameters
         if not p.training_optimizer_name:
             return None
-        block: optim.AdamW | optim.SGD
-        if p.training_optimizer_name == "SGDOptimizer":
-            block = optim.SGD()
-        elif p.training_optimizer_name == "AdamOptimizer":
-            block = self._adam()
-        else:
+        if p.training_optimizer_name not in OPTIMIZERS:
             raise UnsupportedError(
-                f"Optimizer {p.training_optimizer_name!r} is not supported; "
-                "there are 'SGDOptimizer' and 'AdamOptimizer'.",
+                unknown("The optimizer", p.training_optimizer_name, OPTIMIZERS),
                 op=p.training_optimizer_name,
                 domain="com.microsoft",
             )
+        self._check_attributes()
+        block = optim.SGD() if p.training_optimizer_name == "SGDOptimizer" else self._adaptive()
         with accessing(Graph("optimizer", opsets={"": graph.opsets.get("", 1), "com.microsoft": 1})):
             block((self._models.trainable, self._models.frozen))
         return block.graph
 
-    def _adam(self) -> optim.AdamW:
-        attributes: dict[str, float] = {}
-        for mapping in (self._parameters.optimizer_attributes_map, self._parameters.optimizer_int_attributes_map):
-            kinds = [dict(sorted(a.items())) for a in mapping.values()]
-            if any(kind != kinds[0] for kind in kinds):
-                raise UnsupportedError("Optimizer attributes that differ between weights are not supported.")
-            attributes |= kinds[0] if kinds else {}
-        if attributes.get("weight_decay_mode", 0):
-            raise UnsupportedError("AdamOptimizer with weight_decay_mode 1 is not supported.")
+    def _check_attributes(self) -> None:
+        """Raise unless every attribute is one of the optimizer's, for a weight that is trained."""
+        p = self._parameters
+        weights = [t.name for t in self._models.trainable]
+        for attribute, kind in (("optimizer_attributes_map", 0), ("optimizer_int_attributes_map", 1)):
+            known = OPTIMIZERS[p.training_optimizer_name][kind]
+            for weight, attributes in getattr(p, attribute).items():
+                if weight not in weights:
+                    raise ModelError(unknown(f"TrainingParameters.{attribute}: the weight", weight, weights))
+                for name in attributes:
+                    if name not in known:
+                        raise ModelError(unknown(f"{p.training_optimizer_name}'s attribute", name, known))
+
+    def _write_dumps(self, graph: Graph) -> None:
+        """Write the graphs that the parameters ask for: before, with and ready for training."""
+        p = self._parameters
+        if p.model_after_graph_transforms_path:
+            write_file_atomically(Path(p.model_after_graph_transforms_path), write_model(graph))
+        if p.model_with_gradient_graph_path:
+            weights = [t.name for t in self._models.trainable]
+            builder = GradientGraphBuilder(write_model(graph), [p.loss_output_name], weights, p.loss_output_name)
+            builder.build()
+            builder.save(p.model_with_gradient_graph_path)
+        if p.model_with_training_graph_path:
+            write_file_atomically(Path(p.model_with_training_graph_path), write_model(self._models.training))
+
+    def _adaptive(self) -> optim.Optimizer:
+        """Adam or Lamb, with a group for each set of attributes that some weights have."""
+        p = self._parameters
+        is_lamb = p.training_optimizer_name == "LambOptimizer"
+        norms: set[float] = set()
+        groups: list[tuple[dict[str, Any], list[str]]] = []
+        for tensor in self._models.trainable:
+            attributes: dict[str, float] = {}
+            for mapping in (p.optimizer_attributes_map, p.optimizer_int_attributes_map):
+                attributes |= mapping.get(tensor.name, {})
+            norms.add(attributes.pop("max_norm_clip", 1.0))
+            settings = _lamb_settings(attributes) if is_lamb else _adam_settings(attributes)
+            alike = next((names for others, names in groups if others == settings), None)
+            if alike is None:
+                groups.append((settings, alike := []))
+            alike.append(tensor.name)
         clip = None
-        if self._parameters.enable_grad_norm_clip:
-            clip = optim.ClipGradNorm(attributes.get("max_norm_clip", 1.0))
-        return optim.AdamW(
-            bool(attributes.get("do_bias_correction", 1)),
-            (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
-            attributes.get("epsilon", 1e-8),
-            attributes.get("lambda", 0.0),
-            clip,
-            adam_mode=0 if attributes.get("do_bias_correction", 1) else 1,
-        )
+        if p.enable_grad_norm_clip:
+            if len(norms) > 1:
+                raise UnsupportedError(
+                    f"max_norm_clip is {', '.join(map(str, sorted(norms)))}: all gradients are clipped together, so "
+                    "every weight needs the same."
+                )
+            clip = optim.ClipGradNorm(norms.pop())
+        groups.sort(key=lambda group: -len(group[1]))
+        block: optim.Optimizer = (optim.Lamb if is_lamb else optim.AdamW)(clip_grad=clip, **groups[0][0])
+        for settings, names in groups[1:]:
+            block.group([re.escape(name) for name in names], **settings)
+        return block
 
     def _open(self) -> None:
         training, evaluation, optimizer = self._graphs
+        options = replace(self._options, enable_profiling=False)
         self._session = Session(
             self._state,
             write_model(training),
             write_model(evaluation),
             None if optimizer is None else write_model(optimizer),
+            options,
         )
+        if self._trace is None:
+            self._start_profiling(lambda _: None)
+        if self._trace is not None:
+            observe(self._session.core.host, self._trace)
 
     # Steps.
 
@@ -244,27 +364,34 @@ class TrainingSession:
             Outputs of the model, `<weight>_grad` where `set_gradients_as_graph_outputs`; None: all.
         input_feed : dict of str to array_like
             The model's inputs, and the learning rate under `lr_params_feed_name` if there is an optimizer.
-        run_options
-            Accepted and ignored.
+        run_options : dict or RunOptions, optional
+            ``tag``, ``log_severity_level``, ``terminate``.
         """
-        feeds = dict(input_feed)
-        if self._graphs[2] is not None:
-            name = self._parameters.lr_params_feed_name
-            if name not in feeds:
-                raise FeedError(f"The learning rate {name!r} is missing in the feeds.")
-            self._session.set_learning_rate(float(np.asarray(feeds.pop(name)).reshape(-1)[0]))
-        names = [v.name for v in self.get_outputs()] if output_names is None else list(output_names)
+        session, options = self._opened, RunOptions.of(run_options)
+        feeds = {name: as_array(value) for name, value in input_feed.items()}
+        rate = self._take_rate(feeds)
+        names = list(output_names) if output_names else [v.name for v in self.get_outputs()]
         gradients = {n + GRADIENT_SUFFIX: n for n in self._trained} if self._gradients_are_outputs else {}
-        results = self._session.train_step(feeds, [n for n in names if n not in gradients])
+        results = session.train_step(feeds, [n for n in names if n not in gradients], options)
         for name in names:
             if name in gradients:
-                results[name] = np.asarray(self._state.parameters[gradients[name]].grad)
+                results[name] = np.array(self._state.parameters[gradients[name]].grad)
         self._micro_steps += 1
         if self._micro_steps % self._parameters.gradient_accumulation_steps == 0:
-            if self._graphs[2] is not None:
-                self._session.optimizer_step()
-            self._session.lazy_reset_grad()
+            if rate is not None:
+                session.set_learning_rate(rate)
+                session.optimizer_step()
+            session.lazy_reset_grad()
         return [results[name] for name in names]
+
+    def _take_rate(self, feeds: dict[str, Any]) -> float | None:
+        """The learning rate, which is no feed any more; None without an optimizer."""
+        if self._graphs[2] is None:
+            return None
+        name = self._parameters.lr_params_feed_name
+        if name not in feeds:
+            raise FeedError(f"The learning rate {name!r} is missing in the feeds.")
+        return float(np.asarray(feeds.pop(name)).reshape(-1)[0])
 
     @property
     def _gradients_are_outputs(self) -> bool:
@@ -281,8 +408,7 @@ class TrainingSession:
         if self._graphs[2] is None:
             return {}
         optimizer = self._state.optimizer
-        adam = self._parameters.training_optimizer_name == "AdamOptimizer"
-        moments = optimizer.moments if adam else {}
+        moments = {} if self._parameters.training_optimizer_name == "SGDOptimizer" else optimizer.moments
         return {
             weight: {MOMENTS[n]: to_numpy(t) for n, t in tensors.items()}
             | {UPDATE_COUNT: np.array([optimizer.step], np.int64)}
@@ -305,10 +431,10 @@ class TrainingSession:
             With `strict`, a key that the session does not have.
         """
         known = set(self.get_state())
-        unknown = [key for key in state if key not in known]
-        if strict and unknown:
-            raise CheckpointError(f"The session has no {', '.join(unknown)}.")
-        self._session.release()
+        strange = [key for key in state if key not in known]
+        if strict and strange:
+            raise CheckpointError(unknown("The key", strange[0], known))
+        self._opened.release()
         optimizer_state: dict[str, dict[str, Any]] = {}
         for key, value in state.items():
             for weight in self._trained:
@@ -333,18 +459,18 @@ class TrainingSession:
                 steps = {int(np.asarray(values[UPDATE_COUNT]).reshape(-1)[0])}
         self._state.lent().optimizer = OptimizerState(steps.pop(), optimizer.initial_lr, moments)
 
-    # What an InferenceSession has.
+    # What it takes and gives.
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of `run`, with the learning rate last."""
-        inputs = [_node_arg(v) for v in self._inputs if v.name not in self._state.parameters]
+        inputs = [NodeArg.of(v) for v in self._inputs if v.name not in self._state.parameters]
         if self._graphs[2] is not None:
             inputs.append(NodeArg(self._parameters.lr_params_feed_name, "tensor(float)", [1]))
         return inputs
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs of `run`."""
-        outputs = [_node_arg(self._values[name]) for name in self._outputs]
+        outputs = [NodeArg.of(self._values[name]) for name in self._outputs]
         if self._gradients_are_outputs:
             weights = self._models.trainable
             outputs += [NodeArg(t.name + GRADIENT_SUFFIX, "tensor(float)", list(t.shape)) for t in weights]
@@ -358,22 +484,80 @@ class TrainingSession:
         """No weight is partitioned."""
         return {}
 
-    def get_providers(self) -> list[str]:
-        """The one place computations run."""
-        return ["CPUExecutionProvider"]
-
-    def get_session_options(self) -> Any:
-        """The options given."""
-        return self._options
-
     def release(self) -> None:
         """Give kernel memory back."""
-        self._session.release()
+        if self._session is not None:
+            self._session.release()
 
 
-def _node_arg(value: Value) -> NodeArg:
-    names = {"float32": "float", "float64": "double"}
-    return NodeArg(value.name, f"tensor({names.get(value.dtype, value.dtype)})", list(value.shape or ()))
+def _adam_settings(attributes: Mapping[str, float]) -> dict[str, Any]:
+    """Settings of `AdamW` of the attributes of ONNX Runtime's AdamOptimizer."""
+    if attributes.get("weight_decay_mode", 0):
+        raise UnsupportedError("AdamOptimizer with weight_decay_mode 1 is not supported.")
+    corrects = bool(attributes.get("do_bias_correction", 1))
+    return {
+        "bias_correction": corrects,
+        "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
+        "eps": attributes.get("epsilon", 1e-8),
+        "weight_decay": attributes.get("lambda", 0.0),
+        "adam_mode": 0 if corrects else 1,
+    }
 
 
-__all__ = ["GradientGraphBuilder", "NodeArg", "TrainingParameters", "TrainingSession"]
+def _lamb_settings(attributes: Mapping[str, float]) -> dict[str, Any]:
+    """Settings of `Lamb` of the attributes of ONNX Runtime's LambOptimizer."""
+    fixed = {"do_bias_correction": 1, "ratio_min": -math.inf, "ratio_max": math.inf}
+    for name, value in fixed.items():
+        if attributes.get(name, value) != value:
+            raise UnsupportedError(f"LambOptimizer with {name} {attributes[name]} is not supported; only {value}.")
+    return {
+        "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
+        "eps": attributes.get("epsilon", 1e-6),
+        "weight_decay": attributes.get("lambda", 0.0),
+    }
+
+
+class TrainingSession(NativeTrainingSession):
+    """Trains a forward model that has its loss as an output.
+
+    Parameters
+    ----------
+    path_or_bytes : path, bytes or onnx.ModelProto
+        The model.
+    parameters : TrainingParameters
+        What to train and how.
+    sess_options : SessionOptions or dict, optional
+        See `SessionOptions`; with ``enable_profiling`` every run is timed, and `end_profiling` writes the trace.
+    providers, provider_options : optional
+        Execution providers, among them the CPU's; others are warned of.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        parameters: TrainingParameters,
+        sess_options: SessionOptions | Mapping[str, Any] | None = None,
+        providers: Any = None,
+        provider_options: Any = None,
+    ) -> None:
+        super().__init__(sess_options)
+        result = self._load(path_or_bytes, parameters, providers, provider_options)
+        self.loss_scale_input_name = result.loss_scale_input_name
+
+
+__all__ = [
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GradientGraphBuilder",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "ModelMetadata",
+    "NativeTrainingSession",
+    "NodeArg",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+    "TrainingConfigurationResult",
+    "TrainingParameters",
+    "TrainingSession",
+]

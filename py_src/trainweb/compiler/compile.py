@@ -6,22 +6,29 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from trainweb.autodiff.deferred import differentiate
 from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
 from trainweb.compiler.passes.eliminate import computation
 from trainweb.compiler.pipeline import Observer, run_passes
+from trainweb.control import expand_control_flow, has_control_flow
+from trainweb.control.deciding import deciding_names
 from trainweb.errors import ModelError
 from trainweb.ir.builder import Builder
 from trainweb.ir.layout import ARENA, SEGMENT_NAMES
 from trainweb.ir.program import Buf, BufSequence, Program, Recomputation, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
+from trainweb.ops.composite import StaticTypes, expand_composites, has_composites
 from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import Op, bind
 
 DEFAULT_ARENA_BYTES = 2 << 30
 """Workspace a plan may take unless the session's limits say otherwise."""
+
+Run = Callable[[Graph, Sequence[str]], Mapping[str, Tensor]]
+"""Computes tensors of a graph that has no inputs; nothing where that is not possible."""
 
 FOLDED_BYTES = 256 << 10
 """A result of constants is kept if it has no more bytes than this, or than these constants."""
@@ -87,6 +94,8 @@ def compile_model(
     LimitError
         The plan needs more workspace than `arena_limit`, or cannot do with `memory_budget`.
     """
+    if has_control_flow(graph):
+        graph = expand_control_flow(graph, {**feeds, **(known or {})})
     compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite)
     program = compilation.program(feeds, outputs, known or {}, evaluate)
     context = Context(workspace_bytes, memory_budget, cache, cache_trained)
@@ -118,6 +127,7 @@ class _Compilation:
         self.bound: dict[tuple[int, int], Storage] = {}
         self.producers: dict[str, int] = {}
         self.given: set[str] = set()
+        self.deciding: set[str] | None = None
         self.same: dict[str, str] = {}
         """By name of a tensor, the one that was computed before from the same."""
 
@@ -129,21 +139,29 @@ class _Compilation:
         evaluate: Callable[[Plan], Mapping[str, Tensor]] | None,
     ) -> Program:
         """The graph as instructions, before any pass."""
-        self.infer(feeds, known)
+
+        def run(part: Graph, names: Sequence[str]) -> Mapping[str, Tensor]:
+            return {} if evaluate is None else evaluate(compile_model(part, {}, names))
+
+        self.infer(feeds, known, run)
         self.mark_needed(outputs)
         if evaluate is not None:
-            self.fold(outputs, lambda part, names: evaluate(compile_model(part, {}, names)))
+            self.fold(outputs, run)
         if self.builder.overwrite:
             self.place_gradients()
         self.lower(feeds)
-        bufs = [b for b in map(self.bufs.get, feeds) if isinstance(b, Buf)]
+        # What is known of a feed is a constant of the plan, which nobody writes.
+        bufs = [b for b in map(self.bufs.get, feeds) if isinstance(b, Buf) and b.storage.is_feed]
         outs = [self.output(name) for name in outputs]
         return Program(self.builder, bufs, outs, self.builder.instructions)
 
     # Types and shape arithmetic.
 
-    def infer(self, feeds: Mapping[str, TensorType], known: Mapping[str, TensorType]) -> None:
-        """Bind every node and find the type (and, for shape arithmetic, the value) of every tensor."""
+    def infer(self, feeds: Mapping[str, TensorType], known: Mapping[str, TensorType], run: Run) -> None:
+        """Bind every node and find the type (and, for shape arithmetic, the value) of every tensor.
+
+        What decides about shapes and Python does not evaluate, `run` computes.
+        """
         types = self.types
         self.given = {*feeds, *self.bindings}
         types.update(feeds)
@@ -152,6 +170,11 @@ class _Compilation:
             types[name] = TensorType(binding.dtype, binding.shape)
         for name, tensor in self.graph.initializers.items():
             types.setdefault(name, initializer_type(tensor))
+        if has_composites(self.graph):
+            static = StaticTypes(types, self.graph.opsets)
+            self.graph = expand_composites(self.graph, static, differentiate=differentiate)
+            for name, tensor in self.graph.initializers.items():
+                types.setdefault(name, initializer_type(tensor))
         consumers = self.graph.consumers()
         made: dict[Hashable, Node] = {}
         for k, node in enumerate(self.graph.nodes):
@@ -161,10 +184,12 @@ class _Compilation:
                 if name:
                     self.producers[name] = k
             if any(name in self.sequences for name in node.inputs):
-                if getattr(op, "passes_sequence", False):
-                    self.sequences[node.outputs[0]] = self.sequences[node.inputs[0]]
+                if derive := getattr(op, "derive_sequence", None):
+                    self.sequences[node.outputs[0]] = derive(self.sequences[node.inputs[0]])
                 continue
             results, folded = infer_outputs(op, types)
+            if not folded and op.is_pure and self._decides(op):
+                results, folded = self._computed(node, results, run)
             if folded:
                 self.folded.add(k)
             for name, result in zip(node.outputs, results, strict=False):
@@ -174,6 +199,24 @@ class _Compilation:
                 first = made.setdefault(computation(op, results), node)
                 if first is not node:
                     self.same.update((name, former) for name, former in zip(node.outputs, first.outputs, strict=True))
+
+    def _decides(self, op: Op) -> bool:
+        """Whether compilation goes on with the results of `op`, and its inputs are known."""
+        known = all(self.types[name].value is not None for name in op.node.inputs if name)
+        if known and self.deciding is None:
+            self.deciding = deciding_names(self.graph)
+        return known and not (self.deciding or set()).isdisjoint(op.node.outputs)
+
+    def _computed(self, node: Node, results: list[TensorType], run: Run) -> tuple[list[TensorType], bool]:
+        """Types of a node's outputs with the values that the engine computes."""
+        part = Graph("deciding", [node], opsets=self.graph.opsets)
+        for name in filter(None, node.inputs):
+            t = self.types[name]
+            part.initializers[name] = Tensor.of(name, t.dtype, t.shape, t.value or ())
+        found = run(part, [name for name in node.outputs if name])
+        given = zip(node.outputs, results, strict=False)
+        computed = [initializer_type(found[name]) if name in found else t for name, t in given]
+        return computed, all(t.value is not None for n, t in zip(node.outputs, computed, strict=True) if n)
 
     # What is needed.
 
@@ -318,6 +361,7 @@ class _Compilation:
                 self._view(node.outputs[0], ins[0])
             else:
                 op.lower(self.builder, self._outputs(op), *ins)
+        self.builder.advance_step()
         self.builder.advance_random()
         self.builder.note_change()
 

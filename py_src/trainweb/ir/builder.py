@@ -27,6 +27,8 @@ class Builder:
         self.state = Buf(Storage(STATE, 4 * STATE_WORDS, 0), "int32", (STATE_WORDS,), name="state")
         self._constants: dict[tuple[str, bytes], Storage] = {}
         self._draws = 0
+        self.takes_step = False
+        """Whether an optimizer updates parameters here; however many do, it is one step."""
 
     def fresh(self, node: str) -> Builder:
         """A builder of instructions that stand nowhere yet, on the same state and constants."""
@@ -77,6 +79,11 @@ class Builder:
         if any(b.storage.segment == PARAMETERS for i in self.instructions for b in i.writes):
             self.node = "parameters have changed"
             self.emit(calls.NoteChange(state=self.state))
+
+    def advance_step(self) -> None:
+        """Count the step of the optimizers; after all of them."""
+        if self.takes_step:
+            self.emit(calls.OptimizerAdvance(state=self.state))
 
     def advance_random(self) -> None:
         """Let the next step draw other numbers; after all that draw."""

@@ -1825,6 +1825,348 @@ class Lion(KernelCall):
         return [self.w, self.m]
 
 
+class Adam(KernelCall):
+    """A call of `adam_f32`.
+
+    Where nothing else is said, the gradient has weight_decay * w added before anything else. Adam: as adamw_f32 with
+    adam_mode 0 but for the decay.
+    """
+
+    __slots__ = ("w", "g", "m", "v", "state", "n", "alpha", "beta", "epsilon", "weight_decay")
+    KERNEL = "adam_f32"
+    OPCODE = 32
+    WORDS = 10
+    ARGUMENTS = __slots__
+    OPERANDS = ("w", "g", "m", "v", "state")
+    FLOATS = ("alpha", "beta", "epsilon", "weight_decay")
+
+    def __init__(
+        self,
+        *,
+        w: Buf,
+        g: Buf,
+        m: Buf,
+        v: Buf,
+        state: Buf,
+        n: int,
+        alpha: float,
+        beta: float,
+        epsilon: float,
+        weight_decay: float,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.w = w
+        self.g = g
+        self.m = m
+        self.v = v
+        self.state = state
+        self.n = n
+        self.alpha = alpha
+        self.beta = beta
+        self.epsilon = epsilon
+        self.weight_decay = weight_decay
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.w, self.g, self.m, self.v, self.state]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.w, self.m, self.v]
+
+
+class Momentum(KernelCall):
+    """A call of `momentum_f32`.
+
+    m = momentum m + (1 - dampening) g, at the first step g; w -= rate * (nesterov ? g + momentum m : m)
+    """
+
+    __slots__ = ("w", "g", "m", "state", "n", "momentum", "dampening", "weight_decay", "nesterov")
+    KERNEL = "momentum_f32"
+    OPCODE = 33
+    WORDS = 9
+    ARGUMENTS = __slots__
+    OPERANDS = ("w", "g", "m", "state")
+    FLOATS = ("momentum", "dampening", "weight_decay")
+
+    def __init__(
+        self,
+        *,
+        w: Buf,
+        g: Buf,
+        m: Buf,
+        state: Buf,
+        n: int,
+        momentum: float,
+        dampening: float,
+        weight_decay: float,
+        nesterov: int,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.w = w
+        self.g = g
+        self.m = m
+        self.state = state
+        self.n = n
+        self.momentum = momentum
+        self.dampening = dampening
+        self.weight_decay = weight_decay
+        self.nesterov = nesterov
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.w, self.g, self.m, self.state]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.w, self.m]
+
+
+class Rmsprop(KernelCall):
+    """A call of `rmsprop_f32`.
+
+    s = alpha s + (1 - alpha) g^2; with `mean` its square, an average of g like s, is taken from s under the root; d = g
+    / (sqrt(s) + epsilon); with `velocity` it is momentum velocity + d; w -= rate * d
+    """
+
+    __slots__ = ("w", "g", "s", "velocity", "mean", "state", "n", "alpha", "epsilon", "momentum", "weight_decay")
+    KERNEL = "rmsprop_f32"
+    OPCODE = 34
+    WORDS = 11
+    ARGUMENTS = __slots__
+    OPERANDS = ("w", "g", "s", "velocity", "mean", "state")
+    FLOATS = ("alpha", "epsilon", "momentum", "weight_decay")
+
+    def __init__(
+        self,
+        *,
+        w: Buf,
+        g: Buf,
+        s: Buf,
+        velocity: Buf | None = None,
+        mean: Buf | None = None,
+        state: Buf,
+        n: int,
+        alpha: float,
+        epsilon: float,
+        momentum: float,
+        weight_decay: float,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.w = w
+        self.g = g
+        self.s = s
+        self.velocity = velocity
+        self.mean = mean
+        self.state = state
+        self.n = n
+        self.alpha = alpha
+        self.epsilon = epsilon
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+
+    @property
+    def reads(self) -> list[Buf]:
+        found = [self.w, self.g, self.s]
+        if self.velocity is not None:
+            found.append(self.velocity)
+        if self.mean is not None:
+            found.append(self.mean)
+        found.append(self.state)
+        return found
+
+    @property
+    def writes(self) -> list[Buf]:
+        found = [self.w, self.s]
+        if self.velocity is not None:
+            found.append(self.velocity)
+        if self.mean is not None:
+            found.append(self.mean)
+        return found
+
+
+class Adagrad(KernelCall):
+    """A call of `adagrad_f32`.
+
+    s += g^2, at the first step from `initial`; w -= rate / (1 + steps before * rate_decay) * g / (sqrt(s) + epsilon)
+    """
+
+    __slots__ = ("w", "g", "s", "state", "n", "rate_decay", "initial", "epsilon", "weight_decay")
+    KERNEL = "adagrad_f32"
+    OPCODE = 35
+    WORDS = 9
+    ARGUMENTS = __slots__
+    OPERANDS = ("w", "g", "s", "state")
+    FLOATS = ("rate_decay", "initial", "epsilon", "weight_decay")
+
+    def __init__(
+        self,
+        *,
+        w: Buf,
+        g: Buf,
+        s: Buf,
+        state: Buf,
+        n: int,
+        rate_decay: float,
+        initial: float,
+        epsilon: float,
+        weight_decay: float,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.w = w
+        self.g = g
+        self.s = s
+        self.state = state
+        self.n = n
+        self.rate_decay = rate_decay
+        self.initial = initial
+        self.epsilon = epsilon
+        self.weight_decay = weight_decay
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.w, self.g, self.s, self.state]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.w, self.s]
+
+
+class Adadelta(KernelCall):
+    """A call of `adadelta_f32`.
+
+    s = rho s + (1 - rho) g^2; u = sqrt(d + epsilon) / sqrt(s + epsilon) g; d = rho d + (1 - rho) u^2; w -= rate * u
+    """
+
+    __slots__ = ("w", "g", "s", "d", "state", "n", "rho", "epsilon", "weight_decay")
+    KERNEL = "adadelta_f32"
+    OPCODE = 36
+    WORDS = 9
+    ARGUMENTS = __slots__
+    OPERANDS = ("w", "g", "s", "d", "state")
+    FLOATS = ("rho", "epsilon", "weight_decay")
+
+    def __init__(
+        self,
+        *,
+        w: Buf,
+        g: Buf,
+        s: Buf,
+        d: Buf,
+        state: Buf,
+        n: int,
+        rho: float,
+        epsilon: float,
+        weight_decay: float,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.w = w
+        self.g = g
+        self.s = s
+        self.d = d
+        self.state = state
+        self.n = n
+        self.rho = rho
+        self.epsilon = epsilon
+        self.weight_decay = weight_decay
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.w, self.g, self.s, self.d, self.state]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.w, self.s, self.d]
+
+
+class Lamb(KernelCall):
+    """A call of `lamb_f32`.
+
+    Of one parameter: r = Adam's direction + weight_decay w; w -= rate * (norm of w / norm of r, 1 where either is 0) *
+    r
+    """
+
+    __slots__ = ("w", "g", "m", "v", "partial", "state", "n", "alpha", "beta", "epsilon", "weight_decay")
+    KERNEL = "lamb_f32"
+    OPCODE = 37
+    WORDS = 11
+    ARGUMENTS = __slots__
+    OPERANDS = ("w", "g", "m", "v", "partial", "state")
+    FLOATS = ("alpha", "beta", "epsilon", "weight_decay")
+
+    def __init__(
+        self,
+        *,
+        w: Buf,
+        g: Buf,
+        m: Buf,
+        v: Buf,
+        state: Buf,
+        n: int,
+        alpha: float,
+        beta: float,
+        epsilon: float,
+        weight_decay: float,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.w = w
+        self.g = g
+        self.m = m
+        self.v = v
+        self.partial: Buf
+        self.state = state
+        self.n = n
+        self.alpha = alpha
+        self.beta = beta
+        self.epsilon = epsilon
+        self.weight_decay = weight_decay
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.w, self.g, self.m, self.v, self.state]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.w, self.m, self.v, self.partial]
+
+    def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
+        self.partial = temp("float32", (max(1, 4 * chunks(self.n)),))
+
+
+class StateWithRate(KernelCall):
+    """A call of `state_with_rate`.
+
+    The state, but for its learning rate.
+    """
+
+    __slots__ = ("state", "rate", "changed")
+    KERNEL = "state_with_rate"
+    OPCODE = 38
+    WORDS = 3
+    ARGUMENTS = __slots__
+    OPERANDS = ("state", "rate", "changed")
+
+    def __init__(self, *, state: Buf, rate: Buf, changed: Buf, node: str = "") -> None:
+        self.node = node
+        self.state = state
+        self.rate = rate
+        self.changed = changed
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.state, self.rate]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.changed]
+
+
 class ClipGradNorm(KernelCall):
     """A call of `clip_grad_norm_f32`.
 
@@ -1833,7 +2175,7 @@ class ClipGradNorm(KernelCall):
 
     __slots__ = ("g", "partial", "n", "max_norm")
     KERNEL = "clip_grad_norm_f32"
-    OPCODE = 32
+    OPCODE = 39
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("g", "partial")
@@ -1866,7 +2208,7 @@ class OptimizerAdvance(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "optimizer_advance"
-    OPCODE = 33
+    OPCODE = 40
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -1892,7 +2234,7 @@ class LinearLr(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "linear_lr"
-    OPCODE = 34
+    OPCODE = 41
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -1918,7 +2260,7 @@ class Dropout(KernelCall):
 
     __slots__ = ("x", "y", "mask", "state", "n", "ratio", "salt", "draw")
     KERNEL = "dropout_f32"
-    OPCODE = 35
+    OPCODE = 42
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "mask", "state")
@@ -1968,7 +2310,7 @@ class Random(KernelCall):
 
     __slots__ = ("y", "state", "n", "salt", "draw", "normal", "a", "b")
     KERNEL = "random_f32"
-    OPCODE = 36
+    OPCODE = 43
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("y", "state")
@@ -2004,7 +2346,7 @@ class RandomAdvance(KernelCall):
 
     __slots__ = ("state", "n")
     KERNEL = "random_advance"
-    OPCODE = 37
+    OPCODE = 44
     WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -2031,7 +2373,7 @@ class SkipIfCurrent(KernelCall):
 
     __slots__ = ("state", "seen", "instructions", "trained")
     KERNEL = "skip_if_current"
-    OPCODE = 38
+    OPCODE = 45
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
@@ -2060,7 +2402,7 @@ class NoteCurrent(KernelCall):
 
     __slots__ = ("state", "seen")
     KERNEL = "note_current"
-    OPCODE = 39
+    OPCODE = 46
     WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
@@ -2087,7 +2429,7 @@ class NoteChange(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "note_change"
-    OPCODE = 40
+    OPCODE = 47
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -2138,7 +2480,7 @@ class Gemm(KernelCall):
         "activation",
     )
     KERNEL = "gemm_f32"
-    OPCODE = 41
+    OPCODE = 48
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("a", "b", "bias", "c")
@@ -2251,7 +2593,7 @@ class Conv(KernelCall):
         "activation",
     )
     KERNEL = "conv_f32"
-    OPCODE = 42
+    OPCODE = 49
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "w", "bias", "y")
@@ -2348,7 +2690,7 @@ class ConvDataGradient(KernelCall):
         "activation",
     )
     KERNEL = "conv_data_gradient_f32"
-    OPCODE = 43
+    OPCODE = 50
     WORDS = 29
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "w", "bias", "dx", "ordered")
@@ -2447,7 +2789,7 @@ class ConvWeightGradient(KernelCall):
         "accumulate",
     )
     KERNEL = "conv_weight_gradient_f32"
-    OPCODE = 44
+    OPCODE = 51
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
@@ -2521,7 +2863,7 @@ class WinogradWeights(KernelCall):
 
     __slots__ = ("w", "u", "m", "c", "stride", "flipped")
     KERNEL = "winograd_weights_f32"
-    OPCODE = 45
+    OPCODE = 52
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("w", "u")
@@ -2569,7 +2911,7 @@ class WinogradConv(KernelCall):
         "activation",
     )
     KERNEL = "winograd_conv_f32"
-    OPCODE = 46
+    OPCODE = 53
     WORDS = 17
     ARGUMENTS = __slots__
     OPERANDS = ("x", "u", "bias", "y")
@@ -2659,7 +3001,7 @@ class WinogradWeightGradient(KernelCall):
 
     __slots__ = ("x", "dy", "dw", "db", "partial", "n", "c", "m", "size", "out", "stride", "pad", "accumulate")
     KERNEL = "winograd_weight_gradient_f32"
-    OPCODE = 47
+    OPCODE = 54
     WORDS = 16
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
@@ -2732,7 +3074,7 @@ class MaxPool(KernelCall):
 
     __slots__ = ("x", "y", "indices", "planes", "size", "kernel", "out", "stride", "dilation", "pad")
     KERNEL = "max_pool_f32"
-    OPCODE = 48
+    OPCODE = 55
     WORDS = 22
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "indices")
@@ -2785,7 +3127,7 @@ class MaxPoolGradient(KernelCall):
 
     __slots__ = ("dy", "indices", "dx", "planes", "size", "out_size")
     KERNEL = "max_pool_gradient_f32"
-    OPCODE = 49
+    OPCODE = 56
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "indices", "dx")
@@ -2831,7 +3173,7 @@ class AveragePool(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_f32"
-    OPCODE = 50
+    OPCODE = 57
     WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
@@ -2891,7 +3233,7 @@ class AveragePoolGradient(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_gradient_f32"
-    OPCODE = 51
+    OPCODE = 58
     WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "dx")

@@ -153,13 +153,18 @@ class Emitter:
         return self.make("select", a.dtype, condition, a, b)
 
     def and_(self, a: Expr, b: Expr) -> Expr:
-        return self.make("and", "bool", a, b)
+        """Of bools, or of the bits of integers; so are `or_` and `xor`."""
+        return self.make("and", a.dtype, a, b)
 
     def or_(self, a: Expr, b: Expr) -> Expr:
-        return self.make("or", "bool", a, b)
+        return self.make("or", a.dtype, a, b)
 
     def xor(self, a: Expr, b: Expr) -> Expr:
-        return self.make("xor", "bool", a, b)
+        return self.make("xor", a.dtype, a, b)
+
+    def shift(self, a: Expr, b: Expr, *, left: bool) -> Expr:
+        """Integer a with its bits moved by b, which is from 0 to the bits of its word less 1."""
+        return self.make("shl" if left else "shr", a.dtype, a, b)
 
     def not_(self, a: Expr) -> Expr:
         return self.make("not", "bool", a)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 3746120724
+FINGERPRINT: Final = 2245457316
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

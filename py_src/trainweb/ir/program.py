@@ -80,10 +80,26 @@ class Buf:
 
 @dataclass(eq=False, slots=True)
 class BufSequence:
-    """A sequence of tensors as the flat runs in which they lie (optimizer models)."""
+    """A sequence of tensors in kernel memory (optimizer models): those of one segment share its storage."""
 
-    runs: list[Buf]
+    items: list[Buf]
     dtype: str = "float32"
+
+
+def flat_runs(*sequences: BufSequence) -> list[tuple[Buf, ...]]:
+    """The items of equally long sequences, one of each; those that follow each other in all of them become one."""
+    runs: list[tuple[Buf, ...]] = []
+    for items in zip(*(s.items for s in sequences), strict=True):
+        if not items[0].size:
+            continue
+        ends = [b.shift + b.nbytes for b in runs[-1]] if runs else []
+        stores = [b.storage for b in runs[-1]] if runs else []
+        follows = ends == [b.shift for b in items] and all(s is b.storage for s, b in zip(stores, items, strict=True))
+        if runs and follows:
+            runs[-1] = tuple(run.view((run.size + b.size,)) for run, b in zip(runs[-1], items, strict=True))
+        else:
+            runs.append(tuple(b.view((b.size,)) for b in items))
+    return runs
 
 
 class KernelCall:

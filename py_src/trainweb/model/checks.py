@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, fields
 from math import prod
-from typing import Any
+from typing import Any, Protocol, SupportsBytes, cast, overload
 
 from ..errors import LimitError, ModelError, UnsupportedError
 from .graph import ITEM_SIZE, Dim, Graph, Node
@@ -136,26 +136,51 @@ def check_dims(dims: Iterable[Dim], what: str) -> tuple[Dim, ...]:
 def check_data(
     dtype: str,
     shape: tuple[int, ...],
-    data: bytes | memoryview,
+    data: Sized,
     what: str,
     error: type[Exception] = ModelError,
 ) -> None:
     """Check that `data` holds just the elements of the shape, and that its booleans are 0 or 1."""
-    nbytes = prod(shape) * ITEM_SIZE[dtype]
-    if len(data) != nbytes:
-        raise error(f"{what} has {len(data)} bytes of data; {dtype} {list(shape)} needs {nbytes}")
-    if dtype == "bool" and bytes(data).translate(None, b"\0\1"):
+    check_size(dtype, shape, len(data), what, error)
+    if dtype == "bool" and bytes(cast(SupportsBytes, data)).translate(None, b"\0\1"):
         raise error(f"{what} is bool but has bytes other than 0 and 1")
 
 
+def check_size(dtype: str, shape: tuple[int, ...], nbytes: int, what: str, error: type[Exception] = ModelError) -> None:
+    """Check that so many bytes are the elements of the shape."""
+    needed = prod(shape) * ITEM_SIZE[dtype]
+    if nbytes != needed:
+        raise error(f"{what} has {nbytes} bytes of data; {dtype} {list(shape)} needs {needed}")
+
+
 # --- the bytes of a model, before protobuf makes objects of them
+
+
+class Encoded(Protocol):
+    """The bytes of a file, wherever they are."""
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> bytes | memoryview: ...
 
 
 class TruncatedError(ValueError):
     """A field reaches beyond the end of its message."""
 
 
-def _varint(data: bytes | memoryview, pos: int, end: int) -> tuple[int, int]:
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_varint(data: Encoded, pos: int, end: int) -> tuple[int, int]:
     result = shift = 0
     while pos < end and shift < 70:
         byte = data[pos]
@@ -167,24 +192,27 @@ def _varint(data: bytes | memoryview, pos: int, end: int) -> tuple[int, int]:
     raise TruncatedError(f"the number at byte {pos} does not end")
 
 
-def _messages(data: bytes | memoryview, pos: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(field, start, stop) of the length-delimited fields between two positions."""
+def message_fields(data: Encoded, pos: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """(number, wire type, begin, start, stop) of the fields of a message between two positions.
+
+    `begin` is where the field begins, `start` where what it holds does; both end at `stop`.
+    """
     while pos < end:
         at = pos
-        tag, pos = _varint(data, pos, end)
-        kind = tag & 7
+        tag, pos = _read_varint(data, pos, end)
+        kind, start = tag & 7, pos
         if kind == 2:
-            size, pos = _varint(data, pos, end)
-            if size > end - pos:
-                raise TruncatedError(f"field {tag >> 3} at byte {at} says it has {size} bytes, {end - pos} are left")
-            yield tag >> 3, pos, pos + size
-            pos += size
+            size, start = _read_varint(data, pos, end)
+            if size > end - start:
+                raise TruncatedError(f"field {tag >> 3} at byte {at} says it has {size} bytes, {end - start} are left")
+            pos = start + size
         elif kind == 0:
-            _, pos = _varint(data, pos, end)
+            _, pos = _read_varint(data, pos, end)
         elif kind in (1, 5):
             pos += 8 if kind == 1 else 4
         else:
             raise TruncatedError(f"field {tag >> 3} at byte {at} has wire type {kind}, which ONNX does not use")
+        yield tag >> 3, kind, at, start, pos
     if pos > end:
         raise TruncatedError(f"the message ends at byte {end}, within a number")
 
@@ -196,20 +224,20 @@ ENTRIES_PER_NODE = 8
 """A graph may list so many inputs, initializers and value infos per allowed node."""
 
 
-def check_encoding(data: bytes | memoryview, limits: Limits) -> None:
+def check_encoding(data: Encoded, limits: Limits) -> None:
     """Walk the outermost levels of an encoded model: cheap, and says where a file is cut off.
 
     A graph of 2-byte empty nodes would grow a thousandfold in memory once decoded, so the entries
     are counted before that.
     """
     nodes = entries = 0
-    for field, start, stop in _messages(data, 0, len(data)):
-        if field not in (MODEL_GRAPH, MODEL_FUNCTION):
+    for field, kind, _, start, stop in message_fields(data, 0, len(data)):
+        if kind != 2 or field not in (MODEL_GRAPH, MODEL_FUNCTION):
             continue
         node_field = GRAPH_NODE if field == MODEL_GRAPH else FUNCTION_NODE
-        for inner, _, _ in _messages(data, start, stop):
-            entries += 1
-            nodes += inner == node_field
+        for inner, kind, *_ in message_fields(data, start, stop):
+            entries += kind == 2
+            nodes += kind == 2 and inner == node_field
     if nodes > limits.nodes:
         raise LimitError(f"the model has {nodes} nodes; the limit is {limits.nodes}")
     if entries > ENTRIES_PER_NODE * limits.nodes + 1000:
@@ -230,7 +258,7 @@ FOREIGN = (
 )
 
 
-def describe_bytes(data: bytes | memoryview) -> str:
+def describe_bytes(data: Encoded) -> str:
     """What the start of a file looks like, for an error message."""
     head = bytes(data[:64])
     if not head:
@@ -314,12 +342,7 @@ def _makers(graph: Graph) -> dict[str, int]:
             raise ModelError(f"graph {graph.name!r} has two inputs named {value.name!r}")
         maker[value.name] = -1
     maker.update(dict.fromkeys(graph.initializers, -1))
-    names: set[str] = set()
     for index, node in enumerate(graph.nodes):
-        if node.name:
-            if node.name in names:
-                raise ModelError(f"two nodes are named {node.name!r}")
-            names.add(node.name)
         for name in node.outputs:
             if name and name in maker:
                 other = maker[name]

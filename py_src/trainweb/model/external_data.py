@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from ..errors import ModelError
 from .checks import check_name
+from .remote import RemoteFile, RemoteRange
 
 KEYS = ("location", "offset", "length", "checksum")
 """What ONNX defines. The checksum, of a whole file that need not be read, is not verified."""
@@ -69,11 +70,11 @@ class ExternalData:
     ----------
     directory : Path or None
         The model's directory; None for a model that did not come from a file.
-    given : mapping of str to bytes-like, or None
+    given : mapping of str to bytes-like or RemoteFile, or None
         Data by location, looked up as written; goes before files.
     """
 
-    def __init__(self, directory: Path | None, given: Mapping[str, bytes] | None = None) -> None:
+    def __init__(self, directory: Path | None, given: Mapping[str, Any] | None = None) -> None:
         self._directory = directory
         self._given = given or {}
         self._open: dict[str, tuple[int, int]] = {}
@@ -90,14 +91,18 @@ class ExternalData:
             os.close(descriptor)
         self._open.clear()
 
-    def read(self, location: Location, nbytes: int, what: str) -> bytes | memoryview:
+    def read(self, location: Location, nbytes: int, what: str) -> bytes | memoryview | RemoteRange:
         """Exactly `nbytes` bytes at a location."""
         if location.length not in (None, nbytes):
             raise ModelError(f"{what} has {location.length} bytes of external data, but needs {nbytes}")
         end = location.offset + nbytes
         if location.name in self._given:
+            source = self._given[location.name]
+            if isinstance(source, RemoteFile):
+                check_range(end, len(source), location.name, what)
+                return source.range(location.offset, end)
             try:
-                view = byte_view(self._given[location.name])
+                view = byte_view(source)
             except TypeError as error:
                 raise ModelError(f"external_data[{location.name!r}] is not bytes") from error
             check_range(end, len(view), location.name, what)
@@ -105,7 +110,7 @@ class ExternalData:
         if self._directory is None:
             raise ModelError(
                 f"{what} lies in external file {location.name[:200]!r}: pass "
-                f"external_data={{location: bytes}}, "
+                f"external_data={{location: bytes}} (in a page the option externalData), "
                 "for a model given as bytes reads no files"
             )
         if location.name not in self._open:

@@ -94,6 +94,10 @@ class Tensor:
         """All elements, flat, as Python numbers."""
         return struct.unpack(f"<{self.size}{STRUCT_FORMAT[self.dtype]}", self.data)
 
+    def renamed(self, name: str) -> Tensor:
+        """The same under another name; the data is shared."""
+        return Tensor(name, self.dtype, self.shape, self.data, self.notes)
+
     @staticmethod
     def of(name: str, dtype: str, shape: Iterable[int], values: Iterable[Any]) -> Tensor:
         """A tensor from Python numbers."""
@@ -193,6 +197,17 @@ class Graph:
         yield from self.initializers
         for node in self.nodes:
             yield from (name for name in node.outputs if name)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every constant: initializers, and tensors among the attributes, those of subgraphs too."""
+        yield from self.initializers.values()
+        for node in self.nodes:
+            for value in node.attrs.values():
+                for item in value if isinstance(value, list) else [value]:
+                    if isinstance(item, Tensor):
+                        yield item
+                    elif isinstance(item, Graph):
+                        yield from item.tensors()
 
     def opset(self, domain: str) -> int:
         """The opset version in force for `domain` (1 where the model does not say)."""

@@ -27,6 +27,8 @@ from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
 from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Value
 from .integrity import check_integrity
+from .remote import LOCATION, RemoteFile, detach
+from .repairs import check_newer, part_statistics, rename_duplicates
 from .schema import messages
 from .tensors import TensorReader
 
@@ -54,6 +56,9 @@ MAX_NESTING = 64
 
 MESSAGE_FIELDS = {"t", "g", "sparse_tensor"}
 
+OPSETS_SINCE = 3
+"""The IR version that brought opset_import."""
+
 UNNAMED = re.compile(r"\?*|unk__\d+")
 """What exporters call dims that they have no name for: called the same, they need not be the same."""
 
@@ -67,15 +72,16 @@ def read_model(
 ) -> Graph:
     """Read an ONNX model.
 
-    Model-local functions are inlined, subgraphs become `Graph` attributes, nodes are put in
-    executable order, tensors of any encoding become little-endian bytes, sparse initializers dense
-    ones. Inputs that only declare an initializer are left out of `Graph.inputs`. In a subgraph, an
-    inner name goes before an outer one; an output without declared type has dtype "".
+    Nodes of one name get names of their own. Model-local functions are inlined, subgraphs become
+    `Graph` attributes, nodes are put in executable order, tensors of any encoding become
+    little-endian bytes, sparse initializers dense ones. Inputs that only declare an initializer are
+    left out of `Graph.inputs`; an optional input is what it may hold. In a subgraph, an inner name
+    goes before an outer one; an output without declared type has dtype "".
 
     Parameters
     ----------
-    source : bytes-like, str, Path or onnx.ModelProto
-        A str is a path.
+    source : bytes-like, str, Path, onnx.ModelProto or RemoteFile
+        A str is a path. Large initializers of a RemoteFile stay there.
     external_data : mapping of str to bytes-like, optional
         Data of external tensors by location. A model from a path may also have them in files below
         its directory; a model given as bytes reads no files.
@@ -100,20 +106,49 @@ def read_model(
     """
     limits = Limits.of(limits)
     data, directory = load_bytes(source, limits)
-    check_integrity(data, integrity, "the model")
-    with ExternalData(directory, external_data) as external:
+    if integrity is not None:
+        check_integrity(data[0 : len(data)], integrity, "the model")
+    given: dict[str, Any] = dict(external_data or {})
+    if isinstance(data, RemoteFile):
+        given[LOCATION] = data
+    with ExternalData(directory, given) as external:
         return _Reader(limits, external).model(_decode(data, limits))
+
+
+def read_metadata(source: Any) -> dict[str, Any]:
+    """What a model says of itself: names and texts as onnxruntime's ModelMetadata calls them.
+
+    Parameters
+    ----------
+    source : bytes-like, str, Path or onnx.ModelProto
+        The model.
+    """
+    limits = Limits()
+    proto = _decode(load_bytes(source, limits)[0], limits)
+    return {
+        "producer_name": proto.producer_name,
+        "graph_name": proto.graph.name,
+        "domain": proto.domain,
+        "description": proto.doc_string,
+        "graph_description": proto.graph.doc_string,
+        # What a model does not say is the largest number there.
+        "version": proto.model_version if proto.HasField("model_version") else 2**63 - 1,
+        "custom_metadata_map": {p.key: p.value for p in proto.metadata_props},
+    }
 
 
 def load_bytes(
     source: Any, limits: Limits, what: str = "model", error: type[Exception] = ModelError
-) -> tuple[bytes | memoryview, Path | None]:
+) -> tuple[bytes | memoryview | RemoteFile, Path | None]:
     """Load the bytes of a model or checkpoint; also its directory, None where it is no file."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         return _load_file(path, limits, what, error), path.parent
     if hasattr(source, "SerializeToString"):
         source = source.SerializeToString()
+    if isinstance(source, RemoteFile):
+        _check_file_size(len(source), limits, what)
+        return source, None
     try:
         data = byte_view(source)
     except TypeError as failure:
@@ -143,13 +178,13 @@ def _check_file_size(nbytes: int, limits: Limits, what: str) -> None:
         raise LimitError(f"the {what} has {nbytes} bytes; the limit is {limits.file_bytes}")
 
 
-def _decode(data: bytes | memoryview, limits: Limits) -> Any:
+def _decode(data: bytes | memoryview | RemoteFile, limits: Limits) -> Any:
     from google.protobuf.message import DecodeError
 
     model = messages().ModelProto()
     try:
         check_encoding(data, limits)
-        model.MergeFromString(data if isinstance(data, bytes) else bytes(data))
+        model.MergeFromString(detach(data) if isinstance(data, RemoteFile) else bytes(data))
     except (DecodeError, TruncatedError, UnicodeDecodeError) as error:
         raise ModelError(f"the model is not valid ONNX: {error}; {describe_bytes(data)}") from error
     except (ValueError, IndexError, OverflowError, RecursionError, struct.error) as error:
@@ -169,6 +204,7 @@ class _Reader:
         self._functions: dict[Key, Function] = {}
         self._opsets: dict[str, int] = {}
         self._free: dict[int, Mapping[str, Node | str]] = {}
+        self._node_names: set[str] = set()
         self._nodes = self._calls = self._depth = 0
 
     def model(self, proto: Any) -> Graph:
@@ -177,10 +213,14 @@ class _Reader:
         if proto.ir_version < 1:
             raise ModelError(f"the model has IR version {proto.ir_version}; 1 to {newest} exist")
         if proto.ir_version > newest:
-            raise UnsupportedError(f"the model has IR version {proto.ir_version}; up to {newest} is supported")
+            check_newer(proto, proto.ir_version, newest)
         self._opsets = check_opsets(proto.opset_import, "the model")
         if not self._opsets:
-            raise ModelError("the model has no opset_import: the versions of its operators are unknown")
+            old = f"IR version {proto.ir_version}" if proto.ir_version < OPSETS_SINCE else "no opset_import"
+            raise ModelError(
+                f"the model has {old}: the versions of its operators are unknown. Convert it with "
+                "onnx.version_converter, or export it anew"
+            )
         for entry in proto.functions:
             function = Function(entry)
             if self._functions.setdefault(function.key, function) is not function:
@@ -192,7 +232,7 @@ class _Reader:
             raise ModelError(f"{name!r} is read by {reader}, but nothing in the model makes it")
         graph.opsets = self._opsets
         # before IR version 4 every initializer had to be an input, which they are not any more
-        graph.ir_version = max(proto.ir_version, 4)
+        graph.ir_version = min(max(proto.ir_version, 4), newest)
         graph.producer = check_name(proto.producer_name, "the producer name")
         graph.metadata = {
             check_name(p.key, "a metadata key"): check_name(p.value, "a metadata value") for p in proto.metadata_props
@@ -222,6 +262,8 @@ class _Reader:
             else:
                 graph.inputs.append(value)
         graph.nodes = self._node_list(proto.node, frame)
+        rename_duplicates(graph.nodes, self._node_names)
+        part_statistics(graph.nodes, graph.initializers)
         graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
             raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")
@@ -253,7 +295,7 @@ class _Reader:
             value = self._value(entry, f"a value info of graph {graph.name!r}", frame)
             if isinstance(value, Sequence):
                 continue
-            if graph.value_info.setdefault(value.name, value) != value:
+            if not _may_be_same(graph.value_info.setdefault(value.name, value), value):
                 raise ModelError(f"graph {graph.name!r} has two different value infos for {value.name!r}")
 
     def _value(self, proto: Any, where: str, frame: Frame | None) -> Value | Sequence:
@@ -262,17 +304,21 @@ class _Reader:
             raise ModelError(f"{where} has no name")
         what = f"{name!r}, {where},"
         name = frame.rename(name) if frame else name
-        kind = proto.type.WhichOneof("value")
+        declared = proto.type
+        if declared.WhichOneof("value") == "optional_type":
+            # It is fed, or made: an optional that holds something is that.
+            declared = declared.optional_type.elem_type
+        kind = declared.WhichOneof("value")
         if kind is None:
             return Value(name, "", None, _notes(proto))
         if kind == "sequence_type":
-            element = proto.type.sequence_type.elem_type
+            element = declared.sequence_type.elem_type
             if element.WhichOneof("value") != "tensor_type":
                 raise UnsupportedError(f"{what} is a sequence of something else than tensors")
             return Sequence(name, check_dtype(element.tensor_type.elem_type, what))
         if kind != "tensor_type":
             raise UnsupportedError(f"{what} has type {kind.removesuffix('_type')}; tensors and sequences are supported")
-        tensor = proto.type.tensor_type
+        tensor = declared.tensor_type
         if not tensor.HasField("shape"):
             return Value(name, check_dtype(tensor.elem_type, what), None, _notes(proto))
         shape = check_dims(map(_dim, tensor.shape.dim), what)
@@ -396,6 +442,16 @@ class _Reader:
             nodes.append(Node("Identity", [source], [target]))
         self._depth -= 1
         return nodes
+
+
+def _may_be_same(a: Value, b: Value) -> bool:
+    """Whether two declarations do not contradict each other."""
+    if a.dtype != b.dtype or a.shape is None or b.shape is None:
+        return a.dtype == b.dtype
+    pairs = zip(a.shape, b.shape, strict=False)
+    return len(a.shape) == len(b.shape) and all(
+        x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in pairs
+    )
 
 
 def _check_declaration(value: Value | Sequence, graph: Graph) -> None:

@@ -8,9 +8,10 @@ from math import prod
 from typing import Any
 
 from ..errors import LimitError, ModelError
-from .checks import Limits, check_data, check_dtype, check_name, check_shape
+from .checks import Limits, check_data, check_dtype, check_name, check_shape, check_size
 from .external_data import ExternalData, parse_location
 from .graph import ITEM_SIZE, Tensor
+from .remote import LOCATION, RemoteRange, tensor_of
 
 EXTERNAL = 1
 """`TensorProto.DataLocation`."""
@@ -60,13 +61,13 @@ class TensorReader:
             raise ModelError(f"{what} is one segment of a tensor: such parts are not supported by ONNX itself")
         if proto.data_location == EXTERNAL:
             self.account(dtype, shape, what)
-            data = self._external_data(proto, dtype, shape, what)
+            data: bytes | memoryview | RemoteRange = self._external_data(proto, dtype, shape, what)
             check_data(dtype, shape, data, what)
         else:
             data = self._inline_data(proto, dtype, what)
             check_data(dtype, shape, data, what)
             self.account(dtype, shape, what)
-        return Tensor(name, dtype, shape, data)
+        return tensor_of(name, dtype, shape, data)
 
     def account(self, dtype: str, shape: tuple[int, ...], what: str) -> None:
         """Add a tensor to the bytes of the model, before they are allocated."""
@@ -77,10 +78,14 @@ class TensorReader:
                 f"the limit of {self._limits.arena_bytes} bytes"
             )
 
-    def _external_data(self, proto: Any, dtype: str, shape: tuple[int, ...], what: str) -> bytes | memoryview:
+    def _external_data(
+        self, proto: Any, dtype: str, shape: tuple[int, ...], what: str
+    ) -> bytes | memoryview | RemoteRange:
         if _typed_fields(proto) or proto.raw_data:
             raise ModelError(f"{what} has both external data and data of its own")
         location = parse_location(proto.external_data, what)
+        if location.name == LOCATION and location.length is not None:
+            check_size(dtype, shape, location.length, what)
         return self._external.read(location, prod(shape) * ITEM_SIZE[dtype], what)
 
     def _inline_data(self, proto: Any, dtype: str, what: str) -> bytes:

@@ -6,15 +6,24 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import LimitError, ModelError
-from .checks import DTYPE_CODES, INT32_MAX, check_data
+from .checks import DTYPE_CODES, INT32_MAX, MODEL_GRAPH, check_data, varint
 from .graph import Graph, Node, Sequence, Tensor, Value, as_float32
+from .lazy import LazyTensor, Part, data_part, join_parts, nbytes_of
 from .schema import messages
 
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)
 """`AttributeProto.AttributeType`."""
 
+GRAPH_INITIALIZER, TENSOR_RAW_DATA = 5, 9
+"""Field numbers in onnx.proto."""
+
 
 def write_model(graph: Graph) -> bytes:
+    """The model as bytes; see `model_parts`."""
+    return join_parts(model_parts(graph))
+
+
+def model_parts(graph: Graph) -> list[Part]:
     """Write a graph as an ONNX model.
 
     Parameters
@@ -25,8 +34,9 @@ def write_model(graph: Graph) -> bytes:
 
     Returns
     -------
-    bytes
-        The model. Tensors are stored raw; an empty list attribute is stored as ints.
+    list of Part
+        The model, from its start to its end: bytes, and initializers whose data lies elsewhere. Tensors are stored
+        raw; an empty list attribute is stored as ints.
 
     Raises
     ------
@@ -36,16 +46,46 @@ def write_model(graph: Graph) -> bytes:
         The model exceeds 2 GiB, which protobuf cannot hold.
     """
     check_size(graph)
-    model = messages().ModelProto()
-    model.ir_version = graph.ir_version
-    model.producer_name = graph.producer
+    before, after = messages().ModelProto(), messages().ModelProto()
+    before.ir_version = graph.ir_version
+    before.producer_name = graph.producer
     for domain, version in graph.opsets.items():
-        entry = model.opset_import.add()
+        entry = after.opset_import.add()
         entry.domain, entry.version = domain, version
-    _fill_notes(model, graph.metadata)
-    _fill_graph(model.graph, graph)
-    data: bytes = model.SerializeToString(deterministic=True)
+    _fill_notes(after, graph.metadata)
+    return [_encoded(before), *_field(MODEL_GRAPH, _graph_parts(graph)), _encoded(after)]
+
+
+def _graph_parts(graph: Graph) -> list[Part]:
+    """The main graph; as protobuf writes it, with fields in the order of their numbers."""
+    before, after = messages().GraphProto(), messages().GraphProto()
+    _fill_nodes(before, graph)
+    _fill_edges(after, graph)
+    _fill_notes(after, graph.notes)
+    parts: list[Part] = [_encoded(before)]
+    for name, tensor in graph.initializers.items():
+        parts += _field(GRAPH_INITIALIZER, _initializer_parts(tensor, name))
+    return [*parts, _encoded(after)]
+
+
+def _initializer_parts(tensor: Tensor, name: str) -> list[Part]:
+    before, after = messages().TensorProto(), messages().TensorProto()
+    _fill_notes(after, tensor.notes)
+    _fill_type(before, tensor, name)
+    data = data_part(tensor)
+    if not isinstance(data, LazyTensor):
+        check_data(tensor.dtype, tensor.shape, data, f"tensor {name!r}")
+    return [_encoded(before), *_field(TENSOR_RAW_DATA, [data]), _encoded(after)]
+
+
+def _encoded(proto: Any) -> bytes:
+    data: bytes = proto.SerializeToString(deterministic=True)
     return data
+
+
+def _field(number: int, contents: list[Part]) -> list[Part]:
+    """A length-delimited field."""
+    return [varint(number << 3 | 2) + varint(sum(map(nbytes_of, contents))), *contents]
 
 
 def round_attributes(graph: Graph) -> None:
@@ -60,20 +100,29 @@ def round_attributes(graph: Graph) -> None:
 
 def check_size(graph: Graph) -> None:
     """Check that the constants fit into a protobuf message."""
-    nbytes = sum(len(tensor.data) for tensor in graph.initializers.values())
+    nbytes = sum(nbytes_of(data_part(tensor)) for tensor in graph.initializers.values())
     if nbytes > INT32_MAX:
         raise LimitError(f"the model has {nbytes} bytes of constants; an ONNX file holds at most {INT32_MAX}")
 
 
 def _fill_graph(proto: Any, graph: Graph) -> None:
-    proto.name = graph.name or "graph"
-    _fill_notes(proto, graph.notes)
-    for node in graph.nodes:
-        _fill_node(proto.node.add(), node)
+    """A subgraph."""
+    _fill_nodes(proto, graph)
     for name, tensor in graph.initializers.items():
         entry = proto.initializer.add()
         _fill_tensor(entry, tensor, name)
         _fill_notes(entry, tensor.notes)
+    _fill_edges(proto, graph)
+    _fill_notes(proto, graph.notes)
+
+
+def _fill_nodes(proto: Any, graph: Graph) -> None:
+    proto.name = graph.name or "graph"
+    for node in graph.nodes:
+        _fill_node(proto.node.add(), node)
+
+
+def _fill_edges(proto: Any, graph: Graph) -> None:
     _fill_values(proto.input, graph.inputs)
     _fill_values(proto.output, graph.outputs)
     _fill_values(proto.value_info, graph.value_info.values())
@@ -161,11 +210,15 @@ def _fill_list(proto: Any, values: list[Any] | tuple[Any, ...]) -> None:
         proto.ints.extend(map(int, values))
 
 
-def _fill_tensor(proto: Any, tensor: Tensor, name: str) -> None:
+def _fill_type(proto: Any, tensor: Tensor, name: str) -> None:
     proto.name = name
     proto.data_type = _code(tensor.dtype, name)
     proto.dims.extend(tensor.shape)
-    data = tensor.data if isinstance(tensor.data, bytes) else bytes(tensor.data)
+
+
+def _fill_tensor(proto: Any, tensor: Tensor, name: str) -> None:
+    _fill_type(proto, tensor, name)
+    data = bytes(tensor.data)
     check_data(tensor.dtype, tensor.shape, data, f"tensor {name!r}")
     proto.raw_data = data
 

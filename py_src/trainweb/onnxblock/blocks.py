@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 from trainweb.errors import ModelError
@@ -10,18 +11,27 @@ from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor, Value
 from trainweb.onnxblock import context
 from trainweb.onnxblock.context import add_initializer, add_node, generate_name
+from trainweb.onnxblock.protos import NoModelProto, onnx_package
+
+SUM_AXES_ARE_INPUTS, AXES_ARE_INPUTS = 13, 18
+"""ai.onnx versions from which reductions take their axes as an input: ReduceSum, and the others."""
 
 
 class Block:
     """Base class: a subclass gives `build(*names)`, which returns the name or names of its results.
 
-    Inside `build`, other blocks may be called, and `add_node` appends any operator.
+    Inside `build`, other blocks may be called, and `add_node` appends any operator. Where the onnx package is
+    installed, nodes, initializers and inputs may be appended to the lists of `base.graph` as well.
     """
 
     @property
     def base(self) -> Any:
-        """The model under construction."""
-        return context.current().graph
+        """The model under construction, an `onnx.ModelProto` that may be added to.
+
+        Without the onnx package its attributes raise AttributeError, which names `add_node`.
+        """
+        accessor = context.current()
+        return NoModelProto() if onnx_package() is None else accessor.model
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """Append nodes; the subclass's business."""
@@ -29,8 +39,12 @@ class Block:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Build into the current model; the names of the results."""
-        context.current()
-        return self.build(*args, **kwargs)
+        accessor = context.current()
+        # What the caller appended to `base` counts from here on, what is built here from the end on.
+        accessor.sync()
+        results = self.build(*args, **kwargs)
+        accessor.sync()
+        return results
 
     @overload
     def add_node(
@@ -122,6 +136,14 @@ class ReduceMean(_Reduction):
 
 class ReduceSum(_Reduction):
     """Sum of all elements."""
+
+
+def over_last_axis(op_type: str, x: str) -> str:
+    """A reduction over the last axis, which is dropped."""
+    opset = context.current().graph.opsets.get("", 1)
+    if opset < (AXES_ARE_INPUTS if op_type != "ReduceSum" else SUM_AXES_ARE_INPUTS):
+        return Block().add_node(op_type, [x], axes=[-1], keepdims=0)
+    return Block().add_node(op_type, [x, add_initializer_of("int64", "axes", [-1])], keepdims=0)
 
 
 class Constant(Block):
@@ -280,7 +302,7 @@ def float_initializer(token: str, values: list[float], shape: tuple[int, ...] | 
     )
 
 
-def add_initializer_of(dtype: str, token: str, values: list[int]) -> str:
+def add_initializer_of(dtype: str, token: str, values: Sequence[float]) -> str:
     """A one-dimensional constant under a generated name."""
     return add_initializer(Tensor.of(generate_name(token), dtype, (len(values),), values))
 

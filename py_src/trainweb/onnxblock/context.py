@@ -9,7 +9,8 @@ from typing import Any
 from trainweb.errors import ModelError, SessionError, UnsupportedError
 from trainweb.model.graph import Graph, Node, Sequence, Tensor, Value
 from trainweb.model.reader import read_model
-from trainweb.onnxblock.protos import to_model_proto
+from trainweb.model.writer import write_model
+from trainweb.onnxblock.protos import ModelView, onnx_package
 from trainweb.ops.shapes import ShapeInference
 
 EMPTY_BASE_OPSET = 17
@@ -28,11 +29,22 @@ class ModelAccessor:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._types: tuple[tuple[int, int], ShapeInference] | None = None
+        self._view: ModelView | None = None
 
     @property
     def model(self) -> Any:
-        """The model so far: an `onnx.ModelProto` if the onnx package is there, else its bytes."""
-        return to_model_proto(self.graph)
+        """The model so far, to be read and added to: an `onnx.ModelProto`; without the onnx package its bytes."""
+        if onnx_package() is None:
+            return write_model(self.graph)
+        if self._view is None:
+            self._view = ModelView(self.graph)
+        self.sync()
+        return self._view.proto
+
+    def sync(self) -> None:
+        """Let `graph` and the ModelProto that was given out be the same again: before and after changes of `graph`."""
+        if self._view is not None:
+            self._view.sync(self.graph)
 
     def value(self, name: str) -> Value | Sequence:
         """Type of a tensor; a declared one goes before an inferred one.
@@ -169,13 +181,18 @@ def add_node(
     **attrs: Any,
 ) -> None:
     """Append a node to the current model; it gets a name of its own."""
-    graph = current().graph
+    accessor = current()
+    accessor.sync()
     if domain:
-        graph.opsets.setdefault(domain, 1)
-    graph.nodes.append(Node(op_type, inputs, outputs, attrs, domain, generate_name(op_type)))
+        accessor.graph.opsets.setdefault(domain, 1)
+    accessor.graph.nodes.append(Node(op_type, inputs, outputs, attrs, domain, generate_name(op_type)))
+    accessor.sync()
 
 
 def add_initializer(tensor: Tensor) -> str:
     """Add a constant to the current model."""
-    current().graph.initializers[tensor.name] = tensor
+    accessor = current()
+    accessor.sync()
+    accessor.graph.initializers[tensor.name] = tensor
+    accessor.sync()
     return tensor.name

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from trainweb.errors import ModelError, UnsupportedError
+from trainweb.model.checks import DTYPE_CODES
 from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block, add_input_like, array_initializer
 from trainweb.onnxblock.context import add_node, generate_name, skip_names
+from trainweb.settings import Choice, NotNegative, Number, Positive, Weights, Whole, YesNo, checked
 
+FLOAT, INT64 = DTYPE_CODES["float32"], DTYPE_CODES["int64"]
+Reduction = Annotated[str, Choice(("mean", "sum", "none"))]
 CROSS_ENTROPY_SINCE = 12
 """ai.onnx version that brought SoftmaxCrossEntropyLoss."""
 
 
-def _reduction(reduction: str, allowed: tuple[str, ...] = ("mean", "sum", "none")) -> Block:
-    if reduction not in allowed:
-        raise ModelError(f"Reduction {reduction} not supported.")
+def _reduction(reduction: str) -> Block:
     if reduction == "none":
         return blocks.PassThrough()
     return (blocks.ReduceMean if reduction == "mean" else blocks.ReduceSum)(keepdims=False)
@@ -25,10 +27,36 @@ def _target_like(pred: str, name: str) -> str:
     return name if context.current().has(name) else add_input_like(pred, name)
 
 
-class MSELoss(Block):
-    """Squared error: the mean, the sum or each ("none")."""
+class Loss(Block):
+    """A loss that is known by its name. Its settings are the arguments of `__init__`: see `trainweb.settings`."""
 
-    def __init__(self, reduction: str = "mean") -> None:
+    n_inputs: ClassVar[int] = 1
+    """How many of the model's outputs it takes."""
+
+
+LOSSES: dict[str, type[Loss]] = {}
+"""Those that `LossType`, the command line, pages and the documentation know, by name."""
+T = TypeVar("T", bound="type[Loss]")
+
+
+def loss(cls: T) -> T:
+    """Class decorator that makes a loss known by its name."""
+    LOSSES[cls.__name__] = cls
+    return cls
+
+
+@loss
+class MSELoss(Loss):
+    """Squared error: the mean, the sum or each ("none").
+
+    Parameters
+    ----------
+    reduction : {"mean", "sum", "none"}
+        How the elements are combined.
+    """
+
+    @checked
+    def __init__(self, reduction: Reduction = "mean") -> None:
         self._reduce = _reduction(reduction)
         self._sub, self._square = blocks.Sub(), blocks.Pow(2.0)
 
@@ -39,21 +67,132 @@ class MSELoss(Block):
         return loss
 
 
-class L1Loss(Block):
-    """Absolute error: the mean, the sum or each ("none")."""
+@loss
+class CrossEntropyLoss(Loss):
+    """Cross entropy of scores (logits) against class indices.
 
-    def __init__(self, reduction: str = "mean") -> None:
-        self._reduce = _reduction(reduction)
-        self._sub, self._abs = blocks.Sub(), blocks.Abs()
+    Parameters
+    ----------
+    weight : array of shape (C,), optional
+        Factor of each class.
+    reduction : {"mean", "sum", "none"}
+        "mean" divides by the weights of the rows that count.
+    ignore_index : int, optional
+        Rows with this label count nothing.
+    label_smoothing : float
+        Share of the target that goes to all classes alike.
+    class_axis : int
+        Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V);
+        use 1 for (N, C, H, W).
+    """
 
-    def build(self, pred: str, target_name: str = "target") -> str:
-        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        target = _target_like(pred, target_name)
-        loss: str = self._reduce(self._abs(self._sub(pred, target)))
+    @checked
+    def __init__(
+        self,
+        weight: Weights | None = None,
+        reduction: Reduction = "mean",
+        ignore_index: Annotated[int, Whole()] | None = None,
+        label_smoothing: Annotated[float, Number(least=0, most=1)] = 0.0,
+        *,
+        class_axis: Annotated[int, Whole()] = -1,
+    ) -> None:
+        self._smoothing = float(label_smoothing)
+        self._weight, self._reduction, self._class_axis = weight, reduction, class_axis
+        self._ignore_index = ignore_index
+
+    def build(self, scores: str, labels_name: str = "labels") -> str:
+        """Name of the loss of `scores` against input `labels_name`, which is added if missing.
+
+        The labels have the shape of the scores without the class axis.
+        """
+        weight = generate_name("celoss.weight")
+        accessor = context.current()
+        opset = accessor.graph.opsets.get("", 1)
+        if opset < CROSS_ENTROPY_SINCE:
+            raise UnsupportedError(
+                f"Cross entropy needs opset {CROSS_ENTROPY_SINCE} or newer; the model has opset {opset}.",
+                op="SoftmaxCrossEntropyLoss",
+                domain="",
+                opset=opset,
+            )
+        rank = len(accessor.tensor_value(scores).shape or ())
+        if rank < 2 or not -rank <= self._class_axis < rank:
+            raise ModelError(f"Scores {scores!r} of rank {rank} have no class axis {self._class_axis}.")
+        axis = self._class_axis % rank
+        labels = labels_name
+        if not accessor.has(labels_name):
+            labels = add_input_like(scores, labels_name, "int64", drop_axis=axis)
+        if self._smoothing:
+            return self._smoothed(scores, labels, axis, rank, weight)
+        loss, log_prob = generate_name("loss"), generate_name("log_prob")
+        inputs = self._rows(scores, labels, axis, rank)
+        if self._weight is not None:
+            inputs.append(array_initializer(weight, self._weight))
+        attrs: dict[str, Any] = {"reduction": self._reduction}
+        if self._ignore_index is not None:
+            attrs["ignore_index"] = self._ignore_index
+        restore = self._reduction == "none" and inputs[0] != scores
+        out = generate_name("loss_rows") if restore else loss
+        add_node("SoftmaxCrossEntropyLoss", inputs, [out, log_prob], **attrs)
+        if restore:
+            add_node("Reshape", [out, self.add_node("Shape", [labels])], [loss])
         return loss
 
+    def _rows(self, scores: str, labels: str, axis: int, rank: int) -> list[str]:
+        """Scores and labels as the operator takes them: classes in dim 1."""
+        return [scores, labels] if axis == 1 else self._flat_rows(scores, labels, axis, rank)
 
-class BCEWithLogitsLoss(Block):
+    def _flat_rows(self, scores: str, labels: str, axis: int, rank: int) -> list[str]:
+        """Scores as [rows, classes] and their labels."""
+        if axis != rank - 1:
+            last = [k for k in range(rank) if k != axis] + [axis]
+            scores = self.add_node("Transpose", [scores], perm=last)
+        flat = blocks.add_initializer_of("int64", "row_shape", [-1])
+        rows = self.add_node("Flatten", [scores], axis=rank - 1)
+        return [rows, self.add_node("Reshape", [labels, flat])]
+
+    def _smoothed(self, scores: str, labels: str, axis: int, rank: int, weight: str) -> str:
+        """(1 - s) * (-w[label] log p[label]) + s * mean of -w log p over the classes, as torch has it."""
+        rows, targets = self._flat_rows(scores, labels, axis, rank)
+        weights = [] if self._weight is None else [array_initializer(weight, self._weight)]
+        attrs: dict[str, Any] = {} if self._ignore_index is None else {"ignore_index": self._ignore_index}
+        given = [rows, targets, *weights]
+        of_label, _ = self.add_node("SoftmaxCrossEntropyLoss", given, 2, reduction="none", **attrs)
+        log_p = self.add_node("LogSoftmax", [rows], axis=1)
+        if weights:
+            log_p = self.add_node("Mul", [log_p, weights[0]])
+        of_all = self.add_node("Neg", [blocks.over_last_axis("ReduceMean", log_p)])
+        counts = None
+        if self._ignore_index is not None:
+            ignored = blocks.add_initializer_of("int64", "ignore_index", [self._ignore_index])
+            counts = self.add_node(
+                "Cast", [self.add_node("Not", [self.add_node("Equal", [targets, ignored])])], to=FLOAT
+            )
+            of_all = self.add_node("Mul", [of_all, counts])
+        each = blocks.Add()(
+            blocks.Mul()(of_label, blocks.Constant(1 - self._smoothing)()),
+            blocks.Mul()(of_all, blocks.Constant(self._smoothing)()),
+        )
+        if self._reduction == "none":
+            return self.add_node("Reshape", [each, self.add_node("Shape", [labels])])
+        if self._reduction == "sum" or (counts is None and not weights):
+            return str(_reduction(self._reduction)(each))
+        return str(blocks.Div()(blocks.ReduceSum(keepdims=False)(each), self._total_weight(targets, weights, counts)))
+
+    def _total_weight(self, targets: str, weights: list[str], counts: str | None) -> str:
+        """The sum of the weights of the rows that count; of labels that are ignored no weight is looked up."""
+        if not weights:
+            assert counts is not None
+            return str(blocks.ReduceSum(keepdims=False)(counts))
+        if counts is None:
+            return str(blocks.ReduceSum(keepdims=False)(self.add_node("Gather", [weights[0], targets])))
+        known = self.add_node("Mul", [targets, self.add_node("Cast", [counts], to=INT64)])
+        taken = self.add_node("Mul", [self.add_node("Gather", [weights[0], known]), counts])
+        return str(blocks.ReduceSum(keepdims=False)(taken))
+
+
+@loss
+class BCEWithLogitsLoss(Loss):
     """Binary cross entropy of logits x against targets t in [0, 1].
 
     softplus(x) - x t, or with pos_weight p: (1 - t) x + (1 + (p - 1) t) softplus(-x). Stable for
@@ -70,7 +209,10 @@ class BCEWithLogitsLoss(Block):
         Factor of the positive targets; broadcasts.
     """
 
-    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
+    @checked
+    def __init__(
+        self, weight: Weights | None = None, reduction: Reduction = "mean", pos_weight: Weights | None = None
+    ) -> None:
         self._reduce = _reduction(reduction)
         self._weight, self._pos_weight = weight, pos_weight
         self._softplus, self._neg, self._mul = blocks.Softplus(), blocks.Neg(), blocks.Mul()
@@ -99,77 +241,246 @@ class BCEWithLogitsLoss(Block):
         return loss
 
 
-class CrossEntropyLoss(Block):
-    """Cross entropy of scores (logits) against class indices.
+@loss
+class L1Loss(Loss):
+    """Absolute error: the mean, the sum or each ("none").
 
     Parameters
     ----------
-    weight : array of shape (C,), optional
-        Factor of each class.
     reduction : {"mean", "sum", "none"}
-        "mean" divides by the weights of the rows that count.
-    ignore_index : int, optional
-        Rows with this label count nothing.
-    class_axis : int
-        Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V);
-        use 1 for (N, C, H, W).
+        How the elements are combined.
     """
 
-    def __init__(
-        self,
-        weight: Any = None,
-        reduction: str = "mean",
-        ignore_index: int | None = None,
-        *,
-        class_axis: int = -1,
-    ) -> None:
-        _reduction(reduction)
-        self._weight, self._reduction, self._class_axis = weight, reduction, class_axis
-        self._ignore_index = ignore_index
+    @checked
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        self._reduce = _reduction(reduction)
+        self._sub, self._abs = blocks.Sub(), blocks.Abs()
 
-    def build(self, scores: str, labels_name: str = "labels") -> str:
-        """Name of the loss of `scores` against input `labels_name`, which is added if missing.
-
-        The labels have the shape of the scores without the class axis.
-        """
-        weight = generate_name("celoss.weight")
-        accessor = context.current()
-        opset = accessor.graph.opsets.get("", 1)
-        if opset < CROSS_ENTROPY_SINCE:
-            raise UnsupportedError(
-                f"Cross entropy needs opset {CROSS_ENTROPY_SINCE} or newer; the model has opset {opset}.",
-                op="SoftmaxCrossEntropyLoss",
-                domain="",
-                opset=opset,
-            )
-        rank = len(accessor.tensor_value(scores).shape or ())
-        if rank < 2 or not -rank <= self._class_axis < rank:
-            raise ModelError(f"Scores {scores!r} of rank {rank} have no class axis {self._class_axis}.")
-        axis = self._class_axis % rank
-        labels = labels_name
-        if not accessor.has(labels_name):
-            labels = add_input_like(scores, labels_name, "int64", drop_axis=axis)
-        loss, log_prob = generate_name("loss"), generate_name("log_prob")
-        inputs = self._rows(scores, labels, axis, rank)
-        if self._weight is not None:
-            inputs.append(array_initializer(weight, self._weight))
-        attrs: dict[str, Any] = {"reduction": self._reduction}
-        if self._ignore_index is not None:
-            attrs["ignore_index"] = self._ignore_index
-        restore = self._reduction == "none" and inputs[0] != scores
-        out = generate_name("loss_rows") if restore else loss
-        add_node("SoftmaxCrossEntropyLoss", inputs, [out, log_prob], **attrs)
-        if restore:
-            add_node("Reshape", [out, self.add_node("Shape", [labels])], [loss])
+    def build(self, pred: str, target_name: str = "target") -> str:
+        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
+        target = _target_like(pred, target_name)
+        loss: str = self._reduce(self._abs(self._sub(pred, target)))
         return loss
 
-    def _rows(self, scores: str, labels: str, axis: int, rank: int) -> list[str]:
-        """Scores and labels as the operator takes them: classes in dim 1."""
-        if axis == 1:
-            return [scores, labels]
-        if axis != rank - 1:
-            last = [k for k in range(rank) if k != axis] + [axis]
-            scores = self.add_node("Transpose", [scores], perm=last)
-        flat = blocks.add_initializer_of("int64", "row_shape", [-1])
-        rows = self.add_node("Flatten", [scores], axis=rank - 1)
-        return [rows, self.add_node("Reshape", [labels, flat])]
+
+@loss
+class HuberLoss(Loss):
+    """d^2 / 2 where |d| is at most delta, else delta (|d| - delta / 2), d being the error.
+
+    Parameters
+    ----------
+    reduction : {"mean", "sum", "none"}
+        How the elements are combined.
+    delta : float
+        Where it becomes linear.
+    """
+
+    @checked
+    def __init__(self, reduction: Reduction = "mean", delta: Positive = 1.0) -> None:
+        self._reduce, self._delta, self._scale = _reduction(reduction), float(delta), 1.0
+
+    def build(self, pred: str, target_name: str = "target") -> str:
+        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
+        target, delta = _target_like(pred, target_name), blocks.Constant(self._delta)
+        error = blocks.Abs()(blocks.Sub()(pred, target))
+        beyond = self.add_node("Relu", [blocks.Sub()(error, delta())])
+        square = blocks.Mul()(blocks.Pow(2.0)(blocks.Sub()(error, beyond)), blocks.Constant(0.5 * self._scale)())
+        linear = blocks.Mul()(beyond, blocks.Constant(self._delta * self._scale)())
+        return str(self._reduce(blocks.Add()(square, linear)))
+
+
+@loss
+class SmoothL1Loss(HuberLoss):
+    """d^2 / (2 beta) where |d| is at most beta, else |d| - beta / 2, d being the error.
+
+    Parameters
+    ----------
+    reduction : {"mean", "sum", "none"}
+        How the elements are combined.
+    beta : float
+        Where it becomes linear.
+    """
+
+    @checked
+    def __init__(self, reduction: Reduction = "mean", beta: Positive = 1.0) -> None:
+        super().__init__(reduction, beta)
+        self._scale = 1 / float(beta)
+
+
+@loss
+class KLDivLoss(Loss):
+    """Kullback-Leibler divergence t (log t - x) of log-probabilities x from target probabilities t.
+
+    Parameters
+    ----------
+    reduction : {"mean", "sum", "none", "batchmean"}
+        How the elements are combined; "batchmean", the sum divided by the batch, is the divergence.
+    log_target : bool
+        Whether the target holds logarithms of probabilities, too.
+    """
+
+    @checked
+    def __init__(
+        self,
+        reduction: Annotated[str, Choice(("mean", "sum", "none", "batchmean"))] = "mean",
+        log_target: YesNo = False,
+    ) -> None:
+        self._reduction, self._log_target = reduction, log_target
+
+    def build(self, pred: str, target_name: str = "target") -> str:
+        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
+        target = log = _target_like(pred, target_name)
+        if self._log_target:
+            target = self.add_node("Exp", [log])
+        else:
+            # 0 log 0 is 0.
+            zero = self.add_node("Cast", [self.add_node("Equal", [target, blocks.Constant(0.0)()])], to=FLOAT)
+            log = self.add_node("Log", [blocks.Add()(target, zero)])
+        each = blocks.Mul()(target, blocks.Sub()(log, pred))
+        if self._reduction != "batchmean":
+            return str(_reduction(self._reduction)(each))
+        first = blocks.add_initializer_of("int64", "first_axis", [0])
+        batch = self.add_node("Gather", [self.add_node("Shape", [pred]), first])
+        total = blocks.ReduceSum(keepdims=False)(each)
+        mean = blocks.Div()(total, self.add_node("Cast", [batch], to=FLOAT))
+        return str(blocks.ReduceSum(keepdims=False)(mean))
+
+
+@loss
+class FocalLoss(Loss):
+    """(1 - p)^gamma times the cross entropy -log p of scores against class indices, https://arxiv.org/abs/1708.02002.
+
+    Parameters
+    ----------
+    gamma : float
+        How much less rows count that are classified well already.
+    weight : array of shape (C,), optional
+        Factor of each class (alpha in the paper).
+    reduction : {"mean", "sum", "none"}
+        How the rows are combined.
+    class_axis : int
+        Axis of the scores that holds the classes.
+    """
+
+    @checked
+    def __init__(
+        self,
+        gamma: NotNegative = 2.0,
+        weight: Weights | None = None,
+        reduction: Reduction = "mean",
+        *,
+        class_axis: Annotated[int, Whole()] = -1,
+    ) -> None:
+        self._gamma, self._weight, self._reduce = float(gamma), weight, _reduction(reduction)
+        self._entropy = CrossEntropyLoss(reduction="none", class_axis=class_axis)
+
+    def build(self, scores: str, labels_name: str = "labels") -> str:
+        """Name of the loss of `scores` against input `labels_name`, which is added if missing."""
+        weight = generate_name("focal.weight")
+        entropy = self._entropy(scores, labels_name)
+        p = self.add_node("Exp", [blocks.Neg()(entropy)])
+        each = blocks.Mul()(blocks.Pow(self._gamma)(blocks.Sub()(blocks.Constant(1.0)(), p)), entropy)
+        if self._weight is not None:
+            each = blocks.Mul()(each, self.add_node("Gather", [array_initializer(weight, self._weight), labels_name]))
+        return str(self._reduce(each))
+
+
+def _distance(a: str, b: str) -> str:
+    """The Euclidean distance of rows, with what torch adds to each difference."""
+    difference = blocks.Add()(blocks.Sub()(a, b), blocks.Constant(1e-6)())
+    square = blocks.over_last_axis("ReduceSum", blocks.Mul()(difference, difference))
+    return Block().add_node("Sqrt", [square])
+
+
+class _OfPairs(Loss):
+    """A loss of two vectors for each sample, and a label that says whether they belong together."""
+
+    n_inputs = 2
+
+    def _is(self, x: str, label: int) -> str:
+        """1.0 where the labels of vectors like `x` are `label`, else 0.0."""
+        name = "labels"
+        if not context.current().has(name):
+            add_input_like(x, name, "int64", drop_axis=len(context.current().tensor_value(x).shape or ()) - 1)
+        wanted = blocks.add_initializer_of("int64", "label", [label])
+        return self.add_node("Cast", [self.add_node("Equal", [name, wanted])], to=FLOAT)
+
+
+@loss
+class CosineEmbeddingLoss(_OfPairs):
+    """1 - cos of two vectors whose label is 1, max(0, cos - margin) of those whose label is -1.
+
+    Parameters
+    ----------
+    margin : float
+        From which cosine on vectors that differ cost something.
+    reduction : {"mean", "sum", "none"}
+        How the samples are combined.
+    """
+
+    @checked
+    def __init__(self, margin: Annotated[float, Number(least=-1, most=1)] = 0.0, reduction: Reduction = "mean") -> None:
+        self._margin, self._reduce = float(margin), _reduction(reduction)
+
+    def build(self, a: str, b: str) -> str:
+        """Name of the loss of `a` and `b`, both (N, D), against input "labels" (N,), which is added if missing."""
+
+        def dot(x: str, y: str) -> str:
+            return blocks.over_last_axis("ReduceSum", blocks.Mul()(x, y))
+
+        small = blocks.Constant(1e-12)()
+        squares = blocks.Mul()(blocks.Add()(dot(a, a), small), blocks.Add()(dot(b, b), small))
+        cosine = blocks.Div()(dot(a, b), self.add_node("Sqrt", [squares]))
+        near = blocks.Mul()(self._is(a, 1), blocks.Sub()(blocks.Constant(1.0)(), cosine))
+        beyond = self.add_node("Relu", [blocks.Sub()(cosine, blocks.Constant(self._margin)())])
+        return str(self._reduce(blocks.Add()(near, blocks.Mul()(self._is(a, -1), beyond))))
+
+
+@loss
+class ContrastiveLoss(_OfPairs):
+    """d^2 of two vectors whose label is 1, max(0, margin - d)^2 of those whose label is 0, d being their distance.
+
+    Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping, without the factor 1/2.
+
+    Parameters
+    ----------
+    margin : float
+        From which distance on vectors that differ cost nothing.
+    reduction : {"mean", "sum", "none"}
+        How the samples are combined.
+    """
+
+    @checked
+    def __init__(self, margin: Positive = 1.0, reduction: Reduction = "mean") -> None:
+        self._margin, self._reduce = float(margin), _reduction(reduction)
+
+    def build(self, a: str, b: str) -> str:
+        """Name of the loss of `a` and `b`, both (N, D), against input "labels" (N,), which is added if missing."""
+        distance = _distance(a, b)
+        short = self.add_node("Relu", [blocks.Sub()(blocks.Constant(self._margin)(), distance)])
+        near = blocks.Mul()(self._is(a, 1), blocks.Mul()(distance, distance))
+        return str(self._reduce(blocks.Add()(near, blocks.Mul()(self._is(a, 0), blocks.Mul()(short, short)))))
+
+
+@loss
+class TripletMarginLoss(Loss):
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin) of three vectors for each sample.
+
+    Parameters
+    ----------
+    margin : float
+        How much further the negative vector must be.
+    reduction : {"mean", "sum", "none"}
+        How the samples are combined.
+    """
+
+    n_inputs = 3
+
+    @checked
+    def __init__(self, margin: Positive = 1.0, reduction: Reduction = "mean") -> None:
+        self._margin, self._reduce = float(margin), _reduction(reduction)
+
+    def build(self, anchor: str, positive: str, negative: str) -> str:
+        """Name of the loss of the three, each (N, D)."""
+        further = blocks.Sub()(_distance(anchor, positive), _distance(anchor, negative))
+        return str(self._reduce(self.add_node("Relu", [blocks.Add()(further, blocks.Constant(self._margin)())])))

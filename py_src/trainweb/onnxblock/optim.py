@@ -1,18 +1,37 @@
-"""Optimizer models: one operator over sequences of parameters, gradients and moments."""
+"""Optimizer models: one operator over sequences of parameters, gradients and moments, or one for each group of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
+from trainweb import messages
 from trainweb.errors import ModelError
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.graph import Value
 from trainweb.onnxblock import context
-from trainweb.onnxblock.blocks import Block
+from trainweb.onnxblock.blocks import Block, add_initializer_of
 from trainweb.onnxblock.context import add_node, generate_name
 from trainweb.onnxblock.training import ForwardBlock
+from trainweb.ops import matrix_optim
 from trainweb.ops import optim as operators
+from trainweb.settings import (
+    Betas,
+    Choice,
+    Field,
+    Fraction,
+    NotNegative,
+    Number,
+    Patterns,
+    Positive,
+    Whole,
+    YesNo,
+    checked,
+    fields_of,
+    make,
+    matching,
+)
 
 MICROSOFT = "com.microsoft"
 T = TypeVar("T", bound="type[Optimizer]")
@@ -21,7 +40,8 @@ T = TypeVar("T", bound="type[Optimizer]")
 class ClipGradNorm(Block):
     """Scales the gradients, in place, so that their joint L2 norm is at most `max_norm`."""
 
-    def __init__(self, max_norm: float) -> None:
+    @checked
+    def __init__(self, max_norm: Positive) -> None:
         self._max_norm = float(max_norm)
 
     def build(self, gradients: str) -> str:
@@ -31,18 +51,54 @@ class ClipGradNorm(Block):
         return output
 
 
+class ClipGradValue(Block):
+    """Clips each element of the gradients, in place, to at most `max_value`, up or down. ONNX Runtime lacks it."""
+
+    @checked
+    def __init__(self, max_value: Positive) -> None:
+        self._max_value = float(max_value)
+
+    def build(self, gradients: str) -> str:
+        """Name of the sequence of clipped gradients."""
+        output = generate_name("clip_grad_value_output")
+        operator = operators.InplaceClipGradValue
+        add_node(operator.op_type(), [gradients], [output], domain=operator.domain, max_value=self._max_value)
+        return output
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters that are updated otherwise than most.
+
+    Attributes
+    ----------
+    parameters : list of str
+        Names, or regular expressions that match whole names.
+    optimizer : Optimizer
+        How.
+    learning_rate_factor : float
+        Their learning rate, in parts of the session's.
+    """
+
+    parameters: Sequence[str]
+    optimizer: Optimizer
+    learning_rate_factor: float
+
+
 class Optimizer(ForwardBlock):
     """An optimizer model with the inputs that sessions feed. A subclass is one optimizer.
 
     Its name, its operator with the kernel, its moments and the arguments of `__init__`, with their defaults and what
-    they may be, are all there is to know of an optimizer: see `optimizer` below.
+    they may be (`trainweb.settings`), are all there is to know of an optimizer: see `optimizer` below.
     """
 
-    operator: ClassVar[type[operators.Optimizer]]
-    moments: ClassVar[tuple[str, ...]]
-    """Inputs of the model for moments, in the order of `ops.optim.MOMENTS`: those of the operator."""
+    operator: type[operators.Optimizer]
+    moments: tuple[str, ...]
+    """Inputs of the model for moments, in the order of `ops.optim.MOMENTS`: those that the operator keeps."""
     flag: ClassVar[str]
     """Part of the name of the output that says whether the parameters were updated."""
+    settings: Mapping[str, Any]
+    """The arguments that were given."""
 
     def __init_subclass__(cls) -> None:
         cls.moments = cls.__dict__.get("moments") or tuple(
@@ -52,7 +108,66 @@ class Optimizer(ForwardBlock):
 
     def __init__(self, clip_grad: Block | None = None, **attributes: float) -> None:
         super().__init__()
-        self._clip_grad, self._attributes = clip_grad, attributes
+        self._clips = [] if clip_grad is None else [clip_grad]
+        self._attributes = attributes
+        self._groups: list[Group] = []
+        self._decays_vectors = True
+
+    @classmethod
+    def fields(cls) -> Mapping[str, Field]:
+        """The settings that it has."""
+        return fields_of(cls)
+
+    def clip(self, block: Block) -> Self:
+        """Let a block clip the gradients, after others."""
+        self._clips.append(block)
+        return self
+
+    def group(self, parameters: Patterns, learning_rate_factor: NotNegative = 1.0, **settings: Any) -> Self:
+        """Update some parameters otherwise; the first group that names a parameter has it.
+
+        Parameters
+        ----------
+        parameters : list of str
+            Names, or regular expressions that match whole names.
+        learning_rate_factor : float
+            Their learning rate, in parts of the session's.
+        **settings
+            Arguments of the optimizer that are others for them, such as `weight_decay=0.0`.
+
+        Raises
+        ------
+        ModelError
+            The optimizer has no such setting, or keeps other moments with it.
+        """
+        for name, field in fields_of(Optimizer.group).items():
+            field.check(name, {"parameters": parameters, "learning_rate_factor": learning_rate_factor}[name])
+        for name in settings:
+            if name not in self.fields():
+                names = ", ".join(self.fields())
+                raise messages.UNKNOWN_SETTING(what=type(self).__name__, name=name, names=names)
+        other = type(self)(**(dict(self.settings) | settings))
+        if (other.operator, other.moments) != (self.operator, self.moments):
+            raise ModelError(
+                f"A group with {settings} keeps other moments than the rest: {type(self).__name__} must be alike."
+            )
+        self._groups.append(Group(list(parameters), other, float(learning_rate_factor)))
+        return self
+
+    def exempt_vectors(self) -> Self:
+        """Let weight decay leave out parameters of fewer than two axes: biases, and the scales of norms.
+
+        Raises
+        ------
+        ModelError
+            The optimizer has no weight decay.
+        """
+        if "weight_decay" not in self.fields():
+            raise messages.UNKNOWN_SETTING(
+                what=type(self).__name__, name="weight_decay", names=", ".join(self.fields())
+            )
+        self._decays_vectors = False
+        return self
 
     def build(self, parameters: Any = None, frozen: Any = None) -> str:
         """Name of the flag the model returns; called with (trainable, frozen), a pair or two."""
@@ -61,17 +176,78 @@ class Optimizer(ForwardBlock):
         accessor.add_input(Value("step", "int64", (1,)))
         for name in (operators.PARAMS, operators.GRADS, *self.moments):
             accessor.add_input(SequenceValue(name, "float32"))
-        gradients = operators.GRADS if self._clip_grad is None else self._clip_grad(operators.GRADS)
-        inputs = [gradients if name == operators.GRADS else name for name in self.operator.inputs]
-        flag = self.add_update(inputs)
+        gradients = operators.GRADS
+        for clip in self._clips:
+            gradients = clip(gradients)
+        trainable = parameters[0] if isinstance(parameters, tuple) and len(parameters) == 2 else parameters
+        flag = ""
+        for part, indices in self._parts(list(trainable or [])):
+            flag = self._add_part(part, indices, gradients)
         accessor.graph.value_info[flag] = Value(flag, "bool", (1,))
         return flag
+
+    def _parts(self, trainable: Sequence[Any]) -> list[tuple[Group, list[int] | None]]:
+        """The groups and the places of their parameters among all, None for all of them."""
+        rest = Group([], self, 1.0)
+        group_of = self._members([tensor.name for tensor in trainable])
+        members: dict[tuple[int, bool], list[int]] = {}
+        for k, tensor in enumerate(trainable):
+            is_exempt = not self._decays_vectors and len(_shape(tensor)) < 2
+            members.setdefault((group_of.get(tensor.name, len(self._groups)), is_exempt), []).append(k)
+        groups = [*self._groups, rest]
+        parts: list[tuple[Group, list[int] | None]] = []
+        for (g, is_exempt), indices in sorted(members.items()):
+            group = groups[g]
+            if is_exempt and group.optimizer._attributes["weight_decay"]:
+                without = type(self)(**(dict(group.optimizer.settings) | {"weight_decay": 0.0}))
+                group = Group(group.parameters, without, group.learning_rate_factor)
+            parts.append((group, indices))
+        if not parts or (len(parts) == 1 and parts[0][0] is rest):
+            return [(rest, None)]
+        return parts
+
+    def _members(self, names: Sequence[str]) -> dict[str, int]:
+        """The first group that names each parameter."""
+        found: dict[str, int] = {}
+        for g, group in enumerate(self._groups):
+            for pattern in group.parameters:
+                members = matching(pattern, names)
+                if not members:
+                    raise messages.UNKNOWN_IN_GROUP(name=pattern, names=", ".join(names))
+                for name in members:
+                    found.setdefault(name, g)
+        return found
+
+    def _add_part(self, group: Group, indices: list[int] | None, gradients: str) -> str:
+        """Add what updates these parameters; the name of its flag."""
+        names = {name: name for name in (*operators.SCALARS, operators.PARAMS, *self.moments)}
+        names[operators.GRADS] = gradients
+        if indices is not None:
+            operator = operators.Subsequence
+            for name in (operators.PARAMS, operators.GRADS, *self.moments):
+                output = generate_name(f"group_{name}")
+                add_node(operator.op_type(), [names[name]], [output], domain=operator.domain, indices=indices)
+                names[name] = output
+        if group.learning_rate_factor != 1:
+            factor = add_initializer_of("float32", "learning_rate_factor", [group.learning_rate_factor])
+            names["learning_rate"] = self.add_node("Mul", ["learning_rate", factor])
+        return group.optimizer.add_update([names[n] for n in self._operator_inputs()])
+
+    def _operator_inputs(self) -> list[str]:
+        """Inputs of the operator: those of its moments that are kept."""
+        moments = {m.input for m in operators.MOMENTS}
+        return [n for n in self.operator.inputs if n not in moments or n in self.moments]
 
     def add_update(self, inputs: Sequence[str]) -> str:
         """Add the operator alone; `inputs` are in the place of those that it has in an optimizer model."""
         output, operator = generate_name(self.flag), self.operator
         add_node(operator.op_type(), list(inputs), [output], domain=operator.domain, **self._attributes)
         return output
+
+
+def _shape(parameter: Any) -> Sequence[int]:
+    """Dims of a tensor, or of a TensorProto."""
+    return list(parameter.shape if hasattr(parameter, "shape") else parameter.dims)
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {}
@@ -84,16 +260,36 @@ def optimizer(cls: T) -> T:
     return cls
 
 
-def _decay(name: str, value: float) -> float:
-    if not 0 <= value < 1:
-        raise ModelError(f"{name} is {value!r}; a decay must be at least 0 and less than 1.")
-    return float(value)
+def make_optimizer(
+    given: str | Mapping[str, Any], clip_grad_norm: float | None = None, clip_grad_value: float | None = None
+) -> Optimizer:
+    """An optimizer by its name, or by a mapping.
 
+    Parameters
+    ----------
+    given : str or dict
+        The name, or a dict of it as "type", of the settings, and of two more: "groups", a list of dicts of the
+        arguments of `Optimizer.group`, and "decay_biases_and_norms", which is False to have weight decay leave out
+        parameters of fewer than two axes.
+    clip_grad_norm, clip_grad_value : float, optional
+        See `ClipGradNorm` and `ClipGradValue`; values are clipped first.
 
-def _not_negative(name: str, value: float) -> float:
-    if not value >= 0:
-        raise ModelError(f"{name} is {value!r}; it must not be negative.")
-    return float(value)
+    Raises
+    ------
+    ModelError
+        There is none of that name, or a setting is wrong.
+    """
+    settings: dict[str, Any] = {"type": given} if isinstance(given, str) else dict(given)
+    groups: Sequence[Mapping[str, Any]] = settings.pop("groups", [])
+    decays = settings.pop("decay_biases_and_norms", True)
+    made = make("optimizer", OPTIMIZERS, settings)
+    if clip_grad_value is not None:
+        made.clip(ClipGradValue(clip_grad_value))
+    if clip_grad_norm is not None:
+        made.clip(ClipGradNorm(clip_grad_norm))
+    for group in groups:
+        made.group(**group)
+    return made if decays else made.exempt_vectors()
 
 
 @optimizer
@@ -119,43 +315,68 @@ class AdamW(Optimizer):
 
     operator = operators.AdamWOptimizer
 
+    @checked
     def __init__(
         self,
-        bias_correction: bool = True,
-        betas: Sequence[float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        bias_correction: YesNo = True,
+        betas: Betas = (0.9, 0.999),
+        eps: NotNegative = 1e-6,
+        weight_decay: NotNegative = 0.0,
         clip_grad: Block | None = None,
         *,
-        adam_mode: int = 1,
+        adam_mode: Annotated[int, Choice((0, 1))] = 1,
     ) -> None:
         super().__init__(
             clip_grad,
             adam_mode=int(adam_mode),
-            alpha=_decay("betas[0]", betas[0]),
-            beta=_decay("betas[1]", betas[1]),
+            alpha=float(betas[0]),
+            beta=float(betas[1]),
             correct_bias=int(bias_correction),
-            epsilon=_not_negative("eps", eps),
-            weight_decay=_not_negative("weight_decay", weight_decay),
+            epsilon=float(eps),
+            weight_decay=float(weight_decay),
         )
 
 
 @optimizer
 class SGD(Optimizer):
-    """w -= learning_rate * gradient.
+    """w -= learning_rate * gradient; with momentum or weight decay as torch.optim.SGD, which ONNX Runtime lacks.
 
     Parameters
     ----------
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
+    momentum : float
+        Share of the velocity that is kept from step to step, in [0, 1).
+    dampening : float
+        Share of the gradient that the velocity is not given.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    nesterov : bool
+        Look ahead: the gradient plus momentum times the velocity.
     """
 
-    operator = operators.SGDOptimizerV2
+    operator: type[operators.Optimizer] = operators.SGDOptimizerV2
     moments = ("first_order_moments",)  # which ONNX Runtime's model has, too, though nothing reads them
     flag = "update_completed"
 
-    def __init__(self, clip_grad: Block | None = None) -> None:
-        super().__init__(clip_grad)
+    @checked
+    def __init__(
+        self,
+        clip_grad: Block | None = None,
+        *,
+        momentum: Fraction = 0.0,
+        dampening: NotNegative = 0.0,
+        weight_decay: NotNegative = 0.0,
+        nesterov: YesNo = False,
+    ) -> None:
+        attributes = {}
+        if momentum or weight_decay or dampening or nesterov:
+            if nesterov and (not momentum or dampening):
+                raise ModelError("nesterov needs a momentum and no dampening.")
+            self.operator = operators.MomentumOptimizer
+            attributes = {"momentum": float(momentum), "dampening": float(dampening), "nesterov": int(nesterov)}
+            attributes["weight_decay"] = float(weight_decay)
+        super().__init__(clip_grad, **attributes)
 
 
 @optimizer
@@ -176,14 +397,286 @@ class Lion(Optimizer):
 
     operator = operators.LionOptimizer
 
+    @checked
     def __init__(
-        self, betas: Sequence[float] = (0.9, 0.99), weight_decay: float = 0.0, clip_grad: Block | None = None
+        self, betas: Betas = (0.9, 0.99), weight_decay: NotNegative = 0.0, clip_grad: Block | None = None
+    ) -> None:
+        super().__init__(clip_grad, alpha=float(betas[0]), beta=float(betas[1]), weight_decay=float(weight_decay))
+
+
+@optimizer
+class Adam(Optimizer):
+    """Adam as torch.optim.Adam: weight decay is added to the gradient. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Added to the root of the corrected second moment.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = operators.AdamOptimizer
+
+    @checked
+    def __init__(
+        self,
+        betas: Betas = (0.9, 0.999),
+        eps: NotNegative = 1e-8,
+        weight_decay: NotNegative = 0.0,
+        clip_grad: Block | None = None,
     ) -> None:
         super().__init__(
             clip_grad,
-            alpha=_decay("betas[0]", betas[0]),
-            beta=_decay("betas[1]", betas[1]),
-            weight_decay=_not_negative("weight_decay", weight_decay),
+            alpha=float(betas[0]),
+            beta=float(betas[1]),
+            epsilon=float(eps),
+            weight_decay=float(weight_decay),
+        )
+
+
+@optimizer
+class RMSProp(Optimizer):
+    """RMSProp as torch.optim.RMSprop. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    alpha : float
+        Decay of the average of squared gradients, in [0, 1).
+    eps : float
+        Added to the root of that average.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    momentum : float
+        Share of the velocity that is kept from step to step, in [0, 1); 0 keeps none.
+    centered : bool
+        Divide by the deviation of the gradients instead, for which their mean is kept, too.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = operators.RMSPropOptimizer
+
+    @checked
+    def __init__(
+        self,
+        alpha: Fraction = 0.99,
+        eps: NotNegative = 1e-8,
+        weight_decay: NotNegative = 0.0,
+        momentum: Fraction = 0.0,
+        centered: YesNo = False,
+        clip_grad: Block | None = None,
+    ) -> None:
+        self.moments = self.moments[: 1 + bool(momentum) + centered]
+        super().__init__(
+            clip_grad,
+            alpha=float(alpha),
+            epsilon=float(eps),
+            momentum=float(momentum),
+            weight_decay=float(weight_decay),
+            centered=int(centered),
+        )
+
+
+@optimizer
+class Adagrad(Optimizer):
+    """Adagrad as torch.optim.Adagrad. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    lr_decay : float
+        Steps so far times this, plus 1, divide the learning rate.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    initial_accumulator_value : float
+        What the sum of squared gradients starts from.
+    eps : float
+        Added to the root of that sum.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = operators.AdagradOptimizer
+
+    @checked
+    def __init__(
+        self,
+        lr_decay: NotNegative = 0.0,
+        weight_decay: NotNegative = 0.0,
+        initial_accumulator_value: NotNegative = 0.0,
+        eps: NotNegative = 1e-10,
+        clip_grad: Block | None = None,
+    ) -> None:
+        super().__init__(
+            clip_grad,
+            rate_decay=float(lr_decay),
+            initial=float(initial_accumulator_value),
+            epsilon=float(eps),
+            weight_decay=float(weight_decay),
+        )
+
+
+@optimizer
+class Adadelta(Optimizer):
+    """Adadelta as torch.optim.Adadelta; its usual learning rate is 1. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    rho : float
+        Decay of the averages of squared gradients and squared updates, in [0, 1).
+    eps : float
+        Added to both averages under the root.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = operators.AdadeltaOptimizer
+
+    @checked
+    def __init__(
+        self,
+        rho: Fraction = 0.9,
+        eps: NotNegative = 1e-6,
+        weight_decay: NotNegative = 0.0,
+        clip_grad: Block | None = None,
+    ) -> None:
+        super().__init__(clip_grad, rho=float(rho), epsilon=float(eps), weight_decay=float(weight_decay))
+
+
+@optimizer
+class Lamb(Optimizer):
+    """LAMB: Adam's step, scaled to the length of each parameter, https://arxiv.org/abs/1904.00962.
+
+    As optax.lamb. ONNX Runtime has an operator of that name of another form.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Added to the root of the corrected second moment.
+    weight_decay : float
+        Times the parameter, added to the step before it is scaled.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = operators.LambOptimizer
+
+    @checked
+    def __init__(
+        self,
+        betas: Betas = (0.9, 0.999),
+        eps: NotNegative = 1e-6,
+        weight_decay: NotNegative = 0.0,
+        clip_grad: Block | None = None,
+    ) -> None:
+        super().__init__(
+            clip_grad,
+            alpha=float(betas[0]),
+            beta=float(betas[1]),
+            epsilon=float(eps),
+            weight_decay=float(weight_decay),
+        )
+
+
+@optimizer
+class Adafactor(Optimizer):
+    """Adafactor as torch.optim.Adafactor: of matrices it keeps a row and a column. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    beta2_decay : float
+        The averages of squared gradients take the step to this power of what is new.
+    eps : float
+        Least root of the estimated squares; its own square must be a float32.
+    scale_eps : float
+        Least root mean square that a parameter counts with: its steps are in proportion.
+    clip_threshold : float
+        Root mean square that an update has at most.
+    weight_decay : float
+        Decoupled from the gradient.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = matrix_optim.AdafactorOptimizer
+
+    @checked
+    def __init__(
+        self,
+        beta2_decay: Annotated[float, Number(below=0)] = -0.8,
+        eps: Annotated[float, Number(least=1e-18)] = 2.0**-23,
+        scale_eps: NotNegative = 1e-3,
+        clip_threshold: Positive = 1.0,
+        weight_decay: NotNegative = 0.0,
+        clip_grad: Block | None = None,
+    ) -> None:
+        super().__init__(
+            clip_grad,
+            beta2_decay=float(beta2_decay),
+            epsilon=float(eps),
+            scale_epsilon=float(scale_eps),
+            clip_threshold=float(clip_threshold),
+            weight_decay=float(weight_decay),
+        )
+
+
+@optimizer
+class Muon(Optimizer):
+    """Muon as torch.optim.Muon, in float32, and AdamW for parameters that are no matrices. ONNX Runtime lacks it.
+
+    Parameters
+    ----------
+    momentum : float
+        Share of the velocity that is kept from step to step, in [0, 1).
+    nesterov : bool
+        Look ahead.
+    weight_decay : float
+        Decoupled from the gradient.
+    steps : int
+        Iterations that bring the velocity close to an orthogonal matrix.
+    match_rms : bool
+        Steps of matrices are as long as those of AdamW, so that one learning rate fits both; else as long as in
+        Muon's first form, with a learning rate of about 0.02.
+    betas : pair of float
+        Of AdamW: decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Of AdamW: added to the root of the corrected second moment.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = matrix_optim.MuonOptimizer
+
+    @checked
+    def __init__(
+        self,
+        momentum: Fraction = 0.95,
+        nesterov: YesNo = True,
+        weight_decay: NotNegative = 0.1,
+        steps: Annotated[int, Whole(least=0, most=100)] = 5,
+        match_rms: YesNo = True,
+        betas: Betas = (0.9, 0.999),
+        eps: NotNegative = 1e-8,
+        clip_grad: Block | None = None,
+    ) -> None:
+        super().__init__(
+            clip_grad,
+            momentum=float(momentum),
+            nesterov=int(nesterov),
+            weight_decay=float(weight_decay),
+            steps=int(steps),
+            match_rms=int(match_rms),
+            alpha=float(betas[0]),
+            beta=float(betas[1]),
+            epsilon=float(eps),
         )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 from trainweb.model.graph import Graph, Tensor
+from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 
 
@@ -23,6 +25,52 @@ def to_model_proto(graph: Graph) -> Any:
     data = write_model(graph)
     onnx = onnx_package()
     return data if onnx is None else onnx.load_model_from_string(data)
+
+
+class ModelView:
+    """A graph as `onnx.ModelProto`, for blocks that append to `base.graph`: changes of each are made in the other."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.proto = to_model_proto(graph)
+        self._seen = self._bytes()
+
+    def sync(self, graph: Graph) -> None:
+        """Read what was changed in the ModelProto into `graph`, or else write what is new in `graph` into it.
+
+        It stays the same message, and so do its lists: whoever holds one goes on with it.
+        """
+        data = self._bytes()
+        if data != self._seen:
+            changed = read_model(data)
+            for field in fields(graph):
+                setattr(graph, field.name, getattr(changed, field.name))
+        new = to_model_proto(graph)
+        for name in ("node", "initializer", "input", "output", "value_info"):
+            _update(getattr(self.proto.graph, name), getattr(new.graph, name))
+        _update(self.proto.opset_import, new.opset_import)
+        self._seen = self._bytes()
+
+    def _bytes(self) -> bytes:
+        return bytes(self.proto.SerializeToString(deterministic=True))
+
+
+def _update(held: Any, new: Any) -> None:
+    """Make a list of messages equal to another, adding to it where that is enough."""
+    start = len(held)
+    if start > len(new) or any(a != b for a, b in zip(held, new, strict=False)):
+        del held[:]
+        start = 0
+    held.extend(new[start:])
+
+
+class NoModelProto:
+    """What stands in the place of a ModelProto where there is no onnx package: it says so."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"base.{name} is a part of an onnx.ModelProto, and the onnx package is not installed: append operators "
+            "with self.add_node(op_type, inputs, n_outputs, domain=..., **attributes)."
+        )
 
 
 def to_tensor_protos(tensors: Iterable[Tensor]) -> list[Any]:

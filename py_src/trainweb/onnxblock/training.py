@@ -28,7 +28,9 @@ class ForwardBlock(Block):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Build; the results become the model's outputs."""
         accessor = context.current()
+        accessor.sync()
         results = self.build(*args, **kwargs)
+        accessor.sync()
         names = _names(results)
         self._graph = with_outputs(accessor.graph, names, {name: accessor.value(name) for name in names})
         accessor.graph.outputs = list(self._graph.outputs)
@@ -69,7 +71,9 @@ class TrainingBlock(Block):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Build the models from the current one, to which the loss and its inputs are added."""
         accessor = context.current()
+        accessor.sync()
         results = self.build(*args, **kwargs)
+        accessor.sync()
         names = _names(results)
         values = {name: accessor.value(name) for name in names}
         graph = with_outputs(accessor.graph, names, values)

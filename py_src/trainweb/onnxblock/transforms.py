@@ -41,7 +41,7 @@ def _constant(node: Node) -> Tensor | None:
             values = node.attrs[f"{key}s"]
             return Tensor.of(name, dtype, (len(values),), values)
     value = node.attrs.get("value")
-    return Tensor(name, value.dtype, value.shape, value.data) if isinstance(value, Tensor) else None
+    return value.renamed(name) if isinstance(value, Tensor) else None
 
 
 def prune(graph: Graph) -> Graph:

@@ -7,6 +7,7 @@ from importlib import import_module
 FAMILIES = (
     "elementwise",
     "logic",
+    "bits",
     "activation",
     "trigonometry",
     "matmul",
@@ -27,7 +28,15 @@ FAMILIES = (
     "softmax_loss",
     "random",
     "quantize",
+    "linear_quantization",
+    "attention",
+    "contrib_attention",
+    "contrib",
+    "recurrent",
+    "composed",
+    "composed_norm",
     "optim",
+    "matrix_optim",
 )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import LimitError
-from trainweb.ir.dims import at_most, equal, table_of
+from trainweb.ir.dims import at_most, equal, static, table_of
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.op import Op
+
+if TYPE_CHECKING:
+    from trainweb.ir.symbols import SymbolTable
 
 MAX_TENSOR_BYTES = 2**31 - 1
 """Kernels count bytes in 32-bit signed integers."""
@@ -50,7 +53,30 @@ def checked(op: Op, dtype: str, shape: Sequence[int]) -> TensorType:
 
 def unknown(op: Op, axis: int, *because: int) -> int:
     """A size of output 0 that what `because` is made of decides at run time: a symbol of its own."""
-    table = table_of(because)
-    assert table is not None
+    table = table_of(because) or _table_of_graph(op)
+    if table is None:
+        raise op.unsupported("a size that is only known at run time")
     name = op.node.outputs[0]
     return table.symbol(f"{name}[{axis}]", f"dimension {axis} of {name!r}", low=0, named=False)
+
+
+def _table_of_graph(op: Op) -> SymbolTable | None:
+    table: SymbolTable | None = getattr(op.types, "table", None)
+    return table
+
+
+def is_known_later(op: Op, t: TensorType | None) -> bool:
+    """Whether the value of an input that feeds decide is not known yet: the graph is not compiled, but made."""
+    return t is not None and t.value is None and _table_of_graph(op) is not None
+
+
+def is_fed(t: TensorType | None) -> bool:
+    """Whether a feed decides about some of these integers, so that symbols stand for them."""
+    return t is not None and t.value is not None and not static(*t.value)
+
+
+def by_unknown_axes(op: Op, rank: int, axes: TensorType) -> tuple[int, ...]:
+    """The shape of output 0, of this rank, where a feed decides along which axes the operator works."""
+    if rank < 0:
+        raise op.error(f"{axes.size} axes are more than there are dimensions.")
+    return tuple(unknown(op, k, *axes.value or ()) for k in range(rank))

@@ -13,6 +13,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ops.arguments import unknown
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -330,24 +331,34 @@ class Conv(_Convolution):
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
-        attrs = self.explicit(g.shape(ins[0]), g.shape(ins[1]))
         wanted = [bool(name) and g.wants(name) for name in (*ins, *[""] * (3 - len(ins)))]
-        names = g.op("ConvGrad", [douts[0] or "", ins[0], ins[1]], domain=MS, n_outputs=3, wanted=wanted, **attrs)
+        dy, x, w = douts[0] or "", ins[0], ins[1]
+        attrs, pads = self.explicit(g, x, w)
+        if pads:
+            x = g.op("Pad", [x, pads], mode="constant")
+        names = list(g.op("ConvGrad", [dy, x, w], domain=MS, n_outputs=3, wanted=wanted, **attrs))
+        if pads and wanted[0]:
+            names[0] = g.op("Pad", [names[0], g.op("Neg", [pads])], mode="constant")
         return [name if want else None for name, want in zip(names, wanted, strict=True)][: len(ins)]
 
-    def explicit(self, x: tuple[Any, ...], w: tuple[Any, ...]) -> dict[str, Any]:
-        """Attributes with `auto_pad` turned into pads, which ONNX Runtime's ConvGrad ignores otherwise."""
+    def explicit(self, g: GradientBuilder, x: str, w: str) -> tuple[dict[str, Any], str]:
+        """Attributes with `auto_pad` turned into pads, which ONNX Runtime's ConvGrad ignores otherwise.
+
+        Where sizes that these depend on are not known, the pads are a tensor, and zeros in the attributes.
+        """
         attrs = self.given_attrs()
         auto = self.auto_pad
         if auto == "NOTSET":
-            return attrs
+            return attrs, ""
         attrs.pop("auto_pad", None)
-        if auto.startswith("SAME"):
-            if not static(*x[2:], *w):
-                raise self.unsupported(f"the gradient with auto_pad {auto} and symbolic sizes")
-            win = self.window_of((1, w[1] * self.group, *x[2:]), tuple(w))
+        if not auto.startswith("SAME"):
+            return attrs, ""
+        size, kernel = g.shape(x), g.shape(w)
+        if static(*size[2:], *kernel):
+            win = self.window_of((1, kernel[1] * self.group, *size[2:]), tuple(kernel))
             attrs["pads"] = [*win.pad, *win.pad_end]
-        return attrs
+            return attrs, ""
+        return attrs, WindowSizes(g, self, x, w).same_pads(auto)
 
     def reference(self, x: Any, w: Any, b: Any = None) -> Any:
         y = self.product(patches(x, self.window_of(x.shape, w.shape)), w)

@@ -10,6 +10,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts, unpatch
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Ints, Sample, register
+from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -91,8 +92,13 @@ class ConvTranspose(_Convolution):
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
-        attrs = self.backward(g.shape(ins[0]), g.shape(ins[1]))
         dy, x, w = douts[0] or "", ins[0], ins[1]
+        whole = dy
+        if not static(*g.shape(x)[2:], *g.shape(w)) and (self.auto_pad.startswith("SAME") or self.output_shape):
+            pads = WindowSizes(g, self, x, w).transposed_pads(self.auto_pad, self.output_shape, self.output_padding)
+            attrs, dy = self.unpadded_attrs(), g.op("Pad", [dy, pads], mode="constant")
+        else:
+            attrs = self.backward(g.shape(x), g.shape(w))
         dx = g.op("Conv", [dy, w], **attrs) if g.wants(x) else None
         dw = None
         if g.wants(w):
@@ -100,19 +106,20 @@ class ConvTranspose(_Convolution):
         if len(ins) < 3:
             return [dx, dw]
         axes = [0, *range(2, g.rank(ins[0]))]
-        return [dx, dw, g.reduce_sum(dy, axes, keepdims=False) if g.wants(ins[2]) else None]
+        return [dx, dw, g.reduce_sum(whole, axes, keepdims=False) if g.wants(ins[2]) else None]
+
+    def unpadded_attrs(self) -> dict[str, Any]:
+        """Attributes of a convolution of the output without its padding."""
+        dropped = ("auto_pad", "output_padding", "output_shape", "pads")
+        return {name: value for name, value in self.given_attrs().items() if name not in dropped}
 
     def backward(self, x: tuple[Any, ...], w: tuple[Any, ...]) -> dict[str, Any]:
         """Attributes of the convolution from the output's gradient to the input's."""
-        attrs = self.given_attrs()
-        for name in ("auto_pad", "output_padding", "output_shape"):
-            attrs.pop(name, None)
-        if self.auto_pad == "VALID":
-            attrs.pop("pads", None)
+        attrs = self.unpadded_attrs()
+        if self.auto_pad != "VALID" and self.pads:
+            attrs["pads"] = list(self.pads)
         spare = list(self.output_padding or ())
         if self.auto_pad.startswith("SAME") or self.output_shape:
-            if not static(*x[2:], *w):
-                raise self.unsupported("the gradient with auto_pad or output_shape and symbolic sizes")
             win = self.transposed((1, w[0], *x[2:]), tuple(w))
             attrs["pads"] = [*win.pad, *win.pad_end]
             spare = [

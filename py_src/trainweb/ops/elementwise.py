@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import pi, sqrt
+from math import inf, pi, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import LimitError, UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
+from trainweb.ops.evaluate import evaluate
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
-from trainweb.ops.op import FLOATS, MANY, MS, Bad, Float, Int, Sample, Str, register
+from trainweb.ops.op import FLOATS, INTS, MANY, MS, Bad, Float, Int, Sample, Str, register
 from trainweb.ops.pointwise import Names, Pointwise, Unary, reduced
 from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.expr import Expr
     from trainweb.ir.program import Buf
 
-NUMBERS = ("float32", "float64", "int32", "int64", "uint8")
+NUMBERS = (*FLOATS, *INTS)
 
 _SHAPES = (
     Sample([(2, 3), (2, 3)]),
@@ -213,14 +215,14 @@ class Pow(Pointwise):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, y, dy = Var.of(g, ins[0], outs[0], douts[0])
-        constant = g.is_constant(ins[1])
+        constant = g.known(ins[1])
         exponent = Var(g, ins[1], g.dtype(ins[1])).cast(x.dtype)
 
         def base() -> Var:
-            if constant is None or constant.size != 1:
+            if constant is None or constant.value is None or constant.size != 1:
                 slope = dy * exponent * x ** (exponent - 1.0)
                 return exponent.equal(0.0).where(slope.lift(0.0), slope)
-            n = float(constant.values()[0])
+            n = float(constant.value[0])
             return dy * n * x ** (n - 1) if n not in (1, 2) else dy * 2.0 * x if n == 2 else dy
 
         def power() -> Var:
@@ -247,6 +249,8 @@ class Mod(Binary):
         Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], {"fmod": 1}),
         Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], opset=28),
         Sample([f32([-6.0, 6.0]), f32([3.0, 3.0])], opset=28, grad=()),
+        Sample([f32([3.0, -3.0, 3.0, -3.0]), f32([inf, inf, -inf, -inf])], {"fmod": 1}, grad=()),
+        Sample([f32([3.0, -3.0, 3.0, -3.0]), f32([inf, inf, -inf, -inf])], opset=28, grad=()),
     )
     bad = (*_MISFITS, Bad([(3,), (3,)]))
 
@@ -270,6 +274,9 @@ class Mod(Binary):
         rest = e.sub(wide, e.mul(e.floor(e.div(wide, divisor)), divisor))
         zero = e.like(rest, 0)
         rest = e.select(e.compare("lt", rest, zero), e.add(rest, divisor), rest)
+        # Of a finite number by an infinite one it is the number itself.
+        endless = e.compare("eq", divisor, e.like(divisor, inf))
+        rest = e.select(e.and_(endless, e.compare("lt", wide, divisor)), wide, rest)
         rest = e.cast(rest, a.dtype)
         return e.select(e.compare("lt", a, e.like(a, 0)), e.neg(rest), rest)
 
@@ -286,7 +293,7 @@ class Neg(Unary):
     """-x. https://onnx.ai/onnx/operators/onnx__Neg.html"""
 
     versions = (6, 13)
-    dtypes = ("float32", "float64", "int32", "int64")
+    dtypes = (*FLOATS, "int8", "int16", "int32", "int64")
     samples = (*Unary.samples, Sample([i64([3, -4])]), Sample([i32([3, -4])]))
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
@@ -304,11 +311,11 @@ class Abs(Unary):
     """|x|. https://onnx.ai/onnx/operators/onnx__Abs.html"""
 
     versions = (6, 13)
-    dtypes = ("float32", "float64", "int32", "int64", "uint8")
+    dtypes = NUMBERS
     samples = (Sample([(3, 4)], away_from=(0.0,)), Sample([i64([3, -4])]))
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
-        return x if x.dtype == "uint8" else e.abs(x)
+        return x if x.dtype.startswith("u") else e.abs(x)
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * x.op("Sign")
@@ -336,7 +343,7 @@ class Sign(Step):
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
         zero = e.like(x, 0)
-        rest = x if x.dtype == "uint8" else e.select(e.compare("lt", x, zero), e.like(x, -1), x)
+        rest = x if x.dtype.startswith("u") else e.select(e.compare("lt", x, zero), e.like(x, -1), x)
         return e.select(e.compare("gt", x, zero), e.like(x, 1), rest)
 
     def reference(self, x: Any) -> Any:
@@ -708,15 +715,29 @@ class CastLike(Pointwise):
     attrs = {"saturate": Int(1), "round_mode": Str("up")}
     min_inputs = max_inputs = 2
     differentiable = (0,)
-    samples = (Sample([(3, 4), (1,)]), Sample([(3, 4), i64([1])], grad=()), Sample([i64([1, 2]), (1,)]))
+    samples = (
+        Sample([(3, 4), (1,)]),
+        Sample([(3, 4), i64([1])], grad=()),
+        Sample([i64([1, 2]), (1,)]),
+        Sample([i64([1, 2, 3]), (2, 0)]),
+        Sample([(3, 4), i64([1, 2, 3])], grad=()),
+    )
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         x, like = (t for t in inputs if t is not None)
-        super().infer(x, like)
+        for t in (x, like):
+            if t.dtype not in self.dtypes:
+                raise self.unsupported(f"dtype {t.dtype}")
         return TensorType(like.dtype, x.shape)
 
-    def evaluate(self, *inputs: TensorType | None) -> None:
-        return None
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
+        x, like = (t for t in inputs if t is not None)
+        e = Emitter()
+        try:
+            root = e.cast(e.input(0, x.dtype), like.dtype)
+            return tuple(evaluate(root, (number,)) for number in x.value or ())
+        except (ArithmeticError, ValueError, TypeError):
+            return None
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         x, like = (buf for buf in ins if buf is not None)

@@ -11,8 +11,9 @@ from typing import Any
 
 from trainweb.ir.dims import SymbolicDim, UndecidedError, maximum, minimum, same, static
 from trainweb.ir.expr import COMPARISONS, Expr
+from trainweb.model.graph import ITEM_SIZE
 
-INT_BITS = {"int32": 32, "int64": 64, "uint8": 8}
+INT_BITS = {name: 8 * size for name, size in ITEM_SIZE.items() if "int" in name}
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
     "neg": operator.neg,
@@ -41,7 +42,11 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "max": maximum,
     "pmin": minimum,
     "pmax": maximum,
+    "and": operator.and_,
+    "or": operator.or_,
     "xor": operator.xor,
+    "shl": operator.lshift,
+    "shr": operator.rshift,
     **{how: getattr(operator, how) for how in COMPARISONS},
     # Of expressions, == and != compare the expressions.
     "eq": lambda a, b: a == b if static(a, b) else same(a, b),
@@ -60,7 +65,7 @@ def evaluate(root: Expr, inputs: Sequence[Any]) -> Any:
     done: dict[int, Any] = {}
 
     def walk(x: Expr) -> Any:
-        if id(x) not in done and x.op in ("and", "or"):
+        if id(x) not in done and x.op in ("and", "or") and x.dtype == "bool":
             done[id(x)] = _decided(x, [partial(walk, a) for a in x.args])
         if id(x) not in done:
             done[id(x)] = _round(_apply(x, [walk(a) for a in x.args], inputs), x.dtype)
@@ -120,5 +125,5 @@ def _round(value: Any, dtype: str) -> Any:
         return float(value)
     bits = INT_BITS[dtype]
     wrapped = int(value) & ((1 << bits) - 1)
-    signed = dtype != "uint8" and wrapped >> (bits - 1)
+    signed = not dtype.startswith("u") and wrapped >> (bits - 1)
     return wrapped - (1 << bits) if signed else wrapped

@@ -16,10 +16,16 @@ FOLDED_INTEGERS, FOLDED_FLOATS = 4096, 64
 """Constants of at most this many elements are known by value at compile time: shapes, axes, scalars."""
 
 
+def folded_elements(dtype: str) -> int:
+    """How many elements a tensor may have whose value is known at compile time."""
+    if dtype not in STRUCT_FORMAT:
+        return 0
+    return FOLDED_FLOATS if dtype.startswith("float") else FOLDED_INTEGERS
+
+
 def initializer_type(tensor: Tensor) -> TensorType:
     """Type of a constant, with its value where it is small."""
-    limit = FOLDED_FLOATS if tensor.dtype.startswith("float") else FOLDED_INTEGERS
-    small = tensor.size <= limit and tensor.dtype in STRUCT_FORMAT
+    small = tensor.size <= folded_elements(tensor.dtype)
     return TensorType(tensor.dtype, tensor.shape, tensor.values() if small else None)
 
 

@@ -322,7 +322,7 @@ class BatchNormalization(_BatchNorm):
 
     versions = (7, 9, 14, 15)
     n_outputs = 3
-    differentiable = (0, 1, 2)
+    differentiable = (0, 1, 2, 3, 4)
 
     def infer(
         self, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, var: TensorType
@@ -372,16 +372,23 @@ class BatchNormalization(_BatchNorm):
                 "BatchNormalizationGrad", [dy, x, scale, mean, inv], domain=MS, n_outputs=3, epsilon=float(self.epsilon)
             )
             return [*(n if g.wants(name) else None for n, name in zip(names, ins[:3], strict=True)), None, None]
-        dx = dscale = dbias = None
+        dx = dscale = dbias = dmean = dvar = None
         if g.wants(x):
             dx = g.op("Mul", [dy, g.op("Reshape", [g.op("Mul", [scale, inv]), tail])])
-        if g.wants(scale):
+        if g.wants(scale) or g.wants(var):
             centred = g.op("Sub", [x, g.op("Reshape", [mean, tail])])
             xh = g.op("Mul", [centred, g.op("Reshape", [inv, tail])])
             dscale = g.reduce_sum(g.op("Mul", [dy, xh]), axes, False)
-        if g.wants(ins[2]):
+        if g.wants(ins[2]) or g.wants(mean):
             dbias = g.reduce_sum(dy, axes, False)
-        return [dx, dscale, dbias, None, None]
+        # Statistics may be computed, too: torch exports batch norms without running ones like this.
+        if g.wants(mean):
+            dmean = g.op("Neg", [g.op("Mul", [dbias or "", g.op("Mul", [scale, inv])])])
+        if g.wants(var):
+            half = g.constant("float32", (1,), (-0.5,))
+            rate = g.op("Mul", [half, g.op("Mul", [scale, g.op("Mul", [inv, inv])])])
+            dvar = g.op("Mul", [dscale or "", rate])
+        return [dx, dscale if g.wants(scale) else None, dbias if g.wants(ins[2]) else None, dmean, dvar]
 
     def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
         if not self.training_mode:

@@ -256,7 +256,7 @@ class Elementwise(Op):
     A subclass gives `compute(e, *xs)`, and `result(*dtypes)` where the output's dtype is not the first input's.
     """
 
-    dtypes: ClassVar[tuple[str, ...]] = ("float32", "int32", "int64", "uint8", "bool", "float64")
+    dtypes: ClassVar[tuple[str, ...]] = (*FLOATS, *INTS, "bool")
 
     def compute(self, e: Emitter, *xs: Expr) -> Expr:
         """The result as an expression of the inputs."""

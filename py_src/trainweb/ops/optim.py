@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, nan
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes
-from trainweb.ir.layout import MOMENTUM0, MOMENTUM1
+from trainweb.ir.layout import (
+    MOMENTUM0,
+    MOMENTUM1,
+    STATE,
+    STATE_LEARNING_RATE,
+    STATE_WORDS,
+)
+from trainweb.ir.program import Buf, BufSequence, flat_runs
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, Str, register
+from trainweb.ops.op import MS, Bad, Float, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf, BufSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class Moment:
     saved
         Name in checkpoints.
     segment
-        Where sessions keep it.
+        Where sessions keep it, behind those before it.
     """
 
     input: str
@@ -42,8 +49,12 @@ class Moment:
 MOMENTS = (
     Moment("first_order_moments", "momentum0", MOMENTUM0),
     Moment("second_order_moments", "momentum1", MOMENTUM1),
+    Moment("third_order_moments", "momentum2", MOMENTUM1),
+    Moment("fourth_order_moments", "momentum3", MOMENTUM1),
 )
-"""All that a session has room for: an optimizer that keeps n of them keeps the first n."""
+"""An optimizer that keeps n of them keeps the first n. ONNX Runtime knows two; all others lie behind the second."""
+
+TRAINWEB = "ai.trainweb"
 
 SCALARS = ("learning_rate", "step")
 PARAMS, GRADS = "params", "gradients"
@@ -54,6 +65,8 @@ PARAMETERS = f32([1.0, -0.5, 3.0, 0.0, -2.0, 0.25, 1e-3])
 GRADIENTS = f32([0.5, -2.0, 0.0, 0.125, 1.5, -1e-3, -0.75])
 FIRST_MOMENTS = f32([-0.25, 0.5, 0.01, -1.0, 0.0, 0.75, 0.3])
 SECOND_MOMENTS = f32([0.04, 2.25, 0.0, 1e-4, 0.5, 1.0, 0.09])
+THIRD_MOMENTS = f32([0.1, -0.5, 0.0, 0.005, 0.2, -0.9, 0.25])
+UPDATES = f32([0.02, 1.0, 0.0, 2e-4, 0.3, 0.1, 0.05])
 """What samples start from, other than at the first step."""
 
 
@@ -70,7 +83,7 @@ class SequenceOp(Op):
 
 
 class Optimizer(SequenceOp):
-    """An operator that updates parameters: what an optimizer model consists of, but for clipping.
+    """An operator that updates parameters: what an optimizer model consists of, but for clipping and groups.
 
     A subclass gives `inputs`, `update`, `reference`, and `check` where not all values of its attributes are legal. In
     the node one more input may follow, a signal not to update, and outputs, what was updated: both are refused.
@@ -78,18 +91,37 @@ class Optimizer(SequenceOp):
 
     inputs: ClassVar[tuple[str, ...]]
     """Which inputs of the optimizer model the node takes: some of OPTIMIZER_INPUTS and of MOMENTS."""
+    optional_moments: ClassVar[int] = 0
+    """How many of the last inputs a node may leave out; `moments` says how many it must have."""
+    per_parameter: ClassVar[bool] = False
+    """Whether the update of an element depends on the whole parameter, so that parameters are updated one by one."""
 
     def __init_subclass__(cls) -> None:
         kept = (PARAMS, *(m.input for m in MOMENTS))
         cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in kept)
-        cls.min_inputs, cls.max_inputs = len(cls.inputs), len(cls.inputs) + 1
+        cls.min_inputs, cls.max_inputs = len(cls.inputs) - cls.optional_moments, len(cls.inputs) + 1
         cls.n_outputs = 1 + len(cls.state_inputs)
+
+    @classmethod
+    def most_moments(cls) -> int:
+        """How many moments it keeps of each parameter at most."""
+        return sum(m.input in cls.inputs for m in MOMENTS)
+
+    @property
+    def moments(self) -> int:
+        """How many moments it keeps of each parameter, as its attributes are."""
+        return self.most_moments()
+
+    @classmethod
+    def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a parameter's moment, counted from 0; that of the parameter unless `per_parameter`."""
+        return shape
 
     def check(self) -> None:
         """Raise unless the kernel computes what the attributes say."""
 
-    def update(self, b: Builder, w: Buf, g: Buf, *moments: Buf) -> None:
-        """Emit the kernel that updates `w` by the gradients `g`, and the moments."""
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
+        """Emit the kernel that updates `w` by the gradients `g`, and the moments; `state` is the session's."""
         raise self.unsupported("execution")
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
@@ -99,10 +131,24 @@ class Optimizer(SequenceOp):
         if signal is not None:
             raise self.unsupported("an update signal")
         self.check()
-        sequences = [s for name, s in zip(self.inputs, given, strict=True) if name not in SCALARS]
-        for runs in zip(*(s.runs for s in sequences), strict=True):
-            self.update(b, *runs)
-        b.emit(calls.OptimizerAdvance(state=b.state))
+        named = list(zip(self.inputs, given, strict=True))
+        sequences = [s for name, s in named if name not in SCALARS and s is not None]
+        if len(sequences) != 2 + self.moments:
+            raise self.error(f"{len(sequences) - 2} moments are given; with these attributes there are {self.moments}.")
+        state = _state_of(b, given[self.inputs.index("learning_rate")])
+        for run in zip(*(s.items for s in sequences), strict=True) if self.per_parameter else flat_runs(*sequences):
+            if run[0].size:
+                self.update(b, state, *run)
+        b.takes_step = True
+
+
+def _state_of(b: Builder, rate: Buf) -> Buf:
+    """The session's state; with another learning rate where `rate` is not the session's own."""
+    if (rate.storage.segment, rate.storage.offset) == (STATE, 4 * STATE_LEARNING_RATE):
+        return b.state
+    changed = b.temp("int32", (STATE_WORDS,))
+    b.emit(calls.StateWithRate(state=b.state, rate=rate, changed=changed))
+    return changed
 
 
 @register
@@ -135,14 +181,14 @@ class AdamWOptimizer(Optimizer):
         if self.adam_mode == 0 and not self.correct_bias:
             raise self.error("adam_mode 0 needs correct_bias 1.")
 
-    def update(self, b: Builder, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
         b.emit(
             calls.Adamw(
                 w=w,
                 g=g,
                 m=m,
                 v=v,
-                state=b.state,
+                state=state,
                 n=w.size,
                 alpha=self.alpha,
                 beta=self.beta,
@@ -191,8 +237,8 @@ class SGDOptimizerV2(Optimizer):
 
     inputs = ("learning_rate", PARAMS, GRADS)
 
-    def update(self, b: Builder, w: Buf, g: Buf) -> None:
-        b.emit(calls.Sgd(w=w, g=g, state=b.state, n=w.size))
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf) -> None:
+        b.emit(calls.Sgd(w=w, g=g, state=state, n=w.size))
 
     def reference(self, lr: Any, w: Any, g: Any) -> Any:
         return w - lr * g
@@ -208,7 +254,7 @@ class LionOptimizer(Optimizer):
     Chen et al., Symbolic Discovery of Optimization Algorithms, https://arxiv.org/abs/2302.06675.
     """
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     attrs = {"alpha": Float(0.9), "beta": Float(0.99), "weight_decay": Float(0.0)}
     inputs = ("learning_rate", PARAMS, GRADS, "first_order_moments")
 
@@ -216,13 +262,13 @@ class LionOptimizer(Optimizer):
     beta: float
     weight_decay: float
 
-    def update(self, b: Builder, w: Buf, g: Buf, m: Buf) -> None:
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf) -> None:
         b.emit(
             calls.Lion(
                 w=w,
                 g=g,
                 m=m,
-                state=b.state,
+                state=state,
                 n=w.size,
                 alpha=self.alpha,
                 beta=self.beta,
@@ -242,12 +288,347 @@ class LionOptimizer(Optimizer):
 
 
 @register
+class AdamOptimizer(Optimizer):
+    """Adam over sequences, as torch.optim.Adam: weight_decay * w is added to the gradient (L2 regularisation).
+
+    Kingma & Ba, Adam: A Method for Stochastic Optimization, https://arxiv.org/abs/1412.6980.
+    """
+
+    domain = TRAINWEB
+    attrs = {"alpha": Float(0.9), "beta": Float(0.999), "epsilon": Float(1e-8), "weight_decay": Float(0.0)}
+    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
+
+    alpha: float
+    beta: float
+    epsilon: float
+    weight_decay: float
+
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
+        settings = {name: getattr(self, name) for name in self.attrs}
+        b.emit(calls.Adam(w=w, g=g, m=m, v=v, state=state, n=w.size, **settings))
+
+    def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+        g = g + self.weight_decay * w
+        m, v = self.alpha * m + (1 - self.alpha) * g, self.beta * v + (1 - self.beta) * g * g
+        unbiased = np.sqrt(v / (1 - self.beta**step))
+        return w - lr * m / (1 - self.alpha**step) / (unbiased + self.epsilon), m, v
+
+    samples = (
+        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
+        Sample(
+            [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
+            {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3, "weight_decay": 0.2},
+        ),
+    )
+    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),)
+
+
+@register
+class MomentumOptimizer(Optimizer):
+    """m = momentum * m + (1 - dampening) * g, w -= lr * m over sequences; with nesterov w -= lr * (g + momentum * m).
+
+    As torch.optim.SGD: weight_decay * w is added to the gradient, and the first step takes m = g. See Sutskever et al.,
+    On the importance of initialization and momentum in deep learning, https://proceedings.mlr.press/v28/sutskever13.html.
+    """
+
+    domain = TRAINWEB
+    attrs = {"momentum": Float(0.9), "dampening": Float(0.0), "weight_decay": Float(0.0), "nesterov": Int(0)}
+    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments")
+
+    momentum: float
+    dampening: float
+    weight_decay: float
+    nesterov: int
+
+    def check(self) -> None:
+        if self.nesterov not in (0, 1):
+            raise self.error(f"nesterov is {self.nesterov}; it must be 0 or 1.")
+
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf) -> None:
+        settings = {name: getattr(self, name) for name in self.attrs}
+        b.emit(calls.Momentum(w=w, g=g, m=m, state=state, n=w.size, **settings))
+
+    def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any) -> tuple[Any, Any]:
+        g = g + self.weight_decay * w
+        m = self.momentum * m + (1 - self.dampening) * g if step > 1 else g
+        return w - lr * (g + self.momentum * m if self.nesterov else m), m
+
+    samples = (
+        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS], {"dampening": 0.5}),
+        Sample(
+            [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS],
+            {"momentum": 0.8, "dampening": 0.25, "weight_decay": 0.1},
+        ),
+        Sample([f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS], {"nesterov": 1}),
+    )
+    bad = (
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3], {"nesterov": 2}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3, bools([True])], error=UnsupportedError),
+    )
+
+
+@register
+class RMSPropOptimizer(Optimizer):
+    """w -= lr * g / (sqrt(s) + epsilon), s = alpha * s + (1 - alpha) * g * g over sequences, as torch.optim.RMSprop.
+
+    Where `momentum` is not 0, it keeps a velocity as the next moment; where `centered` is 1, the mean of the gradients
+    as the last, whose square is taken from s. weight_decay * w is added to the gradient.
+    Graves, Generating Sequences With Recurrent Neural Networks, https://arxiv.org/abs/1308.0850.
+    """
+
+    domain = TRAINWEB
+    attrs = {
+        "alpha": Float(0.99),
+        "epsilon": Float(1e-8),
+        "momentum": Float(0.0),
+        "weight_decay": Float(0.0),
+        "centered": Int(0),
+    }
+    inputs = (
+        "learning_rate", PARAMS, GRADS, "first_order_moments", "second_order_moments", "third_order_moments"
+    )  # fmt: skip
+    optional_moments = 2
+
+    alpha: float
+    epsilon: float
+    momentum: float
+    weight_decay: float
+    centered: int
+
+    @property
+    def moments(self) -> int:
+        return 1 + bool(self.momentum) + self.centered
+
+    def check(self) -> None:
+        if self.centered not in (0, 1):
+            raise self.error(f"centered is {self.centered}; it must be 0 or 1.")
+
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, s: Buf, *others: Buf) -> None:
+        b.emit(
+            calls.Rmsprop(
+                w=w,
+                g=g,
+                s=s,
+                velocity=others[0] if self.momentum else None,
+                mean=others[-1] if self.centered else None,
+                state=state,
+                n=w.size,
+                alpha=self.alpha,
+                epsilon=self.epsilon,
+                momentum=self.momentum,
+                weight_decay=self.weight_decay,
+            )
+        )
+
+    def reference(self, lr: Any, w: Any, g: Any, s: Any, *others: Any) -> tuple[Any, ...]:
+        g, kept = g + self.weight_decay * w, list(others)
+        s = self.alpha * s + (1 - self.alpha) * g * g
+        variance = s
+        if self.centered:
+            kept[-1] = self.alpha * kept[-1] + (1 - self.alpha) * g
+            variance = s - kept[-1] ** 2
+        direction = g / (np.sqrt(variance) + self.epsilon)
+        if self.momentum:
+            direction = kept[0] = self.momentum * kept[0] + direction
+        return w - lr * direction, s, *kept
+
+    samples = (
+        Sample([f32([0.1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS]),
+        Sample([f32([0.01]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, FIRST_MOMENTS], {"momentum": 0.8, "alpha": 0.9}),
+        Sample(
+            [f32([0.01]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, THIRD_MOMENTS],
+            {"centered": 1, "weight_decay": 0.1, "epsilon": 1e-2},
+        ),
+        Sample(
+            [f32([0.01]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, FIRST_MOMENTS, THIRD_MOMENTS],
+            {"momentum": 0.9, "centered": 1, "epsilon": 1e-2},
+        ),
+    )
+    bad = (
+        Bad([f32([0.1]), *[PARAMETERS] * 3], {"centered": 2}),
+        Bad([f32([0.1]), *[PARAMETERS] * 3], {"momentum": 0.9}),
+        Bad([f32([0.1]), *[PARAMETERS] * 5, bools([True])], {"momentum": 0.9, "centered": 1}, error=UnsupportedError),
+    )
+
+
+@register
+class AdagradOptimizer(Optimizer):
+    """s += g * g, w -= lr / (1 + (step - 1) * rate_decay) * g / (sqrt(s) + epsilon), as torch.optim.Adagrad.
+
+    `initial` is s before the first step; weight_decay * w is added to the gradient. Duchi et al., Adaptive Subgradient
+    Methods for Online Learning and Stochastic Optimization, https://jmlr.org/papers/v12/duchi11a.html.
+    """
+
+    domain = TRAINWEB
+    attrs = {"rate_decay": Float(0.0), "initial": Float(0.0), "epsilon": Float(1e-10), "weight_decay": Float(0.0)}
+    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments")
+
+    rate_decay: float
+    initial: float
+    epsilon: float
+    weight_decay: float
+
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, s: Buf) -> None:
+        settings = {name: getattr(self, name) for name in self.attrs}
+        b.emit(calls.Adagrad(w=w, g=g, s=s, state=state, n=w.size, **settings))
+
+    def reference(self, lr: Any, step: Any, w: Any, g: Any, s: Any) -> tuple[Any, Any]:
+        g = g + self.weight_decay * w
+        s = s + g * g + (self.initial if step == 1 else 0)
+        return w - lr / (1 + (step - 1) * self.rate_decay) * g / (np.sqrt(s) + self.epsilon), s
+
+    samples = (
+        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS], {"initial": 0.5, "weight_decay": 0.1}),
+        Sample(
+            [f32([0.1]), i64([7]), PARAMETERS, GRADIENTS, SECOND_MOMENTS],
+            {"initial": 0.5, "rate_decay": 0.1, "epsilon": 0.01},
+        ),
+    )
+    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3, bools([True])], error=UnsupportedError),)
+
+
+@register
+class AdadeltaOptimizer(Optimizer):
+    """w -= lr * u, u = sqrt(d + epsilon) / sqrt(s + epsilon) * g over sequences, as torch.optim.Adadelta.
+
+    s and d are averages of g * g and u * u, by rho; weight_decay * w is added to the gradient.
+    Zeiler, ADADELTA: An Adaptive Learning Rate Method, https://arxiv.org/abs/1212.5701.
+    """
+
+    domain = TRAINWEB
+    attrs = {"rho": Float(0.9), "epsilon": Float(1e-6), "weight_decay": Float(0.0)}
+    inputs = ("learning_rate", PARAMS, GRADS, "first_order_moments", "second_order_moments")
+
+    rho: float
+    epsilon: float
+    weight_decay: float
+
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, s: Buf, d: Buf) -> None:
+        settings = {name: getattr(self, name) for name in self.attrs}
+        b.emit(calls.Adadelta(w=w, g=g, s=s, d=d, state=state, n=w.size, **settings))
+
+    def reference(self, lr: Any, w: Any, g: Any, s: Any, d: Any) -> tuple[Any, Any, Any]:
+        g = g + self.weight_decay * w
+        s = self.rho * s + (1 - self.rho) * g * g
+        u = np.sqrt(d + self.epsilon) / np.sqrt(s + self.epsilon) * g
+        return w - lr * u, s, self.rho * d + (1 - self.rho) * u * u
+
+    samples = (
+        Sample([f32([1.0]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, UPDATES]),
+        Sample(
+            [f32([0.1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, UPDATES],
+            {"rho": 0.7, "epsilon": 1e-3, "weight_decay": 0.1},
+        ),
+    )
+    bad = (Bad([f32([0.1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),)
+
+
+@register
+class LambOptimizer(Optimizer):
+    """LAMB over sequences: Adam's step plus weight_decay * w, made as long as the parameter is, for each by itself.
+
+    w -= lr * |w| / |r| * r, or lr * r where |w| or |r| is 0. You et al., Large Batch Optimization for Deep Learning,
+    https://arxiv.org/abs/1904.00962.
+    """
+
+    domain = TRAINWEB
+    attrs = {"alpha": Float(0.9), "beta": Float(0.999), "epsilon": Float(1e-6), "weight_decay": Float(0.0)}
+    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
+    per_parameter = True
+
+    alpha: float
+    beta: float
+    epsilon: float
+    weight_decay: float
+
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
+        settings = {name: getattr(self, name) for name in self.attrs}
+        b.emit(calls.Lamb(w=w, g=g, m=m, v=v, state=state, n=w.size, **settings))
+
+    def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+        m, v = self.alpha * m + (1 - self.alpha) * g, self.beta * v + (1 - self.beta) * g * g
+        unbiased = np.sqrt(v / (1 - self.beta**step))
+        r = m / (1 - self.alpha**step) / (unbiased + self.epsilon) + self.weight_decay * w
+        norms = np.linalg.norm(w), np.linalg.norm(r)
+        return w - lr * (norms[0] / norms[1] if min(norms) > 0 else 1) * r, m, v
+
+    samples = (
+        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
+        Sample(
+            [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
+            {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3, "weight_decay": 0.2},
+        ),
+        Sample([f32([0.1]), i64([1]), *[f32([0.0, 0.0]), f32([0.5, -1.0])], *[f32([0.0, 0.0])] * 2]),
+    )
+    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),)
+
+
+@register
+class Subsequence(SequenceOp):
+    """The items of a sequence at these places: a group of parameters, their gradients or moments, for an optimizer."""
+
+    domain = TRAINWEB
+    attrs = {"indices": Ints(required=True)}
+
+    indices: tuple[int, ...]
+
+    def derive_sequence(self, given: BufSequence) -> BufSequence:
+        """The items themselves, not copies."""
+        for k in self.indices:
+            if not 0 <= k < len(given.items):
+                raise self.error(f"indices has {k}; the sequence has {len(given.items)} items.")
+        return BufSequence([given.items[k] for k in self.indices], given.dtype)
+
+    def lower(self, b: Builder, outs: list[Buf | None], given: BufSequence) -> None:
+        """Nothing is computed."""
+
+    def reference(self, given: Any) -> tuple[Any, ...]:
+        return ()
+
+    samples = (Sample([(37,)], {"indices": [1]}),)
+    bad = (Bad([(37,)]), Bad([(37,)], {"indices": [-1]}))
+
+
+def _one_run(op: Op, sequence: BufSequence) -> Buf | None:
+    """All of a sequence that lies one after the other; None where it has no elements."""
+    runs = flat_runs(sequence)
+    if len(runs) > 1:
+        raise op.unsupported("a sequence with gaps")
+    return runs[0][0] if runs else None
+
+
+@register
+class InplaceClipGradValue(SequenceOp):
+    """g = min(max(g, -max_value), max_value) over a sequence, in place."""
+
+    domain = TRAINWEB
+    attrs = {"max_value": Float(1.0)}
+    state_inputs = (0,)
+
+    max_value: float
+
+    def derive_sequence(self, grads: BufSequence) -> BufSequence:
+        """The same, in place."""
+        return grads
+
+    def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
+        if whole := _one_run(self, grads):
+            low, high = -self.max_value, self.max_value
+            b.elementwise([whole], [whole], lambda e, g: e.min(e.max(g, e.const(low, g.dtype)), e.const(high, g.dtype)))
+
+    def reference(self, g: Any) -> Any:
+        return np.clip(g, -self.max_value, self.max_value)
+
+    samples = (Sample([(37,)], {"max_value": 0.5}), Sample([f32([0.0, inf, -inf, nan])]))
+    bad = ()
+
+
+@register
 class InplaceClipGradNorm(SequenceOp):
     """g *= min(1, max_norm / (norm of all gradients + 1e-6)) over a sequence, in place (com.microsoft)."""
 
     attrs = {"max_norm": Float(1.0), "norm_type": Str("fro")}
     state_inputs = (0,)
-    passes_sequence = True
 
     max_norm: float
     norm_type: str
@@ -255,12 +636,12 @@ class InplaceClipGradNorm(SequenceOp):
     def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
         if self.norm_type != "fro":
             raise self.unsupported(f"norm_type {self.norm_type!r}")
-        if not grads.runs:
-            return
-        # Gradients lie one after the other: the runs are one.
-        whole = grads.runs[0].view((sum(run.size for run in grads.runs),))
-        whole.storage.nbytes = whole.nbytes
-        b.emit(calls.ClipGradNorm(g=whole, n=whole.size, max_norm=self.max_norm))
+        if whole := _one_run(self, grads):
+            b.emit(calls.ClipGradNorm(g=whole, n=whole.size, max_norm=self.max_norm))
+
+    def derive_sequence(self, grads: BufSequence) -> BufSequence:
+        """The same, in place."""
+        return grads
 
     def reference(self, g: Any) -> Any:
         return g * min(1.0, self.max_norm / (np.sqrt((g * g).sum()) + 1e-6))
@@ -310,7 +691,7 @@ class InPlaceAccumulatorV2(Op):
 class LinearLearningRate(Op):
     """Set the learning rate of the registered linear schedule (ai.trainweb); the scheduler step is a plan of it."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     state_inputs = (0,)
 
     def infer(self, lr: TensorType) -> TensorType:

@@ -287,9 +287,10 @@ class GlobalAveragePool(_GlobalPool):
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
         shape = g.shape(ins[0])
-        if not static(*shape[2:]):
-            raise self.unsupported("the gradient with symbolic spatial dimensions")
-        count = g.constant("float32", (1,), (float(prod(shape[2:])),))
+        if static(*shape[2:]):
+            count = g.constant("float32", (1,), (float(prod(shape[2:])),))
+        else:
+            count = g.op("Cast", [g.op("Div", [g.op("Size", [ins[0]]), g.op("Size", [outs[0]])])], to=1)
         scaled = g.op("Scale", [douts[0] or "", count], domain=MS, scale_down=1)
         return [g.op("Expand", [scaled, g.op("Shape", [ins[0]])])]
 

@@ -11,7 +11,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
-from trainweb.ops.arguments import checked, scalar
+from trainweb.ops.arguments import checked, is_known_later, scalar
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
 from trainweb.ops.op import MS, Attr, Bad, Float, Int, Ints, Op, Sample, register
@@ -78,7 +78,7 @@ class Dropout(RandomOp):
 
     def infer(self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None) -> Any:
         self.need_float32(x)
-        if ratio is not None:
+        if ratio is not None and not is_known_later(self, ratio):
             scalar(self, ratio, "ratio")
         if training is not None and (training.dtype != "bool" or not equal(training.size, 1)):
             raise self.error(f"training_mode is {training.dtype}{list(training.shape)}, not one bool.")
@@ -112,8 +112,8 @@ class Dropout(RandomOp):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         rest: list[str | None] = [None] * (len(ins) - 1)
-        training = g.is_constant(ins[2]) if len(ins) > 2 and ins[2] else None
-        if len(ins) < 3 or not ins[2] or (training is not None and not training.values()[0]):
+        training = g.known(ins[2]) if len(ins) > 2 and ins[2] else None
+        if len(ins) < 3 or not ins[2] or (training is not None and training.value == (False,)):
             return [douts[0], *rest]
         mask = g.extra_output(1, "_mask")
         return [g.op("DropoutGrad", [douts[0], mask, *ins[1:]], domain=MS), *rest]
@@ -147,7 +147,7 @@ class DropoutGrad(Op):
         dy, mask, ratio, _ = inputs
         if dy is None or mask is None or mask.dtype != "bool" or not equal_shapes(mask.shape, dy.shape):
             raise self.error("the mask must be a bool for each element of dY.")
-        if ratio is not None:
+        if ratio is not None and not is_known_later(self, ratio):
             scalar(self, ratio, "ratio")
         self._ratio(ratio)
         return TensorType(dy.dtype, dy.shape)

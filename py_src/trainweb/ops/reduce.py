@@ -25,10 +25,11 @@ from trainweb.ir.layout import (
 )
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
-from trainweb.ops.arguments import integers, scalar, unknown
+from trainweb.ops.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
+from trainweb.ops.copies import strided_copy
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i32, i64
-from trainweb.ops.op import MANY, MS, Bad, Int, Ints, Op, Sample, find, register
+from trainweb.ops.literals import bools, f32, i32, i64
+from trainweb.ops.op import FLOATS, INTS, MANY, MS, Bad, Int, Ints, Op, Sample, find, register
 from trainweb.ops.pointwise import Names
 from trainweb.ops.symbolic import Var, names
 
@@ -121,6 +122,8 @@ class Reduction(Op):
         if axes is not None and axes.value is None and self.keepdims and not static(axes.size):
             # Axes that depend on symbols, as those along which a gradient is summed.
             return TensorType(x.dtype, tuple(unknown(self, k, axes.size) for k in range(x.rank)))
+        if axes is not None and is_fed(axes):
+            return TensorType(x.dtype, by_unknown_axes(self, x.rank if self.keepdims else x.rank - axes.size, axes))
         gone = self._axes(axes, x.rank)
         if self.keepdims:
             return TensorType(x.dtype, tuple(1 if k in gone else d for k, d in enumerate(x.shape)))
@@ -167,10 +170,8 @@ class Reduction(Op):
         given = ins[1] if len(ins) > 1 else ""
         if not given:
             return self._axes(None, g.rank(ins[0])), ""
-        tensor = g.is_constant(given)
-        if tensor is None:
-            return None, given
-        return self._axes(TensorType("int64", tensor.shape, tensor.values()), g.rank(ins[0])), given
+        axes = g.known(given)
+        return (None if axes is None else self._axes(axes, g.rank(ins[0]))), given
 
     def numpy_axes(self, x: Any, axes: Any) -> dict[str, Any]:
         """Keyword arguments of numpy's reductions."""
@@ -564,12 +565,18 @@ class CumSum(Op):
         Sample([(3, 4), i64(-1)], {"reverse": 1}),
         Sample([(2, 3, 4), i64(1)], {"exclusive": 1, "reverse": 1}),
         Sample([(3, 4), i32([1])]),
+        Sample([i64([[1, 2, 3], [4, 5, 2**40]]), i64(1)]),
+        Sample([i32([[1, 2], [4, 5], [6, -7]]), i64(0)], {"exclusive": 1, "reverse": 1}),
+        Sample([i64([[5]]), i64(1)], {"exclusive": 1}),
     )
-    bad = (Bad([(3, 4), i64(2)]), Bad([(3, 4), i64([0, 1])]), Bad([i64([1]), i64(0)], error=UnsupportedError))
+    bad = (Bad([(3, 4), i64(2)]), Bad([(3, 4), i64([0, 1])]), Bad([bools([True]), i64(0)], error=UnsupportedError))
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
-        self.need_float32(x)
-        self.axis_of(scalar(self, axis, "axis"), x.rank)
+        if x.dtype not in (*FLOATS, *INTS):
+            raise self.unsupported(f"dtype {x.dtype}")
+        given = scalar(self, axis, "axis")
+        if not is_fed(axis):
+            self.axis_of(given, x.rank)
         return TensorType(x.dtype, x.shape)
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
@@ -578,6 +585,9 @@ class CumSum(Op):
             return
         assert axis.value is not None  # a static input
         k = axis.value[0] % len(x.shape)
+        if x.dtype != "float32":
+            self._double(b, outs[0], x, k)
+            return
         b.emit(
             calls.Cumsum(
                 x=x,
@@ -590,13 +600,37 @@ class CumSum(Op):
             )
         )
 
+    def _double(self, b: Builder, out: Buf, x: Buf, axis: int) -> None:
+        """Sums of 1, 2, 4, ... elements: in integers the order does not matter, and float64 is not for training."""
+        dims = (prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
+        steps, n = contiguous_strides(dims), dims[1]
+
+        def moved(source: Buf, by: int) -> Buf:
+            target = b.temp(x.dtype, dims)
+            b.fill(target, 0)
+            kept, start = (dims[0], n - by, dims[2]), by * steps[1]
+            places = {"source_start": start} if self.reverse else {"out_start": start}
+            strided_copy(b, target, source, kept, steps, steps, **places)
+            return target
+
+        if not x.size:
+            return
+        total, by = x.view(dims), 1
+        if self.exclusive:
+            total = moved(total, 1)
+        while by < n:
+            longer = b.temp(x.dtype, dims)
+            b.elementwise([longer], [total, moved(total, by)], lambda e, u, v: e.add(u, v))
+            total, by = longer, 2 * by
+        b.elementwise([out.view(dims)], [total], lambda e, v: v)
+
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("CumSum", [douts[0], ins[1]], exclusive=self.exclusive, reverse=1 - self.reverse), None]
 
     def reference(self, x: Any, axis: Any) -> Any:
         axis = int(axis.item())
         x = np.flip(x, axis) if self.reverse else x
-        y = np.cumsum(x, axis) - (x if self.exclusive else 0)
+        y = np.cumsum(x, axis, x.dtype) - (x if self.exclusive else 0)
         return np.flip(y, axis) if self.reverse else y
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil, floor, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainweb.ir.dims import at_most, static
+from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.arguments import checked, integers, numbers, unknown
 from trainweb.ops.copies import gather_axis
@@ -16,14 +17,13 @@ from trainweb.ops.matmul import lower_matmul
 from trainweb.ops.op import Bad, Float, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
     from trainweb.ir.program import Buf
 
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+OWN = "ai.trainweb"
 POLICIES = ("stretch", "not_larger", "not_smaller")
 RADIUS = {"linear": 1, "cubic": 2}
 """How far an element reaches, in elements of the input."""
@@ -36,7 +36,7 @@ class Resize(Op):
     Along an axis the result is a product with a matrix of weights (linear and cubic), or a choice of slices (nearest).
     """
 
-    versions = (11, 13, 18, 19)
+    versions: ClassVar[tuple[int, ...]] = (11, 13, 18, 19)
     attrs = {
         "antialias": Int(0),
         "axes": Ints(),
@@ -49,7 +49,7 @@ class Resize(Op):
         "nearest_mode": Str("round_prefer_floor"),
     }
     min_inputs, max_inputs = 1, 4
-    differentiable = (0,)
+    differentiable: ClassVar[Sequence[int]] = (0,)
     static_inputs = (1, 2, 3)
     antialias: int
     axes: tuple[int, ...] | None
@@ -156,7 +156,8 @@ class Resize(Op):
         self, x: TensorType, roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
     ) -> TensorType:
         self.need_float32(x)
-        if not static(*x.shape, *(sizes.value or () if sizes is not None else ())):
+        fed = scales is not None and scales.value is None and scales.size != 0
+        if fed or not static(*x.shape, *(sizes.value or () if sizes is not None else ())):
             return checked(self, "float32", self._symbolic(x.shape, scales, sizes))
         scaled = self.scaled(x.shape, scales, sizes)
         if any(not x.shape[a] and n for a, (n, _) in scaled.items()):
@@ -207,26 +208,31 @@ class Resize(Op):
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
         shape, sizes, dx = g.shape(ins[0]), list(g.shape(outs[0])), douts[0] or ""
+        rest: list[str | None] = [None] * (len(ins) - 1)
         scaled = self._scaled_back(g, ins, shape, sizes)
-        if not all(static(*shape[k:], *sizes[k:]) for k in scaled):
-            raise self.unsupported("the gradient along axes of symbolic sizes")
+        if scaled is None or not all(static(*shape[k:], *sizes[k:]) for k in scaled):
+            given = [dx, g.shape_of(ins[0]), *(ins[2:] if len(ins) > 2 else [])]
+            return [g.op("ResizeGrad", given, domain=OWN, **self.node.attrs), *rest]
         for axis, (n, scale) in reversed(scaled.items()):
             sizes[axis] = n_in = shape[axis]
             dx = self._axis_gradient(g, dx, (n_in, n, prod(sizes[axis + 1 :])), scale)
-        return [g.reshape_like(dx, ins[0]) if scaled else dx, *[None] * (len(ins) - 1)]
+        return [g.reshape_like(dx, ins[0]) if scaled else dx, *rest]
 
     def _scaled_back(
         self, g: GradientBuilder, ins: list[str], shape: Sequence[int], sizes: Sequence[int]
-    ) -> dict[int, tuple[int, float]]:
-        """What `scaled` gives, where sizes that are not resized, as that of the batch, may be symbolic."""
+    ) -> dict[int, tuple[int, float]] | None:
+        """What `scaled` gives, where sizes that are not resized, as that of the batch, may be symbolic.
+
+        None where scales or sizes of axes that are resized are not known.
+        """
         scales, target = (g.known(name) if name else None for name in [*ins, "", ""][2:4])
         by_scale = len(ins) > 2 and bool(ins[2]) and g.size(ins[2]) != 0
-        if by_scale and scales is None:
-            raise self.unsupported("the gradient by scales that are only known at run time")
+        if (scales if by_scale else target) is None:
+            return None
         if static(*shape):
             return self.scaled(tuple(shape), scales, target)
         if not by_scale and self.keep_aspect_ratio_policy != "stretch":
-            raise self.unsupported("the gradient with a ratio of symbolic sizes")
+            return None
         axes = range(len(shape)) if self.axes is None else [a % len(shape) for a in self.axes]
         factors = dict(zip(axes, scales.value or (), strict=True)) if by_scale and scales is not None else None
         found = {}
@@ -234,7 +240,7 @@ class Resize(Op):
             if factors.get(a, 1.0) == 1.0 if factors is not None else n == n_in:
                 continue
             if not static(n, n_in):
-                raise self.unsupported("the gradient along axes of symbolic sizes")
+                return None
             found[a] = (n, n / n_in if factors is None else factors[a])
         return found
 
@@ -265,7 +271,7 @@ class Resize(Op):
             x = np.moveaxis(np.tensordot(weights, x, (1, axis)), 0, axis)
         return x
 
-    samples = (
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([(1, 2, 3, 3), None, f32([1, 1, 2, 2])], {"mode": "nearest"}),
         Sample([(2, 2, 3, 4), None, f32([1, 1, 2, 2])], {"mode": "linear"}),
         Sample(
@@ -284,10 +290,75 @@ class Resize(Op):
         ),
         Sample([(1, 2, 4, 4), None, f32([1, 1, 1, 1])]),
     )
-    bad = (
+    bad: ClassVar[Sequence[Bad]] = (
         Bad([(1, 2, 3, 3), None, f32([1, 1, 2])]),
         Bad([(1, 2, 3, 3), None, f32([1, 1, 2, -2])]),
         Bad([(1, 2, 3, 3), None, f32([1, 1, 2, 2])], {"mode": "bilinear"}),
         Bad([(1, 2, 3, 3), None, f32([1, 1, 2, 2]), i64([1, 2, 6, 6])]),
         Bad([(1, 2, 3, 3)]),
+    )
+
+
+@register
+class ResizeGrad(Resize):
+    """Gradient of Resize from (dY, shape of X, scales, sizes) (ai.trainweb), of sizes that are known late.
+
+    Along each axis the transposed product with the matrix of weights.
+    """
+
+    domain = OWN
+    versions = (1,)
+    min_inputs, max_inputs = 2, 4
+    differentiable = ()
+    static_inputs = (1, 2, 3)
+    gradient = Op.gradient
+
+    def infer(
+        self, dy: TensorType, shape: TensorType, scales: TensorType | None, sizes: TensorType | None
+    ) -> TensorType:
+        self.need_float32(dy)
+        x = TensorType("float32", integers(self, shape, "the shape of X"))
+        if not equal_shapes(super().infer(x, None, scales, sizes).shape, dy.shape):
+            raise self.error(f"dY of shape {list(dy.shape)} is not that of X of shape {list(x.shape)}, resized.")
+        return x
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, _shape: Buf | None, *given: Buf | None) -> None:
+        dx = outs[0]
+        if dx is None or not dx.size:
+            return
+        types = (None if t is None else TensorType(t.dtype, t.shape, t.value) for t in given)
+        scaled = self.scaled(dx.shape, *types)
+        if not scaled:
+            b.copy(dx, dy)
+        for k, (axis, (n, scale)) in enumerate(reversed(scaled.items()), 1):
+            n_in, lead, rest = dx.shape[axis], prod(dy.shape[:axis]), prod(dy.shape[axis + 1 :])
+            out = dx if k == len(scaled) else b.temp("float32", (*dy.shape[:axis], n_in, *dy.shape[axis + 1 :]))
+            weights = self.weights(n_in, n, scale)
+            if rest == 1:
+                by_output = b.constant("float32", (n, n_in), [w for row in weights for w in row])
+                lower_matmul(b, out.view((lead, n_in)), dy.view((lead, n)), by_output)
+            else:
+                by_input = b.constant("float32", (n_in, n), [row[j] for j in range(n_in) for row in weights])
+                lower_matmul(b, out.view((lead, n_in, rest)), by_input, dy.view((lead, n, rest)))
+            dy = out
+
+    def reference(self, dy: Any, shape: Any, scales: Any = None, sizes: Any = None) -> Any:
+        types = [
+            None if v is None else TensorType(dtype, v.shape, tuple(v.tolist()))
+            for dtype, v in (("float32", scales), ("int64", sizes))
+        ]
+        for axis, (n, scale) in self.scaled(tuple(map(int, shape)), *types).items():
+            weights = np.array(self.weights(int(shape[axis]), n, scale))
+            dy = np.moveaxis(np.tensordot(weights, dy, (0, axis)), 0, axis)
+        return dy
+
+    samples = (
+        Sample([(1, 2, 6, 6), i64([1, 2, 3, 3]), f32([1, 1, 2, 2])], {"mode": "nearest"}),
+        Sample([(2, 2, 6, 9), i64([2, 2, 3, 4]), None, i64([2, 2, 6, 9])], {"mode": "linear"}),
+        Sample([(1, 2, 3, 9), i64([1, 2, 5, 6]), f32([1, 1, 0.6, 1.5])], {"mode": "cubic"}),
+        Sample([(2, 3), i64([2, 3]), f32([1, 1])]),
+    )
+    bad = (
+        Bad([(1, 2, 6, 6), i64([1, 2, 3, 4]), f32([1, 1, 2, 2])]),
+        Bad([(1, 2, 6, 6), i64([1, 2, 3]), f32([1, 1, 2, 2])]),
     )

@@ -258,13 +258,26 @@ class Blocks(Op):
         if self.mode == "DCR":
             return [g.op(self.inverse, douts[:1], blocksize=self.blocksize)]
         batch, *sizes = g.shape(ins[0])
-        if not static(*sizes):
-            raise self.unsupported("the gradient of mode CRD with symbolic channels or image size")
-        view, perm = self.blocks((batch, *sizes))
-        moved = g.constant("int64", (6,), [-1, *(view[k] for k in perm[1:])])
+        if static(*sizes):
+            view, perm = self.blocks((batch, *sizes))
+            moved = g.constant("int64", (6,), [-1, *(view[k] for k in perm[1:])])
+        else:
+            # Only the order counts here; which sizes these are is found out at run time.
+            block = self.blocksize
+            view, perm = self.blocks((1, block * block, block, block))
+            moved = self._moved_sizes(g, ins[0], outs[0])
         parts = g.op("Reshape", [douts[0], moved])
         back = g.op("Transpose", [parts], perm=[perm.index(k) for k in range(6)])
         return [g.reshape_like(back, ins[0])]
+
+    def _moved_sizes(self, g: GradientBuilder, x: str, y: str) -> str:
+        """The 6-D view of the output of mode CRD, as a tensor."""
+        # The side of depth has the small image, the side of space the few channels.
+        fewest, coarse = (y, x) if self.inverse == "SpaceToDepth" else (x, y)
+        n, c, h, w = (g.size_of(of, axis) for axis, of in enumerate((x, fewest, coarse, coarse)))
+        block = g.constant("int64", (1,), [self.blocksize])
+        order = [n, c, h, block, w, block] if self.inverse == "SpaceToDepth" else [n, c, block, block, h, w]
+        return g.op("Concat", order, axis=0)
 
     def reference(self, x: Any) -> Any:
         view, perm = self.blocks(x.shape)

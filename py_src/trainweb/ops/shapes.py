@@ -59,6 +59,7 @@ class ShapeInference:
         self._opsets = graph.opsets
         self._types = _Types(self.table)
         self._makers: dict[str, str] = {}
+        self._rankless: set[str] = set()
         self._unread: set[str] = set()
         self._read: set[str] = set()
         for name, tensor in graph.initializers.items():
@@ -106,6 +107,12 @@ class ShapeInference:
     def add(self, node: Node) -> None:
         """Infer one more node, whose inputs are known."""
         self.table.node, self.table.conflict = str(node), None
+        rankless = self._rankless.intersection(node.inputs)
+        if rankless:
+            raise ModelError(
+                f"Input {min(rankless)!r} has no declared shape; its rank must be known: {node} reads it. "
+                "Declare its dims, with names where they vary, as dynamic_axes or dynamic_shapes of the exporter do."
+            )
         try:
             results, _ = infer_outputs(bind(node, self._opsets), self._types)
         except (LimitError, ModelError) as error:
@@ -119,6 +126,11 @@ class ShapeInference:
             self._read.update(a.key for a in atoms)
             self._unread.remove(name)
 
+    def given(self, name: str, t: TensorType) -> None:
+        """What is known of an input, beyond its declaration."""
+        self._types.put(name, t)
+        self._rankless.discard(name)
+
     def same(self, name: str, as_tensor: str) -> None:
         """Tensor `name` has the type of `as_tensor`."""
         found = self._types[as_tensor]
@@ -130,7 +142,8 @@ class ShapeInference:
 
     def _input(self, value: Value) -> None:
         if value.shape is None:
-            raise ModelError(f"Input {value.name!r} has no declared shape; its rank must be known.")
+            self._rankless.add(value.name)
+            return
         shape = tuple(self.table.declared(dim, value.name, axis) for axis, dim in enumerate(value.shape))
         self._types.put(value.name, self._with_symbols(value.name, TensorType(value.dtype, shape)))
         self._makers[value.name] = "an input"
@@ -173,7 +186,7 @@ class _Types(Mapping[str, TensorType]):
     """Types by tensor name, which follow what the table finds out."""
 
     def __init__(self, table: SymbolTable) -> None:
-        self._table = table
+        self.table = table
         self._types: dict[str, TensorType] = {}
         self._now: dict[str, tuple[int, TensorType]] = {}
         """Those with symbols, as they are known at a version of the table."""
@@ -198,11 +211,11 @@ class _Types(Mapping[str, TensorType]):
         if found is None:
             return self._types[name]
         version, now = found
-        if version != self._table.version:
+        if version != self.table.version:
             t = self._types[name]
             value = None if t.value is None else tuple(map(resolve, t.value))
             now = TensorType(t.dtype, tuple(map(resolve, t.shape)), value)
-            self._now[name] = (self._table.version, now)
+            self._now[name] = (self.table.version, now)
         return now
 
     def __contains__(self, name: object) -> bool:

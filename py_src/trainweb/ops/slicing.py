@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.errors import LimitError
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType, contiguous_strides
-from trainweb.ops.arguments import checked, integers, unknown
+from trainweb.ops.arguments import by_unknown_axes, checked, integers, is_fed, unknown
 from trainweb.ops.copies import gather_axis, strided_copy
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
 from trainweb.ops.op import MS, Bad, Float, Ints, Op, Sample, Str, register
 from trainweb.ops.pointwise import Names
+from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -107,6 +108,9 @@ class Slice(Op):
         return slice_bounds(self, x.shape, starts, ends, axes, steps)
 
     def infer(self, x: TensorType, *given: TensorType | None) -> TensorType:
+        axes = given[2] if len(given) > 2 else None
+        if axes is not None and is_fed(axes):
+            return TensorType(x.dtype, by_unknown_axes(self, x.rank, axes))
         return TensorType(x.dtype, tuple(n for _, n, _ in self.bounds(x, *given)))
 
     def evaluate(self, x: TensorType, *given: TensorType | None) -> tuple[Any, ...] | None:
@@ -144,10 +148,10 @@ class Slice(Op):
 
     def _forwards(self, g: GradientBuilder, x: str, dy: str, given: list[str]) -> tuple[str, list[str]]:
         """The same slice with positive steps, and dY turned round: ONNX Runtime has no backward SliceGrad."""
-        constants = [g.is_constant(name) if name else None for name in given]
-        steps = constants[3].values() if len(given) > 3 and constants[3] else ()
+        known = [g.known(name) if name else None for name in given]
+        values = [None if t is None else t.value for t in (*known, None, None)[:4]]
+        steps = values[3] or ()
         dims = g.shape(x)
-        values = [c.values() if c else None for c in (*constants, None)[:3]]
         if all(s > 0 for s in steps) or values[0] is None or values[1] is None:
             return dy, given
         axes = [a % len(dims) for a in values[2] or range(len(steps))]
@@ -294,6 +298,8 @@ class Pad(Op):
             raise self.error(f"there is no mode {self.mode!r}.")
         if value is not None and (value.dtype != x.dtype or not equal(value.size, 1)):
             raise self.error(f"the value must be one {x.dtype} number.")
+        if axes is not None and is_fed(axes):
+            return TensorType(x.dtype, by_unknown_axes(self, x.rank, axes))
         dims = []
         for dim, (before, after) in zip(x.shape, self.margins(x.rank, pads, axes), strict=True):
             room = {"constant": 2**62, "reflect": dim - 1}.get(self.mode, 2**62 if dim != 0 else 0)
@@ -365,23 +371,54 @@ class Pad(Op):
     def _scatter(self, g: GradientBuilder, ins: list[str], dy: str) -> str:
         """Gradient rows added where the margin's elements came from, one axis after the other."""
         dims = g.shape(ins[0])
-        tensors = [g.is_constant(name) if name else None for name in (*ins[1:2], *ins[3:4])]
-        types = [TensorType(t.dtype, t.shape, t.values()) if t else None for t in (*tensors, None, None)]
-        margins = self.margins(len(dims), *types[:2])
+        margins = self._margins_of(g, ins)
         for axis in reversed(range(len(dims))):
-            if margins[axis] == (0, 0):
+            before, after = margins[axis]
+            if isinstance(before, int) and isinstance(after, int) and before == after == 0:
                 continue
             dim = dims[axis]
-            if not static(dim):
-                raise self.unsupported(f"the gradient of mode {self.mode} along a symbolic dimension")
-            index = self._index(dim, *margins[axis])
+            if static(dim) and isinstance(before, int) and isinstance(after, int):
+                index = self._index(dim, before, after)
+                rows = g.constant("int64", (len(index),), index)
+            else:
+                rows = self._rows(g, g.size_of(ins[0], axis), before, after)
             shape = g.op("Shape", [dy])
             sizes = [g.op("Gather", [shape, g.constant("int64", (1,), [k])]) for k in range(len(dims))]
-            sizes[axis] = g.constant("int64", (1,), [dim])
+            sizes[axis] = g.constant("int64", (1,), [dim]) if static(dim) else g.size_of(ins[0], axis)
             shape = g.op("Concat", sizes, axis=0)
-            rows = g.constant("int64", (len(index),), index)
             dy = g.op("GatherGrad", [shape, rows, dy], domain=MS, axis=axis)
         return dy
+
+    def _margins_of(self, g: GradientBuilder, ins: list[str]) -> list[tuple[int | Var, int | Var]]:
+        """(before, after) per dimension; tensors of one element where they are fed."""
+        rank = g.rank(ins[0])
+        types = [g.known(name) if name else None for name in (*ins[1:2], *ins[3:4])]
+        pads, axes = [*types, None, None][:2]
+        if len(ins) < 2 or pads is not None:
+            return [*self.margins(rank, pads, axes)]
+        if len(ins) > 3 and ins[3] and axes is None:
+            raise self.unsupported(f"the gradient of mode {self.mode} along axes that are only known at run time")
+        where = [self.axis_of(a, rank) for a in axes.value or ()] if axes is not None else list(range(rank))
+        margins: list[tuple[int | Var, int | Var]] = [(0, 0)] * rank
+        for k, axis in enumerate(where):
+            low, high = (g.op("Gather", [ins[1], g.constant("int64", (), [i])]) for i in (k, k + len(where)))
+            margins[axis] = Var(g, low, "int64"), Var(g, high, "int64")
+        return margins
+
+    def _rows(self, g: GradientBuilder, size: str, before: int | Var, after: int | Var) -> str:
+        """What `_index` gives, as a tensor for a dimension of `size` elements."""
+        zero, one = (Var(g, g.constant("int64", (), [k]), "int64") for k in (0, 1))
+        dim = Var(g, g.squeeze(size, [0]), "int64")
+        k = Var(g, g.op("Range", [(zero - before).name, (dim + after).name, one.name]), "int64")
+        if self.mode == "wrap":
+            return k.op("Mod", dim).name
+        last = dim - 1
+        if self.mode == "reflect":
+            return (last - (last - k.op("Abs")).op("Abs")).name
+        # Min and Max of integers are younger than this mode.
+        below = (k < zero).cast("int64")
+        above = (k > last).cast("int64")
+        return (k * (1 - below) * (1 - above) + last * above).name
 
     def reference(self, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
         types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in (pads, axes)]

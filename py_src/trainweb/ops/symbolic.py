@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainweb.model.checks import DTYPE_CODES
+from trainweb.ops.emission import Emission
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -19,12 +20,12 @@ WHERE_SINCE = 9
 class Var:
     """A tensor of the gradient graph; arithmetic on it emits ai.onnx nodes. Numbers become constants."""
 
-    g: GradientBuilder
+    g: Emission
     name: str
     dtype: str
 
     @staticmethod
-    def of(g: GradientBuilder, *names: str | None) -> list[Var]:
+    def of(g: Emission, *names: str | None) -> list[Var]:
         """Variables of one dtype, that of the first."""
         dtype = g.dtype(names[0] or "")
         return [Var(g, name or "", dtype) for name in names]

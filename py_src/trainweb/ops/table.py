@@ -17,19 +17,55 @@ HEADER = """# Operators
 Printed from the registry by `python -m trainweb.ops.table`; do not edit. *Since* is the oldest opset that is
 accepted (models from opset 7 on), *changed* the opsets in which the definition changed since. *Gradient* tells
 through which inputs it flows: `-` where the operator ends it. *Constant* inputs must be known when the model
-is compiled, which includes what follows from shapes. Inputs count from 0.
+is compiled, which includes what follows from shapes; where a feed decides them, a plan is compiled for each
+value. Inputs count from 0.
+"""
+
+CONTROL_HEADER = """## Control flow and sequences
+
+These operators of ai.onnx are written out as others, forward and backward: {names}.
+
+- Of If, the branch that is chosen; where that is only known at run time, both branches run and results are chosen,
+  which must have the same sizes. Branches that draw or update need a known condition.
+- Loop and Scan, iteration by iteration: the trip count must be known when the model is compiled (for training, when
+  artifacts are built), and all iterations of a model may become {limit:,} nodes. A condition that is only known at
+  run time ends a Loop that has a trip count and no scan outputs. Loops that run as loops are not there yet.
+- Sequences and optionals whose length is known; they are no inputs or outputs of a model.
 """
 
 
 OPTIMIZERS_HEADER = """## Optimizers
 
 What `OptimType` in Python, `trainweb artifacts --optimizer` and `optimizer` in a page's configuration name. Settings
-are arguments of the class in `trainweb.onnxblock.optim`, besides `clip_grad=ClipGradNorm(max_norm)`; *moments* are
-kept of each trainable parameter, in checkpoints as momentum0 and momentum1. Optimizer models with an operator of
-ai.trainweb run in trainweb only; parameters that they trained go anywhere.
+are arguments of the class in `trainweb.onnxblock.optim`, besides `clip_grad=ClipGradNorm(max_norm)`, and members of
+`{"type": "AdamW", ...}` for `build_artifacts` and `createFromModel`, where a page writes `weightDecay`, and `epsilon`
+for `eps`. Two more are `groups`, each with `parameters`, `learning_rate_factor` and settings of its own, and
+`decay_biases_and_norms`; `clip_grad_norm` and `clip_grad_value` stand beside the optimizer. *Moments* are
+kept of each trainable parameter, in checkpoints as momentum0, momentum1 and so on; some only with certain settings.
+Optimizer models with an operator of ai.trainweb (SGD: with any setting; all: in groups, or clipped by value) run in
+trainweb only; parameters that they trained go anywhere.
 
 | optimizer | operator | moments | settings | |
 |---|---|---|---|---|"""
+
+
+LOSSES_HEADER = """## Losses
+
+What `LossType` in Python, `trainweb artifacts --loss` and `loss` in a page's configuration name: classes of
+`trainweb.onnxblock.loss`, with settings as optimizers have them; a page writes `weights` for `weight` and
+`positiveWeights` for `pos_weight`. *Outputs* are how many of the model's outputs the loss takes.
+
+| loss | outputs | settings | |
+|---|---|---|---|"""
+
+
+SCHEDULES_HEADER = """## Schedules
+
+Classes of `trainweb.schedules` in Python; `schedule({ type, learningRate, ... })` in a page. `rate(step)` is the
+learning rate for `set_learning_rate` before optimizer step `step`, from 0 on. A function of the step is one, too.
+
+| schedule | settings | |
+|---|---|---|"""
 
 
 def operators_table() -> str:
@@ -42,7 +78,15 @@ def operators_table() -> str:
         parts.append("| operator | since | changed | gradient | constant | |\n|---|---|---|---|---|---|")
         parts.extend(_row(cls) for cls in rows)
         parts.append("")
-    return "\n".join([*parts, *_optimizers()])
+    return "\n".join([*parts, _control(), *_optimizers(), *_losses(), *_schedules()])
+
+
+def _control() -> str:
+    # It is the expansion of control flow that builds on operators.
+    from trainweb.control import CONTROL_OPERATORS
+    from trainweb.control.expansion import UNROLLED_NODES
+
+    return CONTROL_HEADER.format(names=", ".join(CONTROL_OPERATORS), limit=UNROLLED_NODES)
 
 
 def _optimizers() -> list[str]:
@@ -55,7 +99,31 @@ def _optimizers() -> list[str]:
         settings = ", ".join(
             f"{p.name}={p.default!r}" for p in signature(cls).parameters.values() if p.name != "clip_grad"
         )
-        parts.append(f"| {name} | {operator} | {len(cls.moments)} | {settings} | {_summary(cls)} |")
+        fewest, most = len(cls().moments), len(cls.moments)
+        moments = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        parts.append(f"| {name} | {operator} | {moments} | {settings} | {_summary(cls)} |")
+    return [*parts, ""]
+
+
+def _losses() -> list[str]:
+    from trainweb.onnxblock.loss import LOSSES
+
+    parts = [LOSSES_HEADER]
+    for name, cls in LOSSES.items():
+        settings = ", ".join(f"{p.name}={p.default!r}" for p in signature(cls).parameters.values())
+        parts.append(f"| {name} | {cls.n_inputs} | {settings} | {_summary(cls)} |")
+    return [*parts, ""]
+
+
+def _schedules() -> list[str]:
+    from trainweb.schedules import SCHEDULES
+
+    parts = [SCHEDULES_HEADER]
+    for name, cls in SCHEDULES.items():
+        settings = ", ".join(
+            p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in signature(cls).parameters.values()
+        )
+        parts.append(f"| {name} | {settings} | {_summary(cls)} |")
     return [*parts, ""]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.dims import at_most, equal, is_size, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.arguments import integers, unknown
+from trainweb.ops.arguments import by_unknown_axes, integers, is_fed, unknown
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
 from trainweb.ops.op import Bad, Int, Ints, Op, Sample, register
@@ -149,8 +149,8 @@ class AxesView(View):
     def _constant_axes(self, g: GradientBuilder, ins: list[str]) -> list[int] | None:
         if len(ins) < 2 or not ins[1]:
             return list(self.axes) if self.axes is not None else None
-        tensor = g.is_constant(ins[1])
-        return list(tensor.values()) if tensor is not None else None
+        axes = g.known(ins[1])
+        return list(axes.value or ()) if axes is not None else None
 
 
 @register
@@ -172,6 +172,8 @@ class Squeeze(AxesView):
     )
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
+        if axes is not None and is_fed(axes):
+            return TensorType(x.dtype, by_unknown_axes(self, x.rank - axes.size, axes))
         gone = self._axes(axes, x.rank)
         if gone is None:
             # A size that is not known is taken to be larger than 1: the rank cannot depend on it.
@@ -207,6 +209,8 @@ class Unsqueeze(AxesView):
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         count = len(self.axes or ()) if axes is None else axes.size
+        if axes is not None and is_fed(axes):
+            return TensorType(x.dtype, by_unknown_axes(self, x.rank + axes.size, axes))
         new = self._axes(axes, x.rank + count)
         if new is None:
             raise self.error("axes are missing.")

@@ -18,6 +18,49 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
     return array.astype(tensor.dtype)
 
 
+class ReadOnlyCopy(np.ndarray):
+    """A copy of a parameter's value: writing into it, which would change nothing else, raises and says how to write.
+
+    What is computed of it is a plain array, and so is ``copy()`` but for the name of its class: both are writable.
+    """
+
+    __slots__ = ()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._check_writable()
+        super().__setitem__(key, value)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        for out in (*(kwargs.get("out") or ()), *(inputs[:1] if method == "at" else ())):
+            if isinstance(out, ReadOnlyCopy):
+                out._check_writable()
+        plain = {k: tuple(map(_plain, v)) if k == "out" else v for k, v in kwargs.items()}
+        return getattr(ufunc, method)(*map(_plain, inputs), **plain)
+
+    def fill(self, value: Any) -> None:
+        """Raise as writing by index does; of a writable copy, fill it."""
+        self._check_writable()
+        super().fill(value)
+
+    def _check_writable(self) -> None:
+        if not self.flags.writeable:
+            raise ValueError(
+                "This array is a copy of a parameter, which writing into it would not change. Use "
+                "session.update_parameter(name, value), or assign the new value: state.parameters[name].data = value."
+            )
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, ReadOnlyCopy) else value
+
+
+def read_only(tensor: Tensor) -> ReadOnlyCopy:
+    """A copy that nobody can write into by mistake."""
+    array = to_numpy(tensor).view(ReadOnlyCopy)
+    array.flags.writeable = False
+    return array
+
+
 def from_numpy(name: str, value: Any) -> Tensor:
     """`value` as little-endian row-major bytes."""
     try:

@@ -4,13 +4,15 @@ Python runs no session in a page: the worker does, in TypeScript. A handle stand
 change; all else that an answer depends on comes with the question.
 
 Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`,
-and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32"}}`, by which the worker knows that it got just these.
+and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32", "parts"}}`, by which the worker knows that it got
+just these. `parts` lists what the whole file is made of, in its order: a number is that many of the bytes, and
+[store, index, offset, nbytes] a range that the worker copies from where it lies (`Place` of `trainweb.model.lazy`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -18,11 +20,15 @@ from zlib import crc32
 
 from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.checkpoint import Checkpoint, checkpoint_buffer, read_checkpoint
-from trainweb.errors import ReleasedError, SessionError, TrainwebError
+from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
+from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
+from trainweb.model.graph import Tensor
+from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
 from trainweb.model.reader import read_model
+from trainweb.model.remote import FileHost, RemoteFile, RemoteTensor
+from trainweb.model.writer import model_parts
 from trainweb.training.bundle import Blobs, plan_json, read_properties, session_header, signature_of
 from trainweb.training.export import export_model
 from trainweb.training.host import SegmentMemory
@@ -41,10 +47,11 @@ Answer = tuple[str, "bytes | bytearray | memoryview | None"]
 SAMPLES, SAMPLE_BYTES = 16, 4096
 """Blocks of an answer's bytes that its checksum is of, the first at its start and the last at its end."""
 
-Handout = tuple[Any, "bytes | bytearray | memoryview | None", str]
-"""A value, and bytes in a format: "checkpoint", "onnx" or "blobs"."""
+Handout = tuple[Any, "list[Part] | Part", str]
+"""A value, and a file in a format: "checkpoint", "onnx" or "blobs"."""
 
 _engine: list[Engine] = []
+_files: list[FileHost] = []
 _opened: dict[int, Opened | InferenceModel] = {}
 _next = [1]
 
@@ -79,13 +86,30 @@ def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
             return json.dumps({"error": {"name": "MemoryError", "message": "", "nbytes": _size_of(args)}}), None
         except (TrainwebError, ValueError, TypeError, KeyError) as e:
             return json.dumps({"error": describe(e)}), None
-        value, data, kind = result if isinstance(result, tuple) else (result, None, None)
-        if data is None:
-            return json.dumps({"ok": value}), None
-        announced = {"format": kind, "nbytes": len(data), "crc32": sample_checksum(data)}
+        if not isinstance(result, tuple):
+            return json.dumps({"ok": result}), None
+        value, file, kind = result
+        data, parts = _split(file if isinstance(file, list) else [file])
+        announced = {"format": kind, "nbytes": len(data), "crc32": sample_checksum(data), "parts": parts}
         return json.dumps({"ok": value, "data": announced}), data
 
     return call
+
+
+def _split(file: list[Part]) -> tuple[Any, list[Any]]:
+    """The bytes of a file that Python holds, and what the file is made of."""
+    held: list[Any] = []
+    parts: list[Any] = []
+    for part in file:
+        if isinstance(part, LazyTensor) and part.place is not None:
+            parts.append([part.place.store, part.place.index, part.place.offset, part.place.nbytes])
+            continue
+        held.append(part.data if isinstance(part, LazyTensor) else part)
+        if parts and isinstance(parts[-1], int):
+            parts[-1] += len(held[-1])
+        else:
+            parts.append(len(held[-1]))
+    return held[0] if len(held) == 1 else b"".join(held), parts
 
 
 def sample_checksum(data: Any) -> int:
@@ -105,27 +129,56 @@ def _size_of(args: tuple[Any, ...]) -> int:
     opened = _opened.get(args[0]) if args and isinstance(args[0], int) else None
     if isinstance(opened, Opened):
         return 4 * opened.models.layout.size
-    return max((int(getattr(a, "byteLength", 0)) for a in args if not isinstance(a, (int, str))), default=0)
+    return max((len(a) if isinstance(a, bytes) else int(getattr(a, "nbytes", 0)) for a in args), default=0)
 
 
 def describe(e: Exception) -> dict[str, Any]:
     """Name, message and fields of an error."""
     message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
-    fields = {k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None)))}
+    message = vars(e).get(messages.PAGE_TEXT, message)
+    fields = {
+        k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None))) and k != messages.PAGE_TEXT
+    }
     return {"name": type(e).__name__, "message": message, **fields}
 
 
-def as_bytes(data: Any) -> Any:
-    """A JavaScript typed array (or any buffer) as bytes; None stays."""
-    return data.to_bytes() if hasattr(data, "to_bytes") else data
+class _WorkerFiles:
+    """The files that the page's worker holds (web/src/python/given-files.ts)."""
+
+    def __init__(self, js_files: Any) -> None:
+        self._js = js_files
+
+    def read(self, index: int, offset: int, nbytes: int) -> bytes:
+        return bytes(_done(lambda: self._js.read(index, offset, nbytes).to_bytes()))
+
+    def is_transpose(self, a: Place, b: Place, rows: int, width: int) -> bool:
+        return bool(_done(lambda: self._js.isTranspose(a.index, a.offset, b.index, b.offset, rows, width)))
+
+
+def _done(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except MemoryError:
+        raise
+    except Exception as error:  # of JavaScript: the Blob's file was changed or removed, say
+        raise EngineError(f"A file that the session was made of cannot be read any more: {error}.") from error
+
+
+def as_source(file: Any) -> Any:
+    """What readers take: a file that the worker holds, as a whole if it is small; bytes and None stay."""
+    if file is None or isinstance(file, bytes):
+        return file
+    remote = RemoteFile(file.index, file.nbytes, _files[0])
+    return remote if len(remote) >= LARGE else remote[:]
 
 
 @answered
-def start(js_engine: Any) -> None:
-    """Use the worker's engine for everything."""
+def start(js_engine: Any, js_files: Any) -> None:
+    """Use the worker's engine for everything, and read the files that it holds."""
     from trainweb.backend.wasm.engine.pyodide import PyodideEngine
 
     _engine[:] = [PyodideEngine(js_engine)]
+    _files[:] = [_WorkerFiles(js_files)]
 
 
 def _open(opened: Opened | InferenceModel) -> int:
@@ -166,30 +219,60 @@ def _created(opened: Opened, state: CheckpointState) -> Handout:
 
 
 @answered
-def fill(handle: int, bases_json: str) -> None:
-    """Write the weights that a session starts from into its segments, which hold zeros; once."""
+def fill(handle: int, bases_json: str) -> dict[str, Any]:
+    """Write the weights that a session starts from into its segments, which hold zeros; once.
+
+    Those that are in files the worker copies: "copies" lists segment, offset, file, offset and bytes of each. "files"
+    are those that may be read later on.
+    """
     opened, bases = _find(handle), json.loads(bases_json)
+    copies: list[tuple[int, int, int, int, int]] = []
+
+    def write(segment: int, offset: int, tensor: Tensor) -> None:
+        if isinstance(tensor, RemoteTensor) and tensor.place is not None:
+            copies.append((segment, offset, tensor.file.index, tensor.place.offset, tensor.nbytes))
+        elif tensor.nbytes:
+            engine.write(bases[segment] + offset, memoryview(tensor.data))
+
     if isinstance(opened, InferenceModel):
-        for offset, data in opened.weights():
-            opened.engine.write(bases[PARAMETERS] + offset, memoryview(data))
-        return
+        engine = opened.engine
+        for offset, tensor in opened.weights():
+            write(PARAMETERS, offset, tensor)
+        return {"copies": copies, "files": _files_of(opened.constants())}
     models, origin = opened.models, opened.origin
+    engine = models.engine
     for segment, pieces in start_segments(models.layout, origin).items():
-        for offset, data in pieces:
-            if len(data):
-                models.engine.write(bases[segment] + offset, memoryview(data))
+        for offset, tensor in pieces:
+            write(segment, offset, tensor)
     # From here on the segments have them.
     origin.tensors = {name: t for name, t in origin.tensors.items() if name not in models.layout.slots}
     if models.graphs["optimizer"] is not None:
         origin.optimizer.moments.clear()
+    return {"copies": copies, "files": _files_of(_held(opened))}
+
+
+def _held(opened: Opened) -> Iterator[Tensor]:
+    """Tensors that later answers may be made of."""
+    yield from opened.origin.tensors.values()
+    for moments in opened.origin.optimizer.moments.values():
+        yield from moments.values()
+    for graph in opened.models.graphs.values():
+        yield from graph.tensors() if graph is not None else ()
+    if opened.artifacts is not None:
+        contents = opened.artifacts.contents()
+        yield from (*contents.requires_grad, *contents.frozen)
+
+
+def _files_of(tensors: Iterable[Tensor]) -> list[int]:
+    return sorted({tensor.file.index for tensor in tensors if isinstance(tensor, RemoteTensor)})
 
 
 @answered
 def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options_json: str) -> Handout:
     """A session from artifacts."""
     settings = _settings(options_json)
-    graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), settings["limits"])
-    state = CheckpointState.load_checkpoint(as_bytes(checkpoint))
+    graphs = read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"])
+    state = CheckpointState.load_checkpoint(as_source(checkpoint))
     origin = state.lent()
     return _created(Opened(SessionModels(origin.trainable, *graphs, **settings), origin), state)
 
@@ -203,12 +286,12 @@ def open_models(
     `parameters_json` has the parameters as the bundle does: the models must have the same in the same places.
     """
     settings = _settings(options_json)
-    graphs = read_models(as_bytes(train), as_bytes(evaluation), as_bytes(optimizer), settings["limits"])
+    graphs = read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"])
     slots = [
         ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"])
         for p in json.loads(parameters_json)
     ]
-    origin = TensorStore(read_checkpoint(as_bytes(checkpoint)))
+    origin = TensorStore(read_checkpoint(as_source(checkpoint)))
     origin.trainable = {**origin.trainable, **{s.name: s.trainable_offset >= 0 for s in slots}}
     models = SessionModels(origin.trainable, *graphs, **settings)
     if list(models.layout.slots.values()) != slots:
@@ -216,49 +299,55 @@ def open_models(
     return {"handle": _open(Opened(models, origin))}
 
 
-CONFIG = {
-    "loss": "loss",
-    "optimizer": "optimizer",
-    "requiresGrad": "requires_grad",
-    "frozenParams": "frozen_params",
-    "additionalOutputNames": "additional_output_names",
-    "lossInputNames": "loss_input_names",
-    "nominalCheckpoint": "nominal_checkpoint",
-    "batchNorm": "batch_norm",
-}
-"""Keys of `createFromModel` and the arguments of `build_artifacts` they are."""
-
-
-def _member(choices: Any, name: Any) -> Any:
-    """The member of an enum by name, as the page gives it."""
-    if name not in choices.__members__:
-        raise SessionError(f"Unknown {choices.__name__} {name!r:.80}; there are {', '.join(choices.__members__)}.")
-    return choices[name]
+def _external(locations_json: str, files: tuple[Any, ...]) -> dict[str, Any]:
+    """External data by location; a file for each."""
+    return dict(zip(json.loads(locations_json), map(as_source, files), strict=True))
 
 
 @answered
-def create_from_model(model: Any, config_json: str, options_json: str) -> Handout:
+def create_from_model(
+    model: Any, config_json: str, options_json: str, locations_json: str = "[]", *files: Any
+) -> Handout:
     """A session from a forward model: its artifacts are built here."""
     settings = _settings(options_json)
-    built, nominal = _build(as_bytes(model), config_json, settings["limits"])
+    external = _external(locations_json, files)
+    built, nominal = _build(as_source(model), config_json, settings["limits"], external)
     state = CheckpointState(built.contents(nominal=nominal))
     origin = state.lent()
     return _created(Opened(SessionModels(origin.trainable, *built.graphs, **settings), origin, built), state)
 
 
-def _build(model: bytes, config_json: str, limits: Limits) -> tuple[Artifacts, bool]:
+def _build(model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]) -> tuple[Artifacts, bool]:
     """Artifacts of a forward model, and whether the session is to start from the nominal checkpoint."""
-    from trainweb.artifacts import LossType, OptimType, build_artifacts
+    from trainweb.artifacts import build_artifacts
 
-    config = json.loads(config_json)
-    unknown = [k for k in config if k not in CONFIG]
-    if unknown:
-        raise SessionError(f"Unknown configuration {', '.join(unknown)}; there are {', '.join(CONFIG)}.")
-    arguments = {CONFIG[k]: v for k, v in config.items() if v is not None}
-    for key, choices in (("loss", LossType), ("optimizer", OptimType)):
-        if key in arguments:
-            arguments[key] = _member(choices, arguments[key])
-    return build_artifacts(model, **arguments, limits=limits), arguments.get("nominal_checkpoint", False)
+    arguments = _arguments(config_json)
+    built = build_artifacts(model, **arguments, external_data=external, limits=limits)
+    return built, arguments.get("nominal_checkpoint", False)
+
+
+def _arguments(config_json: str) -> dict[str, Any]:
+    """Arguments of `build_artifacts`: the page has checked them (page/training-config.ts), and names them as Python."""
+    return {name: value for name, value in json.loads(config_json).items() if value is not None}
+
+
+@answered
+def inspect_model(
+    model: Any, config_json: str, dims_json: str, locations_json: str = "[]", *files: Any
+) -> dict[str, Any]:
+    """What `trainweb.check` reports, as data."""
+    from trainweb.training.check import report_on
+
+    arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
+    choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
+    engine = _engine[0] if _engine else get_engine()
+    report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
+    return {_camel_case(name): value for name, value in report.items()}
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 @answered
@@ -298,7 +387,7 @@ def checkpoint(handle: int, include_optimizer_state: bool, properties_json: str,
         read_properties(json.loads(properties_json)),
         include_optimizer_state=include_optimizer_state,
     )
-    return None, checkpoint_buffer(content), "checkpoint"
+    return None, checkpoint_parts(content), "checkpoint"
 
 
 @answered
@@ -308,21 +397,22 @@ def export(handle: int, output_names_json: str, bases_json: str) -> Handout:
     return None, export_model(opened.models, _store(opened, bases_json), json.loads(output_names_json)), "onnx"
 
 
-ARTIFACTS = ("training_model", "eval_model", "optimizer_model", "checkpoint")
+ARTIFACT_GRAPHS = {"training_model": 0, "eval_model": 1, "optimizer_model": 2}
+"""Places of models among the graphs of artifacts."""
 
 
 @answered
-def artifact(handle: int, name: str) -> Handout:
-    """A file that `create_from_model` built."""
+def artifact(handle: int, name: str) -> Handout | None:
+    """A file that `create_from_model` built; nothing for an optimizer model that there is not."""
     built = _training(handle).artifacts
     if built is None:
         raise messages.NO_ARTIFACTS()
-    if name not in ARTIFACTS:
-        raise SessionError(f"There is no artifact {name!r}; there are {', '.join(ARTIFACTS)}.")
     if name == "checkpoint":
-        # Not kept: it is as large as the model.
-        return None, checkpoint_buffer(built.contents(), generated=True), "checkpoint"
-    return None, getattr(built, name), "onnx"
+        return None, checkpoint_parts(built.contents(), generated=True), "checkpoint"
+    if name not in ARTIFACT_GRAPHS:
+        raise SessionError(f"There is no artifact {name!r}; there are {', '.join((*ARTIFACT_GRAPHS, 'checkpoint'))}.")
+    graph = built.graphs[ARTIFACT_GRAPHS[name]]
+    return None if graph is None else (None, model_parts(graph), "onnx")
 
 
 @answered
@@ -332,8 +422,10 @@ def release(handle: int) -> None:
 
 
 @answered
-def create_inference(model: Any, options_json: str = "") -> dict[str, Any]:
+def create_inference(model: Any, options_json: str = "", locations_json: str = "[]", *files: Any) -> dict[str, Any]:
     """An inference session, but for its weights, which `fill` writes."""
     settings = _settings(options_json)
-    opened = InferenceModel(read_model(as_bytes(model), limits=settings["limits"]), **settings)
+    external = _external(locations_json, files)
+    graph = read_model(as_source(model), external_data=external, limits=settings["limits"])
+    opened = InferenceModel(graph, **settings)
     return {"handle": _open(opened), "header": opened.header()}

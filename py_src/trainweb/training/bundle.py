@@ -19,14 +19,15 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainweb.backend.wasm.plan import Plan, TensorPlace
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Value
+from trainweb.model.graph import Tensor, Value
+from trainweb.ops.infer import folded_elements
 from trainweb.training.models import Feeds, SessionModels
 from trainweb.training.parameters import GROUP, TensorStore, start_segments, start_state
 
@@ -73,11 +74,11 @@ def session_header(
     Without weights, the segments of parameters and moments are zeros, to be filled later.
     """
     pieces = start_segments(models.layout, store) if with_weights else {}
-    contents = {segment: blobs.add_pieces(data for _, data in parts) for segment, parts in pieces.items()}
+    contents = {segment: blobs.add_pieces(tensor.data for _, tensor in parts) for segment, parts in pieces.items()}
     contents[STATE] = blobs.add_pieces([start_state(store)])
     return {
         "fingerprint": models.engine.description.fingerprint,
-        "inputs": {kind: declarations(models.inputs[kind].values()) for kind in ("train", "eval")},
+        "inputs": {k: declarations(models.inputs[k].values(), models.deciding[k]) for k in ("train", "eval")},
         "outputs": models.outputs,
         "hasEval": models.graphs["eval"] is not None,
         "hasOptimizer": models.graphs["optimizer"] is not None,
@@ -98,9 +99,20 @@ def session_header(
     }
 
 
-def declarations(inputs: Iterable[Value]) -> list[Header]:
-    """Inputs as a model declares them: a dim is a number, a symbol or null; no dims at all is null."""
-    return [{"name": v.name, "dtype": v.dtype, "dims": None if v.shape is None else list(v.shape)} for v in inputs]
+def declarations(inputs: Iterable[Value], deciding: Container[str]) -> list[Header]:
+    """Inputs as a model declares them: a dim is a number, a symbol or null; no dims at all is null.
+
+    `decides` is the number of elements up to which the value of a deciding input belongs to the signature.
+    """
+    return [
+        {
+            "name": v.name,
+            "dtype": v.dtype,
+            "dims": None if v.shape is None else list(v.shape),
+            "decides": folded_elements(v.dtype) if v.name in deciding else 0,
+        }
+        for v in inputs
+    ]
 
 
 def properties_json(properties: Mapping[str, PropertyValue]) -> list[list[str]]:
@@ -137,7 +149,7 @@ def plan_json(plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs
     return {
         "kind": kind,
         "overwrite": overwrite,
-        "signature": [{"name": n, "dtype": t.dtype, "dims": list(t.shape)} for n, t in feeds.items()],
+        "signature": [_feed_json(n, t) for n, t in feeds.items()],
         "words": blobs.add(plan.words),
         "constants": blobs.add(plan.constants),
         "code": blobs.add(plan.code),
@@ -154,6 +166,12 @@ def plan_json(plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs
             "share": cost.share,
         },
     }
+
+
+def _feed_json(name: str, t: TensorType) -> Header:
+    """The type of a feed; the value of one that decides is the bytes of its elements in hexadecimal."""
+    value = None if t.value is None else Tensor.of(name, t.dtype, t.shape, t.value).data.hex()
+    return {"name": name, "dtype": t.dtype, "dims": list(t.shape), "value": value}
 
 
 def remainder(models: SessionModels, store: TensorStore) -> bytes:
@@ -228,4 +246,9 @@ def pack(header: Header, blobs: Blobs) -> bytes:
 
 def signature_of(items: Iterable[Mapping[str, Any]]) -> dict[str, TensorType]:
     """Types of feeds out of JSON."""
-    return {f["name"]: TensorType(f["dtype"], tuple(f["dims"])) for f in items}
+    found = {}
+    for feed in items:
+        name, dtype, shape, value = feed["name"], feed["dtype"], tuple(feed["dims"]), feed.get("value")
+        data = None if value is None else Tensor(name, dtype, shape, bytes.fromhex(value))
+        found[name] = TensorType(dtype, shape, None if data is None else data.values())
+    return found

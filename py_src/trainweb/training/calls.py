@@ -25,6 +25,8 @@ class Call:
         TypeScript type of the result.
     in_python : bool
         Whether `SessionCore` has it; the others are of the page alone.
+    in_page : dict of str to str
+        Further arguments, which only the page has.
     """
 
     name: str
@@ -32,9 +34,11 @@ class Call:
     arguments: dict[str, str] = field(default_factory=dict)
     result: str = "null"
     in_python: bool = True
+    in_page: dict[str, str] = field(default_factory=dict)
 
 
 ONLY = {"trainable_only": "boolean"}
+FORM = {"form": "FileForm"}
 
 CALLS = (
     Call("lazy_reset_grad", "Let the next train step overwrite the gradients."),
@@ -56,12 +60,19 @@ CALLS = (
     Call("memory", "What the session takes of kernel memory.", {}, "SessionMemory"),
     Call("get_seed", "The seed of its random operators.", {}, "bigint"),
     Call("set_seed", "Seed the session's random operators.", {"value": "bigint"}),
-    Call("save_checkpoint", "A checkpoint file.", {"include_optimizer_state": "boolean"}, "FileBytes"),
+    Call(
+        "save_checkpoint",
+        "A checkpoint file.",
+        {"include_optimizer_state": "boolean"},
+        "FileBytes",
+        in_page=FORM,
+    ),
     Call(
         "export_model_for_inferencing",
         "The eval model with the current parameters.",
         {"output_names": "readonly string[]"},
         "FileBytes",
+        in_page=FORM,
     ),
     Call(
         "artifact",
@@ -69,5 +80,6 @@ CALLS = (
         {"name": "ArtifactName"},
         "FileBytes | null",
         in_python=False,
+        in_page=FORM,
     ),
 )

@@ -6,17 +6,26 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainweb import messages
 from trainweb.artifacts.evidence import Decision
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.errors import GradientError, TrainwebError, UnsupportedError
+from trainweb.control import expand_control_flow, has_control_flow
+from trainweb.control.operators import unsupported_nodes
+from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
-from trainweb.ops.op import bind
 from trainweb.ops.shapes import ShapeInference
+from trainweb.training.models import SessionModels, check_feed
+
+if TYPE_CHECKING:
+    from trainweb.backend.wasm.engine.base import Engine
+
+Sizes = tuple[Mapping[str, int], Mapping[str, Any]]
+"""Sizes by the name of a symbol, and arrays by the name of an input."""
 
 
 @dataclass(slots=True)
@@ -90,6 +99,8 @@ class Report:
         """The report as JSON has it."""
         return {
             "ok": self.ok,
+            "trainable": {name: list(shape) for name, shape in self.trainable.items()},
+            "frozen": {name: list(shape) for name, shape in self.frozen.items()},
             **{key: [asdict(d) for d in getattr(self, key)] for key in ("trained", "left_out", "doubtful")},
             "unsupported": [asdict(p) for p in self.unsupported],
             "missing_gradients": [asdict(p) for p in self.missing_gradients],
@@ -108,10 +119,11 @@ class Report:
         lines += self.refined
         if self.error:
             lines.append(self.error)
-        if self.ok:
+        if self.ok or self.missing_loss:
             n = sum(prod(s) for s in self.trainable.values())
             frozen = f"{len(self.frozen)} frozen ones"
             lines.append(f"{len(self.trainable)} trainable parameters with {n} elements, {frozen}")
+        if self.ok:
             lines.append(f"{self.peak_bytes / 2**20:.1f} MiB of kernel memory, {self.flops / 1e6:.1f} MFLOP a step")
         for title, decisions in (
             ("trained", self.trained),
@@ -137,6 +149,7 @@ def check(
     optimizer: Any = None,
     *,
     dims: Mapping[str, int] | None = None,
+    feeds: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Report:
     """Report whether and at what cost a forward model can be trained.
@@ -147,20 +160,33 @@ def check(
         As for `trainweb.artifacts.build_artifacts`.
     dims
         Sizes of symbolic dimensions, e.g. ``{"batch": 32}``; where none is given, the least that fits the operators.
+    feeds
+        Arrays for some of the training inputs, by name: sizes follow from their shapes, those of labels too, and
+        what decides about shapes by its value needs one.
 
     Returns
     -------
     Report
-        Never raises for what is wrong with the model: the report says it.
+        Never raises for what is wrong with the model: the report says it, all of it that can be told apart.
     """
+    choices = (requires_grad, frozen_params, loss, optimizer)
+    return report_on(model, choices, arguments, (dims or {}, feeds or {}), get_engine())
+
+
+def report_on(
+    model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], sizes: Sizes, engine: Engine
+) -> Report:
+    """What `check` reports, with plans of this engine; `choices` are what `build_artifacts` takes by position."""
     report = Report()
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
         _find_unsupported(graph, report)
         if not report.unsupported:
-            _try(model, graph, (requires_grad, frozen_params, loss, optimizer), arguments, dims or {}, report)
+            _survey(graph, report)
+        if not (report.unsupported or report.error):
+            _try(model, graph, choices, arguments, sizes, engine, report)
     except GradientError as e:
-        report.missing_gradients.append(Problem(e.op or "", "", [e.node or ""], str(e)))
+        report.missing_gradients += [Problem(x.op or "", "", [x.node or ""], str(x)) for x in (e, *e.others)]
     except UnsupportedError as e:
         report.unsupported.append(Problem(e.op or "", e.domain or "", [e.node or ""], str(e)))
     except TrainwebError as e:
@@ -171,13 +197,33 @@ def check(
 def _find_unsupported(graph: Graph, report: Report) -> None:
     """Every operator that is not there, not only the first."""
     found: dict[tuple[str, str], Problem] = {}
-    for node in graph.nodes:
-        try:
-            bind(node, graph.opsets)
-        except UnsupportedError as e:
-            problem = found.setdefault((node.domain, node.op_type), Problem(node.op_type, node.domain, [], str(e)))
-            problem.nodes.append(node.name or node.outputs[0])
+    for node, e in unsupported_nodes(graph):
+        problem = found.setdefault((node.domain, node.op_type), Problem(node.op_type, node.domain, [], str(e)))
+        problem.nodes.append(node.name or node.outputs[0])
     report.unsupported = list(found.values())
+
+
+def _survey(graph: Graph, report: Report) -> None:
+    """What is wrong with nodes by themselves: those that read what another should have made are left out."""
+    if has_control_flow(graph):
+        graph = expand_control_flow(graph, differentiable=True)
+    header = graph.copy()
+    header.nodes = []
+    inference, errors = ShapeInference(header), []
+    lost: set[str] = set()
+    for node in graph.nodes:
+        if not lost.isdisjoint(node.inputs):
+            lost.update(node.outputs)
+            continue
+        try:
+            inference.add(node)
+        except UnsupportedError as e:
+            report.unsupported.append(Problem(node.op_type, node.domain, [node.name or node.outputs[0]], str(e)))
+            lost.update(node.outputs)
+        except TrainwebError as e:
+            errors.append(f"{type(e).__name__}: {e}")
+            lost.update(node.outputs)
+    report.error = "\n".join(errors) or None
 
 
 def _try(
@@ -185,7 +231,8 @@ def _try(
     graph: Graph,
     choices: tuple[Any, ...],
     arguments: Mapping[str, Any],
-    dims: Mapping[str, int],
+    sizes: Sizes,
+    engine: Engine,
     report: Report,
 ) -> None:
     from trainweb.artifacts import build_artifacts
@@ -196,29 +243,74 @@ def _try(
     if choices[2] is None:
         report.missing_loss = describe_missing_loss(graph, arguments.get("loss_input_names"))
         if report.missing_loss:
+            _select(graph, choices, report)
             return
     with warnings.catch_warnings():
         # The report lists what the warning would name.
         warnings.filterwarnings("ignore", "The file does not settle", category=UserWarning)
         built = build_artifacts(model, *choices, **arguments)
     report.decisions = built.decisions
-    core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=get_engine())
+    core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=engine)
     try:
         for slot in core.layout.slots.values():
             (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
         inference = ShapeInference(_as_declared(built.graphs[1], graph))
         report.refined = inference.table.refinements()
-        inference.table.fix(dims)
-        feeds = {
-            name: TensorType(v.dtype, tuple(inference.table.evaluated(d, {}) for d in inference[name].shape))
-            for name, v in core.inputs["train"].items()
-        }
-        plan = core.models.compile_step("train", feeds, True)
+        plan = core.models.compile_step("train", _signature(core.models, inference, *sizes), True)
+        if built.graphs[2] is not None:
+            core.models.compile_optimizer()
         fixed = sum(size for k, size in enumerate(core.host.sizes) if k >= PARAMETERS)
         report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
         report.flops = plan.flops
     finally:
         core.release()
+
+
+def _signature(
+    models: SessionModels, inference: ShapeInference, dims: Mapping[str, int], feeds: Mapping[str, Any]
+) -> dict[str, TensorType]:
+    """Types of the feeds of a train step, by the sizes that are given."""
+    inputs = models.inputs["train"]
+    if feeds:
+        from trainweb.training.arrays import as_feed
+    inference.table.fix(dims)
+    tensors = {}
+    for name, array in feeds.items():
+        if name not in inputs:
+            raise messages.UNKNOWN_FEED(name=name, names=", ".join(inputs))
+        tensors[name] = as_feed(name, array, inputs[name].dtype)
+    given = models.signature("train", tensors)
+    for name, t in given.items():
+        check_feed(inputs[name], t, {})
+        declared = _shape_of(inference, name) if name in inference else t.shape
+        inference.table.node = f"feed {name!r}"
+        if not all(inference.table.unify(dim, size) for dim, size in zip(declared, t.shape, strict=True)):
+            raise ModelError(f"Feed {name!r} of shape {list(t.shape)} does not fit: {inference.table.conflict}.")
+    for name in models.deciding["train"] - given.keys():
+        raise ModelError(f"Input {name!r} decides about shapes by its value: say which, feeds={{{name!r}: ...}}.")
+    # Of an input that nothing reads no rank need be known.
+    shapes = {n: tuple(inference.table.evaluated(d, {}) for d in _shape_of(inference, n)) for n in inputs}
+    return {n: given.get(n) or TensorType(v.dtype, shapes[n]) for n, v in inputs.items()}
+
+
+def _select(graph: Graph, choices: tuple[Any, ...], report: Report) -> None:
+    """What would be trained; the loss, which is not known, is taken to depend on the first output alone."""
+    from trainweb.artifacts.parameters import select_parameters
+    from trainweb.onnxblock.transforms import constants_to_initializers
+
+    if has_control_flow(graph):
+        graph = expand_control_flow(graph)
+    constants = constants_to_initializers(graph).initializers
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The file does not settle", category=UserWarning)
+        chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])
+    report.decisions = chosen.decisions
+    report.trainable = {name: constants[name].shape for name in chosen.trainable}
+    report.frozen = {name: constants[name].shape for name in chosen.frozen}
+
+
+def _shape_of(inference: ShapeInference, name: str) -> tuple[int, ...]:
+    return inference[name].shape if name in inference else ()
 
 
 def _as_declared(built: Graph, source: Graph) -> Graph:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
@@ -33,11 +35,13 @@ from trainweb.ir.program import Recomputation
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, as_float32
+from trainweb.model.lazy import join_parts
 from trainweb.ops.optim import MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
-from trainweb.training.models import SessionModels
+from trainweb.training.models import InUse, SessionModels
+from trainweb.training.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.parameters import MemoryStore, start_state
 from trainweb.training.state import CheckpointState, PropertyValue
 
@@ -81,6 +85,9 @@ class SessionMemory:
     recomputed_share: float
 
 
+NO_OPTIONS = RunOptions()
+
+
 class SessionCore:
     """Training on bytes; see `trainweb.TrainingSession` for the meaning of the calls."""
 
@@ -96,9 +103,12 @@ class SessionCore:
         memory_budget: int | None = None,
         reproducible: bool = False,
         max_plans: int = DEFAULT_MAX_PLANS,
+        log: Log | None = None,
     ) -> None:
         if not isinstance(state, CheckpointState):
             raise TypeError(f"'state' must be a CheckpointState, got {type(state).__name__}.")
+        self.log = log or Log(SessionOptions())
+        free_abandoned()
         origin = state.lent()
         self.state = state
         self.engine = engine or get_engine(reproducible=reproducible)
@@ -122,31 +132,49 @@ class SessionCore:
         except BaseException:
             self.host.release()
             raise
-        state.store = self.parameters
+        state.store = state.latest = self.parameters
         _live.add(self)
+        self._end = weakref.finalize(self, abandon, partial(_release, state, self.parameters, self.host))
+        self._end.atexit = False
 
     def release(self, *, give_back: bool = True) -> None:
         """Free kernel memory, and give the state back its contents unless nobody has it any more."""
-        if self.host.released:
-            return
-        if give_back:
-            self.state.store = self.parameters.give_back()
-        self.host.release()
+        if self._end.detach() is not None:
+            _release(self.state, self.parameters, self.host, give_back=give_back)
+
+    def _check(self) -> None:
+        """Raise after release; have the parameters here, where another session of the state had them last."""
+        self.host.check()
+        if self.state.store is not self.parameters:
+            self.parameters.take(self.state.lent())
+            self.state.store = self.parameters
 
     # Plans.
 
-    def plan(self, kind: str, feeds: Mapping[str, TensorType]) -> LoadedPlan:
+    def plan(self, kind: str, feeds: Mapping[str, TensorType], options: RunOptions = NO_OPTIONS) -> LoadedPlan:
         """The plan of a step for these feeds: "train" for the current reset flag, or "eval"."""
-        self.host.check()
-        return self._plan(kind, feeds, bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True)
+        self._check()
+        return self._plan(
+            kind, feeds, bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True, options
+        )
 
-    def _plan(self, kind: str, feeds: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan:
+    def _plan(
+        self, kind: str, feeds: Mapping[str, TensorType], overwrite: bool, options: RunOptions = NO_OPTIONS
+    ) -> LoadedPlan:
         key = self.models.key(kind, feeds)
-        return self.plans.step((*key, overwrite), partial(self.models.compile_step, kind, feeds, overwrite))
+
+        def compiled(in_use: InUse) -> Plan:
+            start = perf_counter()
+            plan = self.models.compile_step(kind, feeds, overwrite, in_use)
+            given = ", ".join(f"{n} {t.dtype}{list(t.shape)}" for n, t in feeds.items())
+            self.log(INFO, options, f"compiled a {kind} step of {given}: {perf_counter() - start:.3f} s")
+            return plan
+
+        return self.plans.step((*key, overwrite), compiled)
 
     def optimizer_plan(self) -> LoadedPlan:
         """The plan of an optimizer step."""
-        self.host.check()
+        self._check()
         if self.models.graphs["optimizer"] is None:
             raise messages.NO_OPTIMIZER_MODEL()
         if self.parameters.is_nominal:
@@ -164,14 +192,14 @@ class SessionCore:
 
     def memory(self) -> SessionMemory:
         """What the session takes of the kernels' memory now."""
-        self.host.check()
+        self._check()
         plans = [loaded.plan for loaded in self.host.loaded]
         largest = max((p.recomputation for p in plans), key=lambda r: r.full_bytes, default=Recomputation(0))
         sizes = self.host.sizes
         return SessionMemory(
             sizes[PARAMETERS],
             sizes[GRADIENTS],
-            sum(sizes[m.segment] for m in MOMENTS),
+            sum(sizes[segment] for segment in {m.segment for m in MOMENTS}),
             sizes[ARENA],
             sizes[PREPARED],
             sum(len(p.words) for p in plans) + sum(map(len, {p.constants for p in plans})),
@@ -189,24 +217,33 @@ class SessionCore:
         feeds: Mapping[str, Tensor],
         fetches: Sequence[str] | None = None,
         targets: Mapping[str, TensorType] | None = None,
+        options: RunOptions = NO_OPTIONS,
     ) -> dict[str, Tensor]:
         """Run a "train" or "eval" step; results by name in the order of `fetches` (None: all).
 
         `targets` are the types of arrays that results will be written into: they must fit, or nothing runs.
         """
-        self.check_step(kind)
-        wanted = self._fetches(kind, fetches)
-        loaded = self.plan(kind, {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()})
-        for name, target in (targets or {}).items():
+        with options.noted():
+            self.check_step(kind)
+            wanted = self._fetches(kind, fetches)
+            loaded = self.plan(kind, self.models.signature(kind, feeds), options)
+            self._check_targets(loaded, targets or {})
+            options.check_terminate()
+            start = perf_counter()
+            self.host.write_feeds(loaded, feeds)
+            self.host.run(loaded)
+            if kind == "train":
+                self.host.write_state(STATE_LAZY_RESET, 0)
+            results = self.host.read_outputs(loaded, wanted)
+            self.log(VERBOSE, options, f"{kind} step: {1e3 * (perf_counter() - start):.3f} ms")
+            return results
+
+    def _check_targets(self, loaded: LoadedPlan, targets: Mapping[str, TensorType]) -> None:
+        for name, target in targets.items():
             slot = loaded.plan.outputs[name]
             if (target.dtype, target.shape) != (slot.dtype, slot.shape):
                 given = f"{target.dtype}{list(target.shape)}"
                 raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), given=given)
-        self.host.write_feeds(loaded, feeds)
-        self.host.run(loaded)
-        if kind == "train":
-            self.host.write_state(STATE_LAZY_RESET, 0)
-        return self.host.read_outputs(loaded, wanted)
 
     def profile(self, kind: str, feeds: Mapping[str, Tensor], runs: int) -> tuple[Plan, list[float]]:
         """Step once, then `runs` times: the plan of these, and milliseconds of its instructions, the mean over them.
@@ -223,7 +260,7 @@ class SessionCore:
 
     def check_step(self, kind: str) -> None:
         """Raise unless the session can run a "train" or "eval" step now."""
-        self.host.check()
+        self._check()
         if kind == "eval" and self.models.graphs["eval"] is None:
             raise messages.NO_EVAL_MODEL()
         if self.parameters.is_nominal:
@@ -237,9 +274,14 @@ class SessionCore:
                 raise messages.UNKNOWN_FETCH(name=name, names=", ".join(self.outputs[kind]))
         return fetches
 
-    def optimizer_step(self) -> None:
+    def optimizer_step(self, options: RunOptions = NO_OPTIONS) -> None:
         """Update the parameters with the accumulated gradients."""
-        self.host.run(self.optimizer_plan())
+        with options.noted():
+            loaded = self.optimizer_plan()
+            options.check_terminate()
+            start = perf_counter()
+            self.host.run(loaded)
+            self.log(VERBOSE, options, f"optimizer step: {1e3 * (perf_counter() - start):.3f} ms")
 
     def lazy_reset_grad(self) -> None:
         """Let the next train step overwrite the gradients."""
@@ -248,7 +290,7 @@ class SessionCore:
     # Learning rate.
 
     def _check_optimizer(self) -> None:
-        self.host.check()
+        self._check()
         if self.models.graphs["optimizer"] is None:
             raise messages.NO_OPTIMIZER_MODEL()
 
@@ -291,37 +333,39 @@ class SessionCore:
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Number of elements."""
-        self.host.check()
+        self._check()
         return self.layout.count(trainable_only)
 
     def get_contiguous_parameters(self, trainable_only: bool = True) -> Tensor:
         """All (trainable) parameters, one after the other in the order of the training model's inputs."""
+        self._check()
         return self.parameters.get_contiguous(trainable_only)
 
     def load_parameters_buffer(self, data: bytes | bytearray | memoryview, trainable_only: bool = True) -> None:
         """Overwrite all (trainable) parameters with little-endian float32 bytes."""
+        self._check()
         self.parameters.load_contiguous(data, trainable_only)
 
     def get_parameter_type_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]:
         """dtype and shape of one parameter."""
-        self.host.check()
+        self._check()
         return "float32", self.layout.find(name).shape
 
     def get_parameter(self, name: str) -> Tensor:
         """A copy of one parameter."""
-        self.host.check()
+        self._check()
         self.layout.find(name)
         return self.parameters.get(name)
 
     def update_parameter(self, tensor: Tensor) -> None:
         """Overwrite one parameter; gradients and moments stay."""
-        self.host.check()
+        self._check()
         self.layout.find(tensor.name)
         self.parameters.set(tensor)
 
     def get_gradient(self, name: str) -> Tensor:
         """A copy of one accumulated gradient."""
-        self.host.check()
+        self._check()
         self.layout.find(name)
         gradient = self.parameters.gradient(name)
         if gradient is None:
@@ -332,26 +376,26 @@ class SessionCore:
 
     def add_property(self, name: str, value: Any) -> None:
         """Keep a value in the checkpoint."""
-        self.host.check()
+        self._check()
         self.state.properties[name] = value
 
     def get_property(self, name: str) -> PropertyValue:
         """A value that the checkpoint keeps."""
-        self.host.check()
+        self._check()
         if name not in self.state.properties:
             raise messages.UNKNOWN_PROPERTY(name=name)
         return self.state.properties[name]
 
     def save_checkpoint(self, include_optimizer_state: bool = False) -> bytes:
         """Bytes of a checkpoint file."""
-        self.host.check()
+        self._check()
         return write_checkpoint(self.state.to_checkpoint(include_optimizer_state))
 
     def export_model_for_inferencing(self, output_names: Sequence[str] | None) -> bytes:
         """Bytes of the eval model, cut to these outputs, with the current parameters."""
-        self.host.check()
+        self._check()
         check_export(self.models, is_nominal=self.parameters.is_nominal)
-        return export_model(self.models, self.parameters, output_names)
+        return join_parts(export_model(self.models, self.parameters, output_names))
 
     def get_seed(self) -> int:
         """The seed of this session's random operators."""
@@ -383,6 +427,27 @@ def _rate(name: str, value: Any) -> float:
 
 
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()
+
+_abandoned: deque[Callable[[], None]] = deque()
+"""How to release sessions that were dropped without `release`. Garbage is found at any time, even while kernels run: it
+is freed when the next session is made."""
+
+
+def abandon(release: Callable[[], None]) -> None:
+    """Have this called when it is safe to."""
+    _abandoned.append(release)
+
+
+def free_abandoned() -> None:
+    """Release the sessions that were dropped; their states keep the contents."""
+    while _abandoned:
+        _abandoned.popleft()()
+
+
+def _release(state: CheckpointState, parameters: MemoryStore, host: PlanHost, *, give_back: bool = True) -> None:
+    if state.store is parameters and give_back:
+        state.store = parameters.give_back()
+    host.release()
 
 
 def set_seed(value: int) -> None:

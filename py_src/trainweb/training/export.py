@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from trainweb import messages
 from trainweb.errors import ModelError
 from trainweb.model.graph import Graph, Tensor
-from trainweb.model.writer import write_model
+from trainweb.model.lazy import Part
+from trainweb.model.writer import model_parts
 from trainweb.ops.shapes import infer_shapes
 
 if TYPE_CHECKING:
@@ -24,14 +25,15 @@ def check_export(models: SessionModels, *, is_nominal: bool) -> None:
         raise messages.NOMINAL_EXPORT()
 
 
-def export_model(models: SessionModels, store: ParameterStore, output_names: Sequence[str] | None) -> bytes:
-    """Bytes of the inference model; see `TrainingSession.export_model_for_inferencing`."""
+def export_model(models: SessionModels, store: ParameterStore, output_names: Sequence[str] | None) -> list[Part]:
+    """The file of the inference model; see `TrainingSession.export_model_for_inferencing`."""
     graph = models.graphs["eval"]
     assert graph is not None
-    if not output_names or isinstance(output_names, str):
+    if not output_names:
         raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
-    parameters = {name: store.read(name) for name in models.layout.slots}
-    return write_model(inference_graph(graph, list(output_names), parameters))
+    held = store.contents().tensors
+    parameters = {name: held[name] for name in models.layout.slots}
+    return model_parts(inference_graph(graph, list(output_names), parameters))
 
 
 def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, Tensor]) -> Graph:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
 
 N_SEGMENTS = len(SEGMENT_NAMES)
+KERNEL_MEMORY = 2**32
+"""Bytes that 32-bit addresses reach."""
 ZEROS = 2**22
 """Bytes that are cleared at once."""
 STATE_BYTES = 4 * STATE_WORDS
@@ -60,6 +62,13 @@ def evaluate(engine: Engine, plan: Plan) -> dict[str, Tensor]:
         return host.read_outputs(loaded, plan.outputs)
     finally:
         host.release()
+
+
+def check_segments(segment_bytes: Iterable[int]) -> None:
+    """Raise LimitError when kernel memory can never hold segments of these sizes."""
+    nbytes = sum(segment_bytes)
+    if nbytes >= KERNEL_MEMORY:
+        raise messages.SESSION_TOO_LARGE(nbytes=nbytes, limit=KERNEL_MEMORY)
 
 
 class SegmentMemory:
@@ -118,6 +127,8 @@ class PlanHost(SegmentMemory):
     def __init__(self, engine: Engine, segment_bytes: list[int]) -> None:
         super().__init__(engine, [0] * N_SEGMENTS)
         self.generation = 0
+        self.observer: Callable[[LoadedPlan], None] | None = None
+        """Runs plans in the place of `run`, with `timed`."""
         self.sizes = list(segment_bytes)
         self.loaded: list[LoadedPlan] = []
         self._constants: dict[bytes, list[int]] = {}
@@ -225,9 +236,21 @@ class PlanHost(SegmentMemory):
 
     def run(self, loaded: LoadedPlan) -> None:
         """Run a plan; raises what `explain` makes of a failure."""
+        if self.observer is not None:
+            self.observer(loaded)
+            return
         status = self.engine.run(loaded.ptr)
         if status:
             raise self.explain(loaded, status)
+
+    def timed(self, loaded: LoadedPlan) -> list[float]:
+        """Run a plan once; milliseconds per instruction."""
+        observer, self.observer = self.observer, None
+        try:
+            with self.timer(loaded.plan) as times:
+                return self._profile(loaded, lambda: self.run(loaded), 1, times)
+        finally:
+            self.observer = observer
 
     def explain(self, loaded: LoadedPlan, status: int) -> Exception:
         """The error behind a non-zero status of the plan's last run."""
@@ -273,12 +296,19 @@ class PlanHost(SegmentMemory):
 
     def profile(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor], runs: int, times: int) -> list[float]:
         """Milliseconds per instruction, the mean over `runs` runs, added up at `times`."""
+
+        def run() -> None:
+            self.write_feeds(loaded, feeds)
+            self.run(loaded)
+
+        return self._profile(loaded, run, runs, times)
+
+    def _profile(self, loaded: LoadedPlan, run: Callable[[], None], runs: int, times: int) -> list[float]:
         n = len(loaded.plan.nodes)
         self.engine.profile(loaded.ptr, times)
         try:
             for _ in range(runs):
-                self.write_feeds(loaded, feeds)
-                self.run(loaded)
+                run()
             return [t / runs for t in struct.unpack(f"<{n}d", self.engine.read(times, 8 * n))]
         finally:
             self.engine.profile(loaded.ptr, 0)

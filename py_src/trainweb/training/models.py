@@ -5,7 +5,7 @@ Nothing here has kernel memory or changes: a session natively, and the page's wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +13,18 @@ from trainweb import messages
 from trainweb.backend.wasm.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
+from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
-from trainweb.ir.program import BufSequence
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
-from trainweb.model.graph import Graph, Value
+from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
+from trainweb.ops.infer import initializer_type
 from trainweb.ops.op import bind
-from trainweb.ops.optim import GRADS, MOMENTS, OPTIMIZER_INPUTS, PARAMS, scheduler_graph
-from trainweb.training.host import N_SEGMENTS, STATE_BYTES, evaluate
+from trainweb.ops.optim import MOMENTS, OPTIMIZER_INPUTS, Optimizer, scheduler_graph
+from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class SessionModels:
     ------
     ModelError, UnsupportedError, CheckpointError
         The models and the names do not fit each other.
+    LimitError
+        Kernel memory can never hold the weights.
     """
 
     def __init__(
@@ -71,16 +74,21 @@ class SessionModels:
         self.graphs: dict[str, Graph | None] = {"train": train, "eval": evaluation, "optimizer": optimizer}
         _check_roles(train, evaluation)
         self.engine, self.limits, self.memory_budget = engine, limits, memory_budget
-        self.layout = Layout(_slots(train, trainable), _moment_names(optimizer))
+        self.layout = Layout(_slots(train, trainable), _moments(optimizer))
         self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
         self.outputs: dict[str, list[str]] = {"train": _user_outputs(train), "eval": []}
         if evaluation is not None:
             self.inputs["eval"] = self._user_inputs(evaluation)
             self.outputs["eval"] = _user_outputs(evaluation)
+        self.deciding = {
+            kind: frozenset() if graph is None else deciding_inputs(graph, self.inputs[kind])
+            for kind, graph in (("train", train), ("eval", evaluation))
+        }
         self.segment_bytes = [0] * N_SEGMENTS
         for segment, nbytes in self.layout.segment_bytes().items():
             self.segment_bytes[segment] = nbytes
         self.segment_bytes[STATE] = STATE_BYTES
+        check_segments(self.segment_bytes)
         self._fixed = self._fixed_parameters(train)
 
     def _user_inputs(self, graph: Graph) -> dict[str, Value]:
@@ -101,6 +109,10 @@ class SessionModels:
                 for k in bind(node, graph.opsets).state_inputs:
                     fixed.pop(node.inputs[k], None)
         return set(fixed.values())
+
+    def signature(self, kind: str, feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:
+        """Types of the feeds of a "train" or "eval" step, with the values of those that decide about shapes."""
+        return signature_of_feeds(self.deciding[kind], feeds)
 
     def key(self, kind: str, feeds: Feeds) -> tuple[object, ...]:
         """What the plans of a "train" or "eval" step for these feeds are found by, once the feeds are checked.
@@ -163,8 +175,7 @@ class SessionModels:
         """Compile an optimizer step."""
         graph = self.graphs["optimizer"]
         assert graph is not None
-        segments = {PARAMS: PARAMETERS, GRADS: GRADIENTS, **{m.input: m.segment for m in MOMENTS}}
-        names = [v.name for v in graph.inputs if isinstance(v, SequenceValue)]
+        sequences = self.layout.sequences()
         return compile_model(
             graph,
             {},
@@ -173,7 +184,7 @@ class SessionModels:
                 "learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,)),
                 "step": Binding(STATE, 4 * STATE_STEP, "int64", (1,)),
             },
-            sequences={n: BufSequence(self.layout.runs(segments[n])) for n in names},
+            sequences={v.name: sequences[v.name] for v in graph.inputs if isinstance(v, SequenceValue)},
             segment_bytes=self.segment_bytes,
         )
 
@@ -235,14 +246,20 @@ def _user_outputs(graph: Graph) -> list[str]:
     return [v.name for v in graph.outputs if not v.name.endswith(HIDDEN_SUFFIXES)]
 
 
-def _moment_names(graph: Graph | None) -> list[str]:
+def _moments(graph: Graph | None) -> dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]]:
+    """The moments that an optimizer model keeps, with their shapes by those of parameters."""
     if graph is None:
-        return []
+        return {}
     names = [v.name for v in graph.inputs]
     possible = [*OPTIMIZER_INPUTS, *(m.input for m in MOMENTS)]
     if names != possible[: len(names)] or len(names) < len(OPTIMIZER_INPUTS):
         raise ModelError(f"Invalid graph inputs.\n\tExpected:{possible}\n\tActual:{names}")
-    return [m.saved for m in MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)]]
+    kinds = [bind(node, graph.opsets) for node in graph.nodes]
+    shapes = {type(op).moment_shape.__func__: type(op) for op in kinds if isinstance(op, Optimizer)}  # type: ignore[attr-defined]
+    if len(shapes) > 1:
+        raise UnsupportedError("The optimizer model has optimizers that keep moments of different shapes.")
+    kind = next(iter(shapes.values()), Optimizer)
+    return {m.saved: partial(kind.moment_shape, k) for k, m in enumerate(MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)])}
 
 
 def _log_recomputation(kind: str, plan: Plan) -> None:
@@ -299,7 +316,17 @@ def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool 
         check_feed(value, feeds[name], symbols)
         if not allow_empty and feeds[name].size == 0:
             raise messages.EMPTY_BATCH(name=name, shape=list(feeds[name].shape))
-    return tuple((n, feeds[n].dtype, feeds[n].shape) for n in inputs)
+    return tuple((n, feeds[n].dtype, feeds[n].shape, _value_key(feeds[n])) for n in inputs)
+
+
+def _value_key(t: TensorType) -> str | None:
+    """What tells values apart: zeros of both signs differ, and no number is one."""
+    return None if t.value is None else repr(t.value)
+
+
+def signature_of_feeds(deciding: Container[str], feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:
+    """Types of feeds, with the values of those that are `deciding` and not too large for it."""
+    return {n: initializer_type(t) if n in deciding else TensorType(t.dtype, t.shape) for n, t in feeds.items()}
 
 
 def check_feed(value: Value, given: TensorType, symbols: dict[str, tuple[int, str]]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.checkpoint import LazyTensor
+from trainweb.checkpoint import Resume
 from trainweb.errors import CheckpointError
 from trainweb.ir.layout import (
     GRADIENTS,
@@ -19,14 +19,19 @@ from trainweb.ir.layout import (
     STATE_INITIAL_LR,
     STATE_LAZY_RESET,
     STATE_LEARNING_RATE,
+    STATE_RANDOM_OFFSET,
+    STATE_SCHEDULER,
     STATE_SEED,
     STATE_STEP,
+    STATE_TOTAL,
     STATE_TYPES,
+    STATE_WARMUP,
     STATE_WORDS,
 )
-from trainweb.ir.program import Buf, Storage
+from trainweb.ir.program import Buf, BufSequence, Storage, flat_runs
 from trainweb.model.graph import Tensor
-from trainweb.ops.optim import MOMENTS
+from trainweb.model.lazy import LazyTensor, Place
+from trainweb.ops.optim import GRADS, MOMENTS, PARAMS
 from trainweb.training import seed
 
 if TYPE_CHECKING:
@@ -37,16 +42,23 @@ DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
 """Name of the one optimizer group."""
-MOMENT_SEGMENTS = {m.saved: m.segment for m in MOMENTS}
+Shape = tuple[int, ...]
+MOMENT_OF = {m.saved: m for m in MOMENTS}
+"""Moments by their names in checkpoints."""
 
 
 @dataclass(slots=True)
 class OptimizerState:
-    """Moments by parameter name, and what else an optimizer group keeps."""
+    """Moments by parameter name, and what else an optimizer keeps: sessions on one state share it.
+
+    `schedule` are the warm-up and total steps of a registered scheduler.
+    """
 
     step: int = 0
     initial_lr: float = DEFAULT_LEARNING_RATE
     moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    learning_rate: float = DEFAULT_LEARNING_RATE
+    schedule: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,7 @@ class Contents:
     tensors: dict[str, Tensor]
     optimizer: OptimizerState
     has_optimizer_state: bool
+    resume: Resume | None = None
 
 
 class ParameterStore(ABC):
@@ -82,13 +95,10 @@ class ParameterStore(ABC):
         The names, in the order of the checkpoint, and whether each is trained.
     is_nominal : bool
         Only the names are there: the values are yet to be loaded.
-    is_lent : bool
-        A session uses it.
     """
 
     trainable: dict[str, bool]
     is_nominal: bool
-    is_lent = False
 
     @abstractmethod
     def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
@@ -164,6 +174,13 @@ class TensorStore(ParameterStore):
                 raise CheckpointError(f"Step {group.step} of optimizer group {group.name!r} is negative.")
             self.optimizer = OptimizerState(group.step, group.initial_lr, dict(group.states))
             self.has_optimizer_state = bool(group.states)
+        self.resume = checkpoint.resume
+        if self.resume is not None:
+            self.optimizer.learning_rate, self.optimizer.schedule = self.resume.learning_rate, self.resume.schedule
+            for name, gradient in self.resume.gradients.items():
+                if not self.trainable.get(name, False):
+                    raise CheckpointError(f"The checkpoint has a gradient of {name!r}, which is not trained.")
+                check_same_type(gradient, *self.type_of(name))
 
     def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
         return self.tensors[name].dtype, self.tensors[name].shape
@@ -175,12 +192,17 @@ class TensorStore(ParameterStore):
         self.tensors[tensor.name] = tensor
 
     def contents(self) -> Contents:
-        return Contents(dict(self.tensors), self.optimizer, self.has_optimizer_state)
+        resume, optimizer = self.resume, self.optimizer
+        if resume is None and self.has_optimizer_state:
+            # Of a session that ended: its gradients and random numbers ended with it.
+            resume = Resume(learning_rate=optimizer.learning_rate, schedule=optimizer.schedule)
+        return Contents(dict(self.tensors), optimizer, self.has_optimizer_state, resume)
 
     def take(self, contents: Contents, *, is_nominal: bool) -> None:
         """Hold these from now on."""
         self.tensors, self.optimizer = contents.tensors, contents.optimizer
         self.has_optimizer_state, self.is_nominal = contents.has_optimizer_state, is_nominal
+        self.resume = None
 
 
 class Layout:
@@ -191,14 +213,23 @@ class Layout:
     slots
         In the order of the training model's inputs.
     moments
-        Names of the moments that the optimizer keeps, as checkpoints call them.
+        The moments that the optimizer keeps, by the names that checkpoints call them: the shape of a parameter's, by
+        that of the parameter.
     """
 
-    def __init__(self, slots: Iterable[ParameterSlot], moments: Iterable[str]) -> None:
+    def __init__(self, slots: Iterable[ParameterSlot], moments: Mapping[str, Callable[[Shape], Shape]]) -> None:
         self.slots = {s.name: s for s in slots}
         self.moments = list(moments)
         self.size = sum(s.size for s in self.slots.values())
         self.trainable_size = sum(s.size for s in self.trained())
+        self._sizes = {PARAMETERS: 4 * self.size, GRADIENTS: 4 * self.trainable_size}
+        self._places: dict[tuple[str, str], tuple[int, Shape]] = {}
+        for name, shape_of in moments.items():
+            segment = MOMENT_OF[name].segment
+            for slot in self.trained():
+                place, shape = self._sizes.setdefault(segment, 0), shape_of(slot.shape)
+                self._places[name, slot.name] = place, shape
+                self._sizes[segment] = place + 4 * prod(shape)
 
     def trained(self) -> Iterator[ParameterSlot]:
         """Slots of the trainable parameters."""
@@ -206,27 +237,32 @@ class Layout:
 
     def segment_bytes(self) -> dict[int, int]:
         """Sizes of the segments."""
-        sizes = {PARAMETERS: 4 * self.size, GRADIENTS: 4 * self.trainable_size}
-        return sizes | {MOMENT_SEGMENTS[name]: 4 * self.trainable_size for name in self.moments}
+        return dict(self._sizes)
+
+    def moment(self, name: str, slot: ParameterSlot) -> tuple[int, Shape]:
+        """Place of a parameter's moment in its segment, in bytes, and its shape."""
+        return self._places[name, slot.name]
 
     def count(self, trainable_only: bool) -> int:
         """Elements of all (trainable) parameters."""
         return self.trainable_size if trainable_only else self.size
 
-    def runs(self, segment: int) -> list[Buf]:
-        """The trainable parameters' flat runs in a segment, cut alike in every segment."""
-        runs: list[tuple[int, int, int]] = []
-        for s in self.trained():
-            if not s.size:
-                continue
-            if runs and runs[-1][0] + runs[-1][2] == s.offset:
-                runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + s.size)
-            else:
-                runs.append((s.offset, s.trainable_offset, s.size))
-        return [
-            Buf(Storage(segment, 4 * n, 4 * (at if segment == PARAMETERS else flat)), "float32", (n,))
-            for at, flat, n in runs
-        ]
+    def sequences(self) -> dict[str, BufSequence]:
+        """The trainable parameters, their gradients and moments, by the names of inputs of optimizer models."""
+        sizes = self.segment_bytes()
+        stores = {segment: Storage(segment, nbytes, 0) for segment, nbytes in sizes.items()}
+
+        def items(segment: int, places: Iterable[tuple[int, Shape]]) -> BufSequence:
+            return BufSequence([Buf(stores[segment], "float32", shape, shift=place) for place, shape in places])
+
+        found = {
+            PARAMS: items(PARAMETERS, ((4 * s.offset, s.shape) for s in self.trained())),
+            GRADS: items(GRADIENTS, ((4 * s.trainable_offset, s.shape) for s in self.trained())),
+        }
+        for name in self.moments:
+            moment = MOMENT_OF[name]
+            found[moment.input] = items(moment.segment, (self.moment(name, s) for s in self.trained()))
+        return found
 
     def find(self, name: str) -> ParameterSlot:
         """The slot of a parameter.
@@ -255,8 +291,6 @@ class MemoryStore(ParameterStore):
         Whether the session has an optimizer model.
     """
 
-    is_lent = True
-
     def __init__(self, layout: Layout, host: SegmentMemory, origin: TensorStore, *, has_optimizer: bool) -> None:
         self.layout, self.host, self.origin, self.has_optimizer = layout, host, origin, has_optimizer
         self.trainable, self.is_nominal = origin.trainable, origin.is_nominal
@@ -270,8 +304,8 @@ class MemoryStore(ParameterStore):
             It does not fit the model.
         """
         for segment, pieces in start_segments(self.layout, self.origin).items():
-            for offset, data in pieces:
-                self.host.write_segment(segment, offset, memoryview(data))
+            for offset, tensor in pieces:
+                self.host.write_segment(segment, offset, memoryview(tensor.data))
 
     def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
         if name in self.layout.slots:
@@ -303,21 +337,43 @@ class MemoryStore(ParameterStore):
         found = self.origin.contents()
         if not self.is_nominal:
             slots = self.layout.slots.values()
-            found.tensors |= {s.name: self._lazy(s.name, s, PARAMETERS, s.offset) for s in slots}
+            found.tensors |= {s.name: self._lazy(s.name, PARAMETERS, 4 * s.offset, s.shape) for s in slots}
         if self.has_optimizer:
             moments: dict[str, dict[str, Tensor]] = {}
             for slot in self.layout.trained() if self.layout.moments else ():
                 moments[slot.name] = {
-                    name: self._lazy(name, slot, MOMENT_SEGMENTS[name], slot.trainable_offset)
+                    name: self._lazy(name, MOMENT_OF[name].segment, *self.layout.moment(name, slot))
                     for name in self.layout.moments
                 }
-            step = self.host.read_state(STATE_STEP)
-            initial_lr = self.host.read_state(STATE_INITIAL_LR)
-            found.optimizer, found.has_optimizer_state = OptimizerState(int(step), initial_lr, moments), True
+            found.optimizer, found.has_optimizer_state = self._optimizer_state(moments), True
+        found.resume = self._resume(found.optimizer)
         return found
 
-    def _lazy(self, name: str, slot: ParameterSlot, segment: int, offset: int) -> Tensor:
-        return LazyTensor(name, "float32", slot.shape, partial(self.host.read_segment_into, segment, 4 * offset))
+    def _resume(self, optimizer: OptimizerState) -> Resume:
+        read = self.host.read_state
+        reset = bool(read(STATE_LAZY_RESET))
+        slots = () if reset else self.layout.trained()
+        gradients = {s.name: self._lazy(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape) for s in slots}
+        random = int(read(STATE_SEED)), int(read(STATE_RANDOM_OFFSET))
+        return Resume(reset, optimizer.learning_rate, optimizer.schedule, random, gradients)
+
+    def _optimizer_state(self, moments: dict[str, dict[str, Tensor]]) -> OptimizerState:
+        read = self.host.read_state
+        schedule = (int(read(STATE_WARMUP)), int(read(STATE_TOTAL))) if read(STATE_SCHEDULER) else None
+        step, initial_lr, rate = int(read(STATE_STEP)), read(STATE_INITIAL_LR), read(STATE_LEARNING_RATE)
+        return OptimizerState(step, initial_lr, moments, rate, schedule)
+
+    def _lazy(self, name: str, segment: int, offset: int, shape: Shape) -> Tensor:
+        read_into = partial(self.host.read_segment_into, segment, offset)
+        place = Place("segment", segment, offset, 4 * prod(shape))
+        return LazyTensor(name, "float32", shape, read_into, place)
+
+    def take(self, origin: TensorStore) -> None:
+        """Go on with these parameters, moments and schedule; gradients and random numbers are the session's own."""
+        self.origin, self.trainable, self.is_nominal = origin, origin.trainable, origin.is_nominal
+        self.fill()
+        for word, value in optimizer_fields(origin.optimizer).items():
+            self.host.write_state(word, value)
 
     def give_back(self) -> TensorStore:
         """The parameters as tensors again: those that the session started from, with what they have become."""
@@ -373,22 +429,36 @@ class MemoryStore(ParameterStore):
         """Offset and bytes of the runs of all (trainable) parameters."""
         if not trainable_only:
             return [(0, 4 * self.layout.size)]
-        return [(run.storage.offset or 0, run.nbytes) for run in self.layout.runs(PARAMETERS)]
+        return [(run.shift, run.nbytes) for (run,) in flat_runs(self.layout.sequences()[PARAMS])]
 
 
 def start_state(store: TensorStore) -> bytes:
-    """The state words that a session starts from: the first step overwrites, the rate is the default."""
+    """The state words that a session starts from: those of an exact resumption, or else the first step overwrites."""
     words = bytearray(4 * STATE_WORDS)
+    resume = store.resume or Resume()
+    start, position = resume.random or (seed.current(), 0)
     fields = {
-        STATE_LAZY_RESET: 1,
-        STATE_LEARNING_RATE: DEFAULT_LEARNING_RATE,
-        STATE_STEP: store.optimizer.step,
-        STATE_INITIAL_LR: store.optimizer.initial_lr,
-        STATE_SEED: seed.current(),
+        STATE_LAZY_RESET: int(resume.reset),
+        STATE_SEED: start,
+        STATE_RANDOM_OFFSET: position,
+        **optimizer_fields(store.optimizer),
     }
     for word, value in fields.items():
         struct.pack_into("<" + STATE_TYPES[word], words, 4 * word, value)
     return bytes(words)
+
+
+def optimizer_fields(optimizer: OptimizerState) -> dict[int, float]:
+    """The state words that an optimizer has."""
+    warmup, total = optimizer.schedule or (0, 0)
+    return {
+        STATE_LEARNING_RATE: optimizer.learning_rate,
+        STATE_STEP: optimizer.step,
+        STATE_INITIAL_LR: optimizer.initial_lr,
+        STATE_SCHEDULER: int(optimizer.schedule is not None),
+        STATE_WARMUP: warmup,
+        STATE_TOTAL: total,
+    }
 
 
 def _copied(tensor: Tensor) -> Tensor:
@@ -397,11 +467,11 @@ def _copied(tensor: Tensor) -> Tensor:
     return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)
 
 
-Pieces = list[tuple[int, "bytes | bytearray | memoryview"]]
+Pieces = list[tuple[int, Tensor]]
 
 
 def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
-    """What a session writes into its segments at the start: by segment, offsets and bytes; the rest is zeros.
+    """What a session writes into its segments at the start: by segment, offsets and tensors without gaps, or nothing.
 
     Raises
     ------
@@ -413,18 +483,25 @@ def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
         for slot in layout.slots.values():
             tensor = store.tensors[slot.name]
             check_same_type(tensor, "float32", slot.shape)
-            found.setdefault(PARAMETERS, []).append((4 * slot.offset, tensor.data))
+            found.setdefault(PARAMETERS, []).append((4 * slot.offset, tensor))
+    gradients = store.resume.gradients if store.resume is not None else {}
+    for slot in layout.trained() if gradients else ():
+        if slot.name not in gradients:
+            raise CheckpointError(f"The checkpoint has gradients, but none of {slot.name!r}, which the model trains.")
+        check_same_type(gradients[slot.name], "float32", slot.shape)
+        found.setdefault(GRADIENTS, []).append((4 * slot.trainable_offset, gradients[slot.name]))
     if not store.optimizer.moments:
         return found
-    for slot in layout.trained():
-        saved = store.optimizer.moments.get(slot.name, {})
-        for name in layout.moments:
+    for name in layout.moments:
+        for slot in layout.trained():
+            saved = store.optimizer.moments.get(slot.name, {})
             if name not in saved:
                 raise CheckpointError(
                     f"The checkpoint's optimizer state has no {name} for {slot.name!r}, which this optimizer needs."
                 )
-            check_same_type(saved[name], "float32", slot.shape)
-            found.setdefault(MOMENT_SEGMENTS[name], []).append((4 * slot.trainable_offset, saved[name].data))
+            segment, (offset, shape) = MOMENT_OF[name].segment, layout.moment(name, slot)
+            check_same_type(saved[name], "float32", shape)
+            found.setdefault(segment, []).append((offset, saved[name]))
     return found
 
 

@@ -10,22 +10,18 @@ from typing import Any, Self
 import numpy as np
 
 from trainweb.checkpoint import write_file_atomically
-from trainweb.errors import FeedError, ReleasedError, SessionError
+from trainweb.errors import BufferSizeError, FeedError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
-from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Tensor
-from trainweb.model.integrity import check_names
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
-from trainweb.training.core import SessionCore, SessionMemory, check_count
-from trainweb.training.host import DEFAULT_MAX_PLANS
-from trainweb.training.models import MODELS, read_models
+from trainweb.training.core import SessionCore, SessionMemory
+from trainweb.training.models import read_models
+from trainweb.training.options import Log, RunOptions, SessionOptions, fix_dimensions
 from trainweb.training.profile import Profile
 from trainweb.training.state import CheckpointState
 
 Model = Any
 """bytes, a path, or an onnx.ModelProto."""
-
-OPTIONS = ("threads", "reproducible", "memory_budget", "limits", "max_plans", "integrity")
 
 
 class TrainingSession:
@@ -34,10 +30,10 @@ class TrainingSession:
     Parameters
     ----------
     state : CheckpointState
-        Parameters to start from; the session uses it until `release`.
+        Parameters to start from; sessions on one state share it.
     train_model, eval_model, optimizer_model : bytes, path or onnx.ModelProto
         Artifacts as `trainweb.artifacts` or onnxruntime-training made them; the last two are optional.
-    options : dict, optional
+    options : dict or SessionOptions, optional
         ``reproducible`` (bool, False): results that are the same bytes on every machine.
         ``limits`` (dict): arena_bytes, nodes, loop_iterations, file_bytes.
         ``memory_budget`` (int): bytes that the workspace of a step may take: feeds, activations, their gradients,
@@ -50,13 +46,15 @@ class TrainingSession:
         ``integrity`` (dict): hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``, as
         in HTML (``"sha256-"`` and Base64). `CheckpointState.load_checkpoint` takes that of a checkpoint.
         ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
+        ``free_dimension_overrides`` (dict), ``log_severity_level``, ``logid`` and the others of onnxruntime: see
+        `SessionOptions`.
 
     Raises
     ------
     ModelError, UnsupportedError, CheckpointError
         Artifacts that are malformed, not supported, or do not fit the checkpoint.
-    SessionError
-        The state is in use by another session.
+    TypeError
+        An option that is not known; the text names the nearest.
 
     Notes
     -----
@@ -69,12 +67,15 @@ class TrainingSession:
         train_model: Model,
         eval_model: Model = None,
         optimizer_model: Model = None,
-        options: Mapping[str, Any] | None = None,
+        options: SessionOptions | Mapping[str, Any] | None = None,
     ) -> None:
-        settings = check_options(options)
-        integrity = settings.pop("integrity")
-        graphs = read_models(train_model, eval_model, optimizer_model, settings["limits"], integrity)
-        self._core: SessionCore | None = SessionCore(state, *graphs, **settings)
+        checked = SessionOptions.of(options)
+        if checked.enable_profiling:
+            raise UnsupportedError("enable_profiling is not supported by this class: call session.profile(feeds).")
+        settings = checked.core_settings()
+        graphs = read_models(train_model, eval_model, optimizer_model, settings["limits"], checked.integrity)
+        fix_dimensions(graphs, checked.free_dimension_overrides)
+        self._core: SessionCore | None = SessionCore(state, *graphs, log=Log(checked), **settings)
 
     @property
     def core(self) -> SessionCore:
@@ -91,7 +92,9 @@ class TrainingSession:
 
     # Steps.
 
-    def train_step(self, feeds: Mapping[str, Any], fetches: Fetches = None) -> dict[str, np.ndarray]:
+    def train_step(
+        self, feeds: Mapping[str, Any], fetches: Fetches = None, options: RunOptions | Mapping[str, Any] | None = None
+    ) -> dict[str, np.ndarray]:
         """Forward and backward; gradients accumulate until `lazy_reset_grad`.
 
         Parameters
@@ -100,6 +103,8 @@ class TrainingSession:
             Every training input by name, with the input's dtype (lists and numbers are converted).
         fetches : sequence of str, or dict of str to ndarray or None, optional
             Outputs wanted, all by default; arrays in a dict are written into.
+        options : dict or RunOptions, optional
+            ``tag``, ``log_severity_level``, ``terminate``.
 
         Returns
         -------
@@ -110,18 +115,26 @@ class TrainingSession:
         ------
         FeedError
             A feed is missing, unknown, of the wrong dtype or shape, or holds a label or index out of range.
+        SessionError
+            ``terminate`` is set; the session is as before.
         """
-        return self._step("train", feeds, fetches)
+        return self._step("train", feeds, fetches, options)
 
-    def eval_step(self, feeds: Mapping[str, Any], fetches: Fetches = None) -> dict[str, np.ndarray]:
+    def eval_step(
+        self, feeds: Mapping[str, Any], fetches: Fetches = None, options: RunOptions | Mapping[str, Any] | None = None
+    ) -> dict[str, np.ndarray]:
         """Run the eval model on the current parameters; arguments as `train_step`."""
-        return self._step("eval", feeds, fetches)
+        return self._step("eval", feeds, fetches, options)
 
-    def _step(self, kind: str, feeds: Mapping[str, Any], fetches: Fetches) -> dict[str, np.ndarray]:
+    def _step(
+        self, kind: str, feeds: Mapping[str, Any], fetches: Fetches, options: RunOptions | Mapping[str, Any] | None
+    ) -> dict[str, np.ndarray]:
         core = self.core
+        run = RunOptions.of(options)
         names, targets = check_fetches(fetches)
         converted = self._converted(kind, feeds)
-        results = core.step(kind, converted, names, {n: TensorType(str(t.dtype), t.shape) for n, t in targets.items()})
+        types = {n: TensorType(str(t.dtype), t.shape) for n, t in targets.items()}
+        results = core.step(kind, converted, names, types, run)
         arrays = {n: to_numpy(t) for n, t in results.items()}
         for n, target in targets.items():
             target[...] = arrays[n]
@@ -134,9 +147,9 @@ class TrainingSession:
             for n, v in check_feeds(feeds).items()
         }
 
-    def optimizer_step(self) -> None:
+    def optimizer_step(self, options: RunOptions | Mapping[str, Any] | None = None) -> None:
         """Update the trainable parameters with the accumulated gradients, which stay until reset."""
-        self.core.optimizer_step()
+        self.core.optimizer_step(RunOptions.of(options))
 
     def lazy_reset_grad(self) -> None:
         """Let the next `train_step` overwrite the gradients instead of adding to them."""
@@ -185,9 +198,32 @@ class TrainingSession:
         """Number of elements of all (trainable) parameters."""
         return self.core.get_parameters_size(trainable_only)
 
-    def get_contiguous_parameters(self, trainable_only: bool = True) -> np.ndarray:
-        """All (trainable) parameters as one float32 vector, a copy, in the order of the training model's inputs."""
-        return to_numpy(self.core.get_contiguous_parameters(trainable_only))
+    def get_contiguous_parameters(self, trainable_only: bool = True, out: np.ndarray | None = None) -> np.ndarray:
+        """All (trainable) parameters as one float32 vector, a copy, in the order of the training model's inputs.
+
+        Parameters
+        ----------
+        out : ndarray, optional
+            Writable float32 vector of `get_parameters_size` elements, which is filled and returned.
+
+        Raises
+        ------
+        BufferSizeError
+            `out` is no such vector.
+        """
+        if out is None:
+            return to_numpy(self.core.get_contiguous_parameters(trainable_only))
+        size = self.core.get_parameters_size(trainable_only)
+        if (
+            not isinstance(out, np.ndarray)
+            or out.dtype != np.float32
+            or out.shape != (size,)
+            or not out.flags.writeable
+        ):
+            given = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+            raise BufferSizeError(f"'out' must be a writable array float32[{size}], got {given}.")
+        out[...] = np.frombuffer(self.core.get_contiguous_parameters(trainable_only).data, "<f4")
+        return out
 
     def load_parameters_buffer(self, buffer: Any, trainable_only: bool = True) -> None:
         """Overwrite all (trainable) parameters.
@@ -232,27 +268,35 @@ class TrainingSession:
     # Out.
 
     def export_model_for_inferencing(
-        self, path: str | Path | None = None, graph_output_names: Sequence[str] | None = None
+        self,
+        path: str | Path | Sequence[str] | None = None,
+        graph_output_names: Sequence[str] | str | None = None,
     ) -> bytes | None:
         """The eval model cut to `graph_output_names`, with the current parameters as initializers.
 
         Parameters
         ----------
         path
-            Where to write the .onnx; None returns its bytes.
+            Where to write the .onnx; None returns its bytes. A list alone is taken for `graph_output_names`.
         graph_output_names
-            Any tensors of the eval model, in the order wanted.
+            Any tensors of the eval model, in the order wanted; one name or several.
 
         Raises
         ------
         SessionError
             There is no eval model.
         ModelError
-            A name the eval model does not have.
+            A name the eval model does not have, or no name.
         """
-        data = self.core.export_model_for_inferencing(graph_output_names)
+        if isinstance(path, (list, tuple)):
+            if graph_output_names is not None:
+                raise TypeError(f"'path' must be a path, got the list {list(path)}.")
+            path, graph_output_names = None, path
+        names = [graph_output_names] if isinstance(graph_output_names, str) else graph_output_names
+        data = self.core.export_model_for_inferencing(names)
         if path is None:
             return data
+        assert isinstance(path, (str, Path))
         write_file_atomically(Path(path), data)
         return None
 
@@ -277,7 +321,7 @@ class TrainingSession:
         """
         kind = "train" if training else "eval"
         tensors = self._converted(kind, feeds)
-        return self.core.explain(kind, {n: TensorType(t.dtype, t.shape) for n, t in tensors.items()})
+        return self.core.explain(kind, self.core.models.signature(kind, tensors))
 
     def memory(self) -> SessionMemory:
         """Bytes of kernel memory that the session takes, and what ``memory_budget`` costs; after a step."""
@@ -299,49 +343,6 @@ class TrainingSession:
 
 
 Fetches = Sequence[str] | Mapping[str, "np.ndarray | None"] | None
-
-
-def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options with their defaults.
-
-    Raises
-    ------
-    SessionError
-        An unknown option, or a number that is out of range.
-    TypeError
-        No dict, or an option of another type.
-    """
-    if options is not None and not isinstance(options, Mapping):
-        raise TypeError(f"'options' must be a dict, got {type(options).__name__}.")
-    given = dict(options or {})
-    unknown = [name for name in given if name not in OPTIONS]
-    if unknown:
-        raise SessionError(f"Unknown options {', '.join(unknown)}; there are {', '.join(OPTIONS)}.")
-    reproducible = given.get("reproducible", False)
-    if not isinstance(reproducible, bool):
-        raise TypeError(f"'reproducible' must be a bool, got {type(reproducible).__name__}.")
-    if given.get("threads") is not None:
-        check_count("threads", given["threads"])
-    return {
-        "reproducible": reproducible,
-        "memory_budget": check_memory_budget(given.get("memory_budget")),
-        "limits": Limits.of(given.get("limits")),
-        "integrity": check_names(given.get("integrity"), MODELS),
-        "max_plans": check_max_plans(given.get("max_plans", DEFAULT_MAX_PLANS)),
-    }
-
-
-def check_max_plans(value: Any) -> int:
-    """The number of plans to keep, if it is one.
-
-    Raises
-    ------
-    SessionError
-        Not an integer, or less than 1.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise SessionError(f"max_plans must be an integer >= 1, got {value!r}.")
-    return value
 
 
 def check_feeds(feeds: Any) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -13,17 +13,26 @@ from trainweb.checkpoint import (
     OptimizerGroup,
     read_checkpoint,
     write_checkpoint,
-    write_file_atomically,
+    write_checkpoint_file,
 )
 from trainweb.errors import CheckpointError
 from trainweb.model.checks import Limits
 from trainweb.model.graph import as_float32
 from trainweb.model.integrity import check_integrity
 from trainweb.model.reader import load_bytes
-from trainweb.training.parameters import GROUP, Contents, OptimizerState, ParameterStore, TensorStore
+from trainweb.training.parameters import (
+    GROUP,
+    Contents,
+    MemoryStore,
+    OptimizerState,
+    ParameterStore,
+    TensorStore,
+)
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from trainweb.model.graph import Tensor
 
 INT64_RANGE = range(-(2**63), 2**63)
 
@@ -33,29 +42,36 @@ PropertyValue = int | float | str
 class CheckpointState:
     """What a checkpoint holds. While a session uses it, parameters and moments live in kernel memory.
 
+    Several sessions on one state share its parameters, moments, step count and learning rate: whichever is called has
+    them moved to its memory first, so that alternating between two costs a copy each time. Gradients, the reset flag
+    and random numbers are each session's own.
+
     Attributes
     ----------
     store : ParameterStore
-        The parameters, wherever they are; a session puts its own here until it is released.
+        The parameters, wherever they are; a session puts its own here until it is released or another has them.
+    latest : MemoryStore or None
+        The parameters of the session that was made last, which has the gradients to be seen.
     property_values : dict of str to int, float or str
         The properties.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.store: ParameterStore = TensorStore(checkpoint)
+        self.latest: MemoryStore | None = None
         self.property_values: dict[str, PropertyValue] = dict(checkpoint.properties)
 
     def lent(self) -> TensorStore:
-        """The parameters as tensors, for a session to start from.
-
-        Raises
-        ------
-        SessionError
-            Another session uses them.
-        """
-        if not isinstance(self.store, TensorStore):
-            raise messages.STATE_IN_USE()
+        """The parameters as tensors, for a session to go on from; the session that has them loses them."""
+        if isinstance(self.store, MemoryStore):
+            self.store = self.store.give_back()
+        assert isinstance(self.store, TensorStore)
         return self.store
+
+    def gradient(self, name: str) -> Tensor | None:
+        """The gradient that the latest session accumulated; None where there is no session, or no gradient."""
+        latest = self.latest
+        return None if latest is None or latest.host.released else latest.gradient(name)
 
     @property
     def is_nominal(self) -> bool:
@@ -85,8 +101,8 @@ class CheckpointState:
         """
         if integrity is not None:
             data, _ = load_bytes(source, Limits(), "checkpoint", CheckpointError)
-            check_integrity(data, integrity, "the checkpoint", CheckpointError)
-            source = bytes(data)
+            check_integrity(data[0 : len(data)], integrity, "the checkpoint", CheckpointError)
+            source = bytes(data[0 : len(data)])
         return cls(read_checkpoint(source))
 
     @staticmethod
@@ -95,12 +111,23 @@ class CheckpointState:
     ) -> bytes | None:
         """Write a checkpoint: to `path` (as a whole or not at all), or return its bytes.
 
-        Gradients and the current learning rate are not stored.
+        With `include_optimizer_state` a session that goes on from it gives the same bytes as one that was not ended:
+        moments, step count, learning rate and schedule, accumulated gradients and the reset flag, seed and position of
+        random numbers are in it. ONNX Runtime loads it, too, and leaves out what it does not know when it saves again.
+
+        A checkpoint of more than 1.8 GiB is two files, `path` and `path`.data, as ONNX Runtime writes them.
+
+        Raises
+        ------
+        CheckpointError
+            The state is nominal.
+        LimitError
+            It has more than 2 GiB, and no path is given.
         """
-        data = write_checkpoint(state.to_checkpoint(include_optimizer_state))
+        checkpoint = state.to_checkpoint(include_optimizer_state)
         if path is None:
-            return data
-        write_file_atomically(Path(path), data)
+            return write_checkpoint(checkpoint)
+        write_checkpoint_file(path, checkpoint)
         return None
 
     def to_checkpoint(self, include_optimizer_state: bool) -> Checkpoint:
@@ -143,10 +170,13 @@ class Parameter:
 
     @property
     def data(self) -> np.ndarray:
-        """A copy of its value. Assign to change it: shape and dtype must match."""
-        from trainweb.training.arrays import to_numpy
+        """A copy of its value, which is read-only: assign to `data` to change it; shape and dtype must match.
 
-        return to_numpy(self._state.store.get(self._name))
+        In ONNX Runtime writing into the array goes through. Here kernel memory may move: it is an error that says so.
+        """
+        from trainweb.training.arrays import read_only
+
+        return read_only(self._state.store.get(self._name))
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -156,14 +186,14 @@ class Parameter:
 
     @property
     def grad(self) -> np.ndarray | None:
-        """A copy of the accumulated gradient: zeros before the first step.
+        """A read-only copy of the gradient that the latest session accumulated: zeros before its first step.
 
         None for a frozen parameter, and where no session uses the state.
         """
-        from trainweb.training.arrays import to_numpy
+        from trainweb.training.arrays import read_only
 
-        gradient = self._state.store.gradient(self._name)
-        return None if gradient is None else to_numpy(gradient)
+        gradient = self._state.gradient(self._name)
+        return None if gradient is None else read_only(gradient)
 
     def __repr__(self) -> str:
         dtype, shape = self._state.store.type_of(self._name)
@@ -194,7 +224,7 @@ class Parameters(Mapping[str, Parameter]):
         return f"Parameters({list(self._state.store.trainable)})"
 
 
-class Properties:
+class Properties(MutableMapping[str, PropertyValue]):
     """A mapping of names to int, float (kept as float32) or str."""
 
     def __init__(self, state: CheckpointState) -> None:
@@ -210,18 +240,16 @@ class Properties:
             raise TypeError(f"A property's name must be a str, got {type(name).__name__}.")
         self._values[name] = property_value(value)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
+    def __delitem__(self, name: str) -> None:
+        if name not in self._values:
+            raise KeyError(f"Property {name} not found.")
+        del self._values[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
-
-    def items(self) -> Iterator[tuple[str, PropertyValue]]:
-        """Pairs of name and value."""
-        return iter(list(self._values.items()))
 
     def __repr__(self) -> str:
         return f"Properties({self._values})"
@@ -256,4 +284,5 @@ def checkpoint_of(
         is_nominal=False,
         groups=groups,
         properties=dict(properties),
+        resume=contents.resume if include_optimizer_state else None,
     )

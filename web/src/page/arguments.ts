@@ -2,8 +2,9 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { TrainwebError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
-import { isTensor } from "./tensors.js";
+import { describe, isTensor } from "./tensors.js";
 
 /** Feeds by input name. */
 export type FeedsType = { readonly [name: string]: Tensor };
@@ -17,12 +18,14 @@ export type ReturnType = { readonly [name: string]: Tensor };
 export interface RunOptions {
   /** Hand the feeds' buffers over instead of copying them: the tensors cannot be used afterwards. */
   readonly transfer?: boolean;
-  /** Refuses the call when it is aborted already; a running step is not interrupted. */
+  /** Aborted before the step starts, it fails with the signal's reason and changes nothing; a running step goes on. */
   readonly signal?: AbortSignal;
   readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
   readonly logVerbosityLevel?: number;
+  /** Fail with a SessionError instead of running. */
   readonly terminate?: boolean;
-  readonly tag?: string;
+  /** An error of this step has it as its field `tag`. */
+  readonly tag?: string | undefined;
   readonly extra?: Record<string, unknown>;
 }
 
@@ -132,12 +135,34 @@ export function parseRunOptions(arg: unknown): RunOptions {
   return checkRunOptions(parseOptions(arg));
 }
 
+/** Run something whose errors are to have the tag of its options. */
+export async function tagged<T>({ tag }: Pick<RunOptions, "tag">, run: () => Promise<T>): Promise<T> {
+  if (tag === undefined) {
+    return run();
+  }
+  try {
+    return await run();
+  } catch (error) {
+    // The reason of an abort is its giver's.
+    throw error instanceof TrainwebError ? Object.assign(error, { tag }) : error;
+  }
+}
+
 function checkRunOptions(options: object): RunOptions {
-  const { signal } = options as RunOptions;
+  const { signal, terminate, tag } = options as RunOptions;
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
     throw new TypeError("'options.signal' must be an AbortSignal.");
   }
+  if (terminate !== undefined && typeof terminate !== "boolean") {
+    throw new TypeError(`'options.terminate' must be a boolean, got ${describe(terminate)}.`);
+  }
+  if (tag !== undefined && typeof tag !== "string") {
+    throw new TypeError(`'options.tag' must be a string, got ${describe(tag)}.`);
+  }
   signal?.throwIfAborted();
+  if (terminate === true) {
+    throw sessionError("TERMINATED", {});
+  }
   return options as RunOptions;
 }
 

@@ -14,6 +14,8 @@ export class Channel {
   #queue: Promise<unknown> = Promise.resolve();
   #queued = 0;
   #held: Call[] = [];
+  /** The answer to the call that was sent last, which comes after those to all before it. */
+  #latest: Promise<unknown> = Promise.resolve();
 
   /**
    * @param owner - the session; when it is garbage its worker's side is freed
@@ -55,6 +57,27 @@ export class Channel {
     return sent.then(({ reply }) => reply);
   }
 
+  /** `prepared` once all calls made so far are answered; rejects with the signal's reason when it is aborted first. */
+  turn<P>(signal: AbortSignal, prepared: P | Promise<P>): Promise<P> {
+    const turn = Promise.all([prepared, this.#idle(signal)]).then(([value]) => value);
+    // Whoever awaits it may still wait for another call.
+    turn.catch(() => {});
+    return turn;
+  }
+
+  async #idle(signal: AbortSignal): Promise<void> {
+    await new Promise<void>((resolve, reject) => {
+      const abort = (): void => reject(signal.reason as Error);
+      signal.addEventListener("abort", abort, { once: true });
+      const settle = (): void => {
+        signal.removeEventListener("abort", abort);
+        resolve();
+      };
+      void this.#queue.then(() => this.#latest).then(settle, settle);
+    });
+    signal.throwIfAborted();
+  }
+
   /** A call whose answer nobody wants: it goes along with the next one. */
   hold(call: Call): void {
     if (this.#queued === 0) {
@@ -77,7 +100,9 @@ export class Channel {
   #send<M extends Method>(call: Call<M>): Promise<Answer<M>> {
     const held = this.#held;
     this.#held = [];
-    return this.#client.request(call, held);
+    const answer = this.#client.request(call, held);
+    this.#latest = answer;
+    return answer;
   }
 
   #inTurn<T>(action: () => Promise<T>): Promise<T> {

@@ -28,19 +28,32 @@ export {
 } from "../wire/errors.js";
 export { InferenceSession } from "./inference.js";
 export type { FileName } from "./integrity.js";
-export type { SessionOptions } from "./options.js";
-export type { LossType, OptimizerType } from "../wire/session-calls.js";
+export { inspectModel } from "./inspect.js";
+export type { InspectConfig } from "./inspect.js";
+export type { ModelProblem, ModelReport, ParameterDecision } from "../wire/report.js";
+export type { ExternalData, SessionOptions } from "./options.js";
+export type {
+  LossSettings,
+  LossType,
+  OptimizerSettings,
+  OptimizerType,
+  ParameterGroup,
+  ScheduleSettings,
+  ScheduleType,
+} from "./settings.js";
 export { Profile } from "../wire/profile.js";
 export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
 export type { SessionLimits } from "../wire/protocol.js";
+export { type Schedule, schedule } from "./schedule.js";
 export { TrainingSession } from "./session.js";
 export type {
   Artifacts,
+  FileOptions,
   ParameterTypeAndShape,
   SaveCheckpointOptions,
-  TrainingConfig,
   TrainingSessionBundle,
   TrainingSessionCreateOptions,
 } from "./session.js";
 export type { PropertyValue, SessionMemory } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
+export type { TrainingConfig } from "./training-config.js";

@@ -4,16 +4,18 @@
 import type { InferenceInfo } from "../wire/protocol.js";
 import {
   parseRunArguments,
+  tagged,
   type FetchesType,
   type FeedsType,
   type ReturnType,
+  type RunArguments,
   type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { loadSource, type Source } from "./sources.js";
+import { buffersOf, loadExternalData, loadSource, type Source } from "./sources.js";
 import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from "./tensors.js";
 
 const KEY = Symbol("InferenceSession");
@@ -65,10 +67,14 @@ export class InferenceSession {
     resolved.integrity.expect(["model"]);
     return withWorker(resolved.settings, async (client) => {
       const python = client.startPython();
-      const bytes = await loadSource("model", source, resolved.integrity);
+      const [file, external] = await Promise.all([
+        loadSource("model", source, resolved.integrity),
+        loadExternalData(resolved.externalData),
+      ]);
       await client.ready;
       await python;
-      const info = await client.request(callOf("createInference", [bytes, resolved.json], [bytes.buffer]));
+      const buffers = buffersOf(file, ...external.map(({ data }) => data));
+      const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
       return new InferenceSession(KEY, client, info);
     });
   }
@@ -94,15 +100,25 @@ export class InferenceSession {
     arg2?: RunOptions,
   ): Promise<ReturnType> {
     this.#channel.check();
-    const { handle, inputNames, outputNames } = this.#info;
+    const { inputNames, outputNames } = this.#info;
     const args = parseRunArguments(inputNames, outputNames, feeds, arg1, arg2);
+    return tagged(args.options, () => this.#run(args));
+  }
+
+  async #run(args: RunArguments): Promise<ReturnType> {
+    const { handle, inputNames } = this.#info;
     const wanted = [...args.fetches].map(([name, target]) => describeFetch(name, target));
     this.#client.wakeThreads();
     const shared = this.#shared;
-    const signature = shared === null ? null : signatureOf("inference", inputNames, args.feeds);
-    const take = args.options.transfer ? ownBytes : (shared?.writer(signature) ?? this.#spare.copy);
+    const travel = shared === null || this.#info.valuesDecide;
+    const signature = travel ? null : signatureOf("inference", inputNames, args.feeds);
+    const { signal } = args.options;
+    // Feeds of a run that waits may not lie where the one before it runs.
+    const writer = signal === undefined ? shared?.writer(signature) : undefined;
+    const take = args.options.transfer ? ownBytes : (writer ?? this.#spare.copy);
     const packed = packFeeds(inputNames, args.feeds, take);
-    const answer = this.#channel.post(packed, ({ feeds, buffers }) => {
+    const ready = signal === undefined ? packed : this.#channel.turn(signal, packed);
+    const answer = this.#channel.post(ready, ({ feeds, buffers }) => {
       return callOf("runInference", [handle, feeds, wanted], buffers);
     });
     const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));

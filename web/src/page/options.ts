@@ -4,6 +4,7 @@ import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { locateFiles } from "./assets.js";
 import { env, resolveThreads } from "./env.js";
 import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
+import { isSource, type Source } from "./sources.js";
 
 export interface SessionOptions {
   /** Threads of the kernels; default `env.wasm.numThreads`. */
@@ -27,6 +28,11 @@ export interface SessionOptions {
    * training and evaluation; the least recently used go first. Default 16.
    */
   readonly maxPlans?: number;
+  /**
+   * Files that a model of one's own has tensors in, by the path that the model has of them; a string is both. Of
+   * `createFromModel` and `InferenceSession.create`.
+   */
+  readonly externalData?: readonly ExternalData[];
   /** Refuse what is larger than this with a LimitError. */
   readonly limits?: SessionLimits;
 
@@ -53,6 +59,9 @@ export interface SessionOptions {
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
+/** A file with tensors of a model. */
+export type ExternalData = string | { readonly path: string; readonly data: Source };
+
 /** Providers that onnxruntime-web knows. All of them come down to our kernels. */
 const PROVIDERS = ["wasm", "cpu", "webgpu", "webnn", "webgl"];
 const OPTIMIZATION_LEVELS = ["disabled", "basic", "extended", "layout", "all"];
@@ -65,6 +74,7 @@ export interface ResolvedOptions {
   readonly cache: boolean;
   readonly integrity: Integrity;
   readonly hasBudget: boolean;
+  readonly externalData: readonly { readonly path: string; readonly data: Source }[];
   /** Keyword arguments of the Python session. */
   readonly json: string;
 }
@@ -93,6 +103,7 @@ export function resolveOptions(options: unknown): ResolvedOptions {
     cache: given.cache ?? false,
     integrity: checkIntegrity(given.integrity),
     hasBudget: given.memoryBudget !== undefined,
+    externalData: resolveExternalData(given.externalData),
     json: JSON.stringify({
       reproducible,
       memory_budget: given.memoryBudget,
@@ -115,6 +126,24 @@ function checkOwnOptions(options: SessionOptions): void {
   for (const [name, value] of Object.entries(limits ?? {})) {
     checkCount(`limits.${name}`, value, 1);
   }
+}
+
+function resolveExternalData(given: readonly ExternalData[] = []): ResolvedOptions["externalData"] {
+  if (!Array.isArray(given)) {
+    throw new TypeError("'externalData' must be an array of { path, data } or URLs.");
+  }
+  const files = (given as readonly ExternalData[]).map((file) =>
+    typeof file === "string" ? { path: file, data: file } : file,
+  );
+  for (const file of files) {
+    if (typeof file !== "object" || file === null || typeof file.path !== "string" || !isSource(file.data)) {
+      throw new TypeError("'externalData' must have a path and a URL, Uint8Array, ArrayBuffer or Blob for each file.");
+    }
+  }
+  if (new Set(files.map(({ path }) => path)).size !== files.length) {
+    throw new TypeError("'externalData' has a path twice.");
+  }
+  return files;
 }
 
 function checkCount(name: string, value: unknown, minimum: number): void {

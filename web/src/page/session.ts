@@ -8,16 +8,18 @@ import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.
 import { log } from "../wire/log.js";
 import type {
   Call,
+  FileForm,
   PropertyValue,
   SessionCall,
   SessionInfo,
   SessionMemory,
   StepKind,
 } from "../wire/protocol.js";
-import type { LossType, OptimizerType, SessionCalls } from "../wire/session-calls.js";
+import type { SessionCalls } from "../wire/session-calls.js";
 import {
   parseRunArguments,
   parseRunOptions,
+  tagged,
   type FetchesType,
   type FeedsType,
   type ReturnType,
@@ -30,7 +32,7 @@ import { env } from "./env.js";
 import type { FileName } from "./integrity.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { isSource, loadSource, type Source } from "./sources.js";
+import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
 import {
   copyBytes,
   describe,
@@ -43,6 +45,7 @@ import {
   unpackResults,
   unpackTensor,
 } from "./tensors.js";
+import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** The files of a training session: URLs, bytes or Blobs. */
 export interface TrainingSessionCreateOptions {
@@ -57,39 +60,34 @@ export interface TrainingSessionBundle {
   readonly bundle: Source;
 }
 
-/** How to make training artifacts of a forward model. */
-export interface TrainingConfig {
-  /** Null: the first output of the model is the loss already. */
-  readonly loss: LossType | null;
-  /** Without one the session cannot update parameters. */
-  readonly optimizer?: OptimizerType | null;
-  /** Names or regular expressions of the parameters to train; default: all but `frozenParams`. */
-  readonly requiresGrad?: readonly string[];
-  readonly frozenParams?: readonly string[];
-  readonly additionalOutputNames?: readonly string[];
-  /** The outputs of the model that the loss takes. */
-  readonly lossInputNames?: readonly string[];
-  /** Whether batch normalization learns its statistics. */
-  readonly batchNorm?: "train" | "as_exported";
-}
-
 export interface ParameterTypeAndShape {
   readonly type: Tensor.Type;
   readonly dims: readonly number[];
 }
 
-export interface SaveCheckpointOptions {
-  /** Keep the optimizer's moments and step count, so that training can resume. */
+/**
+ * What a file is handed out as: "bytes" is a Uint8Array in the page's memory (the default), "blob" a Blob, which
+ * the browser keeps elsewhere: to be stored, sent, downloaded, or given to `create` again, it need not be in memory.
+ */
+export interface FileOptions<Form extends FileForm = FileForm> {
+  readonly as?: Form;
+}
+
+export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
+  /**
+   * Keep what exact resumption takes: moments, step count, learning rate and schedule, accumulated gradients, and the
+   * seed and position of random numbers. A run that goes on from it gives the same bytes as one that was not ended.
+   */
   readonly includeOptimizerState?: boolean;
 }
 
 /** Training artifacts, as `TrainingSession.create` takes them. */
-export interface Artifacts {
-  readonly trainModel: Uint8Array;
+export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
+  readonly trainModel: File;
   /** As it was before training. */
-  readonly checkpointState: Uint8Array;
-  readonly evalModel: Uint8Array | null;
-  readonly optimizerModel: Uint8Array | null;
+  readonly checkpointState: File;
+  readonly evalModel: File | null;
+  readonly optimizerModel: File | null;
 }
 
 const KEY = Symbol("TrainingSession");
@@ -144,6 +142,9 @@ export class TrainingSession {
   ): Promise<TrainingSession> {
     checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
+    if (options.externalData.length > 0) {
+      throw new TypeError("'externalData' is of models for createFromModel; artifacts and bundles have none.");
+    }
     options.integrity.expect(FILES.filter((name) => (trainingOptions as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
     return withWorker(options.settings, (client) =>
@@ -166,20 +167,21 @@ export class TrainingSession {
     if (!isSource(model)) {
       throw new TypeError(`'model' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(model)}.`);
     }
-    if (typeof config !== "object" || config === null) {
-      throw new TypeError("'config' must be an object that names at least a 'loss'.");
-    }
+    const configJson = resolveConfig(config);
     const options = resolveOptions(sessionOptions);
     options.integrity.expect(["model"]);
     return withWorker(options.settings, async (client) => {
       // What is cached needs no Python, or it starts when that turns out to be nothing.
       const python = options.cache ? null : client.startPython();
-      const bytes = await loadSource("model", model, options.integrity);
+      const [file, external] = await Promise.all([
+        loadSource("model", model, options.integrity),
+        loadExternalData(options.externalData),
+      ]);
       await client.ready;
       await python;
-      const configJson = JSON.stringify(config);
+      const buffers = buffersOf(file, ...external.map(({ data }) => data));
       const info = await client.request(
-        callOf("createFromModel", [bytes, configJson, options.json, options.cache], [bytes.buffer]),
+        callOf("createFromModel", [file, external, configJson, options.json, options.cache], buffers),
       );
       return TrainingSession.open(client, info, options);
     });
@@ -221,7 +223,8 @@ export class TrainingSession {
     arg2?: RunOptions,
   ): Promise<ReturnType> {
     this.#channel.check();
-    return this.#run("train", ...this.#parse("train", feeds, arg1, arg2));
+    const [names, args] = this.#parse("train", feeds, arg1, arg2);
+    return tagged(args.options, () => this.#run("train", names, args));
   }
 
   /**
@@ -237,7 +240,8 @@ export class TrainingSession {
     arg2?: RunOptions,
   ): Promise<ReturnType> {
     this.#channel.check();
-    return this.#run("eval", ...this.#parse("eval", feeds, arg1, arg2));
+    const [names, args] = this.#parse("eval", feeds, arg1, arg2);
+    return tagged(args.options, () => this.#run("eval", names, args));
   }
 
   /**
@@ -249,7 +253,11 @@ export class TrainingSession {
   async runOptimizerStep(options?: RunOptions): Promise<void> {
     this.#channel.check();
     this.#checkOptimizer();
-    parseRunOptions(options);
+    const { signal, tag } = parseRunOptions(options);
+    if (signal !== undefined || tag !== undefined) {
+      await tagged({ tag }, () => this.#step("optimizer", signal));
+      return;
+    }
     const update = this.#step("optimizer");
     if (this.#update === null) {
       await update;
@@ -338,21 +346,37 @@ export class TrainingSession {
     await this.#step("scheduler");
   }
 
-  /** The checkpoint as onnxruntime's training APIs read it. */
-  async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array> {
-    return (await this.#call("saveCheckpoint", options.includeOptimizerState ?? false)).data;
+  /**
+   * The checkpoint as onnxruntime's training APIs read it, of 2 GiB at most.
+   *
+   * @throws LimitError when it would be larger, or the browser has no room for it
+   */
+  saveCheckpoint(options: SaveCheckpointOptions<"blob"> & { readonly as: "blob" }): Promise<Blob>;
+  saveCheckpoint(options?: SaveCheckpointOptions<"bytes">): Promise<Uint8Array>;
+  async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
+    const form = formOf(options);
+    return (await this.#call("saveCheckpoint", options.includeOptimizerState ?? false, form)).data;
   }
 
   /**
    * The eval model as an inference model, with the current parameters.
    *
    * @param outputNames - tensors of the eval model to become outputs
+   * @throws LimitError when it would be larger than 2 GiB, or the browser has no room for it
    */
-  async exportModelForInferencing(outputNames: readonly string[]): Promise<Uint8Array> {
+  exportModelForInferencing(
+    outputNames: readonly string[],
+    options: FileOptions & { readonly as: "blob" },
+  ): Promise<Blob>;
+  exportModelForInferencing(outputNames: readonly string[], options?: FileOptions<"bytes">): Promise<Uint8Array>;
+  async exportModelForInferencing(
+    outputNames: readonly string[],
+    options: FileOptions = {},
+  ): Promise<Uint8Array | Blob> {
     if (!Array.isArray(outputNames)) {
       throw new TypeError(`'outputNames' must be an array of strings, got ${describe(outputNames)}.`);
     }
-    return (await this.#call("exportModelForInferencing", outputNames)).data;
+    return (await this.#call("exportModelForInferencing", outputNames, formOf(options))).data;
   }
 
   /** A copy of one parameter. */
@@ -392,10 +416,13 @@ export class TrainingSession {
    *
    * @throws SessionError for a session that was made of artifacts
    */
-  async getArtifacts(): Promise<Artifacts> {
+  getArtifacts(options: FileOptions & { readonly as: "blob" }): Promise<Artifacts<Blob>>;
+  getArtifacts(options?: FileOptions<"bytes">): Promise<Artifacts>;
+  async getArtifacts(options: FileOptions = {}): Promise<Artifacts<Uint8Array | Blob>> {
+    const form = formOf(options);
     const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
     const [trainModel, checkpointState, evalModel, optimizerModel] = await Promise.all(
-      names.map(async (name) => (await this.#call("artifact", name))?.data),
+      names.map(async (name) => (await this.#call("artifact", name, form))?.data),
     );
     return {
       trainModel: trainModel ?? new Uint8Array(),
@@ -481,9 +508,10 @@ export class TrainingSession {
     return callOf("call", [this.#info.handle, { name, args } as SessionCall], buffers);
   }
 
-  async #step(kind: StepKind): Promise<void> {
+  async #step(kind: StepKind, signal?: AbortSignal): Promise<void> {
     const { handle } = this.#info;
-    const answer = this.#channel.post(null, () => callOf("step", [handle, kind, [], []]));
+    const turn = signal === undefined ? null : this.#channel.turn(signal, null);
+    const answer = this.#channel.post(turn, () => callOf("step", [handle, kind, [], []]));
     const { workspace } = await (this.#apart.has(kind) ? answer : this.#follow(answer));
     if (workspace.nbytes === 0) {
       this.#apart.add(kind);
@@ -503,11 +531,16 @@ export class TrainingSession {
     const wanted = [...fetches].map(([name, target]) => describeFetch(name, target));
     this.#client.wakeThreads();
     const shared = this.#shared;
-    const signature = shared === null ? null : signatureOf(kind, inputNames, feeds);
-    const take = options.transfer ? ownBytes : (shared?.writer(signature) ?? this.#spare.copy);
+    const travel = shared === null || this.#info.valuesDecide;
+    const signature = travel ? null : signatureOf(kind, inputNames, feeds);
+    const { signal } = options;
+    // Feeds of a step that waits may not lie where the one before it runs.
+    const writer = signal === undefined ? shared?.writer(signature) : undefined;
+    const take = options.transfer ? ownBytes : (writer ?? this.#spare.copy);
     const packed = packFeeds(inputNames, feeds, take);
     const { handle } = this.#info;
-    const answer = this.#channel.post(packed, ({ feeds, buffers }) => {
+    const ready = signal === undefined ? packed : this.#channel.turn(signal, packed);
+    const answer = this.#channel.post(ready, ({ feeds, buffers }) => {
       return callOf("step", [handle, kind, feeds, wanted], buffers);
     });
     const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));
@@ -519,6 +552,13 @@ export class TrainingSession {
     this.#spare.keep(buffers);
     return unpackResults(results, fetches);
   }
+}
+
+function formOf({ as = "bytes" }: FileOptions): FileForm {
+  if (as !== "bytes" && as !== "blob") {
+    throw new TypeError(`'as' must be "bytes" or "blob", got ${describe(as)}.`);
+  }
+  return as;
 }
 
 function logCost(memory: SessionMemory): void {
@@ -543,7 +583,7 @@ async function createFromArtifacts(
   await client.ready;
   await python;
   const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
-  const buffers = [train, checkpoint, evaluate, optimizer].flatMap((bytes) => (bytes === null ? [] : [bytes.buffer]));
+  const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
   const info = await client.request(callOf("createTraining", [artifacts, json, cache], buffers));
   return TrainingSession.open(client, info, options);
 }
@@ -553,9 +593,9 @@ async function createFromBundle(
   bundle: Source,
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
-  const bytes = await loadSource("bundle", bundle, options.integrity);
+  const file = await loadSource("bundle", bundle, options.integrity);
   await client.ready;
-  const info = await client.request(callOf("createFromBundle", [bytes, options.json], [bytes.buffer]));
+  const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));
   return TrainingSession.open(client, info, options);
 }
 

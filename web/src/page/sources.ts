@@ -1,7 +1,8 @@
-/** Models and checkpoints: a URL, bytes or a Blob, read into bytes that can be transferred. */
+/** Models and checkpoints: a URL, bytes or a Blob, as the worker takes them. */
 
 import { CheckpointError, ModelError } from "../wire/errors.js";
 import { findFault, type FileName, type Integrity } from "./integrity.js";
+import type { ExternalFile } from "../wire/protocol.js";
 import { copyBytes, describe } from "./tensors.js";
 
 /** Where a model or checkpoint comes from. A string is a URL, relative to the page. */
@@ -19,8 +20,12 @@ export function isSource(value: unknown): value is Source {
   );
 }
 
+/** Bytes from which on a file stays with the browser, as a Blob: the worker reads of it what it needs. */
+const LARGE_FILE = 2 ** 25;
+
 /**
- * The bytes of a source, in a buffer of their own. Bytes are copied at the time of the call.
+ * The bytes of a source, in a buffer of their own, or a Blob if it is large and not in memory yet. Bytes are copied
+ * at the time of the call.
  *
  * @param what - how errors call it, e.g. "trainModel"
  * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched or has another hash
@@ -29,21 +34,25 @@ export async function loadSource(
   what: FileName,
   source: Source,
   integrity: Integrity,
-): Promise<Uint8Array<ArrayBuffer>> {
-  const bytes = await readSource(what, source);
-  const fault = await findFault(bytes, integrity.of(what));
-  if (fault !== null) {
-    throw loadError(what, fault);
+): Promise<Uint8Array<ArrayBuffer> | Blob> {
+  const file = await readSource(what, source);
+  const hashes = integrity.of(what);
+  if (hashes !== null) {
+    const bytes = file instanceof Blob ? new Uint8Array(await file.arrayBuffer()) : file;
+    const fault = await findFault(bytes, hashes);
+    if (fault !== null) {
+      throw loadError(what, fault);
+    }
   }
-  return bytes;
+  return file;
 }
 
-function readSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffer>> {
+function readSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffer> | Blob> {
   if (source instanceof Uint8Array) {
     return Promise.resolve(copyBytes(source));
   }
   if (typeof source === "string" || source instanceof URL) {
-    return fetchBytes(what, source);
+    return fetchFile(what, source);
   }
   if (source instanceof Blob) {
     return readBlob(what, source);
@@ -56,7 +65,21 @@ function readSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffe
   );
 }
 
-async function fetchBytes(what: string, url: string | URL): Promise<Uint8Array<ArrayBuffer>> {
+/** The files of external data, as the worker takes them. */
+export function loadExternalData(
+  files: readonly { readonly path: string; readonly data: Source }[],
+): Promise<(ExternalFile & { readonly data: Uint8Array<ArrayBuffer> | Blob })[]> {
+  return Promise.all(
+    files.map(async ({ path, data }) => ({ path, data: await readSource(`externalData of '${path}'`, data) })),
+  );
+}
+
+/** What goes over to the worker instead of being copied. */
+export function buffersOf(...files: readonly (Uint8Array<ArrayBuffer> | Blob | null)[]): ArrayBuffer[] {
+  return files.flatMap((file) => (file instanceof Uint8Array ? [file.buffer] : []));
+}
+
+async function fetchFile(what: string, url: string | URL): Promise<Uint8Array<ArrayBuffer> | Blob> {
   let response: Response;
   try {
     response = await fetch(url);
@@ -68,14 +91,26 @@ async function fetchBytes(what: string, url: string | URL): Promise<Uint8Array<A
     throw loadError(what, `${response.url || url} answered with HTTP status ${status}`);
   }
   try {
+    if (Number(response.headers.get("Content-Length")) >= LARGE_FILE) {
+      return await readable(await response.blob());
+    }
     return new Uint8Array(await response.arrayBuffer());
   } catch (error) {
     throw loadError(what, `${response.url || url} broke off: ${messageOf(error)}`, error);
   }
 }
 
-async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffer>> {
+/** A Blob, once it is certain that it can be read: its file may be gone, or the browser had no room for it. */
+async function readable(blob: Blob): Promise<Blob> {
+  await blob.slice(-1).arrayBuffer();
+  return blob;
+}
+
+async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffer> | Blob> {
   try {
+    if (blob.size >= LARGE_FILE) {
+      return await readable(blob);
+    }
     return new Uint8Array(await blob.arrayBuffer());
   } catch (error) {
     throw loadError(what, `the Blob could not be read: ${messageOf(error)}`, error);

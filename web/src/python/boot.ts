@@ -249,7 +249,7 @@ async function answering<T>(
   }
 }
 
-/** A snapshot has only differences to the constants that instantiation puts into the memory. */
+/** A snapshot has only differences to the constants that instantiation puts into the memory, which may be smaller. */
 function addConstants(snapshot: Uint8Array<ArrayBuffer>, settings: ModuleSettings): void {
   const [start = 0] = new Uint32Array(snapshot.buffer, 4 * MEMORY_WORD, 1);
   const words = new Uint32Array(snapshot.buffer, start, CONSTANT_BYTES / 4);
@@ -257,6 +257,7 @@ function addConstants(snapshot: Uint8Array<ArrayBuffer>, settings: ModuleSetting
   settings.instantiateWasm = (imports, receive) =>
     instantiate(imports, (instance, module) => {
       const memory = instance.exports["memory"] as WebAssembly.Memory;
+      memory.grow(Math.max(0, Math.ceil((snapshot.length - start - memory.buffer.byteLength) / PAGE_BYTES)));
       const constants = new Uint32Array(memory.buffer, 0, words.length);
       for (let k = 0; k < words.length; k++) {
         words[k] = (words[k] as number) ^ (constants[k] as number);

@@ -3,15 +3,16 @@
 import type { Engine } from "../engine/engine.js";
 import { EngineError, fromWire, LimitError, type WireError } from "../wire/errors.js";
 import { HEAP_LIMIT, type PyProxy, type Pyodide } from "./boot.js";
-import { checkHandout, type Announced } from "./handout.js";
+import { GivenFiles, type GivenFile } from "./given-files.js";
+import { checkHandout, type Announced, type Handout } from "./handout.js";
 
 /** What a bridge function returned. */
 export interface Answer {
   readonly value: unknown;
-  readonly data: Uint8Array | null;
+  readonly file: Handout | null;
 }
 
-type Argument = string | number | boolean | null | Uint8Array | Engine;
+type Argument = string | number | boolean | null | GivenFile | Engine | GivenFiles;
 
 type PythonFunction = (...args: readonly (Argument | undefined)[]) => PyProxy;
 
@@ -30,13 +31,16 @@ const NON_FINITE = /("(?:[^"\\]|\\.)*")|-?\bInfinity\b|\bNaN\b/g;
 export class Bridge {
   readonly #module: PyProxy;
 
+  /** The files that Python may read. */
+  readonly files = new GivenFiles();
+
   /** Version of Pyodide. */
   readonly version: string;
 
   constructor(pyodide: Pyodide, engine: Engine) {
     this.version = pyodide.version;
     this.#module = pyodide.pyimport("trainweb.training.bridge");
-    this.call("start", engine);
+    this.call("start", engine, this.files);
   }
 
   /**
@@ -55,7 +59,7 @@ export class Bridge {
       throw fromWire(error);
     }
     const { ok, data: announced } = answer;
-    return { value: ok, data: announced === undefined ? null : checkHandout(publicName(name), data, announced) };
+    return { value: ok, file: announced === undefined ? null : checkHandout(publicName(name), data, announced) };
   }
 
   /** Everything that comes out of Python passes here: JSON, and bytes that are yet to be checked. */
@@ -103,13 +107,13 @@ function parseAnswer(name: string, text: string): AnswerJson {
 
 /** @param nbytes - what the call is about: weights, or a file; null where nobody told */
 function tooLarge(name: string, args: readonly Argument[], nbytes: unknown): LimitError {
-  const given = args.map((arg) => (arg instanceof Uint8Array ? arg.length : 0));
+  const given = args.map((arg) => (arg instanceof Object && "nbytes" in arg ? arg.nbytes : 0));
   const size = typeof nbytes === "number" && nbytes > 0 ? nbytes : Math.max(0, ...given);
   const what = size > 0 ? ` (${megabytes(size)} of weights or data)` : "";
   return new LimitError(
     `${publicName(name)}${what} does not fit into Python's memory, which has ${megabytes(HEAP_LIMIT)} at most ` +
-      "in a page. Nothing was changed. Take a model with fewer weights; a checkpoint without the optimizer's state " +
-      "needs half the memory, and getContiguousParameters works for every session that was created.",
+      "in a page. Nothing was changed. Weights do not count, constants of the model do: take a model with fewer. " +
+      "getContiguousParameters works for every session that was created.",
   );
 }
 

@@ -8,6 +8,23 @@ export interface Announced {
   readonly nbytes: number;
   /** CRC-32 of blocks spread over the bytes; `sample_checksum` of `trainweb.training.bridge`. */
   readonly crc32: number;
+  /** What the whole file is made of. */
+  readonly parts: readonly Part[];
+}
+
+/** Bytes that Python only names: a range of a segment of the session, or of a file that was given. */
+export type Place = readonly [store: "segment" | "file", index: number, offset: number, nbytes: number];
+
+/** As many of Python's bytes as the number says, or a place. */
+export type Part = number | Place;
+
+/** A file as Python lays it out. */
+export interface Handout {
+  /** The bytes that Python has of it. */
+  readonly data: Uint8Array;
+  readonly parts: readonly Part[];
+  /** Of the whole file. */
+  readonly nbytes: number;
 }
 
 const SAMPLES = 16;
@@ -31,12 +48,12 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
 });
 
 /**
- * The bytes that Python handed out.
+ * The file that Python handed out.
  *
  * @param call - what was called, for the message
  * @throws EngineError when they are not those that Python announced
  */
-export function checkHandout(call: string, data: unknown, announced: Announced): Uint8Array {
+export function checkHandout(call: string, data: unknown, announced: Announced): Handout {
   const fault = faultOf(data, announced);
   if (fault !== null) {
     throw new EngineError(
@@ -44,15 +61,24 @@ export function checkHandout(call: string, data: unknown, announced: Announced):
         "this happen again, load the page anew.",
     );
   }
-  return data as Uint8Array;
+  const { parts } = announced;
+  return { data: data as Uint8Array, parts, nbytes: parts.reduce((sum: number, part) => sum + sizeOf(part), 0) };
 }
 
-function faultOf(data: unknown, { format, nbytes, crc32 }: Announced): string | null {
+function sizeOf(part: Part): number {
+  return typeof part === "number" ? part : part[3];
+}
+
+function faultOf(data: unknown, { format, nbytes, crc32, parts }: Announced): string | null {
   if (!(data instanceof Uint8Array)) {
     return "no bytes came out of Python";
   }
   if (data.length !== nbytes) {
     return `${data.length} bytes came out of Python instead of ${nbytes}`;
+  }
+  const held = parts.reduce((sum: number, part) => sum + (typeof part === "number" ? part : 0), 0);
+  if (held !== nbytes) {
+    return `its parts take ${held} of the ${nbytes} bytes that came out of Python`;
   }
   const identifier = IDENTIFIERS[format];
   if (identifier !== undefined) {
@@ -61,7 +87,7 @@ function faultOf(data: unknown, { format, nbytes, crc32 }: Announced): string | 
       return `there is no ${text} at byte ${at}`;
     }
   }
-  if (format === "onnx" && !isMessage(data)) {
+  if (format === "onnx" && !isMessage(data, parts)) {
     return "they are no protobuf message";
   }
   return sampleChecksum(data) === crc32 ? null : "their checksum is another one";
@@ -89,27 +115,86 @@ function crc32(data: Uint8Array, start: number): number {
   return ~crc >>> 0;
 }
 
-/** Whether the bytes are fields of a protobuf message, the last of which ends with them. */
-function isMessage(data: Uint8Array): boolean {
-  let at = 0;
+/** Whether a file is fields of a protobuf message, the last of which ends with it, and begin in bytes of Python's. */
+function isMessage(data: Uint8Array, parts: readonly Part[]): boolean {
+  const read = new PartsReader(data, parts);
   const varint = (): number => {
     let value = 0;
-    for (let scale = 1; at < data.length; scale *= 128) {
-      const byte = data[at++] as number;
+    for (let scale = 1; ; scale *= 128) {
+      const byte = read.next();
+      if (byte === undefined) {
+        return NaN;
+      }
       value += (byte & 127) * scale;
       if (byte < 128) {
         return value;
       }
     }
-    return NaN;
   };
-  while (at < data.length) {
+  while (!read.isAtEnd) {
     const tag = varint();
     const value = varint();
     if (tag < 8 || Number.isNaN(value) || (tag % 8 !== VARINT && tag % 8 !== LENGTH_DELIMITED)) {
       return false;
     }
-    at += tag % 8 === LENGTH_DELIMITED ? value : 0;
+    read.skip(tag % 8 === LENGTH_DELIMITED ? value : 0);
   }
-  return at === data.length && at > 0;
+  return read.isWhole;
+}
+
+/** Reads a file of parts from its start on. */
+class PartsReader {
+  readonly #data: Uint8Array;
+  readonly #parts: readonly Part[];
+  /** The part that is read, and how far. */
+  #index = 0;
+  #at = 0;
+  /** How much of the data was read. */
+  #taken = 0;
+  #skippedTooFar = false;
+  #moved = false;
+
+  constructor(data: Uint8Array, parts: readonly Part[]) {
+    this.#data = data;
+    this.#parts = parts.filter((part) => sizeOf(part) > 0);
+  }
+
+  get isAtEnd(): boolean {
+    return this.#index >= this.#parts.length;
+  }
+
+  /** Whether it ends where the reading did, and is not empty. */
+  get isWhole(): boolean {
+    return this.#moved && !this.#skippedTooFar;
+  }
+
+  /** A byte; undefined where none of Python's is. */
+  next(): number | undefined {
+    if (typeof this.#parts[this.#index] !== "number") {
+      return undefined;
+    }
+    const byte = this.#data[this.#taken];
+    this.skip(1);
+    return byte;
+  }
+
+  skip(nbytes: number): void {
+    this.#moved = true;
+    let left = nbytes;
+    while (left > 0) {
+      const part = this.#parts[this.#index];
+      if (part === undefined) {
+        this.#skippedTooFar = true;
+        return;
+      }
+      const step = Math.min(left, sizeOf(part) - this.#at);
+      this.#taken += typeof part === "number" ? step : 0;
+      this.#at += step;
+      left -= step;
+      if (this.#at === sizeOf(part)) {
+        this.#index++;
+        this.#at = 0;
+      }
+    }
+  }
 }

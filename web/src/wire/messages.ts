@@ -24,7 +24,7 @@ export function sessionError<Name extends MessageName>(name: Name, values: Messa
   return fromWire({ name: error, message });
 }
 
-/** A value as Python shows it. */
+/** A value as Python shows it; of an object, what it is. */
 function show(value: unknown): string {
   if (Array.isArray(value)) {
     return `[${value.map(show).join(", ")}]`;
@@ -34,6 +34,9 @@ function show(value: unknown): string {
   }
   if (typeof value === "number" && !Number.isFinite(value)) {
     return String(value).toLowerCase().replace("inity", "");
+  }
+  if (typeof value === "object") {
+    return value.constructor?.name ?? "an object";
   }
   if (typeof value !== "string") {
     return String(value);

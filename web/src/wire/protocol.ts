@@ -4,10 +4,13 @@ import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type { LogLevel } from "./log.js";
 import type { WireProfile } from "./profile.js";
+import type { ModelReport } from "./report.js";
 import type { SessionCalls } from "./session-calls.js";
-import type { NamedTensor, WireDtype } from "./values.js";
+import type { FileData, NamedTensor, WireDtype } from "./values.js";
 
-export type { FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireDtype, WireTensor } from "./values.js";
+export type {
+  FileBytes, FileData, FileForm, NamedTensor, PropertyValue, SessionMemory, TensorType, WireDtype, WireTensor,
+} from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
 export type Result<T> = { readonly ok: T } | { readonly error: WireError };
@@ -83,6 +86,8 @@ export interface SessionInfo {
   readonly hasEval: boolean;
   readonly hasOptimizer: boolean;
   readonly nominal: boolean;
+  /** Whether values of feeds decide which plan runs: such feeds travel with their calls. */
+  readonly valuesDecide: boolean;
 }
 
 /** An inference session as the page knows it. */
@@ -90,14 +95,22 @@ export interface InferenceInfo {
   readonly handle: number;
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
+  /** As of a training session. */
+  readonly valuesDecide: boolean;
+}
+
+/** A file that a model has tensors in, by the path that the model has of it. */
+export interface ExternalFile {
+  readonly path: string;
+  readonly data: FileData;
 }
 
 /** The files of a training session. */
-export interface ArtifactBytes {
-  readonly trainModel: Uint8Array;
-  readonly checkpoint: Uint8Array;
-  readonly evalModel: Uint8Array | null;
-  readonly optimizerModel: Uint8Array | null;
+export interface ArtifactFiles {
+  readonly trainModel: FileData;
+  readonly checkpoint: FileData;
+  readonly evalModel: FileData | null;
+  readonly optimizerModel: FileData | null;
 }
 
 /** A call of a session besides its steps. */
@@ -145,10 +158,15 @@ export interface WorkerApi {
   finish(): Promise<Result<null>>;
   startPython(): Promise<Result<PythonInfo>>;
   /** With `cache`, from the bundle of an earlier visit if there is one. */
-  createTraining(artifacts: ArtifactBytes, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;
-  createFromModel(model: Uint8Array, configJson: string, optionsJson: string, cache: boolean):
-    Promise<Result<SessionInfo>>;
-  createFromBundle(bytes: Uint8Array<ArrayBuffer>, optionsJson: string): Promise<Result<SessionInfo>>;
+  createTraining(artifacts: ArtifactFiles, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;
+  createFromModel(
+    model: FileData,
+    external: readonly ExternalFile[],
+    configJson: string,
+    optionsJson: string,
+    cache: boolean,
+  ): Promise<Result<SessionInfo>>;
+  createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>>;
   step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]):
     MaybePromise<Result<RunAnswer>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
@@ -156,7 +174,9 @@ export interface WorkerApi {
   /** The result is that of the call in `SessionCalls`. */
   call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
   release(handle: number): MaybePromise<Result<null>>;
-  createInference(model: Uint8Array, optionsJson: string): Promise<Result<InferenceInfo>>;
+  inspectModel(model: FileData, external: readonly ExternalFile[], configJson: string, dimsJson: string):
+    Promise<Result<ModelReport>>;
+  createInference(model: FileData, external: readonly ExternalFile[], optionsJson: string): Promise<Result<InferenceInfo>>;
   runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[]):
     MaybePromise<Result<RunAnswer>>;
   releaseInference(handle: number): Result<null>;

@@ -1,6 +1,8 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
-import type { FileBytes, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor } from "./values.js";
+import type {
+  FileBytes, FileForm, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor,
+} from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {
   readonly args: A;
@@ -8,10 +10,6 @@ interface Call<A extends readonly unknown[], R> {
 }
 
 export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" | "checkpoint";
-
-/** Losses and optimizers that artifacts are built with, by name. */
-export type LossType = "MSELoss" | "CrossEntropyLoss" | "BCEWithLogitsLoss" | "L1Loss";
-export type OptimizerType = "AdamW" | "SGD" | "Lion";
 
 /** The calls of a training session besides its steps. */
 export interface SessionCalls {
@@ -46,11 +44,11 @@ export interface SessionCalls {
   /** Seed the session's random operators. */
   readonly setSeed: Call<[value: bigint], null>;
   /** A checkpoint file. */
-  readonly saveCheckpoint: Call<[includeOptimizerState: boolean], FileBytes>;
+  readonly saveCheckpoint: Call<[includeOptimizerState: boolean, form: FileForm], FileBytes>;
   /** The eval model with the current parameters. */
-  readonly exportModelForInferencing: Call<[outputNames: readonly string[]], FileBytes>;
+  readonly exportModelForInferencing: Call<[outputNames: readonly string[], form: FileForm], FileBytes>;
   /** A file that `createFromModel` built. */
-  readonly artifact: Call<[name: ArtifactName], FileBytes | null>;
+  readonly artifact: Call<[name: ArtifactName, form: FileForm], FileBytes | null>;
 }
 
 /** Errors of a session: their class, and a template of their text; `{x!r}` is a value as Python shows it. */
@@ -125,6 +123,11 @@ export const MESSAGES = {
     text:
       "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
   },
+  TERMINATED: {
+    error: "SessionError",
+    text:
+      "Exiting due to terminate flag being set to true.",
+  },
   NO_EVAL_MODEL: {
     error: "SessionError",
     text:
@@ -160,15 +163,15 @@ export const MESSAGES = {
     text:
       "The models have other parameters than the plans that were compiled from them.",
   },
-  STATE_IN_USE: {
-    error: "SessionError",
-    text:
-      "This checkpoint state is in use by another session; release that session first.",
-  },
   ARENA_LIMIT: {
     error: "LimitError",
     text:
       "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
+  },
+  SESSION_TOO_LARGE: {
+    error: "LimitError",
+    text:
+      "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
   },
   NOT_A_COUNT: {
     error: "SessionError",
@@ -259,5 +262,40 @@ export const MESSAGES = {
     error: "CheckpointError",
     text:
       "Property {name!r} not found.",
+  },
+  BAD_SETTING: {
+    error: "ModelError",
+    text:
+      "{name} is {value!r}; it must be {expected}.",
+  },
+  UNKNOWN_SETTING: {
+    error: "ModelError",
+    text:
+      "{what} has no setting {name!r}; it has {names}.",
+  },
+  MISSING_SETTING: {
+    error: "ModelError",
+    text:
+      "{what} needs the setting {name!r}: {expected}.",
+  },
+  UNKNOWN_TYPE: {
+    error: "ModelError",
+    text:
+      "There is no {what} {name!r}; there are {names}.",
+  },
+  CLIP_WITHOUT_OPTIMIZER: {
+    error: "ModelError",
+    text:
+      "Gradients are clipped in the optimizer step: 'clipGradNorm' and 'clipGradValue' need an 'optimizer'.",
+  },
+  UNKNOWN_IN_GROUP: {
+    error: "ModelError",
+    text:
+      "A group names {name!r}, which no trained parameter is; they are {names}.",
+  },
+  LOSS_INPUTS: {
+    error: "ModelError",
+    text:
+      "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
   },
 } as const;

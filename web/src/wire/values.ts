@@ -26,9 +26,15 @@ export interface WireTensor extends TensorType {
   readonly data: Uint8Array;
 }
 
-/** A file. */
+/** What a file is handed out as: bytes in the page's memory, or a Blob, which the browser keeps elsewhere. */
+export type FileForm = "bytes" | "blob";
+
+/** A file, in memory or where the browser keeps it. */
+export type FileData = Uint8Array | Blob;
+
+/** A file that is handed out. */
 export interface FileBytes {
-  readonly data: Uint8Array;
+  readonly data: FileData;
 }
 
 /** What a checkpoint keeps besides parameters: an int64, a float32 or a text. */

@@ -46,6 +46,8 @@ export interface Declaration {
   readonly name: string;
   readonly dtype: WireDtype;
   readonly dims: readonly (number | string | null)[] | null;
+  /** Up to how many elements its value belongs to the signature, for it decides about shapes; 0: it decides nothing. */
+  readonly decides: number;
 }
 
 /** A parameter, with its place among all and among the trainable ones, in elements; -1: frozen. */
@@ -68,6 +70,8 @@ export interface PlanSlot {
 
 export interface FeedType extends TensorType {
   readonly name: string;
+  /** Bytes of the elements, in hexadecimal, where the plan is for this value alone; else null. */
+  readonly value: string | null;
 }
 
 /** What a memory budget costs a plan: its workspace without one, and what runs again. */
@@ -120,6 +124,12 @@ export interface BundleModels {
 export interface SegmentStart {
   readonly bytes: number;
   readonly data: Uint8Array | null;
+}
+
+/** A segment that is not all zeros. */
+export interface SegmentSize {
+  readonly segment: number;
+  readonly nbytes: number;
 }
 
 /** A bundle before it is checked: the header as JSON, and the bytes that it refers to. */
@@ -205,7 +215,7 @@ function checkKernels(reader: Reader, root: Fields, fingerprint: number): void {
 
 /** What a plan is found by. */
 export function planKey(kind: string, overwrite: boolean, feeds: readonly FeedType[]): string {
-  const types = feeds.map(({ name, dtype, dims }) => [name, dtype, ...dims]);
+  const types = feeds.map(({ name, dtype, dims, value }) => [name, dtype, value, ...dims]);
   return JSON.stringify([kind, overwrite, ...types]);
 }
 
@@ -288,25 +298,20 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   return { header: { ...root, plans: [...root.plans, ...added] }, blobs: joined };
 }
 
-/** A bundle whose session starts from these contents of its segments; null for zeros. */
-export function withSegments({ header }: RawBundle, contents: readonly (Uint8Array | null)[]): RawBundle {
+/** A bundle whose session starts from these contents of its segments; those that are not given are zeros. */
+export function withSegments({ header }: RawBundle, contents: ReadonlyMap<number, Uint8Array>): RawBundle {
   let size = 0;
-  const places = contents.map((data): Place | null => {
-    if (data === null) {
-      return null;
-    }
-    const start = size;
+  const places = new Map<number, Place>();
+  for (const [segment, data] of contents) {
+    places.set(segment, [size, data.length]);
     size = aligned(size + data.length);
-    return [start, data.length];
-  });
+  }
   const blobs = new Uint8Array(size);
-  contents.forEach((data, segment) => {
-    if (data !== null) {
-      blobs.set(data, places[segment]?.[0]);
-    }
-  });
+  for (const [segment, data] of contents) {
+    blobs.set(data, places.get(segment)?.[0]);
+  }
   const root = header as { readonly segments: readonly object[] };
-  const segments = root.segments.map((segment, index) => ({ ...segment, data: places[index] ?? null }));
+  const segments = root.segments.map((segment, index) => ({ ...segment, data: places.get(index) ?? null }));
   return { header: { ...root, segments }, blobs };
 }
 
@@ -466,13 +471,14 @@ function readProperty(reader: Reader, value: unknown, where: string): Property {
 }
 
 function readDeclaration(reader: Reader, value: unknown, where: string): Declaration {
-  const { name, dtype, dims } = reader.object(value, where);
+  const { name, dtype, dims, decides } = reader.object(value, where);
   const readDim = (dim: unknown, at: string): number | string | null =>
     dim === null || typeof dim === "string" ? dim : reader.integer(dim, at);
   return {
     name: reader.text(name, `${where}.name`),
     dtype: reader.dtype(dtype, `${where}.dtype`),
     dims: dims === null ? null : reader.list(dims, `${where}.dims`, readDim),
+    decides: reader.integer(decides, `${where}.decides`),
   };
 }
 
@@ -515,10 +521,14 @@ function readSegments(reader: Reader, root: Fields): SegmentStart[] {
   });
 }
 
+/** In one segment; some are smaller than the parameters. */
+const MOST_MOMENTS = 3;
+
 function checkSegments(segments: SegmentStart[], size: number, trainableSize: number): SegmentStart[] {
   const sizes = segments.map(({ bytes }) => bytes);
   const moments = sizes.slice(GRADIENTS + 1, MOMENTUM1 + 1);
-  const isMoment = (bytes: number): boolean => bytes === 0 || bytes === 4 * trainableSize;
+  // The segment of the second moment has the others, too.
+  const isMoment = (bytes: number): boolean => bytes % 4 === 0 && bytes <= MOST_MOMENTS * 4 * trainableSize;
   const expected = [0, 0, 4 * size, 4 * trainableSize, ...moments, STATE_BYTES, 0];
   if (String(sizes) !== String(expected) || sizes.length !== N_SEGMENTS || !moments.every(isMoment)) {
     throw malformed(`its segments have ${sizes.join(", ")} bytes for ${size} parameters`);
@@ -574,7 +584,7 @@ function readPlan(
   const plan = {
     kind,
     overwrite: reader.boolean(fields["overwrite"], `${where}.overwrite`),
-    signature: reader.list(fields["signature"], `${where}.signature`, (item, at) => readType(reader, item, at)),
+    signature: reader.list(fields["signature"], `${where}.signature`, (item, at) => readFeed(reader, item, at)),
     words,
     constants,
     code: reader.keep(fields["code"], `${where}.code`),
@@ -648,7 +658,12 @@ function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): vo
   }
 }
 
-function readType(reader: Reader, value: unknown, where: string): FeedType {
+function readFeed(reader: Reader, item: unknown, where: string): FeedType {
+  const { value } = reader.object(item, where);
+  return { ...readType(reader, item, where), value: value === null ? null : reader.text(value, `${where}.value`) };
+}
+
+function readType(reader: Reader, value: unknown, where: string): TensorType & { readonly name: string } {
   const { name, dtype, dims } = reader.object(value, where);
   return {
     name: reader.text(name, `${where}.name`),

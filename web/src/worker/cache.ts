@@ -3,9 +3,22 @@
  * then, without Python.
  */
 
+import type { FileData } from "../wire/protocol.js";
 import { VERSION } from "../wire/version.js";
-import { joinBundle, splitBundle, withPlans, type RawBundle, type RawPlan } from "./bundle.js";
-import { hashOf, readFile, removeFile, writeFile } from "./store.js";
+import {
+  joinBundle,
+  splitBundle,
+  withPlans,
+  withSegments,
+  type RawBundle,
+  type RawPlan,
+  type SegmentSize,
+} from "./bundle.js";
+import type { FilledSegments } from "./python-models.js";
+import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";
+
+/** Segments up to this size are in the bundle itself, which is written anew with each plan. */
+const SMALL_BYTES = 2 ** 22;
 
 /** A bundle is written when nothing was asked of the session for this long, */
 const QUIET_MS = 500;
@@ -15,9 +28,15 @@ const PATIENCE_MS = 5_000;
 /** The name of the bundle for a session made of these; null where nothing can be kept. */
 export function cacheName(
   fingerprint: number,
-  sources: readonly (string | Uint8Array | null)[],
+  sources: readonly (string | FileData | null)[],
 ): Promise<string | null> {
   return hashOf([`trainweb ${VERSION}`, String(fingerprint), ...sources]);
+}
+
+/** What a stored bundle says of segments that are in a file of their own. */
+interface StoredSegments {
+  readonly segments: readonly SegmentSize[];
+  readonly chunks: Chunks;
 }
 
 /** The bundle of one session: collects the plans that are compiled for it, and writes it in the background. */
@@ -40,9 +59,36 @@ export class BundleCache {
     this.#lastUse = lastUse;
   }
 
-  /** What the session started from, weights included. */
-  setStart(start: RawBundle): void {
-    this.#start = start;
+  /** Store what the session starts from: large segments at once, in a file of their own, the others with the plans. */
+  async setStart(raw: RawBundle, contents: readonly SegmentSize[], segments: FilledSegments): Promise<void> {
+    const small = contents.filter(({ nbytes }) => nbytes <= SMALL_BYTES);
+    const large = contents.filter(({ nbytes }) => nbytes > SMALL_BYTES);
+    const held = small.map(({ segment, nbytes }) => [segment, segments.range(segment, 0, nbytes)] as const);
+    const start = withSegments(raw, new Map(held));
+    if (large.length === 0) {
+      this.#start = start;
+      return;
+    }
+    const chunks = await writeChunks(this.#name, large, ({ segment }, offset, target) =>
+      target.set(segments.range(segment, offset, target.length)),
+    );
+    if (chunks !== null) {
+      this.#start = { ...start, header: { ...(start.header as object), large: { segments: large, chunks } } };
+    }
+  }
+
+  /**
+   * Fill the large segments of a session that was made of the stored bundle, which hold zeros.
+   *
+   * @throws Error when they cannot be had
+   */
+  async fill({ header }: RawBundle, segments: FilledSegments): Promise<void> {
+    const { large } = header as { readonly large?: StoredSegments };
+    if (large !== undefined) {
+      await readChunks(this.#name, large.segments, large.chunks, ({ segment }, offset, data) =>
+        segments.range(segment, offset, data.length).set(data),
+      );
+    }
   }
 
   /** Keep a plan, too. */

@@ -1,7 +1,7 @@
 /** Whether feeds fit a model; training/models.py checks the same in the same order. */
 
 import { sessionError } from "../wire/messages.js";
-import type { TensorType } from "../wire/protocol.js";
+import type { Feed, TensorType } from "../wire/protocol.js";
 import { sizeOf, type Declaration, type FeedType } from "./bundle.js";
 
 /** JavaScript that makes data of a type, of any array of numbers. */
@@ -10,6 +10,22 @@ const CONVERSIONS: Readonly<Record<string, string>> = {
   uint64: "BigUint64Array.from(values, BigInt)",
   bool: "Uint8Array.from(values)",
 };
+
+/** Types of feeds, with the values of those that decide about shapes and are not too large for it. */
+export function signatureOf(inputs: readonly Declaration[], feeds: readonly Feed[], bytesOf: BytesOf): FeedType[] {
+  return feeds.map((feed) => {
+    const { name, dtype, dims } = feed;
+    const limit = inputs.find((input) => input.name === name)?.decides ?? 0;
+    const value = limit > 0 && sizeOf(dims) <= limit ? hexOf(bytesOf(feed)) : null;
+    return { name, dtype, dims, value };
+  });
+}
+
+type BytesOf = (feed: Feed) => Uint8Array;
+
+function hexOf(bytes: Uint8Array): string {
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
 
 type Symbols = Map<string, { readonly size: number; readonly name: string }>;
 

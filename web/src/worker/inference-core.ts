@@ -2,10 +2,10 @@
 
 import type { Engine } from "../engine/engine.js";
 import type { Feed, Fetch, InferenceInfo, MaybePromise } from "../wire/protocol.js";
-import { parsePlan, type BundlePlan, type FeedType, type InferenceBundle, type PlanKind } from "./bundle.js";
+import { parsePlan, type BundlePlan, type Declaration, type FeedType, type InferenceBundle, type PlanKind } from "./bundle.js";
 import { checkFeeds } from "./feeds.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
-import type { PythonModels } from "./python-models.js";
+import type { FilledSegments, PythonModels } from "./python-models.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 
 export class InferenceCore implements PlanSource {
@@ -31,14 +31,15 @@ export class InferenceCore implements PlanSource {
     this.#runner = new PlanRunner(engine, this.#memory, this);
   }
 
-  /** Addresses of its segments. */
-  get bases(): readonly number[] {
-    return this.#memory.bases;
+  /** What its weights are written into. */
+  get segments(): FilledSegments {
+    return this.#memory;
   }
 
   get info(): Omit<InferenceInfo, "handle"> {
     const { inputs, outputs } = this.#bundle;
-    return { inputNames: inputs.map(({ name }) => name), outputNames: outputs };
+    const valuesDecide = inputs.some(({ decides }) => decides > 0);
+    return { inputNames: inputs.map(({ name }) => name), outputNames: outputs, valuesDecide };
   }
 
   run(feeds: readonly Feed[], fetches: readonly Fetch[]): MaybePromise<Run> {
@@ -47,6 +48,10 @@ export class InferenceCore implements PlanSource {
 
   check(_: PlanKind, signature: readonly FeedType[]): void {
     checkFeeds(this.#bundle.inputs, signature, true);
+  }
+
+  inputsOf(): readonly Declaration[] {
+    return this.#bundle.inputs;
   }
 
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {

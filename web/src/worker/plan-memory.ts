@@ -13,6 +13,7 @@ import {
   TW_BAD_POINTER,
   TW_BAD_SEGMENT,
 } from "../engine/layout.js";
+import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, KeptValue, PlanSlot, SegmentStart } from "./bundle.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
@@ -135,6 +136,19 @@ export class PlanMemory {
   /** A segment in place. Valid until the next allocation. */
   view(segment: number): Uint8Array {
     return this.#engine.view(this.#bases[segment] as number, this.#sizes[segment] as number);
+  }
+
+  /**
+   * Bytes of a segment in place. Valid until the next allocation.
+   *
+   * @throws EngineError when they do not lie in it
+   */
+  range(segment: number, offset: number, nbytes: number): Uint8Array {
+    const size = this.#sizes[segment] ?? 0;
+    if (!(offset >= 0 && nbytes >= 0 && offset + nbytes <= size)) {
+      throw new EngineError(`bytes [${offset}, ${offset + nbytes}) lie outside segment ${segment} of ${size} bytes.`);
+    }
+    return this.#engine.view((this.#bases[segment] as number) + offset, nbytes);
   }
 
   /** A plan that is in kernel memory, with room to run in, as the one that was used last. */

@@ -1,15 +1,36 @@
 /** The models of a session in Python, which compiles plans and writes files; it keeps nothing of the session itself. */
 
 import type { Bridge } from "../python/bridge.js";
+import type { GivenFile } from "../python/given-files.js";
+import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
-import type { MaybePromise } from "../wire/protocol.js";
+import type { FileData, MaybePromise } from "../wire/protocol.js";
+import type { ModelReport } from "../wire/report.js";
 import type { Bundle, FeedType, KeptValue, PlanKind, Property, RawBundle, RawPlan } from "./bundle.js";
+
+/** Segments that are to be filled. */
+export interface FilledSegments {
+  /** Their addresses. */
+  readonly bases: readonly number[];
+  /** Bytes of a segment in place. */
+  range(segment: number, offset: number, nbytes: number): Uint8Array;
+}
 
 /** How Python is to open the models of a session: a function of the bridge, and its arguments. */
 export interface Origin {
   readonly call: "create" | "create_from_model" | "open_models";
-  readonly args: readonly (Uint8Array | string | null)[];
+  readonly args: readonly (FileData | string | null)[];
+}
+
+/** What Python leaves to be copied to a session: to a segment, at an offset, from a file, at an offset, so many bytes. */
+type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number];
+
+/** What `fill` answers. */
+interface Filling {
+  readonly copies: readonly Copy[];
+  /** Files that Python may still have to read. */
+  readonly files: readonly number[];
 }
 
 /** What Python answers for a session that it opened. */
@@ -21,10 +42,13 @@ interface Opened {
 export class PythonModels {
   readonly #bridge: Bridge;
   readonly #handle: number;
+  /** Those that the models were read from, while they are needed. */
+  #files: readonly number[];
 
-  constructor(bridge: Bridge, handle: number) {
+  private constructor(bridge: Bridge, handle: number, files: readonly number[]) {
     this.#bridge = bridge;
     this.#handle = handle;
+    this.#files = files;
   }
 
   /** Open models, and what a session of them starts from, but for its weights: `fill` writes those. */
@@ -33,14 +57,52 @@ export class PythonModels {
     call: Origin["call"] | "create_inference",
     args: Origin["args"],
   ): { readonly models: PythonModels; readonly raw: RawBundle } {
-    const { value, data } = bridge.call(call, ...args);
-    const { handle, header } = value as Opened;
-    return { models: new PythonModels(bridge, handle), raw: { header, blobs: data ?? new Uint8Array() } };
+    const { given, files } = addFiles(bridge, args);
+    try {
+      const { value, file } = bridge.call(call, ...given);
+      const { handle, header } = value as Opened;
+      const models = new PythonModels(bridge, handle, files);
+      return { models, raw: { header, blobs: file?.data ?? new Uint8Array() } };
+    } catch (error) {
+      files.forEach((index) => bridge.files.drop(index));
+      throw error;
+    }
   }
 
-  /** Write the weights that the session starts from into its segments, which have these addresses and hold zeros. */
-  fill(bases: readonly number[]): void {
-    this.#bridge.call("fill", this.#handle, JSON.stringify(bases));
+  /** What Python reports of models, of which nothing is kept. */
+  static inspect(bridge: Bridge, args: Origin["args"]): ModelReport {
+    const { given, files } = addFiles(bridge, args);
+    try {
+      return bridge.call("inspect_model", ...given).value as ModelReport;
+    } finally {
+      files.forEach((index) => bridge.files.drop(index));
+    }
+  }
+
+  /** Write the weights that the session starts from into its segments, which hold zeros; once. */
+  fill(segments: FilledSegments): void {
+    const { value } = this.#bridge.call("fill", this.#handle, JSON.stringify(segments.bases));
+    const { copies, files } = value as Filling;
+    for (const [segment, at, file, offset, nbytes] of copies) {
+      this.#bridge.files.copy(file, offset, segments.range(segment, at, nbytes));
+    }
+    this.#keepFiles(files);
+  }
+
+  /** Fill a target with bytes of a file that the models were read from. */
+  readFile(index: number, offset: number, target: Uint8Array): void {
+    this.#bridge.files.copy(index, offset, target);
+  }
+
+  #keepFiles(needed: readonly number[]): void {
+    for (const index of this.#files) {
+      if (needed.includes(index)) {
+        void this.#bridge.files.settle(index);
+      } else {
+        this.#bridge.files.drop(index);
+      }
+    }
+    this.#files = needed;
   }
 
   /** @param kept - what plans of the session keep already */
@@ -51,32 +113,50 @@ export class PythonModels {
     kept: readonly KeptValue[],
   ): RawPlan {
     const args = [JSON.stringify(signature), JSON.stringify(kept)] as const;
-    const { value, data } = this.#bridge.call("compile_plan", this.#handle, kind, overwrite, ...args);
-    return { header: value as RawPlan["header"], blobs: data ?? new Uint8Array() };
+    const { value, file } = this.#bridge.call("compile_plan", this.#handle, kind, overwrite, ...args);
+    return { header: value as RawPlan["header"], blobs: file?.data ?? new Uint8Array() };
   }
 
   /** @param bases - where the segments of the session are */
-  saveCheckpoint(withOptimizer: boolean, properties: readonly Property[], bases: readonly number[]): Uint8Array {
+  saveCheckpoint(withOptimizer: boolean, properties: readonly Property[], bases: readonly number[]): Handout {
     const args = [JSON.stringify(properties), JSON.stringify(bases)] as const;
-    return bytesOf(this.#bridge.call("checkpoint", this.#handle, withOptimizer, ...args));
+    return fileOf(this.#bridge.call("checkpoint", this.#handle, withOptimizer, ...args));
   }
 
-  exportModel(outputNames: readonly string[], bases: readonly number[]): Uint8Array {
+  exportModel(outputNames: readonly string[], bases: readonly number[]): Handout {
     const args = [JSON.stringify(outputNames), JSON.stringify(bases)] as const;
-    return bytesOf(this.#bridge.call("export", this.#handle, ...args));
+    return fileOf(this.#bridge.call("export", this.#handle, ...args));
   }
 
-  artifact(name: ArtifactName): Uint8Array | null {
-    return this.#bridge.call("artifact", this.#handle, name).data;
+  artifact(name: ArtifactName): Handout | null {
+    return this.#bridge.call("artifact", this.#handle, name).file;
   }
 
   release(): void {
+    this.#keepFiles([]);
     this.#bridge.call("release", this.#handle);
   }
 }
 
-function bytesOf({ data }: { readonly data: Uint8Array | null }): Uint8Array {
-  return data ?? new Uint8Array();
+function fileOf({ file }: { readonly file: Handout | null }): Handout {
+  return file ?? { data: new Uint8Array(), parts: [], nbytes: 0 };
+}
+
+/** The arguments of a call of the bridge, with files where they are bytes or Blobs, and the numbers of these. */
+function addFiles(
+  bridge: Bridge,
+  args: Origin["args"],
+): { readonly given: readonly (GivenFile | string | null)[]; readonly files: readonly number[] } {
+  const files: number[] = [];
+  const given = args.map((arg) => {
+    if (arg === null || typeof arg === "string") {
+      return arg;
+    }
+    const file = bridge.files.add(arg);
+    files.push(file.index);
+    return file;
+  });
+  return { given, files };
 }
 
 /** The models of a session, once Python runs, which starts when somebody asks. */

@@ -5,11 +5,14 @@ import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } from "../wire/protocol.js";
-import type { BundlePlan, FeedType, PlanKind, PlanSlot } from "./bundle.js";
+import { planKey, type BundlePlan, type Declaration, type FeedType, type PlanKind, type PlanSlot } from "./bundle.js";
+import { signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
 
 /** Where plans come from that are not in kernel memory. */
 export interface PlanSource {
+  /** What such a step takes; none for a step without feeds. */
+  inputsOf(kind: PlanKind): readonly Declaration[];
   /** Raise unless the session can run such a step now. */
   check(kind: PlanKind, signature: readonly FeedType[]): void;
   /** The plan; Python may have to start first. */
@@ -88,14 +91,14 @@ export class PlanRunner {
     feeds: readonly Feed[],
     action: (loaded: LoadedPlan, given: readonly Feed[]) => T,
   ): MaybePromise<T> {
-    const key = keyOf(kind, overwrite, feeds);
+    const signature = signatureOf(this.#source.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
+    const key = planKey(kind, overwrite, signature);
     const { generation } = this.#memory;
     const known = this.#memory.find(key);
     // Where memory ran out before, room was made now.
     if (known !== undefined && generation === this.#memory.generation) {
       return action(known, feeds);
     }
-    const signature = feeds.map(({ name, dtype, dims }) => ({ name, dtype, dims }));
     this.#source.check(kind, signature);
     const given = feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
     if (known !== undefined) {
@@ -155,14 +158,6 @@ export class PlanRunner {
   #bytesOf({ data }: Feed): Uint8Array {
     return data instanceof Uint8Array ? data : this.#engine.read(data.ptr, data.nbytes);
   }
-}
-
-function keyOf(kind: string, overwrite: boolean, feeds: readonly Feed[]): string {
-  let key = `${kind} ${overwrite}`;
-  for (const { name, dtype, dims } of feeds) {
-    key += `\n${name}\n${dtype} ${dims.join("x")}`;
-  }
-  return key;
 }
 
 /** The place of an output; a tensor of the caller's must fit before anything runs. */

@@ -19,6 +19,7 @@ import {
   STATE_TOTAL,
   STATE_WARMUP,
 } from "../engine/layout.js";
+import type { Handout } from "../python/handout.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
@@ -26,6 +27,7 @@ import type {
   Feed,
   Fetch,
   FileBytes,
+  FileForm,
   MaybePromise,
   NamedTensor,
   PropertyValue,
@@ -42,15 +44,18 @@ import {
   sizeOf,
   type Bundle,
   type BundlePlan,
+  type Declaration,
   type FeedType,
   type ParameterSlot,
   type PlanKind,
   type Property,
   type RawPlan,
+  type SegmentSize,
 } from "./bundle.js";
 import { checkFeeds } from "./feeds.js";
+import { assemble, type ReadPlace } from "./files.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
-import { withValue, type LazyModels } from "./python-models.js";
+import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 
 const INT64 = { least: -(2n ** 63n), most: 2n ** 63n - 1n };
@@ -122,21 +127,23 @@ export class SessionCore implements CallTable, PlanSource {
       hasEval,
       hasOptimizer,
       nominal: this.#nominal,
+      valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
     };
   }
 
-  /** Addresses of its segments. */
-  get bases(): readonly number[] {
-    return this.#memory.bases;
+  /** What its weights are written into. */
+  get segments(): FilledSegments {
+    return this.#memory;
   }
 
-  /** What a session in this state starts from: by segment its contents, in place; null for zeros. */
-  get contents(): (Uint8Array | null)[] {
-    return this.#memory.sizes.map((bytes, segment) => {
-      const isState = PARAMETERS <= segment && segment <= STATE;
-      const data = isState && bytes > 0 ? this.#memory.view(segment) : null;
-      return data?.some((byte) => byte !== 0) ? data : null;
-    });
+  /** The segments that a session in this state starts from, with their sizes; the others are zeros. */
+  get contents(): SegmentSize[] {
+    return this.#memory.sizes
+      .map((nbytes, segment) => ({ segment, nbytes }))
+      .filter(({ nbytes, segment }) => {
+        const isState = PARAMETERS <= segment && segment <= STATE;
+        return isState && nbytes > 0 && !isZero(this.#memory.view(segment));
+      });
   }
 
   release(): void {
@@ -189,6 +196,10 @@ export class SessionCore implements CallTable, PlanSource {
     if (kind === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0) {
       throw sessionError("NO_SCHEDULER", {});
     }
+  }
+
+  inputsOf(kind: PlanKind): readonly Declaration[] {
+    return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : [];
   }
 
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan> {
@@ -355,17 +366,18 @@ export class SessionCore implements CallTable, PlanSource {
     return type === "str" ? text : Number(text);
   }
 
-  saveCheckpoint(includeOptimizerState: boolean): MaybePromise<FileBytes> {
+  saveCheckpoint(includeOptimizerState: boolean, form: FileForm): MaybePromise<FileBytes> {
     if (this.#nominal) {
       throw sessionError("NOMINAL_SAVE", {});
     }
     return withValue(this.#models.get("saveCheckpoint"), (models) => {
       const properties = [...this.#properties.values()];
-      return { data: models.saveCheckpoint(includeOptimizerState, properties, this.#memory.bases) };
+      const file = models.saveCheckpoint(includeOptimizerState, properties, this.#memory.bases);
+      return this.#assembled(models, "saveCheckpoint", file, form);
     });
   }
 
-  exportModelForInferencing(outputNames: readonly string[]): MaybePromise<FileBytes> {
+  exportModelForInferencing(outputNames: readonly string[], form: FileForm): MaybePromise<FileBytes> {
     if (!this.#bundle.hasEval) {
       throw sessionError("NO_EVAL_MODEL_TO_EXPORT", {});
     }
@@ -373,18 +385,30 @@ export class SessionCore implements CallTable, PlanSource {
       throw sessionError("NOMINAL_EXPORT", {});
     }
     return withValue(this.#models.get("exportModelForInferencing"), (models) => {
-      return { data: models.exportModel(outputNames, this.#memory.bases) };
+      const file = models.exportModel(outputNames, this.#memory.bases);
+      return this.#assembled(models, "exportModelForInferencing", file, form);
     });
   }
 
-  artifact(name: ArtifactName): MaybePromise<FileBytes | null> {
+  artifact(name: ArtifactName, form: FileForm): MaybePromise<FileBytes | null> {
     if (!this.#models.hasArtifacts) {
       throw sessionError("NO_ARTIFACTS", {});
     }
     return withValue(this.#models.get("getArtifacts"), (models) => {
-      const data = models.artifact(name);
-      return data === null ? null : { data };
+      const file = models.artifact(name);
+      return file === null ? null : this.#assembled(models, "getArtifacts", file, form);
     });
+  }
+
+  #assembled(models: PythonModels, call: string, file: Handout, form: FileForm): FileBytes {
+    const read: ReadPlace = ([store, index, offset], start, target) => {
+      if (store === "file") {
+        models.readFile(index, offset + start, target);
+      } else {
+        target.set(this.#memory.range(index, offset + start, target.length));
+      }
+    };
+    return { data: assemble(call, file, read, form) };
   }
 
   memory(): SessionMemory {
@@ -432,6 +456,17 @@ export class SessionCore implements CallTable, PlanSource {
     const base = this.#memory.bases[STATE] as number;
     return new DataView(this.#engine.u8.buffer, base, this.#memory.sizes[STATE] as number);
   }
+}
+
+/** Whether a segment, which is made of words, holds zeros. */
+function isZero(data: Uint8Array): boolean {
+  const words = new Int32Array(data.buffer, data.byteOffset, data.length / 4);
+  for (let k = 0; k < words.length; k++) {
+    if (words[k] !== 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 function bytesOf({ offset, dims }: ParameterSlot): { readonly start: number; readonly end: number } {

@@ -7,8 +7,12 @@
 
 import { inTime } from "../wire/fetch-file.js";
 import { log } from "../wire/log.js";
+import type { FileData } from "../wire/values.js";
 
 const FOLDERS = ["trainweb", "bundles"];
+
+/** Bytes of a file that are read at once. */
+const CHUNK_BYTES = 2 ** 24;
 
 /** Files that are kept; of more, those written longest ago go. */
 const MAX_FILES = 16;
@@ -23,6 +27,11 @@ const SLOTS = [0, 1] as const;
 
 /** Storage that does not answer for so long counts as none. */
 const ANSWER_MS = 5_000;
+/** Age from which on a large file without an owner is taken for abandoned. */
+const ORPHAN_MS = 3_600_000;
+
+/** How the large file that belongs to a file is called after it. */
+const LARGE = ".large";
 
 /** What only workers have, and TypeScript declares apart from the rest of a page's interface. */
 interface SyncAccessHandle {
@@ -81,22 +90,129 @@ export async function writeFile(name: string, bytes: Uint8Array): Promise<boolea
 export async function removeFile(name: string): Promise<void> {
   try {
     const folder = await openFolder();
-    await Promise.all(SLOTS.map((slot) => removeEntry(folder, slotName(name, slot))));
+    await Promise.all([...SLOTS.map((slot) => slotName(name, slot)), name + LARGE].map((file) => removeEntry(folder, file)));
   } catch (error) {
     log("info", `${name} is not removed: ${String(error)}`);
   }
 }
 
+/** SHA-256 of each chunk of a file, as hexadecimal digits. */
+export type Chunks = readonly string[];
+
+/** A run of bytes. */
+interface Run {
+  readonly nbytes: number;
+}
+
+/**
+ * Write the large file that belongs to a file, one run of bytes after the other, without having it in memory. It
+ * counts for who has its hashes.
+ *
+ * @param read - fills the target with bytes of a run from an offset on
+ * @returns hashes of its chunks; null: it is not stored
+ */
+export async function writeChunks<R extends Run>(
+  name: string,
+  runs: readonly R[],
+  read: (run: R, offset: number, target: Uint8Array) => void,
+): Promise<Chunks | null> {
+  const file = name + LARGE;
+  try {
+    const folder = await openFolder();
+    const handle = (await folder.getFileHandle(file, { create: true })) as WorkerFileHandle;
+    const access = await handle.createSyncAccessHandle();
+    try {
+      access.truncate(0);
+      const hashes: string[] = [];
+      const buffer = new Uint8Array(CHUNK_BYTES);
+      for (const { run, offset, at, nbytes } of chunksOf(runs)) {
+        const chunk = buffer.subarray(0, nbytes);
+        read(run, offset, chunk);
+        writeAll(access, chunk, at);
+        hashes.push(hexOf(await sha256(chunk)));
+      }
+      access.flush();
+      return hashes;
+    } catch (error) {
+      access.truncate(0);
+      throw error;
+    } finally {
+      access.close();
+    }
+  } catch (error) {
+    log("info", `${file} is not stored: ${String(error)}`);
+    return null;
+  }
+}
+
+/**
+ * Read what `writeChunks` wrote.
+ *
+ * @param write - takes bytes of a run from an offset on
+ * @throws Error when it is not there, or other bytes
+ */
+export async function readChunks<R extends Run>(
+  name: string,
+  runs: readonly R[],
+  hashes: Chunks,
+  write: (run: R, offset: number, data: Uint8Array) => void,
+): Promise<void> {
+  const folder = await openFolder();
+  const file = await (await folder.getFileHandle(name + LARGE)).getFile();
+  const chunks = [...chunksOf(runs)];
+  const total = runs.reduce((sum, { nbytes }) => sum + nbytes, 0);
+  if (file.size !== total || chunks.length !== hashes.length) {
+    throw new Error(`the stored ${name}${LARGE} has ${file.size} bytes instead of ${total}`);
+  }
+  for (const [index, { run, offset, at, nbytes }] of chunks.entries()) {
+    const data = new Uint8Array(await file.slice(at, at + nbytes).arrayBuffer());
+    if (hexOf(await sha256(data)) !== hashes[index]) {
+      throw new Error(`the stored ${name}${LARGE} is damaged at byte ${at} or after it`);
+    }
+    write(run, offset, data);
+  }
+}
+
+/** The chunks of runs that lie one after the other; none reaches over the end of a run. */
+function* chunksOf<R extends Run>(
+  runs: readonly R[],
+): Generator<{ readonly run: R; readonly offset: number; readonly at: number; readonly nbytes: number }> {
+  let start = 0;
+  for (const run of runs) {
+    for (let offset = 0; offset < run.nbytes; offset += CHUNK_BYTES) {
+      yield { run, offset, at: start + offset, nbytes: Math.min(CHUNK_BYTES, run.nbytes - offset) };
+    }
+    start += run.nbytes;
+  }
+}
+
+function hexOf(bytes: Uint8Array): string {
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 /** SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where there is none. */
-export async function hashOf(parts: readonly (string | Uint8Array | null)[]): Promise<string | null> {
+export async function hashOf(parts: readonly (string | FileData | null)[]): Promise<string | null> {
   if (globalThis.crypto?.subtle === undefined) {
     return null;
   }
   const hashes = await Promise.all(
-    parts.map((part) => (part === null ? new Uint8Array(32) : sha256(toBytes(part)))),
+    parts.map((part) => (part === null ? new Uint8Array(32) : hashOfPart(part))),
   );
-  const digest = await sha256(concatenate(hashes));
-  return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return hexOf(await sha256(concatenate(hashes)));
+}
+
+/** SHA-256; of a large file that of its chunks' hashes, which need not all be in memory. */
+async function hashOfPart(part: string | FileData): Promise<Uint8Array<ArrayBuffer>> {
+  const data = typeof part === "string" ? new TextEncoder().encode(part) : part;
+  const size = data instanceof Blob ? data.size : data.length;
+  const hashes: Uint8Array[] = [];
+  for (let start = 0; start < size; start += CHUNK_BYTES) {
+    const end = Math.min(size, start + CHUNK_BYTES);
+    const chunk =
+      data instanceof Blob ? new Uint8Array(await data.slice(start, end).arrayBuffer()) : data.subarray(start, end);
+    hashes.push(await sha256(chunk));
+  }
+  return hashes.length === 1 ? (hashes[0] as Uint8Array<ArrayBuffer>) : sha256(concatenate(hashes));
 }
 
 async function openFolder(): Promise<FileSystemDirectoryHandle> {
@@ -184,14 +300,23 @@ function writeAll(access: SyncAccessHandle, bytes: Uint8Array, at: number): void
 }
 
 async function removeOldest(folder: FileSystemDirectoryHandle): Promise<void> {
-  const files: { readonly name: string; readonly written: number }[] = [];
+  const entries: { readonly name: string; readonly written: number }[] = [];
   for await (const [name, handle] of folder.entries()) {
     if (handle instanceof FileSystemFileHandle) {
-      files.push({ name, written: (await handle.getFile()).lastModified });
+      entries.push({ name, written: (await handle.getFile()).lastModified });
     }
   }
-  files.sort((a, b) => b.written - a.written);
-  await Promise.all(files.slice(MAX_FILES).map(({ name }) => removeEntry(folder, name)));
+  const files = entries.filter(({ name }) => !name.endsWith(LARGE)).sort((a, b) => b.written - a.written);
+  const kept = new Set(files.slice(0, MAX_FILES).map(({ name }) => name));
+  const abandoned = entries.filter(({ name, written }) => {
+    if (!name.endsWith(LARGE)) {
+      return !kept.has(name);
+    }
+    const owner = name.slice(0, -LARGE.length);
+    // Its owner is written after it.
+    return !SLOTS.some((slot) => kept.has(slotName(owner, slot))) && written < Date.now() - ORPHAN_MS;
+  });
+  await Promise.all(abandoned.map(({ name }) => removeEntry(folder, name)));
 }
 
 async function removeEntry(folder: FileSystemDirectoryHandle, name: string): Promise<void> {
@@ -217,10 +342,6 @@ async function makeHeader(sequence: number, bytes: Uint8Array): Promise<Uint8Arr
 
 async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
   return new Uint8Array(await crypto.subtle.digest("SHA-256", bytes as Uint8Array<ArrayBuffer>));
-}
-
-function toBytes(part: string | Uint8Array): Uint8Array {
-  return typeof part === "string" ? new TextEncoder().encode(part) : part;
 }
 
 function concatenate(parts: readonly Uint8Array[]): Uint8Array {

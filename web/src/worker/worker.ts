@@ -9,11 +9,14 @@ import { startWorker } from "../wire/start-worker.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
+import type { ModelReport } from "../wire/report.js";
 import type {
-  ArtifactBytes,
+  ArtifactFiles,
+  ExternalFile,
   Feed,
   Fetch,
   FileBytes,
+  FileData,
   InferenceInfo,
   MaybePromise,
   Method,
@@ -29,7 +32,7 @@ import type {
   WorkerInfo,
   WorkerSettings,
 } from "../wire/protocol.js";
-import { parseBundle, parseInference, splitBundle, withSegments, type RawBundle } from "./bundle.js";
+import { parseBundle, parseInference, splitBundle, type RawBundle } from "./bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
 import { InferenceCore } from "./inference-core.js";
 import type { Kernels } from "./plan-memory.js";
@@ -112,7 +115,7 @@ class SessionWorker implements WorkerApi {
   }
 
   createTraining(
-    artifacts: ArtifactBytes,
+    artifacts: ArtifactFiles,
     optionsJson: string,
     cache: boolean,
   ): Promise<Result<SessionInfo>> {
@@ -122,17 +125,21 @@ class SessionWorker implements WorkerApi {
   }
 
   createFromModel(
-    model: Uint8Array,
+    model: FileData,
+    external: readonly ExternalFile[],
     configJson: string,
     optionsJson: string,
     cache: boolean,
   ): Promise<Result<SessionInfo>> {
-    const args = [model, configJson, optionsJson];
+    const args = [model, configJson, optionsJson, ...externalArgs(external)];
     return attemptAsync(() => this.#create({ call: "create_from_model", args }, optionsJson, cache));
   }
 
-  createFromBundle(bytes: Uint8Array<ArrayBuffer>, optionsJson: string): Promise<Result<SessionInfo>> {
-    return attemptAsync(async () => this.#add(await splitBundle(bytes), optionsJson, null, null, null));
+  createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>> {
+    return attemptAsync(async () => {
+      const bytes = file instanceof Blob ? new Uint8Array(await file.arrayBuffer()) : file;
+      return this.#add(await splitBundle(bytes as Uint8Array<ArrayBuffer>), optionsJson, null, null, null);
+    });
   }
 
   step(
@@ -172,15 +179,35 @@ class SessionWorker implements WorkerApi {
     });
   }
 
-  createInference(model: Uint8Array, optionsJson: string): Promise<Result<InferenceInfo>> {
+  inspectModel(
+    model: FileData,
+    external: readonly ExternalFile[],
+    configJson: string,
+    dimsJson: string,
+  ): Promise<Result<ModelReport>> {
+    return attemptAsync(async () => {
+      const args = [model, configJson, dimsJson, ...externalArgs(external)];
+      return PythonModels.inspect(await this.#bootPython(), args);
+    });
+  }
+
+  createInference(
+    model: FileData,
+    external: readonly ExternalFile[],
+    optionsJson: string,
+  ): Promise<Result<InferenceInfo>> {
     return attemptAsync(async () => {
       const bridge = await this.#bootPython();
-      const { models, raw } = PythonModels.open(bridge, "create_inference", [model, optionsJson]);
+      const { models, raw } = PythonModels.open(bridge, "create_inference", [
+        model,
+        optionsJson,
+        ...externalArgs(external),
+      ]);
       const kernels = this.#describeKernels();
       const bundle = parseInference(raw, kernels.fingerprint);
       const core = new InferenceCore(this.#running, kernels, bundle, coreOptions(optionsJson), models);
       try {
-        models.fill(core.bases);
+        models.fill(core.segments);
       } catch (error) {
         core.release();
         throw error;
@@ -270,7 +297,10 @@ class SessionWorker implements WorkerApi {
     if (name !== null && stored !== null) {
       try {
         const cache = new BundleCache(name, () => this.#lastUse);
-        return this.#add(await splitBundle(stored), optionsJson, origin, null, cache);
+        const bundle = await splitBundle(stored);
+        const info = this.#add(bundle, optionsJson, origin, null, cache);
+        await this.#filled(info, (core) => cache.fill(bundle, core.segments));
+        return info;
       } catch {
         // Of another version of the format, say. It will be written anew.
       }
@@ -279,16 +309,23 @@ class SessionWorker implements WorkerApi {
     const { models, raw } = PythonModels.open(bridge, origin.call, origin.args);
     const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
     const info = this.#add(raw, optionsJson, { ...origin, args: [] }, models, cache);
-    const { core } = this.#sessions.get(info.handle) as TrainingTurns;
+    await this.#filled(info, async (core) => {
+      models.fill(core.segments);
+      await cache?.setStart(raw, core.contents, core.segments);
+    });
+    return info;
+  }
+
+  /** Write into a new session what it starts from; there is none where that fails. */
+  async #filled({ handle }: SessionInfo, fill: (core: SessionCore) => Promise<void>): Promise<void> {
+    const { core } = this.#sessions.get(handle) as TrainingTurns;
     try {
-      models.fill(core.bases);
-      cache?.setStart(withSegments(raw, core.contents));
+      await fill(core);
     } catch (error) {
-      this.#sessions.delete(info.handle);
+      this.#sessions.delete(handle);
       core.release();
       throw error;
     }
-    return info;
   }
 
   /**
@@ -324,6 +361,11 @@ class SessionWorker implements WorkerApi {
     }
     return inTurn(session, action);
   }
+}
+
+/** External data as Python takes it: the paths, and a file for each. */
+function externalArgs(external: readonly ExternalFile[]): (string | FileData)[] {
+  return [JSON.stringify(external.map(({ path }) => path)), ...external.map(({ data }) => data)];
 }
 
 function inTurn<S extends Turns<unknown>, T>(
@@ -396,7 +438,7 @@ function runAnswer(run: Run, feeds: readonly Feed[]): RunAnswer {
 /** What is handed over with an answer instead of being copied. */
 function buffersOf(answer: Partial<RunAnswer & FileBytes>): ArrayBuffer[] {
   const { results = [], buffers = [], data } = answer;
-  const tensors = data === undefined ? results : [...results, { data }];
+  const tensors = data instanceof Uint8Array ? [...results, { data }] : results;
   return [...tensors.map((tensor) => tensor.data.buffer as ArrayBuffer), ...buffers];
 }
 

@@ -18,7 +18,7 @@ from trainweb.compiler.passes.epilogue import added_operand, scaled_operand
 from trainweb.ir import calls
 from trainweb.ir.calls import Gemm, Softmax, SoftmaxGrad
 from trainweb.ir.layout import ARENA, ATTENTION_KEYS, ATTENTION_WIDTH
-from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, KernelCall, Program, Storage
+from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, Program, Storage
 from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
 
 if TYPE_CHECKING:
@@ -317,21 +317,17 @@ class _Fusion:
         _need(f.y.buf.storage not in {x.storage for x in (*f.operands, f.v.buf)})
         if b is None:
             return
-        read = {x.storage for x in (*f.operands, f.v.buf, f.y.buf, b.dy.buf)}
-        _need(start.position > last.position and not program.is_written_between(b.dy.buf.storage, start, end))
+        writers = program.writers(b.dy.buf.storage)
+        _need(start.position > last.position and not any(start.position <= w.position <= end.position for w in writers))
         for call, made in b.members.items():
             if made is None:
                 continue
             s = made.buf.storage
-            _need(s not in read)
-            early = [i for i in program.users(s) if start.position <= i.position < call.position]
-            reads = program.readers(s)
-            _need(all(i in b.members or (isinstance(i, KernelCall) and i.PARTS and i not in reads) for i in early))
             # The kernel writes its results in an order of its own, and before all that is written until then.
-            own = footprint(_need_a(Gemm, call))
-            for i in program.writers(s):
-                if i is not call and (i in b.members or i in early):
-                    _need(isinstance(i, Part) and own.is_apart(footprint(i)))
+            own, readers = footprint(_need_a(Gemm, call)), program.readers(s)
+            for i in program.users(s):
+                if start.position <= i.position < call.position:
+                    _need(isinstance(i, Part) and i not in readers and own.is_apart(footprint(i)))
 
     # The kernels.
 

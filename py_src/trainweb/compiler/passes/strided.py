@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
-from trainweb.ir.calls import Gemm, StridedCopy
+from trainweb.compiler.footprint import Part, footprint
+from trainweb.ir.calls import Copy, Gemm, StridedCopy
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, KernelCall, Program
+from trainweb.ir.program import Buf, Program
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 
@@ -178,10 +179,15 @@ def _write_target(program: Program, call: Gemm) -> Gemm | None:
         return None
     if any(r.position < reader.position for r in program.readers(target)):
         return None
-    # Parts that other copies and products put beside this one are disjoint; a fill of the whole is not.
-    between = [w for w in program.writers(target) if call.position < w.position < reader.position]
-    if not all(isinstance(w, KernelCall) and w.PARTS for w in between):
-        return None
+    # What fills the target before it is replaced as a whole is for nothing, such as the state that a step keeps.
+    before = [w for w in program.writers(target) if w.position < reader.position]
+    fills = [w for w in before if isinstance(w, Copy) and move.dense.nbytes == target.nbytes == w.n]
+    # Other copies and products may put parts beside this one; what overlaps it must come first.
+    own = footprint(reader)
+    for w in before:
+        apart = isinstance(w, Part) and own.is_apart(footprint(w))
+        if w.position > call.position and w not in fills and not apart:
+            return None
     new = call
     if strides[3] != 1 and call.n > 1:
         if strides[2] != 1:
@@ -189,6 +195,8 @@ def _write_target(program: Program, call: Gemm) -> Gemm | None:
         new = _transposed(call)
         strides[2], strides[3] = strides[3], strides[2]
     new = _with_operand(new, "c", move.place(c), strides)
+    for fill in fills:
+        program.remove(fill)
     program.remove(reader)
     program.replace(call, new)
     return new

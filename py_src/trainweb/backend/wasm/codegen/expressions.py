@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainweb.backend.wasm.codegen.assembler import F32, I32, I64, V128, Callee, Function
-from trainweb.backend.wasm.codegen.dtypes import CONVERSIONS, DTYPES
+from trainweb.backend.wasm.codegen.dtypes import DTYPES, conversion
 from trainweb.backend.wasm.codegen.function_spec import FunctionSpec
 from trainweb.ir.expr import MATH, Expr, walk
 from trainweb.model.graph import ITEM_SIZE
 
 STRIP = 256
 """Elements whose functions are computed together: strips of a few of them stay in the first cache."""
-_WRAPPING = ("add", "sub", "mul", "div", "neg")
-"""Operations that may leave the range of uint8; an i32 holds what they give."""
+_WRAPPING = ("add", "sub", "mul", "div", "neg", "abs", "shl")
+"""Operations that may leave the range of a small integer; an i32 holds what they give."""
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class Lanes(ABC):
         """Put `x`, an operation on its arguments, on the stack."""
 
     @abstractmethod
-    def mask_byte(self) -> None:
-        """Keep the low 8 bits of the value on the stack."""
+    def narrow(self, dtype: str) -> None:
+        """Bring the value on the stack back into the range of a small integer."""
 
     # The walk.
 
@@ -138,8 +138,8 @@ class Lanes(ABC):
             self.cast(x.args[0].dtype, x.dtype)
         else:
             self.operation(x)
-            if x.dtype == "uint8" and x.op in _WRAPPING:
-                self.mask_byte()
+            if x.op in _WRAPPING:
+                self.narrow(x.dtype)
 
     def address(self, buffer: int, dtype: str) -> None:
         """Put the address of the current element of an input or a result on the stack."""
@@ -175,9 +175,9 @@ class Scalar(Lanes):
 
     def _number(self, kind: str, value: float) -> None:
         if kind == I32:
-            self.f.i32_const(int(value))
+            self.f.i32_const(signed(int(value), 32))
         elif kind == I64:
-            self.f.i64_const(int(value))
+            self.f.i64_const(signed(int(value), 64))
         elif kind == F32:
             self.f.f32_const(value)
         else:
@@ -199,19 +199,20 @@ class Scalar(Lanes):
         self.f.select()
 
     def cast(self, source: str, target: str) -> None:
-        start, end = DTYPES[source].kind, DTYPES[target].kind
         if target == "bool":
-            self._number(start, 0)
+            self._number(DTYPES[source].kind, 0)
             self.f.op(DTYPES[source].scalar["ne"])
             return
-        if start != end:
-            self.f.op(CONVERSIONS[start, end])
-        if target == "uint8":
-            self.mask_byte()
+        if (instruction := conversion(source, target)) is not None:
+            self.f.op(instruction)
+        self.narrow(target)
 
-    def mask_byte(self) -> None:
-        self.f.i32_const(255)
-        self.f.op("i32.and")
+    def narrow(self, dtype: str) -> None:
+        if (how := DTYPES[dtype].narrow) is not None:
+            operand, instruction = how
+            if operand:
+                self.f.i32_const(operand)
+            self.f.op(instruction)
 
     def operation(self, x: Expr) -> None:
         instruction = DTYPES[x.args[0].dtype].scalar.get(x.op)
@@ -276,13 +277,20 @@ class Scalar(Lanes):
     def _quotient(self, x: Expr) -> None:
         """Division by 0 and MIN / -1 would trap: x / 0 is 0 and x / -1 is 0 - x."""
         f, direct, kind = self.f, DTYPES[x.dtype].scalar, DTYPES[x.dtype].kind
-        eqz, div = ("i64.eqz", "i64.div_s") if kind == I64 else ("i32.eqz", "i32.div_s")
+        word = "i64" if kind == I64 else "i32"
+        is_signed = DTYPES[x.dtype].is_signed
+        eqz, div = f"{word}.eqz", f"{word}.div_{'s' if is_signed else 'u'}"
         a, b = self._operands(x)
         f.get(b)
         f.op(eqz)
         with f.if_(kind) as by_zero:
             self._number(kind, 0)
             f.else_(by_zero)
+            if not is_signed:
+                f.get(a)
+                f.get(b)
+                f.op(div)
+                return
             f.get(b)
             self._number(kind, -1)
             f.op(direct["eq"])
@@ -420,12 +428,12 @@ class Vector(Lanes):
         else:
             if source == "float32":
                 self.f.op("i32x4.trunc_sat_f32x4_s")
-            if target == "uint8":
-                self.mask_byte()
+            self.narrow(target)
 
-    def mask_byte(self) -> None:
-        self._splat(255, "i")
-        self.f.op("v128.and")
+    def narrow(self, dtype: str) -> None:
+        if dtype == "uint8":  # the only small integer with vectors
+            self._splat(255, "i")
+            self.f.op("v128.and")
 
     def operation(self, x: Expr) -> None:
         for a in x.args:
@@ -433,6 +441,12 @@ class Vector(Lanes):
         table = DTYPES[x.args[0].dtype].vector
         assert table is not None, f"{x.args[0].dtype} has no vectors"
         self.f.op(table[x.op])
+
+
+def signed(value: int, bits: int) -> int:
+    """The number whose two's complement has the bits of `value`, as instructions take constants."""
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
 
 
 def immediate(x: Expr) -> float:

@@ -20,6 +20,8 @@ from trainweb.model.graph import ITEM_SIZE
 
 ACCESS_SECTION = "trainweb.access"
 """Custom section of a module with what `FunctionSpec.access` says of each of its functions."""
+_SCALAR = ("div", "shl", "shr")
+"""Of integers, one element at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +69,6 @@ class FunctionSpec:
     def is_vector(self) -> bool:
         """Whether every operation has a form for four lanes."""
         return all(
-            DTYPES[x.dtype].vector is not None and (x.op != "div" or x.dtype == "float32") for x in walk(self.roots)
+            DTYPES[x.dtype].vector is not None and (x.op not in _SCALAR or x.dtype == "float32")
+            for x in walk(self.roots)
         )

@@ -1,0 +1,89 @@
+"""Which inputs of a graph decide, by their values, about shapes, axes, counts and branches.
+
+Plans are compiled for such values: they belong to the signature of a step as shapes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from trainweb.control.operators import CONTROL_OPERATORS, all_nodes, is_control, subgraphs
+from trainweb.model.graph import Graph, Node
+from trainweb.ops.op import find
+from trainweb.ops.view import Inquiry
+
+MOVING = frozenset(
+    ("Cast", "Concat", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+)
+"""Operators that compute nothing: numbers that pass them are those that were fed."""
+
+
+def deciding_names(graph: Graph) -> set[str]:
+    """Names of all tensors, inputs and initializers among them, whose values must be known at compile time.
+
+    Names in bodies and branches count as those of the graph around them.
+    """
+    return _reached(graph, moved_only=False)
+
+
+def handed_names(graph: Graph) -> set[str]:
+    """Those of `deciding_names` that decide themselves, such as scales, and not by what is computed from them.
+
+    Conditions of control flow are not among them: it can do without knowing these.
+    """
+    return _reached(graph, moved_only=True)
+
+
+def deciding_inputs(graph: Graph, names: Iterable[str]) -> frozenset[str]:
+    """Inputs whose values belong to the signature.
+
+    Integers and bools that decide; floats only where they do so themselves: of data that a condition is computed
+    from, each value would be a plan of its own.
+    """
+    dtypes = {v.name: v.dtype for v in graph.inputs}
+    handed = handed_names(graph)
+    deciding = deciding_names(graph)
+    return frozenset(n for n in names if n in (handed if dtypes[n].startswith("float") else deciding))
+
+
+def _reached(graph: Graph, *, moved_only: bool) -> set[str]:
+    made_of: dict[str, list[str]] = {}
+    pending: list[str] = []
+    for node in all_nodes(graph):
+        if not (moved_only and is_control(node)):
+            pending += _static_inputs(node)
+        if is_control(node) or not ((moved_only and node.op_type not in MOVING) or _asks_for_shapes(node)):
+            _note_sources(node, made_of)
+    found: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name and name not in found:
+            found.add(name)
+            pending += made_of.get(name, ())
+    return found
+
+
+def _note_sources(node: Node, made_of: dict[str, list[str]]) -> None:
+    sources = list(node.inputs)
+    for body in subgraphs(node):
+        sources += [value.name for value in body.outputs]
+        # Of Loop and Scan the last inputs are those of the body.
+        formal, actual = (names[::-1] for names in ([v.name for v in body.inputs], node.inputs))
+        for name, outer in zip(formal, actual, strict=False):
+            made_of.setdefault(name, []).append(outer)
+    for name in filter(None, node.outputs):
+        made_of.setdefault(name, []).extend(sources)
+
+
+def _static_inputs(node: Node) -> Iterator[str]:
+    if is_control(node):
+        indices = CONTROL_OPERATORS[node.op_type]
+    else:
+        cls = find(node.domain, node.op_type)
+        indices = tuple(cls.static_inputs) if cls is not None else ()
+    return (node.inputs[k] for k in indices if k < len(node.inputs))
+
+
+def _asks_for_shapes(node: Node) -> bool:
+    cls = find(node.domain, node.op_type)
+    return cls is not None and issubclass(cls, Inquiry)

@@ -1,0 +1,40 @@
+"""The entry: a graph in, a graph of plain nodes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainweb.control import loops, sequences
+from trainweb.control.expansion import Expansion
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Graph, Value
+
+HANDLERS = {**loops.HANDLERS, **sequences.HANDLERS}
+
+
+def expand_control_flow(
+    graph: Graph, types: Mapping[str, TensorType] | None = None, *, differentiable: bool = False
+) -> Graph:
+    """`graph` with control flow and sequences written out as plain nodes; the graph itself is not changed.
+
+    Parameters
+    ----------
+    types
+        Types of inputs, with values where they are known; else they are as declared.
+    differentiable
+        Whether gradients are to go through it.
+
+    Raises
+    ------
+    UnsupportedError
+        What runs depends on something that is only known at run time, in a way that cannot be written out.
+    LimitError
+        Loops become too many nodes.
+    """
+    source = graph
+    if types:
+        source = graph.copy()
+        source.inputs = [
+            Value(v.name, types[v.name].dtype, types[v.name].shape) if v.name in types else v for v in graph.inputs
+        ]
+    return Expansion(source, types or {}, HANDLERS, differentiable=differentiable).run()

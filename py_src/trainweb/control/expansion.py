@@ -1,0 +1,310 @@
+"""Writes control flow out: branches that are known, both of those that are not, loops and scans iteration by iteration.
+
+What a value decides (a condition, a trip count, a position in a sequence) is looked up in the types inferred so far.
+Sequences exist in this module alone: each is a list of the tensors in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trainweb.control.deciding import handed_names
+from trainweb.control.operators import is_control
+from trainweb.errors import LimitError, ModelError, UnsupportedError
+from trainweb.ir.dims import equal_shapes, static
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Graph, Node, Tensor
+from trainweb.ops.op import bind
+from trainweb.ops.shapes import ShapeInference
+
+UNROLLED_NODES = 20_000
+"""Nodes that all loops and scans of a model may become: a recurrent cell of 15 nodes, 1,000 steps with room.
+
+Each takes about a millisecond to compile, and as much again with its gradient.
+"""
+
+WHERE_SINCE = 9
+"""The opset that brought Where, which chooses between branches."""
+
+Handler = Callable[["Expansion", Node, "Scope"], None]
+
+
+class Scope:
+    """Names of a body or a branch, and what they are in the graph that is written.
+
+    Parameters
+    ----------
+    parent
+        Where names are looked up that are not defined here; None: names stay.
+    prefix
+        Goes before names of nodes and tensors made here.
+    gate
+        What is done to tensors from outside when they are first read here.
+    """
+
+    def __init__(self, parent: Scope | None, prefix: str = "", gate: Callable[[str], str] | None = None) -> None:
+        self.parent, self.prefix, self.gate = parent, prefix, gate
+        self.names: dict[str, str] = {"": ""}
+
+    def resolve(self, name: str) -> str:
+        """The tensor in the written graph."""
+        if self.parent is None:
+            return name
+        if name not in self.names:
+            found = self.parent.resolve(name)
+            self.names[name] = self.gate(found) if self.gate is not None else found
+        return self.names[name]
+
+
+class Expansion:
+    """A graph that is written out, and what is known of it so far.
+
+    Attributes
+    ----------
+    graph : Graph
+        The result: nodes and initializers are added.
+    sequences : dict of str to list of str
+        By name of a sequence the tensors in it. An optional is a sequence of at most one.
+    optionals : set of str
+        Those that are optionals.
+    """
+
+    def __init__(
+        self,
+        source: Graph,
+        types: Mapping[str, TensorType],
+        handlers: Mapping[str, Handler],
+        *,
+        differentiable: bool,
+    ) -> None:
+        self.source, self.handlers, self.differentiable = source, handlers, differentiable
+        self.graph = source.copy()
+        self.graph.nodes = []
+        self.inference = ShapeInference(self.graph)
+        for name, t in types.items():
+            self.inference.given(name, t)
+        self.sequences: dict[str, list[str]] = {}
+        self.optionals: set[str] = set()
+        self.handed = handed_names(source)
+        self.used = {*source.names(), *source.value_info}
+        self.node: Node | None = None
+        """The node that is being written out, for errors."""
+        self._constants: dict[tuple[Any, ...], str] = {}
+        self._shared: dict[int, str] = {}
+        self._unrolled = 0
+
+    def run(self) -> Graph:
+        """The graph without control flow."""
+        scope = Scope(None)
+        for node in self.source.nodes:
+            self.visit(node, scope)
+        for value in self.graph.outputs:
+            if value.name in self.sequences:
+                raise UnsupportedError(f"Output {value.name!r} is a sequence; outputs must be tensors.")
+        made = {*self.graph.names()}
+        self.graph.value_info = {n: v for n, v in self.graph.value_info.items() if n in made}
+        return self.graph
+
+    def visit(self, node: Node, scope: Scope) -> None:
+        """Write one node of a graph, body or branch."""
+        if node.op_type == "Constant" and scope.parent is not None and isinstance(node.attrs.get("value"), Tensor):
+            scope.names[node.outputs[0]] = self.share(id(node), node.attrs["value"], node.outputs[0])
+            return
+        inputs = [scope.resolve(name) for name in node.inputs]
+        outputs = [self._defined(name, scope) for name in node.outputs]
+        name = scope.prefix + node.name if node.name else ""
+        copied = Node(node.op_type, inputs, outputs, dict(node.attrs), node.domain, name, node.notes)
+        if node.op_type == "Identity" and inputs[0] in self.sequences:
+            self.hand(inputs[0], outputs[0])
+        elif not is_control(node):
+            self._refuse_sequences(copied)
+            self.write(copied)
+        else:
+            outer, self.node = self.node, copied
+            self.handlers[node.op_type](self, copied, scope)
+            self.node = outer
+
+    def _defined(self, name: str, scope: Scope) -> str:
+        if not name or scope.parent is None:
+            return name
+        if name not in scope.names:
+            scope.names[name] = self.fresh(scope.prefix + name)
+        return scope.names[name]
+
+    def _refuse_sequences(self, node: Node) -> None:
+        for name in node.inputs:
+            if name in self.sequences:
+                raise UnsupportedError(f"{node} reads the sequence {name!r}, which only sequence operators do.")
+
+    # Writing.
+
+    def write(self, node: Node) -> None:
+        """Add a node; what it reads is known."""
+        self.graph.nodes.append(node)
+        self.inference.add(node)
+
+    def op(self, op_type: str, inputs: Sequence[str], output: str = "", **attrs: Any) -> str:
+        """Add a node; the name of its output, a new one unless given."""
+        (name,) = self.ops(op_type, inputs, [output or ""], **attrs)
+        return name
+
+    def ops(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -> list[str]:
+        """Add a node of several outputs; names are made for those without."""
+        assert self.node is not None
+        label = f"{self.node.name or self.node.op_type}/{op_type}"
+        names = [name or self.fresh(f"{label}_out") for name in outputs]
+        self.write(Node(op_type, list(inputs), names, attrs, "", self.fresh(label)))
+        return names
+
+    def constant(self, dtype: str, shape: Sequence[int], values: Sequence[Any]) -> str:
+        """An initializer, shared between equal ones."""
+        key = (dtype, tuple(shape), tuple(map(repr, values)))
+        if key not in self._constants:
+            self._constants[key] = self.add_initializer(Tensor.of(self.fresh("constant"), dtype, shape, values))
+        return self._constants[key]
+
+    def add_initializer(self, tensor: Tensor) -> str:
+        """A tensor of the written graph."""
+        self.graph.initializers[tensor.name] = tensor
+        self.inference.constant(tensor)
+        return tensor.name
+
+    def fresh(self, name: str) -> str:
+        """`name`, or a variation that is not in use."""
+        unique, k = name, 0
+        while unique in self.used:
+            k += 1
+            unique = f"{name}_{k}"
+        self.used.add(unique)
+        return unique
+
+    def hand(self, source: str, target: str) -> None:
+        """Let `target`, an output of the node that is written out, be `source`."""
+        if not target:
+            return
+        if source in self.sequences:
+            self.sequences[target] = self.sequences[source]
+            if source in self.optionals:
+                self.optionals.add(target)
+        else:
+            self.op("Identity", [source], target)
+
+    def inline(self, body: Graph, actual: Sequence[str], scope: Scope) -> list[str]:
+        """Write a body or branch for these inputs; what its outputs are."""
+        if len(body.inputs) != len(actual):
+            raise ModelError(f"{self.node}: its body has {len(body.inputs)} inputs; it is given {len(actual)}.")
+        for formal, name in zip(body.inputs, actual, strict=True):
+            scope.names[formal.name] = name
+        for tensor in body.initializers.values():
+            scope.names[tensor.name] = self.share(id(tensor), tensor, tensor.name)
+        for node in body.nodes:
+            self.visit(node, scope)
+        return [scope.resolve(value.name) for value in body.outputs]
+
+    def share(self, key: int, tensor: Tensor, name: str) -> str:
+        """A constant of a body, one for all iterations: a weight stays one parameter."""
+        if key not in self._shared:
+            shared = tensor.renamed(self.fresh(name))
+            self._shared[key] = self.add_initializer(shared)
+        return self._shared[key]
+
+    def count_unrolled(self, since: int) -> None:
+        """Hold nodes that were written since there were `since` against the limit."""
+        self._unrolled += 1 + len(self.graph.nodes) - since
+        if self._unrolled > UNROLLED_NODES:
+            raise LimitError(
+                f"{self.node}: loops and scans are written out step by step, which makes more than {UNROLLED_NODES} "
+                "nodes of this model. Feed shorter sequences, or export LSTM, GRU or RNN operators, which are not."
+            )
+
+    # Questions.
+
+    def body(self, node: Node, name: str = "body") -> Graph:
+        """A subgraph of a node."""
+        found = node.attrs.get(name)
+        if not isinstance(found, Graph):
+            raise ModelError(f"{node} lacks the graph {name!r}.")
+        return found
+
+    def attribute(self, node: Node, name: str) -> int:
+        """An integer that a node must have."""
+        found = node.attrs.get(name)
+        if not isinstance(found, int):
+            raise ModelError(f"{node} lacks the attribute {name!r}.")
+        return found
+
+    def type(self, name: str) -> TensorType:
+        """Type of a tensor of the written graph."""
+        return self.inference[name]
+
+    def value(self, name: str) -> Any:
+        """The one element of a tensor where it is known, else None."""
+        found = self.type(name).value
+        return found[0] if found is not None and len(found) == 1 and static(*found) else None
+
+    def unsupported(self, what: str) -> UnsupportedError:
+        """The error that names the node which is being written out."""
+        assert self.node is not None
+        return UnsupportedError(
+            f"{self.node}: {what}.", op=self.node.op_type, domain="", node=self.node.name, opset=self.graph.opset("")
+        )
+
+    # Choosing.
+
+    def gate(self, condition: str, when: bool) -> Callable[[str], str] | None:
+        """What a branch reads of outside: zeros unless it is chosen.
+
+        Both branches run. Without this, a gradient of the branch that is not chosen that is no number (a root of a
+        negative one) would make one of the sum of both: zero times NaN is NaN.
+        """
+        if not self.differentiable:
+            return None
+        return lambda name: self._gated(name, condition, when)
+
+    def _gated(self, name: str, condition: str, when: bool) -> str:
+        if name in self.sequences:
+            gated = [self._gated(part, condition, when) for part in self.sequences[name]]
+            target = self.fresh(f"{name}_gated")
+            self.sequences[target] = gated
+            return target
+        t = self.type(name)
+        if t.dtype != "float32" or name in self.handed:
+            return name
+        zero = self.constant("float32", (), [0.0])
+        return self.op("Where", [condition, *((name, zero) if when else (zero, name))])
+
+    def choose(self, condition: str, yes: str, no: str, output: str = "") -> str:
+        """`yes` where the condition holds, else `no`: tensors of one type, or sequences of one length."""
+        if yes in self.sequences or no in self.sequences:
+            items, others = self.sequences.get(yes, []), self.sequences.get(no, [])
+            if len(items) != len(others):
+                raise self.unsupported("a condition that is only known at run time decides the length of a sequence")
+            chosen = [self.choose(condition, x, y) for x, y in zip(items, others, strict=True)]
+            output = output or self.fresh("chosen")
+            self.sequences[output] = chosen
+            return output
+        if self.graph.opset("") < WHERE_SINCE:
+            raise self.unsupported(f"a condition that is only known at run time needs Where, of opset {WHERE_SINCE} on")
+        a, b = self.type(yes), self.type(no)
+        if a.dtype != b.dtype or a.rank != b.rank or not equal_shapes(a.shape, b.shape):
+            shapes = f"{a.dtype}{list(a.shape)} or {b.dtype}{list(b.shape)}"
+            raise self.unsupported(
+                f"a condition that is only known at run time decides whether a result is {shapes}. "
+                "Fix the sizes that it depends on"
+            )
+        return self.op("Where", [condition, yes, no], output)
+
+    def scalar_condition(self, name: str) -> str:
+        """A condition as a scalar, which broadcasts to everything."""
+        if self.type(name).rank == 0:
+            return name
+        return self.op("Reshape", [name, self.constant("int64", (0,), [])])
+
+    def check_pure(self, since: int) -> None:
+        """Raise unless the nodes written since there were `since` may run although they are not chosen."""
+        for node in self.graph.nodes[since:]:
+            if not bind(node, self.graph.opsets).is_pure:
+                raise self.unsupported(
+                    f"a condition that is only known at run time decides whether {node} runs, which draws or updates"
+                )

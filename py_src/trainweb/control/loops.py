@@ -1,0 +1,199 @@
+"""If, Loop and Scan, written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainweb.control.expansion import Expansion, Scope
+from trainweb.ir.dims import static
+from trainweb.model.graph import Node, Tensor, Value
+
+INPUT_AXES_SINCE, SPLIT_COUNT_SINCE = 13, 18
+"""Opsets in which axes of Squeeze and Unsqueeze became an input, and Split got `num_outputs`."""
+
+
+def write_if(x: Expansion, node: Node, scope: Scope) -> None:
+    """The branch that is chosen, or both and a choice between their results."""
+    branches = {True: x.body(node, "then_branch"), False: x.body(node, "else_branch")}
+    known = x.value(node.inputs[0])
+    prefix = f"{node.name or 'If'}/"
+    if known is not None:
+        inner = Scope(scope, x.fresh(prefix))
+        for source, target in zip(x.inline(branches[bool(known)], [], inner), node.outputs, strict=False):
+            x.hand(source, target)
+        return
+    condition = x.scalar_condition(node.inputs[0])
+    since = len(x.graph.nodes)
+    results = {}
+    for when, branch in branches.items():
+        inner = Scope(scope, x.fresh(f"{prefix}{'then' if when else 'else'}/"), x.gate(condition, when))
+        results[when] = x.inline(branch, [], inner)
+    x.check_pure(since)
+    for yes, no, target in zip(results[True], results[False], node.outputs, strict=False):
+        if target:
+            x.choose(condition, yes, no, target)
+
+
+def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
+    """Iterations until the trip count is reached or the condition is false; where it is not known, until the count."""
+    body = x.body(node)
+    count_name, condition, *carried = [*node.inputs, *[""] * (2 - len(node.inputs))]
+    count = x.value(count_name) if count_name else None
+    if count_name and count is None:
+        raise x.unsupported("its trip count is only known at run time, or depends on a size that is not fixed")
+    stacked: list[list[str]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
+    k = 0
+    while count is None or k < count:
+        goes_on = x.value(condition) if condition else True
+        if goes_on is False:
+            break
+        if goes_on is None and (count is None or stacked):
+            what = "its length" if stacked else "the number of its iterations"
+            raise x.unsupported(f"its condition is only known at run time and decides {what}")
+        since = len(x.graph.nodes)
+        inner = Scope(scope, x.fresh(f"{node.name or 'Loop'}/{k}/"))
+        if goes_on is None:
+            condition = x.scalar_condition(condition)
+            inner.gate = x.gate(condition, True)
+        gated = [inner.gate(name) for name in carried] if inner.gate is not None else carried
+        iteration = x.constant("int64", (), [k])
+        first, *rest = x.inline(body, [iteration, condition or x.constant("bool", (), [True]), *gated], inner)
+        made, parts = rest[: len(carried)], rest[len(carried) :]
+        if goes_on is None:
+            x.check_pure(since)
+            made = [x.choose(condition, new, old) for new, old in zip(made, carried, strict=True)]
+            first = x.op("And", [condition, x.scalar_condition(first)])
+        condition, carried = first, made
+        for rows, part in zip(stacked, parts, strict=True):
+            rows.append(part)
+        x.count_unrolled(since)
+        k += 1
+    for source, target in zip(carried, node.outputs, strict=False):
+        x.hand(source, target)
+    declared = body.outputs[1 + len(carried) :]
+    for rows, value, target in zip(stacked, declared, node.outputs[len(carried) :], strict=False):
+        stack(x, rows, 0, target, value)
+
+
+def write_scan(x: Expansion, node: Node, scope: Scope) -> None:
+    """An iteration for each element of the scanned inputs."""
+    if x.graph.opset("") < 9:
+        write_batched_scan(x, node, scope)
+        return
+    body = x.body(node)
+    scanned = x.attribute(node, "num_scan_inputs")
+    n = len(node.inputs) - scanned
+    outs = len(body.outputs) - n
+    axes = node.attrs.get("scan_input_axes") or [0] * scanned
+    backward = node.attrs.get("scan_input_directions") or [0] * scanned
+    parts = [
+        elements(x, name, axis, bool(back)) for name, axis, back in zip(node.inputs[n:], axes, backward, strict=True)
+    ]
+    states, stacked = scan(x, node.inputs[:n], parts, scope, node)
+    for source, target in zip(states, node.outputs, strict=False):
+        x.hand(source, target)
+    out_axes = node.attrs.get("scan_output_axes") or [0] * outs
+    out_backward = node.attrs.get("scan_output_directions") or [0] * outs
+    for k, (rows, target) in enumerate(zip(stacked, node.outputs[n:], strict=False)):
+        stack(x, rows[::-1] if out_backward[k] else rows, out_axes[k], target, body.outputs[n + k])
+
+
+def write_batched_scan(x: Expansion, node: Node, scope: Scope) -> None:
+    """Scan of opset 8: all inputs have a batch in front, and each of its samples is scanned along the next axis."""
+    body = x.body(node)
+    lengths, *inputs = node.inputs
+    if lengths:
+        raise x.unsupported("sequence_lens, which Scan of opset 8 has, are not supported")
+    scanned = x.attribute(node, "num_scan_inputs")
+    n = len(inputs) - scanned
+    backward = node.attrs.get("directions") or [0] * scanned
+    samples = [elements(x, name, 0, False) for name in inputs]
+    finals: list[list[str]] = [[] for _ in body.outputs]
+    for sample in zip(*samples, strict=True):
+        parts = [elements(x, name, 0, bool(back)) for name, back in zip(sample[n:], backward, strict=True)]
+        states, stacked = scan(x, list(sample[:n]), parts, scope, node)
+        label = f"{node.name or 'Scan'}/rows"
+        rows = [stack(x, part, 0, x.fresh(label), value) for part, value in zip(stacked, body.outputs[n:], strict=True)]
+        for final, name in zip(finals, [*states, *rows], strict=True):
+            final.append(name)
+    for rows, target, value in zip(finals, node.outputs, body.outputs, strict=False):
+        stack(x, rows, 0, target, value)
+
+
+def scan(
+    x: Expansion, states: list[str], parts: list[list[str]], scope: Scope, node: Node
+) -> tuple[list[str], list[list[str]]]:
+    """The last states, and of each output what all iterations made."""
+    body = x.body(node)
+    if len({len(part) for part in parts}) > 1:
+        raise x.unsupported(f"its inputs are scanned along {[len(part) for part in parts]} elements")
+    stacked: list[list[str]] = [[] for _ in range(len(body.outputs) - len(states))]
+    for k, items in enumerate(zip(*parts, strict=True)):
+        since = len(x.graph.nodes)
+        made = x.inline(body, [*states, *items], Scope(scope, x.fresh(f"{node.name or 'Scan'}/{k}/")))
+        for rows, part in zip(stacked, made[len(states) :], strict=True):
+            rows.append(part)
+        states = made[: len(states)]
+        x.count_unrolled(since)
+    return states, stacked
+
+
+# Taking tensors apart, and together again.
+
+
+def elements(x: Expansion, name: str, axis: int, backward: bool) -> list[str]:
+    """The elements of a tensor along an axis, without it."""
+    t = x.type(name)
+    if not -t.rank <= axis < t.rank:
+        raise x.unsupported(f"axis {axis} is outside the {t.rank} dimensions of {name!r}")
+    axis %= t.rank
+    size = t.shape[axis]
+    if not static(size):
+        raise x.unsupported(f"it runs along dimension {axis} of {name!r}, {size}, which is not fixed")
+    parts = [drop_axis(x, part, axis) for part in split(x, name, axis, [1] * size)]
+    return parts[::-1] if backward else parts
+
+
+def split(x: Expansion, name: str, axis: int, sizes: list[int]) -> list[str]:
+    """Parts of these sizes along an axis."""
+    if len(sizes) == 1:
+        return [name]
+    if not sizes:
+        return []
+    if x.graph.opset("") < INPUT_AXES_SINCE:
+        return x.ops("Split", [name], [""] * len(sizes), axis=axis, split=sizes)
+    return x.ops("Split", [name, x.constant("int64", (len(sizes),), sizes)], [""] * len(sizes), axis=axis)
+
+
+def drop_axis(x: Expansion, name: str, axis: int) -> str:
+    """A tensor without a dim of 1."""
+    if x.graph.opset("") < INPUT_AXES_SINCE:
+        return x.op("Squeeze", [name], axes=[axis])
+    return x.op("Squeeze", [name, x.constant("int64", (1,), [axis])])
+
+
+def add_axis(x: Expansion, name: str, axis: int) -> str:
+    """A tensor with a dim of 1 put in."""
+    if x.graph.opset("") < INPUT_AXES_SINCE:
+        return x.op("Unsqueeze", [name], axes=[axis])
+    return x.op("Unsqueeze", [name, x.constant("int64", (1,), [axis])])
+
+
+def stack(x: Expansion, rows: list[str], axis: int, target: str, declared: Any = None) -> str:
+    """Tensors one beside the other along a new axis, as the tensor `target`; of none, an empty one as declared."""
+    if not target:
+        return ""
+    if any(row in x.sequences for row in rows):
+        raise x.unsupported("what its iterations make is stacked, which sequences cannot be")
+    if rows:
+        at = axis % (x.type(rows[0]).rank + 1)
+        return x.op("Concat", [add_axis(x, row, at) for row in rows], target, axis=at)
+    shape = declared.shape if isinstance(declared, Value) else None
+    if shape is None or not all(isinstance(dim, int) for dim in shape) or not declared.dtype:
+        raise x.unsupported(f"it has no iterations, and {target!r} no declared shape")
+    dims = [int(dim or 0) for dim in shape]
+    dims.insert(axis % (len(dims) + 1), 0)
+    return x.op("Identity", [x.add_initializer(Tensor.of(x.fresh("empty"), declared.dtype, dims, []))], target)
+
+
+HANDLERS = {"If": write_if, "Loop": write_loop, "Scan": write_scan}

@@ -1,0 +1,64 @@
+"""Which operators are control flow or work on sequences, and whether a graph has some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainweb.errors import UnsupportedError
+from trainweb.model.graph import Graph, Node
+from trainweb.ops.op import bind
+
+CONTROL_OPERATORS: dict[str, tuple[int, ...]] = {
+    "ConcatFromSequence": (),
+    "If": (0,),
+    "Loop": (0, 1),
+    "Optional": (),
+    "OptionalGetElement": (),
+    "OptionalHasElement": (),
+    "Scan": (),
+    "SequenceAt": (1,),
+    "SequenceConstruct": (),
+    "SequenceEmpty": (),
+    "SequenceErase": (1,),
+    "SequenceInsert": (2,),
+    "SequenceLength": (),
+    "SequenceMap": (),
+    "SplitToSequence": (1,),
+}
+"""Operators of ai.onnx that are written out as others, with the inputs whose values they need at compile time."""
+
+
+def is_control(node: Node) -> bool:
+    """Whether `node` is written out."""
+    return node.domain in ("", "ai.onnx") and node.op_type in CONTROL_OPERATORS
+
+
+def has_control_flow(graph: Graph) -> bool:
+    """Whether a graph has operators that are written out."""
+    return any(is_control(node) for node in graph.nodes)
+
+
+def subgraphs(node: Node) -> Iterator[Graph]:
+    """Bodies and branches of a node."""
+    for value in node.attrs.values():
+        for graph in value if isinstance(value, list) else (value,):
+            if isinstance(graph, Graph):
+                yield graph
+
+
+def all_nodes(graph: Graph) -> Iterator[Node]:
+    """Nodes of a graph and of all bodies and branches in it."""
+    for node in graph.nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner)
+
+
+def unsupported_nodes(graph: Graph) -> Iterator[tuple[Node, UnsupportedError]]:
+    """Nodes whose operator is not there, in bodies and branches too, each with the error that says so."""
+    for node in all_nodes(graph):
+        if not is_control(node):
+            try:
+                bind(node, graph.opsets)
+            except UnsupportedError as error:
+                yield node, error

@@ -1,0 +1,151 @@
+"""Operators on sequences and optionals: what they do to lists of tensors is done here, and leaves few nodes."""
+
+from __future__ import annotations
+
+from trainweb.control.expansion import Expansion, Scope
+from trainweb.control.loops import drop_axis, split, stack
+from trainweb.ir.dims import static
+from trainweb.model.graph import Node
+
+
+def _sequence(x: Expansion, name: str) -> list[str]:
+    if name not in x.sequences:
+        raise x.unsupported(f"{name!r} is no sequence whose length is known")
+    return x.sequences[name]
+
+
+def _position(x: Expansion, name: str, length: int) -> int:
+    """An index into a sequence of this length."""
+    k = x.value(name)
+    if k is None:
+        raise x.unsupported("its position is only known at run time")
+    if not -length <= k < length:
+        raise x.unsupported(f"position {k} is outside a sequence of {length}")
+    return int(k) % length
+
+
+def write_empty(x: Expansion, node: Node, scope: Scope) -> None:
+    """An empty sequence."""
+    x.sequences[node.outputs[0]] = []
+
+
+def write_construct(x: Expansion, node: Node, scope: Scope) -> None:
+    """A sequence of tensors."""
+    x.sequences[node.outputs[0]] = [name for name in node.inputs if name]
+
+
+def write_insert(x: Expansion, node: Node, scope: Scope) -> None:
+    """A sequence with a tensor put in, at its end or before a position."""
+    items = _sequence(x, node.inputs[0])
+    at = len(items)
+    if len(node.inputs) > 2 and node.inputs[2]:
+        given = x.value(node.inputs[2])
+        at = len(items) if given == len(items) else _position(x, node.inputs[2], len(items))
+    x.sequences[node.outputs[0]] = [*items[:at], node.inputs[1], *items[at:]]
+
+
+def write_erase(x: Expansion, node: Node, scope: Scope) -> None:
+    """A sequence without its last tensor, or without one."""
+    items = _sequence(x, node.inputs[0])
+    given = len(node.inputs) > 1 and node.inputs[1]
+    at = _position(x, node.inputs[1], len(items)) if given else len(items) - 1
+    x.sequences[node.outputs[0]] = [*items[:at], *items[at + 1 :]]
+
+
+def write_at(x: Expansion, node: Node, scope: Scope) -> None:
+    """A tensor of a sequence."""
+    items = _sequence(x, node.inputs[0])
+    x.hand(items[_position(x, node.inputs[1], len(items))], node.outputs[0])
+
+
+def write_length(x: Expansion, node: Node, scope: Scope) -> None:
+    """The length as a number."""
+    x.hand(x.constant("int64", (), [len(_sequence(x, node.inputs[0]))]), node.outputs[0])
+
+
+def write_concat(x: Expansion, node: Node, scope: Scope) -> None:
+    """Tensors of a sequence together, along an axis or a new one."""
+    items = _sequence(x, node.inputs[0])
+    axis = x.attribute(node, "axis")
+    if not items:
+        raise x.unsupported("the sequence is empty")
+    if node.attrs.get("new_axis", 0):
+        stack(x, items, axis, node.outputs[0])
+    else:
+        x.op("Concat", items, node.outputs[0], axis=axis)
+
+
+def write_split(x: Expansion, node: Node, scope: Scope) -> None:
+    """A sequence of the parts of a tensor."""
+    name, *rest = node.inputs
+    t = x.type(name)
+    axis = node.attrs.get("axis", 0)
+    if not -t.rank <= axis < t.rank:
+        raise x.unsupported(f"axis {axis} is outside the {t.rank} dimensions of {name!r}")
+    axis %= t.rank
+    given = rest[0] if rest and rest[0] else ""
+    size = t.shape[axis]
+    lengths = x.type(given).value if given else (1,)
+    if lengths is None or not static(*lengths):
+        raise x.unsupported("the sizes of the parts are only known at run time")
+    if not given or x.type(given).rank == 0:
+        if not static(size):
+            raise x.unsupported(f"it splits dimension {axis} of {name!r}, {size}, which is not fixed")
+        step = lengths[0]
+        lengths = tuple(min(step, size - start) for start in range(0, size, step))
+    parts = split(x, name, axis, list(lengths))
+    if not given and not node.attrs.get("keepdims", 1):
+        parts = [drop_axis(x, part, axis) for part in parts]
+    x.sequences[node.outputs[0]] = parts
+
+
+def write_map(x: Expansion, node: Node, scope: Scope) -> None:
+    """A body for each tensor of a sequence; other sequences go along, tensors are the same for all."""
+    body = x.body(node)
+    items = _sequence(x, node.inputs[0])
+    results: list[list[str]] = [[] for _ in node.outputs]
+    for k in range(len(items)):
+        since = len(x.graph.nodes)
+        actual = [x.sequences[name][k] if name in x.sequences else name for name in node.inputs]
+        made = x.inline(body, actual, Scope(scope, x.fresh(f"{node.name or 'SequenceMap'}/{k}/")))
+        for result, part in zip(results, made, strict=False):
+            result.append(part)
+        x.count_unrolled(since)
+    x.sequences.update(zip(node.outputs, results, strict=True))
+
+
+def write_optional(x: Expansion, node: Node, scope: Scope) -> None:
+    """An optional, empty without an input."""
+    write_construct(x, node, scope)
+    x.optionals.add(node.outputs[0])
+
+
+def write_get_element(x: Expansion, node: Node, scope: Scope) -> None:
+    """What an optional holds; a tensor or sequence is its own element."""
+    (name,) = node.inputs
+    if name in x.optionals and not x.sequences[name]:
+        raise x.unsupported("the optional is empty")
+    x.hand(x.sequences[name][0] if name in x.optionals else name, node.outputs[0])
+
+
+def write_has_element(x: Expansion, node: Node, scope: Scope) -> None:
+    """Whether an optional holds something; tensors and sequences do."""
+    name = node.inputs[0] if node.inputs else ""
+    held = bool(x.sequences[name]) if name in x.optionals else bool(name)
+    x.hand(x.constant("bool", (), [held]), node.outputs[0])
+
+
+HANDLERS = {
+    "ConcatFromSequence": write_concat,
+    "Optional": write_optional,
+    "OptionalGetElement": write_get_element,
+    "OptionalHasElement": write_has_element,
+    "SequenceAt": write_at,
+    "SequenceConstruct": write_construct,
+    "SequenceEmpty": write_empty,
+    "SequenceErase": write_erase,
+    "SequenceInsert": write_insert,
+    "SequenceLength": write_length,
+    "SequenceMap": write_map,
+    "SplitToSequence": write_split,
+}

@@ -1,0 +1,109 @@
+"""Tensors whose bytes lie elsewhere, and files that are made of parts: large bytes need not pass through Python.
+
+In a page Python's memory ends at 2 GiB. There the bytes of large tensors stay in the file that the page holds, or in
+the kernels' memory; Python knows dtype, shape and place, and the page's worker copies from place to place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from .graph import Tensor
+
+LARGE = 64 * 1024
+"""Bytes from which on a tensor stays where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where bytes lie outside Python.
+
+    Attributes
+    ----------
+    store : str
+        "segment" for a segment of a session in kernel memory, "file" for a file that the page holds.
+    index : int
+        Which of them.
+    offset, nbytes : int
+        The range in it.
+    """
+
+    store: str
+    index: int
+    offset: int
+    nbytes: int
+
+
+class LazyTensor(Tensor):
+    """A tensor whose data lies elsewhere. Every use of `data` reads it anew; it is not kept.
+
+    Parameters
+    ----------
+    read_into : callable
+        Fills a writable buffer of as many bytes as the tensor has.
+    place : Place or None
+        Where the data lies, if others can read it there, too.
+    notes : dict, optional
+        As of every tensor.
+    """
+
+    __slots__ = ("place", "read_into")
+
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        read_into: Callable[[memoryview], None],
+        place: Place | None = None,
+        notes: dict[str, str] | None = None,
+    ) -> None:
+        self.name, self.dtype, self.shape, self.notes = name, dtype, shape, notes or {}
+        self.read_into, self.place = read_into, place
+
+    @property
+    def data(self) -> bytes | bytearray | memoryview:
+        """A copy of the data."""
+        data = bytearray(self.nbytes)
+        self.read_into(memoryview(data))
+        return data
+
+    @data.setter
+    def data(self, value: bytes | bytearray | memoryview) -> None:
+        raise AttributeError(f"the data of {self.name!r} lies elsewhere")
+
+    def renamed(self, name: str) -> Tensor:
+        return LazyTensor(name, self.dtype, self.shape, self.read_into, self.place, self.notes)
+
+
+Part = bytes | bytearray | memoryview | LazyTensor
+"""Bytes of a file, or a tensor whose data comes there."""
+
+
+def data_part(tensor: Tensor) -> Part:
+    """The data of a tensor as a part of a file."""
+    return tensor if isinstance(tensor, LazyTensor) else memoryview(tensor.data).cast("B")
+
+
+def nbytes_of(part: Part) -> int:
+    """Bytes that a part has in the file."""
+    return part.nbytes if isinstance(part, LazyTensor) else len(part)
+
+
+def join_parts(parts: Iterable[Part]) -> bytes:
+    """The file as bytes."""
+    parts = list(parts)
+    if not any(isinstance(part, LazyTensor) for part in parts):
+        return b"".join(parts)  # type: ignore[arg-type]
+    file, at = bytearray(sum(map(nbytes_of, parts))), 0
+    with memoryview(file) as view:
+        for part in parts:
+            end = at + nbytes_of(part)
+            if isinstance(part, LazyTensor):
+                if end > at:
+                    part.read_into(view[at:end])
+            else:
+                view[at:end] = part
+            at = end
+    return bytes(file)

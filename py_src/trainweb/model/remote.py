@@ -1,0 +1,209 @@
+"""Files that somebody else holds, in a page its worker: read by ranges, so that large tensors never are in Python.
+
+`detach` gives a model without the data of its large initializers. In their place are references to external data, in
+ONNX's own words, at a location that stands for the file itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, overload
+
+from .checks import DTYPE_CODES, MODEL_GRAPH, TruncatedError, message_fields, varint
+from .graph import ITEM_SIZE, Tensor
+from .lazy import LARGE, LazyTensor, Place
+from .schema import messages
+
+LOCATION = "trainweb:large"
+"""The external file that a detached initializer names."""
+
+WINDOW = 64 * 1024
+"""Bytes that are read at once where a file is looked through."""
+
+LONG_READ = 4 * 1024 * 1024
+"""Bytes that are read at once where all of them are looked at."""
+
+GRAPH_INITIALIZER = 5
+TENSOR_DATA_TYPE, TENSOR_RAW_DATA = 2, 9
+PLAIN_FIELDS = {1, TENSOR_DATA_TYPE, 8, TENSOR_RAW_DATA, 12, 16}
+"""Fields of a TensorProto that has its data in raw_data; one with others is left for the reader to refuse."""
+DETACHED = {DTYPE_CODES[dtype] for dtype in ITEM_SIZE if dtype != "bool"}
+"""Data types of which nobody looks at every element."""
+LENGTH_DELIMITED = 2
+
+
+class FileHost(Protocol):
+    """Who holds the files."""
+
+    def read(self, index: int, offset: int, nbytes: int) -> bytes:
+        """Bytes of a file, which lie in it."""
+
+    def is_transpose(self, a: Place, b: Place, rows: int, width: int) -> bool:
+        """Whether 32-bit elements [rows, width] are bit for bit the transpose of others [width, rows]."""
+
+
+class RemoteFile:
+    """A file that is read by ranges.
+
+    Parameters
+    ----------
+    index : int
+        The host's name for it.
+    nbytes : int
+        Its size.
+    host : FileHost
+        Who holds it.
+    """
+
+    def __init__(self, index: int, nbytes: int, host: FileHost) -> None:
+        self.index, self.host = index, host
+        self._nbytes = nbytes
+        self._start, self._window = 0, b""
+
+    def __len__(self) -> int:
+        return self._nbytes
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> bytes: ...
+    def __getitem__(self, key: int | slice) -> int | bytes:
+        if isinstance(key, int):
+            at = key - self._start
+            if not 0 <= at < len(self._window):
+                self._look(key)
+                at = 0
+            return self._window[at]
+        start, stop, _ = key.indices(self._nbytes)
+        if not self._start <= start <= stop <= self._start + len(self._window):
+            if stop - start > WINDOW:
+                return self.host.read(self.index, start, stop - start)
+            self._look(start)
+        return self._window[start - self._start : stop - self._start]
+
+    def _look(self, start: int) -> None:
+        self._start = start
+        self._window = self.host.read(self.index, start, min(WINDOW, self._nbytes - start))
+
+    def range(self, start: int, stop: int) -> bytes | RemoteRange:
+        """Bytes of the file; a large range stays in it."""
+        return self[start:stop] if stop - start < LARGE else RemoteRange(self, start, stop - start)
+
+
+class RemoteRange:
+    """A range of a file."""
+
+    def __init__(self, file: RemoteFile, offset: int, nbytes: int) -> None:
+        self.file, self.offset, self._nbytes = file, offset, nbytes
+
+    def __len__(self) -> int:
+        return self._nbytes
+
+    def __bytes__(self) -> bytes:
+        return self.file.host.read(self.file.index, self.offset, self._nbytes)
+
+
+class RemoteTensor(LazyTensor):
+    """A tensor whose data lies in a file that somebody else holds."""
+
+    __slots__ = ("file",)
+
+    def __init__(
+        self, name: str, dtype: str, shape: tuple[int, ...], data: RemoteRange, notes: dict[str, str] | None = None
+    ) -> None:
+        place = Place("file", data.file.index, data.offset, len(data))
+        super().__init__(name, dtype, shape, self._read_into, place, notes)
+        self.file = data.file
+
+    def _read_into(self, out: memoryview) -> None:
+        out[:] = self.read(0, len(out))
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        """Bytes of its data."""
+        assert self.place is not None
+        return self.file.host.read(self.file.index, self.place.offset + start, nbytes)
+
+    def renamed(self, name: str) -> Tensor:
+        assert self.place is not None
+        data = RemoteRange(self.file, self.place.offset, self.place.nbytes)
+        return RemoteTensor(name, self.dtype, self.shape, data, self.notes)
+
+    def is_uniform(self) -> bool:
+        """Whether all elements are the same, bit for bit."""
+        item = ITEM_SIZE[self.dtype]
+        first, start, step = self.read(0, item), 0, WINDOW
+        while start < self.nbytes:
+            found = self.read(start, min(step, self.nbytes - start))
+            if found != first * (len(found) // item):
+                return False
+            # Of most tensors the first elements differ already.
+            start, step = start + len(found), LONG_READ
+        return True
+
+    def is_transpose(self, other: RemoteTensor) -> bool:
+        """Whether this matrix of a 32-bit type is the transpose of another of the same, bit for bit."""
+        rows, width = self.shape
+        assert self.place is not None and other.place is not None
+        return self.file.host.is_transpose(self.place, other.place, rows, width)
+
+
+def tensor_of(name: str, dtype: str, shape: tuple[int, ...], data: bytes | memoryview | RemoteRange) -> Tensor:
+    """A tensor of these bytes, wherever they are."""
+    if isinstance(data, RemoteRange):
+        return RemoteTensor(name, dtype, shape, data)
+    return Tensor(name, dtype, shape, data)
+
+
+def detach(file: RemoteFile) -> bytes:
+    """A model with references instead of the data of its large initializers.
+
+    Raises
+    ------
+    TruncatedError
+        The outermost levels of the message are not whole.
+    """
+    found = bytearray()
+    for field, kind, begin, start, stop in message_fields(file, 0, len(file)):
+        if field == MODEL_GRAPH and kind == LENGTH_DELIMITED:
+            graph = _detached_graph(file, start, stop)
+            found += varint(field << 3 | kind) + varint(len(graph)) + graph
+        else:
+            found += file[begin:stop]
+    return bytes(found)
+
+
+def _detached_graph(file: RemoteFile, start: int, stop: int) -> bytes:
+    found, kept = bytearray(), start
+    for field, kind, begin, at, end in message_fields(file, start, stop):
+        if field != GRAPH_INITIALIZER or kind != LENGTH_DELIMITED or end - at < LARGE:
+            continue
+        tensor = _detached_tensor(file, at, end)
+        if tensor is not None:
+            found += file[kept:begin]
+            found += varint(field << 3 | kind) + varint(len(tensor)) + tensor
+            kept = end
+    return bytes(found + file[kept:stop])
+
+
+def _detached_tensor(file: RemoteFile, start: int, stop: int) -> bytes | None:
+    """A TensorProto without its data; None where there is too little of it, or anything unusual."""
+    others, raw, dtype = bytearray(), None, 0
+    try:
+        for field, kind, begin, at, end in message_fields(file, start, stop):
+            if field not in PLAIN_FIELDS or (field == TENSOR_RAW_DATA and (raw or kind != LENGTH_DELIMITED)):
+                return None
+            if field == TENSOR_RAW_DATA:
+                raw = at, end
+                continue
+            if field == TENSOR_DATA_TYPE:
+                dtype = file[at] if end == at + 1 else 0
+            others += file[begin:end]
+    except TruncatedError:
+        return None
+    if raw is None or raw[1] - raw[0] < LARGE or dtype not in DETACHED:
+        return None
+    reference = messages().TensorProto()
+    for key, value in (("location", LOCATION), ("offset", raw[0]), ("length", raw[1] - raw[0])):
+        entry: Any = reference.external_data.add()
+        entry.key, entry.value = key, str(value)
+    reference.data_location = reference.EXTERNAL
+    return bytes(others + reference.SerializeToString())

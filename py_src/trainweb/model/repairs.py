@@ -1,0 +1,58 @@
+"""Faults of files that leave no doubt what is meant: they are repaired, other tools let them pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.model.graph import Node, Tensor
+
+STATISTICS = slice(1, 3)
+"""Outputs of a BatchNormalization before opset 14 that are the updated mean and variance, its inputs 3 and 4."""
+
+
+def rename_duplicates(nodes: Iterable[Node], names: set[str]) -> None:
+    """Give nodes a name of their own where exporters gave several the same; tensors, not nodes, are what counts."""
+    for node in nodes:
+        name, k = node.name, 0
+        while name and name in names:
+            k += 1
+            name = f"{node.name}_{k}"
+        node.name = name
+        names.add(name)
+
+
+def part_statistics(nodes: Iterable[Node], initializers: dict[str, Tensor]) -> None:
+    """Let a BatchNormalization make statistics of other names than those it reads.
+
+    Up to opset 6 they were updated in place, and some exporters of opset 7 to 13 name them so.
+    """
+    for node in nodes:
+        if node.op_type == "BatchNormalization" and node.domain == "":
+            made = node.outputs[STATISTICS]
+            node.outputs[STATISTICS] = [f"{n}_updated" if n in initializers and n in node.inputs else n for n in made]
+
+
+def unknown_fields(message: Any, path: str = "the model") -> Iterator[str]:
+    """Where an encoded model has fields that this version of the format does not know."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    unknown: Any = UnknownFieldSet(message)
+    for field in unknown:
+        yield f"field {field.field_number} of {path}"
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None:
+            continue
+        for part in value if descriptor.is_repeated else (value,):
+            yield from unknown_fields(part, f"a {descriptor.message_type.name}")
+
+
+def check_newer(message: Any, version: int, newest: int) -> None:
+    """Raise where a model of a newer version of the format says what only that version knows."""
+    found = next(unknown_fields(message), None)
+    if found is not None:
+        raise UnsupportedError(
+            f"the model has IR version {version} and uses {found}, which is newer than version {newest}, that this "
+            "trainweb reads; export it with an older version"
+        )

@@ -1,0 +1,178 @@
+"""Operators on the bits of integers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.shapes import TensorType
+from trainweb.model.checks import ONNX_DTYPES
+from trainweb.model.graph import ITEM_SIZE
+from trainweb.ops.elementwise import Binary
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i32, i64, literal
+from trainweb.ops.op import FLOATS, INTS, Bad, Int, Op, Sample, Str, register
+from trainweb.ops.pointwise import Pointwise
+
+if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.program import Buf
+
+_PAIRS = (
+    Sample([i32([1, -2, 3]), i32([5, 6, -7])]),
+    Sample([i64([[1], [-(2**40)]]), i64([5, 2**40 + 3])]),
+    Sample([literal("uint8", [1, 200]), literal("uint8", [255, 7])]),
+    Sample([literal("int16", [1, -200]), literal("int16", [255, -7])]),
+    Sample([literal("uint64", [2**63 + 1, 3]), literal("uint64", [2**63, 1])]),
+)
+
+
+class Bitwise(Binary):
+    """An operation on each bit of two integers."""
+
+    versions = (18,)
+    dtypes = INTS
+    samples = _PAIRS
+    bad = (Bad([(3,), (3,)], error=UnsupportedError), Bad([i64([1, 2, 3]), i64([1, 2])]))
+
+
+@register
+class BitwiseAnd(Bitwise):
+    """Bits that both have. https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html"""
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.and_(a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return np.bitwise_and(a, b)
+
+
+@register
+class BitwiseOr(Bitwise):
+    """Bits that one of them has. https://onnx.ai/onnx/operators/onnx__BitwiseOr.html"""
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.or_(a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return np.bitwise_or(a, b)
+
+
+@register
+class BitwiseXor(Bitwise):
+    """Bits that one of them alone has. https://onnx.ai/onnx/operators/onnx__BitwiseXor.html"""
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.xor(a, b)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return np.bitwise_xor(a, b)
+
+
+@register
+class BitwiseNot(Pointwise):
+    """Every bit turned round. https://onnx.ai/onnx/operators/onnx__BitwiseNot.html"""
+
+    versions = (18,)
+    dtypes = INTS
+    samples = tuple(Sample(s.inputs[:1]) for s in _PAIRS)
+    bad = (Bad([(3,)], error=UnsupportedError), Bad([bools([True])], error=UnsupportedError))
+
+    def compute(self, e: Emitter, a: Expr) -> Expr:
+        ones = 2 ** (8 * ITEM_SIZE[a.dtype]) - 1 if a.dtype.startswith("u") else -1
+        return e.xor(a, e.like(a, ones))
+
+    def reference(self, a: Any) -> Any:
+        return np.bitwise_not(a)
+
+
+@register
+class BitShift(Binary):
+    """Bits of an unsigned integer moved; those beyond its end are lost. https://onnx.ai/onnx/operators/onnx__BitShift.html"""
+
+    versions = (11, 28)
+    dtypes = INTS
+    attrs = {"direction": Str(required=True)}
+    samples = (
+        Sample([literal("uint8", [16, 4, 255]), literal("uint8", [1, 2, 4])], {"direction": "RIGHT"}),
+        Sample([literal("uint8", [16, 4, 255]), literal("uint8", [1, 2, 4])], {"direction": "LEFT"}),
+        Sample([literal("uint16", [16, 4, 65535]), literal("uint16", [1, 2, 15])], {"direction": "LEFT"}),
+        Sample([literal("uint32", [2**31 + 5]), literal("uint32", [[31], [32]])], {"direction": "RIGHT"}),
+        Sample([literal("uint64", [2**63 + 5, 1]), literal("uint64", [62, 63])], {"direction": "RIGHT"}),
+        Sample([literal("uint64", [2**63 + 5, 1]), literal("uint64", [1, 64])], {"direction": "LEFT"}),
+        Sample([literal("int8", [-8, 4, 65]), literal("int8", [1, -1, 9])], {"direction": "RIGHT"}, opset=28),
+        Sample([literal("int8", [-8, 4, 65]), literal("int8", [5, -1, 1])], {"direction": "LEFT"}, opset=28),
+    )
+    bad = (
+        Bad([literal("uint8", [1]), literal("uint8", [1])]),
+        Bad([literal("uint8", [1]), literal("uint8", [1])], {"direction": "UP"}),
+        Bad([i64([1]), i64([1])], {"direction": "LEFT"}, UnsupportedError, opset=17),
+        Bad([(1,), (1,)], {"direction": "LEFT"}, UnsupportedError),
+    )
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        if self.direction not in ("LEFT", "RIGHT"):
+            raise self.error(f"direction is {self.direction!r}, not LEFT or RIGHT.")
+        result = super().infer(*inputs)
+        if self.opset < 28 and not result.dtype.startswith("u"):
+            raise self.unsupported(f"dtype {result.dtype}")
+        return result
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        bits = 8 * ITEM_SIZE[a.dtype]
+        # Instructions take the distance modulo the size of a word; one outside it leaves nothing but the sign.
+        last, left, is_signed = e.like(b, bits - 1), self.direction == "LEFT", not a.dtype.startswith("u")
+        outside = e.compare("gt", b, last)
+        if is_signed:
+            outside = e.or_(outside, e.compare("lt", b, e.like(b, 0)))
+        moved = e.shift(a, e.select(outside, last, b), left=left)
+        return moved if is_signed and not left else e.select(outside, e.like(a, 0), moved)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        bits: int = 8 * a.dtype.itemsize
+        left = self.direction == "LEFT"
+
+        def moved(x: int, n: int) -> int:
+            n = n if 0 <= n < bits else bits
+            word: int = x << n if left else x >> n
+            mask: int = 2**bits - 1
+            return word & mask
+
+        pairs = np.broadcast(a, b)
+        words = np.array([moved(int(x), int(n)) for x, n in pairs], f"uint{bits}")
+        return words.reshape(pairs.shape).view(a.dtype)
+
+
+@register
+class BitCast(Op):
+    """The same bytes as another dtype of that size. https://onnx.ai/onnx/operators/onnx__BitCast.html"""
+
+    versions = (26,)
+    attrs = {"to": Int(required=True)}
+    samples = (
+        Sample([f32([1.5, -2.0])], {"to": 6}),
+        Sample([i64([[1], [-2]])], {"to": 11}),
+        Sample([literal("uint16", [1, 65535])], {"to": 5}),
+    )
+    bad = (Bad([(2,)], {"to": 7}), Bad([(2,)], {"to": 99}), Bad([(2,)]), Bad([(2,)], {"to": 8}, UnsupportedError))
+
+    def infer(self, x: TensorType) -> TensorType:
+        target = ONNX_DTYPES.get(self.to)
+        if target is None:
+            raise self.error(f"there is no data type {self.to}.")
+        for dtype in (x.dtype, target):
+            if dtype not in (*FLOATS, *INTS, "bool"):
+                raise self.unsupported(f"dtype {dtype}")
+        if ITEM_SIZE[target] != ITEM_SIZE[x.dtype]:
+            raise self.error(f"elements of {x.dtype} and {target} are not of one size.")
+        return TensorType(target, x.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
+        if outs[0] is not None and ins[0].size:
+            b.copy(outs[0], ins[0])
+
+    def reference(self, x: Any) -> Any:
+        # Floats come in double precision.
+        narrow = x.astype(np.float32) if x.dtype.kind == "f" else x
+        return narrow.view(ONNX_DTYPES[self.to])

@@ -1,0 +1,417 @@
+"""Operators that are made of a few others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import cos, pi, prod
+from typing import Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import UndecidedError, equal_shapes
+from trainweb.ir.shapes import TensorType
+from trainweb.model.checks import DTYPE_CODES
+from trainweb.model.graph import Node
+from trainweb.ops.arguments import checked, integers, is_fed, scalar
+from trainweb.ops.attention import part, places, reshape, unsqueeze
+from trainweb.ops.composite import Composite
+from trainweb.ops.elementwise import NUMBERS
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i32, i64
+from trainweb.ops.op import Bad, Int, Ints, Sample, Str, bind, register
+from trainweb.ops.symbolic import Var
+
+
+def _one(ins: Sequence[Var | None]) -> Var:
+    (x,) = ins
+    assert x is not None
+    return x
+
+
+@register
+class GlobalLpPool(Composite):
+    """The p-norm of each channel of each image. https://onnx.ai/onnx/operators/onnx__GlobalLpPool.html"""
+
+    versions = (2, 22)
+    attrs = {"p": Int(2)}
+    differentiable = (0,)
+    samples = (Sample([(2, 3, 4, 5)]), Sample([(2, 3, 4)], {"p": 3}, away_from=(0.0,)))
+    bad = (Bad([(2,)]), Bad([(2, 3, 4)], {"p": 0}))
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        if x.rank < 3 or self.p < 1:
+            raise self.error(f"X has shape {list(x.shape)} and p is {self.p}; images and at least 1 are needed.")
+        return TensorType(x.dtype, (*x.shape[:2], *[1] * (x.rank - 2)))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x = _one(ins)
+        total = g.reduce_sum((x.op("Abs") ** float(self.p)).name, range(2, g.rank(x.name)), keepdims=True)
+        return [Var(g, total, x.dtype) ** (1 / self.p)]
+
+    def reference(self, x: Any) -> Any:
+        return (np.abs(x) ** self.p).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / self.p)
+
+
+@register
+class Hardmax(Composite):
+    """1 at the first largest element along an axis, else 0. https://onnx.ai/onnx/operators/onnx__Hardmax.html
+
+    Before opset 13 over all dims from the axis on, which then is 1 by default.
+    """
+
+    versions = (1, 11, 13)
+    attrs = {"axis": Int()}
+    samples = (
+        Sample([f32([[3, 0, 1, 2], [2, 5, 1, 5], [0, 1, 3, 2]])]),
+        Sample([(2, 3, 4)], {"axis": 1}),
+        Sample([(2, 3, 4)], {"axis": -1}, opset=13),
+        Sample([(2, 3, 4)], opset=11),
+        Sample([(2, 3, 4)], {"axis": 2}, opset=7),
+    )
+    bad = (Bad([(2, 3)], {"axis": 2}),)
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        self._axis(x.rank)
+        return x
+
+    def _axis(self, rank: int) -> int:
+        given = self.axis if self.axis is not None else -1 if self.opset >= 13 else 1
+        return self.axis_of(given, rank)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x = given = _one(ins)
+        axis = self._axis(g.rank(x.name))
+        if self.opset < 13:
+            x, axis = x.op("Flatten", axis=axis), 1
+        rank = g.rank(x.name)
+        where = x.op("ArgMax", dtype="int64", axis=axis, keepdims=1)
+        at = places(x, axis)
+        y = where.equal(unsqueeze(at, *range(1, rank - axis)) if axis < rank - 1 else at).cast(x.dtype)
+        return [Var(g, g.reshape_like(y.name, given.name), x.dtype) if self.opset < 13 else y]
+
+    def reference(self, x: Any) -> Any:
+        axis = self._axis(x.ndim)
+        rows = x if self.opset >= 13 else x.reshape(int(np.prod(x.shape[:axis])), -1)
+        along = axis if self.opset >= 13 else 1
+        y = np.zeros_like(rows)
+        np.put_along_axis(y, np.expand_dims(rows.argmax(along), along), 1, along)
+        return y.reshape(x.shape)
+
+
+@register
+class ReverseSequence(Composite):
+    """The first elements of each sequence turned round. https://onnx.ai/onnx/operators/onnx__ReverseSequence.html"""
+
+    versions = (10, 28)
+    attrs = {"batch_axis": Int(1), "time_axis": Int(0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    samples = (
+        Sample([(4, 3), i64([4, 1, 2])]),
+        Sample([(3, 4, 2), i64([4, 1, 2])], {"batch_axis": 0, "time_axis": 1}),
+    )
+    bad = (Bad([(4, 3), (3,)]), Bad([(4, 3), i64([1, 2, 3])], {"batch_axis": 0}))
+
+    def infer(self, x: TensorType, lengths: TensorType) -> TensorType:
+        if sorted((self.batch_axis, self.time_axis)) != [0, 1] or x.rank < 2:
+            raise self.error(
+                f"batch_axis {self.batch_axis} and time_axis {self.time_axis} must be 0 and 1, X at least 2-D."
+            )
+        if lengths.dtype != "int64" or lengths.rank != 1:
+            raise self.error("sequence_lens must be a vector of int64.")
+        self.need_float32(x)
+        return x
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, lengths = ins
+        assert x is not None and lengths is not None
+        at = unsqueeze(places(x, self.time_axis), self.batch_axis)
+        own = unsqueeze(lengths, self.time_axis)
+        source = (at < own).where(own - at - 1, at)
+        # An index for each element: GatherElements moves along time.
+        rank = g.rank(x.name)
+        source = unsqueeze(source, *range(2, rank)) if rank > 2 else source
+        full = source.op("Expand", Var(g, g.shape_of(x.name), "int64"))
+        return [x.op("GatherElements", full, axis=self.time_axis)]
+
+    def reference(self, x: Any, lengths: Any) -> Any:
+        y = x.copy()
+        rows, out = (np.moveaxis(t, (self.batch_axis, self.time_axis), (0, 1)) for t in (x, y))
+        for k, n in enumerate(lengths):
+            out[k, :n] = rows[k, :n][::-1]
+        return y
+
+
+@register
+class LpPool(Composite):
+    """The p-norm of each window. https://onnx.ai/onnx/operators/onnx__LpPool.html"""
+
+    versions = (2, 11, 18, 22)
+    attrs = {
+        "auto_pad": Str("NOTSET"),
+        "ceil_mode": Int(0),
+        "dilations": Ints(),
+        "kernel_shape": Ints(required=True),
+        "p": Int(2),
+        "pads": Ints(),
+        "strides": Ints(),
+    }
+    differentiable = (0,)
+    samples = (
+        Sample([(2, 3, 6, 5)], {"kernel_shape": [2, 3]}),
+        Sample([(2, 3, 6)], {"kernel_shape": [3], "p": 3, "pads": [1, 1], "strides": [2]}, away_from=(0.0,)),
+    )
+    bad = (
+        Bad([(2, 3, 4)], {"kernel_shape": [2], "p": 0}),
+        Bad([(2, 3, 4)], {"kernel_shape": [2], "ceil_mode": 1}, UnsupportedError),
+        Bad([(2, 3, 4)], {"kernel_shape": [2, 2]}),
+    )
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        if self.p < 1:
+            raise self.error(f"p is {self.p}; it must be at least 1.")
+        if self.ceil_mode:
+            raise self.unsupported("ceil_mode 1")
+        mean = bind(Node("AveragePool", ["x"], ["y"], self._window(), "", self.node.name), {"": self.opset})
+        found = mean.infer(x)
+        assert isinstance(found, TensorType)
+        return found
+
+    def _window(self) -> dict[str, Any]:
+        """Attributes of a mean of as many numbers everywhere: padding counts as 0."""
+        return {**{k: v for k, v in self.node.attrs.items() if k != "p"}, "count_include_pad": 1}
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x = _one(ins)
+        mean = (x.op("Abs") ** float(self.p)).op("AveragePool", **self._window())
+        return [(mean * float(prod(self.kernel_shape))) ** (1 / self.p)]
+
+    def reference(self, x: Any) -> Any:
+        n = x.ndim - 2
+        pads, strides = list(self.pads or [0] * 2 * n), list(self.strides or [1] * n)
+        padded = np.pad(np.abs(x) ** self.p, [(0, 0), (0, 0), *zip(pads[:n], pads[n:], strict=True)])
+        windows = np.lib.stride_tricks.sliding_window_view(padded, tuple(self.kernel_shape), tuple(range(2, x.ndim)))
+        kept = windows[(slice(None), slice(None), *(slice(None, None, s) for s in strides))]
+        return kept.sum(tuple(range(-n, 0))) ** (1 / self.p)
+
+
+@register
+class CumProd(Composite):
+    """Running product along an axis. https://onnx.ai/onnx/operators/onnx__CumProd.html"""
+
+    versions = (26,)
+    attrs = {"exclusive": Int(0), "reverse": Int(0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    samples = (
+        Sample([(3, 4), i64(0)]),
+        Sample([(3, 5), i64([1])], {"exclusive": 1}),
+        Sample([f32([[1.0, 0.0, 2.0, 0.0, 3.0]]), i64(-1)], {"reverse": 1}),
+        Sample([i32([[1, 2, 3], [4, 5, 6]]), i64(1)], {"exclusive": 1, "reverse": 1}),
+    )
+    bad = (Bad([(3, 4), i64(2)]), Bad([(3, 4), i64([0, 1])]))
+
+    def infer(self, x: TensorType, axis: TensorType) -> TensorType:
+        if x.dtype not in NUMBERS:
+            raise self.unsupported(f"dtype {x.dtype}")
+        given = scalar(self, axis, "axis")
+        if not is_fed(axis):
+            self.axis_of(given, x.rank)
+        return x
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, at = ins
+        assert x is not None and at is not None
+        if is_fed(g.type(at.name)):
+            raise UndecidedError("the axis")
+        (axis,) = g.type(at.name).value or ()
+        shape = g.shape(x.name)
+        axis %= len(shape)
+        size = shape[axis]
+        if not isinstance(size, int):
+            raise UndecidedError("the size of the axis")
+
+        def moved(v: Var, by: int) -> Var:
+            """Elements `by` places before (reverse: after), 1 where there are none."""
+            kept = part(v, axis, by, size) if self.reverse else part(v, axis, 0, size - by)
+            ends = part(v, axis, size - by, size) if self.reverse else part(v, axis, 0, by)
+            ones = ends.op("Equal", ends, dtype="bool").cast(v.dtype)
+            return kept.op("Concat", ones, axis=axis) if self.reverse else ones.op("Concat", kept, axis=axis)
+
+        y = moved(x, 1) if self.exclusive and size else x
+        by = 1
+        while by < size:  # each element is the product of `by` of them
+            y, by = y * moved(y, by), 2 * by
+        return [y]
+
+    def reference(self, x: Any, axis: Any) -> Any:
+        rows = np.moveaxis(x, int(axis.item()), 0)
+        rows = rows[::-1] if self.reverse else rows
+        y, total = np.empty_like(rows), np.ones_like(rows[0])
+        for k, row in enumerate(rows):
+            y[k] = total if self.exclusive else total * row
+            total = total * row
+        return np.moveaxis(y[::-1] if self.reverse else y, 0, int(axis.item()))
+
+
+class _Window(Composite):
+    """A window of cosines; the size must be known."""
+
+    versions = (17,)
+    attrs = {"output_datatype": Int(1), "periodic": Int(1)}
+    static_inputs = (0,)
+    samples = (Sample([i64(10)]), Sample([i64(10)], {"periodic": 0}))
+    bad = (Bad([i64([1, 2])]), Bad([i64(10)], {"output_datatype": 7}, UnsupportedError))
+    weights: tuple[float, ...]
+    """Of the cosines of 0, 1, ... turns along the window."""
+
+    def infer(self, size: TensorType) -> TensorType:
+        if self.output_datatype != DTYPE_CODES["float32"]:
+            raise self.unsupported(f"output_datatype {self.output_datatype}")
+        return checked(self, "float32", (scalar(self, size, "size"),))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        (n,) = g.type(_one(ins).name).value or ()
+        turn = 2 * pi / max(n if self.periodic else n - 1, 1)
+        values = [sum(w * cos(turn * i * k) for i, w in enumerate(self.weights)) for k in range(n)]
+        return [Var(g, g.constant("float32", (n,), values), "float32")]
+
+    def reference(self, size: Any) -> Any:
+        n = int(size.item())
+        angles = np.linspace(0, 2 * np.pi, n + 1)[:n] if self.periodic else np.linspace(0, 2 * np.pi, n)
+        return sum(w * np.cos(i * angles) for i, w in enumerate(self.weights))
+
+
+@register
+class HannWindow(_Window):
+    """sin^2. https://onnx.ai/onnx/operators/onnx__HannWindow.html"""
+
+    weights = (0.5, -0.5)
+
+
+@register
+class HammingWindow(_Window):
+    """25/46 less 21/46 of a cosine. https://onnx.ai/onnx/operators/onnx__HammingWindow.html"""
+
+    weights = (25 / 46, -21 / 46)
+
+
+@register
+class BlackmanWindow(_Window):
+    """Three cosines. https://onnx.ai/onnx/operators/onnx__BlackmanWindow.html"""
+
+    weights = (0.42, -0.5, 0.08)
+
+
+@register
+class CenterCropPad(Composite):
+    """The middle of x, or x in the middle of zeros. https://onnx.ai/onnx/operators/onnx__CenterCropPad.html"""
+
+    versions = (18,)
+    attrs = {"axes": Ints()}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    samples = (
+        Sample([(5, 4, 3), i64([2, 7, 3])], opset=18),
+        Sample([(5, 4), i64([6])], {"axes": [-1]}, opset=18),
+        Sample([i64([[1, 2, 3]]), i64([2, 2])], opset=18),
+    )
+    bad = (Bad([(5, 4), i64([2])], opset=18), Bad([(5, 4), i64([-2, 3])], opset=18))
+
+    def _sizes(self, x: TensorType, shape: TensorType) -> dict[int, int]:
+        axes = [self.axis_of(axis, x.rank) for axis in (range(x.rank) if self.axes is None else self.axes)]
+        wanted = integers(self, shape, "shape")
+        if len(wanted) != len(axes):
+            raise self.error(f"shape has {len(wanted)} numbers for {len(axes)} axes.")
+        return dict(zip(axes, wanted, strict=True))
+
+    def infer(self, x: TensorType, shape: TensorType) -> TensorType:
+        sizes = self._sizes(x, shape)
+        return checked(self, x.dtype, tuple(sizes.get(k, d) for k, d in enumerate(x.shape)))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, shape = ins
+        assert x is not None and shape is not None
+        before, after = [0] * g.rank(x.name), [0] * g.rank(x.name)
+        for axis, wanted in self._sizes(g.type(x.name), g.type(shape.name)).items():
+            given = g.shape(x.name)[axis]
+            if not isinstance(given, int) or not isinstance(wanted, int):
+                raise UndecidedError("a size")
+            if wanted < given:
+                start = (given - wanted) // 2
+                x = part(x, axis, start, start + wanted)
+            else:
+                before[axis] = (wanted - given) // 2
+                after[axis] = wanted - given - before[axis]
+        if any(before + after):
+            pads = Var(g, g.constant("int64", (2 * len(before),), before + after), "int64")
+            x = x.op("Pad", pads)
+        return [x]
+
+    def reference(self, x: Any, shape: Any) -> Any:
+        axes = range(x.ndim) if self.axes is None else [a % x.ndim for a in self.axes]
+        for axis, wanted in zip(axes, shape, strict=True):
+            excess = int(x.shape[axis] - wanted)
+            if excess > 0:
+                x = x.take(range(excess // 2, excess // 2 + int(wanted)), axis)
+            elif excess < 0:
+                widths = [(0, 0)] * x.ndim
+                widths[axis] = (-excess // 2, -excess - -excess // 2)
+                x = np.pad(x, widths)
+        return x
+
+
+@register
+class AffineGrid(Composite):
+    """Where GridSample reads after an affine map of the pixels. https://onnx.ai/onnx/operators/onnx__AffineGrid.html
+
+    theta is (batch, n, n + 1) for images of n = 2 or 3 dims; the grid has their sizes and n coordinates, x first.
+    """
+
+    versions = (20,)
+    attrs = {"align_corners": Int(0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    samples = (
+        Sample([(2, 2, 3), i64([2, 1, 3, 4])], opset=20),
+        Sample([(1, 3, 4), i64([1, 1, 2, 3, 2])], {"align_corners": 1}, opset=20),
+    )
+    bad = (Bad([(2, 2, 3), i64([2, 1, 3])], opset=20), Bad([(2, 2, 2), i64([2, 1, 3, 4])], opset=20))
+
+    def infer(self, theta: TensorType, size: TensorType) -> TensorType:
+        self.need_float32(theta)
+        batch, _, *image = integers(self, size, "size") if size.size in (4, 5) else (0, 0)
+        if not image or not equal_shapes(theta.shape, (batch, len(image), len(image) + 1)):
+            raise self.error(f"theta has shape {list(theta.shape)} for images of size {list(size.value or ())}.")
+        return checked(self, "float32", (batch, *image, len(image)))
+
+    def _coordinates(self, n: int) -> list[float]:
+        if self.align_corners:
+            return [2 * k / (n - 1) - 1 for k in range(n)] if n > 1 else [-1.0]
+        return [(2 * k + 1) / n - 1 for k in range(n)]
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        theta, size = ins
+        assert theta is not None and size is not None
+        image = (g.type(size.name).value or ())[2:]
+        if not all(isinstance(n, int) for n in image):
+            raise UndecidedError("a size")
+        # Of each pixel x, y, (z,) 1.
+        points = [(*reversed(at), 1.0) for at in product(*map(self._coordinates, image))]
+        flat = g.constant("float32", (len(points), len(image) + 1), [v for point in points for v in point])
+        grid = Var(g, flat, "float32").op("MatMul", theta.op("Transpose", perm=[0, 2, 1]))
+        return [reshape(grid, 0, *image, len(image))]
+
+    def reference(self, theta: Any, size: Any) -> Any:
+        image = [int(n) for n in size[2:]]
+        ends = [1.0 if self.align_corners else 1 - 1 / n for n in image]
+        axes = np.meshgrid(*(np.linspace(-e, e, n) for e, n in zip(ends, image, strict=True)), indexing="ij")
+        points = np.stack([*axes[::-1], np.ones(image)], -1)
+        return np.einsum("nij,...j->n...i", theta, points)

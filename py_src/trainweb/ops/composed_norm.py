@@ -1,0 +1,233 @@
+"""Normalizations that are made of other operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.composite import Composite
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.op import MS, Bad, Float, Int, Ints, Sample, register
+from trainweb.ops.symbolic import Var
+
+
+def _variables(ins: Sequence[Var | None]) -> list[Var]:
+    return [x for x in ins if x is not None]
+
+
+@register
+class RMSNormalization(Composite):
+    """x / sqrt(mean(x^2) + epsilon) * scale. https://onnx.ai/onnx/operators/onnx__RMSNormalization.html"""
+
+    versions = (23,)
+    attrs = {"axis": Int(-1), "epsilon": Float(1e-5), "stash_type": Int(1)}
+    min_inputs = max_inputs = 2
+    differentiable = (0, 1)
+
+    def infer(self, x: TensorType, scale: TensorType) -> TensorType:
+        self.need_float32(x, scale)
+        axis = self.axis_of(self.axis, x.rank)
+        if not equal_shapes(scale.shape, x.shape[axis:]):
+            raise self.unsupported(f"a scale of shape {list(scale.shape)} for dims {list(x.shape[axis:])}")
+        return x
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, scale = _variables(ins)
+        return [x.op("SimplifiedLayerNormalization", scale, axis=self.axis, epsilon=self.epsilon)]
+
+    def reference(self, x: Any, scale: Any) -> Any:
+        axes = tuple(range(self.axis % x.ndim, x.ndim))
+        return x / np.sqrt((x * x).mean(axes, keepdims=True) + self.epsilon) * scale
+
+    samples = (Sample([(3, 8), (8,)], opset=23), Sample([(2, 3, 4), (3, 4)], {"axis": 1, "epsilon": 0.1}, opset=23))
+    bad = (Bad([(3, 8), (8,)], {"axis": 2}, opset=23),)
+
+
+class _SkipNorm(Composite):
+    """The norm of X + skip (+ bias), and that sum as output 3."""
+
+    domain = MS
+    attrs = {"epsilon": Float(1e-5)}
+    n_outputs = 4
+    rms: bool
+
+    def _types(self, x: TensorType, skip: TensorType, *vectors: TensorType | None) -> tuple[TensorType, ...]:
+        self.need_float32(x, skip, *vectors)
+        if not equal_shapes(x.shape, skip.shape) and not equal_shapes(x.shape[1:], skip.shape[-2:]):
+            raise self.error(f"skip has shape {list(skip.shape)}, X {list(x.shape)}.")
+        for t in vectors:
+            if t is not None and (t.rank != 1 or not equal(t.shape[0], x.shape[-1])):
+                raise self.error(f"a vector has shape {list(t.shape)}; it must have {x.shape[-1]} numbers.")
+        statistics = TensorType("float32", (*x.shape[:-1], 1))
+        return x, statistics, statistics, x
+
+    def _outputs(self, x: Var, skip: Var, bias: Var | None, op_type: str, vectors: Sequence[Var]) -> list[Var | None]:
+        if self.wants_output(1) or self.wants_output(2):
+            raise self.unsupported("an output of the statistics")
+        total = x + skip
+        total = total if bias is None else total + bias
+        return [total.op(op_type, *vectors, axis=-1, epsilon=self.epsilon), None, None, total]
+
+    def _reference(self, x: Any, skip: Any, bias: Any, gamma: Any, beta: Any) -> tuple[Any, ...]:
+        total = x + skip + (0 if bias is None else bias)
+        mean = 0 * total.mean(-1, keepdims=True) if self.rms else total.mean(-1, keepdims=True)
+        inverse = 1 / np.sqrt(((total - mean) ** 2).mean(-1, keepdims=True) + self.epsilon)
+        return (total - mean) * inverse * gamma + (0 if beta is None else beta), mean, inverse, total
+
+
+@register
+class SkipLayerNormalization(_SkipNorm):
+    """LayerNormalization of X + skip (+ bias)."""
+
+    min_inputs, max_inputs = 3, 5
+    differentiable = (0, 1, 2, 3, 4)
+    rms = False
+
+    def infer(self, x: TensorType, skip: TensorType, *vectors: TensorType | None) -> tuple[TensorType, ...]:
+        return self._types(x, skip, *vectors)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, skip, gamma, beta, bias = ins
+        assert x is not None and skip is not None
+        return self._outputs(x, skip, bias, "LayerNormalization", _variables([gamma, beta]))
+
+    def reference(self, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None) -> tuple[Any, ...]:
+        return self._reference(x, skip, bias, gamma, beta)
+
+    samples = (
+        Sample([(2, 3, 4), (2, 3, 4), (4,), (4,), (4,)]),
+        Sample([(2, 3, 4), (2, 3, 4), (4,)], {"epsilon": 0.1}),
+        Sample([(2, 3, 4), (3, 4), (4,), (4,)]),
+    )
+    bad = (Bad([(2, 3, 4), (2, 3, 4), (5,)]), Bad([(2, 3, 4), (2, 2, 4), (4,)]))
+
+
+@register
+class SkipSimplifiedLayerNormalization(_SkipNorm):
+    """SimplifiedLayerNormalization (RMS norm) of X + skip (+ bias)."""
+
+    min_inputs, max_inputs = 3, 4
+    differentiable = (0, 1, 2, 3)
+    rms = True
+
+    def infer(self, x: TensorType, skip: TensorType, *vectors: TensorType | None) -> tuple[TensorType, ...]:
+        return self._types(x, skip, *vectors)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, skip, gamma, bias = ins
+        assert x is not None and skip is not None
+        return self._outputs(x, skip, bias, "SimplifiedLayerNormalization", _variables([gamma]))
+
+    def reference(self, x: Any, skip: Any, gamma: Any, bias: Any = None) -> tuple[Any, ...]:
+        return self._reference(x, skip, bias, gamma, None)
+
+    samples = (Sample([(2, 3, 4), (2, 3, 4), (4,), (4,)]), Sample([(2, 3, 4), (2, 3, 4), (4,)]))
+    bad = (Bad([(2, 3, 4), (2, 3, 4), (5,)]),)
+
+
+@register
+class LpNormalization(Composite):
+    """x / norm(x) along an axis; 0 where the norm is. https://onnx.ai/onnx/operators/onnx__LpNormalization.html"""
+
+    versions = (1, 22)
+    attrs = {"axis": Int(-1), "p": Int(2)}
+    differentiable = (0,)
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        self.axis_of(self.axis, x.rank)
+        if self.p not in (1, 2):
+            raise self.error(f"p is {self.p}, not 1 or 2.")
+        return x
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        (x,) = _variables(ins)
+        size = (x.op("Abs") if self.p == 1 else x * x).name
+        norm = Var(g, g.reduce_sum(size, [self.axis_of(self.axis, g.rank(x.name))], keepdims=True), x.dtype)
+        zero = norm.equal(0.0)
+        # Before the root, whose slope at 0 is infinite.
+        norm = zero.where(norm.lift(1.0), norm)
+        return [x / (norm if self.p == 1 else norm.op("Sqrt"))]
+
+    def reference(self, x: Any) -> Any:
+        norm = (np.abs(x) ** self.p).sum(self.axis, keepdims=True) ** (1 / self.p)
+        return np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm))
+
+    samples = (Sample([(3, 4)]), Sample([(2, 3, 4)], {"axis": 1, "p": 1}, away_from=(0.0,)), Sample([(3, 4)], opset=22))
+    bad = (Bad([(3, 4)], {"p": 3}), Bad([(3, 4)], {"axis": 2}))
+
+
+@register
+class MeanVarianceNormalization(Composite):
+    """(x - mean) / (sqrt(var) + 1e-9). https://onnx.ai/onnx/operators/onnx__MeanVarianceNormalization.html"""
+
+    versions = (9, 13)
+    attrs = {"axes": Ints([0, 2, 3])}
+    differentiable = (0,)
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        for axis in self.axes:
+            self.axis_of(axis, x.rank)
+        return x
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        (x,) = _variables(ins)
+        axes = sorted(self.axis_of(axis, g.rank(x.name)) for axis in self.axes)
+        centred = x - Var(g, g.reduce_mean(x.name, axes, keepdims=True), x.dtype)
+        variance = Var(g, g.reduce_mean((centred * centred).name, axes, keepdims=True), x.dtype)
+        return [centred / (variance.op("Sqrt") + 1e-9)]
+
+    def reference(self, x: Any) -> Any:
+        return (x - x.mean(tuple(self.axes), keepdims=True)) / (x.std(tuple(self.axes), keepdims=True) + 1e-9)
+
+    samples = (Sample([(2, 3, 4, 5)]), Sample([(3, 4)], {"axes": [-1]}))
+    bad = (Bad([(3, 4)]),)
+
+
+@register
+class LRN(Composite):
+    """x / (bias + alpha / size * sum of squares of near channels) ^ beta. https://onnx.ai/onnx/operators/onnx__LRN.html"""
+
+    versions = (1, 13)
+    attrs = {"alpha": Float(0.0001), "beta": Float(0.75), "bias": Float(1.0), "size": Int(required=True)}
+    differentiable = (0,)
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        if x.rank < 3 or self.size < 1:
+            raise self.error(f"X has shape {list(x.shape)} and size is {self.size}; images and at least 1 are needed.")
+        return x
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        (x,) = _variables(ins)
+        # The mean over a window of channels, zeros beyond, as pooling of rank 2: (batch, 1, channels, pixels).
+        before, after = (self.size - 1) // 2, self.size // 2
+        flat = g.op("Reshape", [(x * x).name, g.constant("int64", (4,), [0, 1, g.shape(x.name)[1], -1])])
+        pooled = g.op(
+            "AveragePool",
+            [flat],
+            kernel_shape=[self.size, 1],
+            strides=[1, 1],
+            pads=[before, 0, after, 0],
+            count_include_pad=1,
+        )
+        mean = Var(g, g.reshape_like(pooled, x.name), x.dtype)
+        return [x / (mean * self.alpha + self.bias) ** self.beta]
+
+    def reference(self, x: Any) -> Any:
+        channels = x.shape[1]
+        total = np.zeros_like(x)
+        for c in range(channels):
+            near = slice(max(0, c - (self.size - 1) // 2), min(channels, c + self.size // 2 + 1))
+            total[:, c] = (x[:, near] ** 2).sum(1)
+        return x / (self.bias + self.alpha / self.size * total) ** self.beta
+
+    samples = (
+        Sample([(2, 5, 3, 4)], {"size": 3, "alpha": 0.5}),
+        Sample([(2, 5, 3, 4)], {"size": 4, "alpha": 0.5, "beta": 0.6, "bias": 2.0}),
+    )
+    bad = (Bad([(2, 5, 3, 4)]), Bad([(2, 5, 3, 4)], {"size": 0}))

@@ -1,0 +1,304 @@
+"""Operators of the domain com.microsoft that optimizers of inference models put in the place of several.
+
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Node
+from trainweb.ops.attention import part, places, reshape, unsqueeze
+from trainweb.ops.composite import Composite
+from trainweb.ops.conv import Conv
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import i32, literal
+from trainweb.ops.op import MS, Bad, Float, Floats, Int, Sample, Str, bind, register
+from trainweb.ops.symbolic import Var
+
+ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "": (),
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min", "max"),
+}
+"""Activations of FusedConv, and what their parameters are."""
+CLIP_INPUTS_SINCE = 11
+"""The opset from which on Clip has its limits as inputs."""
+
+
+def _bytes(*shape: int) -> Any:
+    """Bytes of all kinds as nested lists, for samples."""
+    rows: list[Any] = [k * 73 % 256 for k in range(prod(shape))]
+    for size in reversed(shape[1:]):
+        rows = [rows[k : k + size] for k in range(0, len(rows), size)]
+    return rows
+
+
+@register
+class FusedConv(Composite):
+    """Convolution, another tensor added to it, and an activation."""
+
+    domain = MS
+    attrs = {
+        **Conv.attrs,
+        "activation": Str(""),
+        "activation_params": Floats(),
+    }
+    min_inputs, max_inputs = 2, 4
+    differentiable = (0, 1, 2, 3)
+    samples = (
+        Sample([(1, 2, 5, 5), (3, 2, 3, 3), (3,)], {"activation": "Relu", "pads": [1, 1, 1, 1]}, away_from=(0.0,)),
+        Sample(
+            [(1, 2, 5, 5), (2, 1, 3, 3), (2,), (1, 2, 2, 2)],
+            {"activation": "LeakyRelu", "activation_params": [0.3], "group": 2, "strides": [2, 2]},
+        ),
+        Sample([(1, 2, 4), (2, 2, 3)], {"activation": "Clip", "activation_params": [-0.5, 0.7]}),
+        Sample([(1, 2, 4), (2, 2, 3)]),
+    )
+    bad = (
+        Bad([(1, 2, 4), (2, 3, 3)]),
+        Bad([(1, 2, 4), (2, 2, 3)], {"activation": "Clip"}),
+        Bad([(1, 2, 4), (2, 2, 3)], {"activation": "Gelu"}, UnsupportedError),
+    )
+
+    def _convolution(self) -> Conv:
+        attrs = {name: value for name, value in self.node.attrs.items() if name in Conv.attrs}
+        inputs = [name for name in self.node.inputs[:3] if name]
+        conv = bind(Node("Conv", inputs, self.node.outputs, attrs, "", self.node.name), {"": Conv.versions[-1]})
+        assert isinstance(conv, Conv)
+        return conv
+
+    def infer(self, x: TensorType, w: TensorType, b: TensorType | None, z: TensorType | None) -> TensorType:
+        if self.activation not in ACTIVATIONS:
+            raise self.unsupported(f"the activation {self.activation!r}")
+        names, params = ACTIVATIONS[self.activation], self.activation_params or ()
+        if len(params) != len(names):
+            raise self.error(f"activation_params are {list(params)} for {list(names)} of {self.activation}.")
+        y = self._convolution().infer(x, w, b)
+        if z is not None and (z.dtype != "float32" or not equal_shapes(z.shape, y.shape)):
+            raise self.error(f"what is added is {z.dtype} {list(z.shape)}, not float32 {list(y.shape)}.")
+        return y
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, w, b, z = ins
+        assert x is not None and w is not None
+        y = x.op("Conv", *(v for v in (w, b) if v is not None), **self._convolution().given_attrs())
+        y = y if z is None else y + z
+        if not self.activation:
+            return [y]
+        params = dict(zip(ACTIVATIONS[self.activation], self.activation_params or (), strict=True))
+        if self.activation == "Clip" and g.opset >= CLIP_INPUTS_SINCE:
+            return [y.op("Clip", *params.values())]
+        return [y.op(self.activation, **params)]
+
+    def reference(self, x: Any, w: Any, b: Any = None, z: Any = None) -> Any:
+        y = self._convolution().reference(x, w, b) + (0 if z is None else z)
+        p = (*(self.activation_params or ()), 0.0, 0.0)
+        functions = {
+            "": lambda: y,
+            "Relu": lambda: np.maximum(y, 0),
+            "Sigmoid": lambda: 1 / (1 + np.exp(-y)),
+            "Tanh": lambda: np.tanh(y),
+            "LeakyRelu": lambda: np.where(y < 0, p[0] * y, y),
+            "HardSigmoid": lambda: np.clip(p[0] * y + p[1], 0, 1),
+            "Clip": lambda: np.clip(y, p[0], p[1]),
+        }
+        return functions[self.activation]()
+
+
+@register
+class EmbedLayerNormalization(Composite):
+    """LayerNormalization of the sum of the embeddings of words, positions and segments.
+
+    Output 1 has the number of tokens of each item that the mask keeps, output 2 the sum.
+    """
+
+    domain = MS
+    attrs = {"epsilon": Float(1e-12), "mask_index_type": Int(1)}
+    min_inputs, max_inputs, n_outputs = 7, 9, 3
+    differentiable = (2, 3, 4, 5, 6)
+    samples = (
+        Sample(
+            [i32([[1, 3, 0], [2, 2, 4]]), i32([[0, 1, 1], [0, 0, 1]]), (5, 4), (6, 4), (2, 4), (4,), (4,)],
+            {"epsilon": 1e-5},
+            outputs=2,
+        ),
+        Sample(
+            [i32([[1, 3, 0], [2, 2, 4]]), None, (5, 4), (6, 4), None, (4,), (4,), i32([[1, 1, 0], [1, 1, 1]])],
+            {"epsilon": 0.1},
+            outputs=3,
+        ),
+        Sample(
+            [i32([[1, 3], [2, 4]]), None, (5, 4), (6, 4), None, (4,), (4,), None, i32([[3, 5], [0, 1]])],
+            outputs=2,
+        ),
+    )
+    bad = (
+        Bad([i32([[1, 3, 0]]), None, (5, 4), (6, 3), None, (4,), (4,)]),
+        Bad([i32([[1, 3, 0]]), i32([[0, 0, 0]]), (5, 4), (6, 4), None, (4,), (4,)]),
+        Bad([i32([[1, 3, 0]]), None, (5, 4), (6, 4), None, (3,), (4,)]),
+    )
+
+    def infer(self, ids: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
+        segments, words, positions, kinds, gamma, beta, mask, places_ = others
+        if words is None or positions is None or gamma is None or beta is None or (segments is None) != (kinds is None):
+            raise self.error("tables of words and positions, gamma and beta are needed; segments go with their table.")
+        self.need_float32(words, positions, kinds, gamma, beta)
+        for t in (ids, segments, mask, places_):
+            if t is not None and (t.dtype != "int32" or t.rank != 2 or not equal(t.shape[1], ids.shape[1])):
+                raise self.error(f"tokens, segments, mask and positions must be int32 [batch, length], not {t}.")
+        width = words.shape[-1]
+        for t in (words, positions, kinds):
+            if t is not None and (t.rank != 2 or not equal(t.shape[1], width)):
+                raise self.error(f"a table has shape {list(t.shape)}; its rows must have {width} numbers.")
+        for t in (gamma, beta):
+            if not equal_shapes(t.shape, (width,)):
+                raise self.error(f"gamma or beta has shape {list(t.shape)}, not {[width]}.")
+        rows = TensorType("float32", (*ids.shape, width))
+        return rows, TensorType("int32", ids.shape[:1]), rows
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        ids, segments, words, positions, kinds, gamma, beta, mask, place = ins
+        assert ids is not None and words is not None and positions is not None
+        assert gamma is not None and beta is not None
+        place = unsqueeze(places(ids, 1), 0) if place is None else place
+        rows = words.op("Gather", ids, axis=0) + positions.op("Gather", place, axis=0)
+        if kinds is not None and segments is not None:
+            rows = rows + kinds.op("Gather", segments, axis=0)
+        y = rows.op("LayerNormalization", gamma, beta, axis=-1, epsilon=self.epsilon)
+        counts = None
+        if self.wants_output(1):
+            counted = ids - ids if mask is None else mask
+            counts = Var(g, g.reduce_sum(counted.name, [1], keepdims=False), "int32")
+        return [y, counts, rows]
+
+    def reference(self, ids: Any, *others: Any) -> tuple[Any, ...]:
+        given: list[Any] = [*others, *[None] * (8 - len(others))]
+        segments, words, positions, kinds, gamma, beta, mask, place = given
+        rows = words[ids] + (positions[: ids.shape[1]] if place is None else positions[place])
+        rows = rows if kinds is None else rows + kinds[segments]
+        centred = rows - rows.mean(-1, keepdims=True)
+        y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon) * gamma + beta
+        counts = np.zeros(len(ids), np.int32) if mask is None else mask.sum(1, dtype=np.int32)
+        return y, counts, rows
+
+
+@register
+class MatMulNBits(Composite):
+    """The product with a matrix of 4-bit or 8-bit numbers, each block of which has a scale and a zero point.
+
+    A is (..., K); B packs (N, blocks, bytes of a block), low bits first; scales are (N, blocks) or flat. The matrix is
+    frozen: no gradient goes to it, one goes through the product.
+    """
+
+    domain = MS
+    attrs = {
+        "K": Int(required=True),
+        "N": Int(required=True),
+        "accuracy_level": Int(0),
+        "bits": Int(required=True),
+        "block_size": Int(required=True),
+    }
+    min_inputs, max_inputs = 3, 6
+    differentiable = (0, 5)
+    samples = (
+        Sample([(2, 3, 32), literal("uint8", _bytes(3, 2, 8)), (6,)], {"K": 32, "N": 3, "bits": 4, "block_size": 16}),
+        Sample(
+            [(2, 20), literal("uint8", _bytes(2, 2, 8)), (4,), literal("uint8", [0x4A, 0xF1])],
+            {"K": 20, "N": 2, "bits": 4, "block_size": 16},
+        ),
+    )
+    bad = (
+        Bad([(2, 30), literal("uint8", _bytes(2, 2, 8)), (4,)], {"K": 32, "N": 2, "bits": 4, "block_size": 16}),
+        Bad([(2, 32), literal("uint8", _bytes(2, 2, 8)), (3,)], {"K": 32, "N": 2, "bits": 4, "block_size": 16}),
+        Bad(
+            [(2, 32), literal("uint8", _bytes(2, 2, 8)), (4,)],
+            {"K": 32, "N": 2, "bits": 2, "block_size": 16},
+            UnsupportedError,
+        ),
+    )
+
+    def infer(self, a: TensorType, packed: TensorType, scales: TensorType, *others: TensorType | None) -> TensorType:
+        zeros, order, bias = others
+        self.need_float32(a, scales, bias)
+        if self.bits not in (4, 8) or order is not None:
+            raise self.unsupported(f"{self.bits} bits, or g_idx,")
+        blocks = self._blocks
+        shape = (self.N, blocks, self.block_size * self.bits // 8)
+        if packed.dtype != "uint8" or not equal_shapes(packed.shape, shape):
+            raise self.error(f"B is {packed.dtype} {list(packed.shape)}, not uint8 {list(shape)}.")
+        if not equal(scales.size, self.N * blocks):
+            raise self.error(f"there are {scales.size} scales for {self.N} * {blocks} blocks.")
+        if zeros is not None and zeros.dtype not in ("uint8", "float32"):
+            raise self.unsupported(f"a zero point of {zeros.dtype}")
+        count = self.N * (blocks if zeros is not None and zeros.dtype == "float32" else self._row_bytes)
+        if zeros is not None and not equal(zeros.size, count):
+            raise self.error(f"there are {zeros.size} numbers of zero points, not {count}.")
+        if not equal(a.shape[-1], self.K):
+            raise self.error(f"A has rows of {a.shape[-1]}, K is {self.K}.")
+        if bias is not None and not equal_shapes(bias.shape, (self.N,)):
+            raise self.error(f"the bias has shape {list(bias.shape)}, not {[self.N]}.")
+        return TensorType("float32", (*a.shape[:-1], self.N))
+
+    @property
+    def _blocks(self) -> int:
+        return -(-int(self.K) // int(self.block_size))
+
+    @property
+    def _row_bytes(self) -> int:
+        """Bytes of the zero points of a row of blocks."""
+        return -(-self._blocks * int(self.bits) // 8)
+
+    def _unpacked(self, x: Var) -> Var:
+        """Numbers of the last axis, which is one longer, as floats."""
+        wide = x.cast("float32")
+        if self.bits == 8:
+            return unsqueeze(wide, x.g.rank(x.name))
+        rank = x.g.rank(x.name)
+        high = (wide / 16.0).op("Floor")
+        return unsqueeze(wide - high * 16.0, rank).op("Concat", unsqueeze(high, rank), axis=rank)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        a, packed, scales, zeros, _, bias = ins
+        assert a is not None and packed is not None and scales is not None
+        rows = reshape(self._unpacked(packed), self.N, self._blocks, self.block_size)
+        scale = reshape(scales, self.N, self._blocks, 1)
+        if zeros is None:
+            rows = rows - float(2 ** (self.bits - 1))
+        elif zeros.dtype == "float32":
+            rows = rows - reshape(zeros, self.N, self._blocks, 1)
+        else:
+            points = reshape(self._unpacked(reshape(zeros, self.N, self._row_bytes)), self.N, -1, 1)
+            rows = rows - part(points, 1, 0, self._blocks)
+        matrix = part(reshape(rows * scale, self.N, -1), 1, 0, self.K)
+        y = a.op("MatMul", matrix.op("Transpose", perm=[1, 0]))
+        return [y if bias is None else y + bias]
+
+    def reference(
+        self, a: Any, packed: Any, scales: Any, zeros: Any = None, order: Any = None, bias: Any = None
+    ) -> Any:
+        def unpacked(x: Any) -> Any:
+            if self.bits == 8:
+                return x.astype(float)
+            return np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], -1).astype(float)
+
+        blocks = self._blocks
+        rows = unpacked(packed)
+        if zeros is None:
+            points = np.full((self.N, blocks), 2.0 ** (self.bits - 1))
+        elif zeros.dtype == np.uint8:
+            points = unpacked(zeros.reshape(self.N, -1))[:, :blocks]
+        else:
+            points = zeros.reshape(self.N, blocks)
+        matrix = ((rows - points[..., None]) * scales.reshape(self.N, blocks, 1)).reshape(self.N, -1)[:, : self.K]
+        return a @ matrix.T + (0 if bias is None else bias)

@@ -1,0 +1,297 @@
+"""Linear quantization of inference models: integers on a grid of scale and zero point, and products of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import UndecidedError, at_most, equal, static
+from trainweb.ir.shapes import TensorType, broadcast_shapes
+from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
+from trainweb.ops.attention import integers, reshape
+from trainweb.ops.composite import Composite
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i32, literal
+from trainweb.ops.op import Bad, Int, Sample, register
+from trainweb.ops.symbolic import Var
+
+RANGES = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
+"""Quantized dtypes."""
+NIBBLE = 16
+"""Products of a nibble and a byte are summed in float32, exactly up to `MAX_SUMMED` of them: 16 * 255 * 4096 < 2^24."""
+MAX_SUMMED = 4096
+
+
+class _Linear(Composite):
+    attrs = {"axis": Int(1), "block_size": Int(0), "output_dtype": Int(0)}
+    min_inputs, max_inputs = 2, 3
+
+    def check(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> None:
+        """The scale is one number, one for each place along the axis, or one for each block along it."""
+        self.need_float32(scale)
+        if zero is not None and (zero.rank != scale.rank or not equal(zero.size, scale.size)):
+            raise self.error(f"the zero point has shape {list(zero.shape)}, the scale {list(scale.shape)}.")
+        if self.block_size:
+            axis = self.axis_of(self.axis, x.rank)
+            blocks = (x.shape[axis] + self.block_size - 1) // self.block_size
+            if scale.rank != x.rank or not equal(scale.shape[axis], blocks):
+                raise self.error(f"a scale of shape {list(scale.shape)} is not one for each block of {list(x.shape)}.")
+        elif scale.rank > 1:
+            raise self.error(f"the scale has shape {list(scale.shape)}: more than one axis needs block_size.")
+        elif static(scale.size) and scale.size != 1 and not equal(scale.size, x.shape[self.axis_of(self.axis, x.rank)]):
+            raise self.error(f"{scale.size} scales are not for the places along axis {self.axis} of {list(x.shape)}.")
+
+    def spread(self, x: Var, v: Var) -> Var:
+        """Scale or zero point, as it broadcasts to X."""
+        shape = x.g.shape(x.name)
+        if self.block_size:
+            axis = self.axis % len(shape)
+            if not isinstance(shape[axis], int):
+                raise UndecidedError("the size of the axis of blocks")
+            return v.op("Gather", integers(x.g, [k // self.block_size for k in range(shape[axis])]), axis=axis)
+        if x.g.size(v.name) == 1:
+            return reshape(v, 1) if shape else reshape(v)
+        axis = self.axis % len(shape)
+        return reshape(v, *(-1 if k == axis else 1 for k in range(len(shape))))
+
+    def numpy_spread(self, x: Any, v: Any) -> Any:
+        """The same in numpy."""
+        if self.block_size:
+            axis = self.axis % x.ndim
+            return v.repeat(self.block_size, axis).take(range(x.shape[axis]), axis)
+        return v.reshape([-1 if k == self.axis % x.ndim else 1 for k in range(x.ndim)]) if v.size > 1 else v.reshape(())
+
+
+@register
+class QuantizeLinear(_Linear):
+    """round(x / scale) + zero point, within the range of its dtype. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html"""
+
+    versions = (10, 13, 19, 21, 23, 24, 25, 28)
+    attrs = {**_Linear.attrs, "saturate": Int(1), "precision": Int(0)}
+
+    def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> TensorType:
+        self.need_float32(x)
+        self.check(x, scale, zero)
+        dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
+        if self.output_dtype and ONNX_DTYPES.get(self.output_dtype) != dtype:
+            raise self.error(f"output_dtype is {self.output_dtype}, the zero point {dtype}.")
+        if dtype not in RANGES:
+            raise self.unsupported(f"dtype {dtype}")
+        if self.precision not in (0, DTYPE_CODES["float32"]):
+            raise self.unsupported(f"precision {self.precision}")
+        return TensorType(dtype, x.shape)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, scale, zero = ins
+        assert x is not None and scale is not None
+        dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
+        places = (x / self.spread(x, scale)).op("Round")
+        if zero is not None:
+            places = places + self.spread(x, zero.cast("float32"))
+        return [_clipped(places, dtype)]
+
+    def reference(self, x: Any, scale: Any, zero: Any = None) -> Any:
+        dtype = zero.dtype.name if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
+        # The quotient is float32: where it is a half depends on that.
+        places = np.rint(x.astype(np.float32) / self.numpy_spread(x, scale).astype(np.float32))
+        places = places + (0 if zero is None else self.numpy_spread(x, zero).astype(float))
+        return np.clip(places, *RANGES[dtype]).astype(dtype)
+
+    samples = (
+        Sample([(3, 4), f32(0.02)]),
+        Sample([(3, 4), f32([0.02, 0.5, 0.01, 0.1]), literal("int8", [0, 3, -100, 7])]),
+        Sample([(3, 4), f32(0.0001), literal("uint16", 30000)], opset=21),
+        Sample([(2, 5), f32([[0.02, 0.5, 0.01], [0.1, 0.2, 0.3]])], {"block_size": 2, "output_dtype": 3}, opset=21),
+    )
+    bad = (
+        Bad([(3, 4), (3,)]),
+        Bad([(3, 4), (2, 2)]),
+        Bad([(3, 4), f32(0.1)], {"output_dtype": 7}, opset=21, error=UnsupportedError),
+    )
+
+
+def _clipped(places: Var, dtype: str) -> Var:
+    low, high = RANGES[dtype]
+    return places.op("Clip", float(low), float(high)).cast(dtype)
+
+
+@register
+class DequantizeLinear(_Linear):
+    """(x - zero point) * scale. https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html"""
+
+    versions = (10, 13, 19, 21, 23, 24, 25, 28)
+    differentiable = (1,)
+
+    def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> TensorType:
+        self.check(x, scale, zero)
+        if x.dtype not in (*RANGES, "int32"):
+            raise self.unsupported(f"dtype {x.dtype}")
+        if zero is not None and zero.dtype != x.dtype:
+            raise self.error(f"x is {x.dtype}, the zero point {zero.dtype}.")
+        if self.output_dtype not in (0, DTYPE_CODES["float32"]):
+            raise self.unsupported(f"output_dtype {self.output_dtype}")
+        return TensorType("float32", x.shape)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, scale, zero = ins
+        assert x is not None and scale is not None
+        places = x.cast("int32")
+        if zero is not None:
+            places = places - self.spread(x, zero.cast("int32"))
+        return [places.cast("float32") * self.spread(x, scale)]
+
+    def reference(self, x: Any, scale: Any, zero: Any = None) -> Any:
+        places = x.astype(float) - (0 if zero is None else self.numpy_spread(x, zero).astype(float))
+        return places * self.numpy_spread(x, scale)
+
+    samples = (
+        Sample([literal("uint8", [[0, 3, 255], [1, 2, 4]]), f32(0.5), literal("uint8", 7)]),
+        Sample([literal("int8", [[0, 3, -128], [1, 2, 4]]), f32([0.5, 2.0, 3.0])]),
+        Sample([i32([2**20, -5]), f32(2.0)]),
+        Sample([literal("int16", [[1, 2, 3]]), f32([[0.5, 2.0]])], {"block_size": 2}, opset=21),
+    )
+    bad = (Bad([(3,), f32(1.0)], error=UnsupportedError), Bad([literal("int8", [1]), f32(1.0), literal("uint8", 1)]))
+
+
+@register
+class DynamicQuantizeLinear(Composite):
+    """x as uint8, with the scale and zero point of its range. https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html"""
+
+    versions = (11,)
+    n_outputs = 3
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        self.need_float32(x)
+        return TensorType("uint8", x.shape), TensorType("float32", ()), TensorType("uint8", ())
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        (x,) = ins
+        assert x is not None
+        low = x.op("ReduceMin", keepdims=0).op("Min", x.lift(0.0))
+        high = x.op("ReduceMax", keepdims=0).op("Max", x.lift(0.0))
+        scale = (high - low) / 255.0
+        zero = (-(low / scale)).op("Clip", 0.0, 255.0).op("Round")
+        return [_clipped((x / scale).op("Round") + zero, "uint8"), scale, zero.cast("uint8")]
+
+    def reference(self, x: Any) -> tuple[Any, ...]:
+        x = x.astype(np.float32)
+        low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
+        scale = np.float32((high - low) / np.float32(255))
+        zero = np.rint(np.clip(-low / scale, 0, 255))
+        return np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.uint8), scale, zero.astype(np.uint8)
+
+    samples = (Sample([(3, 4)], outputs=3), Sample([f32([1.0, 2.5, 8.0])], outputs=3))
+    bad = (Bad([i32([1])], error=UnsupportedError),)
+
+
+def exact_product(a: Var, b: Var) -> Var:
+    """The int32 matrix product of int32 values of at most 9 bits."""
+    wide, right = a.cast("float32"), b.cast("float32")
+    high = (wide / float(NIBBLE)).op("Floor")
+    parts = [v.op("MatMul", right).cast("int32") for v in (high, wide - high * float(NIBBLE))]
+    return parts[0] * NIBBLE + parts[1]
+
+
+class _IntegerProduct(Composite):
+    def product_shape(self, a: TensorType, b: TensorType) -> tuple[int, ...]:
+        """Shape of the product of matrices."""
+        for t in (a, b):
+            if t.dtype not in ("int8", "uint8"):
+                raise self.unsupported(f"dtype {t.dtype}")
+        if a.rank < 2 or b.rank < 2 or not equal(a.shape[-1], b.shape[-2]):
+            raise self.error(f"shapes {list(a.shape)} and {list(b.shape)} are not those of matrices to multiply.")
+        if not at_most(a.shape[-1], MAX_SUMMED):
+            raise self.unsupported(f"a sum of more than {MAX_SUMMED} products")
+        return (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+
+
+@register
+class MatMulInteger(_IntegerProduct):
+    """(A - its zero point) (B - its zero point) in int32. https://onnx.ai/onnx/operators/onnx__MatMulInteger.html"""
+
+    versions = (10,)
+    min_inputs, max_inputs = 2, 4
+
+    def infer(self, a: TensorType, b: TensorType, za: TensorType | None, zb: TensorType | None) -> TensorType:
+        for zero in (za, zb):
+            if zero is not None and zero.rank > 1:
+                raise self.unsupported(f"a zero point of shape {list(zero.shape)}")
+        return TensorType("int32", self.product_shape(a, b))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        a, b, za, zb = ins
+        assert a is not None and b is not None
+        left, right = a.cast("int32"), b.cast("int32")
+        if za is not None:
+            rows = za.cast("int32")
+            left = left - (reshape(rows, -1, 1) if g.size(za.name) != 1 else rows)
+        if zb is not None:
+            right = right - zb.cast("int32")
+        return [exact_product(left, right)]
+
+    def reference(self, a: Any, b: Any, za: Any = None, zb: Any = None) -> Any:
+        left, right = a.astype(np.int64), b.astype(np.int64)
+        left = left if za is None else left - za.astype(np.int64).reshape(-1, 1)
+        return (left @ (right if zb is None else right - zb.astype(np.int64))).astype(np.int32)
+
+    samples = (
+        Sample([literal("uint8", [[11, 7, 3], [10, 255, 2]]), literal("int8", [[1, -4], [2, 127], [3, -128]])]),
+        Sample(
+            [
+                literal("uint8", [[11, 7, 3], [10, 255, 2]]),
+                literal("uint8", [[1, 4], [2, 255], [3, 6]]),
+                literal("uint8", [12, 3]),
+                literal("uint8", [1, 255]),
+            ]
+        ),
+    )
+    bad = (Bad([literal("uint8", [[1, 2]]), literal("uint8", [[1, 2]])]),)
+
+
+@register
+class QLinearMatMul(_IntegerProduct):
+    """The product of quantized matrices, quantized. https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html"""
+
+    versions = (10, 21)
+    min_inputs = max_inputs = 8
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        a, sa, za, b, sb, zb, sy, zy = inputs
+        self.need_float32(sa, sb, sy)
+        for t in (sa, za, sb, zb, sy, zy):
+            if not equal(t.size, 1):
+                raise self.unsupported(f"a scale or zero point of shape {list(t.shape)}")
+        if zy.dtype not in ("int8", "uint8"):
+            raise self.unsupported(f"dtype {zy.dtype}")
+        return TensorType(zy.dtype, self.product_shape(a, b))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        a, sa, za, b, sb, zb, sy, zy = (
+            reshape(x) if k not in (0, 3) else x for k, x in enumerate(ins) if x is not None
+        )
+        product = exact_product(a.cast("int32") - za.cast("int32"), b.cast("int32") - zb.cast("int32"))
+        places = (product.cast("float32") * (sa * sb / sy)).op("Round") + zy.cast("float32")
+        return [_clipped(places, zy.dtype)]
+
+    def reference(self, a: Any, sa: Any, za: Any, b: Any, sb: Any, zb: Any, sy: Any, zy: Any) -> Any:
+        product = (a.astype(float) - float(za.item())) @ (b.astype(float) - float(zb.item()))
+        places = np.rint(product * (sa.item() * sb.item() / sy.item())) + float(zy.item())
+        return np.clip(places, *RANGES[zy.dtype.name]).astype(zy.dtype)
+
+    samples = (
+        Sample(
+            [
+                literal("uint8", [[208, 236, 0], [3, 214, 255]]),
+                f32(0.0066),
+                literal("uint8", 113),
+                literal("uint8", [[152, 51], [60, 26], [0, 127]]),
+                f32([0.00705]),
+                literal("uint8", [114]),
+                f32(0.0107),
+                literal("uint8", 118),
+            ]
+        ),
+    )
+    bad = (Bad([literal("uint8", [[1]]), f32(1.0), literal("uint8", 1)]),)

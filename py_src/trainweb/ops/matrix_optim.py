@@ -1,0 +1,312 @@
+"""Optimizers that look at whole parameters: they are made of reductions, products and generated functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod, sqrt
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
+from trainweb.ir.layout import REDUCE_MEAN, REDUCE_SUM_SQUARES, STATE_LEARNING_RATE, STATE_STEP
+from trainweb.ir.program import Buf
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i64
+from trainweb.ops.op import Bad, Float, Int, Sample, register
+from trainweb.ops.optim import (
+    FIRST_MOMENTS,
+    GRADIENTS,
+    GRADS,
+    PARAMETERS,
+    PARAMS,
+    SCALARS,
+    SECOND_MOMENTS,
+    TRAINWEB,
+    Optimizer,
+)
+
+if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Emitter, Expr
+
+
+def learning_rate(state: Buf) -> Buf:
+    """The learning rate in the state of a session."""
+    return Buf(state.storage, "float32", (1,), shift=state.shift + 4 * STATE_LEARNING_RATE)
+
+
+def sum_of_squares(b: Builder, x: Buf, outer: int, n: int, inner: int) -> Buf:
+    """Over the middle axis of [outer, n, inner]."""
+    found = b.temp("float32", (outer * inner,))
+    b.emit(calls.Reduce(x=x, y=found, outer=outer, n=n, inner=inner, op=REDUCE_SUM_SQUARES))
+    return found
+
+
+@register
+class AdafactorOptimizer(Optimizer):
+    """Adafactor over sequences, as torch.optim.Adafactor: of a matrix it keeps means of g * g by row and by column.
+
+    u = g / sqrt(v), v being the product of both means over the mean of the rows, and for vectors the average of g * g
+    itself; u is scaled to a root mean square of `clip_threshold` at most, and w loses `weight_decay` * lr * w and
+    max(scale_epsilon, root mean square of w) * min(lr, 1 / sqrt(step)) * u. The averages take step ** beta2_decay of
+    what is new. Shazeer & Stern, https://arxiv.org/abs/1804.04235.
+    """
+
+    domain = TRAINWEB
+    attrs = {
+        "beta2_decay": Float(-0.8),
+        "epsilon": Float(2.0**-23),
+        "scale_epsilon": Float(1e-3),
+        "clip_threshold": Float(1.0),
+        "weight_decay": Float(0.0),
+    }
+    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
+    per_parameter = True
+
+    beta2_decay: float
+    epsilon: float
+    scale_epsilon: float
+    clip_threshold: float
+    weight_decay: float
+
+    @classmethod
+    def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if len(shape) < 2:
+            return (0,) if moment else shape
+        return (*shape[:-2], 1, shape[-1]) if moment else (*shape[:-1], 1)
+
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, rows: Buf, columns: Buf) -> None:
+        rate, step = learning_rate(state), Buf(state.storage, "int64", (1,), shift=state.shift + 4 * STATE_STEP)
+        mix, size = b.temp("float32", (1,)), b.temp("float32", (1,))
+        squares = sum_of_squares(b, w, 1, w.size, 1)
+
+        def sizes(e: Emitter, t: Expr, lr: Expr, squares: Expr) -> tuple[Expr, Expr]:
+            t = e.add(e.cast(t, "float32"), e.const(1.0))
+            length = e.sqrt(e.mul(squares, e.const(1 / w.size)))
+            least = e.min(lr, e.div(e.const(1.0), e.sqrt(t)))
+            return e.math("pow", t, e.const(self.beta2_decay)), e.mul(e.max(e.const(self.scale_epsilon), length), least)
+
+        b.elementwise([mix, size], [step, rate, squares], sizes)
+        shape = w.shape if len(w.shape) > 1 else (1, 1, w.size)
+        update = b.temp("float32", (w.size // (shape[-2] * shape[-1]), *shape[-2:]))
+        if len(w.shape) > 1:
+            self._factored(b, mix, g, update, rows, columns)
+        else:
+            self._average(b, rows, g.view(rows.shape), mix, lambda e, x: e.mul(x, x))
+            least = self.epsilon**2
+            whole = update.view(w.shape)
+            b.elementwise([whole], [g, rows], lambda e, g, v: e.div(g, e.sqrt(e.max(v, e.const(least)))))
+        squares = sum_of_squares(b, update, 1, w.size, 1)
+
+        def moved(e: Emitter, w: Expr, u: Expr, lr: Expr, size: Expr, squares: Expr) -> Expr:
+            length = e.sqrt(e.mul(squares, e.const(1 / update.size)))
+            scale = e.div(size, e.max(e.const(1.0), e.mul(length, e.const(1 / self.clip_threshold))))
+            kept = e.sub(e.const(1.0), e.mul(lr, e.const(self.weight_decay)))
+            return e.sub(e.mul(w, kept), e.mul(scale, u))
+
+        b.elementwise([w], [w, update.view(w.shape), rate, size, squares], moved)
+
+    def _average(self, b: Builder, kept: Buf, new: Buf, mix: Buf, scale: Callable[[Emitter, Expr], Expr]) -> None:
+        """(1 - mix) of what is kept and `mix` of what is new, times `scale`; at the first step that is all."""
+
+        def mixed(e: Emitter, kept: Expr, x: Expr, mix: Expr) -> Expr:
+            return e.add(e.mul(e.sub(e.const(1.0), mix), kept), e.mul(mix, scale(e, x)))
+
+        b.elementwise([kept], [kept, new, mix], mixed)
+
+    def _factored(self, b: Builder, mix: Buf, g: Buf, update: Buf, rows: Buf, columns: Buf) -> None:
+        batch, n, m = update.shape
+        for kept, outer, axis, inner in ((rows, batch * n, m, 1), (columns, batch, n, m)):
+            found = sum_of_squares(b, g, outer, axis, inner).view(kept.shape)
+            self._average(b, kept, found, mix, lambda e, x, axis=axis: e.mul(x, e.const(1 / axis)))  # type: ignore[misc]
+        means = b.temp("float32", (batch, 1, 1))
+        b.emit(calls.Reduce(x=rows, y=means, outer=batch, n=n, inner=1, op=REDUCE_MEAN))
+
+        def scaled(e: Emitter, g: Expr, row: Expr, column: Expr, mean: Expr) -> Expr:
+            v = e.div(e.mul(row, column), e.max(mean, e.const(self.epsilon)))
+            return e.div(g, e.sqrt(e.max(v, e.const(self.epsilon**2))))
+
+        operands = [g.view(update.shape), rows.view((batch, n, 1)), columns.view((batch, 1, m)), means]
+        b.elementwise([update], operands, scaled)
+
+    def reference(self, lr: Any, step: Any, w: Any, g: Any, rows: Any, columns: Any) -> tuple[Any, Any, Any]:
+        mix = step**self.beta2_decay
+        if w.ndim > 1:
+            rows = rows + mix * ((g * g).mean(-1, keepdims=True) - rows)
+            columns = columns + mix * ((g * g).mean(-2, keepdims=True) - columns)
+            v = rows * columns / np.maximum(rows.mean(-2, keepdims=True), self.epsilon)
+        else:
+            v = rows = rows + mix * (g * g - rows)
+        u = g / np.sqrt(np.maximum(v, self.epsilon**2))
+        size = max(self.scale_epsilon, np.sqrt((w * w).mean())) * min(lr, step**-0.5)
+        scale = size / max(1.0, np.sqrt((u * u).mean()) / self.clip_threshold)
+        return w * (1 - lr * self.weight_decay) - scale * u, rows, columns
+
+    samples = (
+        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, f32([])]),
+        Sample(
+            [f32([0.2]), i64([7]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, f32([])],
+            {"beta2_decay": -0.5, "epsilon": 0.01, "scale_epsilon": 10.0, "clip_threshold": 0.7, "weight_decay": 0.1},
+        ),
+    )
+    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3, f32([]), bools([True])], error=UnsupportedError),)
+
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the iteration, from https://kellerjordan.github.io/posts/muon/."""
+
+
+@register
+class MuonOptimizer(Optimizer):
+    """Muon over sequences: the momentum of a matrix is brought close to the nearest orthogonal one before each step.
+
+    As torch.optim.Muon, in float32: m = momentum * m + (1 - momentum) * g, u = momentum * m + (1 - momentum) * g with
+    nesterov, u = newton_schulz(u / |u|), w loses weight_decay * lr * w and lr * u times 0.2 * sqrt(max(rows, columns))
+    with `match_rms` 1, else sqrt(max(1, rows / columns)). Axes after the first are one. Parameters of fewer than two
+    axes are updated by AdamW with `alpha`, `beta` and `epsilon`. https://kellerjordan.github.io/posts/muon/
+    """
+
+    domain = TRAINWEB
+    attrs = {
+        "momentum": Float(0.95),
+        "nesterov": Int(1),
+        "weight_decay": Float(0.1),
+        "steps": Int(5),
+        "match_rms": Int(1),
+        "alpha": Float(0.9),
+        "beta": Float(0.999),
+        "epsilon": Float(1e-8),
+    }
+    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
+    per_parameter = True
+
+    momentum: float
+    nesterov: int
+    weight_decay: float
+    steps: int
+    match_rms: int
+    alpha: float
+    beta: float
+    epsilon: float
+
+    @classmethod
+    def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (0,) if moment and len(shape) > 1 else shape
+
+    def check(self) -> None:
+        for name in ("nesterov", "match_rms"):
+            if getattr(self, name) not in (0, 1):
+                raise self.error(f"{name} is {getattr(self, name)}; it must be 0 or 1.")
+        if not 0 <= self.steps <= 100:
+            raise self.error(f"steps is {self.steps}; it must be from 0 to 100.")
+
+    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
+        if len(w.shape) < 2:
+            settings = {name: getattr(self, name) for name in ("alpha", "beta", "epsilon", "weight_decay")}
+            b.emit(calls.Adamw(w=w, g=g, m=m, v=v, state=state, n=w.size, correct_bias=1, adam_mode=0, **settings))
+            return
+        rows, columns = w.shape[0], prod(w.shape[1:])
+        direction = b.temp("float32", (rows, columns))
+
+        def moved(e: Emitter, m: Expr, g: Expr) -> tuple[Expr, Expr]:
+            keep, take = e.const(self.momentum), e.const(1 - self.momentum)
+            m = e.add(e.mul(keep, m), e.mul(take, g))
+            return m, e.add(e.mul(keep, m), e.mul(take, g)) if self.nesterov else m
+
+        b.elementwise([m, direction.view(m.shape)], [m, g], moved)
+        squares = sum_of_squares(b, direction, 1, w.size, 1)
+        x = b.temp("float32", (rows, columns))
+        small = 1e-7
+        b.elementwise([x], [direction, squares], lambda e, u, s: e.div(u, e.max(e.sqrt(s), e.const(small))))
+        for _ in range(self.steps):
+            x = self._iterate(b, x)
+        ratio = 0.2 * sqrt(max(rows, columns)) if self.match_rms else sqrt(max(1, rows / columns))
+
+        def stepped(e: Emitter, w: Expr, u: Expr, lr: Expr) -> Expr:
+            kept = e.sub(e.const(1.0), e.mul(lr, e.const(self.weight_decay)))
+            return e.sub(e.mul(w, kept), e.mul(e.mul(lr, e.const(ratio)), u))
+
+        b.elementwise([w], [w, x.view(w.shape), learning_rate(state)], stepped)
+
+    def _iterate(self, b: Builder, x: Buf) -> Buf:
+        """a X + (b G + c G G) X, G being X X^T; of tall X the transpose of that of X^T."""
+        rows, columns = x.shape
+        is_tall, size = rows > columns, min(rows, columns)
+        first, second, third = NEWTON_SCHULZ
+        gram, series = b.temp("float32", (size, size)), b.temp("float32", (size, size))
+        strides = (1, columns, columns, 1) if is_tall else (columns, 1, 1, columns)
+        _product(b, x, x, None, gram, strides, max(rows, columns))
+        _product(b, gram, gram, gram, series, (size, 1, size, 1), size, third, second)
+        new = b.temp("float32", x.shape)
+        operands = (x, series) if is_tall else (series, x)
+        _product(b, *operands, x, new, (operands[0].shape[1], 1, operands[1].shape[1], 1), size, 1.0, first)
+        return new
+
+    def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+        kept = w * (1 - lr * self.weight_decay)
+        if w.ndim < 2:
+            m, v = self.alpha * m + (1 - self.alpha) * g, self.beta * v + (1 - self.beta) * g * g
+            unbiased = np.sqrt(v / (1 - self.beta**step))
+            return kept - lr * m / (1 - self.alpha**step) / (unbiased + self.epsilon), m, v
+        m = self.momentum * m + (1 - self.momentum) * g
+        u = (self.momentum * m + (1 - self.momentum) * g if self.nesterov else m).reshape(len(w), -1)
+        x = u / max(np.linalg.norm(u), 1e-7)
+        for _ in range(self.steps):
+            gram = x @ x.T
+            x = NEWTON_SCHULZ[0] * x + (NEWTON_SCHULZ[1] * gram + NEWTON_SCHULZ[2] * gram @ gram) @ x
+        rows, columns = x.shape
+        ratio = 0.2 * sqrt(max(rows, columns)) if self.match_rms else sqrt(max(1, rows / columns))
+        return kept - lr * ratio * x.reshape(w.shape), m, v
+
+    samples = (
+        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
+        Sample([f32([0.1]), i64([9]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS], {"weight_decay": 0.0}),
+    )
+    bad = (
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"nesterov": 2}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"match_rms": 2}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"steps": -1}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
+    )
+
+
+def _product(
+    b: Builder,
+    left: Buf,
+    right: Buf,
+    bias: Buf | None,
+    out: Buf,
+    strides: tuple[int, int, int, int],
+    k: int,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+) -> None:
+    """out = alpha * left right + beta * bias, over `k`; the strides are those of rows and columns of both."""
+    m, n = out.shape
+    b.emit(
+        calls.Gemm(
+            a=left,
+            b=right,
+            bias=bias,
+            c=out,
+            m=m,
+            n=n,
+            k=k,
+            a_row=strides[0],
+            a_col=strides[1],
+            b_row=strides[2],
+            b_col=strides[3],
+            c_row=n,
+            bias_row=n if bias else 0,
+            bias_col=1 if bias else 0,
+            batch=(1, 1),
+            a_batch=(0, 0),
+            b_batch=(0, 0),
+            c_batch=(0, 0),
+            bias_batch=(0, 0),
+            alpha=alpha,
+            beta=beta,
+            accumulate=0,
+            activation=0,
+        )
+    )

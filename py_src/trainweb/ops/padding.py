@@ -1,0 +1,73 @@
+"""Padding of convolutions whose sizes are not known when their gradient is made, as shape arithmetic in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainweb.ops.symbolic import Var
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ops.op import Op
+
+PADS_ARE_AN_INPUT_SINCE = 11
+"""The opset in which Pad takes its pads as a tensor."""
+
+
+class WindowSizes:
+    """Sizes of a sliding window along the spatial dims, as int64 tensors of one element a dim.
+
+    Parameters
+    ----------
+    x, w : str
+        The input (N, C, *size) and the weights (M, C, *kernel).
+
+    Attributes
+    ----------
+    size, stride, span : Var
+        Of the input; from one window to the next; from the first element of a window to behind its last.
+    """
+
+    def __init__(self, g: GradientBuilder, op: Op, x: str, w: str) -> None:
+        if g.opset < PADS_ARE_AN_INPUT_SINCE:
+            raise op.unsupported("the gradient with auto_pad or output_shape, sizes that are not fixed and this opset")
+        self._g = g
+        axes = range(2, g.rank(x))
+        spatial = self.constant(axes).name
+        self.size, kernel = (Var(g, g.op("Gather", [g.shape_of(t), spatial]), "int64") for t in (x, w))
+        self.stride = self.constant(op.strides or [1 for _ in axes])
+        self.span = (kernel - 1) * self.constant(op.dilations or [1 for _ in axes]) + 1
+
+    def constant(self, sizes: Sequence[int]) -> Var:
+        """Sizes that are known."""
+        return Var(self._g, self._g.constant("int64", (len(sizes),), sizes), "int64")
+
+    def same_pads(self, auto_pad: str) -> str:
+        """The pads of `auto_pad` SAME_UPPER or SAME_LOWER, for Pad."""
+        last = ((self.size + self.stride - 1) / self.stride - 1) * self.stride
+        total = positive(last + self.span - self.size)
+        begin = half(total, auto_pad)
+        return self.pads(begin, total - begin)
+
+    def transposed_pads(self, auto_pad: str, output_shape: Sequence[int] | None, extra: Sequence[int] | None) -> str:
+        """What makes the output of a transposed convolution as large as all its windows together."""
+        full = (self.size - 1) * self.stride + self.span
+        out = self.constant(output_shape) if output_shape else self.size * self.stride
+        begin = half(positive((full + self.constant(extra) if extra else full) - out), auto_pad)
+        return self.pads(begin, full - begin - out)
+
+    def pads(self, begin: Var, end: Var) -> str:
+        """Pads of all dims."""
+        others = self.constant([0, 0]).name
+        return self._g.op("Concat", [others, begin.name, others, end.name], axis=0)
+
+
+def positive(x: Var) -> Var:
+    """The larger one of an integer and 0: Max takes no integers in old opsets."""
+    return x * (x > 0).cast("int64")
+
+
+def half(total: Var, auto_pad: str) -> Var:
+    """Padding at the begin: the odd element is at the end with SAME_UPPER."""
+    return total / 2 if auto_pad == "SAME_UPPER" else total - total / 2

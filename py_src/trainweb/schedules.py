@@ -1,0 +1,391 @@
+"""Schedules of the learning rate: functions of the number of optimizer steps; `Plateau` is told a metric besides.
+
+    schedule = Cosine(0.01, total=1000, warmup=100)
+    for step in range(1000):
+        session.set_learning_rate(schedule.rate(step))
+        ...
+
+A page has the same, by the same settings: `schedule({ type: "Cosine", learningRate: 0.01, total: 1000, warmup: 100 })`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from trainweb.settings import Choice, Kind, NotNegative, Number, Positive, Whole, checked, make
+
+Steps = Annotated[int, Whole(least=1)]
+Warmup = Annotated[int, Whole(least=0)]
+Share = Annotated[float, Number(least=0, most=1)]
+
+
+class Schedule:
+    """Base class: a subclass gives `factor`, the learning rate after the warm-up in parts of `learning_rate`."""
+
+    def __init__(self, learning_rate: float, warmup: int = 0, warmup_start: float = 0.0) -> None:
+        self.learning_rate, self.warmup, self.warmup_start = float(learning_rate), int(warmup), float(warmup_start)
+
+    def factor(self, t: int) -> float:
+        """The rate `t` steps after the warm-up, in parts of the learning rate."""
+        raise NotImplementedError
+
+    def observe(self, metric: float) -> None:
+        """Take note of a metric, such as the loss of an epoch in evaluation: `Plateau` goes by it, others do not."""
+
+    def rate(self, step: int) -> float:
+        """The learning rate of an optimizer step.
+
+        Parameters
+        ----------
+        step : int
+            How many optimizer steps were done before.
+
+        Raises
+        ------
+        ModelError
+            `step` is no integer >= 0.
+        """
+        Whole(least=0).check("step", step)
+        if step < self.warmup:
+            return self.learning_rate * (self.warmup_start + (1 - self.warmup_start) * (step / self.warmup))
+        return self.learning_rate * self.factor(step - self.warmup)
+
+
+SCHEDULES: dict[str, type[Schedule]] = {}
+"""By name."""
+T = TypeVar("T", bound="type[Schedule]")
+
+
+def schedule(cls: T) -> T:
+    """Class decorator that makes a schedule known by its name."""
+    SCHEDULES[cls.__name__] = cls
+    return cls
+
+
+def make_schedule(given: Mapping[str, Any] | Callable[[int], float]) -> Schedule:
+    """A schedule by a dict of its name as "type" and of its settings, or of a function of the step.
+
+    Raises
+    ------
+    ModelError
+        There is none of that name, or a setting is wrong or missing.
+    """
+    return Function(given) if callable(given) else make("schedule", SCHEDULES, given)
+
+
+class Function(Schedule):
+    """What a function gives.
+
+    Parameters
+    ----------
+    function : callable
+        The learning rate of a step.
+    """
+
+    def __init__(self, function: Callable[[int], float]) -> None:
+        super().__init__(1.0)
+        self._function = function
+
+    def factor(self, t: int) -> float:
+        value = self._function(t)
+        RATE.check("the learning rate of the function", value)
+        return float(value)
+
+
+RATE: Kind = Number(least=0)
+
+
+@schedule
+class Constant(Schedule):
+    """The same rate at every step.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The rate after the warm-up.
+    warmup : int
+        Steps over which the rate rises to it.
+    warmup_start : float
+        Where it rises from, in parts of it.
+    """
+
+    @checked
+    def __init__(self, learning_rate: NotNegative, warmup: Warmup = 0, warmup_start: Share = 0.0) -> None:
+        super().__init__(learning_rate, warmup, warmup_start)
+
+    def factor(self, t: int) -> float:
+        return 1.0
+
+
+@schedule
+class Linear(Schedule):
+    """A straight line from `start` to `end`, and `end` from then on.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The rate after the warm-up.
+    total : int
+        Steps after the warm-up until the end.
+    start : float
+        The first rate after the warm-up, in parts of `learning_rate`.
+    end : float
+        The last rate, in parts of `learning_rate`.
+    warmup : int
+        Steps over which the rate rises to `learning_rate`.
+    warmup_start : float
+        Where it rises from, in parts of it.
+    """
+
+    @checked
+    def __init__(
+        self,
+        learning_rate: NotNegative,
+        total: Steps,
+        start: NotNegative = 1.0,
+        end: NotNegative = 0.0,
+        warmup: Warmup = 0,
+        warmup_start: Share = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, warmup, warmup_start)
+        self.total, self.start, self.end = int(total), float(start), float(end)
+
+    def factor(self, t: int) -> float:
+        return self.start + (self.end - self.start) * (min(t, self.total) / self.total)
+
+
+@schedule
+class Cosine(Schedule):
+    """Half a wave of the cosine down to `end`, and `end` from then on, https://arxiv.org/abs/1608.03983.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The rate after the warm-up.
+    total : int
+        Steps after the warm-up until the end.
+    end : float
+        The last rate, in parts of `learning_rate`.
+    warmup : int
+        Steps over which the rate rises to `learning_rate`.
+    warmup_start : float
+        Where it rises from, in parts of it.
+    """
+
+    @checked
+    def __init__(
+        self,
+        learning_rate: NotNegative,
+        total: Steps,
+        end: NotNegative = 0.0,
+        warmup: Warmup = 0,
+        warmup_start: Share = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, warmup, warmup_start)
+        self.total, self.end = int(total), float(end)
+
+    def factor(self, t: int) -> float:
+        return half_wave(1.0, self.end, min(t, self.total) / self.total)
+
+
+def half_wave(start: float, end: float, share: float) -> float:
+    """From `start` to `end` along a cosine; `share` of the way."""
+    return end + (start - end) * ((1 + math.cos(math.pi * share)) / 2)
+
+
+@schedule
+class Step(Schedule):
+    """Times `gamma` after every so many steps.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The rate after the warm-up.
+    every : int
+        Steps between two changes.
+    gamma : float
+        What the rate is multiplied by.
+    warmup : int
+        Steps over which the rate rises to `learning_rate`.
+    warmup_start : float
+        Where it rises from, in parts of it.
+    """
+
+    @checked
+    def __init__(
+        self,
+        learning_rate: NotNegative,
+        every: Steps,
+        gamma: Positive = 0.1,
+        warmup: Warmup = 0,
+        warmup_start: Share = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, warmup, warmup_start)
+        self.every, self.gamma = int(every), float(gamma)
+
+    def factor(self, t: int) -> float:
+        return math.pow(self.gamma, t // self.every)
+
+
+@schedule
+class Exponential(Schedule):
+    """Times `gamma` after every step.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The rate after the warm-up.
+    gamma : float
+        What the rate is multiplied by.
+    warmup : int
+        Steps over which the rate rises to `learning_rate`.
+    warmup_start : float
+        Where it rises from, in parts of it.
+    """
+
+    @checked
+    def __init__(
+        self, learning_rate: NotNegative, gamma: Positive, warmup: Warmup = 0, warmup_start: Share = 0.0
+    ) -> None:
+        super().__init__(learning_rate, warmup, warmup_start)
+        self.gamma = float(gamma)
+
+    def factor(self, t: int) -> float:
+        return math.pow(self.gamma, t)
+
+
+@schedule
+class Polynomial(Schedule):
+    """The remaining share of the steps to a power, down to `end`, and `end` from then on.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The rate after the warm-up.
+    total : int
+        Steps after the warm-up until the end.
+    power : float
+        The exponent.
+    end : float
+        The last rate, in parts of `learning_rate`.
+    warmup : int
+        Steps over which the rate rises to `learning_rate`.
+    warmup_start : float
+        Where it rises from, in parts of it.
+    """
+
+    @checked
+    def __init__(
+        self,
+        learning_rate: NotNegative,
+        total: Steps,
+        power: Positive = 1.0,
+        end: NotNegative = 0.0,
+        warmup: Warmup = 0,
+        warmup_start: Share = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, warmup, warmup_start)
+        self.total, self.power, self.end = int(total), float(power), float(end)
+
+    def factor(self, t: int) -> float:
+        return self.end + (1 - self.end) * math.pow(1 - min(t, self.total) / self.total, self.power)
+
+
+@schedule
+class OneCycle(Schedule):
+    """Up to `learning_rate` along a cosine, and down to nearly nothing, https://arxiv.org/abs/1708.07120.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The highest rate.
+    total : int
+        Steps of the cycle.
+    rise : float
+        Share of the steps in which the rate rises.
+    start : float
+        The first rate, in parts of `learning_rate`.
+    end : float
+        The last rate, in parts of `learning_rate`.
+    """
+
+    @checked
+    def __init__(
+        self,
+        learning_rate: NotNegative,
+        total: Steps,
+        rise: Annotated[float, Number(above=0, below=1)] = 0.3,
+        start: Share = 0.04,
+        end: Share = 4e-6,
+    ) -> None:
+        super().__init__(learning_rate)
+        self.total, self.rise, self.start, self.end = int(total), float(rise), float(start), float(end)
+
+    def factor(self, t: int) -> float:
+        top, last = self.rise * self.total - 1, self.total - 1
+        if t <= top:
+            return half_wave(self.start, 1.0, t / top) if top > 0 else 1.0
+        return half_wave(1.0, self.end, min((t - top) / (last - top), 1.0))
+
+
+@schedule
+class Plateau(Schedule):
+    """Times `reduction` when a metric has not become better for a while: tell it with `observe`.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The rate after the warm-up.
+    reduction : float
+        What the rate is multiplied by.
+    patience : int
+        Observations without a better one that are let pass.
+    threshold : float
+        By what share of the best metric another must be better.
+    mode : {"min", "max"}
+        Whether less or more is better.
+    cooldown : int
+        Observations after a change that do not count.
+    least : float
+        The rate is not lowered further than this, in parts of `learning_rate`.
+    warmup : int
+        Steps over which the rate rises to `learning_rate`.
+    warmup_start : float
+        Where it rises from, in parts of it.
+    """
+
+    @checked
+    def __init__(
+        self,
+        learning_rate: NotNegative,
+        reduction: Annotated[float, Number(above=0, below=1)] = 0.1,
+        patience: Warmup = 10,
+        threshold: Share = 1e-4,
+        mode: Annotated[str, Choice(("min", "max"))] = "min",
+        cooldown: Warmup = 0,
+        least: Share = 0.0,
+        warmup: Warmup = 0,
+        warmup_start: Share = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, warmup, warmup_start)
+        self.reduction, self.patience, self.threshold, self.mode = float(reduction), patience, float(threshold), mode
+        self.cooldown, self.least = cooldown, float(least)
+        self._best = math.inf if mode == "min" else -math.inf
+        self._current, self._bad, self._pause = 1.0, 0, 0
+
+    def observe(self, metric: float) -> None:
+        if self.mode == "min":
+            is_better = metric < self._best * (1 - self.threshold)
+        else:
+            is_better = metric > self._best * (1 + self.threshold)
+        self._best, self._bad = (metric, 0) if is_better else (self._best, self._bad + 1)
+        if self._pause > 0:
+            self._pause, self._bad = self._pause - 1, 0
+        if self._bad > self.patience:
+            self._current = max(self._current * self.reduction, self.least)
+            self._pause, self._bad = self.cooldown, 0
+
+    def factor(self, t: int) -> float:
+        return self._current

@@ -1,0 +1,307 @@
+"""Settings of optimizers and losses: what each may be, once, for Python and for pages.
+
+A class says it in the annotations of its `__init__` (`weight_decay: NotNegative = 0.0`) under the decorator `checked`.
+`scripts/session_description.py` makes the page's types and checks of the same annotations.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
+from math import isfinite
+from numbers import Integral, Real
+from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
+
+from trainweb import messages
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Kind(ABC):
+    """What the value of a setting may be."""
+
+    name: str
+    """What the page calls it."""
+
+    @property
+    @abstractmethod
+    def expected(self) -> str:
+        """In words."""
+
+    @property
+    @abstractmethod
+    def page_type(self) -> str:
+        """In TypeScript."""
+
+    @abstractmethod
+    def accepts(self, value: Any) -> bool:
+        """Whether a value is one."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ModelError unless `value` is one."""
+        if not self.accepts(value):
+            raise messages.BAD_SETTING(name=name, value=value, expected=self.expected)
+
+    def facts(self) -> dict[str, Any]:
+        """What the page needs to check a value."""
+        return {"kind": self.name, "expected": self.expected}
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """A finite number within bounds: `least` and `most` are allowed, `above` and `below` are not."""
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    name = "number"
+    page_type = "number"
+
+    @property
+    def expected(self) -> str:
+        low = [f"at least {self.least:g}"] if self.least is not None else []
+        low += [f"greater than {self.above:g}"] if self.above is not None else []
+        high = [f"at most {self.most:g}"] if self.most is not None else []
+        high += [f"less than {self.below:g}"] if self.below is not None else []
+        return " ".join(["a number", " and ".join([*low, *high])]).strip()
+
+    def accepts(self, value: Any) -> bool:
+        if not isinstance(value, Real) or isinstance(value, bool) or not isfinite(value):
+            return False
+        x = float(value)
+        return (
+            (self.least is None or x >= self.least)
+            and (self.above is None or x > self.above)
+            and (self.most is None or x <= self.most)
+            and (self.below is None or x < self.below)
+        )
+
+    def facts(self) -> dict[str, Any]:
+        bounds = {"least": self.least, "above": self.above, "most": self.most, "below": self.below}
+        return super().facts() | {k: v for k, v in bounds.items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Whole(Kind):
+    """An integer; `least` is the smallest, `most` the largest."""
+
+    least: int | None = None
+    most: int | None = None
+    name = "integer"
+    page_type = "number"
+
+    @property
+    def expected(self) -> str:
+        low = "an integer" if self.least is None else f"an integer >= {self.least}"
+        return low if self.most is None else f"{low} and <= {self.most}"
+
+    def accepts(self, value: Any) -> bool:
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        return (
+            is_whole
+            and (self.least is None or int(value) >= self.least)
+            and (self.most is None or int(value) <= self.most)
+        )
+
+    def facts(self) -> dict[str, Any]:
+        bounds = {"least": self.least, "most": self.most}
+        return super().facts() | {k: v for k, v in bounds.items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """True or false."""
+
+    name = "flag"
+    page_type = "boolean"
+    expected = "true or false"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One of some names or numbers."""
+
+    options: tuple[str | int, ...]
+    name = "choice"
+
+    @property
+    def expected(self) -> str:
+        *most, last = map(str, self.options)
+        return f"{', '.join(most)} or {last}"
+
+    @property
+    def page_type(self) -> str:
+        return " | ".join(f'"{o}"' if isinstance(o, str) else str(o) for o in self.options)
+
+    def accepts(self, value: Any) -> bool:
+        return not isinstance(value, bool) and isinstance(value, (str, int)) and value in self.options
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"options": list(self.options)}
+
+
+@dataclass(frozen=True)
+class Pair(Kind):
+    """Two numbers."""
+
+    of: Number
+    name = "pair"
+    page_type = "readonly [number, number]"
+
+    @property
+    def expected(self) -> str:
+        return f"two numbers, each {self.of.expected.removeprefix('a number ')}"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+
+    def check(self, name: str, value: Any) -> None:
+        super().check(name, value)
+        for k, x in enumerate(value):
+            self.of.check(f"{name}[{k}]", x)
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"of": self.of.facts()}
+
+
+@dataclass(frozen=True)
+class Names(Kind):
+    """A list of names or regular expressions."""
+
+    may_be_empty: bool = False
+    name = "names"
+    page_type = "readonly string[]"
+    expected = "a list of names or regular expressions"
+
+    def accepts(self, value: Any) -> bool:
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        return is_list and (self.may_be_empty or len(value) > 0) and all(isinstance(x, str) for x in value)
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"may_be_empty": self.may_be_empty}
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a name, or a regular expression for whole names, stands for."""
+    names = list(names)
+    if pattern in names:
+        return [pattern]
+    try:
+        expression = re.compile(pattern)
+    except re.error:
+        return []
+    return [name for name in names if expression.fullmatch(name)]
+
+
+@dataclass(frozen=True)
+class Array(Kind):
+    """An array of numbers, such as the weights of classes: a NumPy array or nested lists; in a page a Tensor, too."""
+
+    name = "array"
+    page_type = "readonly number[] | Float32Array | Tensor"
+    expected = "an array of finite numbers"
+
+    def accepts(self, value: Any) -> bool:
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return len(value) > 0 and all(self.accepts(x) for x in value)
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+
+
+NotNegative = Annotated[float, Number(least=0)]
+Positive = Annotated[float, Number(above=0)]
+Fraction = Annotated[float, Number(least=0, below=1)]
+Betas = Annotated[Sequence[float], Pair(Number(least=0, below=1))]
+YesNo = Annotated[bool, Flag()]
+Weights = Annotated[Any, Array()]
+Patterns = Annotated[Sequence[str], Names()]
+
+PAGE_NAMES = {"eps": "epsilon", "weight": "weights", "pos_weight": "positive_weights"}
+"""Settings that a page calls otherwise, both in the spelling of Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A setting: what it may be, its default, and whether it may be None."""
+
+    kind: Kind
+    default: Any
+    is_optional: bool
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ModelError unless `value` may be given."""
+        if value is not None or not self.is_optional:
+            self.kind.check(name, value)
+
+
+def _kind_of(hint: Any) -> Kind | None:
+    found = [x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Kind)]
+    return found[0] if found else None
+
+
+def _field(parameter: Parameter, hint: Any) -> Field | None:
+    if kind := _kind_of(hint):
+        return Field(kind, parameter.default, is_optional=False)
+    kinds = [kind for kind in map(_kind_of, get_args(hint)) if kind]
+    return Field(kinds[0], parameter.default, is_optional=True) if kinds else None
+
+
+def fields_of(function: Callable[..., Any]) -> Mapping[str, Field]:
+    """The settings among the arguments of a function or of a class's `__init__`, in order."""
+    target = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    hints = get_type_hints(target, include_extras=True)
+    found = {p.name: _field(p, hints.get(p.name)) for p in signature(target).parameters.values()}
+    return {name: f for name, f in found.items() if f}
+
+
+def checked(init: Callable[P, None]) -> Callable[P, None]:
+    """Decorator of an `__init__` that checks settings against their annotations; `settings` keeps those given.
+
+    Raises
+    ------
+    ModelError
+        A value is none that the setting may have; the message names both.
+    """
+    shape = signature(init)
+
+    @wraps(init)
+    def checking(*args: P.args, **kwargs: P.kwargs) -> None:
+        given = shape.bind(*args, **kwargs).arguments
+        for name, field in fields_of(init).items():
+            if name in given:
+                field.check(name, given[name])
+        vars(given["self"])["settings"] = {name: given[name] for name in fields_of(init) if name in given}
+        init(*args, **kwargs)
+
+    return checking
+
+
+def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any]) -> T:
+    """An optimizer, a loss or a schedule by its name, or by a mapping of its name as "type" and of its settings.
+
+    Raises
+    ------
+    ModelError
+        There is none of that name, it has no such setting, needs another, or not with such a value.
+    """
+    settings: dict[str, Any] = {"type": given} if isinstance(given, str) else dict(given)
+    name: Any = settings.pop("type", None)
+    if name not in kinds:
+        raise messages.UNKNOWN_TYPE(what=what, name=name, names=", ".join(kinds))
+    fields = fields_of(kinds[name])
+    for setting in settings:
+        if setting not in fields:
+            raise messages.UNKNOWN_SETTING(what=name, name=setting, names=", ".join(fields))
+    for setting, field in fields.items():
+        if field.default is Parameter.empty and setting not in settings:
+            raise messages.MISSING_SETTING(what=name, name=setting, expected=field.kind.expected)
+    return kinds[name](**settings)

@@ -1,0 +1,107 @@
+"""`InferenceSession`: as onnxruntime's, on arrays."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from trainweb.model.graph import Value
+from trainweb.model.reader import read_model
+from trainweb.training.arrays import as_feed, from_numpy, to_numpy
+from trainweb.training.core import abandon, free_abandoned
+from trainweb.training.host import LoadedPlan, PlanHost
+from trainweb.training.inference import InferenceCore
+from trainweb.training.interface import NodeArg, SessionBase, check_providers
+from trainweb.training.options import VERBOSE, Log, RunOptions, SessionOptions, fix_dimensions
+from trainweb.training.profile import Profile, Trace
+from trainweb.training.values import as_array
+
+
+class InferenceSession(SessionBase):
+    """Runs a model.
+
+    Parameters
+    ----------
+    path_or_bytes : bytes, path or onnx.ModelProto
+    sess_options : dict or SessionOptions, optional
+        See `SessionOptions`.
+    providers, provider_options : optional
+        Execution providers, among them the CPU's; others are warned of.
+    external_data : dict of str to bytes, optional
+        Contents of external data files for a model given as bytes, by location.
+    integrity : str, optional
+        The hash that the model must have, as in HTML: "sha256-" and Base64; sha384 and sha512, too.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: SessionOptions | Mapping[str, Any] | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        external_data: dict[str, bytes] | None = None,
+        integrity: str | None = None,
+    ) -> None:
+        super().__init__(path_or_bytes, SessionOptions.of(sess_options))
+        check_providers(providers, provider_options)
+        free_abandoned()
+        settings = self._options.core_settings()
+        graph = read_model(path_or_bytes, external_data=external_data, limits=settings["limits"], integrity=integrity)
+        fix_dimensions([graph], self._options.free_dimension_overrides)
+        self._values = {v.name: v for v in graph.outputs if isinstance(v, Value)}
+        self._core = InferenceCore(graph, **settings)
+        self._log = Log(self._options)
+        weakref.finalize(self, abandon, self._core.host.release).atexit = False
+        self._start_profiling(lambda trace: observe(self._core.host, trace))
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs of `run`."""
+        return [NodeArg.of(v) for v in self._core.inputs.values()]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs of `run`."""
+        return [NodeArg.of(self._values[name]) for name in self._core.outputs]
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[np.ndarray]:
+        """Outputs in the order of `output_names` (None or empty: all).
+
+        Raises
+        ------
+        FeedError
+            A feed is missing, unknown, or of the wrong dtype or shape.
+        SessionError
+            ``terminate`` is set in the run options.
+        """
+        options = RunOptions.of(run_options)
+        inputs = self._core.inputs
+        feeds = {n: as_array(v) for n, v in input_feed.items()}
+        converted = {n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()}
+        names = list(output_names) if output_names else self._core.outputs
+        with options.noted():
+            options.check_terminate()
+            start = perf_counter()
+            results = self._core.run(converted, names)
+            self._log(VERBOSE, options, f"run: {1e3 * (perf_counter() - start):.3f} ms")
+            return [to_numpy(results[n]) for n in names]
+
+    def release(self) -> None:
+        """Give kernel memory back."""
+        self._core.host.release()
+
+
+def observe(host: PlanHost, trace: Trace) -> None:
+    """Have a trace of every run from now on."""
+
+    def run(loaded: LoadedPlan) -> None:
+        start = perf_counter()
+        times = host.timed(loaded)
+        trace.add(Profile(loaded.plan.text, loaded.plan.nodes, times), start, perf_counter())
+
+    host.observer = run

@@ -1,0 +1,209 @@
+"""What the sessions of onnxruntime's Python have around `run`: types, providers, bindings, profiles."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainweb.errors import FeedError, UnsupportedError
+from trainweb.model.graph import Value
+from trainweb.model.reader import read_metadata
+from trainweb.training.options import SessionOptions, unknown
+from trainweb.training.profile import Trace
+from trainweb.training.values import IOBinding, OrtValue, as_array, type_name
+
+CPU = "CPUExecutionProvider"
+PROVIDERS = (
+    *("TensorrtExecutionProvider", "CUDAExecutionProvider", "MIGraphXExecutionProvider", "ROCMExecutionProvider"),
+    *("OpenVINOExecutionProvider", "DnnlExecutionProvider", "TvmExecutionProvider", "VitisAIExecutionProvider"),
+    *("QNNExecutionProvider", "NnapiExecutionProvider", "VSINPUExecutionProvider", "JsExecutionProvider"),
+    *("CoreMLExecutionProvider", "ArmNNExecutionProvider", "ACLExecutionProvider", "DmlExecutionProvider"),
+    *("RknpuExecutionProvider", "WebNNExecutionProvider", "XnnpackExecutionProvider", "CANNExecutionProvider"),
+    *("AzureExecutionProvider", CPU),
+)
+"""Those that onnxruntime 1.19 knows; the last is the one that there is."""
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a session: name, type such as ``tensor(float)``, and dims, symbols as their names."""
+
+    name: str
+    type: str
+    shape: list[Any]
+
+    @classmethod
+    def of(cls, value: Value) -> NodeArg:
+        """That of a graph's."""
+        return cls(value.name, type_name(value.dtype), list(value.shape or ()))
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What a model says of itself."""
+
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 0
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+
+
+def check_providers(providers: Any, provider_options: Any = None) -> None:
+    """Check execution providers, given as onnxruntime takes them: names, or pairs of a name and options.
+
+    Raises
+    ------
+    ValueError
+        A name that onnxruntime does not know either; the text names the nearest.
+    UnsupportedError
+        The CPU is not among them, or options for it.
+    """
+    given = [(p, {}) if isinstance(p, str) else (p[0], p[1]) for p in providers or ()]
+    options = [o for _, o in given] + list(provider_options or ())
+    if provider_options is not None and len(provider_options) != len(given):
+        raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
+    for name, _ in given:
+        if name not in PROVIDERS:
+            raise ValueError(unknown("Execution provider", name, PROVIDERS))
+    if given and CPU not in [name for name, _ in given]:
+        raise UnsupportedError(f"{given[0][0]} is not supported: add {CPU!r}, which computes everything here.")
+    if any(options):
+        raise UnsupportedError(f"{CPU} has no options, got {next(filter(None, options))!r}.")
+    for name, _ in given:
+        if name != CPU:
+            text = f"Specified provider {name!r} is not in available provider names. Available providers: {CPU!r}"
+            warnings.warn(text, UserWarning, stacklevel=3)
+
+
+class SessionBase(ABC):
+    """A session that is run with names and feeds.
+
+    Parameters
+    ----------
+    source : bytes, path or onnx.ModelProto
+        The model, to say what it says of itself.
+    options : SessionOptions
+        Checked.
+    """
+
+    def __init__(self, source: Any, options: SessionOptions) -> None:
+        self._source, self._options = source, options
+        self._trace: Trace | None = None
+        self._fallback = True
+
+    @abstractmethod
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[np.ndarray]:
+        """Outputs in the order of `output_names` (None: all)."""
+
+    @abstractmethod
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs of `run`."""
+
+    @abstractmethod
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs of `run`."""
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs."""
+        return [v.name for v in self.get_inputs()]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs."""
+        return [v.name for v in self.get_outputs()]
+
+    # What it is.
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says of itself."""
+        return ModelMetadata(**read_metadata(self._source))
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """None: an initializer cannot be fed."""
+        return []
+
+    def get_session_options(self) -> SessionOptions:
+        """The options in force."""
+        return self._options
+
+    def get_providers(self) -> list[str]:
+        """The one place of computation."""
+        return [CPU]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """That it has no options."""
+        return {CPU: {}}
+
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Check that the providers are what there is; see `check_providers`."""
+        check_providers(providers, provider_options)
+
+    def enable_fallback(self) -> None:
+        """Allow a fallback to the CPU, where everything runs anyway."""
+        self._fallback = True
+
+    def disable_fallback(self) -> None:
+        """Allow no fallback: everything runs on the CPU anyway."""
+        self._fallback = False
+
+    # Runs.
+
+    def io_binding(self) -> IOBinding:
+        """A binding of inputs and outputs for `run_with_iobinding`."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Run on what is bound.
+
+        Raises
+        ------
+        FeedError
+            No output is bound, or as `run`.
+        """
+        if not iobinding.outputs:
+            raise FeedError("At least one output should be requested.")
+        iobinding.take(self.run(list(iobinding.outputs), iobinding.feeds, run_options))
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: Any = None,
+    ) -> list[OrtValue]:
+        """As `run`, on OrtValues."""
+        feeds = {name: as_array(value) for name, value in input_dict_ort_values.items()}
+        return [OrtValue(array) for array in self.run(output_names, feeds, run_options)]
+
+    # Profiles.
+
+    def _start_profiling(self, attach: Callable[[Trace], None]) -> None:
+        if self._options.enable_profiling:
+            self._trace = Trace()
+            attach(self._trace)
+
+    def get_profiling_start_time_ns(self) -> int:
+        """Nanoseconds of `time.time_ns` at which profiling started; 0 without ``enable_profiling``."""
+        return 0 if self._trace is None else self._trace.start_ns
+
+    def end_profiling(self) -> str:
+        """Write the times of all runs as a Chrome trace, once.
+
+        Returns
+        -------
+        str
+            Name of the file, which starts with ``profile_file_prefix``; empty without ``enable_profiling``.
+        """
+        if self._trace is None:
+            return ""
+        return self._trace.write(self._options.profile_file_prefix)

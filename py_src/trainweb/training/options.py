@@ -1,0 +1,409 @@
+"""Options of sessions and of runs: trainweb's own, and onnxruntime's under its names. No numpy.
+
+What means something here is obeyed, everything else is refused by name with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from enum import IntEnum
+from typing import Any, Self
+
+from trainweb import messages
+from trainweb.errors import ModelError, UnsupportedError
+from trainweb.model.checks import Limits, check_memory_budget
+from trainweb.model.graph import Graph, Value
+from trainweb.model.integrity import check_names
+from trainweb.training.host import DEFAULT_MAX_PLANS
+from trainweb.training.models import MODELS
+
+VERBOSE, INFO, WARNING, ERROR, FATAL = range(5)
+"""Severities as onnxruntime numbers them."""
+OF_SESSION = -1
+"""The severity of a run that takes its session's."""
+
+
+class ExecutionMode(IntEnum):
+    """Whether operators of one run may run side by side."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """In which order operators run."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+
+
+class GraphOptimizationLevel(IntEnum):
+    """How much is optimized."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_ALL = 99
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """The text of an error on a name that is none of `known`: it names the nearest."""
+    names = sorted(known)
+    near = get_close_matches(str(name), names, 1)
+    return f"{what} {name!r} is not known; " + (
+        f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
+    )
+
+
+class Attributes:
+    """Refuses attributes that it does not have, so that none is set in vain."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = [f.name for f in fields(self)]  # type: ignore[arg-type]
+        if name not in known and not isinstance(getattr(type(self), name, None), property):
+            raise AttributeError(unknown(f"{type(self).__name__}'s attribute", name, known))
+        super().__setattr__(name, value)
+
+    @classmethod
+    def named(cls, given: Mapping[str, Any], what: str) -> Self:
+        """An instance of a dict.
+
+        Raises
+        ------
+        TypeError
+            An unknown name; the text names the nearest.
+        """
+        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+        for name in given:
+            if name not in known:
+                raise TypeError(unknown(what, name, known))
+        return cls(**given)
+
+
+@dataclass
+class RunOptions(Attributes):
+    """Options of one step or run.
+
+    Attributes
+    ----------
+    tag : str
+        Named in what the run logs, and in a note on an error that it raises; also called ``logid``.
+    log_severity_level : int
+        The least severity that the run logs: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal; -1: the session's. Lines
+        go to the logger ``trainweb``, or to stderr where nobody handles them.
+    log_verbosity_level : int
+        0; there is one level of verbose lines.
+    terminate : bool
+        End the run with SessionError before it changes anything.
+    only_execute_path_to_fetches : bool
+        False: a plan computes all outputs of its model.
+    training_mode : bool
+        True: what to run is decided by the call, a train or an eval step.
+    """
+
+    tag: str = ""
+    log_severity_level: int = OF_SESSION
+    log_verbosity_level: int = 0
+    terminate: bool = False
+    only_execute_path_to_fetches: bool = False
+    training_mode: bool = True
+
+    @property
+    def logid(self) -> str:
+        """The tag, as onnxruntime's Python calls it."""
+        return self.tag
+
+    @logid.setter
+    def logid(self, value: str) -> None:
+        self.tag = value
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Refuse: no entry means anything here."""
+        raise UnsupportedError(f"Run configuration {key!r} ({value!r}) is not supported: it is for other backends.")
+
+    def get_run_config_entry(self, key: str) -> str:
+        """Raise KeyError: there is none."""
+        raise KeyError(f"Run configuration {key!r} was not set.")
+
+    @classmethod
+    def of(cls, given: Any) -> RunOptions:
+        """Options from None, a dict, or an object with onnxruntime's attributes; checked.
+
+        Raises
+        ------
+        TypeError
+            An unknown name, or a value of the wrong type.
+        UnsupportedError
+            What has no meaning here.
+        """
+        if given is None:
+            return cls()
+        if isinstance(given, Mapping):
+            options = cls.named({"tag" if k == "logid" else k: v for k, v in given.items()}, "Run option")
+        elif isinstance(given, cls):
+            options = given
+        elif hasattr(given, "terminate"):
+            options = cls(getattr(given, "logid", ""), *(getattr(given, f.name) for f in fields(cls)[1:]))
+        else:
+            raise TypeError(f"Run options must be a dict or RunOptions, got {type(given).__name__}.")
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Raise unless every value can be obeyed."""
+        check_type("tag", self.tag, str)
+        check_type("terminate", self.terminate, bool)
+        check_severity(self.log_severity_level, OF_SESSION)
+        check_count("log_verbosity_level", self.log_verbosity_level)
+        if self.only_execute_path_to_fetches:
+            raise UnsupportedError("only_execute_path_to_fetches is not supported: a plan computes all outputs.")
+        if not self.training_mode:
+            raise UnsupportedError("training_mode=False is not supported: run an eval step, or an InferenceSession.")
+
+    def check_terminate(self) -> None:
+        """Raise SessionError if the run is to end."""
+        if self.terminate:
+            raise messages.TERMINATED()
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Put the tag on errors."""
+        try:
+            yield
+        except Exception as e:
+            if self.tag:
+                e.add_note(f"run tag: {self.tag}")
+            raise
+
+
+@dataclass
+class SessionOptions(Attributes):
+    """Options of a session: the first five are trainweb's own, the others onnxruntime's.
+
+    Attributes
+    ----------
+    threads : int
+        Accepted for symmetry with the page; native sessions run on one thread, with the same results. So is
+        ``intra_op_num_threads``.
+    reproducible : bool
+        Results that are the same bytes on every machine.
+    memory_budget : int, optional
+        Bytes that the workspace of a step may take; see `TrainingSession`.
+    limits : dict
+        arena_bytes, nodes, loop_iterations, file_bytes.
+    max_plans : int
+        How many compiled steps are kept.
+    integrity : dict, optional
+        Hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``; see `TrainingSession`.
+    log_severity_level, logid
+        Of runs that say nothing else; see `RunOptions`. -1 is 2, warnings.
+    free_dimension_overrides : dict of str to int
+        Sizes of symbolic dimensions of the inputs, by name.
+    enable_profiling, profile_file_prefix
+        `InferenceSession` and `compat.onnxruntime`: time every run; ``end_profiling`` writes the trace.
+    """
+
+    threads: int = 0
+    reproducible: bool = False
+    memory_budget: int | None = None
+    limits: Mapping[str, int] | Limits | None = None
+    max_plans: int = DEFAULT_MAX_PLANS
+    integrity: Mapping[str, str] | None = None
+
+    intra_op_num_threads: int = 0
+    inter_op_num_threads: int = 0
+    execution_mode: int = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: int = ExecutionOrder.DEFAULT
+    graph_optimization_level: int = GraphOptimizationLevel.ORT_ENABLE_ALL
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_profiling: bool = False
+    profile_file_prefix: str = "onnxruntime_profile_"
+    log_severity_level: int = OF_SESSION
+    log_verbosity_level: int = 0
+    logid: str = ""
+    optimized_model_filepath: str = ""
+    use_deterministic_compute: bool = False
+    free_dimension_overrides: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Any) -> SessionOptions:
+        """Options from None, a dict, or an object with onnxruntime's attributes; checked.
+
+        Raises
+        ------
+        TypeError
+            An unknown name, or a value of the wrong type.
+        UnsupportedError
+            What has no meaning here.
+        """
+        if given is None:
+            options = cls()
+        elif isinstance(given, Mapping):
+            options = cls.named(given, "Session option")
+        elif isinstance(given, cls):
+            options = given
+        elif hasattr(given, "graph_optimization_level"):
+            # Of onnxruntime itself, whose dimension overrides cannot be read.
+            options = cls(**{f.name: getattr(given, f.name) for f in fields(cls) if hasattr(given, f.name)})
+        else:
+            raise TypeError(f"Session options must be a dict or SessionOptions, got {type(given).__name__}.")
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Raise unless every value can be obeyed."""
+        for name in ("threads", "intra_op_num_threads", "inter_op_num_threads", "log_verbosity_level"):
+            check_count(name, getattr(self, name))
+        for name in ("reproducible", "enable_profiling", "use_deterministic_compute"):
+            check_type(name, getattr(self, name), bool)
+        check_severity(self.log_severity_level, OF_SESSION)
+        check_memory_budget(self.memory_budget)
+        if isinstance(self.max_plans, bool) or not isinstance(self.max_plans, int) or self.max_plans < 1:
+            raise ValueError(f"max_plans must be an integer >= 1, got {self.max_plans!r}.")
+        Limits.of(self.limits)
+        check_names(self.integrity, MODELS)
+        for name, size in self.free_dimension_overrides.items():
+            check_count(f"free_dimension_overrides[{name!r}]", size)
+        for name, (wanted, why) in REFUSED.items():
+            value = getattr(self, name)
+            if int(value) not in wanted if isinstance(value, int) else value not in wanted:
+                raise UnsupportedError(f"{name}={value!r} is not supported: {why}")
+
+    def core_settings(self) -> dict[str, Any]:
+        """Keyword arguments of `SessionCore` and `InferenceCore`."""
+        return {
+            "reproducible": self.reproducible,
+            "memory_budget": self.memory_budget,
+            "limits": Limits.of(self.limits),
+            "max_plans": self.max_plans,
+        }
+
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        """Give a symbolic dimension of the inputs this size."""
+        check_count(f"the size of {name!r}", size)
+        self.free_dimension_overrides[name] = size
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        """Refuse: dimensions are known by their names."""
+        raise UnsupportedError(
+            f"Free dimensions by denotation ({denotation!r} = {size}) are not supported; "
+            "use add_free_dimension_override_by_name."
+        )
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Accept what is so anyway: no prepacking. Refuse every other entry."""
+        if key == "session.disable_prepacking":
+            if value == "1":
+                return
+            raise UnsupportedError("Prepacking is not supported for training scenarios.")
+        raise UnsupportedError(f"Session configuration {key!r} is not supported: it is for other backends.")
+
+    def get_session_config_entry(self, key: str) -> str:
+        """An entry of the session's configuration."""
+        if key == "session.disable_prepacking":
+            return "1"
+        raise KeyError(f"Session configuration {key!r} was not set.")
+
+    def add_initializer(self, name: str, value: Any) -> None:
+        """Refuse: initializers come with the model."""
+        raise UnsupportedError(f"Initializer {name!r} cannot be given apart: put it into the model.")
+
+    def add_external_initializers(self, names: Iterable[str], values: Any) -> None:
+        """Refuse: initializers come with the model, or as its external data."""
+        raise UnsupportedError(f"Initializers {', '.join(names)} cannot be given apart: use external_data={{...}}.")
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Refuse: such libraries are native code."""
+        raise UnsupportedError(f"Custom operator libraries are native code, which does not run here: {path}.")
+
+
+REFUSED: dict[str, tuple[set[Any], str]] = {
+    "inter_op_num_threads": ({0, 1}, "the instructions of a plan run one after the other."),
+    "execution_mode": ({0}, "the instructions of a plan run one after the other (ORT_SEQUENTIAL)."),
+    "execution_order": ({0}, "the compiler orders the instructions (DEFAULT)."),
+    "graph_optimization_level": (
+        {99},
+        "every plan is optimized (ORT_ENABLE_ALL); session.explain(feeds) shows what each pass changes.",
+    ),
+    "enable_cpu_mem_arena": ({1}, "the workspace of a plan is one arena."),
+    "enable_mem_pattern": ({1}, "the workspace is planned ahead."),
+    "enable_mem_reuse": ({1}, "the workspace is planned ahead."),
+    "optimized_model_filepath": ({""}, "a plan is no ONNX model; session.explain(feeds) prints it."),
+}
+"""Options that have one value here: that value, and why."""
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Raise TypeError unless `value` is of this type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}.")
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise unless `value` is an integer >= 0."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    if value < 0:
+        raise ValueError(f"{name} must be >= 0, got {value}.")
+
+
+def check_severity(value: object, least: int = VERBOSE) -> None:
+    """Raise unless `value` is a severity."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= FATAL:
+        raise ValueError(f"log_severity_level must be an integer from {least} to {FATAL}, got {value!r}.")
+
+
+def fix_dimensions(graphs: Iterable[Graph | None], sizes: Mapping[str, int]) -> None:
+    """Give symbolic dimensions of the inputs their sizes, wherever these graphs name them.
+
+    Raises
+    ------
+    ModelError
+        No input has a dimension of that name.
+    """
+    there = [graph for graph in graphs if graph is not None]
+    symbols = {
+        dim for g in there for v in g.inputs if isinstance(v, Value) for dim in v.shape or () if isinstance(dim, str)
+    }
+    for name in sizes:
+        if name not in symbols:
+            raise ModelError(unknown("The free dimension", name, symbols))
+    for graph in there if sizes else ():
+        graph.inputs = [_fixed(v, sizes) for v in graph.inputs]
+        graph.outputs = [_fixed(v, sizes) for v in graph.outputs]
+        graph.value_info = {name: _fixed(v, sizes) for name, v in graph.value_info.items()}
+
+
+def _fixed(value: Any, sizes: Mapping[str, int]) -> Any:
+    if not isinstance(value, Value) or value.shape is None:
+        return value
+    return Value(value.name, value.dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in value.shape))
+
+
+class Log:
+    """What a session says of itself, from its severity on."""
+
+    def __init__(self, options: SessionOptions) -> None:
+        severity = options.log_severity_level
+        self.severity, self.name = WARNING if severity == OF_SESSION else severity, options.logid
+
+    def __call__(self, severity: int, run: RunOptions, text: str) -> None:
+        """Log a line if the run, or else the session, wants such."""
+        if severity < (self.severity if run.log_severity_level == OF_SESSION else run.log_severity_level):
+            return
+        import logging  # not on the way of a page's first step
+
+        logger = logging.getLogger("trainweb")
+        level = 10 * (severity + 1)
+        names = "".join(f"[{name}] " for name in (self.name, run.tag) if name)
+        record = logger.makeRecord("trainweb", level, __file__, 0, names + text, (), None)
+        if logger.hasHandlers():
+            # Whoever asked for it wants it, whatever the logger's own level.
+            logger.handle(record)
+        else:
+            logging.StreamHandler().handle(record)

@@ -1,0 +1,236 @@
+"""`OrtValue` and `IOBinding`: tensors and what a run reads and writes, as onnxruntime's Python has them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from trainweb.errors import FeedError, UnsupportedError
+from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
+from trainweb.training.arrays import SUPPORTED
+
+TYPE_NAMES = {"float32": "float", "float64": "double"}
+"""What ONNX Runtime calls element types, where numpy calls them otherwise."""
+
+
+def type_name(dtype: str) -> str:
+    """`tensor(float)` of "float32"."""
+    return f"tensor({TYPE_NAMES.get(dtype, dtype)})"
+
+
+def check_device(name: str, number: int = 0) -> None:
+    """Raise UnsupportedError unless it is the one device there is."""
+    if name.lower() != "cpu" or number != 0:
+        raise UnsupportedError(f"Device {name!r} {number} is not supported; there is only 'cpu' 0.")
+
+
+def dtype_of(element_type: Any) -> np.dtype[Any]:
+    """The dtype of a numpy type, a name, or a TensorProto.DataType."""
+    name = ONNX_DTYPES.get(element_type, "") if isinstance(element_type, int) else np.dtype(element_type).name
+    if name not in SUPPORTED:
+        raise UnsupportedError(f"Element type {element_type!r} is not supported; there are {', '.join(SUPPORTED)}.")
+    return np.dtype(name)
+
+
+class OrtValue:
+    """A tensor on the CPU. Made by `ortvalue_from_numpy` or `ortvalue_from_shape_and_type`."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    @staticmethod
+    def ortvalue_from_numpy(numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+        """A tensor on the memory of an array, where that is contiguous; on a copy else."""
+        check_device(device_type, device_id)
+        array = np.ascontiguousarray(numpy_obj)
+        dtype_of(array.dtype)
+        return OrtValue(array.reshape(np.shape(numpy_obj)))
+
+    @staticmethod
+    def ortvalue_from_shape_and_type(
+        shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+    ) -> OrtValue:
+        """A tensor of zeros."""
+        check_device(device_type, device_id)
+        return OrtValue(np.zeros(tuple(shape), dtype_of(element_type)))
+
+    def numpy(self) -> np.ndarray:
+        """The tensor as an array on the same memory."""
+        return self._array
+
+    def update_inplace(self, np_arr: np.ndarray) -> None:
+        """Overwrite the elements.
+
+        Raises
+        ------
+        FeedError
+            Another shape or dtype.
+        """
+        given = np.asarray(np_arr)
+        if given.shape != self._array.shape or given.dtype != self._array.dtype:
+            mine = f"{self._array.dtype}{list(self._array.shape)}"
+            raise FeedError(f"An OrtValue of {mine} cannot hold {given.dtype}{list(given.shape)}.")
+        self._array[...] = given
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return int(self._array.ctypes.data)
+
+    def device_name(self) -> str:
+        """Where it is: "cpu"."""
+        return "cpu"
+
+    def shape(self) -> list[int]:
+        """Its dims."""
+        return list(self._array.shape)
+
+    def data_type(self) -> str:
+        """For example `tensor(float)`."""
+        return type_name(self._array.dtype.name)
+
+    def element_type(self) -> int:
+        """The TensorProto.DataType of its elements."""
+        return DTYPE_CODES[self._array.dtype.name]
+
+    def has_value(self) -> bool:
+        """True: there is a tensor."""
+        return True
+
+    def is_tensor(self) -> bool:
+        """True."""
+        return True
+
+    def is_sparse_tensor(self) -> bool:
+        """False: there are none."""
+        return False
+
+    def is_tensor_sequence(self) -> bool:
+        """False: there are none."""
+        return False
+
+    def as_sparse_tensor(self) -> Any:
+        """Refuse: it is dense."""
+        raise UnsupportedError("Sparse tensors are not supported: this OrtValue is dense.")
+
+    @staticmethod
+    def ort_value_from_sparse_tensor(sparse_tensor: Any) -> OrtValue:
+        """Refuse: there are none."""
+        raise UnsupportedError("Sparse tensors are not supported: give a dense array.")
+
+    def __repr__(self) -> str:
+        return f"OrtValue({self._array.dtype}{list(self._array.shape)})"
+
+
+def as_array(value: Any) -> Any:
+    """An array of what may be an OrtValue, ours or another package's."""
+    return value.numpy() if not isinstance(value, np.ndarray) and hasattr(value, "numpy") else value
+
+
+class Bindable(Protocol):
+    """What an `IOBinding` knows of its session."""
+
+    @property
+    def input_names(self) -> list[str]: ...
+
+    @property
+    def output_names(self) -> list[str]: ...
+
+
+@dataclass(slots=True)
+class _Output:
+    target: np.ndarray | None
+    value: OrtValue | None = None
+
+
+class IOBinding:
+    """What a run reads, and where it writes: `session.io_binding()`, then `session.run_with_iobinding(binding)`."""
+
+    def __init__(self, session: Bindable) -> None:
+        self._session = session
+        self.feeds: dict[str, np.ndarray] = {}
+        self.outputs: dict[str, _Output] = {}
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
+        """Read an input from an array."""
+        self._check(name, self._session.input_names)
+        self.feeds[name] = np.asarray(arr_on_cpu)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Read an input from an OrtValue."""
+        self.bind_cpu_input(name, as_array(ortvalue))
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """Read an input from memory, which must stay until the run."""
+        check_device(device_type, device_id)
+        self.bind_cpu_input(name, _at(buffer_ptr, dtype_of(element_type), shape))
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Want an output: in memory of its own, or where `buffer_ptr` points, of this type and shape."""
+        check_device(device_type, device_id)
+        self._check(name, self._session.output_names)
+        target = None if buffer_ptr is None else _at(buffer_ptr, dtype_of(element_type), shape or ())
+        self.outputs[name] = _Output(target)
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Want an output, written into an OrtValue."""
+        self._check(name, self._session.output_names)
+        self.outputs[name] = _Output(ortvalue.numpy())
+
+    def clear_binding_inputs(self) -> None:
+        """Forget the inputs."""
+        self.feeds.clear()
+
+    def clear_binding_outputs(self) -> None:
+        """Forget the outputs."""
+        self.outputs.clear()
+
+    def synchronize_inputs(self) -> None:
+        """Do nothing: the CPU's memory is always up to date."""
+
+    def synchronize_outputs(self) -> None:
+        """Do nothing: the CPU's memory is always up to date."""
+
+    def get_outputs(self) -> list[OrtValue]:
+        """What the last run gave, in the order in which outputs were bound."""
+        return [output.value for output in self.outputs.values() if output.value is not None]
+
+    def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
+        """As `get_outputs`."""
+        return self.get_outputs()
+
+    def copy_outputs_to_cpu(self) -> list[np.ndarray]:
+        """Copies of what the last run gave."""
+        return [value.numpy().copy() for value in self.get_outputs()]
+
+    def take(self, results: Sequence[np.ndarray]) -> None:
+        """Keep the results of a run, or write them where they are wanted."""
+        for output, result in zip(self.outputs.values(), results, strict=True):
+            if output.target is not None:
+                OrtValue(output.target).update_inplace(result)
+            output.value = OrtValue(result if output.target is None else output.target)
+
+    def _check(self, name: str, names: list[str]) -> None:
+        if name not in names:
+            raise FeedError(f"The session has no {name!r}; there are {', '.join(names)}.")
+
+
+def _at(address: int, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
+    """An array on memory that somebody else holds."""
+    size = prod(shape) * dtype.itemsize
+    memory = memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
+    return np.frombuffer(memory, dtype).reshape(tuple(shape))

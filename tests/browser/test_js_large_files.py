@@ -1,0 +1,306 @@
+"""Weights that go from files to kernel memory and back into files, without Python: the same bytes as through Python."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from playwright.sync_api import Browser
+
+from trainweb.artifacts import LossType, OptimType, build_artifacts
+
+from .js_session import JsPage, expose_python, open_js_page
+from .server import Site
+from .test_js_large import CLASSES, large_model
+
+MIB = 40
+"""Of weights in a file that the page leaves with the browser (from 32 MiB on)."""
+
+OPEN = """
+    const options = { threads: 1, reproducible: true };
+    const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+    const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math.sin(i)), [8, 10]);
+    const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
+    const bytesOf = async (file) => [...new Uint8Array(file instanceof Blob ? await file.arrayBuffer() : file)];
+    /** Every file of a session, before and after training. */
+    const filesOf = async (s, more = {}) => {
+      const found = {};
+      for (const when of ["at the start", "after training"]) {
+        found[`checkpoint ${when}`] = await s.saveCheckpoint({ includeOptimizerState: true, ...more });
+        found[`weights ${when}`] = await s.saveCheckpoint(more);
+        found[`export ${when}`] = await s.exportModelForInferencing(["logits"], more);
+        const artifacts = await s.getArtifacts(more).catch(() => ({}));
+        for (const [name, file] of Object.entries(artifacts)) found[`${name} ${when}`] = file;
+        for (let k = 0; k < 3; k++) {
+          await s.runTrainStep({ x, labels });
+          await s.runOptimizerStep();
+          await s.lazyResetGrad();
+        }
+      }
+      for (const [name, file] of Object.entries(found)) found[name] = await bytesOf(file);
+      await s.release();
+      return found;
+    };
+    const fromModel = () => TrainingSession.createFromModel("/golden/mlp/base.onnx", config, options);
+    const fromArtifacts = () => TrainingSession.create(golden("mlp"), options);
+    const infer = async () => {
+      const s = await InferenceSession.create("/golden/mlp/base.onnx", options);
+      const [output] = s.outputNames;
+      return [...(await s.run({ [s.inputNames[0]]: x }))[output].data];
+    };
+"""
+
+LOWER = """
+from trainweb.model import remote
+from trainweb.training import bridge
+remote.LARGE = bridge.LARGE = 64
+"""
+RESTORE = LOWER.replace("64", "2**16")
+HEAP = "python._module.HEAPU8.length"
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    expose_python(plain_site)
+    with open_js_page(browser, plain_site) as page:
+        yield page
+    plain_site.remove("/dist/worker.js")
+
+
+def test_files_are_the_same_bytes(js: JsPage) -> None:
+    run = OPEN + """
+        const found = { model: await filesOf(await fromModel()), artifacts: await filesOf(await fromArtifacts()) };
+        return { ...found, inference: await infer() };"""  # fmt: skip
+    wanted = js.run(run)
+    js.worker.evaluate("(code) => python.runPython(code)", LOWER)
+    found = js.run(run)
+    blobs = js.run(OPEN + "return filesOf(await fromModel(), { as: 'blob' });")
+    js.worker.evaluate("(code) => python.runPython(code)", RESTORE)
+    assert len(wanted["model"]) == 14 and len(wanted["artifacts"]) == 6
+    assert wanted["model"]["checkpoint at the start"] != wanted["model"]["checkpoint after training"]
+    assert found == wanted
+    assert blobs == wanted["model"]
+
+
+def test_a_blob_is_read_again(js: JsPage) -> None:
+    first, second = js.run(
+        OPEN
+        + """
+        const s = await fromArtifacts();
+        await s.runTrainStep({ x, labels });
+        await s.runOptimizerStep();
+        const checkpointState = await s.saveCheckpoint({ includeOptimizerState: true, as: "blob" });
+        const t = await TrainingSession.create({ ...golden("mlp"), checkpointState }, options);
+        const again = await t.saveCheckpoint({ includeOptimizerState: true, as: "blob" });
+        return [await bytesOf(checkpointState), await bytesOf(again)];"""
+    )
+    assert first == second and bytes(first[4:8]) == b"ODTC"
+
+
+@pytest.mark.parametrize("value", ["'stream'", "null", "1"])
+def test_other_forms_are_refused(js: JsPage, value: str) -> None:
+    for call in ("saveCheckpoint(", "getArtifacts(", "exportModelForInferencing(['logits'], "):
+        error = js.failure(OPEN + f"await (await fromModel()).{call}{{ as: {value} }});")
+        assert error["name"] == "TypeError" and '"bytes" or "blob"' in error["message"]
+
+
+SOURCES = {
+    "bytes": "model",
+    "Blob": "new Blob([model])",
+    "File": 'new File([model], "model.onnx")',
+    "URL": '"/large/model"',
+}
+
+FROM_SOURCE = """
+    const hash = async (data) =>
+      Array.from(new Uint8Array(await crypto.subtle.digest("SHA-256", data)),
+        (byte) => byte.toString(16).padStart(2, "0")).join("");
+    const model = new Uint8Array(await (await fetch("/large/model")).arrayBuffer());
+    const s = await TrainingSession.createFromModel(SOURCE, config, options);
+    const kept = (await s.getContiguousParameters()).data;
+    const { checkpointState } = await s.getArtifacts();
+    const rows = kept.length / 1024;
+    const feeds = {
+      x: new Tensor("float32", new Float32Array(rows).fill(1 / 64), [1, rows]),
+      labels: new Tensor("int64", BigInt64Array.of(3n), [1]),
+    };
+    await s.runTrainStep(feeds);
+    await s.runOptimizerStep();
+    const saved = await s.saveCheckpoint();
+    const again = await s.getArtifacts({ as: "blob" });
+    const files = [kept, checkpointState, await again.checkpointState.arrayBuffer(), saved];
+    const result = [];
+    for (const file of files) result.push(await hash(file));
+    await s.release();
+    return result;
+"""
+
+
+def test_large_files_come_from_everywhere(js: JsPage, plain_site: Site) -> None:
+    rows = MIB * 2**20 // (4 * CLASSES)
+    head, tail = large_model(rows)
+    weights = np.random.default_rng(1).standard_normal(rows * CLASSES).astype("<f4").tobytes()
+    plain_site.add("/large/model", head + weights + tail)
+    built = build_artifacts(head + weights + tail, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+    start, checkpoint = (hashlib.sha256(data).hexdigest() for data in (weights, built.checkpoint))
+    saved, heap = set(), js.worker.evaluate(HEAP)
+    for source in SOURCES.values():
+        found = js.run(OPEN + FROM_SOURCE.replace("SOURCE", source))
+        assert found[:3] == [start, checkpoint, checkpoint], source
+        saved.add(found[3])
+    assert len(saved) == 1 and checkpoint not in saved
+    # Nothing of it went through Python.
+    assert js.worker.evaluate(HEAP) < heap + MIB * 2**20 / 2
+    plain_site.remove("/large/model")
+
+
+CACHED = """
+    const cached = { ...options, cache: true };
+    const s = await TrainingSession.createFromModel("/large/model", config, cached);
+    const rows = 1024 * 10;
+    const feeds = {
+      x: new Tensor("float32", new Float32Array(rows).fill(1 / 64), [1, rows]),
+      labels: new Tensor("int64", BigInt64Array.of(3n), [1]),
+    };
+    const folderOf = async () => {
+      let folder = await navigator.storage.getDirectory();
+      for (const name of ["trainweb", "bundles"]) folder = await folder.getDirectoryHandle(name);
+      return folder;
+    };
+    const sizes = async () => {
+      const found = [];
+      for await (const handle of (await folderOf()).values()) found.push((await handle.getFile()).size);
+      return found.sort((a, b) => a - b);
+    };
+    const train = async () => {
+      const [loss] = s.trainingOutputNames;
+      const losses = [];
+      for (let k = 0; k < 2; k++) {
+        losses.push((await s.runTrainStep(feeds))[loss].data[0]);
+        await s.runOptimizerStep();
+        await s.lazyResetGrad();
+      }
+      return losses;
+    };
+"""
+STORED = """
+    for (let k = 0; k < 400 && (await sizes()).length < 2; k++) await new Promise((go) => setTimeout(go, 50));
+"""
+
+
+@pytest.mark.parametrize("damage", [None, "byte", "cut", "gone"])
+def test_large_weights_are_cached_in_a_file_of_their_own(
+    browser: Browser, make_site: Callable[..., Site], damage: str | None
+) -> None:
+    site = make_site()
+    head, tail = large_model(MIB * 2**20 // (4 * CLASSES))
+    weights = np.random.default_rng(2).standard_normal(MIB * 2**18).astype("<f4").tobytes()
+    site.add("/large/model", head + weights + tail)
+    with open_js_page(browser, site) as js:
+        first, kept = js.run(
+            OPEN + CACHED + "const losses = await train();" + STORED + "return [losses, await sizes()];"
+        )
+        small, large = kept
+        assert large == len(weights) and small < 2**20
+        if damage is not None:
+            js.run(
+                OPEN
+                + """
+                let folder = await navigator.storage.getDirectory();
+                for (const name of ["trainweb", "bundles"]) folder = await folder.getDirectoryHandle(name);
+                for await (const [name, handle] of folder.entries()) {
+                  if (!name.endsWith(".large")) continue;
+                  if (damage === "gone") { await folder.removeEntry(name); continue; }
+                  const writable = await handle.createWritable({ keepExistingData: true });
+                  if (damage === "cut") await writable.truncate((await handle.getFile()).size - 1);
+                  else await writable.write({ type: "write", position: 2 ** 25, data: new Uint8Array([77]) });
+                  await writable.close();
+                }""",
+                damage=damage,
+            )
+        for visit in ("the second", "the third"):
+            site.clear_log()
+            again = JsPage(js.page, site)
+            second, kept = again.run(
+                OPEN + CACHED + "const losses = await train();" + STORED + "return [losses, await sizes()];"
+            )
+            assert second == first
+            assert bool(site.requests("/dist/python/")) == (damage is not None and visit == "the second"), visit
+            again.run("await new Promise((go) => setTimeout(go, 1500));")
+
+
+EXTERNAL = """
+    const model = new Uint8Array(await (await fetch("/external/model.onnx")).arrayBuffer());
+    const weights = new Uint8Array(await (await fetch("/external/w.bin")).arrayBuffer());
+    const data = (source) => ({ ...options, externalData: [{ path: "w.bin", data: source }] });
+    const checkpointOf = async (given, more) => {
+      const s = await TrainingSession.createFromModel(given, config, more);
+      const saved = [...await s.saveCheckpoint(), ...(await s.getArtifacts()).checkpointState];
+      await s.release();
+      return saved;
+    };
+    const outputOf = async (given, more) => {
+      const s = await InferenceSession.create(given, more);
+      const feed = new Tensor("float32", new Float32Array(512).map((_, k) => k / 512), [1, 512]);
+      return [...(await s.run({ x: feed })).y.data];
+    };
+"""
+
+
+@pytest.fixture
+def external(plain_site: Site) -> None:
+    """A model whose weights lie in a file beside it, and the same in one file."""
+    weights = np.random.default_rng(4).standard_normal((512, 128)).astype("<f4")
+    inside = numpy_helper.from_array(weights, "w")
+    outside = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[512, 128], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "w.bin"), ("offset", "64"), ("length", str(weights.nbytes))):
+        outside.external_data.add(key=key, value=value)
+    for path, tensor in (("/external/whole.onnx", inside), ("/external/model.onnx", outside)):
+        graph = helper.make_graph(
+            [helper.make_node("Gemm", ["x", "w"], ["y"])],
+            "external",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 512])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 128])],
+            [tensor],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        plain_site.add(path, model.SerializeToString())
+    plain_site.add("/external/w.bin", bytes(64) + weights.tobytes())
+
+
+def test_external_data_is_taken_from_the_page(js: JsPage, external: None) -> None:
+    wanted, output = js.run(
+        OPEN + EXTERNAL + """
+        const whole = "/external/whole.onnx";
+        return [await checkpointOf(whole, options), await outputOf(whole, options)];"""
+    )  # fmt: skip
+    for source in ("weights", "new Blob([weights])", '"/external/w.bin"', "weights.buffer"):
+        found = js.run(
+            OPEN + EXTERNAL + f"const more = data({source});"
+            "return [await checkpointOf(model, more), await outputOf(model, more)];"
+        )
+        assert found == [wanted, output], source
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "text"),
+    [
+        ("checkpointOf(model, options)", "ModelError", "externalData"),
+        ("outputOf(model, options)", "ModelError", "externalData"),
+        ("checkpointOf(model, data(weights.subarray(1)))", "ModelError", "which has 262207 bytes"),
+        ("checkpointOf(model, data(weights.subarray(64)))", "ModelError", "262144 bytes"),
+        ("outputOf(model, { ...options, externalData: [{ path: 'b', data: weights }] })", "ModelError", "'w.bin'"),
+        ("checkpointOf(model, { ...options, externalData: weights })", "TypeError", "array"),
+        ("checkpointOf(model, { ...options, externalData: [weights] })", "TypeError", "path"),
+        ("checkpointOf(model, { ...options, externalData: ['a', 'a'] })", "TypeError", "twice"),
+        ("TrainingSession.create(golden('mlp'), data(weights))", "TypeError", "createFromModel"),
+    ],
+)  # fmt: skip
+def test_external_data_that_does_not_fit_is_refused(
+    js: JsPage, external: None, call: str, name: str, text: str
+) -> None:
+    error = js.failure(OPEN + EXTERNAL + f"await {call};")
+    assert error["name"] == name and text in error["message"]

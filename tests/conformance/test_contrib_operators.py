@@ -1,0 +1,89 @@
+"""Operators of com.microsoft that exporters of language models write, against ONNX Runtime's own kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.ops.op_runner import Case, cases, feeds_of, run, single_node
+from tests.ops.test_forward import inputs
+
+from trainweb.model.graph import Graph, Value
+from trainweb.model.writer import write_model
+
+ORT_PYTHON = os.environ.get("TRAINWEB_ORT_PYTHON", "")
+
+NAMES = {
+    "Attention",
+    "EmbedLayerNormalization",
+    "FusedConv",
+    "GroupQueryAttention",
+    "MatMulNBits",
+    "MultiHeadAttention",
+    "RotaryEmbedding",
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+}
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+"""Two float32 implementations; that of ONNX Runtime rounds exponentials and rotations in another order."""
+CASES = [case for case in cases() if case.cls.domain == "com.microsoft" and case.cls.op_type() in NAMES]
+NOT_IN_ORT = {
+    "com.microsoft.MultiHeadAttention-4": "Packed QKV of shape (B, L, N, 3, H) not implemented for CPU",
+    "com.microsoft.MultiHeadAttention-5": "Packed KV not implemented for CPU",
+}
+"""Samples that ONNX Runtime 1.19.2 has no kernel for on this processor, with its words."""
+WITHOUT = {"com.microsoft.SkipSimplifiedLayerNormalization-0": "x3"}
+"""Inputs that its kernel leaves out: the bias, which the schema has as input 3 and the kernel looks for as input 4."""
+
+
+def graph_of(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
+    """The sample as a model with what to feed it."""
+    arrays = inputs(case)
+    graph = single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1)
+    return graph, feeds_of(graph, arrays)
+
+
+def integers(name: str, graph: Graph) -> str:
+    """Dtype of an output."""
+    return "int32" if name == "y1" and graph.nodes[0].op_type == "EmbedLayerNormalization" else "float32"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of every sample in ONNX Runtime; started again after a crash."""
+    models, results = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("results")
+    arrays: dict[str, np.ndarray] = {}
+    for case in CASES:
+        graph, feeds = graph_of(case)
+        graph.outputs = [Value(v.name, integers(v.name, graph), None) for v in graph.outputs if isinstance(v, Value)]
+        (models / f"{case}.onnx").write_bytes(write_model(graph))
+        arrays.update({f"{case}/in/{name}": x for name, x in feeds.items()})
+    np.savez(results / "inputs.npz", **arrays)  # type: ignore[arg-type]
+    script = Path(__file__).with_name("ort_gradients.py")
+    command = [ORT_PYTHON, str(script), str(models), str(results / "inputs.npz"), str(results)]
+    for _ in range(len(CASES)):
+        if subprocess.run(command, capture_output=True, timeout=600).returncode == 0:
+            break
+    return results
+
+
+@pytest.mark.skipif(not ORT_PYTHON, reason="set TRAINWEB_ORT_PYTHON to a Python with onnxruntime-training 1.19.2")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_results_are_those_of_onnx_runtime(case: Case, recorded: Path) -> None:
+    error = recorded / f"{case}.txt"
+    if str(case) in NOT_IN_ORT:
+        assert NOT_IN_ORT[str(case)] in error.read_text()
+        return
+    assert not error.exists(), error.read_text()
+    expected = dict(np.load(recorded / f"{case}.npz"))
+    graph, feeds = graph_of(case)
+    if str(case) in WITHOUT:
+        feeds[WITHOUT[str(case)]] *= 0
+    results = run(graph, feeds)
+    assert results.keys() == expected.keys()
+    for name, actual in results.items():
+        assert (actual.dtype, actual.shape) == (expected[name].dtype, expected[name].shape)
+        np.testing.assert_allclose(actual, expected[name], **TOLERANCE)

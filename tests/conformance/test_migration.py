@@ -1,0 +1,98 @@
+"""Every row of docs/migration.toml runs, in order, with what it says of its result."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tests.golden.calls.scenarios import X, Y
+
+import trainweb
+from trainweb.training.core import free_abandoned
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = tomllib.loads((ROOT / "docs" / "migration.toml").read_text())["document"]
+MLP = ROOT / "tests" / "golden" / "mlp"
+
+
+def files() -> dict[str, Any]:
+    """Names for the rows: the MLP's files and feeds."""
+    return {
+        "trainweb": trainweb,
+        "np": np,
+        "base_model": MLP / "base.onnx",
+        "train_model": MLP / "training_model.onnx",
+        "eval_model": MLP / "eval_model.onnx",
+        "optimizer_model": MLP / "optimizer_model.onnx",
+        "checkpoint": MLP / "checkpoint",
+        "x": X,
+        "labels": Y,
+        "feeds": {"x": X, "labels": Y},
+    }
+
+
+def session() -> dict[str, Any]:
+    """And its state."""
+    return files() | {"state": trainweb.CheckpointState.load_checkpoint(MLP / "checkpoint")}
+
+
+def older() -> dict[str, Any]:
+    """A model that ends in its loss: sum(x w) + b."""
+    import trainweb.compat.onnxruntime as ort
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Mul", ["x", "w"], ["p"], "product"),
+            helper.make_node("ReduceSum", ["p"], ["s"], "sum", keepdims=0),
+            helper.make_node("Add", ["s", "b"], ["loss"], "shift"),
+        ],
+        "older",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [
+            numpy_helper.from_array(np.float32([1, 2, 3, 3]), "w"),
+            numpy_helper.from_array(np.array(1, np.float32), "b"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+    return {"ort": ort, "np": np, "loss_model": model.SerializeToString(), "xs": np.ones(4, np.float32)}
+
+
+SETUPS = {"files": files, "session": session, "older": older}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d["title"])
+def test_every_row_runs_in_python(document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = SETUPS[document["setup"]]()
+    for row in document["row"]:
+        if "python" not in row:
+            assert row.get("note"), f"{row['theirs']} has no Python, and does not say why"
+            continue
+        names.pop("result", None) if "result =" in row["python"] else None
+        error = None
+        try:
+            exec(row["python"], names)
+        except Exception as e:
+            error = type(e).__name__
+            assert error == row.get("raises"), f"{row['theirs']}: {e!r}"
+        assert error == row.get("raises"), f"{row['theirs']} raised nothing"
+        if "check" in row:
+            assert eval(row["check"], names), f"{row['theirs']}: {names['result']!r}"
+    names.clear()
+    gc.collect()
+    free_abandoned()
+
+
+def test_the_page_is_made_of_the_data() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "migration.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout

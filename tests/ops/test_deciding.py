@@ -1,0 +1,46 @@
+"""Inputs that decide about shapes, axes and counts may be fed: what is computed is as if they were constants."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.ops.op_runner import Case, cases, feeds_of, gradients, materialize, run, single_node
+from tests.ops.test_gradient import CASES as WITH_GRADIENT
+from tests.ops.test_gradient import loss_graph, wanted
+
+from trainweb.model.graph import Value
+from trainweb.training.arrays import to_numpy
+
+
+def decided(case: Case) -> list[int]:
+    """Inputs of a sample that the operator must know."""
+    return [k for k in case.cls.static_inputs if k < len(case.sample.inputs) and case.sample.inputs[k] is not None]
+
+
+CASES = [case for case in cases() if decided(case) and not case.cls.stochastic]
+TRAINED = [case for case in WITH_GRADIENT if decided(case)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_fed_as_constant(case: Case) -> None:
+    arrays = materialize(case.sample.inputs, str(case), case.sample)
+    outputs = case.sample.outputs or case.cls.n_outputs
+    arguments = (case.cls, arrays, case.sample.attrs, case.opset, outputs)
+    fed, constant = single_node(*arguments), single_node(*arguments, constants=decided(case))
+    found, expected = run(fed, feeds_of(fed, arrays)), run(constant, feeds_of(constant, arrays))
+    for name, y in expected.items():
+        np.testing.assert_array_equal(found[name], y)
+
+
+@pytest.mark.parametrize("case", TRAINED, ids=str)
+def test_gradients_fed_as_constant(case: Case) -> None:
+    graph, feeds, _ = loss_graph(case)
+    fed = graph.copy()
+    names = [f"x{k}" for k in wanted(case)]
+    for k in decided(case):
+        tensor = fed.initializers.pop(f"x{k}")
+        fed.inputs.append(Value(tensor.name, tensor.dtype, tensor.shape))
+    more = {f"x{k}": to_numpy(graph.initializers[f"x{k}"]) for k in decided(case)}
+    found, expected = gradients(fed, names, {**feeds, **more}), gradients(graph, names, feeds)
+    for name in names:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)

@@ -1,0 +1,47 @@
+"""Files that somebody else holds, for tests: what the page's worker does, in Python."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from trainweb.model.lazy import Place
+from trainweb.model.remote import RemoteFile
+
+
+class Host:
+    """Holds files, and counts what is read of them."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, bytes] = {}
+        self.reads: list[tuple[int, int, int]] = []
+
+    def add(self, data: bytes) -> SimpleNamespace:
+        """What Python is given of a file."""
+        index = len(self.files) + 1
+        self.files[index] = data
+        return SimpleNamespace(index=index, nbytes=len(data))
+
+    def open(self, data: bytes) -> RemoteFile:
+        """A file to read."""
+        given = self.add(data)
+        return RemoteFile(given.index, given.nbytes, self)
+
+    def read(self, index: int, offset: int, nbytes: int) -> bytes:
+        assert offset >= 0 and nbytes >= 0 and offset + nbytes <= len(self.files[index])
+        self.reads.append((index, offset, nbytes))
+        return self.files[index][offset : offset + nbytes]
+
+    def is_transpose(self, a: Place, b: Place, rows: int, width: int) -> bool:
+        left, right = (np.frombuffer(self.files[p.index], np.uint8, p.nbytes, p.offset).view(np.uint32) for p in (a, b))
+        return bool((left.reshape(rows, width) == right.reshape(width, rows).T).all())
+
+    def seen(self, index: int) -> Any:
+        """Which bytes of a file were read."""
+        found = np.zeros(len(self.files[index]), bool)
+        for file, offset, nbytes in self.reads:
+            if file == index:
+                found[offset : offset + nbytes] = True
+        return found

@@ -1,0 +1,108 @@
+"""Feeds whose values decide about shapes belong to the signature: a plan a value, kept and evicted as others."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.reference
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import trainweb
+from trainweb.artifacts import OptimType, build_artifacts
+from trainweb.errors import UnsupportedError
+from trainweb.training.arrays import to_numpy
+from trainweb.training.inference_session import InferenceSession
+
+WEIGHTS = np.arange(12, dtype=np.float32).reshape(3, 4) / 10
+
+
+def windowed() -> onnx.ModelProto:
+    """The mean of (x w)^2 over the first `count` rows, times `ratio` of them again: what a feed decides."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+        helper.make_node("Slice", ["h", "zero", "count", "zero"], ["part"], "cut"),
+        helper.make_node("Mul", ["part", "part"], ["square"], "square"),
+        helper.make_node("ReduceMean", ["square"], ["loss"], "loss", keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "windowed",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3]),
+            helper.make_tensor_value_info("count", TensorProto.INT64, [1]),
+        ],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(WEIGHTS, "w"), numpy_helper.from_array(np.zeros(1, np.int64), "zero")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def gradient(x: np.ndarray, count: int) -> np.ndarray:
+    part = x[:count].astype(np.float64)
+    return 2 * part.T @ (part @ WEIGHTS) / (len(part) * WEIGHTS.shape[1])
+
+
+def test_training_follows_the_value_of_a_feed() -> None:
+    built = build_artifacts(windowed(), requires_grad=["w"], optimizer=OptimType.SGD)
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    x = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
+    models = (built.training_model, built.eval_model, built.optimizer_model)
+    with trainweb.TrainingSession(state, *models, {"max_plans": 2}) as session:
+        for count in (2, 5, 2, 1, 2):
+            session.lazy_reset_grad()
+            found = session.train_step({"x": x, "count": [count]})
+            expected = float(((x[:count].astype(np.float64) @ WEIGHTS) ** 2).mean())
+            assert float(found["loss"]) == pytest.approx(expected, rel=1e-6)
+            np.testing.assert_allclose(
+                to_numpy(session.core.get_gradient("w")), gradient(x, count), rtol=1e-5, atol=1e-6
+            )
+        # Of five steps with three values two plans are kept; each of the values had its own.
+        assert len(session.core.plans) == 2
+        keys = list(session.core.plans._steps)
+        assert [key[2][3] for key in keys] == ["(1,)", "(2,)"]  # type: ignore[index]
+
+
+def test_a_plan_is_made_once_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = InferenceSession(windowed())
+    compiled: list[object] = []
+    make = session._core.model.compile
+    monkeypatch.setattr(session._core.model, "compile", lambda *a: (compiled.append(a[0]), make(*a))[1])
+    x = np.ones((4, 3), np.float32)
+    losses = [float(session.run(None, {"x": x, "count": np.array([n])})[0]) for n in (1, 3, 1, 3, 3)]
+    assert len(compiled) == 2 and len(set(losses)) == 1
+    session.release()
+
+
+def counted() -> onnx.ModelProto:
+    """Positions below the longest of some lengths: a shape that an operator computes which Python does not."""
+    nodes = [
+        helper.make_node("ReduceMax", ["lengths"], ["most"], keepdims=0),
+        helper.make_node("Range", ["zero", "most", "one"], ["positions"]),
+        helper.make_node("Unsqueeze", ["lengths", "last"], ["column"]),
+        helper.make_node("Less", ["positions", "column"], ["mask"]),
+    ]
+    scalars = {"zero": np.int64(0), "one": np.int64(1), "last": np.array([1])}
+    graph = helper.make_graph(
+        nodes,
+        "counted",
+        [helper.make_tensor_value_info("lengths", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("mask", TensorProto.BOOL, None)],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in scalars.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_shapes_that_the_engine_computes_from_feeds() -> None:
+    session, oracle = InferenceSession(counted()), onnx.reference.ReferenceEvaluator(counted())
+    for lengths in ([3, 1, 4], [2, 2, 2], [1], [5, 0]):
+        feeds = {"lengths": np.array(lengths, np.int64)}
+        np.testing.assert_array_equal(session.run(None, feeds)[0], oracle.run(None, feeds)[0])
+    session.release()
+
+
+def test_more_numbers_than_may_decide_are_refused() -> None:
+    session = InferenceSession(counted())
+    with pytest.raises(UnsupportedError, match="only known at run time"):
+        session.run(None, {"lengths": np.ones(5000, np.int64)})
+    session.release()

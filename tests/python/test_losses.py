@@ -1,0 +1,92 @@
+"""Losses and their gradients against those that torch computed in float64."""
+
+from __future__ import annotations
+
+import json
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from tests.conformance.models import make_model
+
+import trainweb
+from trainweb.artifacts import LossType, build_artifacts
+from trainweb.errors import ModelError
+from trainweb.onnxblock.loss import LOSSES
+from trainweb.settings import fields_of
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "losses"
+CASES: dict[str, dict[str, Any]] = json.loads((GOLDEN / "expected.json").read_text())
+ARRAYS = np.load(GOLDEN / "expected.npz")
+
+
+def outputs_of(title: str) -> list[np.ndarray]:
+    return [ARRAYS[name] for name in ARRAYS.files if name.startswith(f"{title}/output")]
+
+
+def model(outputs: list[np.ndarray], opset: int) -> Any:
+    """y<k> = x + w<k>: the gradient by the parameter w<k> is that by the output."""
+    return make_model(
+        [helper.make_node("Add", ["x", f"w{k}"], [f"y{k}"], f"add{k}") for k in range(len(outputs))],
+        {"x": list(outputs[0].shape)},
+        {f"y{k}": list(y.shape) for k, y in enumerate(outputs)},
+        {f"w{k}": y for k, y in enumerate(outputs)},
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("title", CASES)
+@pytest.mark.parametrize("opset", [12, 17, 20])
+def test_a_loss_is_that_of_torch_and_so_is_its_gradient(title: str, opset: int) -> None:
+    outputs = outputs_of(title)
+    built = build_artifacts(
+        model(outputs, opset), [f"w{k}" for k in range(len(outputs))], loss=CASES[title], optimizer="SGD"
+    )
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as s:
+        feeds = {"x": np.zeros_like(outputs[0])}
+        for name in set(s.input_names()) - {"x"}:
+            feeds[name] = ARRAYS[f"{title}/target"]
+        (loss,) = s.train_step(feeds).values()
+        np.testing.assert_allclose(loss, ARRAYS[f"{title}/loss"], rtol=1e-5, atol=1e-6)
+        assert loss.shape == ()
+        for k in range(len(outputs)):
+            gradient = state.parameters[f"w{k}"].grad
+            np.testing.assert_allclose(gradient, ARRAYS[f"{title}/gradient{k}"], rtol=2e-5, atol=1e-6)
+
+
+def test_every_loss_was_recorded() -> None:
+    assert {case["type"] for case in CASES.values()} == set(LOSSES)
+
+
+def test_names_are_those_of_onnxruntime_and_then_our_own() -> None:
+    first = ["MSELoss", "CrossEntropyLoss", "BCEWithLogitsLoss", "L1Loss"]
+    assert [(kind.name, kind.value) for kind in LossType][:4] == list(zip(first, (1, 2, 3, 4), strict=True))
+    assert [kind.name for kind in LossType] == list(LOSSES)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_all_arguments_are_settings(name: str) -> None:
+    assert list(fields_of(LOSSES[name])) == list(signature(LOSSES[name]).parameters) and LOSSES[name].__doc__
+    LOSSES[name]()
+
+
+WRONG: list[tuple[Any, str]] = [
+    ({"type": "CrossEntropyLoss", "label_smoothing": 1.5}, "label_smoothing is 1.5; it must be a number at least 0"),
+    ({"type": "CrossEntropyLoss", "weight": "a"}, "weight is 'a'; it must be an array of finite numbers"),
+    ({"type": "CrossEntropyLoss", "weight": [1.0, float("nan"), 1.0, 1.0]}, "weight is"),
+    ({"type": "CrossEntropyLoss", "ignore_index": 1.5}, "ignore_index is 1.5; it must be an integer"),
+    ({"type": "HuberLoss", "delta": 0}, "delta is 0; it must be a number greater than 0"),
+    ({"type": "SmoothL1Loss", "delta": 1}, "SmoothL1Loss has no setting 'delta'; it has reduction, beta"),
+    ({"type": "KLDivLoss", "log_target": 1}, "log_target is 1; it must be true or false"),
+    ({"type": "TripletMarginLoss"}, "TripletMarginLoss takes 3 of the model's outputs, but these are given: y0"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), WRONG)
+def test_what_is_no_loss_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        build_artifacts(model(outputs_of("MSELoss"), 17), loss=given, optimizer="SGD")

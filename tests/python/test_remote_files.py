@@ -1,0 +1,344 @@
+"""Models and checkpoints that Python reads by ranges: the same contents and errors as of bytes, and no large tensor."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from trainweb.artifacts import builder
+from trainweb.artifacts.recover import recover_parameters
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from trainweb.errors import LimitError, TrainwebError
+from trainweb.model import read_model, remote, write_model
+from trainweb.model.checks import Limits
+from trainweb.model.graph import Tensor
+from trainweb.model.lazy import LazyTensor
+from trainweb.model.remote import RemoteTensor
+from trainweb.onnxblock import protos
+from trainweb.training import bridge
+from trainweb.training.models import SessionModels
+
+from .remote_files import Host
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+MODELS = sorted(GOLDEN.glob("*/*.onnx"))
+CHECKPOINTS = sorted(p for p in GOLDEN.glob("*/*") if p.is_file() and p.read_bytes()[4:8] == b"ODTC")
+
+
+@pytest.fixture
+def low(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tensors of 64 bytes be large, and windows small."""
+    monkeypatch.setattr(remote, "LARGE", 64)
+    monkeypatch.setattr(remote, "WINDOW", 100)
+    monkeypatch.setattr(bridge, "LARGE", 64)
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Who holds the files of the bridge; artifacts have no objects of the onnx package, as in a page."""
+    made = Host()
+    monkeypatch.setattr(bridge, "_files", [made])
+    monkeypatch.setattr(protos, "onnx_package", lambda: None)
+    return made
+
+
+def one_gemm(rows: int, width: int, **fields: Any) -> bytes:
+    """A model of one matrix of float32 numbers, which count up; `fields` are set in its TensorProto."""
+    weights = numpy_helper.from_array(np.arange(rows * width, dtype=np.float32).reshape(rows, width) / 1024, "w")
+    for name, value in fields.items():
+        if isinstance(value, list):
+            getattr(weights, name).extend(value)
+        else:
+            setattr(weights, name, value)
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["y"])],
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, rows])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, width])],
+        [weights, numpy_helper.from_array(np.ones(3, np.float32), "small")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_a_model_is_the_same(path: Path, low: None) -> None:
+    data = path.read_bytes()
+    found, wanted = read_model(Host().open(data)), read_model(data)
+    assert write_model(found) == write_model(wanted)
+    for name, tensor in wanted.initializers.items():
+        assert isinstance(found.initializers[name], RemoteTensor) == (tensor.nbytes >= 64 and tensor.dtype != "bool")
+
+
+@pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_a_checkpoint_is_the_same(path: Path, low: None) -> None:
+    data = path.read_bytes()
+    found, wanted = read_checkpoint(Host().open(data)), read_checkpoint(data)
+    assert write_checkpoint(found) == write_checkpoint(wanted)
+    pairs = zip((*found.requires_grad, *found.frozen), (*wanted.requires_grad, *wanted.frozen), strict=True)
+    for tensor, other in pairs:
+        assert isinstance(tensor, LazyTensor) == (not wanted.is_nominal and other.nbytes >= 64)
+
+
+def test_large_data_is_not_read() -> None:
+    model = one_gemm(1024, 2048)
+    host = Host()
+    graph = read_model(host.open(model))
+    weights = graph.initializers["w"]
+    assert isinstance(weights, RemoteTensor) and weights.place is not None
+    at = weights.place.offset
+    assert model[at : at + weights.nbytes] == (np.arange(2**21, dtype=np.float32) / 1024).tobytes()
+    assert host.seen(1).sum() < 3 * 2**16
+    checkpoint = write_checkpoint(Checkpoint([Tensor("w", "float32", (2**21,), weights.data)]))
+    (tensor,) = read_checkpoint(host.open(checkpoint)).requires_grad
+    assert isinstance(tensor, RemoteTensor) and bytes(tensor.data) == weights.data
+    assert host.seen(2).sum() == len(checkpoint)  # by `data`, which reads all of it anew
+
+
+def outcome(read: Callable[[], Any]) -> tuple[str, str] | bytes:
+    """What a file holds, as bytes, or the error it gives."""
+    try:
+        found = read()
+        return write_model(found) if hasattr(found, "nodes") else write_checkpoint(found)
+    except TrainwebError as error:
+        return type(error).__name__, str(error)
+
+
+def damaged(data: bytes, seed: int) -> Iterator[bytes]:
+    """Files that were cut off, changed in a byte, or grown."""
+    rng = random.Random(seed)
+    for _ in range(40):
+        yield data[: rng.randrange(len(data))]
+    for _ in range(160):
+        changed = bytearray(data)
+        # Where the structure is, mostly: at the start, the end, and around.
+        at = rng.choice([rng.randrange(len(data)), rng.randrange(min(400, len(data))), -1 - rng.randrange(400)])
+        changed[at] = rng.choice([0, 1, 127, 128, 255, changed[at] ^ (1 << rng.randrange(8))])
+        yield bytes(changed)
+    yield data + b"\0"
+    yield data + data
+
+
+@pytest.mark.parametrize("name", ["mlp/base.onnx", "cnn/base.onnx"])
+def test_a_damaged_model_gives_the_same_error(name: str, low: None) -> None:
+    refused = 0
+    for data in damaged((GOLDEN / name).read_bytes(), 5):
+        wanted = outcome(lambda data=data: read_model(data))
+        assert outcome(lambda data=data: read_model(Host().open(data))) == wanted
+        refused += isinstance(wanted, tuple)
+    assert refused > 50
+
+
+def test_a_damaged_checkpoint_gives_the_same_error(low: None) -> None:
+    refused = 0
+    for data in damaged((GOLDEN / "mlp" / "checkpoint").read_bytes(), 6):
+        wanted = outcome(lambda data=data: read_checkpoint(data))
+        assert outcome(lambda data=data: read_checkpoint(Host().open(data))) == wanted
+        refused += isinstance(wanted, tuple)
+    assert refused > 50
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        one_gemm(128, 256, float_data=[1.0]),
+        one_gemm(128, 256, dims=[3]),
+        one_gemm(128, 256, data_type=TensorProto.BOOL),
+        one_gemm(128, 256, data_type=TensorProto.STRING),
+        one_gemm(128, 256, data_type=99),
+        one_gemm(128, 256, data_location=TensorProto.EXTERNAL),
+        one_gemm(128, 256, name="small"),
+        one_gemm(128, 256, raw_data=bytes(131_073)),
+        b"",
+        b"\x1f\x8b" + bytes(70_000),
+        (GOLDEN / "mlp" / "checkpoint").read_bytes(),
+    ],
+    ids=["float_data", "dims", "bool", "string", "99", "external", "twice", "size", "empty", "gzip", "checkpoint"],
+)
+def test_what_is_wrong_with_a_model_is_said_alike(model: bytes) -> None:
+    wanted = outcome(lambda: read_model(model))
+    assert isinstance(wanted, tuple)
+    assert outcome(lambda: read_model(Host().open(model))) == wanted
+
+
+def test_numbers_in_float_data_are_read_whole() -> None:
+    weights = onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[128, 256], float_data=range(128 * 256))
+    proto = onnx.load_model_from_string(one_gemm(128, 256))
+    proto.graph.initializer[0].CopyFrom(weights)
+    found = read_model(Host().open(proto.SerializeToString()))
+    assert not isinstance(found.initializers["w"], LazyTensor)
+    assert found.initializers["w"].values() == tuple(range(128 * 256))
+
+
+@pytest.mark.parametrize("limits", [{"file_bytes": 100_000}, {"arena_bytes": 100_000}, {"nodes": 0}])
+def test_limits_count_alike(limits: dict[str, int]) -> None:
+    model = one_gemm(128, 256)
+    wanted = outcome(lambda: read_model(model, limits=Limits.of(limits)))
+    assert wanted[0] == "LimitError"
+    assert outcome(lambda: read_model(Host().open(model), limits=Limits.of(limits))) == wanted
+
+
+def test_external_data_that_is_given_stays_where_it_is() -> None:
+    data = bytes(64) + (np.arange(128 * 256, dtype=np.float32) / 1024).tobytes()
+    proto = onnx.load_model_from_string(one_gemm(128, 256))
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "w.bin"), ("offset", "64"), ("length", str(len(data) - 64))):
+        tensor.external_data.add(key=key, value=value)
+    model, host = proto.SerializeToString(), Host()
+    found = read_model(model, external_data={"w.bin": host.open(data)})
+    assert isinstance(found.initializers["w"], RemoteTensor) and not host.reads
+    assert write_model(found) == write_model(read_model(model, external_data={"w.bin": data}))
+    short = {"w.bin": host.open(data[:-1])}
+    wanted = outcome(lambda: read_model(model, external_data={"w.bin": data[:-1]}))
+    assert outcome(lambda: read_model(model, external_data=short)) == wanted and wanted[0] == "ModelError"
+
+
+# Facts that decisions need.
+
+
+@pytest.mark.parametrize("change", [None, 0, 1, 70_001, 99_999])
+def test_whether_elements_are_all_the_same(change: int | None) -> None:
+    values = np.full(100_000, 0.5, np.float32)
+    if change is not None:
+        values[change] = np.nextafter(np.float32(0.5), np.float32(1))
+    data = remote.RemoteRange(Host().open(b"head" + values.tobytes()), 4, values.nbytes)
+    assert RemoteTensor("t", "float32", (100_000,), data).is_uniform() == (change is None)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_tied_matrices_are_found_alike(is_tied: bool) -> None:
+    table = np.random.default_rng(0).standard_normal((512, 64)).astype(np.float32)
+    matrix = table.T.copy()
+    if not is_tied:
+        matrix[-1, -1] += 1
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["t", "i"], ["e"]), helper.make_node("MatMul", ["e", "m"], ["y"])],
+        "tied",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 512])],
+        [numpy_helper.from_array(table, "t"), numpy_helper.from_array(matrix, "m")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    host = Host()
+    found = recover_parameters(read_model(host.open(model)))
+    assert ("m" not in found.initializers) == is_tied
+    assert write_model(found) == write_model(recover_parameters(read_model(model)))
+
+
+# Sessions.
+
+
+def answer(result: tuple[str, Any]) -> Any:
+    reply = json.loads(result[0])
+    assert "error" not in reply, reply
+    return reply["ok"]
+
+
+def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], list[int]]:
+    """Addresses and contents of the segments after `fill`, and the files that it still wants."""
+    engine = get_engine()
+    sizes = [segment["bytes"] for segment in made["header"]["segments"]]
+    bases = [engine.alloc(size) if size else 0 for size in sizes]
+    for base, size in zip(bases, sizes, strict=True):
+        if base:
+            engine.write(base, bytes(size))
+    done = answer(bridge.fill(made["handle"], json.dumps(bases)))
+    for segment, at, file, offset, nbytes in done["copies"]:
+        engine.write(bases[segment] + at, host.files[file][offset : offset + nbytes])
+    contents = [engine.read(base, size) if size else b"" for base, size in zip(bases, sizes, strict=True)]
+    return bases, contents, done["files"]
+
+
+def free(bases: list[int]) -> None:
+    for base in filter(None, bases):
+        get_engine().free(base)
+
+
+@pytest.mark.parametrize("kind", ["create", "create_inference"])
+def test_a_session_starts_from_the_same_bytes(kind: str, low: None, host: Host) -> None:
+    names = ("training_model.onnx", "checkpoint", "eval_model.onnx", "optimizer_model.onnx")
+    files = [(GOLDEN / "mlp" / name).read_bytes() for name in names]
+    files = files if kind == "create" else [one_gemm(128, 256)]
+    make = getattr(bridge, kind)
+    wanted = answer(make(*files, "{}"))
+    found = answer(make(*map(host.add, files), "{}"))
+    assert found["header"] == wanted["header"]
+    (one, contents, in_use), (other, expected, _) = filled(found, host), filled(wanted, host)
+    assert contents == expected and any(map(any, contents))
+    # The segments have all that is large: files need not stay.
+    assert in_use == []
+    for bases in (one, other):
+        free(bases)
+
+
+def test_weights_go_from_a_model_to_segments_and_artifacts_without_python(host: Host) -> None:
+    model = one_gemm(2048, 1024)
+    weights = (np.arange(2**21, dtype=np.float32) / 1024).tobytes()
+    config = json.dumps({"loss": "CrossEntropyLoss", "optimizer": "AdamW"})
+    given = host.add(model)
+    answer(bridge.create_from_model(model, config, "{}"))  # imports
+    tracemalloc.start()
+    try:
+        made = answer(bridge.create_from_model(given, config, "{}"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 0.2 * len(weights)
+    bases, contents, in_use = filled(made, host)
+    assert weights in contents[2] and in_use == [given.index]
+    built = builder.build_artifacts(model, loss=builder.LossType.CrossEntropyLoss, optimizer=builder.OptimType.AdamW)
+    for name in ("checkpoint", "training_model", "eval_model", "optimizer_model"):
+        text, data = bridge.artifact(made["handle"], name)
+        file, at = b"", 0
+        for part in json.loads(text)["data"]["parts"]:
+            if isinstance(part, int):
+                file, at = file + data[at : at + part], at + part
+            else:
+                _, index, offset, nbytes = part
+                file += host.files[index][offset : offset + nbytes]
+        assert file == getattr(built, name)
+    free(bases)
+
+
+def external_model(rows: int, width: int) -> bytes:
+    """A model like `one_gemm` whose weights are in the file w.bin."""
+    proto = onnx.load_model_from_string(one_gemm(1, 1))
+    tensor = proto.graph.initializer[0]
+    tensor.dims[:] = [rows, width]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.bin")
+    for value, size in ((proto.graph.input[0], rows), (proto.graph.output[0], width)):
+        value.type.tensor_type.shape.dim[1].dim_value = size
+    return proto.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("mib", "optimizer", "fits"), [(1000, "AdamW", True), (1100, "AdamW", False), (1100, "SGD", True)]
+)
+def test_more_weights_than_kernel_memory_is_told_with_numbers(mib: int, optimizer: str, fits: bool) -> None:
+    model, file = external_model(mib * 256, 1024), remote.RemoteFile(1, mib * 2**20, Host())
+    built = builder.build_artifacts(
+        model,
+        loss=builder.LossType.CrossEntropyLoss,
+        optimizer=builder.OptimType[optimizer],
+        requires_grad=["w"],
+        external_data={"w.bin": file},
+    )
+    settings: dict[str, Any] = {"engine": get_engine(), "limits": Limits(), "memory_budget": None}
+    if fits:
+        SessionModels({"w": True}, *built.graphs, **settings)
+        return
+    with pytest.raises(LimitError, match=f"{4 * mib * 2**20 + 64} bytes .* 4294967296"):
+        SessionModels({"w": True}, *built.graphs, **settings)

@@ -1,0 +1,141 @@
+/** Checks of settings by what Python declares of them (settings.ts). */
+
+import { sessionError } from "../wire/messages.js";
+import type { Kind, Settings } from "./settings.js";
+import { isTensor } from "./tensors.js";
+
+export type Fields = Readonly<Record<string, unknown>>;
+
+/** A loss or an optimizer, given by its name or as an object with a `type`. */
+export function resolveKind(what: string, given: unknown, kinds: Readonly<Record<string, Settings>>): Record<string, unknown> {
+  const { type, ...settings } = asFields(what, given);
+  if (typeof type !== "string" || !Object.hasOwn(kinds, type)) {
+    throw sessionError("UNKNOWN_TYPE", { what, name: type, names: Object.keys(kinds).join(", ") });
+  }
+  return { type, ...checkFields(type, `${what}.`, settings, kinds[type] as Settings) };
+}
+
+export function asFields(what: string, given: unknown): Fields {
+  if (typeof given === "string") {
+    return { type: given };
+  }
+  if (typeof given !== "object" || given === null) {
+    throw badSetting(what, given, `the name of one, or an object with a 'type'`);
+  }
+  return given as Fields;
+}
+
+/** The values by Python's names; `undefined` is left out. `others` are settings that were taken before. */
+export function checkFields(
+  what: string,
+  path: string,
+  given: Fields,
+  settings: Settings,
+  others: readonly string[] = [],
+): Record<string, unknown> {
+  const resolved: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(given)) {
+    const setting = Object.hasOwn(settings, name) ? settings[name] : undefined;
+    if (setting === undefined) {
+      throw sessionError("UNKNOWN_SETTING", { what, name, names: [...others, ...Object.keys(settings)].join(", ") });
+    }
+    if (value !== undefined) {
+      const isNull = value === null && setting.isOptional;
+      resolved[setting.python] = isNull ? null : checkValue(`${path}${name}`, value, setting.kind);
+    }
+  }
+  for (const [name, { python, kind, ...others }] of Object.entries(settings)) {
+    if (!("default" in others) && !(python in resolved)) {
+      throw sessionError("MISSING_SETTING", { what, name: `${path}${name}`, expected: kind.expected });
+    }
+  }
+  return resolved;
+}
+export function badSetting(name: string, value: unknown, expected: string): Error {
+  return sessionError("BAD_SETTING", { name, value, expected });
+}
+
+/** The value as JSON can have it. */
+function checkValue(name: string, value: unknown, kind: Kind): unknown {
+  if (kind.kind === "pair") {
+    if (!Array.isArray(value) || value.length !== 2) {
+      throw badSetting(name, value, kind.expected);
+    }
+    return value.map((x: unknown, k) => checkValue(`${name}[${k}]`, x, kind.of));
+  }
+  if (kind.kind === "array") {
+    const numbers = nestedNumbers(value);
+    if (numbers === null) {
+      throw badSetting(name, value, kind.expected);
+    }
+    return numbers;
+  }
+  if (!accepts(value, kind)) {
+    throw badSetting(name, value, kind.expected);
+  }
+  return value;
+}
+
+function accepts(value: unknown, kind: Kind): boolean {
+  switch (kind.kind) {
+    case "number":
+      return typeof value === "number" && Number.isFinite(value) && isWithin(value, kind);
+    case "integer":
+      return typeof value === "number" && Number.isSafeInteger(value) && isWithin(value, kind);
+    case "flag":
+      return typeof value === "boolean";
+    case "choice":
+      return kind.options.some((option) => option === value);
+    case "names":
+      return (
+        Array.isArray(value) &&
+        (kind.mayBeEmpty || value.length > 0) &&
+        value.every((name: unknown) => typeof name === "string")
+      );
+    default:
+      return false;
+  }
+}
+
+interface Bounds {
+  readonly least?: number;
+  readonly above?: number;
+  readonly most?: number;
+  readonly below?: number;
+}
+
+function isWithin(value: number, { least, above, most, below }: Bounds): boolean {
+  return (
+    (least === undefined || value >= least) &&
+    (above === undefined || value > above) &&
+    (most === undefined || value <= most) &&
+    (below === undefined || value < below)
+  );
+}
+
+/** Numbers in nested arrays: of an array, a Float32Array or a float32 tensor; null where it is none of these. */
+function nestedNumbers(value: unknown): unknown {
+  if (value instanceof Float32Array) {
+    return nestedNumbers([...value]);
+  }
+  if (isTensor(value)) {
+    if (value.type !== "float32" || value.location !== "cpu") {
+      return null;
+    }
+    return nestedNumbers(nest([...(value.data as Float32Array)], value.dims));
+  }
+  if (!Array.isArray(value) || value.length === 0) {
+    return typeof value === "number" && Number.isFinite(value) ? value : null;
+  }
+  const items = value.map(nestedNumbers);
+  return items.includes(null) ? null : items;
+}
+
+function nest(flat: readonly number[], dims: readonly number[]): unknown {
+  const [first, ...rest] = dims;
+  if (first === undefined) {
+    return flat[0];
+  }
+  const size = rest.reduce((a, b) => a * b, 1);
+  return Array.from({ length: first }, (_, k) => nest(flat.slice(k * size, (k + 1) * size), rest));
+}

@@ -1,0 +1,85 @@
+/** The configuration of `createFromModel`, checked by what Python declares (settings.ts), as Python takes it. */
+
+import { sessionError } from "../wire/messages.js";
+import { asFields, badSetting, checkFields, type Fields, resolveKind } from "./check-settings.js";
+import {
+  CONFIG,
+  GROUP,
+  LOSSES,
+  type LossSettings,
+  type LossType,
+  OPTIMIZERS,
+  type OptimizerSettings,
+  type OptimizerType,
+} from "./settings.js";
+
+/** How to make training artifacts of a forward model. */
+export interface TrainingConfig {
+  /** A loss, by name or with its settings. Null: the first output of the model is the loss already. */
+  readonly loss: LossType | LossSettings | null;
+  /** An optimizer, by name or with its settings. Without one the session cannot update parameters. */
+  readonly optimizer?: OptimizerType | OptimizerSettings | null;
+  /** Joint L2 norm that the gradients have at most in an optimizer step. */
+  readonly clipGradNorm?: number | null;
+  /** Magnitude that each element of the gradients has at most in an optimizer step; before `clipGradNorm`. */
+  readonly clipGradValue?: number | null;
+  /** Names or regular expressions of the parameters to train; default: all but `frozenParams`. */
+  readonly requiresGrad?: readonly string[] | null;
+  readonly frozenParams?: readonly string[] | null;
+  readonly additionalOutputNames?: readonly string[] | null;
+  /** The outputs of the model that the loss takes. */
+  readonly lossInputNames?: readonly string[] | null;
+  /** Whether batch normalization learns its statistics. */
+  readonly batchNorm?: "train" | "as_exported" | null;
+  /** Tensors that count as constants for gradients, as after torch's `detach`: what lies only before them is not trained. */
+  readonly stopGradient?: readonly string[] | null;
+  /** Start without weights, which `loadParametersBuffer` brings. Default false. */
+  readonly nominalCheckpoint?: boolean | null;
+}
+
+/**
+ * The configuration as JSON, by Python's names.
+ *
+ * @throws TypeError when it is no object; ModelError when a name is unknown or a value is none that it may have
+ */
+export function resolveConfig(config: unknown): string {
+  if (typeof config !== "object" || config === null || Array.isArray(config)) {
+    throw new TypeError("'config' must be an object that names at least a 'loss'.");
+  }
+  const { loss, optimizer, ...others } = config as Fields;
+  const resolved = checkFields("config", "", others, CONFIG, ["loss", "optimizer"]);
+  if (loss !== undefined && loss !== null) {
+    resolved["loss"] = resolveKind("loss", loss, LOSSES);
+  }
+  if (optimizer !== undefined && optimizer !== null) {
+    resolved["optimizer"] = resolveOptimizer(optimizer);
+  } else if (others["clipGradNorm"] || others["clipGradValue"]) {
+    throw sessionError("CLIP_WITHOUT_OPTIMIZER", {});
+  }
+  return JSON.stringify(resolved);
+}
+
+function resolveOptimizer(given: unknown): Record<string, unknown> {
+  const { groups, decayBiasesAndNorms, ...settings } = asFields("optimizer", given);
+  const resolved = resolveKind("optimizer", settings, OPTIMIZERS);
+  const name = resolved["type"] as OptimizerType;
+  if (decayBiasesAndNorms !== undefined) {
+    if (typeof decayBiasesAndNorms !== "boolean") {
+      throw badSetting("optimizer.decayBiasesAndNorms", decayBiasesAndNorms, "true or false");
+    }
+    resolved["decay_biases_and_norms"] = decayBiasesAndNorms;
+  }
+  if (groups !== undefined) {
+    if (!Array.isArray(groups)) {
+      throw badSetting("optimizer.groups", groups, "a list of objects");
+    }
+    resolved["groups"] = groups.map((group: unknown, k) => {
+      const path = `optimizer.groups[${k}]`;
+      if (typeof group !== "object" || group === null) {
+        throw badSetting(path, group, "an object with 'parameters'");
+      }
+      return checkFields(name, `${path}.`, group as Fields, { ...GROUP, ...OPTIMIZERS[name] });
+    });
+  }
+  return resolved;
+}

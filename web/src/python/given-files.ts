@@ -1,0 +1,115 @@
+/**
+ * Files that sessions are made of. Python reads them by ranges and leaves the data of large tensors where it is; what
+ * of it a session starts from goes right into the kernels' memory. A Blob takes none of this worker's memory.
+ */
+
+/** Bytes from which on a file that is kept is kept as a Blob. */
+const LARGE_FILE = 2 ** 25;
+
+/** Bytes that are read of a Blob at once. */
+const CHUNK_BYTES = 2 ** 22;
+
+/** Rows and columns of the tiles in which matrices are compared: two of them fit into a cache. */
+const TILE = 64;
+
+/** What Python is given of a file. */
+export interface GivenFile {
+  readonly index: number;
+  readonly nbytes: number;
+}
+
+/** What only workers have, and TypeScript declares apart from the rest of a page's interface. */
+declare const FileReaderSync: new () => { readAsArrayBuffer(blob: Blob): ArrayBuffer };
+
+export class GivenFiles {
+  readonly #files = new Map<number, Uint8Array | Blob>();
+  #next = 1;
+
+  add(data: Uint8Array | Blob): GivenFile {
+    const index = this.#next++;
+    this.#files.set(index, data);
+    return { index, nbytes: data instanceof Blob ? data.size : data.length };
+  }
+
+  drop(index: number): void {
+    this.#files.delete(index);
+  }
+
+  /** Keep a file for long: outside of this worker's memory, if it is large and the browser has room. */
+  async settle(index: number): Promise<void> {
+    const data = this.#files.get(index);
+    if (!(data instanceof Uint8Array) || data.length < LARGE_FILE) {
+      return;
+    }
+    const blob = new Blob(chunksOf(data.length, (start, target) => copyOut(data, start, target)));
+    try {
+      await blob.slice(-1).arrayBuffer();
+    } catch {
+      return;
+    }
+    if (this.#files.has(index)) {
+      this.#files.set(index, blob);
+    }
+  }
+
+  /** Bytes of a file, perhaps in place. */
+  read(index: number, offset: number, nbytes: number): Uint8Array {
+    const data = this.#files.get(index);
+    const size = data === undefined ? 0 : data instanceof Blob ? data.size : data.length;
+    if (data === undefined || !(offset >= 0 && nbytes >= 0 && offset + nbytes <= size)) {
+      throw new RangeError(`bytes [${offset}, ${offset + nbytes}) lie outside file ${index} of ${size} bytes`);
+    }
+    return data instanceof Blob
+      ? new Uint8Array(new FileReaderSync().readAsArrayBuffer(data.slice(offset, offset + nbytes)))
+      : data.subarray(offset, offset + nbytes);
+  }
+
+  /** Fill a target with bytes of a file. */
+  copy(index: number, offset: number, target: Uint8Array): void {
+    for (let start = 0; start < target.length; start += CHUNK_BYTES) {
+      const nbytes = Math.min(CHUNK_BYTES, target.length - start);
+      target.set(this.read(index, offset + start, nbytes), start);
+    }
+  }
+
+  /** Whether words [rows, width] of one file are the transpose of words [width, rows] of another. */
+  isTranspose(a: number, aOffset: number, b: number, bOffset: number, rows: number, width: number): boolean {
+    const left = this.#words(a, aOffset, rows * width);
+    const right = this.#words(b, bOffset, rows * width);
+    for (let top = 0; top < rows; top += TILE) {
+      for (let side = 0; side < width; side += TILE) {
+        for (let i = top; i < Math.min(rows, top + TILE); i++) {
+          for (let j = side; j < Math.min(width, side + TILE); j++) {
+            if (left[i * width + j] !== right[j * rows + i]) {
+              return false;
+            }
+          }
+        }
+      }
+    }
+    return true;
+  }
+
+  #words(index: number, offset: number, count: number): Uint32Array {
+    const bytes = this.read(index, offset, 4 * count);
+    const aligned = bytes.byteOffset % 4 === 0 ? bytes : bytes.slice();
+    return new Uint32Array(aligned.buffer, aligned.byteOffset, count);
+  }
+}
+
+function copyOut(data: Uint8Array, start: number, target: Uint8Array): void {
+  target.set(data.subarray(start, start + target.length));
+}
+
+/** Blobs of bytes that need not be in this worker's memory all at once. */
+export function chunksOf(nbytes: number, read: (start: number, target: Uint8Array) => void): Blob[] {
+  const chunks: Blob[] = [];
+  // A Blob has a copy of what it is made of. Shared memory it does not take.
+  const chunk = new Uint8Array(Math.min(CHUNK_BYTES, nbytes));
+  for (let start = 0; start < nbytes; start += chunk.length) {
+    const target = chunk.subarray(0, Math.min(chunk.length, nbytes - start));
+    read(start, target);
+    chunks.push(new Blob([target]));
+  }
+  return chunks;
+}

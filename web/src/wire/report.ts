@@ -1,0 +1,43 @@
+/** What `inspectModel` tells of a model; training/check.py makes it. */
+
+/** A tensor of the model, whether it is trained, and why. */
+export interface ParameterDecision {
+  readonly name: string;
+  readonly trained: boolean;
+  readonly reason: string;
+  /** The file does not settle it: name it in `requiresGrad` or `frozenParams`. */
+  readonly doubtful: boolean;
+}
+
+/** Why a model cannot be trained, and where. */
+export interface ModelProblem {
+  readonly op: string;
+  readonly domain: string;
+  readonly nodes: readonly string[];
+  readonly message: string;
+}
+
+export interface ModelReport {
+  /** Whether the model can be trained as asked. */
+  readonly ok: boolean;
+  /** Parameters of a session, with their dims. */
+  readonly trainable: Readonly<Record<string, readonly number[]>>;
+  readonly frozen: Readonly<Record<string, readonly number[]>>;
+  readonly trained: readonly ParameterDecision[];
+  readonly leftOut: readonly ParameterDecision[];
+  readonly doubtful: readonly ParameterDecision[];
+  /** Operators that cannot be executed. */
+  readonly unsupported: readonly ModelProblem[];
+  /** Operators on the way from the loss to a parameter that have no gradient. */
+  readonly missingGradients: readonly ModelProblem[];
+  /** What operators demand of dims that the model declares as symbols. */
+  readonly refined: readonly string[];
+  /** Which loss to name, where none was and the first output is none. */
+  readonly missingLoss: string | null;
+  /** What else is wrong. */
+  readonly error: string | null;
+  /** Kernel memory of a session for these sizes. */
+  readonly peakBytes: number;
+  /** Floating-point operations of products and convolutions in a train step. */
+  readonly flops: number;
+}

@@ -1,0 +1,61 @@
+/** Files that Python lays out and that are put together here: bytes of Python's, and ranges that it only names. */
+
+import { LimitError } from "../wire/errors.js";
+import type { FileForm } from "../wire/protocol.js";
+import { chunksOf } from "../python/given-files.js";
+import type { Handout, Place } from "../python/handout.js";
+
+/** Copies bytes of a place, from `start` on, into as many bytes as the target has. */
+export type ReadPlace = (place: Place, start: number, target: Uint8Array) => void;
+
+/**
+ * Put a file together.
+ *
+ * @param call - what it is for, as the message calls it
+ * @throws LimitError when there is no room for its bytes
+ */
+export function assemble(call: string, file: Handout, read: ReadPlace, form: FileForm): Uint8Array | Blob {
+  return form === "blob" ? toBlob(file, read) : toBytes(call, file, read);
+}
+
+function toBytes(call: string, { data, parts, nbytes }: Handout, read: ReadPlace): Uint8Array {
+  if (parts.length === 1 && data.length === nbytes) {
+    return data;
+  }
+  let file: Uint8Array;
+  try {
+    file = new Uint8Array(nbytes);
+  } catch {
+    throw new LimitError(
+      `${call}: this browser has no room for a Uint8Array of ${nbytes} bytes. Nothing was changed. With ` +
+        '{ as: "blob" } the browser keeps the file outside the page.',
+    );
+  }
+  let at = 0;
+  let taken = 0;
+  for (const part of parts) {
+    if (typeof part === "number") {
+      file.set(data.subarray(taken, taken + part), at);
+      taken += part;
+      at += part;
+    } else {
+      read(part, 0, file.subarray(at, at + part[3]));
+      at += part[3];
+    }
+  }
+  return file;
+}
+
+function toBlob({ data, parts }: Handout, read: ReadPlace): Blob {
+  const pieces: BlobPart[] = [];
+  let taken = 0;
+  for (const part of parts) {
+    if (typeof part === "number") {
+      pieces.push(data.slice(taken, taken + part));
+      taken += part;
+    } else {
+      pieces.push(...chunksOf(part[3], (start, target) => read(part, start, target)));
+    }
+  }
+  return new Blob(pieces);
+}

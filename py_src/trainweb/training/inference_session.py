@@ -18,6 +18,7 @@ from trainweb.training.inference import InferenceCore
 from trainweb.training.interface import NodeArg, SessionBase, check_providers
 from trainweb.training.options import VERBOSE, Log, RunOptions, SessionOptions, fix_dimensions
 from trainweb.training.profile import Profile, Trace
+from trainweb.training.session import check_feeds
 from trainweb.training.values import as_array
 
 
@@ -81,7 +82,7 @@ class InferenceSession(SessionBase):
         """
         options = RunOptions.of(run_options)
         inputs = self._core.inputs
-        feeds = {n: as_array(v) for n, v in input_feed.items()}
+        feeds = {n: as_array(v) for n, v in check_feeds(input_feed).items()}
         converted = {n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()}
         names = list(output_names) if output_names else self._core.outputs
         with options.noted():

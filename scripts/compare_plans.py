@@ -65,8 +65,8 @@ def feeds_of(core: SessionCore, kind: str, folder: Path, given: dict[str, Tensor
     }
 
 
-def plans(name: str, folder: Path, given: dict[str, TensorType] | None) -> Iterator[tuple[str, Any]]:
-    """Every plan of a session on the artifacts in `folder`."""
+def plans(name: str, folder: Path, given: dict[str, TensorType] | None) -> Iterator[tuple[str, Any, list[int]]]:
+    """Every plan of a session on the artifacts in `folder`, and the bytes of the segments that do not depend on it."""
     optimizer = folder / "optimizer_model.onnx"
     graphs = read_models(
         folder / "training_model.onnx", folder / "eval_model.onnx", optimizer if optimizer.is_file() else None
@@ -86,9 +86,9 @@ def plans(name: str, folder: Path, given: dict[str, TensorType] | None) -> Itera
                         raise
                     continue
                 arena = max(arena, plan.arena_bytes) if not budget else arena
-                yield f"{name} {kind} overwrite={overwrite} budget={budget}", plan
+                yield f"{name} {kind} overwrite={overwrite} budget={budget}", plan, core.models.segment_bytes
             if graphs[2] is not None and not budget:
-                yield f"{name} optimizer", core.models.compile_optimizer()
+                yield f"{name} optimizer", core.models.compile_optimizer(), core.models.segment_bytes
         finally:
             core.release()
 
@@ -128,7 +128,7 @@ def record() -> dict[str, dict[str, Any]]:
     """What there is to compare, by plan."""
     found = {}
     for name, folder, given in folders():
-        for title, plan in plans(name, folder, given):
+        for title, plan, _ in plans(name, folder, given):
             parts = {
                 "words": json.dumps(words_of(plan)).encode(),
                 "constants": bytes(plan.constants),

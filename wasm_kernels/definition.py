@@ -30,7 +30,7 @@ EPILOGUES = {
 }
 """What may be folded into a kernel, and the arguments that say so."""
 ACCUMULATE = "accumulate"
-CLAUSES = ("where", "pays", "flops", "epilogue", "updates", "fails", "part")
+CLAUSES = ("where", "pays", "flops", "epilogue", "updates", "fails", "apart", "part")
 
 
 class DefinitionError(Exception):
@@ -82,6 +82,7 @@ class Kernel:
     epilogue: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
     fails: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
 
     def arg(self, name: str) -> Arg:
@@ -99,7 +100,7 @@ class Kernel:
     def signature(self) -> object:
         """What a plan relies on."""
         args = [(a.name, a.kind, a.type, a.extent.text, a.optional, a.words, a.read_if) for a in self.args]
-        return self.name, args, self.where.text
+        return self.name, args, self.where.text, self.apart
 
 
 @dataclass
@@ -444,6 +445,9 @@ def read_clause(definition: Definition, kernel: Kernel, keyword: str, body: str)
     elif keyword == "updates":
         kernel.updates = tuple(split_args(body))
         check_args(kernel, kernel.updates, lambda arg: arg.kind == "inout" and arg.optional, "inout?")
+    elif keyword == "apart":
+        kernel.apart = tuple(split_args(body))
+        check_args(kernel, kernel.apart, lambda arg: arg.is_pointer, "a pointer")
     else:
         kernel.fails = tuple(split_args(body))
         check_args(kernel, kernel.fails, lambda arg: arg.kind in ("in", "inout"), "read")

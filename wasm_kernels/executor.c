@@ -85,6 +85,20 @@ int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent, int32_t 
     return TW_OK;
 }
 
+static uint64_t buffer_start(const tw_binder *binder, const uint32_t *buffer) {
+    return (uint64_t)binder->segments[SEGMENT_WORDS * buffer[BUFFER_SEGMENT] + SEGMENT_BASE] + buffer[BUFFER_OFFSET];
+}
+
+/* Buffers `index` and `result`, which were bound, must not overlap. */
+TW_SHARED int32_t tw_check_apart(const tw_binder *binder, uint32_t index, uint32_t result) {
+    if (index == PLAN_NO_BUFFER || result == PLAN_NO_BUFFER) return TW_OK;
+    const uint32_t *a = binder->buffers + BUFFER_WORDS * index, *b = binder->buffers + BUFFER_WORDS * result;
+    uint64_t at = buffer_start(binder, a), to = buffer_start(binder, b);
+    uint32_t n = a[BUFFER_NBYTES], m = b[BUFFER_NBYTES];
+    if (n && m && at < to + m && to < at + n) return tw_fail(TW_OVERLAP, index, result);
+    return TW_OK;
+}
+
 #include "kernels_tables.h"
 
 /* ---- verifier ---- */

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 import json
 import sys
+from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 from definition import POINTER_TYPES, SCALAR_TYPES, Arg, Definition, DefinitionError, Expression, Kernel, parse
@@ -131,7 +133,21 @@ def emit_check(kernel: Kernel) -> str:
                 f"{POINTER_TYPES[arg.type][1]}, {flags}, relocated + {word}))) return status;"
             )
         word += arg.words
+    lines += [
+        f"    if ((status = tw_check_apart(binder, words[{index}], words[{result}]))) return status;"
+        for index, result in held_apart(kernel)
+    ]
     return "\n".join([*lines, "    return TW_OK;", "}\n"])
+
+
+def held_apart(kernel: Kernel) -> Iterator[tuple[int, int]]:
+    """Words of pairs of buffers that must not overlap: indices, and everything else that the call writes."""
+    ends = accumulate(arg.words for arg in kernel.args)
+    starts = {arg.name: end - arg.words for arg, end in zip(kernel.args, ends, strict=True)}
+    for name in kernel.apart:
+        for arg in kernel.args:
+            if arg.is_pointer and arg.kind != "in" and arg.name != name:
+                yield starts[name], starts[arg.name]
 
 
 def sign_runs(kernel: Kernel) -> list[tuple[int, int]]:

@@ -452,9 +452,11 @@ static void batch_norm_grad_chunk(const void *args, int32_t chunk) {
         for (int64_t c = lo; c < hi; c++) batch_norm_grad_channel(a, c);
 }
 
-int32_t kernel_batch_norm_grad_f32(const batch_norm_grad_f32_args *a) {
-    row_task task = {a, channels_per_chunk(a->batch, a->size)};
-    parallel_for(batch_norm_grad_chunk, &task, chunk_count(a->channels, task.grain));
+int32_t kernel_batch_norm_grad_f32(const batch_norm_grad_f32_args *given) {
+    batch_norm_grad_f32_args a = *given;
+    if (!a.size) a.batch = 0;
+    row_task task = {&a, channels_per_chunk(a.batch, a.size)};
+    parallel_for(batch_norm_grad_chunk, &task, chunk_count(a.channels, task.grain));
     return TW_OK;
 }
 

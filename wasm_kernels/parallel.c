@@ -57,7 +57,7 @@ typedef struct {
     uint32_t generation;
     int32_t joined, loading;
 } thread_state;
-static thread_state threads[TW_MAX_THREADS];
+static thread_state threads[MAX_THREADS];
 
 static _Thread_local int32_t in_task;
 static _Thread_local uint8_t *worker_scratch;
@@ -127,7 +127,7 @@ void parallel_for(task_fn fn, const void *args, int32_t n_chunks) {
 static void publish_nothing(void) {
     uint32_t job = (uint32_t)(pool.ticket >> 32) + 1;
     STORE(pool.ticket, (uint64_t)job << 32);
-    wake_workers(TW_MAX_THREADS);
+    wake_workers(MAX_THREADS);
 }
 
 int32_t parallel_load(uint32_t ptr, uint32_t size, uint32_t slot) {
@@ -148,7 +148,7 @@ static uint32_t stack_top(uint32_t block) { return block + THREAD_SCRATCH_BYTES 
 
 /* Make room for threads 1 .. n-1; 0, or 1 when memory is short. */
 TW_EXPORT(tw_set_threads) int32_t tw_set_threads(int32_t n) {
-    if (n > TW_MAX_THREADS) n = TW_MAX_THREADS;
+    if (n > MAX_THREADS) n = MAX_THREADS;
     for (int32_t i = 1; i < n; i++) {
         if (threads[i].block) continue;
         threads[i].block = tw_alloc(THREAD_SCRATCH_BYTES + TW_THREAD_STACK_BYTES + tls_size());
@@ -159,7 +159,7 @@ TW_EXPORT(tw_set_threads) int32_t tw_set_threads(int32_t n) {
 
 /* Where thread `index` has its stack; 0 for a thread that tw_set_threads did not announce. */
 TW_EXPORT(tw_thread_stack) uint32_t tw_thread_stack(int32_t index) {
-    if (index < 1 || index >= TW_MAX_THREADS || !threads[index].block) return 0;
+    if (index < 1 || index >= MAX_THREADS || !threads[index].block) return 0;
     return stack_top(threads[index].block);
 }
 

@@ -40,7 +40,7 @@
 typedef void (*task_fn)(const void *args, int32_t chunk);
 
 enum { TW_WORKER_LOAD = 1, TW_WORKER_EXIT = 2 };
-enum { TW_MAX_THREADS = 64, TW_THREAD_STACK_BYTES = 256 << 10 };
+enum { TW_THREAD_STACK_BYTES = 256 << 10 };
 
 void parallel_for(task_fn fn, const void *args, int32_t n_chunks);
 

@@ -259,6 +259,7 @@ static void max_gradient_chunk(const void *args, int32_t chunk) {
 
 int32_t kernel_max_pool_gradient_f32(const max_pool_gradient_f32_args *a) {
     int32_t bad = 0;
+    if (!a->size && !a->out_size) return TW_OK;
     max_gradient_pass p = {a, planes_per_chunk(max_i32(a->size, a->out_size)), &bad};
     parallel_for(max_gradient_chunk, &p, chunk_count(a->planes, p.per_chunk));
     if (!bad) return TW_OK;
@@ -381,10 +382,12 @@ static void spread_row(const average_pass *p, const float *dy, tap_range z, tap_
             float positions = (float)counted(p, 2, column, taps_inside(ax, column, 0, ax->size));
             shares[i] = dy[column] / at_least_one(count * positions);
         }
+        tap_range first = taps_inside(ax, column0, 0, ax->size), last = taps_inside(ax, column0 + n - 1, 0, ax->size);
         for (int32_t tz = z.lo; tz < z.hi; tz++) {
             for (int32_t ty = r.lo; ty < r.hi; ty++) {
                 int32_t row = (z.start + tz * az->dilation) * ay->size + r.start + ty * ay->dilation;
-                for (int32_t tx = 0; tx < ax->kernel; tx++) spread_tap(ax, column0, n, tx, shares, dx + row * ax->size);
+                for (int32_t tx = last.lo; tx < first.hi; tx++)
+                    spread_tap(ax, column0, n, tx, shares, dx + row * ax->size);
             }
         }
     }

@@ -26,6 +26,7 @@ static void sift_down(const row_order *r, int32_t *heap, int32_t n, int32_t at) 
 }
 
 int32_t kernel_topk_f32(const topk_f32_args *a) {
+    if (!a->k) return TW_OK;
     for (int64_t row = 0; row < (int64_t)a->outer * a->inner; row++) {
         int64_t o = row / a->inner, i = row % a->inner;
         row_order r = {a->x + o * a->n * a->inner + i, a->inner, a->largest};

@@ -86,7 +86,7 @@ async function buildModules() {
   await build({ ...esm, ...small, entryPoints: { worker: source("worker", "worker") } });
   // Plain, because Vite turns assets of less than 4 KiB into data: URLs, which may not share memory.
   await build({ ...esm, entryPoints: { "pool-worker": source("engine", "pool-worker") } });
-  await change(join(OUT, "worker.js"), /\bimport\(/g, `import(${IGNORED}`, 2);
+  await change(join(OUT, "worker.js"), /\bimport\(/g, `import(${IGNORED}`, 1);
 }
 
 /** Asks bundlers, for which a worker may be an entry, to leave an import alone; minifying drops comments. */

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.checkpoint import read_checkpoint
 from trainweb.errors import FeedError, SessionError
 from trainweb.ir.layout import GRADIENTS, STATE_LAZY_RESET, STATE_RANDOM_OFFSET, STATE_SEED
 from trainweb.training import state as states
@@ -74,11 +73,6 @@ class Pairs:
 
 class CheckpointState(states.CheckpointState):
     """A checkpoint's content; iterating over `parameters` or `properties` gives pairs."""
-
-    @staticmethod
-    def load_checkpoint(source: Any) -> CheckpointState:
-        """Read a checkpoint from a path or from bytes."""
-        return CheckpointState(read_checkpoint(source))
 
     @property
     def parameters(self) -> Any:

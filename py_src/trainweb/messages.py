@@ -107,7 +107,12 @@ SESSION_TOO_LARGE = Message(
     "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' "
     "memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
 )
-NOT_A_COUNT = Message(ValueError, "{name!r} must be an integer >= 0, got {value!r}.")
+NOT_A_COUNT = Message(errors.SessionError, "{name!r} must be an integer >= {least}, got {value!r}.")
+NOT_A_NUMBER = Message(TypeError, "{name!r} must be a number, got {given}.")
+NOT_A_RATE = Message(errors.SessionError, "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.")
+WARMUP_BEYOND_TOTAL = Message(
+    errors.SessionError, "{name!r} must be at most the number of all steps, {total}, got {value!r}."
+)
 
 # Nominal states: only the names of the parameters are there.
 

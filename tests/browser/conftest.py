@@ -25,6 +25,7 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
     "--disable-component-update",
     "--disable-dev-shm-usage",  # containers have a small /dev/shm
+    "--host-resolver-rules=MAP *.test 127.0.0.1",  # http://app.test is no secure context, as 127.0.0.1 is
 ]
 PAGE_TIMEOUT_MS = 60_000
 

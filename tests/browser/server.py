@@ -31,6 +31,7 @@ MIME_TYPES = {
     ".zip": "application/zip",
 }
 DEFAULT_MIME = "application/octet-stream"
+HANG_S = 60
 
 ISOLATION_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -56,6 +57,10 @@ class Reply:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
+    sent: int | None = None
+    """Bytes of the body that go out; the others never do."""
+    hangs: bool = False
+    """Whether the connection stays open then, instead of breaking off."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +260,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
             self.end_headers()
             if with_body:
-                self.wfile.write(reply.body)
+                self.wfile.write(reply.body[: reply.sent])
+            if reply.sent is not None:
+                self.close_connection = True
+                self.wfile.flush()
+                if reply.hangs:
+                    self.connection.settimeout(HANG_S)
+                    self.rfile.read(1)  # until the page gives up
+        except TimeoutError:
+            pass
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the page went away in the middle; nobody waits
 

@@ -31,6 +31,9 @@ PAGE = """
     const perform = (s, [name, ...args]) => ({
       train: async (given) => first(await s.runTrainStep(feeds(given))),
       eval: async (given) => first(await s.runEvalStep(feeds(given))),
+      profile: async (isEval, given, runs) =>
+        (await s.profile(feeds(given), { runs, training: !isEval })).entries.length,
+      seed: () => Number(s.seed),
       optimizer: () => nothing(s.runOptimizerStep()),
       scheduler: () => nothing(s.schedulerStep()),
       reset: () => nothing(s.lazyResetGrad()),

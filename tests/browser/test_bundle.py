@@ -590,6 +590,12 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     "input of no dtype": _set("inputs", "train", 0, "dtype", to="complex64"),
     "input dim": _set("inputs", "train", 0, "dims", to=[-1]),
     "outputs are numbers": _set("outputs", "train", to=[1]),
+    "outputs none": _set("outputs", "train", to=[]),
+    "eval outputs none": _set("outputs", "eval", to=[]),
+    "an output less": lambda h: h["outputs"]["train"].pop(),
+    "plan gives another output": lambda h: h["plans"][0]["outputs"].append(
+        {**h["plans"][0]["outputs"][0], "name": "x"}
+    ),
     "output unknown": _set("outputs", "train", to=["nope"]),
     "hasEval": _set("hasEval", to=1),
     "parameter dims": _set("parameters", 0, "dims", to=[2**31, 2**31]),
@@ -741,7 +747,7 @@ def test_our_own_sha256_is_that_of_hashlib(n_bytes: int) -> None:
 
 @cache
 def script_hashes() -> dict[int, str]:
-    source = ROOT / "web" / "src" / "worker" / "sha256.ts"
+    source = ROOT / "web" / "src" / "wire" / "sha256.ts"
     code = f"""
         import {{ sha256InScript }} from {json.dumps(source.as_uri())};
         const found = {{}};

@@ -51,6 +51,7 @@ FEED_FAULTS: dict[str, dict[str, Any]] = {
 }
 TRAIN, EVAL = ["train", GOOD, None], ["eval", GOOD, None]
 STEP = [TRAIN, ["optimizer"], ["reset"]]
+NO_RATES = (float("nan"), float("inf"), float("-inf"), -0.5, 3.5e38)
 
 BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
     *((f"train with a wrong feed: {name}", "all", [["train", f, None], *STEP]) for name, f in FEED_FAULTS.items()),
@@ -62,7 +63,41 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
         [["schedule", 2, 6, 0.5], ["rate"], *STEP, ["scheduler"], ["rate"], *STEP, ["scheduler"], ["rate"]],
     ),
     ("no schedule", "all", [["scheduler"], ["rate"]]),
-    ("a schedule of negative steps", "all", [["schedule", -1, 6, 0.5]]),
+    (
+        "numbers that are no rates",
+        "all",
+        [
+            *(["set_rate", value] for value in NO_RATES),
+            *(["schedule", 1, 6, value] for value in NO_RATES),
+            ["rate"],
+            ["set_rate", 0],
+            ["rate"],
+            ["set_rate", 2.5e38],
+        ],
+    ),
+    (
+        "numbers that are no schedules",
+        "all",
+        [["schedule", *counts, 0.5] for counts in ((-1, 6), (1.5, 6), (1, -6), (1, 0.25), (7, 6), (6, 6), (0, 0))]
+        + [["rate"]],
+    ),
+    ("the seed that nobody set", "all", [["seed"]]),
+    *(
+        (
+            f"a {kind} profile",
+            "all",
+            [
+                STEP[0],
+                *([["reset"]] if kind == "reset" else []),
+                *(["profile", kind == "eval", GOOD, runs] for runs in (0, -1, 1.5)),
+                *(["profile", kind == "eval", f, 2] for f in (FEED_FAULTS["label"], FEED_FAULTS["dim"])),
+                ["profile", kind == "eval", GOOD, 2],
+                ["optimizer"],
+                EVAL,
+            ],
+        )
+        for kind in ("train", "reset", "eval")
+    ),
     ("no eval model", "no eval", [EVAL, ["eval", FEED_FAULTS["dtype"], None], ["export", ["logits"]]]),
     (
         "no optimizer model",
@@ -205,9 +240,16 @@ def perform(core: Any, call: list[Any]) -> Any:
         results = core.step(kind, {n: tensor(n, spec) for n, spec in given.items()}, fetches)
         return rounded(next(iter(results.values())).data)
 
+    def profile(kind: str, given: dict[str, Any], runs: Any) -> int:
+        plan, times = core.profile(kind, {n: tensor(n, spec) for n, spec in given.items()}, runs)
+        assert len(plan.nodes) == len(times)
+        return len(times)
+
     calls: dict[str, Callable[..., Any]] = {
         "train": lambda given, fetches: step("train", given, fetches),
         "eval": lambda given, fetches: step("eval", given, fetches),
+        "profile": lambda is_eval, given, runs: profile("eval" if is_eval else "train", given, runs),
+        "seed": core.get_seed,
         "optimizer": core.optimizer_step,
         "scheduler": core.scheduler_step,
         "reset": core.lazy_reset_grad,

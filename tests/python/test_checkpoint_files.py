@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import flatbuffers
@@ -358,6 +360,44 @@ class TestWriteFileAtomically:
                 write_file_atomically(path, b"new")
         assert path.read_bytes() == b"old"
         assert os.listdir(tmp_path) == ["file"]
+
+    WRITER = """
+import os, sys, time
+from trainweb.checkpoint import write_file_atomically
+replace = os.replace
+def slowly(*paths):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    replace(*paths)
+os.replace = slowly
+write_file_atomically(sys.argv[1], b"of another process")
+"""
+
+    def test_temporary_files_of_killed_processes_are_removed(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        others = [tmp_path / name for name in (".file.short.tmp", ".other.abcdefgh.tmp", "file.abcdefgh.tmp")]
+        for other in others:
+            other.write_bytes(b"not ours")
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", self.WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(3)
+        ]
+        for process in writers:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+        for process in writers[:2]:
+            process.kill()
+            process.wait()
+        temporary = re.compile(r"\.file\.[a-z0-9_]{8}\.tmp")
+        assert sum(bool(temporary.fullmatch(p.name)) for p in tmp_path.iterdir()) == 3
+        write_file_atomically(path, b"new")
+        assert path.read_bytes() == b"new"
+        # That of the one that lives is still there, and takes its place.
+        assert sum(bool(temporary.fullmatch(p.name)) for p in tmp_path.iterdir()) == 1
+        writers[2].communicate("\n")
+        assert writers[2].returncode == 0 and path.read_bytes() == b"of another process"
+        assert {*tmp_path.iterdir()} == {path, *others}
 
     def test_missing_directory(self, tmp_path: Path) -> None:
         with pytest.raises(OSError):

@@ -34,11 +34,9 @@ def gradients(s: trainweb.TrainingSession) -> np.ndarray:
 def test_the_rate_is_a_thousandth_until_set() -> None:
     with session() as s:
         assert s.get_learning_rate() == pytest.approx(0.001, rel=1e-7)
-        for value in (0.1, 0, -1.5, 1e30):
+        for value in (0.1, 0, 1.5, 1e30):
             s.set_learning_rate(value)
             assert s.get_learning_rate() == np.float32(value)
-        s.set_learning_rate(float("nan"))
-        assert np.isnan(s.get_learning_rate())
 
 
 def test_sgd_moves_against_the_gradient_by_the_rate() -> None:
@@ -88,7 +86,6 @@ def test_a_scheduler_step_only_recomputes_the_rate() -> None:
         (0, 4, [1, 0.75, 0.5, 0.25, 0, 0]),
         (0, 0, [0, 0]),
         (3, 3, [0, 1 / 3, 2 / 3, 0, 0]),
-        (4, 2, [0, 0.25, 0.5, 0.75, 0]),
         (1, 2**40, [0, 1, 1]),
     ],
 )
@@ -119,12 +116,21 @@ def test_a_schedule_goes_on_from_a_checkpoint() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(-1, 6, 0.1), (2, -6, 0.1), (2.5, 6, 0.1), (True, 6, 0.1), (2, 2**63, 0.1), (2, 6, "fast"), (2, 6, None)],
+    [
+        (-1, 6, 0.1),
+        (4, 2, 0.1),
+        (2, -6, 0.1),
+        (2.5, 6, 0.1),
+        (True, 6, 0.1),
+        (2, 2**63, 0.1),
+        (2, 6, "fast"),
+        (2, 6, None),
+    ],
 )
 def test_a_schedule_that_makes_no_sense_is_refused(arguments: Any) -> None:
     with session() as s:
         warm(s)
-        with unchanged(s), pytest.raises((ValueError, TypeError)):
+        with unchanged(s), pytest.raises((SessionError, TypeError)):
             s.register_linear_lr_scheduler(*arguments)
         with pytest.raises(SessionError, match="No learning rate scheduler was registered"):
             s.scheduler_step()

@@ -11,6 +11,7 @@
      (a)->stride[1] == (a)->stride[2] && (a)->dilation[0] == 1 && (a)->dilation[1] == 1 && (a)->dilation[2] == 1)
 
 int32_t kernel_conv_f32(const conv_f32_args *a) {
+    if (!a->n) return TW_OK;
     int32_t cg = a->c / a->groups, mg = a->m / a->groups, taps = a->kernel[1] * a->kernel[2];
     if (IS_PLANAR(a) && direct_suits(cg, mg, a->kernel + 1, a->stride[1], a->out[2])) {
         direct_conv conv = {a->n, a->groups, cg, mg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},
@@ -25,6 +26,7 @@ int32_t kernel_conv_f32(const conv_f32_args *a) {
 }
 
 int32_t kernel_conv_data_gradient_f32(const conv_data_gradient_f32_args *a) {
+    if (!a->n) return TW_OK;
     int32_t cg = a->c / a->groups, mg = a->m / a->groups, taps = a->kernel[1] * a->kernel[2];
     if (IS_PLANAR(a) && direct_suits(mg, cg, a->kernel + 1, a->stride[1], a->size[2])) {
         direct_conv conv = {a->n, a->groups, mg, cg, {a->size[1], a->size[2]}, {a->out[1], a->out[2]},

@@ -268,6 +268,8 @@ def add_loss(
     """`graph` with a loss as its first output, then the additional outputs; without a loss block its own come first."""
     additional = _name_list(additional_output_names, "additional_output_names")
     given = _name_list(loss_input_names, "loss_input_names") or [v.name for v in graph.outputs]
+    if not given:
+        raise ModelError(f"The graph {graph.name!r} has no outputs: there is nothing to train by.")
     with accessing(graph) as accessor:
         for name in (*given, *additional):
             if not accessor.has(name):

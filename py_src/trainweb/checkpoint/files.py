@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from pathlib import Path
 
 from ..model.lazy import LazyTensor, Part
+
+try:
+    import fcntl
+except ImportError:  # Windows, where a file that is open cannot be removed anyway
+    fcntl = None  # type: ignore[assignment]
 
 
 def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray | memoryview | list[Part]) -> None:
     """Write a file so that a crash at any moment leaves the old content or the new, never a mix.
 
     The data goes to a temporary file in the same directory, which then takes the place of `path`. A
-    link at `path` is followed, and the mode of a file that is there is kept.
+    link at `path` is followed, and the mode of a file that is there is kept. Temporary files that killed
+    processes left behind for the same `path` are removed.
 
     Raises
     ------
@@ -22,7 +29,11 @@ def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray 
         The directory does not exist or the disk is full; `path` is as it was.
     """
     target = Path(os.path.realpath(path))
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent)
+    prefix = f".{target.name[:100]}."
+    _sweep(target.parent, prefix)
+    descriptor, temporary = _open_temporary(target.parent, prefix)
+    # Keeps the lock until the file has its name.
+    lock = os.dup(descriptor) if fcntl is not None else None
     try:
         with os.fdopen(descriptor, "wb") as file:
             for part in data if isinstance(data, list) else [data]:
@@ -35,7 +46,43 @@ def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray 
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
     _sync_directory(target.parent)
+
+
+def _open_temporary(directory: Path, prefix: str) -> tuple[int, str]:
+    """A temporary file that others see is in use for as long as it is open: it is locked."""
+    while True:
+        descriptor, temporary = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=directory)
+        with contextlib.suppress(OSError):  # a file system without locks, where nobody sweeps either
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.path.exists(temporary):
+            return descriptor, temporary
+        os.close(descriptor)  # swept before it was locked
+
+
+def _sweep(directory: Path, prefix: str) -> None:
+    """Remove temporary files whose writers are no more."""
+    name = re.compile(re.escape(prefix) + r"[a-z0-9_]{8}\.tmp")
+    with contextlib.suppress(OSError):
+        for path in [entry.path for entry in os.scandir(directory) if name.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError):
+                _remove_unlocked(path)
+
+
+def _remove_unlocked(path: str) -> None:
+    if fcntl is None:
+        os.unlink(path)
+        return
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(descriptor)
 
 
 def _mode(target: Path) -> int:

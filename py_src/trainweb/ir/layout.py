@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 709210881
+FINGERPRINT: Final = 2245457316
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -20,6 +20,9 @@ PLAN_NO_BUFFER: Final = 4294967295
 
 # A bit of a segment's flags.
 PLAN_WRITABLE: Final = 1
+
+# Threads at most, the one that calls among them.
+MAX_THREADS: Final = 64
 
 # Dims of a strided view.
 KERNEL_RANK: Final = 8
@@ -43,6 +46,7 @@ TW_BAD_CONDITION: Final = 8
 TW_READ_ONLY: Final = 9
 TW_BAD_FUNCTION: Final = 10
 TW_BAD_POINTER: Final = 11
+TW_OVERLAP: Final = 12
 TW_BAD_INDEX: Final = 20
 TW_BAD_LABEL: Final = 21
 TW_BAD_VALUE: Final = 22

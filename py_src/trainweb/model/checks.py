@@ -85,6 +85,8 @@ class Limits:
         """Limits from a dict that names some of them; the others keep their defaults."""
         if isinstance(limits, Limits):
             return limits
+        if limits is not None and not isinstance(limits, Mapping):
+            raise TypeError(f"limits must be a dict, got {type(limits).__name__}")
         known = [field.name for field in fields(cls)]
         for name, value in (limits or {}).items():
             if name not in known:

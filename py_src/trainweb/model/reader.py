@@ -26,6 +26,7 @@ from .checks import (
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
 from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Value
+from .integrity import check_integrity
 from .remote import LOCATION, RemoteFile, detach
 from .repairs import check_newer, part_statistics, rename_duplicates
 from .schema import messages
@@ -67,6 +68,7 @@ def read_model(
     *,
     external_data: Mapping[str, bytes] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
+    integrity: str | None = None,
 ) -> Graph:
     """Read an ONNX model.
 
@@ -85,6 +87,8 @@ def read_model(
         its directory; a model given as bytes reads no files.
     limits : Limits or dict, optional
         `arena_bytes`, `nodes` and `file_bytes` count here.
+    integrity : str, optional
+        The hash that the file (not its external data) must have, as in HTML: "sha256-" and Base64; also sha384, sha512.
 
     Returns
     -------
@@ -94,7 +98,7 @@ def read_model(
     Raises
     ------
     ModelError
-        The model is malformed or inconsistent.
+        The model is malformed or inconsistent, or has another hash than `integrity` says.
     UnsupportedError
         It is valid, but has a dtype, type or version that is not supported.
     LimitError
@@ -102,6 +106,8 @@ def read_model(
     """
     limits = Limits.of(limits)
     data, directory = load_bytes(source, limits)
+    if integrity is not None:
+        check_integrity(data[0 : len(data)], integrity, "the model")
     given: dict[str, Any] = dict(external_data or {})
     if isinstance(data, RemoteFile):
         given[LOCATION] = data

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf, pi, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainweb.errors import UnsupportedError
+from trainweb.errors import LimitError, UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType
@@ -488,6 +488,10 @@ def erf64(x: Any) -> Any:
 # ---- variadic
 
 
+MOST_TERMS = 256
+"""Inputs of one node: they become one expression, whose depth Python walks by calling itself."""
+
+
 class Variadic(Pointwise):
     """One or more tensors of one dtype."""
 
@@ -503,6 +507,8 @@ class Variadic(Pointwise):
     bad = (Bad([(2, 3), (4,)]), Bad([(3,), i64([1, 2, 3])]))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
+        if len(inputs) > MOST_TERMS:
+            raise LimitError(f"{self.node} has {len(inputs)} inputs; at most {MOST_TERMS} are supported.")
         if None in inputs or len({t.dtype for t in inputs if t}) > 1:
             raise self.error("the inputs are not of one dtype, or one is absent.")
         return super().infer(*inputs)

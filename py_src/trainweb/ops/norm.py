@@ -328,9 +328,13 @@ class BatchNormalization(_BatchNorm):
         self, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, var: TensorType
     ) -> tuple[TensorType, ...]:
         self.check_channels(x, scale, bias, mean, var)
-        return TensorType("float32", x.shape), TensorType("float32", mean.shape), TensorType("float32", var.shape)
+        statistics = [TensorType("float32", mean.shape), TensorType("float32", var.shape)]
+        # Up to opset 13 training had five outputs; exporters leave their names behind.
+        return TensorType("float32", x.shape), *statistics, *(statistics if self.opset < 14 else ())
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf, mean: Buf, var: Buf) -> None:
+        if not self.training_mode and any(outs[1:]):
+            raise self.unsupported("an output of statistics without training_mode")
         if self.training_mode:
             for out, old in zip(outs[1:3], (mean, var), strict=True):
                 if out is not None:

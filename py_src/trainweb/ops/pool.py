@@ -45,7 +45,7 @@ class _Pool(Op):
 
     def window_of(self, shape: tuple[int, ...]) -> Window:
         """The window over an input of this shape (N, C, ...)."""
-        return window(
+        found = window(
             self,
             shape[2:],
             self.kernel_shape,
@@ -55,6 +55,19 @@ class _Pool(Op):
             auto_pad=self.auto_pad,
             ceil_mode=bool(self.ceil_mode),
         )
+        if self.pads is not None and self.auto_pad == "NOTSET":
+            self.check_pads(self.pads, found)
+        return found
+
+    def check_pads(self, pads: tuple[int, ...], w: Window) -> None:
+        """A window must not lie in the padding as a whole: there is nothing to pool, and the maximum is -infinity."""
+        for k, pad in enumerate(pads):
+            axis = k % len(w.kernel)
+            span = (w.kernel[axis] - 1) * w.dilation[axis] + 1
+            if pad >= span:
+                raise self.error(
+                    f"pads {list(pads)} must be smaller than the window, which is {span} wide (axis {axis})."
+                )
 
     def pooled(self, x: TensorType) -> tuple[int, ...]:
         """Shape of the output."""
@@ -89,6 +102,8 @@ class _Pool(Op):
         Bad([(2, 3, 6, 6)], {"kernel_shape": [7, 7]}),
         Bad([(2, 3, 6, 6)], {"kernel_shape": [2]}),
         Bad([(2, 3, 6, 6)]),
+        Bad([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "pads": [2, 0, 0, 0]}),
+        Bad([(2, 3, 6, 6)], {"kernel_shape": [2, 3], "pads": [0, 0, 0, 3]}),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.errors import FeedError
+from trainweb.errors import FeedError, LimitError
 from trainweb.model.graph import Tensor
 
 SUPPORTED = ("float32", "float64", "int64", "int32", "uint8", "int8", "int16", "uint16", "uint32", "uint64", "bool")
@@ -63,11 +63,19 @@ def read_only(tensor: Tensor) -> ReadOnlyCopy:
 
 def from_numpy(name: str, value: Any) -> Tensor:
     """`value` as little-endian row-major bytes."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as e:
+        raise FeedError(f"{name!r} cannot be made an array: {e}") from e
     dtype = array.dtype.newbyteorder("=").name
     if dtype not in SUPPORTED:
         raise FeedError(f"{name!r} has dtype {array.dtype}, which is not supported.")
-    contiguous = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    try:
+        contiguous = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    except MemoryError as e:
+        raise LimitError(
+            f"{name!r} of shape {list(array.shape)} has {array.nbytes} bytes, more than there is room for."
+        ) from e
     return Tensor(name, dtype, array.shape, contiguous.reshape(-1).view(np.uint8).data)
 
 

@@ -74,6 +74,7 @@ CALLS = (
     Call("property_names", "Names of the values that the checkpoint keeps.", {}, "readonly string[]"),
     Call("delete_property", "Forget a value that the checkpoint keeps.", {"name": "string"}),
     Call("memory", "What the session takes of kernel memory.", {}, "SessionMemory"),
+    Call("get_seed", "The seed of its random operators.", {}, "bigint"),
     Call("set_seed", "Seed the session's random operators.", {"value": "bigint"}),
     Call(
         "save_checkpoint",

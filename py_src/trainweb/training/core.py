@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -104,6 +106,8 @@ class SessionCore:
         max_plans: int = DEFAULT_MAX_PLANS,
         log: Log | None = None,
     ) -> None:
+        if not isinstance(state, CheckpointState):
+            raise TypeError(f"'state' must be a CheckpointState, got {type(state).__name__}.")
         self.log = log or Log(SessionOptions())
         free_abandoned()
         origin = state.lent()
@@ -151,8 +155,14 @@ class SessionCore:
     def plan(self, kind: str, feeds: Mapping[str, TensorType], options: RunOptions = NO_OPTIONS) -> LoadedPlan:
         """The plan of a step for these feeds: "train" for the current reset flag, or "eval"."""
         self._check()
+        return self._plan(
+            kind, feeds, bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True, options
+        )
+
+    def _plan(
+        self, kind: str, feeds: Mapping[str, TensorType], overwrite: bool, options: RunOptions = NO_OPTIONS
+    ) -> LoadedPlan:
         key = self.models.key(kind, feeds)
-        overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
 
         def compiled(in_use: InUse) -> Plan:
             start = perf_counter()
@@ -236,6 +246,19 @@ class SessionCore:
                 given = f"{target.dtype}{list(target.shape)}"
                 raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), given=given)
 
+    def profile(self, kind: str, feeds: Mapping[str, Tensor], runs: int) -> tuple[Plan, list[float]]:
+        """Step once, then `runs` times: the plan of these, and milliseconds of its instructions, the mean over them.
+
+        All that may fail for want of memory comes before the first step.
+        """
+        self.check_step(kind)
+        check_count("runs", runs, least=1)
+        types = {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()}
+        with self.host.timer(self._plan(kind, types, kind != "train").plan) as times:
+            self.step(kind, feeds, [])
+            loaded = self._plan(kind, types, kind != "train")
+            return loaded.plan, self.host.profile(loaded, feeds, runs, times)
+
     def check_step(self, kind: str) -> None:
         """Raise unless the session can run a "train" or "eval" step now."""
         self._check()
@@ -280,15 +303,16 @@ class SessionCore:
     def set_learning_rate(self, lr: float) -> None:
         """Set the current rate."""
         self._check_optimizer()
-        self.host.write_state(STATE_LEARNING_RATE, as_float32(float(lr)))
+        self.host.write_state(STATE_LEARNING_RATE, _rate("learning_rate", lr))
 
     def register_linear_lr_scheduler(self, warmup: int, total: int, initial_lr: float) -> None:
         """Register lr(step) = initial_lr * (step / warmup, then (total - step) / (total - warmup))."""
         self._check_optimizer()
         for name, value in (("warmup_step_count", warmup), ("total_step_count", total)):
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-                raise messages.NOT_A_COUNT(name=name, value=value)
-        initial_lr = as_float32(float(initial_lr))
+            check_count(name, value)
+        if warmup > total:
+            raise messages.WARMUP_BEYOND_TOTAL(name="warmup_step_count", total=total, value=warmup)
+        initial_lr = _rate("initial_lr", initial_lr)
         self.host.write_state(STATE_LEARNING_RATE, initial_lr)
         self.host.write_state(STATE_INITIAL_LR, initial_lr)
         self.host.write_state(STATE_SCHEDULER, 1)
@@ -415,10 +439,33 @@ class SessionCore:
         check_export(self.models, is_nominal=self.parameters.is_nominal)
         return join_parts(export_model(self.models, self.parameters, output_names))
 
+    def get_seed(self) -> int:
+        """The seed of this session's random operators."""
+        return int(self.host.read_state(STATE_SEED))
+
     def set_seed(self, value: int) -> None:
         """Seed this session's random operators."""
         self.host.write_state(STATE_SEED, value % 2**64)
         self.host.write_state(STATE_RANDOM_OFFSET, 0)
+
+
+def check_count(name: str, value: Any, least: int = 0) -> None:
+    """Raise SessionError unless `value` is an integer from `least` on, of 63 bits."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63:
+        raise messages.NOT_A_COUNT(name=name, least=least, value=value)
+
+
+def _rate(name: str, value: Any) -> float:
+    """`value` rounded to float32, if it can be a learning rate."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise messages.NOT_A_NUMBER(name=name, given=type(value).__name__)
+    try:
+        rate = as_float32(float(value))
+    except (OverflowError, ValueError):  # an integer of 400 digits, an array of several numbers
+        rate = math.inf
+    if not 0 <= rate < math.inf:
+        raise messages.NOT_A_RATE(name=name, value=value)
+    return rate
 
 
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()
@@ -451,9 +498,15 @@ def set_seed(value: int) -> None:
     Parameters
     ----------
     value
-        Any 64-bit integer.
+        Any integer; of more than 64 bits the lowest 64 count.
+
+    Raises
+    ------
+    TypeError
+        No integer.
     """
-    seed.set_current(int(value))
+    value = operator.index(value)
+    seed.set_current(value)
     for core in list(_live):
         if not core.host.released:
-            core.set_seed(int(value))
+            core.set_seed(value)

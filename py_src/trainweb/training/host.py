@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -246,7 +247,8 @@ class PlanHost(SegmentMemory):
         """Run a plan once; milliseconds per instruction."""
         observer, self.observer = self.observer, None
         try:
-            return self._profile(loaded, lambda: self.run(loaded), 1)
+            with self.timer(loaded.plan) as times:
+                return self._profile(loaded, lambda: self.run(loaded), 1, times)
         finally:
             self.observer = observer
 
@@ -281,19 +283,28 @@ class PlanHost(SegmentMemory):
             results[name] = Tensor(name, slot.dtype, slot.shape, data)
         return results
 
-    def profile(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor], runs: int) -> list[float]:
-        """Milliseconds per instruction, the mean over `runs` runs."""
+    @contextmanager
+    def timer(self, plan: Plan) -> Iterator[int]:
+        """Room for the milliseconds of a plan's instructions, which are 0."""
+        n = len(plan.nodes)
+        times = self.engine.alloc(8 * max(n, 1))
+        try:
+            self.engine.write(times, bytes(8 * n))
+            yield times
+        finally:
+            self.engine.free(times)
+
+    def profile(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor], runs: int, times: int) -> list[float]:
+        """Milliseconds per instruction, the mean over `runs` runs, added up at `times`."""
 
         def run() -> None:
             self.write_feeds(loaded, feeds)
             self.run(loaded)
 
-        return self._profile(loaded, run, runs)
+        return self._profile(loaded, run, runs, times)
 
-    def _profile(self, loaded: LoadedPlan, run: Callable[[], None], runs: int) -> list[float]:
+    def _profile(self, loaded: LoadedPlan, run: Callable[[], None], runs: int, times: int) -> list[float]:
         n = len(loaded.plan.nodes)
-        times = self.engine.alloc(8 * max(n, 1))
-        self.engine.write(times, bytes(8 * n))
         self.engine.profile(loaded.ptr, times)
         try:
             for _ in range(runs):
@@ -301,7 +312,6 @@ class PlanHost(SegmentMemory):
             return [t / runs for t in struct.unpack(f"<{n}d", self.engine.read(times, 8 * n))]
         finally:
             self.engine.profile(loaded.ptr, 0)
-            self.engine.free(times)
 
     # Memory.
 

@@ -11,6 +11,7 @@ from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.control.deciding import deciding_inputs
+from trainweb.errors import ModelError
 from trainweb.ir.arena import align
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.model.checks import Limits
@@ -49,6 +50,8 @@ class InferenceModel:
         check_segments(self.segment_bytes)
         self.inputs = {v.name: v for v in graph.inputs if isinstance(v, Value) and v.name not in graph.initializers}
         self.outputs = [v.name for v in graph.outputs]
+        if not self.outputs:
+            raise ModelError(f"The graph {graph.name!r} has no outputs: there is nothing to compute.")
         self.deciding = deciding_inputs(graph, self.inputs)
 
     def weights(self) -> Iterator[tuple[int, Tensor]]:

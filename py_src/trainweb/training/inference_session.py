@@ -18,6 +18,7 @@ from trainweb.training.inference import InferenceCore
 from trainweb.training.interface import NodeArg, SessionBase, check_providers
 from trainweb.training.options import VERBOSE, Log, RunOptions, SessionOptions, fix_dimensions
 from trainweb.training.profile import Profile, Trace
+from trainweb.training.session import check_feeds
 from trainweb.training.values import as_array
 
 
@@ -33,6 +34,8 @@ class InferenceSession(SessionBase):
         Execution providers, among them the CPU's; others are warned of.
     external_data : dict of str to bytes, optional
         Contents of external data files for a model given as bytes, by location.
+    integrity : str, optional
+        The hash that the model must have, as in HTML: "sha256-" and Base64; sha384 and sha512, too.
     """
 
     def __init__(
@@ -43,12 +46,13 @@ class InferenceSession(SessionBase):
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
         external_data: dict[str, bytes] | None = None,
+        integrity: str | None = None,
     ) -> None:
         super().__init__(path_or_bytes, SessionOptions.of(sess_options))
         check_providers(providers, provider_options)
         free_abandoned()
         settings = self._options.core_settings()
-        graph = read_model(path_or_bytes, external_data=external_data, limits=settings["limits"])
+        graph = read_model(path_or_bytes, external_data=external_data, limits=settings["limits"], integrity=integrity)
         fix_dimensions([graph], self._options.free_dimension_overrides)
         self._values = {v.name: v for v in graph.outputs if isinstance(v, Value)}
         self._core = InferenceCore(graph, **settings)
@@ -78,7 +82,7 @@ class InferenceSession(SessionBase):
         """
         options = RunOptions.of(run_options)
         inputs = self._core.inputs
-        feeds = {n: as_array(v) for n, v in input_feed.items()}
+        feeds = {n: as_array(v) for n, v in check_feeds(input_feed).items()}
         converted = {n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()}
         names = list(output_names) if output_names else self._core.outputs
         with options.noted():

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")
 RESET = "lazy_reset_grad"
+MODELS = ("train_model", "eval_model", "optimizer_model")
+"""The files of a session besides its checkpoint, as `TrainingSession` calls them."""
 
 Feeds = Mapping[str, TensorType]
 InUse = Mapping[str, tuple[int, int]]
@@ -70,6 +72,7 @@ class SessionModels:
         memory_budget: int | None,
     ) -> None:
         self.graphs: dict[str, Graph | None] = {"train": train, "eval": evaluation, "optimizer": optimizer}
+        _check_roles(train, evaluation)
         self.engine, self.limits, self.memory_budget = engine, limits, memory_budget
         self.layout = Layout(_slots(train, trainable), _moments(optimizer))
         self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
@@ -196,6 +199,20 @@ class SessionModels:
         )
 
 
+def _check_roles(train: Graph, evaluation: Graph | None) -> None:
+    """Raise ModelError where one of the artifacts was given for another."""
+    for what, graph in (("training", train), ("eval", evaluation)):
+        if graph is None:
+            continue
+        if any(isinstance(v, SequenceValue) for v in graph.inputs):
+            raise ModelError(f"The {what} model {graph.name!r} takes sequences of tensors: it is an optimizer model.")
+        if not _user_outputs(graph):
+            raise ModelError(f"The {what} model {graph.name!r} has no outputs but gradients.")
+    buffer = next((v.name for v in evaluation.inputs if v.name.endswith(BUFFER_SUFFIX)), None) if evaluation else None
+    if buffer is not None:
+        raise ModelError(f"The eval model takes the gradient buffer {buffer!r}: it is a training model.")
+
+
 def _slots(graph: Graph, trainable: Mapping[str, bool]) -> list[ParameterSlot]:
     slots: list[ParameterSlot] = []
     input_names = {v.name for v in graph.inputs}
@@ -260,11 +277,26 @@ def _log_recomputation(kind: str, plan: Plan) -> None:
 
 
 def read_models(
-    train: Any, evaluation: Any = None, optimizer: Any = None, limits: Limits | None = None
+    train: Any,
+    evaluation: Any = None,
+    optimizer: Any = None,
+    limits: Limits | None = None,
+    integrity: Mapping[str, str] | None = None,
 ) -> tuple[Graph, Graph | None, Graph | None]:
-    """The graphs of a session's models, each given as `read_model` takes it, or None."""
-    evaluated, optimized = (None if m is None else read_model(m, limits=limits) for m in (evaluation, optimizer))
-    return read_model(train, limits=limits), evaluated, optimized
+    """The graphs of a session's models, each given as `read_model` takes it, or None.
+
+    `integrity` has hashes by the names in `MODELS`.
+    """
+    hashes = integrity or {}
+    for name, given in zip(MODELS, (train, evaluation, optimizer), strict=True):
+        if name in hashes and given is None:
+            raise TypeError(f"'integrity' has a hash of {name!r}, which is not given.")
+    train_hash, *others = (hashes.get(name) for name in MODELS)
+    evaluated, optimized = (
+        None if m is None else read_model(m, limits=limits, integrity=wanted)
+        for m, wanted in zip((evaluation, optimizer), others, strict=True)
+    )
+    return read_model(train, limits=limits, integrity=train_hash), evaluated, optimized
 
 
 def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool = True) -> tuple[object, ...]:

@@ -15,7 +15,9 @@ from trainweb import messages
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Graph, Value
+from trainweb.model.integrity import check_names
 from trainweb.training.host import DEFAULT_MAX_PLANS
+from trainweb.training.models import MODELS
 
 VERBOSE, INFO, WARNING, ERROR, FATAL = range(5)
 """Severities as onnxruntime numbers them."""
@@ -195,6 +197,8 @@ class SessionOptions(Attributes):
         arena_bytes, nodes, loop_iterations, file_bytes.
     max_plans : int
         How many compiled steps are kept.
+    integrity : dict, optional
+        Hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``; see `TrainingSession`.
     log_severity_level, logid
         Of runs that say nothing else; see `RunOptions`. -1 is 2, warnings.
     free_dimension_overrides : dict of str to int
@@ -208,6 +212,7 @@ class SessionOptions(Attributes):
     memory_budget: int | None = None
     limits: Mapping[str, int] | Limits | None = None
     max_plans: int = DEFAULT_MAX_PLANS
+    integrity: Mapping[str, str] | None = None
 
     intra_op_num_threads: int = 0
     inter_op_num_threads: int = 0
@@ -262,6 +267,7 @@ class SessionOptions(Attributes):
         if isinstance(self.max_plans, bool) or not isinstance(self.max_plans, int) or self.max_plans < 1:
             raise ValueError(f"max_plans must be an integer >= 1, got {self.max_plans!r}.")
         Limits.of(self.limits)
+        check_names(self.integrity, MODELS)
         for name, size in self.free_dimension_overrides.items():
             check_count(f"free_dimension_overrides[{name!r}]", size)
         for name, (wanted, why) in REFUSED.items():

@@ -44,6 +44,8 @@ class TrainingSession:
         it raises LimitError, which names the smallest budget that it can do with.
         ``max_plans`` (int, 16): how many compiled steps are kept, one for each shape of the feeds, with and without
         accumulation, and for training and evaluation. The least recently used go first.
+        ``integrity`` (dict): hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``, as
+        in HTML (``"sha256-"`` and Base64). `CheckpointState.load_checkpoint` takes that of a checkpoint.
         ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
         ``free_dimension_overrides`` (dict), ``log_severity_level``, ``logid`` and the others of onnxruntime: see
         `SessionOptions`.
@@ -72,7 +74,7 @@ class TrainingSession:
         if checked.enable_profiling:
             raise UnsupportedError("enable_profiling is not supported by this class: call session.profile(feeds).")
         settings = checked.core_settings()
-        graphs = read_models(train_model, eval_model, optimizer_model, settings["limits"])
+        graphs = read_models(train_model, eval_model, optimizer_model, settings["limits"], checked.integrity)
         fix_dimensions(graphs, checked.free_dimension_overrides)
         self._core: SessionCore | None = SessionCore(state, *graphs, log=Log(checked), **settings)
 
@@ -161,19 +163,35 @@ class TrainingSession:
         return self.core.get_learning_rate()
 
     def set_learning_rate(self, lr: float) -> None:
-        """Set the current learning rate."""
+        """Set the current learning rate: a float32 >= 0.
+
+        Raises
+        ------
+        SessionError
+            Negative, infinite or no number; or the session has no optimizer model.
+        """
         self.core.set_learning_rate(lr)
 
     def register_linear_lr_scheduler(self, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
         """Register a linear schedule: up from 0 over `warmup_step_count` steps, then down to 0 at `total_step_count`.
 
         The rate becomes `initial_lr` now, and the schedule's at each `scheduler_step`.
+
+        Raises
+        ------
+        SessionError
+            A count is no integer >= 0, the warm-up is longer than the whole, or `initial_lr` is no learning rate.
         """
         self.core.register_linear_lr_scheduler(warmup_step_count, total_step_count, initial_lr)
 
     def scheduler_step(self) -> None:
         """Set the learning rate the schedule gives for the number of completed optimizer steps."""
         self.core.scheduler_step()
+
+    @property
+    def seed(self) -> int:
+        """The seed of the session's random operators: 0, or what `trainweb.set_seed` was given last."""
+        return self.core.get_seed()
 
     # Parameters.
 
@@ -316,14 +334,12 @@ class TrainingSession:
     def profile(self, feeds: Mapping[str, Any], runs: int = 10, training: bool = True) -> Profile:
         """Time every instruction of a step, the mean over `runs` runs.
 
-        A training profile leaves gradients and running statistics as `runs` steps would.
+        A training profile leaves gradients and running statistics as `runs` steps would, and one before them; one
+        that fails leaves the session as it was.
         """
         kind = "train" if training else "eval"
-        self._step(kind, feeds, None, None)
-        core = self.core
-        converted = {n: as_feed(n, v, core.inputs[kind][n].dtype) for n, v in feeds.items()}
-        loaded = core.plan(kind, core.models.signature(kind, converted))
-        return Profile(loaded.plan.text, loaded.plan.nodes, core.host.profile(loaded, converted, runs))
+        plan, milliseconds = self.core.profile(kind, self._converted(kind, feeds), runs)
+        return Profile(plan.text, plan.nodes, milliseconds)
 
     def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
         """How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept.

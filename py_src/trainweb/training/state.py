@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from trainweb import messages
 from trainweb.checkpoint import (
@@ -15,7 +15,11 @@ from trainweb.checkpoint import (
     write_checkpoint,
     write_checkpoint_file,
 )
+from trainweb.errors import CheckpointError
+from trainweb.model.checks import Limits
 from trainweb.model.graph import as_float32
+from trainweb.model.integrity import check_integrity
+from trainweb.model.reader import load_bytes
 from trainweb.training.parameters import (
     GROUP,
     Contents,
@@ -79,21 +83,27 @@ class CheckpointState:
         """Moments, step and initial rate as they are now."""
         return self.store.contents().optimizer
 
-    @staticmethod
-    def load_checkpoint(source: bytes | str | Path) -> CheckpointState:
+    @classmethod
+    def load_checkpoint(cls, source: bytes | str | Path, *, integrity: str | None = None) -> Self:
         """Read a checkpoint.
 
         Parameters
         ----------
         source
             The bytes of a checkpoint file, or its path.
+        integrity
+            The hash that the file must have, as in HTML: "sha256-" and Base64; sha384 and sha512, too.
 
         Raises
         ------
         CheckpointError
-            Not a checkpoint, corrupt, or of an unknown version.
+            Not a checkpoint, corrupt, of an unknown version, or with another hash.
         """
-        return CheckpointState(read_checkpoint(source))
+        if integrity is not None:
+            data, _ = load_bytes(source, Limits(), "checkpoint", CheckpointError)
+            check_integrity(data[0 : len(data)], integrity, "the checkpoint", CheckpointError)
+            source = bytes(data[0 : len(data)])
+        return cls(read_checkpoint(source))
 
     @staticmethod
     def save_checkpoint(

@@ -5,6 +5,7 @@
 
 import { isPacked, unpack } from "../wire/packed.js";
 import { EngineError } from "../wire/errors.js";
+import { fetchFile, messageOf, WEBASSEMBLY } from "../wire/fetch-file.js";
 import type { KernelBuild } from "../wire/files.js";
 import { pickBuild } from "./features.js";
 import {
@@ -28,6 +29,8 @@ const INITIAL_PAGES = 64;
 /** Address and size of a segment, for `place`. */
 const SEGMENT_BYTES = 8;
 
+const STALL_MS = 10_000;
+
 /** `tw_run` could not finish because a thread trapped. */
 const STATUS_TRAPPED = 30;
 
@@ -45,6 +48,8 @@ export interface EngineOptions {
   readonly poolWorker?: URL | string;
   /** Keep to the build whose results are the same bytes everywhere. */
   readonly reproducible?: boolean;
+  /** How long nothing may come of a build that is fetched, in milliseconds; default 10 000. */
+  readonly stallMs?: number;
 }
 
 /** Consecutive slots of the function table. */
@@ -90,10 +95,10 @@ export class Engine {
    */
   static async create(options: EngineOptions): Promise<Engine> {
     const threads = canBlock() ? (options.threads ?? 1) : 1;
-    const { bytes, build } = await fetchKernels(options);
-    const memory = createMemory(bytes);
-    const module = await compile(bytes, build);
-    const engine = new Engine(module, memory, build);
+    const { bytes, build, source } = await fetchKernels(options);
+    const module = await compile(bytes, source);
+    const engine = instantiate(module, bytes, source, (memory) => new Engine(module, memory, build));
+    const memory = engine.#memory;
     if (threads > 1 && isShared(memory)) {
       const script = new URL(options.poolWorker ?? ownPoolWorker(), globalThis.location?.href).href;
       engine.#pool = await Pool.start(module, memory, engine.#threads, threads, script);
@@ -287,6 +292,15 @@ export class Engine {
     return status;
   }
 
+  /**
+   * Use the engine no more, its memory being in disorder.
+   *
+   * @throws EngineError for this reason, as all later calls but for those that read
+   */
+  giveUp(reason: string): never {
+    return this.#lose(reason);
+  }
+
   /** JSON description of the kernels: opcodes, arguments, statuses. */
   description(): string {
     const ptr = this.#kernels.tw_description() >>> 0;
@@ -379,7 +393,10 @@ export class Engine {
 
 /** An error after which the worker is of no use: `fatal` tells the page to start another. */
 function lostError(reason: string): EngineError {
-  const error = new EngineError(`the engine is lost: ${reason}.`);
+  const error = new EngineError(
+    `the engine is lost: ${reason}. Sessions must be created again; what they had learned can still be read: ` +
+      "saveCheckpoint and getContiguousParameters work.",
+  );
   return Object.assign(error, { fatal: true });
 }
 
@@ -420,31 +437,25 @@ function createMemory(wasm: Uint8Array): WebAssembly.Memory {
 interface FetchedKernels {
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly build: string;
+  /** Where they are from, for errors. */
+  readonly source: string;
 }
 
 async function fetchKernels(options: EngineOptions): Promise<FetchedKernels> {
   const { wasm } = options;
   if (wasm instanceof ArrayBuffer || wasm instanceof Uint8Array) {
-    return { bytes: copyOf(wasm), build: "" };
+    return { bytes: copyOf(wasm), build: "", source: "the WebAssembly given" };
   }
   const build = pickBuild(canBlock(), options.reproducible ?? false);
   const url = wasm instanceof URL ? new URL(`${build}.wasm`, wasm) : wasm(build);
-  let response: Response;
-  try {
-    response = await fetch(url);
-  } catch (error) {
-    throw new EngineError(`${url} could not be fetched: ${messageOf(error)}`);
-  }
-  if (!response.ok) {
-    throw new EngineError(`${url} answered with HTTP status ${response.status}.`);
-  }
-  const bytes = new Uint8Array(await response.arrayBuffer());
+  const stallMs = options.stallMs ?? STALL_MS;
+  const bytes = await fetchFile(String(url), WEBASSEMBLY, stallMs);
   if (!isPacked(bytes)) {
-    return { bytes, build };
+    return { bytes, build, source: String(url) };
   }
   try {
     const unpacked = new Response(unpack(new Blob([bytes]).stream()));
-    return { bytes: new Uint8Array(await unpacked.arrayBuffer()), build };
+    return { bytes: new Uint8Array(await unpacked.arrayBuffer()), build, source: String(url) };
   } catch (error) {
     throw new EngineError(`${url} cannot be unpacked: ${messageOf(error)}`);
   }
@@ -452,12 +463,12 @@ async function fetchKernels(options: EngineOptions): Promise<FetchedKernels> {
 
 async function compile(
   bytes: Uint8Array<ArrayBuffer>,
-  build: string,
+  source: string,
 ): Promise<WebAssembly.Module> {
   try {
     return await WebAssembly.compile(bytes);
   } catch (error) {
-    throw new EngineError(`${build} does not compile here: ${messageOf(error)}`);
+    throw new EngineError(`${source} does not compile here, or is damaged: ${messageOf(error)}`);
   }
 }
 
@@ -499,6 +510,20 @@ function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
   return a.length === b.length && a.every((value, index) => value === b[index]);
 }
 
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
+/** @throws EngineError where WebAssembly is not that of kernels */
+function instantiate(
+  module: WebAssembly.Module,
+  bytes: Uint8Array,
+  source: string,
+  make: (memory: WebAssembly.Memory) => Engine,
+): Engine {
+  try {
+    return make(createMemory(bytes));
+  } catch (error) {
+    if (error instanceof EngineError) {
+      throw error;
+    }
+    const names = WebAssembly.Module.exports(module).length;
+    throw new EngineError(`${source} holds no kernels of trainweb, but ${names} other exports: ${messageOf(error)}`);
+  }
 }

@@ -14,6 +14,9 @@ export const PLAN_NO_BUFFER = 4294967295;
 // A bit of a segment's flags.
 export const PLAN_WRITABLE = 1;
 
+// Threads at most, the one that calls among them.
+export const MAX_THREADS = 64;
+
 // Dims of a strided view.
 export const KERNEL_RANK = 8;
 
@@ -36,6 +39,7 @@ export const TW_BAD_CONDITION = 8;
 export const TW_READ_ONLY = 9;
 export const TW_BAD_FUNCTION = 10;
 export const TW_BAD_POINTER = 11;
+export const TW_OVERLAP = 12;
 export const TW_BAD_INDEX = 20;
 export const TW_BAD_LABEL = 21;
 export const TW_BAD_VALUE = 22;

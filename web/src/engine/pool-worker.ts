@@ -8,7 +8,9 @@ import {
   WORKER_LOAD,
   type ThreadExports,
 } from "./kernels.js";
-import type { PoolTask } from "./pool.js";
+import type { PoolTask, PulseTask } from "./pool.js";
+
+const PULSE_MS = 200;
 
 function loadCode(kernels: ThreadExports, memory: WebAssembly.Memory): void {
   const ptr = kernels.tw_load_ptr() >>> 0;
@@ -33,4 +35,14 @@ function serve({ module, memory, index }: PoolTask): void {
   }
 }
 
-addEventListener("message", (event: MessageEvent<PoolTask>) => serve(event.data), { once: true });
+addEventListener(
+  "message",
+  ({ data }: MessageEvent<PoolTask | PulseTask>) => {
+    if ("pulse" in data) {
+      setInterval(() => data.pulse.postMessage(null), PULSE_MS);
+    } else {
+      serve(data);
+    }
+  },
+  { once: true },
+);

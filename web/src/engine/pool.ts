@@ -19,6 +19,11 @@ export interface PoolTask {
   readonly index: number;
 }
 
+/** What a worker is given instead that is to send a message from time to time, until the worker that started it ends. */
+export interface PulseTask {
+  readonly pulse: MessagePort;
+}
+
 export class Pool {
   readonly #workers: Worker[];
   readonly #kernels: ThreadExports;

@@ -30,7 +30,8 @@ export class Channel {
     this.#release = callOf(method, [handle]);
     const release = this.#release;
     const free = (): void => {
-      client.request(release).catch(() => {});
+      const leave = (): void => client.leave();
+      client.request(release).then(leave, leave);
     };
     abandoned.register(owner, free, this);
   }
@@ -90,10 +91,8 @@ export class Channel {
   release(): Promise<void> {
     if (this.#released === null) {
       abandoned.unregister(this);
-      this.#released = this.post(null, () => this.#release).then(
-        () => {},
-        () => {},
-      );
+      const leave = (): void => this.#client.leave();
+      this.#released = this.post(null, () => this.#release).then(leave, leave);
     }
     return this.#released;
   }

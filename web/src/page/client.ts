@@ -1,6 +1,7 @@
 /** The page's end of a worker: starts it, sends calls, notices when it dies. */
 
 import { EngineError, fromWire } from "../wire/errors.js";
+import { checkScript, messageOf } from "../wire/fetch-file.js";
 import { getLogLevel, log } from "../wire/log.js";
 import type {
   Answer,
@@ -14,17 +15,38 @@ import type {
   WorkerSettings,
 } from "../wire/protocol.js";
 import { startWorker } from "../wire/start-worker.js";
+import { env, releasers } from "./env.js";
 
-/**
- * A worker that says nothing for so long after its start is lost. Its script is less than 100 KB and the first thing that the
- * page asks for: on a network that needs longer for it, nothing else would arrive either.
- */
-const START_TIMEOUT_MS = 60_000;
+/** When a worker that has said nothing is looked into, in parts of the limit for files that send nothing. */
+const PATIENCE = 0.25;
+
+/** How often a page without locks looks whether a worker's messages come, and how many times in vain. */
+const LOOK_MS = 300;
+const MISSED_PULSES = 5;
 
 const clients = new Map<string, WorkerClient>();
 
-/** The worker for these settings: the one that runs, or a new one. */
-export function connect(settings: WorkerSettings): WorkerClient {
+releasers.add(async () => {
+  await Promise.all([...clients.values()].map((client) => client.endIfIdle()));
+});
+
+/**
+ * Open a session in the worker for these settings: the one that runs, or a new one.
+ *
+ * @param open - makes the session, which keeps the worker until `WorkerClient.leave`
+ */
+export async function withWorker<T>(settings: WorkerSettings, open: (client: WorkerClient) => Promise<T>): Promise<T> {
+  const client = connect(settings);
+  client.enter();
+  try {
+    return await open(client);
+  } catch (error) {
+    client.leave();
+    throw error;
+  }
+}
+
+function connect(settings: WorkerSettings): WorkerClient {
   const key = JSON.stringify(settings);
   const known = clients.get(key);
   if (known !== undefined) {
@@ -43,7 +65,7 @@ export function connect(settings: WorkerSettings): WorkerClient {
 export function callOf<M extends Method>(
   method: M,
   args: Call<M>["args"],
-  buffers: readonly ArrayBuffer[] = [],
+  buffers: Call<M>["buffers"] = [],
 ): Call<M> {
   return { method, args, buffers };
 }
@@ -64,6 +86,11 @@ export class WorkerClient {
   #memory: WebAssembly.Memory | null = null;
   #wakeWord = 0;
   #python: Promise<PythonInfo> | null = null;
+  /** Sessions, and those that are being made. */
+  #sessions = 0;
+  #idle: ReturnType<typeof setTimeout> | undefined;
+  /** Why no new session is made here, though those that are there go on. */
+  #retired: string | null = null;
 
   /** Settles when the kernels run. */
   readonly ready: Promise<WorkerInfo>;
@@ -75,11 +102,15 @@ export class WorkerClient {
     this.#onEnd = onEnd;
     this.#worker = startWorker(settings.files.worker);
     this.#worker.addEventListener("error", (event) => {
-      this.#fail(event.message || `${settings.files.worker} did not load (env.baseURL)`);
+      if (event.message) {
+        this.#fail(event.message);
+      } else {
+        void this.#lookInto(settings, true);
+      }
     });
     this.#worker.addEventListener("messageerror", () => this.#fail("a message was unreadable"));
     this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply>) => this.#receive(data));
-    void this.#watch();
+    void this.#watch(settings);
     this.ready = this.#start(settings);
     // Whoever creates a session awaits it; nobody else needs to.
     this.ready.catch(() => {});
@@ -88,6 +119,35 @@ export class WorkerClient {
   /** The kernels' memory, once they run and if it is shared with this page. */
   get memory(): WebAssembly.Memory | null {
     return this.#memory;
+  }
+
+  /** A session is made here; the worker is kept until it leaves. */
+  enter(): void {
+    this.#sessions++;
+    clearTimeout(this.#idle);
+  }
+
+  /** A session has gone. */
+  leave(): void {
+    this.#sessions--;
+    if (this.#sessions > 0 || this.#failure !== null) {
+      return;
+    }
+    if (this.#retired !== null) {
+      this.#fail(this.#retired);
+      return;
+    }
+    this.#idle = setTimeout(() => void this.endIfIdle(), env.timeouts.idle);
+  }
+
+  /** End the worker, once it has stored what it stores, if it has no session. */
+  async endIfIdle(): Promise<void> {
+    if (this.#sessions === 0 && this.#failure === null) {
+      this.#onEnd();
+      // A worker that is lost meanwhile stores nothing more.
+      await this.request(callOf("finish", [])).catch(() => {});
+      this.#fail("it had no sessions");
+    }
   }
 
   /** Let the kernels' threads wake while a call for them is on its way; without one they soon sleep again. */
@@ -155,21 +215,64 @@ export class WorkerClient {
    * Workers end without a word (a crash, `terminate`). One that lives holds a lock; when the page gets
    * it, the worker is dead. Until it holds it, it has to do so in time.
    */
-  async #watch(): Promise<void> {
+  async #watch(settings: WorkerSettings): Promise<void> {
     const name = `trainweb-worker-${Math.random().toString(36).slice(2)}`;
-    const timer = setTimeout(() => {
-      this.#fail(`it did not start within ${START_TIMEOUT_MS / 1e3} s`);
-    }, START_TIMEOUT_MS);
+    const { start } = env.timeouts;
+    const timer = setTimeout(() => this.#fail(`it did not start within ${start / 1e3} s`), start);
+    const doubt = setTimeout(() => void this.#lookInto(settings, false), PATIENCE * settings.stallMs);
     try {
       const isHeld = await this.request(callOf("holdLock", [name]));
       clearTimeout(timer);
-      if (isHeld) {
+      clearTimeout(doubt);
+      if (!isHeld) {
+        await this.#watchPulse(settings.files.poolWorker);
+      } else {
         const { signal } = this.#watching;
         await navigator.locks.request(name, { signal }, () => this.#fail("it ended"));
       }
     } catch {
       // The worker is lost in another way, which stopped the watch.
       clearTimeout(timer);
+      clearTimeout(doubt);
+    }
+  }
+
+  /**
+   * Where there are no locks (http): a worker of the worker ends with it, and sends messages until then. Without any for
+   * some looks in a row, once the first has come, it is dead; a page that slept looks once, and has them then.
+   */
+  async #watchPulse(script: string): Promise<void> {
+    const { port1, port2 } = new MessageChannel();
+    let missed: number | null = null;
+    port1.onmessage = () => {
+      missed = 0;
+    };
+    const looking = setInterval(() => {
+      missed = missed === null ? null : missed + 1;
+      if (missed !== null && missed > MISSED_PULSES) {
+        this.#fail("it ended");
+      }
+    }, LOOK_MS);
+    this.#watching.signal.addEventListener("abort", () => {
+      clearInterval(looking);
+      port1.close();
+    });
+    await this.request(callOf("pulse", [port2, script], [port2]));
+  }
+
+  /**
+   * See what the server sends for the script of a worker that has not been heard of: it may be none at all.
+   *
+   * @param isOver - whether the worker is known not to start
+   */
+  async #lookInto({ files, stallMs }: WorkerSettings, isOver: boolean): Promise<void> {
+    try {
+      await checkScript(files.worker, (1 - PATIENCE) * stallMs);
+      if (isOver) {
+        this.#fail(`${files.worker} did not load (env.baseURL)`);
+      }
+    } catch (error) {
+      this.#fail(`${messageOf(error)} (env.baseURL)`);
     }
   }
 
@@ -185,9 +288,18 @@ export class WorkerClient {
     }
     const error = fromWire(result.error);
     if (result.error["fatal"] === true) {
-      this.#fail(error.message);
+      this.#retire(error.message);
     }
     throw error;
+  }
+
+  /** Make no new session here. What the others have learned can still be read; the worker ends with the last of them. */
+  #retire(reason: string): void {
+    this.#retired ??= reason;
+    this.#onEnd();
+    if (this.#sessions === 0) {
+      this.#fail(reason);
+    }
   }
 
   #fail(reason: string): void {
@@ -197,7 +309,9 @@ export class WorkerClient {
     this.#failure = reason;
     this.#onEnd();
     this.#watching.abort();
+    clearTimeout(this.#idle);
     this.#worker.terminate();
+    this.#memory = null;
     for (const { reject } of this.#waiting.values()) {
       reject(this.#lost(reason));
     }

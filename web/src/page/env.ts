@@ -2,6 +2,7 @@
 
 import { env as common } from "onnxruntime-common";
 
+import { MAX_THREADS } from "../engine/layout.js";
 import { getLogLevel, log, setLogLevel, type LogLevel } from "../wire/log.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
 import { VERSION } from "../wire/version.js";
@@ -37,6 +38,19 @@ export interface PyodideFlags {
 /** Settings of back ends that trainweb does not have: they may be set, as pages of onnxruntime-web do, and do nothing. */
 export type InertFlags = Record<string, unknown>;
 
+/** Limits of time, in milliseconds. */
+export interface Timeouts {
+  /** How long a worker may take to say that it runs; what keeps its script is found out long before. Default 60 000. */
+  start: number;
+  /** How long a file of the package may send nothing. Default 10 000. */
+  stall: number;
+  /** How long a worker without sessions is kept for the next one. Default 30 000. */
+  idle: number;
+}
+
+/** Called by `env.release()`. */
+export const releasers = new Set<() => Promise<void>>();
+
 class Env {
 
   readonly wasm: WasmFlags = { numThreads: 0, simd: true };
@@ -56,8 +70,9 @@ class Env {
    */
   baseURL: string | null = null;
 
-  /** Seed of random operators (Dropout) for sessions created from now on; undefined: a fixed one. */
-  seed: number | bigint | undefined;
+  #seed: bigint | undefined;
+
+  readonly timeouts: Timeouts = { start: 60_000, stall: 10_000, idle: 30_000 };
 
   readonly versions: Readonly<{ common: string; web: string; trainweb: string }> = Object.freeze({
     // Of the package that `Tensor` comes from.
@@ -65,6 +80,30 @@ class Env {
     web: VERSION,
     trainweb: VERSION,
   });
+
+  /**
+   * Seed of random operators (Dropout) for sessions created from now on, of which the lowest 64 bits count; undefined: 0,
+   * so that training can be repeated. `session.seed` tells it.
+   */
+  get seed(): bigint | undefined {
+    return this.#seed;
+  }
+
+  /** @throws TypeError when it is no integer */
+  set seed(value: number | bigint | undefined) {
+    if (value !== undefined && typeof value !== "bigint" && !Number.isSafeInteger(value)) {
+      throw new TypeError(`env.seed must be an integer, got ${String(value)}.`);
+    }
+    this.#seed = value === undefined ? undefined : BigInt(value);
+  }
+
+  /**
+   * End all workers that have no session, with their threads and their memory. They end by themselves when they had none for
+   * `timeouts.idle`.
+   */
+  async release(): Promise<void> {
+    await Promise.all([...releasers].map((release) => release()));
+  }
 
   get logLevel(): LogLevel {
     return getLogLevel();
@@ -102,6 +141,10 @@ export function kernelsPrefix(): string | undefined {
 /** The number of threads a session will use, given what it asks for (0, undefined: the default). */
 export function resolveThreads(requested: number | undefined): number {
   const wanted = isPositiveInteger(requested) ? requested : env.wasm.numThreads;
+  if (isPositiveInteger(wanted) && wanted > MAX_THREADS) {
+    const name = wanted === requested ? "threads" : "env.wasm.numThreads";
+    throw new TypeError(`'${name}' must be at most ${MAX_THREADS}, got ${wanted}.`);
+  }
   if (globalThis.crossOriginIsolated !== true) {
     if (isPositiveInteger(wanted) && wanted > 1) {
       log(

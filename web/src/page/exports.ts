@@ -5,7 +5,7 @@ export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 export type { FeedsType, FetchesType, ReturnType, RunOptions } from "./arguments.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
-export type { InertFlags, PyodideFlags, WasmFlags } from "./env.js";
+export type { InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
 export {
   BufferSizeError,
   CheckpointError,
@@ -20,6 +20,7 @@ export {
   UnsupportedError,
 } from "../wire/errors.js";
 export { InferenceSession } from "./inference.js";
+export type { FileName } from "./integrity.js";
 export { inspectModel } from "./inspect.js";
 export type { InspectConfig } from "./inspect.js";
 export type { ModelProblem, ModelReport, ParameterDecision } from "../wire/report.js";

@@ -12,7 +12,7 @@ import {
   type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";
-import { callOf, connect, type WorkerClient } from "./client.js";
+import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { buffersOf, loadExternalData, loadSource, type Source } from "./sources.js";
@@ -64,17 +64,19 @@ export class InferenceSession {
   ): Promise<InferenceSession> {
     const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
-    const client = connect(resolved.settings);
-    const python = client.startPython();
-    const [file, external] = await Promise.all([
-      loadSource("model", source),
-      loadExternalData(resolved.externalData),
-    ]);
-    await client.ready;
-    await python;
-    const buffers = buffersOf(file, ...external.map(({ data }) => data));
-    const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
-    return new InferenceSession(KEY, client, info);
+    resolved.integrity.expect(["model"]);
+    return withWorker(resolved.settings, async (client) => {
+      const python = client.startPython();
+      const [file, external] = await Promise.all([
+        loadSource("model", source, resolved.integrity),
+        loadExternalData(resolved.externalData),
+      ]);
+      await client.ready;
+      await python;
+      const buffers = buffersOf(file, ...external.map(({ data }) => data));
+      const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
+      return new InferenceSession(KEY, client, info);
+    });
   }
 
   get inputNames(): readonly string[] {

@@ -1,7 +1,7 @@
 /** Whether and at what cost a model can be trained, before any data are fetched: `trainweb.check` of Python as data. */
 
 import type { ModelReport } from "../wire/report.js";
-import { callOf, connect } from "./client.js";
+import { callOf, withWorker } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
 import { describe } from "./tensors.js";
@@ -30,11 +30,19 @@ export async function inspectModel(
   const { dims = {}, ...rest } = config;
   const configJson = resolveConfig(rest);
   const options = resolveOptions(sessionOptions);
-  const client = connect(options.settings);
-  const python = client.startPython();
-  const [file, external] = await Promise.all([loadSource("model", model), loadExternalData(options.externalData)]);
-  await client.ready;
-  await python;
-  const buffers = buffersOf(file, ...external.map(({ data }) => data));
-  return client.request(callOf("inspectModel", [file, external, configJson, JSON.stringify(dims)], buffers));
+  options.integrity.expect(["model"]);
+  return withWorker(options.settings, async (client) => {
+    const python = client.startPython();
+    const [file, external] = await Promise.all([
+      loadSource("model", model, options.integrity),
+      loadExternalData(options.externalData),
+    ]);
+    await client.ready;
+    await python;
+    const buffers = buffersOf(file, ...external.map(({ data }) => data));
+    const call = callOf("inspectModel", [file, external, configJson, JSON.stringify(dims)], buffers);
+    const report = await client.request(call);
+    client.leave();
+    return report;
+  });
 }

@@ -3,6 +3,7 @@
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { locateFiles } from "./assets.js";
 import { env, kernelsPrefix, resolveThreads } from "./env.js";
+import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
 import { isSource, type Source } from "./sources.js";
 
 export interface SessionOptions {
@@ -35,6 +36,12 @@ export interface SessionOptions {
   /** Refuse what is larger than this with a LimitError. */
   readonly limits?: SessionLimits;
 
+  /**
+   * Hashes of the files, as the attribute `integrity` of HTML has them ("sha256-" and Base64; sha384 and sha512, several
+   * with spaces between): that of the one file (a bundle or model), or of each by its name. Other bytes are refused.
+   */
+  readonly integrity?: string | Readonly<Partial<Record<FileName, string>>>;
+
   readonly executionProviders?: readonly (string | { readonly name: string })[];
   readonly graphOptimizationLevel?: "disabled" | "basic" | "extended" | "layout" | "all";
   readonly executionMode?: "sequential" | "parallel";
@@ -65,6 +72,7 @@ const MAX_SEVERITY = 4;
 export interface ResolvedOptions {
   readonly settings: WorkerSettings;
   readonly cache: boolean;
+  readonly integrity: Integrity;
   readonly hasBudget: boolean;
   readonly externalData: readonly { readonly path: string; readonly data: Source }[];
   /** Keyword arguments of the Python session. */
@@ -90,8 +98,10 @@ export function resolveOptions(options: unknown): ResolvedOptions {
       snapshot: env.pyodide.snapshot,
       threads: resolveThreads(given.threads),
       reproducible,
+      stallMs: env.timeouts.stall,
     },
     cache: given.cache ?? false,
+    integrity: checkIntegrity(given.integrity),
     hasBudget: given.memoryBudget !== undefined,
     externalData: resolveExternalData(given.externalData),
     json: JSON.stringify({

@@ -29,8 +29,9 @@ import {
   type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";
-import { callOf, connect, type WorkerClient } from "./client.js";
+import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
+import type { FileName } from "./integrity.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
@@ -92,6 +93,7 @@ export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
 }
 
 const KEY = Symbol("TrainingSession");
+const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
 export class TrainingSession {
   readonly #info: SessionInfo;
@@ -106,6 +108,7 @@ export class TrainingSession {
   #update: Promise<void> | null = null;
   /** Whether the cost of a memory budget is yet to be logged. */
   #hasCost = false;
+  #seed = 0n;
 
   private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
     if (key !== KEY) {
@@ -118,12 +121,13 @@ export class TrainingSession {
   }
 
   /** @internal */
-  static async open(client: WorkerClient, info: SessionInfo, options: ResolvedOptions): Promise<TrainingSession> {
+  static async open(client: WorkerClient, info: SessionInfo, options: Pick<ResolvedOptions, "hasBudget">): Promise<TrainingSession> {
     const session = new TrainingSession(KEY, client, info);
     session.#hasCost = options.hasBudget;
     if (env.seed !== undefined) {
-      await session.#call("setSeed", BigInt(env.seed));
+      await session.#call("setSeed", env.seed);
     }
+    session.#seed = await session.#call("getSeed");
     return session;
   }
 
@@ -131,7 +135,7 @@ export class TrainingSession {
    * Make a session of training artifacts, or of a bundle. A bundle needs no Python for the shapes that it
    * was compiled for; for anything else Python starts when it is needed.
    *
-   * @throws TypeError when a required file is not given; ModelError, CheckpointError, UnsupportedError
+   * @throws TypeError when a required file or hash is not given; ModelError, CheckpointError, UnsupportedError
    *   or LimitError when trainweb cannot use a file; EngineError when the worker does not start
    */
   static async create(
@@ -143,33 +147,13 @@ export class TrainingSession {
     if (options.externalData.length > 0) {
       throw new TypeError("'externalData' is of models for createFromModel; artifacts and bundles have none.");
     }
+    options.integrity.expect(FILES.filter((name) => (trainingOptions as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
-    const client = connect(options.settings);
-    if ("bundle" in trainingOptions) {
-      return createFromBundle(client, trainingOptions.bundle, options);
-    }
-    // What is cached needs no Python, or it starts when that turns out to be nothing.
-    const python = options.cache ? null : client.startPython();
-    const { trainModel, checkpointState, evalModel, optimizerModel } = trainingOptions;
-    const [train, checkpoint, evaluate, optimizer] = await Promise.all([
-      loadSource("trainModel", trainModel),
-      loadSource("checkpointState", checkpointState),
-      evalModel ? loadSource("evalModel", evalModel) : null,
-      optimizerModel ? loadSource("optimizerModel", optimizerModel) : null,
-    ]);
-    await client.ready;
-    await python;
-    const artifacts = {
-      trainModel: train,
-      checkpoint,
-      evalModel: evaluate,
-      optimizerModel: optimizer,
-    };
-    const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
-    const info = await client.request(
-      callOf("createTraining", [artifacts, options.json, options.cache], buffers),
+    return withWorker(options.settings, (client) =>
+      "bundle" in trainingOptions
+        ? createFromBundle(client, trainingOptions.bundle, options)
+        : createFromArtifacts(client, trainingOptions, options),
     );
-    return TrainingSession.open(client, info, options);
   }
 
   /**
@@ -187,20 +171,27 @@ export class TrainingSession {
     }
     const configJson = resolveConfig(config);
     const options = resolveOptions(sessionOptions);
-    const client = connect(options.settings);
-    // What is cached needs no Python, or it starts when that turns out to be nothing.
-    const python = options.cache ? null : client.startPython();
-    const [file, external] = await Promise.all([
-      loadSource("model", model),
-      loadExternalData(options.externalData),
-    ]);
-    await client.ready;
-    await python;
-    const buffers = buffersOf(file, ...external.map(({ data }) => data));
-    const info = await client.request(
-      callOf("createFromModel", [file, external, configJson, options.json, options.cache], buffers),
-    );
-    return TrainingSession.open(client, info, options);
+    options.integrity.expect(["model"]);
+    return withWorker(options.settings, async (client) => {
+      // What is cached needs no Python, or it starts when that turns out to be nothing.
+      const python = options.cache ? null : client.startPython();
+      const [file, external] = await Promise.all([
+        loadSource("model", model, options.integrity),
+        loadExternalData(options.externalData),
+      ]);
+      await client.ready;
+      await python;
+      const buffers = buffersOf(file, ...external.map(({ data }) => data));
+      const info = await client.request(
+        callOf("createFromModel", [file, external, configJson, options.json, options.cache], buffers),
+      );
+      return TrainingSession.open(client, info, options);
+    });
+  }
+
+  /** The seed of its random operators (Dropout), of 64 bits: `env.seed` as it was, or else 0, or what a bundle has. */
+  get seed(): bigint {
+    return this.#seed;
   }
 
   /** User inputs of the training model: no parameters, gradients or reset flag. */
@@ -324,9 +315,7 @@ export class TrainingSession {
   async setLearningRate(learningRate: number): Promise<void> {
     this.#channel.check();
     this.#checkOptimizer();
-    if (typeof learningRate !== "number") {
-      throw new TypeError(`'learningRate' must be a number, got ${describe(learningRate)}.`);
-    }
+    checkNumbers({ learningRate });
     await this.#call("setLearningRate", learningRate);
   }
 
@@ -334,7 +323,8 @@ export class TrainingSession {
    * Warm up linearly to `initialLr` over the first steps, then go down to 0. `schedulerStep` applies it.
    *
    * @param warmupStepCount - optimizer steps of the warm-up
-   * @param totalStepCount - optimizer steps after which the rate is 0
+   * @param totalStepCount - optimizer steps after which the rate is 0, at least those of the warm-up
+   * @throws SessionError when a count is no integer >= 0, or the rate no float32 >= 0
    */
   async registerLinearLRScheduler(
     warmupStepCount: number,
@@ -343,14 +333,7 @@ export class TrainingSession {
   ): Promise<void> {
     this.#channel.check();
     this.#checkOptimizer();
-    for (const [name, count] of Object.entries({ warmupStepCount, totalStepCount })) {
-      if (!Number.isSafeInteger(count) || count < 0) {
-        throw sessionError("NOT_A_COUNT", { name, value: count });
-      }
-    }
-    if (!Number.isFinite(initialLr)) {
-      throw new RangeError(`'initialLr' must be a finite number, got ${String(initialLr)}.`);
-    }
+    checkNumbers({ warmupStepCount, totalStepCount, initialLr });
     await this.#call("registerLinearLrScheduler", warmupStepCount, totalStepCount, initialLr);
   }
 
@@ -499,15 +482,13 @@ export class TrainingSession {
 
   /**
    * Time every instruction of a step, the mean over `runs` runs. A training profile leaves gradients and running
-   * statistics as `runs` steps would, and one before them.
+   * statistics as `runs` steps would, and one before them; one that fails leaves the session as it was.
    *
    * @throws FeedError as `runTrainStep`; SessionError without an eval model, if it is to be timed
    */
   async profile(feeds: FeedsType, { runs = 10, training = true }: ProfileOptions = {}): Promise<Profile> {
     this.#channel.check();
-    if (!Number.isSafeInteger(runs) || runs < 1) {
-      throw new RangeError(`'runs' must be an integer >= 1, got ${String(runs)}.`);
-    }
+    checkNumbers({ runs });
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
@@ -650,12 +631,33 @@ function logCost(memory: SessionMemory): void {
   log("info", `the workspace of a step takes ${arena} bytes instead of ${full}: ${cost}`);
 }
 
+async function createFromArtifacts(
+  client: WorkerClient,
+  { trainModel, checkpointState, evalModel, optimizerModel }: TrainingSessionCreateOptions,
+  { json, cache, integrity, ...options }: ResolvedOptions,
+): Promise<TrainingSession> {
+  // What is cached needs no Python, or it starts when that turns out to be nothing.
+  const python = cache ? null : client.startPython();
+  const [train, checkpoint, evaluate, optimizer] = await Promise.all([
+    loadSource("trainModel", trainModel, integrity),
+    loadSource("checkpointState", checkpointState, integrity),
+    evalModel ? loadSource("evalModel", evalModel, integrity) : null,
+    optimizerModel ? loadSource("optimizerModel", optimizerModel, integrity) : null,
+  ]);
+  await client.ready;
+  await python;
+  const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
+  const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
+  const info = await client.request(callOf("createTraining", [artifacts, json, cache], buffers));
+  return TrainingSession.open(client, info, options);
+}
+
 async function createFromBundle(
   client: WorkerClient,
   bundle: Source,
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
-  const file = await loadSource("bundle", bundle);
+  const file = await loadSource("bundle", bundle, options.integrity);
   await client.ready;
   const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));
   return TrainingSession.open(client, info, options);
@@ -695,5 +697,13 @@ function checkBundleOptions(options: { readonly bundle: unknown }): void {
     throw new TypeError(
       `'trainingOptions.bundle' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(options.bundle)}.`,
     );
+  }
+}
+
+function checkNumbers(given: Readonly<Record<string, unknown>>): void {
+  for (const [name, value] of Object.entries(given)) {
+    if (typeof value !== "number") {
+      throw sessionError("NOT_A_NUMBER", { name, given: describe(value) });
+    }
   }
 }

@@ -1,6 +1,7 @@
 /** Models and checkpoints: a URL, bytes or a Blob, as the worker takes them. */
 
 import { CheckpointError, ModelError } from "../wire/errors.js";
+import { findFault, type FileName, type Integrity } from "./integrity.js";
 import type { ExternalFile } from "../wire/protocol.js";
 import { copyBytes, describe } from "./tensors.js";
 
@@ -27,9 +28,26 @@ const LARGE_FILE = 2 ** 25;
  * at the time of the call.
  *
  * @param what - how errors call it, e.g. "trainModel"
- * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched
+ * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched or has another hash
  */
-export function loadSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffer> | Blob> {
+export async function loadSource(
+  what: FileName,
+  source: Source,
+  integrity: Integrity,
+): Promise<Uint8Array<ArrayBuffer> | Blob> {
+  const file = await readSource(what, source);
+  const hashes = integrity.of(what);
+  if (hashes !== null) {
+    const bytes = file instanceof Blob ? new Uint8Array(await file.arrayBuffer()) : file;
+    const fault = await findFault(bytes, hashes);
+    if (fault !== null) {
+      throw loadError(what, fault);
+    }
+  }
+  return file;
+}
+
+function readSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffer> | Blob> {
   if (source instanceof Uint8Array) {
     return Promise.resolve(copyBytes(source));
   }
@@ -52,7 +70,7 @@ export function loadExternalData(
   files: readonly { readonly path: string; readonly data: Source }[],
 ): Promise<(ExternalFile & { readonly data: Uint8Array<ArrayBuffer> | Blob })[]> {
   return Promise.all(
-    files.map(async ({ path, data }) => ({ path, data: await loadSource(`externalData of '${path}'`, data) })),
+    files.map(async ({ path, data }) => ({ path, data: await readSource(`externalData of '${path}'`, data) })),
   );
 }
 

@@ -1,6 +1,17 @@
 /** Starting Python: Pyodide, and the packages that trainweb needs to load and step. */
 
 import { EngineError } from "../wire/errors.js";
+import {
+  ARCHIVE,
+  fetchFile,
+  FileError,
+  importModule,
+  messageOf,
+  openFile,
+  SNAPSHOT,
+  WEBASSEMBLY,
+  type FileKind,
+} from "../wire/fetch-file.js";
 import type { PackageFiles } from "../wire/files.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
 import { PYODIDE_ABI, PYODIDE_VERSION } from "../wire/version.js";
@@ -96,51 +107,62 @@ if "random" in sys.modules:
  *
  * @throws EngineError when Pyodide or a package cannot be had
  */
-export async function bootPython(files: PackageFiles, choice: SnapshotChoice): Promise<Pyodide> {
-  const loader = import(files.pyodide.loader) as Promise<PyodideModule>;
+export async function bootPython(files: PackageFiles, choice: SnapshotChoice, stallMs: number): Promise<Pyodide> {
+  const loader = importModule<PyodideModule>(files.pyodide.loader, stallMs);
   // Taken up below; a failure of something else must not leave it unhandled.
   loader.catch(() => {});
   try {
     if (!files.pyodide.isOurs && (await loader).version !== PYODIDE_VERSION) {
-      return await bootOther(await loader, files);
+      return await bootOther(await loader, files, stallMs);
     }
     if (wantsSnapshot(choice)) {
       try {
-        return await bootFromSnapshot(loader, files);
+        return await bootFromSnapshot(loader, files, stallMs);
       } catch (error) {
+        // What the plain start needs, too, fails it as well.
+        if (error instanceof FileError && error.url !== files.snapshot) {
+          throw error;
+        }
         console.info(`trainweb: plain start of Python, the snapshot failed: ${messageOf(error)}`);
       }
     }
-    return await bootPlain(loader, files);
+    return await bootPlain(loader, files, stallMs);
   } catch (error) {
     if (error instanceof EngineError) {
       throw error;
     }
     throw new EngineError(
-      `Pyodide does not start from ${files.pyodide.loader} (env.pyodide.indexURL): ${messageOf(error)}`,
+      `Pyodide does not start from ${files.pyodide.loader} (env.pyodide.indexURL) with ${files.library}, or one of the two ` +
+        `is damaged: ${messageOf(error)}`,
     );
   }
 }
 
 /** Another version of Pyodide takes its own files by itself. */
-async function bootOther(module: PyodideModule, files: PackageFiles): Promise<Pyodide> {
-  const packages = fetchPackages(files);
+async function bootOther(module: PyodideModule, files: PackageFiles, stallMs: number): Promise<Pyodide> {
+  const packages = fetchPackages(files, stallMs);
   const pyodide = await module.loadPyodide({ indexURL: new URL(".", files.pyodide.loader).href });
   limitHeap(pyodide);
-  pyodide.unpackArchive(await packages, "zip");
+  unpackPackages(pyodide, files, await packages);
   return pyodide;
 }
 
-async function bootPlain(loader: Promise<PyodideModule>, files: PackageFiles): Promise<Pyodide> {
-  const packages = fetchPackages(files);
-  const pyodide = await load(loader, files, fetchOk(files.library), null);
-  pyodide.unpackArchive(await packages, "zip");
+async function bootPlain(loader: Promise<PyodideModule>, files: PackageFiles, stallMs: number): Promise<Pyodide> {
+  const packages = fetchPackages(files, stallMs);
+  const library = fetchFile(files.library, ARCHIVE, stallMs).then((bytes) => new Response(bytes));
+  const pyodide = await load(loader, files, library, null, stallMs);
+  unpackPackages(pyodide, files, await packages);
   return pyodide;
 }
 
 /** All that training imports is in the snapshot; the library is fetched when something else is imported. */
-async function bootFromSnapshot(loader: Promise<PyodideModule>, files: PackageFiles): Promise<Pyodide> {
-  const pyodide = await load(loader, files, Promise.resolve(new Response()), fetchSnapshot(files.snapshot));
+async function bootFromSnapshot(
+  loader: Promise<PyodideModule>,
+  files: PackageFiles,
+  stallMs: number,
+): Promise<Pyodide> {
+  const snapshot = fetchSnapshot(files.snapshot, stallMs);
+  const pyodide = await load(loader, files, Promise.resolve(new Response()), snapshot, stallMs);
   pyodide.FS.unlink(`${LIBRARY.folder}/${LIBRARY.name}`);
   pyodide.FS.createLazyFile(LIBRARY.folder, LIBRARY.name, files.library, true, false);
   pyodide.runPython(RESEED);
@@ -156,9 +178,10 @@ async function load(
   files: PackageFiles,
   library: Promise<Response>,
   snapshot: Promise<Uint8Array<ArrayBuffer>> | null,
+  stallMs: number,
 ): Promise<Pyodide> {
-  const script = import(files.pyodide.script) as Promise<PyodideScript>;
-  const wasm = fetchWasm(files.pyodide.wasm);
+  const script = importModule<PyodideScript>(files.pyodide.script, stallMs);
+  const wasm = fetchWasm(files.pyodide.wasm, stallMs);
   const response = wasm.then((fetched) => fetched.response);
   // Each is taken up below, in turn; until then a failure must not count as unhandled.
   for (const promise of [script, response, library, snapshot]) {
@@ -249,57 +272,51 @@ interface FetchedWasm {
   readonly arrived: Promise<void>;
 }
 
-async function fetchWasm(url: string): Promise<FetchedWasm> {
+async function fetchWasm(url: string, stallMs: number): Promise<FetchedWasm> {
   // What arrives is unpacked at once, though Pyodide takes it up late.
   const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>({}, {}, { highWaterMark: Infinity });
-  const arrived = (await fetchUnpacked(url)).pipeTo(writable);
+  const arrived = (await fetchUnpacked(url, WEBASSEMBLY, stallMs)).pipeTo(writable).catch((error: unknown) => {
+    throw error instanceof FileError ? error : new FileError(url, `${url} cannot be unpacked: ${messageOf(error)}`);
+  });
   arrived.catch(() => {});
   const response = new Response(readable, { headers: { "Content-Type": "application/wasm" } });
   return { response, arrived };
 }
 
-async function fetchSnapshot(url: string): Promise<Uint8Array<ArrayBuffer>> {
-  return new Uint8Array(await new Response(await fetchUnpacked(url)).arrayBuffer());
+async function fetchSnapshot(url: string, stallMs: number): Promise<Uint8Array<ArrayBuffer>> {
+  try {
+    return new Uint8Array(await new Response(await fetchUnpacked(url, SNAPSHOT, stallMs)).arrayBuffer());
+  } catch (error) {
+    throw error instanceof FileError ? error : new FileError(url, `${url} cannot be unpacked: ${messageOf(error)}`);
+  }
 }
 
-function fetchPackages(files: PackageFiles): Promise<ArrayBuffer> {
-  const packages = fetchOk(files.packages).then((response) => response.arrayBuffer());
+function fetchPackages(files: PackageFiles, stallMs: number): Promise<Uint8Array<ArrayBuffer>> {
+  const packages = fetchFile(files.packages, ARCHIVE, stallMs);
   // Taken up when Python runs; a failure of Pyodide's must not leave it unhandled.
   packages.catch(() => {});
   return packages;
 }
 
-/** WebAssembly or a snapshot, either of which starts with a zero, if it is not packed. */
-async function fetchUnpacked(url: string): Promise<ReadableStream<Uint8Array<ArrayBuffer>>> {
-  const { body } = await fetchOk(url);
-  if (body === null) {
-    throw new EngineError(`${url} is empty.`);
+function unpackPackages(pyodide: Pyodide, { packages }: PackageFiles, bytes: Uint8Array<ArrayBuffer>): void {
+  try {
+    pyodide.unpackArchive(bytes.buffer, "zip");
+  } catch (error) {
+    throw new FileError(packages, `${packages} cannot be unpacked, it is damaged: ${messageOf(error)}`);
   }
-  const [head, whole] = body.tee();
+}
+
+async function fetchUnpacked(
+  url: string,
+  kind: FileKind,
+  stallMs: number,
+): Promise<ReadableStream<Uint8Array<ArrayBuffer>>> {
+  const { stream } = await openFile(url, kind, stallMs);
+  const [head, whole] = stream.tee();
   const reader = head.getReader();
   const { value } = await reader.read();
   reader.cancel().catch(() => {});
-  const start = value ?? new Uint8Array();
-  if (isPacked(start)) {
-    return unpack(whole);
-  }
-  if (start[0] !== 0) {
-    throw new EngineError(`${url} has other contents than it should.`);
-  }
-  return whole;
-}
-
-async function fetchOk(url: string): Promise<Response> {
-  let response: Response;
-  try {
-    response = await fetch(url);
-  } catch (error) {
-    throw new EngineError(`${url} could not be fetched: ${messageOf(error)}`);
-  }
-  if (!response.ok) {
-    throw new EngineError(`${url} answered with HTTP status ${response.status}.`);
-  }
-  return response;
+  return isPacked(value ?? new Uint8Array()) ? unpack(whole) : whole;
 }
 
 interface NetworkInformation {
@@ -314,8 +331,4 @@ function wantsSnapshot(choice: SnapshotChoice): boolean {
   }
   const { connection } = globalThis.navigator as { readonly connection?: NetworkInformation };
   return connection?.saveData !== true && (connection?.effectiveType ?? "4g") === "4g";
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }

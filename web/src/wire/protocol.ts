@@ -50,6 +50,8 @@ export interface WorkerSettings {
   readonly snapshot: SnapshotChoice;
   readonly threads: number;
   readonly reproducible: boolean;
+  /** How long a file that is fetched may send nothing, in milliseconds. */
+  readonly stallMs: number;
 }
 
 /** What runs in a worker. */
@@ -147,6 +149,14 @@ export interface WorkerApi {
   /** @param logLevel - of what the worker writes to the console */
   start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>>;
   /** Start Python as well; after the call of `start`, not necessarily its end. */
+  /**
+   * Have a worker of this one send messages through a port, for as long as both live.
+   *
+   * @param script - of pool-worker.js
+   */
+  pulse(port: MessagePort, script: string): Result<null>;
+  /** Settles when nothing is being stored. */
+  finish(): Promise<Result<null>>;
   startPython(): Promise<Result<PythonInfo>>;
   /** With `cache`, from the bundle of an earlier visit if there is one. */
   createTraining(artifacts: ArtifactFiles, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;
@@ -182,7 +192,7 @@ export interface Call<M extends Method = Method> {
   readonly method: M;
   readonly args: Parameters<WorkerApi[M]>;
   /** What goes over instead of being copied. */
-  readonly buffers: readonly ArrayBuffer[];
+  readonly buffers: readonly (ArrayBuffer | MessagePort)[];
 }
 
 /** What a call gives. */

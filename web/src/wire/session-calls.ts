@@ -51,6 +51,8 @@ export interface SessionCalls {
   readonly deleteProperty: Call<[name: string], null>;
   /** What the session takes of kernel memory. */
   readonly memory: Call<[], SessionMemory>;
+  /** The seed of its random operators. */
+  readonly getSeed: Call<[], bigint>;
   /** Seed the session's random operators. */
   readonly setSeed: Call<[value: bigint], null>;
   /** A checkpoint file. */
@@ -184,9 +186,24 @@ export const MESSAGES = {
       "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
   },
   NOT_A_COUNT: {
-    error: "RangeError",
+    error: "SessionError",
     text:
-      "{name!r} must be an integer >= 0, got {value!r}.",
+      "{name!r} must be an integer >= {least}, got {value!r}.",
+  },
+  NOT_A_NUMBER: {
+    error: "TypeError",
+    text:
+      "{name!r} must be a number, got {given}.",
+  },
+  NOT_A_RATE: {
+    error: "SessionError",
+    text:
+      "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.",
+  },
+  WARMUP_BEYOND_TOTAL: {
+    error: "SessionError",
+    text:
+      "{name!r} must be at most the number of all steps, {total}, got {value!r}.",
   },
   NOMINAL_STEP: {
     error: "CheckpointError",

@@ -21,7 +21,7 @@ import {
 } from "../engine/layout.js";
 import { ModelError } from "../wire/errors.js";
 import type { TensorType, WireDtype } from "../wire/protocol.js";
-import { sha256 } from "./sha256.js";
+import { sha256 } from "../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
 const VERSION = 2;
@@ -198,7 +198,7 @@ export function parseInference({ header, blobs }: RawBundle, fingerprint: number
   checkKernels(reader, root, fingerprint);
   return {
     inputs: readDeclarations(reader, root["inputs"], "inputs"),
-    outputs: reader.names(root["outputs"], "outputs"),
+    outputs: someNames(reader, root["outputs"], "outputs"),
     segments: readSegments(reader, root),
   };
 }
@@ -429,16 +429,15 @@ function readSession(reader: Reader, root: Fields): Session {
   if (String(declared) !== String(total(parameters))) {
     throw malformed(`its parameters have ${total(parameters)} elements, not ${declared}`);
   }
+  const hasEval = reader.boolean(root["hasEval"], "hasEval");
+  const ofEval = hasEval ? someNames(reader, outputs["eval"], "outputs.eval") : reader.names(outputs["eval"], "outputs.eval");
   return {
     inputs: {
       train: readDeclarations(reader, inputs["train"], "inputs.train"),
       eval: readDeclarations(reader, inputs["eval"], "inputs.eval"),
     },
-    outputs: {
-      train: reader.names(outputs["train"], "outputs.train"),
-      eval: reader.names(outputs["eval"], "outputs.eval"),
-    },
-    hasEval: reader.boolean(root["hasEval"], "hasEval"),
+    outputs: { train: someNames(reader, outputs["train"], "outputs.train"), eval: ofEval },
+    hasEval,
     hasOptimizer: reader.boolean(root["hasOptimizer"], "hasOptimizer"),
     nominal: reader.boolean(root["nominal"], "nominal"),
     ...parameters,
@@ -446,6 +445,15 @@ function readSession(reader: Reader, root: Fields): Session {
     properties: reader.list(root["properties"], "properties", (item, at) => readProperty(reader, item, at)),
     models: readModels(reader, root),
   };
+}
+
+/** A model without outputs gives nothing to train by. */
+function someNames(reader: Reader, value: unknown, where: string): string[] {
+  const names = reader.names(value, where);
+  if (names.length === 0) {
+    throw wrong(where, "a list of names", value);
+  }
+  return names;
 }
 
 function readDeclarations(reader: Reader, value: unknown, where: string): Declaration[] {
@@ -644,8 +652,9 @@ function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): vo
     }
   }
   const names = session.outputs[kind] ?? [];
-  if (names.some((name) => !outputs.some((slot) => slot.name === name))) {
-    throw malformed(`${where} does not give the outputs ${names.join(", ")}`);
+  const given = outputs.map((slot) => slot.name);
+  if (JSON.stringify(given.sort()) !== JSON.stringify([...names].sort())) {
+    throw malformed(`${where} gives the outputs ${given.join(", ")}, not ${names.join(", ")}`);
   }
 }
 

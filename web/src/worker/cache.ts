@@ -15,7 +15,7 @@ import {
   type SegmentSize,
 } from "./bundle.js";
 import type { FilledSegments } from "./python-models.js";
-import { hashOf, readChunks, readFile, writeChunks, writeFile, type Chunks } from "./store.js";
+import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";
 
 /** Segments up to this size are in the bundle itself, which is written anew with each plan. */
 const SMALL_BYTES = 2 ** 22;
@@ -49,6 +49,7 @@ export class BundleCache {
   #due = 0;
   #timer: ReturnType<typeof setTimeout> | null = null;
   #writing: Promise<void> = Promise.resolve();
+  #isRefused = false;
 
   /**
    * @param lastUse - when anything was last asked of the worker
@@ -97,6 +98,17 @@ export class BundleCache {
     this.#timer ??= setTimeout(() => this.#tick(), QUIET_MS);
   }
 
+  /** The verifier refused a plan: nothing of this session is kept, and the next one compiles anew. */
+  discard(): void {
+    this.#isRefused = true;
+    this.#writing = this.#writing.then(() => removeFile(this.#name));
+  }
+
+  /** Settles when nothing is being written. */
+  get written(): Promise<void> {
+    return this.#writing;
+  }
+
   /** Write what there is, the session being about to go. */
   finish(): void {
     if (this.#timer !== null) {
@@ -124,6 +136,9 @@ export class BundleCache {
   }
 
   async #append(plans: readonly RawPlan[]): Promise<void> {
+    if (this.#isRefused) {
+      return;
+    }
     const start = this.#start ?? (await this.#stored());
     this.#start = null;
     if (start !== null) {

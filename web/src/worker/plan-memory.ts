@@ -10,6 +10,8 @@ import {
   HEADER_WORDS,
   PREPARED,
   SEGMENT_NAMES,
+  TW_BAD_POINTER,
+  TW_BAD_SEGMENT,
 } from "../engine/layout.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
@@ -43,6 +45,8 @@ export interface MemoryOptions {
   readonly arenaLimit: number;
   /** Plans of steps that are kept in kernel memory. */
   readonly maxPlans: number;
+  /** Called when the verifier refuses a plan. */
+  onRefused(): void;
 }
 
 /** Per instruction of a plan, its disassembly and the node it came from. */
@@ -224,7 +228,13 @@ export class PlanMemory {
       throw sessionError(FAULTS[status as keyof typeof FAULTS], fault);
     }
     const line = plan.text?.[instruction] ?? "";
-    throw sessionError("PLAN_FAILED", { status, code, instruction, line, ...fault });
+    const error = sessionError("PLAN_FAILED", { status, code, instruction, line, ...fault });
+    // The segments were allocated here, and the plan placed here: no plan makes these wrong.
+    if (code === TW_BAD_SEGMENT || code === TW_BAD_POINTER) {
+      this.#engine.giveUp(`its memory is in disorder (${error.message})`);
+    }
+    this.#options.onRefused();
+    throw error;
   }
 
   /** Let a plan add up the times of its instructions at an address; 0: no more. */

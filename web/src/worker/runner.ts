@@ -54,12 +54,22 @@ export class PlanRunner {
     });
   }
 
-  /** Time every instruction of a step, the mean over `runs` runs. */
-  profile(kind: PlanKind, overwrite: boolean, feeds: readonly Feed[], runs: number): MaybePromise<WireProfile> {
+  /** How many instructions a step has, whose plan is loaded then. */
+  countInstructions(kind: PlanKind, overwrite: boolean, feeds: readonly Feed[]): MaybePromise<number> {
+    return this.#with(kind, overwrite, feeds, ({ plan }) => plan.nodes.length);
+  }
+
+  /** Time every instruction of a step, the mean over `runs` runs; they are added up at `times`. */
+  profile(
+    kind: PlanKind,
+    overwrite: boolean,
+    feeds: readonly Feed[],
+    runs: number,
+    times: number,
+  ): MaybePromise<WireProfile> {
     return this.#with(kind, overwrite, feeds, (loaded, given) => {
       const listing = this.#memory.listing(loaded);
       const count = listing.nodes.length;
-      const times = this.#engine.alloc(Float64Array.BYTES_PER_ELEMENT * Math.max(count, 1));
       this.#engine.write(times, new Float64Array(count));
       this.#memory.setProfile(loaded, times);
       try {
@@ -70,7 +80,6 @@ export class PlanRunner {
         return { ...listing, milliseconds: Array.from(sums, (sum) => sum / runs) };
       } finally {
         this.#memory.setProfile(loaded, 0);
-        this.#engine.free(times);
       }
     });
   }

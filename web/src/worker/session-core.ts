@@ -167,12 +167,19 @@ export class SessionCore implements CallTable, PlanSource {
     });
   }
 
-  /** Step once, as a check of the feeds, then time `runs` steps more. */
-  profile(kind: "train" | "eval", feeds: readonly Feed[], runs: number): MaybePromise<WireProfile> {
+  /** Step once, then time `runs` steps more. All that may fail for want of memory comes before the first step. */
+  async profile(kind: "train" | "eval", feeds: readonly Feed[], runs: number): Promise<WireProfile> {
+    checkCount("runs", runs, 1);
     const copies = feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
-    return withValue(this.step(kind, copies, []), () =>
-      this.#runner.profile(kind, kind === "eval", copies, runs),
-    ) as MaybePromise<WireProfile>;
+    const overwrite = kind === "eval";
+    const count = await this.#runner.countInstructions(kind, overwrite, copies);
+    const times = this.#engine.alloc(Float64Array.BYTES_PER_ELEMENT * Math.max(count, 1));
+    try {
+      await this.step(kind, copies, []);
+      return await this.#runner.profile(kind, overwrite, copies, runs, times);
+    } finally {
+      this.#engine.free(times);
+    }
   }
 
   #bytesOf({ data }: Feed): Uint8Array {
@@ -244,12 +251,19 @@ export class SessionCore implements CallTable, PlanSource {
 
   setLearningRate(rate: number): null {
     this.#checkOptimizer();
+    checkRate("learningRate", rate);
     this.#state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
     return null;
   }
 
   registerLinearLrScheduler(warmup: number, total: number, rate: number): null {
     this.#checkOptimizer();
+    checkCount("warmupStepCount", warmup);
+    checkCount("totalStepCount", total);
+    if (warmup > total) {
+      throw sessionError("WARMUP_BEYOND_TOTAL", { name: "warmupStepCount", total, value: warmup });
+    }
+    checkRate("initialLr", rate);
     const state = this.#state;
     state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
     state.setFloat32(4 * STATE_INITIAL_LR, rate, true);
@@ -257,6 +271,10 @@ export class SessionCore implements CallTable, PlanSource {
     state.setBigInt64(4 * STATE_WARMUP, BigInt(warmup), true);
     state.setBigInt64(4 * STATE_TOTAL, BigInt(total), true);
     return null;
+  }
+
+  getSeed(): bigint {
+    return this.#state.getBigUint64(4 * STATE_SEED, true);
   }
 
   setSeed(value: bigint): null {
@@ -505,6 +523,20 @@ function bytesOf({ offset, dims }: ParameterSlot): { readonly start: number; rea
 
 function typeOf({ dims }: ParameterSlot): TensorType {
   return { dtype: "float32", dims };
+}
+
+function checkCount(name: string, value: number, least = 0): void {
+  if (!Number.isSafeInteger(value) || value < least) {
+    throw sessionError("NOT_A_COUNT", { name, least, value });
+  }
+}
+
+/** Raise unless a number can be a learning rate, which is a float32. */
+function checkRate(name: string, value: number): void {
+  const rate = Math.fround(value);
+  if (!(rate >= 0 && rate < Infinity)) {
+    throw sessionError("NOT_A_RATE", { name, value });
+  }
 }
 
 /** As a checkpoint keeps a value: what `kind` says, else an integer of 64 bits, or else a float32, or a text. */

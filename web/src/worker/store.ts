@@ -5,6 +5,7 @@
  * no error: the file is not there, then.
  */
 
+import { inTime } from "../wire/fetch-file.js";
 import { log } from "../wire/log.js";
 import type { FileData } from "../wire/values.js";
 
@@ -24,6 +25,8 @@ const CONTENTS_HASH = 24;
 const HEADER_HASH = 56;
 const SLOTS = [0, 1] as const;
 
+/** Storage that does not answer for so long counts as none. */
+const ANSWER_MS = 5_000;
 /** Age from which on a large file without an owner is taken for abandoned. */
 const ORPHAN_MS = 3_600_000;
 
@@ -81,6 +84,16 @@ export async function writeFile(name: string, bytes: Uint8Array): Promise<boolea
   return locks.request(`trainweb-store-${name}`, { ifAvailable: true }, (lock) =>
     lock === null ? false : write(),
   );
+}
+
+/** Remove a file, if it is there. */
+export async function removeFile(name: string): Promise<void> {
+  try {
+    const folder = await openFolder();
+    await Promise.all([...SLOTS.map((slot) => slotName(name, slot)), name + LARGE].map((file) => removeEntry(folder, file)));
+  } catch (error) {
+    log("info", `${name} is not removed: ${String(error)}`);
+  }
 }
 
 /** SHA-256 of each chunk of a file, as hexadecimal digits. */
@@ -203,7 +216,7 @@ async function hashOfPart(part: string | FileData): Promise<Uint8Array<ArrayBuff
 }
 
 async function openFolder(): Promise<FileSystemDirectoryHandle> {
-  let folder = await navigator.storage.getDirectory();
+  let folder = await inTime(navigator.storage.getDirectory(), ANSWER_MS);
   for (const name of FOLDERS) {
     folder = await folder.getDirectoryHandle(name, { create: true });
   }

@@ -3,7 +3,9 @@
 import { Engine } from "../engine/engine.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
+import type { PulseTask } from "../engine/pool.js";
 import { EngineError, toWire } from "../wire/errors.js";
+import { startWorker } from "../wire/start-worker.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
@@ -61,6 +63,7 @@ class SessionWorker implements WorkerApi {
   #python: Promise<Bridge> | null = null;
   #nextHandle = 1;
   #lastUse = 0;
+  readonly #written = new Set<Promise<void>>();
   readonly #sessions = new Map<number, TrainingTurns>();
   readonly #inference = new Map<number, Turns<InferenceCore>>();
 
@@ -76,9 +79,22 @@ class SessionWorker implements WorkerApi {
     });
   }
 
+  pulse(port: MessagePort, script: string): Result<null> {
+    return attempt(() => {
+      // It ends with this one, however that ends, and goes on while this one computes.
+      startWorker(script).postMessage({ pulse: port } satisfies PulseTask, [port]);
+      return null;
+    });
+  }
+
+  async finish(): Promise<Result<null>> {
+    await Promise.all(this.#written);
+    return { ok: null };
+  }
+
   async start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>> {
     setLogLevel(logLevel);
-    const { files, threads, reproducible } = settings;
+    const { files, threads, reproducible, stallMs } = settings;
     this.#settings = settings;
     return attemptAsync(async () => {
       this.#engine = Engine.create({
@@ -86,6 +102,7 @@ class SessionWorker implements WorkerApi {
         poolWorker: files.poolWorker,
         threads,
         reproducible,
+        stallMs,
       });
       const engine = await this.#engine;
       this.#kernels = engine;
@@ -156,6 +173,7 @@ class SessionWorker implements WorkerApi {
     return this.#perform(handle, ({ core, cache }) => {
       this.#sessions.delete(handle);
       cache?.finish();
+      this.#keepWriting(cache);
       core.release();
       return null;
     });
@@ -227,6 +245,15 @@ class SessionWorker implements WorkerApi {
     });
   }
 
+  /** Remember what a session that is gone still writes. */
+  #keepWriting(cache: BundleCache | null): void {
+    if (cache !== null) {
+      const { written } = cache;
+      this.#written.add(written);
+      void written.finally(() => this.#written.delete(written));
+    }
+  }
+
   get #running(): Engine {
     if (this.#kernels === null) {
       throw new EngineError("the worker has not started.");
@@ -247,7 +274,7 @@ class SessionWorker implements WorkerApi {
     }
     this.#python ??= (async () => {
       try {
-        const python = bootPython(settings.files, settings.snapshot);
+        const python = bootPython(settings.files, settings.snapshot, settings.stallMs);
         // Taken up below; a failure of the engine's must not leave it unhandled.
         python.catch(() => {});
         const kernels = await engine;
@@ -318,7 +345,8 @@ class SessionWorker implements WorkerApi {
     const bundle = parseBundle(raw, kernels.fingerprint);
     const lazy = new LazyModels(() => this.#bootPython(), origin ?? originOf(bundle, optionsJson), models);
     const onPlan = cache === null ? () => {} : cache.add.bind(cache);
-    const core = new SessionCore(this.#running, kernels, bundle, coreOptions(optionsJson), lazy, onPlan);
+    const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
+    const core = new SessionCore(this.#running, kernels, bundle, options, lazy, onPlan);
     const handle = this.#nextHandle++;
     this.#sessions.set(handle, { core, cache, waiting: 0, turn: Promise.resolve() });
     return { ...core.info, handle };
@@ -373,6 +401,7 @@ function coreOptions(optionsJson: string): CoreOptions {
     arenaLimit: options.limits?.arena_bytes ?? Infinity,
     memoryBudget: options.memory_budget ?? Infinity,
     maxPlans: options.max_plans ?? DEFAULT_MAX_PLANS,
+    onRefused: () => {},
   };
 }
 

@@ -47,11 +47,11 @@ def _wasmtime_engine() -> wt.Engine:
 
 
 @cache
-def _module(build: str) -> wt.Module:
+def _module(engine: wt.Engine, build: str) -> wt.Module:
     """The compiled kernels; once a process."""
     path = resources.files("trainweb.backend.wasm.engine") / f"{build}.wasm"
     try:
-        module = wt.Module(_wasmtime_engine(), path.read_bytes())
+        module = wt.Module(engine, path.read_bytes())
         _close_at_exit(module)
         return module
     except FileNotFoundError:
@@ -82,9 +82,9 @@ class WasmtimeEngine(Engine):
         if build not in BUILDS:
             raise EngineError(f"The native engine has the builds {', '.join(BUILDS)}, not {build!r}.")
         self.build = build
-        self._store = wt.Store(_wasmtime_engine())
+        self._store = self._new_store()
         _close_at_exit(self._store)
-        module = _module(build)
+        module = _module(self._store.engine, build)
         static_pages = next(i.type.limits.min for i in module.imports if isinstance(i.type, wt.MemoryType))
         self._memory = wt.Memory(self._store, wt.MemoryType(wt.Limits(static_pages, None)))
         now = wt.Func(self._store, wt.FuncType([], [wt.ValType.f64()]), lambda: time.perf_counter() * 1e3)
@@ -98,6 +98,9 @@ class WasmtimeEngine(Engine):
         self._run = self._exports["tw_run"]
         stack: Any = self._exports["__stack_pointer"]
         self._stack, self._stack_top = stack, stack.value(self._store)
+
+    def _new_store(self) -> wt.Store:
+        return wt.Store(_wasmtime_engine())
 
     def _instantiate(self, module: wt.Module, imports: dict[tuple[str, str], Any]) -> wt.Instance:
         try:
@@ -154,7 +157,7 @@ class WasmtimeEngine(Engine):
             known.uses += 1
             return known.slot
         try:
-            module = wt.Module(_wasmtime_engine(), wasm)
+            module = wt.Module(self._store.engine, wasm)
         except wt.WasmtimeError as e:
             raise EngineError(f"The generated code is invalid: {e}") from e
         imports: dict[tuple[str, str], Any] = {("env", "memory"): self._memory}

@@ -1,0 +1,242 @@
+"""Workers that die, trap, have no session left; with locks (https) and without (http)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from .js_session import JsPage, open_js_page
+from .server import ROOT, Site
+from .test_js_session import OPEN, SPY
+
+POLLS = 100
+"""Tenths of a second that workers have to end."""
+IN_TIME = """
+    const inTime = (promise) => Promise.race([
+      promise.then((value) => value, (error) => ({ name: error.name, message: error.message })),
+      new Promise((resolve) => setTimeout(() => resolve({ name: "nothing within 20 s" }), 20000)),
+    ]);
+"""
+
+
+class HttpSite(Site):
+    """Reached over http by a name: no secure context, as in a classroom or a LAN."""
+
+    @property
+    def origin(self) -> str:
+        return super().origin.replace("127.0.0.1", "app.test")
+
+
+def assert_workers(js: JsPage, count: int) -> None:
+    """The page comes down to so many workers, and no less."""
+    for _ in range(POLLS):
+        if len(js.page.workers) <= count:
+            break
+        js.page.wait_for_timeout(100)
+    assert len(js.page.workers) == count
+
+
+@pytest.fixture(params=["https", "http"])
+def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
+    site = HttpSite() if request.param == "http" else Site()
+    with open_js_page(browser, site, expected=(r".*",)) as js:
+        assert js.run("return isSecureContext;") == (request.param == "https")
+        assert js.run("return navigator.locks !== undefined;") == (request.param == "https")
+        yield js
+    site.close()
+
+
+@pytest.mark.parametrize("how", ["terminate", "close"])
+@pytest.mark.parametrize("when", ["in a step", "idle"])
+def test_a_worker_that_dies_is_noticed(page: JsPage, how: str, when: str) -> None:
+    page.run(
+        f"""{SPY}{OPEN}
+        window.s = await open({{ threads: 1 }});
+        await loss(s);
+        window.loss = () => loss(s);
+        window.pending = Promise.resolve(null);"""
+    )
+    if when == "in a step":
+        page.run("window.pending = window.loss().then(() => null);")
+    if how == "close":
+        # On http it has a worker of its own, which sends signs of life.
+        (worker,) = (w for w in page.page.workers if w.url.endswith("/worker.js"))
+        worker.evaluate("setTimeout(close)")
+    else:
+        page.run("workers[0].terminate();")
+    outcome = page.run(
+        f"""{OPEN}{IN_TIME}
+        const pending = await inTime(window.pending);
+        const later = await inTime(window.loss());
+        const value = await inTime(open({{ threads: 1 }}).then((t) => loss(t)));
+        return {{ pending, later, value, started: workers.length }};"""
+    )
+    # A step that was under way may have been done.
+    if outcome["pending"] is not None:
+        assert outcome["pending"]["name"] == "EngineError", outcome
+    assert outcome["later"]["name"] == "EngineError", outcome
+    assert outcome["started"] == 2 and outcome["value"] > 0, outcome
+
+
+def test_eight_kinds_of_sessions_leave_nothing(browser: Browser, isolated_site: Site) -> None:
+    with open_js_page(browser, isolated_site) as js:
+        started = js.run(
+            f"""{SPY}{OPEN}
+            const sessions = [];
+            for (const threads of [1, 2, 3, 4]) {{
+              for (const reproducible of [false, true]) {{
+                const s = await open({{ threads, reproducible }});
+                await loss(s);
+                sessions.push(s);
+              }}
+            }}
+            await Promise.all(sessions.map((s) => s.release()));
+            return workers.length;"""
+        )
+        assert started == 8
+        # Those of the pools are workers of the workers.
+        assert len(js.page.workers) >= 8
+        js.run("await env.release();")
+        assert_workers(js, 0)
+        assert js.run(f"{OPEN} return loss(await open());") > 0
+
+
+def test_workers_end_when_they_had_no_session_for_a_while(browser: Browser, plain_site: Site) -> None:
+    with open_js_page(browser, plain_site) as js:
+        js.run(f"{OPEN} env.timeouts.idle = 100; window.s = await open(); window.t = await open(); await s.release();")
+        js.page.wait_for_timeout(400)
+        assert len(js.page.workers) == 1
+        js.run("await env.release(); await t.getContiguousParameters(); await t.release();")
+        assert_workers(js, 0)
+
+
+def test_a_session_that_comes_in_time_keeps_the_worker(browser: Browser, plain_site: Site) -> None:
+    with open_js_page(browser, plain_site) as js:
+        js.run(
+            f"{SPY}{OPEN} env.timeouts.idle = 1500; const s = await open(); await s.release(); window.s = await open();"
+        )
+        js.page.wait_for_timeout(2500)
+        assert js.run(f"{OPEN} return [workers.length, await loss(s) > 0];") == [1, True]
+
+
+def test_what_is_stored_is_stored_before_the_worker_ends(browser: Browser, make_site: Callable[..., Site]) -> None:
+    site = make_site()
+    with open_js_page(browser, site) as js:
+        first = js.run(
+            f"{OPEN} const s = await open({{ cache: true }}); const value = await loss(s); await s.release();"
+            "await env.release(); return value;"
+        )
+        site.clear_log()
+        assert js.run(f"{OPEN} return loss(await open({{ cache: true }}));") == first
+        assert not site.requests("/dist/python/")
+
+
+@pytest.mark.parametrize("threads", [65, 2**31, 2**53 - 1])
+def test_more_threads_than_the_kernels_take(browser: Browser, isolated_site: Site, threads: int) -> None:
+    with open_js_page(browser, isolated_site) as js:
+        outcome = js.run(
+            f"""{SPY}{OPEN}
+            const failure = (promise) => promise.then(() => null, (error) => `${{error.name}}: ${{error.message}}`);
+            const asked = await failure(open({{ threads }}));
+            env.wasm.numThreads = threads;
+            return [asked, await failure(open()), workers.length];""",
+            threads=threads,
+        )
+    assert outcome == [
+        f"TypeError: 'threads' must be at most 64, got {threads}.",
+        f"TypeError: 'env.wasm.numThreads' must be at most 64, got {threads}.",
+        0,
+    ]
+
+
+# Kernels whose next run goes wrong when the worker's `globalThis.next` says so.
+SABOTAGE = """
+const Real = WebAssembly.Instance;
+WebAssembly.Instance = class {
+  constructor(module, imports) {
+    const instance = new Real(module, imports);
+    if (!instance.exports.tw_run) return instance;
+    const run = (plan) => {
+      const next = globalThis.next;
+      globalThis.next = undefined;
+      if (next === "trap") throw new WebAssembly.RuntimeError("unreachable");
+      return next ?? instance.exports.tw_run(plan);
+    };
+    return { exports: { ...instance.exports, tw_run: run } };
+  }
+};
+"""
+
+
+@pytest.fixture
+def sabotaged(browser: Browser, make_site: Callable[..., Site]) -> Iterator[JsPage]:
+    site = make_site()
+    site.add("/dist/worker.js", SABOTAGE + (ROOT / "dist" / "npm" / "worker.js").read_text())
+    with open_js_page(browser, site) as js:
+        js.run(
+            f"{SPY}{OPEN} window.s = await open(); window.t = await open(); await loss(t); await t.runOptimizerStep();"
+        )
+        yield js
+
+
+TW_BAD_SEGMENT, TW_BAD_POINTER, TW_BAD_EXTENT = 3, 11, 7
+
+
+@pytest.mark.parametrize("fault", ["trap", TW_BAD_SEGMENT, TW_BAD_POINTER])
+def test_what_other_sessions_have_learned_survives_a_trap(sabotaged: JsPage, fault: str | int) -> None:
+    before = sabotaged.run(f"{OPEN} return parameters(t);")
+    sabotaged.worker.evaluate("(fault) => { globalThis.next = fault; }", fault)
+    outcome = sabotaged.run(
+        f"""{OPEN}
+        const failure = (promise) => promise.then(() => null, (error) => `${{error.name}}: ${{error.message}}`);
+        const errors = [await failure(loss(s)), await failure(loss(s)), await failure(loss(t))];
+        const kept = await parameters(t);
+        const checkpointState = await t.saveCheckpoint({{ includeOptimizerState: true }});
+        const u = await TrainingSession.create({{ ...golden("mlp"), checkpointState }});
+        const resumed = await parameters(u);
+        const value = await loss(u);
+        const started = workers.length;
+        await s.release();
+        await t.release();
+        return {{ errors, kept, resumed, value, started }};"""
+    )
+    for error in outcome["errors"]:
+        assert error.startswith("EngineError: the engine is lost"), outcome["errors"]
+    assert outcome["kept"] == outcome["resumed"] == before
+    assert outcome["value"] > 0 and outcome["started"] == 2
+    assert_workers(sabotaged, 1)
+
+
+def test_a_plan_that_the_verifier_refuses_is_no_lost_engine(sabotaged: JsPage) -> None:
+    sabotaged.worker.evaluate("(fault) => { globalThis.next = fault; }", TW_BAD_EXTENT)
+    outcome = sabotaged.run(
+        f"""{OPEN}
+        const error = await loss(s).catch(({{ name, message }}) => `${{name}}: ${{message}}`);
+        return [error, await loss(s) > 0, await loss(t) > 0, workers.length];"""
+    )
+    assert outcome[0].startswith("EngineError: TW_BAD_EXTENT") and outcome[1:] == [True, True, 1]
+
+
+def test_a_cached_plan_that_the_verifier_refuses_is_compiled_anew(
+    browser: Browser, make_site: Callable[..., Site]
+) -> None:
+    site = make_site()
+    site.add("/dist/worker.js", SABOTAGE + (ROOT / "dist" / "npm" / "worker.js").read_text())
+    run = f"{OPEN} const s = await open({{ cache: true }}); window.s = s;"
+    end = "await s.release(); await env.release();"
+    with open_js_page(browser, site) as js:
+        first = js.run(f"{run} const value = await loss(s); {end} return value;")
+        site.clear_log()
+        js.run(run)
+        js.worker.evaluate("(fault) => { globalThis.next = fault; }", TW_BAD_EXTENT)
+        error = js.run(f"{OPEN} const error = await loss(s).catch(({{ name }}) => name); {end} return error;")
+        assert error == "EngineError"
+        assert not site.requests("/dist/python/")
+        # Python compiles it, and what is stored then is used again.
+        assert js.run(f"{run} const value = await loss(s); {end} return value;") == first
+        assert site.requests("/dist/python/")
+        site.clear_log()
+        assert js.run(f"{run} const value = await loss(s); {end} return value;") == first
+        assert not site.requests("/dist/python/")

@@ -1,0 +1,139 @@
+/** Hashes that files must have, as the attribute `integrity` of HTML gives them. */
+
+import { sha256 } from "../wire/sha256.js";
+
+/** The files of a session. */
+export type FileName = "trainModel" | "checkpointState" | "evalModel" | "optimizerModel" | "model" | "bundle";
+
+const FILES: readonly string[] = [
+  "trainModel",
+  "checkpointState",
+  "evalModel",
+  "optimizerModel",
+  "model",
+  "bundle",
+] satisfies FileName[];
+
+/** From the weakest on: of several hashes those of the strongest kind count, as in HTML. */
+const BYTES = { sha256: 32, sha384: 48, sha512: 64 } as const;
+
+type Algorithm = keyof typeof BYTES;
+
+interface Hash {
+  readonly algorithm: Algorithm;
+  readonly digest: string;
+}
+
+/** What was asked for, checked. */
+export class Integrity {
+  readonly #hashes: ReadonlyMap<string, readonly Hash[]>;
+  readonly #forAny: readonly Hash[] | null;
+  #files: readonly FileName[] | null = null;
+
+  constructor(hashes: ReadonlyMap<string, readonly Hash[]>, forAny: readonly Hash[] | null) {
+    this.#hashes = hashes;
+    this.#forAny = forAny;
+  }
+
+  /**
+   * Say which files there are.
+   *
+   * @throws TypeError for a hash that belongs to none of them: it would protect nothing
+   */
+  expect(files: readonly FileName[]): void {
+    for (const name of this.#hashes.keys()) {
+      if (!files.includes(name as FileName)) {
+        throw new TypeError(`'integrity' has a hash of '${name}', which is not given; the files are ${files.join(", ")}.`);
+      }
+    }
+    if (this.#forAny !== null && files.length !== 1) {
+      throw new TypeError(`'integrity' must be an object with a hash for each of the files ${files.join(", ")}.`);
+    }
+    this.#files = files;
+  }
+
+  /** The hashes of which a file must have one; null where it may have any. */
+  of(file: FileName): readonly Hash[] | null {
+    if (this.#files === null) {
+      throw new TypeError("the files are not known yet.");
+    }
+    return this.#forAny ?? this.#hashes.get(file) ?? null;
+  }
+}
+
+/**
+ * Read the option.
+ *
+ * @throws TypeError when it says nothing that could be checked
+ */
+export function checkIntegrity(value: unknown): Integrity {
+  if (value === undefined) {
+    return new Integrity(new Map(), null);
+  }
+  if (typeof value === "string") {
+    return new Integrity(new Map(), parse("integrity", value));
+  }
+  if (typeof value !== "object" || value === null) {
+    throw new TypeError("'integrity' must be a string, or an object of them by the names of files.");
+  }
+  const entries = Object.entries(value).map(([name, text]: [string, unknown]) => {
+    if (!FILES.includes(name)) {
+      throw new TypeError(`'integrity.${name}' is no file; there are ${FILES.join(", ")}.`);
+    }
+    return [name, parse(`integrity.${name}`, text)] as const;
+  });
+  return new Integrity(new Map(entries), null);
+}
+
+function parse(name: string, text: unknown): Hash[] {
+  const parts = typeof text === "string" ? text.split(/\s+/).filter((part) => part !== "") : [];
+  if (parts.length === 0) {
+    throw new TypeError(`'${name}' must be a hash such as "sha256-..." in Base64.`);
+  }
+  return parts.map((part) => parseHash(name, part));
+}
+
+function parseHash(name: string, part: string): Hash {
+  const [, algorithm, given] = /^(sha256|sha384|sha512)-([A-Za-z0-9+/_-]+={0,2})(?:\?.*)?$/.exec(part) ?? [];
+  const digest = given?.replaceAll("-", "+").replaceAll("_", "/");
+  if (algorithm === undefined || digest === undefined || byteLength(digest) !== BYTES[algorithm as Algorithm]) {
+    throw new TypeError(`'${name}' has "${part}", which is no hash such as "sha256-..." in Base64.`);
+  }
+  return { algorithm: algorithm as Algorithm, digest };
+}
+
+function byteLength(base64: string): number {
+  try {
+    return atob(base64).length;
+  } catch {
+    return -1;
+  }
+}
+
+/** What is wrong with bytes that should have one of these hashes; null where nothing is. */
+export async function findFault(bytes: Uint8Array<ArrayBuffer>, hashes: readonly Hash[] | null): Promise<string | null> {
+  if (hashes === null) {
+    return null;
+  }
+  const strongest = Math.max(...hashes.map(({ algorithm }) => BYTES[algorithm]));
+  const wanted = hashes.filter(({ algorithm }) => BYTES[algorithm] === strongest);
+  const algorithm = (wanted[0] as Hash).algorithm;
+  const digest = await digestOf(algorithm, bytes);
+  if (digest === null) {
+    return `its ${algorithm} cannot be checked, since browsers hash with it in secure contexts alone; give its sha256`;
+  }
+  const found = btoa(String.fromCharCode(...digest));
+  return wanted.some((hash) => atob(hash.digest) === atob(found))
+    ? null
+    : `its hash is ${algorithm}-${found}, and integrity wants ${wanted.map((hash) => `${algorithm}-${hash.digest}`).join(" or ")}`;
+}
+
+async function digestOf(algorithm: Algorithm, bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array | null> {
+  if (algorithm === "sha256") {
+    return sha256(bytes);
+  }
+  const { subtle } = globalThis.crypto ?? {};
+  return subtle === undefined
+    ? null
+    : new Uint8Array(await subtle.digest(algorithm.replace("sha", "SHA-"), bytes));
+}

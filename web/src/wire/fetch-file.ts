@@ -1,0 +1,218 @@
+/** Fetching the package's own files: one that does not come, stalls or is something else is an error that says so. */
+
+import { EngineError } from "./errors.js";
+
+/** What a file must be. */
+export interface FileKind {
+  readonly what: string;
+  /** Bytes that it may start with; none: it is a script, known by its type. */
+  readonly starts: readonly (readonly number[])[];
+}
+
+const GZIP = [0x1f, 0x8b];
+const SCRIPT_TYPE = /javascript|ecmascript/;
+
+export const WEBASSEMBLY: FileKind = { what: "WebAssembly", starts: [[0, 0x61, 0x73, 0x6d], GZIP] };
+export const SNAPSHOT: FileKind = { what: "a memory snapshot", starts: [[0], GZIP] };
+export const ARCHIVE: FileKind = { what: "a zip archive", starts: [[0x50, 0x4b, 3, 4]] };
+export const SCRIPT: FileKind = { what: "a JavaScript module", starts: [] };
+
+/** The record that ends a zip archive, and how far from the end it may start: its comment has 16 bits of length. */
+const ARCHIVE_END = [0x50, 0x4b, 5, 6];
+const ARCHIVE_END_REACH = 22 + 0xffff;
+
+const SHOWN_BYTES = 16;
+
+/** How long a script may take before it is looked at what its server sends, in parts of the stall limit. */
+const PATIENCE = 0.25;
+
+/** Something is wrong with a file. */
+export class FileError extends EngineError {
+  constructor(
+    readonly url: string,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** A file as it comes. */
+export interface OpenFile {
+  /** What the server said of it, for errors. */
+  readonly description: string;
+  /** Fails with a FileError where it breaks off or stalls. */
+  readonly stream: ReadableStream<Uint8Array<ArrayBuffer>>;
+}
+
+/**
+ * Ask for a file, up to its first bytes.
+ *
+ * @param stallMs - how long nothing may come
+ * @throws FileError when it cannot be fetched, or is no such file
+ */
+export async function openFile(url: string, kind: FileKind, stallMs: number, init: RequestInit = {}): Promise<OpenFile> {
+  const abort = new AbortController();
+  let received = 0;
+  let isAnswered = false;
+  const step = async <T>(promise: Promise<T>): Promise<T> => {
+    try {
+      return await inTime(promise, stallMs);
+    } catch (error) {
+      abort.abort();
+      throw error instanceof StallError
+        ? new FileError(url, `${url} stalls: nothing came for ${stallMs / 1e3} s after ${received} bytes.`)
+        : new FileError(url, isAnswered
+          ? `${url} broke off after ${received} bytes: ${messageOf(error)}`
+          : `${url} could not be fetched: ${messageOf(error)}`);
+    }
+  };
+  const response = await step(fetch(url, { ...init, signal: abort.signal }));
+  isAnswered = true;
+  if (!response.ok) {
+    abort.abort();
+    throw new FileError(url, `${url} answered with HTTP status ${response.status}; expected ${kind.what}.`);
+  }
+  const reader = response.body?.getReader();
+  const next = async (): Promise<Uint8Array<ArrayBuffer> | null> => {
+    const result = reader === undefined ? { done: true, value: undefined } : await step(reader.read());
+    received += result.value?.length ?? 0;
+    return result.value ?? null;
+  };
+  const wanted = Math.max(1, ...kind.starts.map(({ length }) => length));
+  const head: Uint8Array<ArrayBuffer>[] = [];
+  for (let chunk = await next(); chunk !== null; chunk = await next()) {
+    head.push(chunk);
+    if (received >= wanted) {
+      break;
+    }
+  }
+  const start = joined(head);
+  const description = `HTTP status ${response.status}, type ${response.headers.get("content-type") ?? "none"}`;
+  if (!isKind(kind, start, response)) {
+    abort.abort();
+    const found = start.length === 0 ? "it is empty" : `it starts with ${shown(start)}`;
+    throw new FileError(url, `${url} is not what it should be: expected ${kind.what}, but ${found} (${description}).`);
+  }
+  const stream = new ReadableStream<Uint8Array<ArrayBuffer>>({
+    start: (controller) => controller.enqueue(start),
+    async pull(controller) {
+      const chunk = await next();
+      if (chunk === null) {
+        controller.close();
+      } else {
+        controller.enqueue(chunk);
+      }
+    },
+    cancel: () => abort.abort(),
+  });
+  return { description, stream };
+}
+
+/**
+ * The whole of a file.
+ *
+ * @throws FileError as `openFile`, or where it breaks off, or is an archive without an end
+ */
+export async function fetchFile(url: string, kind: FileKind, stallMs: number, init?: RequestInit): Promise<Uint8Array<ArrayBuffer>> {
+  const { description, stream } = await openFile(url, kind, stallMs, init);
+  const bytes = await readWhole(stream);
+  if (kind === ARCHIVE && !hasArchiveEnd(bytes)) {
+    throw new FileError(url, `${url} is cut off: its ${bytes.length} bytes are no whole zip archive (${description}).`);
+  }
+  return bytes;
+}
+
+/**
+ * What is wrong with a script that does not start; nothing when its server sends a script.
+ *
+ * @throws FileError
+ */
+export async function checkScript(url: string, stallMs: number): Promise<void> {
+  // Past the cache: a script that is stuck there would hold this up, too.
+  await fetchFile(url, SCRIPT, stallMs, { cache: "no-store" });
+}
+
+/**
+ * Import a module, which the browser itself sets no limit.
+ *
+ * @throws FileError when it does not load, or stalls
+ */
+export async function importModule<T>(url: string, stallMs: number): Promise<T> {
+  const module = import(url) as Promise<T>;
+  const patience = PATIENCE * stallMs;
+  try {
+    return await inTime(module, patience);
+  } catch (error) {
+    await checkScript(url, stallMs - patience);
+    if (!(error instanceof StallError)) {
+      throw new FileError(url, `${url} does not load as ${SCRIPT.what}: ${messageOf(error)}`);
+    }
+  }
+  try {
+    return await inTime(module, stallMs);
+  } catch (error) {
+    const reason = error instanceof StallError ? `it did not run within ${stallMs / 1e3} s` : messageOf(error);
+    throw new FileError(url, `${url} does not load as ${SCRIPT.what}: ${reason}`);
+  }
+}
+
+/** Not by way of a Response: that makes an error of its own of what breaks the stream. */
+async function readWhole(stream: ReadableStream<Uint8Array<ArrayBuffer>>): Promise<Uint8Array<ArrayBuffer>> {
+  const reader = stream.getReader();
+  const chunks: Uint8Array[] = [];
+  for (let result = await reader.read(); !result.done; result = await reader.read()) {
+    chunks.push(result.value);
+  }
+  return joined(chunks);
+}
+
+class StallError extends Error {}
+
+/** @throws StallError when a promise does not settle in time */
+export function inTime<T>(promise: Promise<T>, limitMs: number): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new StallError(`nothing within ${limitMs} ms`)), limitMs);
+    promise.then(resolve, reject).finally(() => clearTimeout(timer));
+  });
+}
+
+function isKind({ starts }: FileKind, start: Uint8Array, response: Response): boolean {
+  if (starts.length === 0) {
+    return start.length > 0 && SCRIPT_TYPE.test(response.headers.get("content-type") ?? "");
+  }
+  return starts.some((bytes) => bytes.every((byte, k) => start[k] === byte));
+}
+
+function hasArchiveEnd(bytes: Uint8Array): boolean {
+  for (let at = bytes.length - 22; at >= Math.max(0, bytes.length - ARCHIVE_END_REACH); at--) {
+    if (ARCHIVE_END.every((byte, k) => bytes[at + k] === byte)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+function joined(chunks: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
+  const bytes = new Uint8Array(chunks.reduce((total, { length }) => total + length, 0));
+  let at = 0;
+  for (const chunk of chunks) {
+    bytes.set(chunk, at);
+    at += chunk.length;
+  }
+  return bytes;
+}
+
+/** The first bytes, as text where they are some. */
+function shown(bytes: Uint8Array): string {
+  const head = Array.from(bytes.subarray(0, SHOWN_BYTES));
+  if (head.every((byte) => byte === 10 || byte === 13 || (byte >= 32 && byte < 127))) {
+    return JSON.stringify(String.fromCharCode(...head));
+  }
+  return `the bytes ${head.map((byte) => byte.toString(16).padStart(2, "0")).join(" ")}`;
+}
+
+/** What an error says; some of Emscripten's are no Error. */
+export function messageOf(error: unknown): string {
+  const { message } = (error ?? {}) as { readonly message?: unknown };
+  return typeof message === "string" && message !== "" ? message : String(error);
+}

@@ -46,7 +46,7 @@ def description() -> str:
     return f"""/** Made by scripts/session_description.py of what Python declares: edit that. */
 
 import type {{
-  FileBytes, FileForm, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor,
+  FileBytes, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType, ValueMetadata, WireTensor,
 }} from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {{

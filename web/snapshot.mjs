@@ -72,7 +72,7 @@ const warmUp = (imports) => `
 import gc, importlib, pkgutil
 import trainweb
 
-ABSENT = {"numpy", "onnx", "wasmtime"}  # edges of the package that no page needs to load or step
+ABSENT = {"numpy", "onnx", "torch", "wasmtime"}  # edges of the package that no page needs to load or step
 COMMAND_LINE = {"trainweb.__main__", "trainweb.cli"}  # takes megabytes of the standard library along
 
 # First, while the heap has large holes: its peak would enlarge a heap that is fuller.

@@ -280,3 +280,7 @@ __all__ = [
     "Pairs",
     "Result",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

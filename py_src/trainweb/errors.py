@@ -85,3 +85,22 @@ class LimitError(TrainwebError):
 
 class EngineError(TrainwebError):
     """The kernel engine failed: out of memory, a trap, or a plan that does not verify."""
+
+
+__all__ = [
+    "BufferSizeError",
+    "CheckpointError",
+    "EngineError",
+    "FeedError",
+    "GradientError",
+    "LimitError",
+    "ModelError",
+    "ReleasedError",
+    "SessionError",
+    "TrainwebError",
+    "UnsupportedError",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

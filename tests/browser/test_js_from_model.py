@@ -237,6 +237,11 @@ CONFIGURED = [
         {"optimizer": {"type": "RMSProp", "momentum": 0.9, "centered": True, "alpha": 0.9}, "clipGradNorm": None},
         {"optimizer": {"type": "RMSProp", "momentum": 0.9, "centered": True, "alpha": 0.9}},
     ),
+    ({"optimizer": "Adafactor"}, {"optimizer": "Adafactor"}),
+    (
+        {"optimizer": {"type": "Muon", "matchRms": False, "steps": 4}},
+        {"optimizer": {"type": "Muon", "match_rms": False, "steps": 4}},
+    ),
     (
         {"optimizer": {"type": "SGD", "momentum": 0.9, "nesterov": True}},
         {"optimizer": {"type": "SGD", "momentum": 0.9, "nesterov": True}},

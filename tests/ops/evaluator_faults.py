@@ -197,6 +197,16 @@ def _dequantize(inputs: str) -> Fault:
     )
 
 
+def _sampled(attributes: str) -> Fault:
+    return Fault(
+        ("GridSample", 16),
+        "Three interpolation modes: bilinear (default), nearest and bicubic.",
+        "It knows the names of opset 20 alone, linear and cubic, which are the same in two dimensions.",
+        f"y0 = GridSample <{attributes}> (x0, x1)",
+        opset=20,
+    )
+
+
 def _response(size: int, below: int, above: int, alpha: float, beta: float, bias: float) -> Fault:
     """Sums over `below` channels before and `above` after, by an average that counts the margins."""
     return Fault(
@@ -388,6 +398,8 @@ FAULTS: dict[str, Fault] = {
         "It does not have the operator.",
         "y0 = LpPool <kernel_shape = [4], p = 3> (x0)",
     ),
+    "GridSample-2": _sampled('mode = "linear", padding_mode = "reflection"'),
+    "GridSample-5": _sampled('mode = "cubic", align_corners = 1, padding_mode = "border"'),
     "GRU-2": _lengths("GRU", 2),
     "GRU-3": _unrolled(
         "GRU",

@@ -61,3 +61,16 @@ def test_negative_indices_count_from_the_end(name: str) -> None:
         graph = single_node(cls, arrays, attrs, 17)
         results.append(run(graph, feeds_of(graph, arrays))["y0"])
     np.testing.assert_array_equal(*results)
+
+
+def test_a_write_beyond_the_end_of_a_cache_is_refused() -> None:
+    arrays = [np.zeros((2, 5, 3), np.float32), np.ones((2, 2, 3), np.float32), np.array([3, 4])]
+    cls = find("", "TensorScatter")
+    assert cls is not None
+    graph = single_node(cls, arrays, {}, 24)
+    with pytest.raises(FeedError):
+        run(graph, feeds_of(graph, arrays))
+    arrays[2] = np.array([3, 0])
+    np.testing.assert_array_equal(
+        run(graph, feeds_of(graph, arrays))["y0"][:, :, 0], [[0, 0, 0, 1, 1], [1, 1, 0, 0, 0]]
+    )

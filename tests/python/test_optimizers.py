@@ -19,12 +19,13 @@ from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.checkpoint import read_checkpoint
 from trainweb.cli import main
 from trainweb.errors import CheckpointError, ModelError
-from trainweb.ir.layout import GRADIENTS
+from trainweb.ir.layout import GRADIENTS, PARAMETERS
+from trainweb.ir.program import Buf, BufSequence, Storage
 from trainweb.model.graph import Node
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
-from trainweb.ops.op import find
-from trainweb.ops.optim import MOMENTS
+from trainweb.ops.op import bind, find
+from trainweb.ops.optim import MOMENTS, TRAINWEB, Subsequence
 
 ROOT = Path(__file__).parents[2]
 NAMES = list(OPTIMIZERS)
@@ -136,6 +137,9 @@ def test_a_session_takes_lions_steps() -> None:
 def test_the_command_line_takes_it_and_names_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(ROOT / "tests" / "golden" / "mlp" / "base.onnx")
     assert main(["artifacts", model, "-o", str(tmp_path), "--optimizer", name]) == 0
+    operator = OPTIMIZERS[name]().operator
+    note = f"optimizer_model.onnx has ai.trainweb.{operator.op_type()}, which runs in trainweb"
+    assert (note in capsys.readouterr().out) == (operator.domain == "ai.trainweb")
     with pytest.raises(SystemExit):
         main(["artifacts", "--help"])
     assert name in capsys.readouterr().out
@@ -294,3 +298,13 @@ def test_parameters_are_updated_one_by_one_whatever_their_shape(name: str) -> No
         for n in slots:
             error = TOLERANCES.get(name, 2e-5)
             np.testing.assert_allclose(s.get_parameter(n), state[n][0], rtol=1e-5, atol=0.1 * error, err_msg=n)
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_group_of_parameters_that_are_not_there_is_refused(index: int) -> None:
+    node = Node("Subsequence", ["params"], ["group"], {"indices": [index]}, TRAINWEB, "group")
+    items = [Buf(Storage(PARAMETERS, 8), "float32", (2,)) for _ in range(2)]
+    op = bind(node, {TRAINWEB: 1})
+    assert isinstance(op, Subsequence)
+    with pytest.raises(ModelError, match=rf"'group'.*indices has {index}; the sequence has 2 items"):
+        op.derive_sequence(BufSequence(items))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -125,3 +126,43 @@ def test_a_step_gives_what_it_gave_before_the_export() -> None:
         first = s.eval_step(batch())
         s.export_model_for_inferencing(["logits"])
         assert {n: a.tobytes() for n, a in s.eval_step(batch()).items()} == {n: a.tobytes() for n, a in first.items()}
+
+
+def test_looking_inside_a_session() -> None:
+    with session() as s:
+        assert s.get_step_count() == 0 and not s.get_gradient("fc1.weight").any()
+        warm(s)
+        state = s.core.state
+        assert s.parameter_names() == ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
+        assert s.parameter_names(trainable_only=True) == ["fc1.weight", "fc2.weight", "fc2.bias"]
+        assert s.get_step_count() == state.optimizer.step == 1
+        np.testing.assert_array_equal(s.get_gradient("fc2.bias"), state.parameters["fc2.bias"].grad)
+        moments = s.get_moments("fc2.bias")
+        saved = state.optimizer.moments["fc2.bias"]
+        assert {n: m.tobytes() for n, m in moments.items()} == {n: bytes(t.data) for n, t in saved.items()}
+        assert list(moments) == ["momentum0", "momentum1"] and s.get_moments("fc1.bias") == {}
+        for name in ("fc1.bias", "nope"):
+            with pytest.raises(trainweb.errors.CheckpointError, match=name):
+                s.get_gradient(name)
+        described = [(v.name, v.type, v.shape) for v in s.input_metadata()]
+        assert described == [("x", "tensor(float)", ["batch", 5]), ("labels", "tensor(int64)", ["batch"])]
+        assert [v.name for v in s.input_metadata(training=False)] == s.input_names(training=False)
+        for training in (True, False):
+            outputs = s.output_metadata(training)
+            assert [v.name for v in outputs] == s.output_names(training)
+            assert (outputs[0].type, outputs[0].shape) == ("tensor(float)", [])
+        s.core.add_property("a", 1)
+        assert s.core.property_names() == ["a"]
+        s.core.delete_property("a")
+        with pytest.raises(trainweb.errors.CheckpointError, match="'a' not found"):
+            s.core.delete_property("a")
+
+
+@pytest.mark.parametrize("name", ["", ".api", ".artifacts", ".compat", ".compat.onnxruntime", ".errors", ".onnxblock"])
+def test_public_modules_list_public_names_alone(name: str) -> None:
+    module = importlib.import_module("trainweb" + name)
+    listed = [n for n in dir(module) if n != "__version__"]
+    assert sorted(dir(module)) == sorted(module.__all__)
+    assert not [n for n in listed if n.startswith("_") or n in ("Any", "annotations", "np", "numpy")]
+    for n in listed:
+        getattr(module, n)

@@ -69,3 +69,7 @@ additional_output_names, loss_input_names, batch_norm, external_data, clip_grad_
 
 
 __all__ = ["Artifacts", "LossType", "OptimType", "build_artifacts", "generate_artifacts"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

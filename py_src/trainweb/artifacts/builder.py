@@ -208,7 +208,10 @@ def build_artifacts(
         An operator on the way from the loss to a parameter cannot be differentiated.
     """
     if ort_format:
-        raise UnsupportedError("ort_format=True is not supported: artifacts are ONNX files.")
+        raise UnsupportedError(
+            "ort_format=True is not supported: artifacts are ONNX files. For ONNX Runtime convert them with "
+            "python -m onnxruntime.tools.convert_onnx_models_to_ort."
+        )
     if optimizer is None and (clip_grad_norm is not None or clip_grad_value is not None):
         raise messages.CLIP_WITHOUT_OPTIMIZER()
     if custom_op_library is not None:

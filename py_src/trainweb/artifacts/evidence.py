@@ -28,7 +28,7 @@ GENERATED = re.compile(
 )
 """Names that exporters give to what had none."""
 NATIVE = re.compile(
-    r"(.*\.)?(weight|bias|(weight|bias)_[ih][hr]_l\d+(_reverse)?|weight_hr_l\d+(_reverse)?"
+    r"(.*\.)?(weight|bias|(weight|bias)_[ih]h(_l\d+(_reverse)?)?|weight_hr_l\d+(_reverse)?"
     r"|in_proj_(weight|bias)|[qkv]_proj_weight|bias_[kv]|original[01]|weight_[gv])"
 )
 """Names that torch's own modules give to parameters, and never to buffers."""

@@ -561,3 +561,7 @@ __all__ = [
     "TrainingParameters",
     "TrainingSession",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

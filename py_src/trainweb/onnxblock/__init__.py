@@ -21,3 +21,7 @@ __all__ = [
     "optim",
     "save_checkpoint",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

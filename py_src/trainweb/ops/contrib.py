@@ -12,14 +12,13 @@ from typing import Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Node
 from trainweb.ops.attention import part, places, reshape, unsqueeze
 from trainweb.ops.composite import Composite
-from trainweb.ops.conv import Conv
+from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import i32, literal
-from trainweb.ops.op import MS, Bad, Float, Floats, Int, Sample, Str, bind, register
+from trainweb.ops.op import MS, Bad, Float, Floats, Int, Sample, Str, register
 from trainweb.ops.symbolic import Var
 
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
@@ -71,20 +70,13 @@ class FusedConv(Composite):
         Bad([(1, 2, 4), (2, 2, 3)], {"activation": "Gelu"}, UnsupportedError),
     )
 
-    def _convolution(self) -> Conv:
-        attrs = {name: value for name, value in self.node.attrs.items() if name in Conv.attrs}
-        inputs = [name for name in self.node.inputs[:3] if name]
-        conv = bind(Node("Conv", inputs, self.node.outputs, attrs, "", self.node.name), {"": Conv.versions[-1]})
-        assert isinstance(conv, Conv)
-        return conv
-
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None, z: TensorType | None) -> TensorType:
         if self.activation not in ACTIVATIONS:
             raise self.unsupported(f"the activation {self.activation!r}")
         names, params = ACTIVATIONS[self.activation], self.activation_params or ()
         if len(params) != len(names):
             raise self.error(f"activation_params are {list(params)} for {list(names)} of {self.activation}.")
-        y = self._convolution().infer(x, w, b)
+        y = convolution_of(self).infer(x, w, b)
         if z is not None and (z.dtype != "float32" or not equal_shapes(z.shape, y.shape)):
             raise self.error(f"what is added is {z.dtype} {list(z.shape)}, not float32 {list(y.shape)}.")
         return y
@@ -92,7 +84,7 @@ class FusedConv(Composite):
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
         x, w, b, z = ins
         assert x is not None and w is not None
-        y = x.op("Conv", *(v for v in (w, b) if v is not None), **self._convolution().given_attrs())
+        y = x.op("Conv", *(v for v in (w, b) if v is not None), **convolution_of(self).given_attrs())
         y = y if z is None else y + z
         if not self.activation:
             return [y]
@@ -102,7 +94,7 @@ class FusedConv(Composite):
         return [y.op(self.activation, **params)]
 
     def reference(self, x: Any, w: Any, b: Any = None, z: Any = None) -> Any:
-        y = self._convolution().reference(x, w, b) + (0 if z is None else z)
+        y = convolution_of(self).reference(x, w, b) + (0 if z is None else z)
         p = (*(self.activation_params or ()), 0.0, 0.0)
         functions = {
             "": lambda: y,

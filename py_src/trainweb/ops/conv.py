@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Node
 from trainweb.ops.arguments import unknown
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
@@ -386,6 +387,12 @@ class Conv(_Convolution):
         Bad([(2, 3, 7, 6), (4, 3, 3, 3)], {"group": 2}),
         Bad([(2, 3, 7, 6), (4, 3, 3, 3), (3,)]),
     )
+
+
+def convolution_of(op: Op) -> Conv:
+    """The convolution with the attributes of another operator, of two inputs."""
+    attrs = {name: value for name, value in op.node.attrs.items() if name in Conv.attrs}
+    return Conv(Node("Conv", ["x", "w"], op.node.outputs[:1], attrs, "", op.node.name), Conv.versions[-1])
 
 
 @register

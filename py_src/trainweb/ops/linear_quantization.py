@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from math import prod
+from typing import Any, ClassVar
 
 from trainweb.errors import UnsupportedError
-from trainweb.ir.dims import UndecidedError, at_most, equal, static
+from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
 from trainweb.ops.attention import integers, reshape
 from trainweb.ops.composite import Composite
+from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, literal
-from trainweb.ops.op import Bad, Int, Sample, register
+from trainweb.ops.op import Attr, Bad, Int, Op, Sample, register
 from trainweb.ops.symbolic import Var
 
 RANGES = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
@@ -22,6 +24,17 @@ RANGES = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16":
 NIBBLE = 16
 """Products of a nibble and a byte are summed in float32, exactly up to `MAX_SUMMED` of them: 16 * 255 * 4096 < 2^24."""
 MAX_SUMMED = 4096
+ROUND_SINCE = 11
+"""The opset that brought Round."""
+
+
+def rounded(x: Var) -> Var:
+    """To the nearest integer, of two to the even one."""
+    if x.g.opset >= ROUND_SINCE:
+        return x.op("Round")
+    up = (x + 0.5).op("Floor")
+    is_odd = ((up / 2.0).op("Floor") * 2.0).equal(up).not_()
+    return up - (up - x).equal(0.5).and_(is_odd).cast("float32")
 
 
 class _Linear(Composite):
@@ -87,7 +100,7 @@ class QuantizeLinear(_Linear):
         x, scale, zero = ins
         assert x is not None and scale is not None
         dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
-        places = (x / self.spread(x, scale)).op("Round")
+        places = rounded(x / self.spread(x, scale))
         if zero is not None:
             places = places + self.spread(x, zero.cast("float32"))
         return [_clipped(places, dtype)]
@@ -101,6 +114,7 @@ class QuantizeLinear(_Linear):
 
     samples = (
         Sample([(3, 4), f32(0.02)]),
+        Sample([f32([0.5, 1.5, 2.5, -0.5, -1.5, 3.2, -3.7]), f32(1.0), literal("int8", 3)], opset=10),
         Sample([(3, 4), f32([0.02, 0.5, 0.01, 0.1]), literal("int8", [0, 3, -100, 7])]),
         Sample([(3, 4), f32(0.0001), literal("uint16", 30000)], opset=21),
         Sample([(2, 5), f32([[0.02, 0.5, 0.01], [0.1, 0.2, 0.3]])], {"block_size": 2, "output_dtype": 3}, opset=21),
@@ -172,8 +186,8 @@ class DynamicQuantizeLinear(Composite):
         low = x.op("ReduceMin", keepdims=0).op("Min", x.lift(0.0))
         high = x.op("ReduceMax", keepdims=0).op("Max", x.lift(0.0))
         scale = (high - low) / 255.0
-        zero = (-(low / scale)).op("Clip", 0.0, 255.0).op("Round")
-        return [_clipped((x / scale).op("Round") + zero, "uint8"), scale, zero.cast("uint8")]
+        zero = rounded((-(low / scale)).op("Clip", 0.0, 255.0))
+        return [_clipped(rounded(x / scale) + zero, "uint8"), scale, zero.cast("uint8")]
 
     def reference(self, x: Any) -> tuple[Any, ...]:
         x = x.astype(np.float32)
@@ -272,7 +286,7 @@ class QLinearMatMul(_IntegerProduct):
             reshape(x) if k not in (0, 3) else x for k, x in enumerate(ins) if x is not None
         )
         product = exact_product(a.cast("int32") - za.cast("int32"), b.cast("int32") - zb.cast("int32"))
-        places = (product.cast("float32") * (sa * sb / sy)).op("Round") + zy.cast("float32")
+        places = rounded(product.cast("float32") * (sa * sb / sy)) + zy.cast("float32")
         return [_clipped(places, zy.dtype)]
 
     def reference(self, a: Any, sa: Any, za: Any, b: Any, sb: Any, zb: Any, sy: Any, zy: Any) -> Any:
@@ -295,3 +309,138 @@ class QLinearMatMul(_IntegerProduct):
         ),
     )
     bad = (Bad([literal("uint8", [[1]]), f32(1.0), literal("uint8", 1)]),)
+
+
+def exact_convolution(op: Op, x: Var, w: Var) -> Var:
+    """The int32 convolution of int32 values of at most 9 bits."""
+    wide, right, attrs = x.cast("float32"), w.cast("float32"), convolution_of(op).given_attrs()
+    high = (wide / float(NIBBLE)).op("Floor")
+    parts = [v.op("Conv", right, **attrs).cast("int32") for v in (high, wide - high * float(NIBBLE))]
+    return parts[0] * NIBBLE + parts[1]
+
+
+class _IntegerConvolution(Composite):
+    attrs: ClassVar[dict[str, Attr]] = Conv.attrs
+
+    def convolved(self, x: TensorType, w: TensorType) -> tuple[int, ...]:
+        """Shape of the convolution."""
+        for t in (x, w):
+            if t.dtype not in ("int8", "uint8"):
+                raise self.unsupported(f"dtype {t.dtype}")
+        images, weights = (TensorType("float32", t.shape) for t in (x, w))
+        shape = convolution_of(self).infer(images, weights, None).shape
+        if not at_most(prod(w.shape[1:]), MAX_SUMMED):
+            raise self.unsupported(f"a sum of more than {MAX_SUMMED} products")
+        return shape
+
+    def check_numbers(self, t: TensorType | None, channels: int) -> None:
+        """A scale or zero point is one number, or one for each channel."""
+        if t is not None and (t.rank > 1 or (static(t.size) and t.size != 1 and not equal(t.size, channels))):
+            raise self.error(f"a scale or zero point has shape {list(t.shape)} for {channels} channels.")
+
+    def numpy_convolution(self, x: Any, w: Any, zx: Any, zw: Any) -> Any:
+        """The exact convolution in numpy."""
+        zw = np.asarray(zw, float).reshape(-1, *[1] * (w.ndim - 1))
+        return convolution_of(self).reference(x.astype(float) - float(np.asarray(zx).item()), w.astype(float) - zw)
+
+
+def _zeroed(x: Var, zero: Var | None, *shape: int) -> Var:
+    """Integers less their zero point."""
+    wide = x.cast("int32")
+    return wide if zero is None else wide - reshape(zero, *shape).cast("int32")
+
+
+@register
+class ConvInteger(_IntegerConvolution):
+    """The convolution of x and w less their zero points in int32. https://onnx.ai/onnx/operators/onnx__ConvInteger.html"""
+
+    versions = (10,)
+    min_inputs, max_inputs = 2, 4
+    samples = (
+        Sample(
+            [literal("uint8", [[[[2, 3, 255], [5, 6, 0], [8, 9, 10]]]]), literal("int8", [[[[1, -128], [127, 1]]]])]
+        ),
+        Sample(
+            [
+                literal("uint8", [[[[2, 3, 255, 0]]]]),
+                literal("uint8", [[[[1, 200, 7]]], [[[0, 255, 3]]]]),
+                literal("uint8", 7),
+                literal("uint8", [3, 255]),
+            ],
+            {"pads": [0, 1, 0, 1]},
+        ),
+    )
+    bad = (
+        Bad([literal("uint8", [[[1, 2]]]), literal("uint8", [[[1, 2, 3]]])]),
+        Bad([(1, 1, 3), literal("uint8", [[[1, 2, 3]]])], error=UnsupportedError),
+    )
+
+    def infer(self, x: TensorType, w: TensorType, zx: TensorType | None, zw: TensorType | None) -> TensorType:
+        self.check_numbers(zx, 1)
+        self.check_numbers(zw, w.shape[0])
+        return TensorType("int32", self.convolved(x, w))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, w, zx, zw = ins
+        assert x is not None and w is not None
+        channels = (-1, *[1] * (g.rank(w.name) - 1))
+        return [exact_convolution(self, _zeroed(x, zx, 1), _zeroed(w, zw, *channels))]
+
+    def reference(self, x: Any, w: Any, zx: Any = 0, zw: Any = 0) -> Any:
+        return self.numpy_convolution(x, w, zx, zw).astype(np.int32)
+
+
+@register
+class QLinearConv(_IntegerConvolution):
+    """The convolution of quantized images, quantized. https://onnx.ai/onnx/operators/onnx__QLinearConv.html"""
+
+    versions = (10,)
+    min_inputs, max_inputs = 8, 9
+    samples = (
+        Sample(
+            [
+                literal("uint8", [[[[255, 174, 162], [25, 203, 168], [58, 0, 77]]]]),
+                f32(0.00369),
+                literal("uint8", 132),
+                literal("uint8", [[[[0, 255], [7, 99]]], [[[1, 2], [3, 254]]]]),
+                f32([0.00172, 0.003]),
+                literal("uint8", [255, 3]),
+                f32(0.00162),
+                literal("uint8", 123),
+                i32([100, -5000]),
+            ],
+            {"strides": [1, 1]},
+        ),
+    )
+    bad = (Bad([literal("uint8", [[[1, 2, 3]]]), f32(1.0), literal("uint8", 0)]),)
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        x, sx, zx, w, sw, zw, sy, zy, bias = inputs
+        assert x is not None and w is not None and zy is not None
+        self.need_float32(sx, sw, sy)
+        for t in (sx, zx, sy, zy):
+            self.check_numbers(t, 1)
+        for t in (sw, zw):
+            self.check_numbers(t, w.shape[0])
+        if bias is not None and (bias.dtype != "int32" or not equal_shapes(bias.shape, w.shape[:1])):
+            raise self.error(f"the bias is {bias.dtype} {list(bias.shape)}, not int32 {list(w.shape[:1])}.")
+        if zy.dtype not in ("int8", "uint8"):
+            raise self.unsupported(f"dtype {zy.dtype}")
+        return TensorType(zy.dtype, self.convolved(x, w))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, sx, zx, w, sw, zw, sy, zy, bias = ins
+        assert x is not None and w is not None and sx is not None and sw is not None
+        assert sy is not None and zy is not None
+        spread = [1] * (g.rank(w.name) - 2)
+        total = exact_convolution(self, _zeroed(x, zx, 1), _zeroed(w, zw, -1, 1, *spread))
+        total = total if bias is None else total + reshape(bias, 1, -1, *spread)
+        scale = reshape(sx, 1) * reshape(sw, 1, -1, *spread) / reshape(sy, 1)
+        places = rounded(total.cast("float32") * scale) + reshape(zy, 1).cast("float32")
+        return [_clipped(places, zy.dtype)]
+
+    def reference(self, x: Any, sx: Any, zx: Any, w: Any, sw: Any, zw: Any, sy: Any, zy: Any, bias: Any = None) -> Any:
+        spread = (1, -1, *[1] * (w.ndim - 2))
+        total = self.numpy_convolution(x, w, zx, zw) + (0 if bias is None else bias.reshape(spread))
+        places = np.rint(total * (sx.item() * np.asarray(sw, float).reshape(spread) / sy.item())) + float(zy.item())
+        return np.clip(places, *RANGES[zy.dtype.name]).astype(zy.dtype)

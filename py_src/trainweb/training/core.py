@@ -28,13 +28,14 @@ from trainweb.ir.layout import (
     STATE_RANDOM_OFFSET,
     STATE_SCHEDULER,
     STATE_SEED,
+    STATE_STEP,
     STATE_TOTAL,
     STATE_WARMUP,
 )
 from trainweb.ir.program import Recomputation
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
-from trainweb.model.graph import Graph, Tensor, as_float32
+from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.lazy import join_parts
 from trainweb.ops.optim import MOMENTS
 from trainweb.training import seed
@@ -42,7 +43,7 @@ from trainweb.training.export import check_export, export_model
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
 from trainweb.training.models import InUse, SessionModels
 from trainweb.training.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
-from trainweb.training.parameters import MemoryStore, start_state
+from trainweb.training.parameters import MemoryStore, copied, start_state
 from trainweb.training.state import CheckpointState, PropertyValue
 
 if TYPE_CHECKING:
@@ -363,6 +364,35 @@ class SessionCore:
         self.layout.find(tensor.name)
         self.parameters.set(tensor)
 
+    def parameter_names(self, trainable_only: bool = False) -> list[str]:
+        """Names of all (trainable) parameters, in the order of the training model's inputs."""
+        self._check()
+        return [s.name for s in self.layout.slots.values() if not trainable_only or s.trainable_offset >= 0]
+
+    def get_moments(self, name: str) -> dict[str, Tensor]:
+        """Copies of the optimizer's moments of one parameter, by their names; none for a frozen one."""
+        self._check_optimizer()
+        self.layout.find(name)
+        return {n: copied(t) for n, t in self.parameters.contents().optimizer.moments.get(name, {}).items()}
+
+    def get_step_count(self) -> int:
+        """Completed optimizer steps."""
+        self._check_optimizer()
+        return int(self.host.read_state(STATE_STEP))
+
+    def input_metadata(self, training: bool = True) -> list[Value]:
+        """The inputs of a train (or eval) step."""
+        self._check()
+        return list(self.inputs["train" if training else "eval"].values())
+
+    def output_metadata(self, training: bool = True) -> list[Value]:
+        """The outputs of a train (or eval) step."""
+        self._check()
+        kind = "train" if training else "eval"
+        graph = self.models.graphs[kind]
+        values = {v.name: v for v in graph.outputs if isinstance(v, Value)} if graph is not None else {}
+        return [values[name] for name in self.outputs[kind]]
+
     def get_gradient(self, name: str) -> Tensor:
         """A copy of one accumulated gradient."""
         self._check()
@@ -378,6 +408,18 @@ class SessionCore:
         """Keep a value in the checkpoint."""
         self._check()
         self.state.properties[name] = value
+
+    def property_names(self) -> list[str]:
+        """Names of the values that the checkpoint keeps."""
+        self._check()
+        return list(self.state.properties)
+
+    def delete_property(self, name: str) -> None:
+        """Forget a value that the checkpoint keeps."""
+        self._check()
+        if name not in self.state.properties:
+            raise messages.UNKNOWN_PROPERTY(name=name)
+        del self.state.properties[name]
 
     def get_property(self, name: str) -> PropertyValue:
         """A value that the checkpoint keeps."""

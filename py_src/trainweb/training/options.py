@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any, Self
 
@@ -51,6 +50,8 @@ class GraphOptimizationLevel(IntEnum):
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """The text of an error on a name that is none of `known`: it names the nearest."""
+    from difflib import get_close_matches  # not on the way of a page's first step
+
     names = sorted(known)
     near = get_close_matches(str(name), names, 1)
     return f"{what} {name!r} is not known; " + (

@@ -379,8 +379,8 @@ class MemoryStore(ParameterStore):
         """The parameters as tensors again: those that the session started from, with what they have become."""
         found = self.contents()
         moments = found.optimizer.moments
-        found.tensors = {name: _copied(tensor) for name, tensor in found.tensors.items()}
-        found.optimizer.moments = {p: {n: _copied(t) for n, t in named.items()} for p, named in moments.items()}
+        found.tensors = {name: copied(tensor) for name, tensor in found.tensors.items()}
+        found.optimizer.moments = {p: {n: copied(t) for n, t in named.items()} for p, named in moments.items()}
         self.origin.take(found, is_nominal=self.is_nominal)
         return self.origin
 
@@ -461,7 +461,8 @@ def optimizer_fields(optimizer: OptimizerState) -> dict[int, float]:
     }
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def copied(tensor: Tensor) -> Tensor:
+    """`tensor` with its data in memory of its own."""
     if not isinstance(tensor, LazyTensor):
         return tensor
     return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)

@@ -15,6 +15,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore, SessionMemory
+from trainweb.training.interface import NodeArg
 from trainweb.training.models import read_models
 from trainweb.training.options import Log, RunOptions, SessionOptions, fix_dimensions
 from trainweb.training.profile import Profile
@@ -255,7 +256,37 @@ class TrainingSession:
         """dtype and shape of one parameter."""
         return self.core.get_parameter_type_and_shape(name)
 
+    def get_gradient(self, name: str) -> np.ndarray:
+        """A copy of one accumulated gradient: zeros before the first step.
+
+        Raises
+        ------
+        CheckpointError
+            There is no such parameter, or it is frozen.
+        """
+        return to_numpy(self.core.get_gradient(name))
+
+    def get_moments(self, name: str) -> dict[str, np.ndarray]:
+        """Copies of the optimizer's moments of one parameter, by the names that checkpoints have for them."""
+        return {n: to_numpy(t) for n, t in self.core.get_moments(name).items()}
+
+    def get_step_count(self) -> int:
+        """Completed optimizer steps."""
+        return self.core.get_step_count()
+
     # Names.
+
+    def parameter_names(self, trainable_only: bool = False) -> list[str]:
+        """Names of all (trainable) parameters, in the order of the training model's inputs."""
+        return self.core.parameter_names(trainable_only)
+
+    def input_metadata(self, training: bool = True) -> list[NodeArg]:
+        """Name, type and dims, with symbols, of the inputs of a train (or eval) step."""
+        return [NodeArg.of(v) for v in self.core.input_metadata(training)]
+
+    def output_metadata(self, training: bool = True) -> list[NodeArg]:
+        """Name, type and dims, with symbols, of the outputs of a train (or eval) step."""
+        return [NodeArg.of(v) for v in self.core.output_metadata(training)]
 
     def input_names(self, training: bool = True) -> list[str]:
         """User inputs of the training (or eval) model; empty without an eval model."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -231,6 +230,8 @@ class IOBinding:
 
 def _at(address: int, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
     """An array on memory that somebody else holds."""
+    import ctypes
+
     size = prod(shape) * dtype.itemsize
     memory = memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
     return np.frombuffer(memory, dtype).reshape(tuple(shape))

@@ -1,5 +1,6 @@
 /** Settings of the page: as onnxruntime's `env`, restricted to what trainweb has. */
 
+import { env as common } from "onnxruntime-common";
 import { MAX_THREADS } from "../engine/layout.js";
 import { getLogLevel, log, setLogLevel, type LogLevel } from "../wire/log.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
@@ -15,8 +16,11 @@ export interface WasmFlags {
   numThreads?: number | undefined;
   /** Deprecated; trainweb always uses SIMD. */
   simd?: boolean | undefined;
-  /** URL prefix of the kernels*.wasm files, where they do not lie with the rest of the package. */
-  wasmPaths?: string | undefined;
+  /**
+   * URL prefix of the kernels*.wasm files, where they do not lie with the rest of the package. An object, which names
+   * files of onnxruntime-web, is warned of and left out of account.
+   */
+  wasmPaths?: string | { readonly wasm?: unknown; readonly mjs?: unknown } | undefined;
 }
 
 export interface PyodideFlags {
@@ -42,6 +46,8 @@ export interface Timeouts {
 
 /** Called by `env.release()`. */
 export const releasers = new Set<() => Promise<void>>();
+/** Settings of back ends that trainweb does not have: they may be set, as pages of onnxruntime-web do, and do nothing. */
+export type InertFlags = Record<string, unknown>;
 
 class Env {
 
@@ -51,6 +57,10 @@ class Env {
     indexURL: null,
     snapshot: "auto",
   };
+
+  readonly webgl: InertFlags = {};
+
+  readonly webgpu: InertFlags = {};
 
   /**
    * URL prefix of all files of the package, as `npx trainweb copy` lays them down; null: where this script
@@ -63,7 +73,8 @@ class Env {
   readonly timeouts: Timeouts = { start: 60_000, stall: 10_000, idle: 30_000 };
 
   readonly versions: Readonly<{ common: string; web: string; trainweb: string }> = Object.freeze({
-    common: VERSION,
+    // Of the package that `Tensor` comes from.
+    common: common.versions.common,
     web: VERSION,
     trainweb: VERSION,
   });
@@ -105,6 +116,25 @@ class Env {
 
 /** Flags of this page. Those of a running worker keep their value: set them before the first session. */
 export const env = new Env();
+
+let hasWarned = false;
+
+/** The prefix of the kernels, if one is set; an object is of another package, and warned of once. */
+export function kernelsPrefix(): string | undefined {
+  const { wasmPaths } = env.wasm;
+  if (typeof wasmPaths !== "object" || wasmPaths === null) {
+    return wasmPaths;
+  }
+  if (!hasWarned) {
+    hasWarned = true;
+    log(
+      "warning",
+      "env.wasm.wasmPaths names files of onnxruntime-web; trainweb takes its own. Delete the assignment, or set " +
+        "env.baseURL to the folder of trainweb's files.",
+    );
+  }
+  return undefined;
+}
 
 /** The number of threads a session will use, given what it asks for (0, undefined: the default). */
 export function resolveThreads(requested: number | undefined): number {

@@ -7,53 +7,9 @@
  * touched before a session is created, so that the module loads anywhere.
  */
 
-export { Tensor } from "onnxruntime-common";
+import * as trainweb from "./exports.js";
 
-export type { FeedsType, FetchesType, ReturnType, RunOptions } from "./arguments.js";
-export { env } from "./env.js";
-export type { LogLevel } from "../wire/log.js";
-export type { PyodideFlags, Timeouts, WasmFlags } from "./env.js";
-export {
-  BufferSizeError,
-  CheckpointError,
-  EngineError,
-  FeedError,
-  GradientError,
-  LimitError,
-  ModelError,
-  ReleasedError,
-  SessionError,
-  TrainwebError,
-  UnsupportedError,
-} from "../wire/errors.js";
-export { InferenceSession } from "./inference.js";
-export type { FileName } from "./integrity.js";
-export { inspectModel } from "./inspect.js";
-export type { InspectConfig } from "./inspect.js";
-export type { ModelProblem, ModelReport, ParameterDecision } from "../wire/report.js";
-export type { ExternalData, SessionOptions } from "./options.js";
-export type {
-  LossSettings,
-  LossType,
-  OptimizerSettings,
-  OptimizerType,
-  ParameterGroup,
-  ScheduleSettings,
-  ScheduleType,
-} from "./settings.js";
-export { Profile } from "../wire/profile.js";
-export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
-export type { SessionLimits } from "../wire/protocol.js";
-export { type Schedule, schedule } from "./schedule.js";
-export { TrainingSession } from "./session.js";
-export type {
-  Artifacts,
-  FileOptions,
-  ParameterTypeAndShape,
-  SaveCheckpointOptions,
-  TrainingSessionBundle,
-  TrainingSessionCreateOptions,
-} from "./session.js";
-export type { PropertyValue, SessionMemory } from "../wire/protocol.js";
-export type { Source } from "./sources.js";
-export type { TrainingConfig } from "./training-config.js";
+export * from "./exports.js";
+
+/** As pages of onnxruntime-web import it: `import ort from "trainweb"`. */
+export default trainweb;

@@ -203,3 +203,11 @@ function checkOptions(options: unknown): unknown {
   }
   return options;
 }
+
+// The names that onnxruntime-common has for the types, beside the class.
+export declare namespace InferenceSession {
+  export type { FeedsType, FetchesType, ReturnType, RunOptions, SessionOptions, OnnxValueMapType };
+}
+
+/** Tensors by name. */
+type OnnxValueMapType = ReturnType;

@@ -2,7 +2,7 @@
 
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { locateFiles } from "./assets.js";
-import { env, resolveThreads } from "./env.js";
+import { env, kernelsPrefix, resolveThreads } from "./env.js";
 import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
 import { isSource, type Source } from "./sources.js";
 
@@ -93,7 +93,7 @@ export function resolveOptions(options: unknown): ResolvedOptions {
       files: locateFiles({
         baseURL: env.baseURL,
         indexURL: env.pyodide.indexURL,
-        wasmPaths: env.wasm.wasmPaths,
+        wasmPaths: kernelsPrefix(),
       }),
       snapshot: env.pyodide.snapshot,
       threads: resolveThreads(given.threads),

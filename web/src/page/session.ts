@@ -9,11 +9,13 @@ import { log } from "../wire/log.js";
 import type {
   Call,
   FileForm,
+  PropertyKind,
   PropertyValue,
   SessionCall,
   SessionInfo,
   SessionMemory,
   StepKind,
+  ValueMetadata,
 } from "../wire/protocol.js";
 import type { SessionCalls } from "../wire/session-calls.js";
 import {
@@ -399,16 +401,62 @@ export class TrainingSession {
     return { type: dtype, dims };
   }
 
-  /** Keep a value in the checkpoint: an int64 (an integer number or bigint), a float32, or a string. */
-  async addProperty(name: string, value: PropertyValue): Promise<void> {
+  /** Names of all (trainable) parameters, in the order of the training model's inputs. */
+  async parameterNames({ trainableOnly = false }: { readonly trainableOnly?: boolean } = {}): Promise<
+    readonly string[]
+  > {
+    return this.#call("parameterNames", trainableOnly);
+  }
+
+  /**
+   * A copy of one accumulated gradient: zeros before the first step.
+   *
+   * @throws CheckpointError for a name that is not there, or a frozen parameter
+   */
+  async getGradient(name: string): Promise<Tensor> {
+    return unpackTensor(await this.#call("getGradient", name));
+  }
+
+  /** Completed optimizer steps. */
+  async getStepCount(): Promise<number> {
+    this.#channel.check();
+    this.#checkOptimizer();
+    return this.#call("getStepCount");
+  }
+
+  /** Name, type and dims, with symbols, of the inputs of a train (or eval) step. */
+  async inputMetadata({ training = true }: { readonly training?: boolean } = {}): Promise<
+    readonly ValueMetadata[]
+  > {
+    return this.#call("inputMetadata", training);
+  }
+
+  /**
+   * Keep a value in the checkpoint: an int64 (an integer number or bigint), a float32, or a string.
+   *
+   * @param kind - what it is kept as, where the value does not say it: 1 as "float" stays a float
+   */
+  async addProperty(name: string, value: PropertyValue, kind?: PropertyKind): Promise<void> {
     if (!["number", "bigint", "string"].includes(typeof value)) {
       throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
     }
-    await this.#call("addProperty", name, value);
+    checkKind(value, kind);
+    await this.#call("addProperty", name, value, kind ?? null);
   }
 
+  /** A value that the checkpoint keeps; an integer that a number cannot hold is a bigint. */
   async getProperty(name: string): Promise<PropertyValue> {
     return this.#call("getProperty", name);
+  }
+
+  /** Names of the values that the checkpoint keeps. */
+  async propertyNames(): Promise<readonly string[]> {
+    return this.#call("propertyNames");
+  }
+
+  /** @throws CheckpointError for a name that is not there */
+  async deleteProperty(name: string): Promise<void> {
+    await this.#call("deleteProperty", name);
   }
 
   /**
@@ -559,6 +607,22 @@ function formOf({ as = "bytes" }: FileOptions): FileForm {
     throw new TypeError(`'as' must be "bytes" or "blob", got ${describe(as)}.`);
   }
   return as;
+}
+
+/** @throws TypeError or RangeError when a value cannot be kept as this kind */
+function checkKind(value: PropertyValue, kind: PropertyKind | undefined): void {
+  if (kind === undefined) {
+    return;
+  }
+  if (!["int", "float", "string"].includes(kind)) {
+    throw new TypeError(`'kind' must be "int", "float" or "string", got ${String(kind)}.`);
+  }
+  if ((kind === "string") !== (typeof value === "string")) {
+    throw new TypeError(`'value' is ${describe(value)}, which is not kept as "${kind}".`);
+  }
+  if (kind === "int" && typeof value === "number" && !Number.isSafeInteger(value)) {
+    throw new RangeError(`'value' is ${value}; "int" keeps integers, those beyond 2^53 as bigint.`);
+  }
 }
 
 function logCost(memory: SessionMemory): void {

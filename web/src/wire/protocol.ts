@@ -9,7 +9,8 @@ import type { SessionCalls } from "./session-calls.js";
 import type { FileData, NamedTensor, WireDtype } from "./values.js";
 
 export type {
-  FileBytes, FileData, FileForm, NamedTensor, PropertyValue, SessionMemory, TensorType, WireDtype, WireTensor,
+  FileBytes, FileData, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType, ValueMetadata,
+  WireDtype, WireTensor,
 } from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */

@@ -1,7 +1,7 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
 import type {
-  FileBytes, FileForm, NamedTensor, PropertyValue, SessionMemory, TensorType, WireTensor,
+  FileBytes, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType, ValueMetadata, WireTensor,
 } from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {
@@ -33,10 +33,22 @@ export interface SessionCalls {
   readonly updateParameter: Call<[tensor: NamedTensor], null>;
   /** Type of one parameter. */
   readonly getParameterTypeAndShape: Call<[name: string], TensorType>;
+  /** Names of all (trainable) parameters, in their order. */
+  readonly parameterNames: Call<[trainableOnly: boolean], readonly string[]>;
+  /** A copy of one accumulated gradient. */
+  readonly getGradient: Call<[name: string], WireTensor>;
+  /** Completed optimizer steps. */
+  readonly getStepCount: Call<[], number>;
+  /** Names, types and dims of the inputs of a step. */
+  readonly inputMetadata: Call<[training: boolean], readonly ValueMetadata[]>;
   /** Keep a value in the checkpoint. */
-  readonly addProperty: Call<[name: string, value: PropertyValue], null>;
+  readonly addProperty: Call<[name: string, value: PropertyValue, kind: PropertyKind | null], null>;
   /** A value that the checkpoint keeps. */
   readonly getProperty: Call<[name: string], PropertyValue>;
+  /** Names of the values that the checkpoint keeps. */
+  readonly propertyNames: Call<[], readonly string[]>;
+  /** Forget a value that the checkpoint keeps. */
+  readonly deleteProperty: Call<[name: string], null>;
   /** What the session takes of kernel memory. */
   readonly memory: Call<[], SessionMemory>;
   /** The seed of its random operators. */

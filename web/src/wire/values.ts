@@ -37,6 +37,17 @@ export interface FileBytes {
   readonly data: FileData;
 }
 
+/** What a property is kept as. */
+export type PropertyKind = "int" | "float" | "string";
+
+/** An input of a model, as onnxruntime-common describes it; a dim without a size is its name. */
+export interface ValueMetadata {
+  readonly name: string;
+  readonly isTensor: true;
+  readonly type: WireDtype;
+  readonly shape: readonly (number | string)[];
+}
+
 /** What a checkpoint keeps besides parameters: an int64, a float32 or a text. */
 export type PropertyValue = number | bigint | string;
 

@@ -16,6 +16,7 @@ import {
   STATE_RANDOM_OFFSET,
   STATE_SCHEDULER,
   STATE_SEED,
+  STATE_STEP,
   STATE_TOTAL,
   STATE_WARMUP,
 } from "../engine/layout.js";
@@ -30,11 +31,13 @@ import type {
   FileForm,
   MaybePromise,
   NamedTensor,
+  PropertyKind,
   PropertyValue,
   SessionInfo,
   SessionMemory,
   StepKind,
   TensorType,
+  ValueMetadata,
   WireTensor,
 } from "../wire/protocol.js";
 import type { ArtifactName, SessionCalls } from "../wire/session-calls.js";
@@ -350,10 +353,50 @@ export class SessionCore implements CallTable, PlanSource {
     return typeOf(this.#slot(name));
   }
 
+  parameterNames(trainableOnly: boolean): readonly string[] {
+    const { parameters } = this.#bundle;
+    const wanted = trainableOnly ? parameters.filter((slot) => slot.trainableOffset >= 0) : parameters;
+    return wanted.map(({ name }) => name);
+  }
+
+  getGradient(name: string): WireTensor {
+    const slot = this.#slot(name);
+    if (slot.trainableOffset < 0) {
+      throw sessionError("FROZEN_GRADIENT", { name });
+    }
+    const { start, end } = bytesOf({ ...slot, offset: slot.trainableOffset });
+    return { ...typeOf(slot), data: new Uint8Array(this.#memory.view(GRADIENTS).subarray(start, end)) };
+  }
+
+  getStepCount(): number {
+    this.#checkOptimizer();
+    return Number(this.#state.getBigInt64(4 * STATE_STEP, true));
+  }
+
+  inputMetadata(training: boolean): readonly ValueMetadata[] {
+    return this.#bundle.inputs[training ? "train" : "eval"].map(({ name, dtype, dims }) => ({
+      name,
+      isTensor: true,
+      type: dtype,
+      shape: (dims ?? []).map((dim) => dim ?? ""),
+    }));
+  }
+
   // Properties and files.
 
-  addProperty(name: string, value: PropertyValue): null {
-    this.#properties.set(name, propertyOf(name, value));
+  addProperty(name: string, value: PropertyValue, kind: PropertyKind | null): null {
+    this.#properties.set(name, propertyOf(name, value, kind));
+    return null;
+  }
+
+  propertyNames(): readonly string[] {
+    return [...this.#properties.keys()];
+  }
+
+  deleteProperty(name: string): null {
+    if (!this.#properties.delete(name)) {
+      throw sessionError("UNKNOWN_PROPERTY", { name });
+    }
     return null;
   }
 
@@ -363,7 +406,12 @@ export class SessionCore implements CallTable, PlanSource {
       throw sessionError("UNKNOWN_PROPERTY", { name });
     }
     const [, type, text] = property;
-    return type === "str" ? text : Number(text);
+    if (type === "str") {
+      return text;
+    }
+    // A number holds no more than 53 bits of an integer.
+    const number = Number(text);
+    return type === "int" && !Number.isSafeInteger(number) ? BigInt(text) : number;
   }
 
   saveCheckpoint(includeOptimizerState: boolean, form: FileForm): MaybePromise<FileBytes> {
@@ -491,12 +539,15 @@ function checkRate(name: string, value: number): void {
   }
 }
 
-/** As a checkpoint keeps a value: an integer of 64 bits, else a float32, or a text. */
-function propertyOf(name: string, value: PropertyValue): Property {
+/** As a checkpoint keeps a value: what `kind` says, else an integer of 64 bits, or else a float32, or a text. */
+function propertyOf(name: string, value: PropertyValue, kind: PropertyKind | null): Property {
   if (typeof value === "string") {
     return [name, "str", value];
   }
   const text = String(value);
+  if (kind === "float") {
+    return [name, "float", String(Math.fround(Number(text)))];
+  }
   const isInteger = /^-?\d+$/.test(text) && BigInt(text) >= INT64.least && BigInt(text) <= INT64.most;
   return isInteger ? [name, "int", text] : [name, "float", String(Math.fround(Number(text)))];
 }

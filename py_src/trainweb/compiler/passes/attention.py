@@ -317,13 +317,12 @@ class _Fusion:
         _need(f.y.buf.storage not in {x.storage for x in (*f.operands, f.v.buf)})
         if b is None:
             return
-        writers = program.writers(b.dy.buf.storage)
-        _need(start.position > last.position and not any(start.position <= w.position <= end.position for w in writers))
+        _need(start.position > last.position and not program.is_written_between(b.dy.buf.storage, start, end))
         for call, made in b.members.items():
             if made is None:
                 continue
             s = made.buf.storage
-            # The kernel writes its results in an order of its own, and before all that is written until then.
+            # The kernel writes its results in an order of its own, and before all that is read and written until then.
             own, readers = footprint(_need_a(Gemm, call)), program.readers(s)
             for i in program.users(s):
                 if start.position <= i.position < call.position:

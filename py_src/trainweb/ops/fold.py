@@ -1,0 +1,116 @@
+"""Images put together of overlapping blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import UndecidedError, equal, static
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.arguments import checked, integers
+from trainweb.ops.attention import reshape
+from trainweb.ops.composite import Composite
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import i64
+from trainweb.ops.op import Bad, Ints, Sample, register
+from trainweb.ops.symbolic import Var
+
+
+@register
+class Col2Im(Composite):
+    """Blocks added up to images, torch.nn.Fold. https://onnx.ai/onnx/operators/onnx__Col2Im.html
+
+    X is (N, C * elements of a block, blocks), the result (N, C, *image_shape).
+    """
+
+    versions = (18,)
+    attrs = {"dilations": Ints(), "pads": Ints(), "strides": Ints()}
+    min_inputs = max_inputs = 3
+    differentiable = (0,)
+    static_inputs = (1, 2)
+    samples = (
+        Sample([(2, 12, 9), i64([4, 4]), i64([2, 2])], opset=18),
+        Sample(
+            [(1, 6, 4), i64([5, 6]), i64([2, 3])],
+            {"strides": [2, 2], "dilations": [2, 1], "pads": [1, 0, 0, 0]},
+            opset=18,
+        ),
+        Sample(
+            [(1, 4, 8), i64([3, 3, 3]), i64([2, 2, 1])], {"pads": [0, 0, 0, 0, 0, 0], "strides": [1, 1, 2]}, opset=18
+        ),
+    )
+    bad = (
+        Bad([(2, 12, 8), i64([4, 4]), i64([2, 2])], opset=18),
+        Bad([(2, 13, 9), i64([4, 4]), i64([2, 2])], opset=18),
+        Bad([(2, 12, 9), i64([4, 4]), i64([2])], opset=18),
+        Bad([(2, 1, 9), i64([4, 4, 1, 1]), i64([1, 1, 1, 1])], error=UnsupportedError, opset=18),
+    )
+
+    def _blocks(self, image: Sequence[int], block: Sequence[int]) -> tuple[list[int], list[int]]:
+        """How many blocks lie along each axis, and how many elements are left over behind the last one."""
+        n = len(image)
+        counts, rest = [], []
+        strides, dilations = self.strides or (1,) * n, self.dilations or (1,) * n
+        pads = self.pads or (0,) * 2 * n
+        if len(block) != n or (len(strides), len(dilations), len(pads)) != (n, n, 2 * n):
+            raise self.error(f"block_shape, strides, dilations or pads are not for {n} axes.")
+        if min(*strides, *dilations) < 1 or min(*block, *image) < 1 or min(pads) < 0:
+            raise self.error("shapes, strides and dilations must be positive, pads not negative.")
+        for k in range(n):
+            room = image[k] + pads[k] + pads[n + k] - dilations[k] * (block[k] - 1) - 1
+            counts.append(room // strides[k] + 1)
+            rest.append(room % strides[k])
+        return counts, rest
+
+    def infer(self, x: TensorType, image_shape: TensorType, block_shape: TensorType) -> TensorType:
+        self.need_float32(x)
+        image, block = integers(self, image_shape, "image_shape"), integers(self, block_shape, "block_shape")
+        if x.rank != 3:
+            raise self.error(f"X has shape {list(x.shape)}; it must be 3-D.")
+        if not 1 <= len(image) <= 3:
+            raise self.unsupported(f"{len(image)} spatial dimensions")
+        size = prod(block)
+        if static(*image, *block):
+            counts, _ = self._blocks(image, block)
+            if not equal(x.shape[1] % size, 0) or not equal(x.shape[2], prod(counts)):
+                raise self.error(f"X of shape {list(x.shape)} has not {prod(counts)} blocks of {list(block)}.")
+        return checked(self, "float32", (x.shape[0], x.shape[1] // size, *image))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, image_shape, block_shape = (v for v in ins if v is not None)
+        image, block = (g.type(v.name).value or () for v in (image_shape, block_shape))
+        channels = g.shape(x.name)[1]
+        if not static(channels, *image, *block):
+            raise UndecidedError("the sizes of images, blocks or channels")
+        counts, rest = self._blocks(image, block)
+        size, n = prod(block), len(image)
+        # Each element of a block goes to one place: a transposed convolution with unit matrices.
+        units = [float(i == j) for i, j in product(range(size), repeat=2)]
+        kernel = Var(g, g.constant("float32", (size, 1, *block), units), "float32")
+        attrs: dict[str, Any] = {
+            name: list(getattr(self, name)) for name in self.attrs if getattr(self, name) is not None
+        }
+        blocks = reshape(x, -1, size, *counts)
+        if any(rest):
+            attrs["output_padding"] = rest
+        images = blocks.op("ConvTranspose", kernel, kernel_shape=list(block), **attrs)
+        return [reshape(images, -1, channels // size, *image[:n])]
+
+    def reference(self, x: Any, image_shape: Any, block_shape: Any) -> Any:
+        image, block = [int(n) for n in image_shape], [int(n) for n in block_shape]
+        n, size = len(image), prod(block)
+        strides, dilations = self.strides or (1,) * n, self.dilations or (1,) * n
+        pads = self.pads or (0,) * 2 * n
+        counts, _ = self._blocks(image, block)
+        y = np.zeros((len(x), x.shape[1] // size, *image))
+        rows = x.reshape(len(x), -1, size, x.shape[2])
+        for number, at in enumerate(np.ndindex(*counts)):
+            for element, offset in enumerate(np.ndindex(*block)):
+                place = [at[k] * strides[k] + offset[k] * dilations[k] - pads[k] for k in range(n)]
+                if all(0 <= p < s for p, s in zip(place, image, strict=True)):
+                    y[(slice(None), slice(None), *place)] += rows[:, :, element, number]
+        return y

@@ -1,0 +1,202 @@
+"""Images read at places between their pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.attention import extent, integers, part, reshape, unsqueeze
+from trainweb.ops.composite import Composite
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.op import Bad, Int, Sample, Str, register
+from trainweb.ops.symbolic import Var
+
+MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
+"""Opset 16 has the names of two dimensions."""
+CUBIC = -0.75
+"""The parameter a of Keys' cubic convolution, https://doi.org/10.1109/TASSP.1981.1163711, as ONNX has it."""
+LEAST_RANGE = 1e-6
+"""An image of one pixel is reflected within this."""
+
+Corner = tuple[Var, Var | None]
+"""Index of a pixel along an axis, as a float, and its weight, None for 1."""
+
+
+@register
+class GridSample(Composite):
+    """X at the places of a grid. https://onnx.ai/onnx/operators/onnx__GridSample.html
+
+    X is (N, C, sizes ...), the grid (N, sizes of the result ..., n): for each place n coordinates between -1 and 1,
+    that of the last axis first. Of mode nearest no gradient goes to the grid.
+    """
+
+    versions = (16, 20, 22)
+    attrs = {"align_corners": Int(0), "mode": Str("linear"), "padding_mode": Str("zeros")}
+    min_inputs = max_inputs = 2
+    differentiable = (0, 1)
+    samples = (
+        Sample([(2, 3, 4, 5), (2, 3, 2, 2)], opset=20),
+        Sample([(1, 2, 4, 3), (1, 3, 4, 2)], {"align_corners": 1, "padding_mode": "border"}, opset=20),
+        Sample([(1, 2, 4, 3), (1, 3, 4, 2)], {"padding_mode": "reflection", "mode": "bilinear"}, opset=16),
+        Sample([(1, 2, 4, 3), (1, 3, 4, 2)], {"mode": "nearest"}, opset=20, grad=[0]),
+        Sample([(1, 1, 5, 4), (1, 3, 4, 2)], {"mode": "cubic", "padding_mode": "reflection"}, opset=20),
+        Sample(
+            [(1, 1, 5, 4), (1, 3, 4, 2)], {"mode": "bicubic", "align_corners": 1, "padding_mode": "border"}, opset=16
+        ),
+        Sample([(1, 2, 3, 4, 5), (1, 2, 3, 2, 3)], {"padding_mode": "reflection", "align_corners": 1}, opset=20),
+    )
+    bad = (
+        Bad([(2, 3, 4, 5), (2, 3, 2, 3)], opset=20),
+        Bad([(2, 3, 4, 5), (1, 3, 2, 2)], opset=20),
+        Bad([(2, 3, 4, 5), (2, 3, 2, 2)], {"mode": "area"}, opset=20),
+        Bad([(1, 1, 4, 4, 4), (1, 2, 2, 2, 3)], {"mode": "cubic"}, UnsupportedError, opset=20),
+    )
+
+    def infer(self, x: TensorType, grid: TensorType) -> TensorType:
+        self.need_float32(x, grid)
+        if self.mode not in MODES or self.padding_mode not in ("zeros", "border", "reflection"):
+            raise self.error(f"there is no mode {self.mode!r} with padding_mode {self.padding_mode!r}.")
+        n = x.rank - 2
+        fits = n >= 1 and grid.rank == x.rank and equal(grid.shape[0], x.shape[0])
+        if not fits or not equal_shapes(grid.shape[-1:], (n,)):
+            raise self.error(f"X and the grid have the shapes {list(x.shape)} and {list(grid.shape)}.")
+        if MODES[self.mode] == "cubic" and n != 2:
+            raise self.unsupported(f"mode cubic in {n} dimensions")
+        return TensorType("float32", (*x.shape[:2], *grid.shape[1:-1]))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, grid = (v for v in ins if v is not None)
+        n = g.rank(x.name) - 2
+        sizes = [extent(x, 2 + k).cast("float32") for k in range(n)]
+        places = reshape(grid, 0, -1, n)
+        corners = []
+        for k, size in enumerate(sizes):
+            # Coordinates come in the reverse order of the axes.
+            at = Var(g, g.squeeze(part(places, 2, n - 1 - k, n - k).name, [2]), "float32")
+            corners.append(self._corners(self._pixels(at, size), size))
+        pixels = reshape(x, 0, 0, -1)
+        total: Var | None = None
+        for chosen in product(*corners):
+            term = self._term(pixels, chosen, sizes)
+            total = term if total is None else total + term
+        assert total is not None
+        shape = Var(g, g.shape_of(x.name), "int64")
+        result = Var(g, g.shape_of(grid.name), "int64")
+        target = part(shape, 0, 0, 2).op("Concat", part(result, 0, 1, n + 1), axis=0)
+        return [total.op("Reshape", target)]
+
+    def _pixels(self, at: Var, size: Var) -> Var:
+        """Where the coordinates lie in pixels."""
+        at = (at + 1.0) * (size - 1.0) / 2.0 if self.align_corners else ((at + 1.0) * size - 1.0) / 2.0
+        if self.padding_mode == "border":
+            return at.op("Max", 0.0).op("Min", size - 1.0)
+        return self._reflected(at, size) if self.padding_mode == "reflection" else at
+
+    def _reflected(self, at: Var, size: Var) -> Var:
+        """Thrown back at the centres of the outer pixels, or at their edges."""
+        low = 0.0 if self.align_corners else -0.5
+        span = (size - 1.0).op("Max", LEAST_RANGE) if self.align_corners else size
+        around = at - low
+        around = around - (around / (span * 2.0)).op("Floor") * (span * 2.0)
+        return span - (around - span).op("Abs") + low
+
+    def _corners(self, at: Var, size: Var) -> list[Corner]:
+        """The pixels of one axis that a place is made of."""
+        if MODES[self.mode] == "nearest":
+            return [(at.op("Round"), None)]
+        low = at.op("Floor")
+        t = at - low
+        if MODES[self.mode] == "linear":
+            return [(low, 1.0 - t), (low + 1.0, t)]
+
+        def near(d: Var) -> Var:
+            return ((d * (CUBIC + 2.0)) - (CUBIC + 3.0)) * d * d + 1.0
+
+        def far(d: Var) -> Var:
+            return ((d - 5.0) * d + 8.0) * d * CUBIC - 4.0 * CUBIC
+
+        weights = (far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t))
+        found: list[Corner] = []
+        for k, weight in zip((-1.0, 0.0, 1.0, 2.0), weights, strict=True):
+            pixel = low + k
+            found.append((self._reflected(pixel, size) if self.padding_mode == "reflection" else pixel, weight))
+        return found
+
+    def _term(self, pixels: Var, chosen: Sequence[Corner], sizes: Sequence[Var]) -> Var:
+        """One pixel of each place, weighted; `pixels` are (N, C, all of them)."""
+        g = pixels.g
+        index: Var | None = None
+        weight: Var | None = None
+        inside: Var | None = None
+        for (pixel, own), size in zip(chosen, sizes, strict=True):
+            held = pixel.op("Max", 0.0).op("Min", size - 1.0)
+            if self.padding_mode == "zeros":
+                here = held.equal(pixel)
+                inside = here if inside is None else inside.and_(here)
+            whole = held.cast("int64")
+            index = whole if index is None else index * size.cast("int64") + whole
+            if own is not None:
+                weight = own if weight is None else weight * own
+        assert index is not None
+        # (N, 1, places) for every channel.
+        shape = integers(g, [1]).op("Concat", part(Var(g, g.shape_of(pixels.name), "int64"), 0, 1, 2), axis=0)
+        index = unsqueeze(index, 1).op("Expand", shape.op("Concat", integers(g, [1]), axis=0))
+        rows = pixels.op("GatherElements", index, axis=2)
+        if weight is not None:
+            rows = rows * unsqueeze(weight, 1)
+        return rows if inside is None else unsqueeze(inside, 1).where(rows, 0.0)
+
+    # The same in numpy, place by place.
+
+    def reference(self, x: Any, grid: Any) -> Any:
+        sizes, n = x.shape[2:], x.ndim - 2
+        y = np.zeros((*x.shape[:2], *grid.shape[1:-1]))
+        for item in range(len(x)):
+            for place in np.ndindex(*grid.shape[1:-1]):
+                taps = [self._taps(float(grid[(item, *place, n - 1 - k)]), sizes[k]) for k in range(n)]
+                for chosen in product(*taps):
+                    weight = np.prod([w for _, w in chosen])
+                    y[(item, slice(None), *place)] += weight * self._pixel(x[item], [k for k, _ in chosen], sizes)
+        return y
+
+    def _bounced(self, v: float, size: int) -> float:
+        low, high = (0.0, size - 1.0) if self.align_corners else (-0.5, size - 0.5)
+        if high == low:
+            return 0.0
+        while not low <= v <= high:
+            v = 2 * low - v if v < low else 2 * high - v
+        return v
+
+    def _taps(self, v: float, size: int) -> list[tuple[int, float]]:
+        v = (v + 1) / 2 * (size - 1) if self.align_corners else ((v + 1) * size - 1) / 2
+        if self.padding_mode == "border":
+            v = min(max(v, 0.0), size - 1.0)
+        elif self.padding_mode == "reflection":
+            v = self._bounced(v, size)
+        mode = MODES[self.mode]
+        if mode == "nearest":
+            return [(round(v), 1.0)]
+        first = int(np.floor(v))
+        if mode == "linear":
+            return [(first + k, 1 - abs(v - first - k)) for k in range(2)]
+
+        def kernel(d: float) -> float:
+            if d <= 1:
+                return (CUBIC + 2) * d**3 - (CUBIC + 3) * d**2 + 1
+            return CUBIC * (d**3 - 5 * d**2 + 8 * d - 4)
+
+        return [(first + k, kernel(abs(v - first - k))) for k in range(-1, 3)]
+
+    def _pixel(self, image: Any, at: list[int], sizes: Sequence[int]) -> Any:
+        inside = all(0 <= k < size for k, size in zip(at, sizes, strict=True))
+        if self.padding_mode == "zeros":
+            return image[(slice(None), *at)] if inside else 0.0
+        if self.padding_mode == "reflection":
+            at = [int(self._bounced(k, size)) for k, size in zip(at, sizes, strict=True)]
+        held = [min(max(k, 0), size - 1) for k, size in zip(at, sizes, strict=True)]
+        return image[(slice(None), *held)]

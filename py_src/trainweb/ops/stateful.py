@@ -1,0 +1,174 @@
+"""What language models that keep a state are made of: caches, causal convolutions, gates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.attention import extent, integers, places, unsqueeze
+from trainweb.ops.composite import Composite
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import i64
+from trainweb.ops.op import Bad, Float, Int, Sample, Str, register
+from trainweb.ops.symbolic import Var
+
+BEYOND = 2**40
+"""No index of any tensor: kernels refuse it."""
+
+
+@register
+class SwiGLU(Composite):
+    """A sigmoid(alpha A) B. https://onnx.ai/onnx/operators/onnx__SwiGLU.html"""
+
+    versions = (28,)
+    attrs = {"alpha": Float(1.0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0, 1)
+    samples = (Sample([(2, 3), (2, 3)], opset=28), Sample([(4,), (4,)], {"alpha": 1.7}, opset=28))
+    bad = (Bad([(2, 3), (3,)], opset=28), Bad([(2, 3)], opset=28))
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        self.need_float32(a, b)
+        if not equal_shapes(a.shape, b.shape):
+            raise self.error(f"A has shape {list(a.shape)}, B {list(b.shape)}: they must be equal.")
+        return a
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        a, b = (x for x in ins if x is not None)
+        return [a * (a if self.alpha == 1 else a * self.alpha).op("Sigmoid") * b]
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return a / (1 + np.exp(-self.alpha * a)) * b
+
+
+@register
+class CausalConvWithState(Composite):
+    """Depthwise convolution of the past and the present. https://onnx.ai/onnx/operators/onnx__CausalConvWithState.html
+
+    X is (batch, channels, length), the weights (channels, 1, k), the state (batch, channels, k - 1).
+    """
+
+    versions = (27,)
+    attrs = {"activation": Str("none")}
+    min_inputs, max_inputs, n_outputs = 2, 4, 2
+    differentiable = (0, 1, 2, 3)
+    samples = (
+        Sample([(2, 3, 5), (3, 1, 3)], opset=27, outputs=2),
+        Sample([(2, 3, 2), (3, 1, 4), (3,), (2, 3, 3)], {"activation": "silu"}, opset=27, outputs=2),
+    )
+    bad = (
+        Bad([(2, 3, 5), (2, 1, 3)], opset=27),
+        Bad([(2, 3, 5), (3, 1, 3), (3,), (2, 3, 3)], opset=27),
+        Bad([(2, 3, 5), (3, 1, 3)], {"activation": "gelu"}, opset=27),
+    )
+
+    def infer(
+        self, x: TensorType, w: TensorType, bias: TensorType | None, past: TensorType | None
+    ) -> tuple[TensorType, TensorType]:
+        self.need_float32(x, w, bias, past)
+        if self.activation not in ("none", "silu", "swish"):
+            raise self.error(f"activation is {self.activation!r}, not none, silu or swish.")
+        if x.rank != 3 or w.rank != 3 or not equal_shapes(w.shape[:2], (x.shape[1], 1)):
+            raise self.error(f"X and the weights have the shapes {list(x.shape)} and {list(w.shape)}.")
+        state = (*x.shape[:2], w.shape[2] - 1)
+        if bias is not None and not equal_shapes(bias.shape, x.shape[1:2]):
+            raise self.error(f"the bias has shape {list(bias.shape)}, not {[x.shape[1]]}.")
+        if past is not None and not equal_shapes(past.shape, state):
+            raise self.error(f"the state has shape {list(past.shape)}, not {list(state)}.")
+        return x, TensorType("float32", state)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, w, bias, past = ins
+        assert x is not None and w is not None
+        channels, _, k = g.shape(w.name)
+        if not static(channels, k):
+            raise UndecidedError("the channels or the width of the kernel")
+        before = x.op("Pad", integers(g, [0, 0, k - 1, 0, 0, 0])) if past is None else past.op("Concat", x, axis=2)
+        y = before.op("Conv", w, *([] if bias is None else [bias]), group=channels)
+        y = y if self.activation == "none" else y * y.op("Sigmoid")
+        length = extent(before, 2)
+        ends = (integers(g, [0]) + (length - (k - 1)), integers(g, [0]) + length)
+        return [y, before.op("Slice", *ends, integers(g, [2]))]
+
+    def reference(self, x: Any, w: Any, bias: Any = None, past: Any = None) -> tuple[Any, Any]:
+        k = w.shape[2]
+        past = np.zeros((*x.shape[:2], k - 1)) if past is None else past
+        rows = np.concatenate([past, x], 2)
+        y = np.stack([(rows[:, :, t : t + k] * w[:, 0]).sum(-1) for t in range(x.shape[2])], -1)
+        y = y if bias is None else y + bias[:, None]
+        return (y if self.activation == "none" else y / (1 + np.exp(-y))), rows[:, :, rows.shape[2] - k + 1 :]
+
+
+@register
+class TensorScatter(Composite):
+    """A cache with an update written into it. https://onnx.ai/onnx/operators/onnx__TensorScatter.html
+
+    Both are (batch, ..., length, ...), the length at `axis`; item b is written from write_indices[b] on.
+    """
+
+    versions = (24,)
+    attrs = {"axis": Int(-2), "mode": Str("linear")}
+    min_inputs, max_inputs = 2, 3
+    differentiable = (0, 1)
+    samples = (
+        Sample([(2, 2, 5, 3), (2, 2, 2, 3), i64([1, 3])], opset=24),
+        Sample([(2, 4, 3), (2, 3, 3), i64([3, 2])], {"mode": "circular"}, opset=24),
+        Sample([(2, 3, 4), (2, 3, 1)], {"axis": 2}, opset=24),
+    )
+    bad = (
+        Bad([(2, 5, 3), (2, 2, 4), i64([1, 3])], opset=24),
+        Bad([(2, 5, 3), (2, 6, 3)], opset=24),
+        Bad([(2, 5, 3), (2, 2, 3)], {"axis": 0}, opset=24),
+        Bad([(2, 5, 3), (2, 2, 3)], {"mode": "round"}, opset=24),
+    )
+
+    def infer(self, past: TensorType, update: TensorType, at: TensorType | None) -> TensorType:
+        self.need_float32(past, update)
+        axis = self.axis_of(self.axis, past.rank)
+        if self.mode not in ("linear", "circular") or axis == 0:
+            raise self.error(
+                f"mode is {self.mode!r}, axis {self.axis}: not linear or circular along an axis after the first."
+            )
+        wanted = list(past.shape)
+        if update.rank == past.rank:
+            wanted[axis] = update.shape[axis]
+        longer = static(update.size, past.size) and update.rank == past.rank and update.shape[axis] > past.shape[axis]
+        if longer or not equal_shapes(update.shape, wanted):
+            raise self.error(f"an update of shape {list(update.shape)} is none for a cache of {list(past.shape)}.")
+        if at is not None and (at.dtype != "int64" or at.rank != 1 or not equal(at.size, past.shape[0])):
+            raise self.error(f"write_indices are {at.dtype} {list(at.shape)}, not int64 {[past.shape[0]]}.")
+        return past
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        past, update, at = ins
+        assert past is not None and update is not None
+        rank = g.rank(past.name)
+        axis = self.axis % rank
+        size, count = extent(past, axis), extent(update, axis)
+        place = unsqueeze(places(past, axis), 0)
+        if at is not None:
+            start = unsqueeze(at, 1)
+            place = place - start
+            if self.mode == "circular":
+                place = place.op("Mod", size)
+            else:
+                # A write beyond the end fails, as one with an index that there is not.
+                place = (start + count > size).where(place - place + BEYOND, place)
+        written = (place < 0).not_().and_((place < count).or_(place > BEYOND - 1))
+        source = written.where(place, 0)
+        between = [k for k in range(1, rank) if k != axis]
+        shape = Var(g, g.shape_of(past.name), "int64")
+        rows = update.op("GatherElements", unsqueeze(source, *between).op("Expand", shape), axis=axis)
+        return [unsqueeze(written, *between).where(rows, past)]
+
+    def reference(self, past: Any, update: Any, at: Any = None) -> Any:
+        y, axis = np.moveaxis(past.copy(), self.axis, 1), self.axis
+        new = np.moveaxis(update, axis, 1)
+        for item in range(len(y)):
+            for k in range(new.shape[1]):
+                place = k + (0 if at is None else int(at[item]))
+                y[item, place % y.shape[1] if self.mode == "circular" else place] = new[item, k]
+        return np.moveaxis(y, 1, axis)

@@ -1,0 +1,285 @@
+"""Export of PyTorch modules for training here, with a proof that they train as in PyTorch. Needs the extra `torch`.
+
+import trainweb.torch
+
+trainweb.torch.export(module, (x,), "model.onnx", dynamic={"x": {0: "batch"}}, loss="CrossEntropyLoss")
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainweb.artifacts import LossType, OptimType, build_artifacts
+from trainweb.checkpoint import write_file_atomically
+from trainweb.errors import ModelError
+from trainweb.model.reader import read_model
+from trainweb.training.session import TrainingSession
+from trainweb.training.state import CheckpointState
+
+STEPS = 5
+RATE = 0.01
+"""Learning rate of the steps of SGD that are compared."""
+TOLERANCE = 1e-3
+"""How far results may differ, in parts of their largest element or update: float32, summed in another order."""
+NOISE = 1e-6
+"""Updates below this part of a parameter's largest element are rounding: gradients that are zero but for that."""
+LOSSES: dict[LossType, Callable[[], nn.Module]] = {
+    LossType.CrossEntropyLoss: nn.CrossEntropyLoss,
+    LossType.MSELoss: nn.MSELoss,
+    LossType.L1Loss: nn.L1Loss,
+    LossType.BCEWithLogitsLoss: nn.BCEWithLogitsLoss,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How the exported model compared with PyTorch.
+
+    Attributes
+    ----------
+    forward : float
+        Largest difference of the output, in parts of its largest element.
+    losses, expected_losses : tuple of float
+        Of the steps here and in PyTorch.
+    parameters : dict of str to float
+        Of every parameter, the largest difference after the steps, in parts of the largest update.
+    frozen : tuple of str
+        Parameters that the module does not train: pass them as `frozen_params` when artifacts are built.
+    """
+
+    forward: float
+    losses: tuple[float, ...]
+    expected_losses: tuple[float, ...]
+    parameters: dict[str, float]
+    frozen: tuple[str, ...]
+
+
+def export(
+    module: nn.Module,
+    example_inputs: torch.Tensor | Sequence[torch.Tensor],
+    path: str | Path,
+    *,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    loss: LossType | str | None = None,
+    labels: torch.Tensor | None = None,
+    opset: int | None = None,
+) -> Proof:
+    """Write `module` as an ONNX model that trains here as it does in PyTorch, and prove that.
+
+    The model is exported in training mode by torch's dynamo exporter, without its optimizer, so that the file tells
+    parameters from all else. Then it is run and trained: the output, the losses of five steps of SGD and every
+    parameter after them must be PyTorch's. Dropout is switched off for the proof, in PyTorch and in the file of the
+    proof. The module itself is not changed.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Its first output is what the loss takes, or the loss.
+    example_inputs : Tensor or sequence of Tensor
+        Positional arguments of `module`.
+    path : path
+        The file to write; nothing is written unless the proof holds.
+    dynamic : dict, optional
+        Names of the sizes that may vary, by argument of `forward` and dimension: ``{"x": {0: "batch"}}``.
+    loss : LossType or its name, optional
+        None: the first output is a scalar loss already.
+    labels : Tensor, optional
+        What the loss compares with in the proof: classes (int64) or numbers of the output's shape; random by default.
+    opset : int, optional
+        Of ai.onnx; the exporter's default.
+
+    Returns
+    -------
+    Proof
+
+    Raises
+    ------
+    ModelError
+        The exported model does not train as the module does; the text says what differs.
+    UnsupportedError, GradientError
+        It has operators that are not there.
+    """
+    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    kind = LossType[loss] if isinstance(loss, str) else loss
+    still = _without_dropout(module)
+    proof = _prove(still, _exported(still, inputs, dynamic, opset), inputs, kind, labels)
+    write_file_atomically(Path(path), _exported(copy.deepcopy(module).train(), inputs, dynamic, opset))
+    return proof
+
+
+def _without_dropout(module: nn.Module) -> nn.Module:
+    """A copy in training mode that computes the same whenever it is run."""
+    still = copy.deepcopy(module).train()
+    for part in still.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        for name in ("dropout", "attention_dropout"):
+            # Recurrent and attention modules have numbers of their own.
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, 0.0)
+    return still
+
+
+def _exported(
+    module: nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    dynamic: Mapping[str, Mapping[int, str]] | None,
+    opset: int | None,
+) -> bytes:
+    # The exporter runs batch normalization, which counts: on a copy.
+    program: Any = torch.onnx.export(
+        copy.deepcopy(module),
+        inputs,
+        dynamo=True,
+        optimize=False,
+        dynamic_shapes=_dynamic_shapes(module, inputs, dynamic),
+        opset_version=opset,
+        verbose=False,
+    )
+    file = io.BytesIO()
+    program.save(file)
+    return file.getvalue()
+
+
+def _dynamic_shapes(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], dynamic: Mapping[str, Mapping[int, str]] | None
+) -> Any:
+    if not dynamic:
+        return None
+    from inspect import signature
+
+    names = list(signature(module.forward).parameters)[: len(inputs)]
+    for name in dynamic:
+        if name not in names:
+            raise ModelError(
+                f"dynamic: forward has no argument {name!r} among its first {len(inputs)}; it has {names}."
+            )
+    return {name: dict(dynamic.get(name, {})) for name in names}
+
+
+def _prove(
+    module: nn.Module,
+    model: bytes,
+    inputs: tuple[torch.Tensor, ...],
+    kind: LossType | None,
+    labels: torch.Tensor | None,
+) -> Proof:
+    frozen = tuple(name for name, p in module.named_parameters() if not p.requires_grad)
+    trained = [name for name, p in module.named_parameters() if p.requires_grad]
+    with torch.no_grad():
+        first, again = (_first(copy.deepcopy(module)(*inputs)) for _ in range(2))
+    if not torch.equal(first, again):
+        raise ModelError("The module draws random numbers besides dropout: what it computes cannot be compared.")
+    labels = labels if labels is not None or kind is None else _random_labels(kind, first)
+    graph = read_model(model)
+    feeds = {v.name: x.detach().numpy() for v, x in zip(graph.inputs, inputs, strict=True)}
+    output = graph.outputs[0].name
+    outputs = None if kind is None else [output]
+    built = build_artifacts(
+        model,
+        loss=kind,
+        optimizer=OptimType.SGD,
+        loss_input_names=outputs,
+        additional_output_names=outputs,
+        frozen_params=list(frozen) or None,
+    )
+    found = {d.name for d in built.decisions if d.trained}
+    if found != set(trained):
+        missing, extra = sorted(set(trained) - found), sorted(found - set(trained))
+        raise ModelError(f"The exported model does not train {missing or 'all'} and trains {extra or 'nothing else'}.")
+    expected_losses, after = _torch_steps(module, inputs, kind, labels)
+    state = CheckpointState.load_checkpoint(built.checkpoint)
+    with TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+        session.set_learning_rate(RATE)
+        if labels is not None:
+            (name,) = set(session.input_names()) - set(feeds)
+            feeds[name] = labels.numpy()
+        losses, results = _steps(session, feeds)
+        forward = _difference(results[output if kind else next(iter(results))], first.numpy())
+        _check_close("The output", forward)
+        for ours, theirs in zip(losses, expected_losses, strict=True):
+            _check_close("The loss", abs(ours - theirs) / max(abs(theirs), NOISE))
+        before = dict(module.named_parameters())
+        parameters = {
+            name: _update_difference(session.get_parameter(name), after[name], before[name].detach().numpy())
+            for name in trained
+        }
+    for name, difference in parameters.items():
+        _check_close(f"Parameter {name!r}", difference)
+    return Proof(forward, tuple(losses), tuple(expected_losses), parameters, frozen)
+
+
+def _first(result: Any) -> torch.Tensor:
+    """The first tensor that a module returns."""
+    if isinstance(result, torch.Tensor):
+        return result
+    values = list(result.values()) if isinstance(result, Mapping) else list(result)
+    return _first(values[0])
+
+
+def _random_labels(kind: LossType, output: torch.Tensor) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(0)
+    if kind is LossType.CrossEntropyLoss:
+        return torch.randint(0, output.shape[1], (output.shape[0], *output.shape[2:]), generator=draw)
+    numbers = torch.rand(output.shape, generator=draw)
+    return numbers.round() if kind is LossType.BCEWithLogitsLoss else numbers
+
+
+def _torch_steps(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], kind: LossType | None, labels: torch.Tensor | None
+) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Losses of PyTorch's steps, and its parameters after them."""
+    trained = copy.deepcopy(module)
+    optimizer = torch.optim.SGD([p for p in trained.parameters() if p.requires_grad], lr=RATE)
+    losses = []
+    for _ in range(STEPS):
+        result = _first(trained(*inputs))
+        loss = result if kind is None else LOSSES[kind]()(result, labels)
+        losses.append(float(loss))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return losses, {name: p.detach().numpy() for name, p in trained.named_parameters()}
+
+
+def _steps(session: TrainingSession, feeds: Mapping[str, np.ndarray]) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Losses of our steps, and what the first one gave."""
+    losses: list[float] = []
+    first: dict[str, np.ndarray] = {}
+    for step in range(STEPS):
+        results = session.train_step(feeds)
+        losses.append(float(next(iter(results.values()))))
+        first = results if step == 0 else first
+        session.optimizer_step()
+        session.lazy_reset_grad()
+    return losses, first
+
+
+def _difference(found: np.ndarray, expected: np.ndarray) -> float:
+    if found.shape != expected.shape:
+        raise ModelError(f"The output has shape {list(found.shape)}; PyTorch's has {list(expected.shape)}.")
+    return float(np.abs(found - expected).max(initial=0) / max(float(np.abs(expected).max(initial=0)), NOISE))
+
+
+def _update_difference(found: np.ndarray, expected: np.ndarray, before: np.ndarray) -> float:
+    """In parts of the largest update, or of what is rounding if that is more."""
+    update = float(np.abs(expected - before).max(initial=0))
+    floor = NOISE * max(float(np.abs(before).max(initial=0)), 1.0)
+    return float(np.abs(found - expected).max(initial=0)) / max(update, floor / TOLERANCE)
+
+
+def _check_close(what: str, difference: float) -> None:
+    if not difference <= TOLERANCE:
+        raise ModelError(
+            f"{what} differs from PyTorch's by {difference:.2g} of its size: the exported model does not train as the "
+            "module does. `trainweb check` of the file says what is trained; please report the module."
+        )

@@ -1,0 +1,112 @@
+"""What a session in a page says of itself is what the Python session says after the same calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser
+from tests.golden.calls.scenarios import X, Y
+
+import trainweb
+
+from .js_session import JsPage, from_json, open_js_page
+from .server import ROOT, Site
+
+MLP = ROOT / "tests" / "golden" / "mlp"
+
+CALLS = """
+const s = await TrainingSession.create(golden("mlp"));
+const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math.sin(i)), [8, 10]);
+const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
+"""
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+def test_names_gradients_steps_and_inputs(js: JsPage) -> None:
+    found = js.run(
+        CALLS
+        + """
+        await s.runTrainStep({ x, labels });
+        await s.runOptimizerStep();
+        const answer = {
+            names: await s.parameterNames(), trained: await s.parameterNames({ trainableOnly: true }),
+            gradient: fromTensor(await s.getGradient("fc2.weight")), steps: await s.getStepCount(),
+            inputs: await s.inputMetadata(), evalInputs: await s.inputMetadata({ training: false }),
+            unknown: await failure(() => s.getGradient("fc9.weight")),
+        };
+        await s.release();
+        return answer;"""
+    )
+    state = trainweb.CheckpointState.load_checkpoint(MLP / "checkpoint")
+    files = [MLP / f"{name}_model.onnx" for name in ("training", "eval", "optimizer")]
+    with trainweb.TrainingSession(state, *files) as s:
+        s.train_step({"x": X, "labels": Y})
+        s.optimizer_step()
+        assert found["names"] == s.parameter_names() and found["trained"] == s.parameter_names(True)
+        np.testing.assert_allclose(from_json(found["gradient"]), s.get_gradient("fc2.weight"), rtol=1e-4, atol=1e-6)
+        assert found["steps"] == s.get_step_count() == 1
+        for training, key in ((True, "inputs"), (False, "evalInputs")):
+            mine = [{"name": v.name, "shape": v.shape} for v in s.input_metadata(training)]
+            assert [{"name": v["name"], "shape": v["shape"]} for v in found[key]] == mine
+        assert [v["type"] for v in found["inputs"]] == ["float32", "int64"]
+    assert found["unknown"]["name"] == "CheckpointError"
+
+
+def test_properties_are_listed_deleted_and_keep_their_kind(js: JsPage) -> None:
+    found = js.run(
+        CALLS
+        + """
+        await s.addProperty("big", 2n ** 62n + 1n);
+        await s.addProperty("one", 1, "float");
+        await s.addProperty("gone", "x");
+        const names = await s.propertyNames();
+        await s.deleteProperty("gone");
+        const errors = [];
+        for (const call of [
+            () => s.deleteProperty("gone"), () => s.addProperty("a", 1, "double"), () => s.addProperty("a", "1", "int"),
+            () => s.addProperty("a", 1.5, "int"), () => s.addProperty("a", 1, "string"),
+        ]) errors.push((await failure(call)).name);
+        const big = String(await s.getProperty("big"));
+        const file = Array.from(await s.saveCheckpoint());
+        await s.release();
+        return { names, errors, big, file };"""
+    )
+    assert found["names"] == ["big", "one", "gone"]
+    assert found["errors"] == ["CheckpointError", "TypeError", "TypeError", "RangeError", "TypeError"]
+    assert found["big"] == str(2**62 + 1)
+    properties = trainweb.CheckpointState.load_checkpoint(bytes(found["file"])).properties
+    assert dict(properties.items()) == {"big": 2**62 + 1, "one": 1.0}
+    assert isinstance(properties["one"], float) and isinstance(properties["big"], int)
+
+
+def test_what_migrated_pages_set_does_not_break_them(js: JsPage) -> None:
+    """`env` as pages of onnxruntime-web fill it, its default import and its back ends: one warning, and a session."""
+    found = js.run(
+        """
+        const warnings = [];
+        const before = [console.warn, trainweb.env.wasm.wasmPaths];
+        console.warn = (...parts) => warnings.push(parts.join(" "));
+        const ort = trainweb.default;
+        ort.env.wasm.wasmPaths = { wasm: "/dist/ort-wasm-simd-threaded.wasm", mjs: "/dist/ort-wasm-simd-threaded.mjs" };
+        ort.env.webgl.pack = true;
+        ort.env.webgpu.powerPreference = "high-performance";
+        ort.registerBackend("mine", { init: async () => {}, createInferenceSessionHandler: async () => {} }, -1);
+        for (let k = 0; k < 2; k++) {
+            const s = await ort.TrainingSession.create(golden("mlp"));
+            await s.release();
+        }
+        [console.warn, trainweb.env.wasm.wasmPaths] = before;
+        return { warnings, common: ort.env.versions.common, names: Object.keys(ort).includes("TrainingSession") };"""
+    )
+    assert len(found["warnings"]) == 1
+    assert "env.wasm.wasmPaths" in found["warnings"][0] and "Delete" in found["warnings"][0]
+    package = json.loads((ROOT / "node_modules" / "onnxruntime-common" / "package.json").read_text())
+    assert found["common"] == package["version"] and found["names"]

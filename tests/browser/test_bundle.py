@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser
-from tests.python import test_prologue as prologue
+from tests.python import test_hoist as hoist
 
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.ir.shapes import TensorType
@@ -360,7 +360,7 @@ PREPARED_CALLS = """
 
 def test_what_is_kept_of_parameters_follows_them(browser: Browser, plain_site: Site) -> None:
     """In a session from a bundle, in one of Python's, and in one that keeps nothing."""
-    made = prologue.artifacts()
+    made = hoist.artifacts()
     models = {
         "train_model": made.training_model,
         "eval_model": made.eval_model or b"",

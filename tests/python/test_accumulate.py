@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.python import sessions
-from tests.python.test_prologue import feeds, session
+from tests.python.test_hoist import feeds, session
 
 import trainweb
 from trainweb.ir.shapes import TensorType

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
-from tests.python import test_prologue as prologue
+from tests.python import test_hoist as hoist
 from tests.python.plan_builder import flat, stating
 from tests.python.sessions import batch, session
 
@@ -55,13 +55,13 @@ def test_results_do_not_depend_on_how_many_plans_are_kept() -> None:
 
     def trajectory(options: Mapping[str, Any]) -> list[bytes]:
         seen: list[bytes] = []
-        with prologue.session(dict(options)) as s:
+        with hoist.session(dict(options)) as s:
             for k in range(12):
                 n = 3 + k % 3
                 for _ in range(2):
-                    results = s.train_step(prologue.feeds(k, n))
+                    results = s.train_step(hoist.feeds(k, n))
                     seen += [x.tobytes() for x in results.values()]
-                seen += [x.tobytes() for x in s.eval_step(prologue.feeds(k, 3 + k % 2)).values()]
+                seen += [x.tobytes() for x in s.eval_step(hoist.feeds(k, 3 + k % 2)).values()]
                 s.optimizer_step()
                 s.lazy_reset_grad()
                 if k % 4 == 3:
@@ -71,7 +71,7 @@ def test_results_do_not_depend_on_how_many_plans_are_kept() -> None:
                 assert s.memory().prepared > 0
         return seen
 
-    wanted = trajectory({"memory_budget": prologue.GENEROUS})
+    wanted = trajectory({"memory_budget": hoist.GENEROUS})
     for max_plans in (1, 2, 3, 50):
         assert trajectory({"max_plans": max_plans}) == wanted, max_plans
 
@@ -122,16 +122,16 @@ def test_places_of_other_plans_are_left_alone() -> None:
 def test_a_checkpoint_of_another_model_is_refused() -> None:
     from tests.python.sessions import artifacts
 
-    made, other = artifacts("mlp"), prologue.artifacts()
+    made, other = artifacts("mlp"), hoist.artifacts()
     state = trainweb.CheckpointState.load_checkpoint(other.checkpoint)
     with pytest.raises(trainweb.errors.CheckpointError, match=r"'fc1\.weight'.*another model"):
         trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
 
 
 def test_a_guard_starts_from_zeros_where_another_plan_left_its_counts() -> None:
-    with prologue.session({"max_plans": 1}) as s:
+    with hoist.session({"max_plans": 1}) as s:
         host = s.core.host
-        s.eval_step(prologue.feeds())
+        s.eval_step(hoist.feeds())
         plan = host.loaded[0].plan
         marks = bytes(range(1, 65)) * (host.sizes[PREPARED] // 64)
         host.unload(host.loaded[0])

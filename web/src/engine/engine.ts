@@ -53,13 +53,13 @@ export interface EngineOptions {
 }
 
 /** Consecutive slots of the function table. */
-interface SlotRun {
+interface TableSlots {
   readonly slot: number;
   readonly count: number;
 }
 
 /** Generated code in the table, and how many users have it. */
-interface LoadedCode extends SlotRun {
+interface LoadedCode extends TableSlots {
   readonly bytes: Uint8Array;
   uses: number;
 }
@@ -70,7 +70,7 @@ export class Engine {
   readonly #shared: boolean;
   #loaded: LoadedCode[] = [];
   /** Runs of table slots that unloaded code left, in the order of their slots. */
-  #vacant: SlotRun[] = [];
+  #vacant: TableSlots[] = [];
   #pool: Pool | null = null;
   #bytes: Uint8Array;
   #lost: string | null = null;
@@ -219,7 +219,7 @@ export class Engine {
       return known.slot;
     }
     const bytes = this.#shared ? withSharedMemory(original) : original;
-    let run: SlotRun;
+    let run: TableSlots;
     try {
       run = this.#install(bytes);
     } catch (error) {
@@ -318,7 +318,7 @@ export class Engine {
     return this.#kernels as ThreadExports;
   }
 
-  #install(bytes: Uint8Array<ArrayBuffer>): SlotRun {
+  #install(bytes: Uint8Array<ArrayBuffer>): TableSlots {
     const functions = instantiateCode(bytes, this.#memory, this.#kernels);
     const slot = this.#takeSlots(functions.length);
     fillTable(this.#kernels.__indirect_function_table, slot, functions);
@@ -337,7 +337,7 @@ export class Engine {
     return run;
   }
 
-  #register(ptr: number, nbytes: number, { slot, count }: SlotRun): void {
+  #register(ptr: number, nbytes: number, { slot, count }: TableSlots): void {
     const status = this.#kernels.tw_register_code(ptr, nbytes, slot, count);
     if (status === STATUS_TRAPPED) {
       this.#lose("a thread of the kernels could not load generated code");
@@ -348,7 +348,7 @@ export class Engine {
   }
 
   /** Take functions out of the table; their slots may be used again. */
-  #vacate(run: SlotRun): void {
+  #vacate(run: TableSlots): void {
     const table = this.#kernels.__indirect_function_table;
     for (let k = 0; k < run.count; k++) {
       table.set(run.slot + k, null);
@@ -473,9 +473,9 @@ async function compile(
 }
 
 /** Runs of slots with one more, those that touch in one. */
-function withRun(runs: readonly SlotRun[], { slot, count }: SlotRun): SlotRun[] {
+function withRun(runs: readonly TableSlots[], { slot, count }: TableSlots): TableSlots[] {
   const sorted = [...runs, { slot, count }].sort((a, b) => a.slot - b.slot);
-  return sorted.reduce<SlotRun[]>((merged, run) => {
+  return sorted.reduce<TableSlots[]>((merged, run) => {
     const last = merged.at(-1);
     if (last === undefined || last.slot + last.count !== run.slot) {
       return [...merged, run];

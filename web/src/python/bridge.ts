@@ -7,7 +7,7 @@ import { GivenFiles, type GivenFile } from "./given-files.js";
 import { checkHandout, type Announced, type Handout } from "./handout.js";
 
 /** What a bridge function returned. */
-export interface Answer {
+export interface PythonAnswer {
   readonly value: unknown;
   readonly file: Handout | null;
 }
@@ -48,7 +48,7 @@ export class Bridge {
    *
    * @throws the error it answers with, in its own class; EngineError when it fails in any other way
    */
-  call(name: string, ...args: readonly Argument[]): Answer {
+  call(name: string, ...args: readonly Argument[]): PythonAnswer {
     const [text, data] = this.#callRaw(name, args);
     const answer = parseAnswer(name, text);
     if ("error" in answer) {

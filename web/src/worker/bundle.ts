@@ -59,7 +59,7 @@ export interface ParameterSlot {
 }
 
 /** A feed or result in a plan's segments. */
-export interface PlanSlot {
+export interface TensorPlace {
   readonly name: string;
   readonly segment: number;
   readonly offset: number;
@@ -94,8 +94,8 @@ export interface BundlePlan {
   readonly arenaBytes: number;
   /** Size of the segment of what it keeps from run to run. */
   readonly preparedBytes: number;
-  readonly inputs: readonly PlanSlot[];
-  readonly outputs: readonly PlanSlot[];
+  readonly inputs: readonly TensorPlace[];
+  readonly outputs: readonly TensorPlace[];
   /** The node behind each instruction. */
   readonly nodes: readonly string[];
   readonly recomputation: Recomputation;
@@ -171,7 +171,7 @@ export function parseBundle({ header, blobs }: RawBundle, fingerprint: number): 
   const reader = new Reader(blobs);
   const root = reader.object(header, "the header");
   checkKernels(reader, root, fingerprint);
-  const session = readSession(reader, root);
+  const session = readStart(reader, root);
   const plans = reader.list(root["plans"], "plans", (plan, where) =>
     readPlan(reader, plan, where, session, fingerprint),
   );
@@ -418,9 +418,9 @@ class Reader {
   }
 }
 
-type Session = Omit<Bundle, "plans">;
+type BundleStart = Omit<Bundle, "plans">;
 
-function readSession(reader: Reader, root: Fields): Session {
+function readStart(reader: Reader, root: Fields): BundleStart {
   const inputs = reader.object(root["inputs"], "inputs");
   const outputs = reader.object(root["outputs"], "outputs");
   const parameters = readParameters(reader, root);
@@ -579,8 +579,8 @@ function readPlan(
   sizes[ARENA] = arenaBytes;
   sizes[PREPARED] = preparedBytes;
   sizes[CONSTANTS] = constants.length;
-  const slots = (name: string): PlanSlot[] =>
-    reader.list(fields[name], `${where}.${name}`, (item, at) => readSlot(reader, item, at, sizes));
+  const slots = (name: string): TensorPlace[] =>
+    reader.list(fields[name], `${where}.${name}`, (item, at) => readPlace(reader, item, at, sizes));
   const plan = {
     kind,
     overwrite: reader.boolean(fields["overwrite"], `${where}.overwrite`),
@@ -672,7 +672,7 @@ function readType(reader: Reader, value: unknown, where: string): TensorType & {
   };
 }
 
-function readSlot(reader: Reader, value: unknown, where: string, sizes: readonly number[]): PlanSlot {
+function readPlace(reader: Reader, value: unknown, where: string, sizes: readonly number[]): TensorPlace {
   const fields = reader.object(value, where);
   const slot = {
     ...readType(reader, value, where),

@@ -15,7 +15,7 @@ import {
 } from "../engine/layout.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
-import type { BundlePlan, KeptValue, PlanSlot, SegmentStart } from "./bundle.js";
+import type { BundlePlan, KeptValue, TensorPlace, SegmentStart } from "./bundle.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
 
 /** How the names of words start that say when kept values were made; new, they are zeros. */
@@ -206,7 +206,7 @@ export class PlanMemory {
   }
 
   /** Address of a feed or result of a plan. */
-  addressOf({ constants }: LoadedPlan, { segment, offset }: PlanSlot): number {
+  addressOf({ constants }: LoadedPlan, { segment, offset }: TensorPlace): number {
     return (segment === CONSTANTS ? constants : (this.#bases[segment] as number)) + offset;
   }
 

@@ -5,7 +5,7 @@ import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } from "../wire/protocol.js";
-import { planKey, type BundlePlan, type Declaration, type FeedType, type PlanKind, type PlanSlot } from "./bundle.js";
+import { planKey, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle.js";
 import { signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
 
@@ -124,7 +124,7 @@ export class PlanRunner {
     this.#memory.run(loaded);
   }
 
-  #read(loaded: LoadedPlan, slot: PlanSlot): NamedTensor {
+  #read(loaded: LoadedPlan, slot: TensorPlace): NamedTensor {
     const { name, dtype, dims, nbytes } = slot;
     return { name, dtype, dims, data: this.#engine.read(this.#memory.addressOf(loaded, slot), nbytes) };
   }
@@ -145,7 +145,7 @@ export class PlanRunner {
   }
 
   /** What is to be written to the place of an input; null where it lies there already. */
-  #missing(slot: PlanSlot, ptr: number, feeds: readonly Feed[]): Uint8Array | null {
+  #missing(slot: TensorPlace, ptr: number, feeds: readonly Feed[]): Uint8Array | null {
     const feed = feeds.find(({ name }) => name === slot.name);
     const nbytes = feed?.data instanceof Uint8Array ? feed.data.byteLength : feed?.data.nbytes;
     if (feed === undefined || nbytes !== slot.nbytes) {
@@ -161,7 +161,7 @@ export class PlanRunner {
 }
 
 /** The place of an output; a tensor of the caller's must fit before anything runs. */
-function findOutput({ outputs }: BundlePlan, { name, dtype, dims }: Fetch): PlanSlot {
+function findOutput({ outputs }: BundlePlan, { name, dtype, dims }: Fetch): TensorPlace {
   const slot = outputs.find((output) => output.name === name);
   if (slot === undefined) {
     throw sessionError("UNKNOWN_FETCH", { name, names: outputs.map((output) => output.name).join(", ") });

@@ -55,7 +55,7 @@ def restore_hoisted(program: Program, context: Context) -> None:
     front: list[Instruction] = []
     for level, group in sorted(program.hoisted.items()):
         seen = Buf(Storage(PREPARED, 4 * SEEN_WORDS, context.cache.take_seen()), "int32", (SEEN_WORDS,))
-        builder = program.build(f"prologue: what {('loading', 'loading or training')[level]} changes")
+        builder = program.build(f"hoisted: what {('loading', 'loading or training')[level]} changes")
         builder.emit(calls.SkipIfCurrent(state=builder.state, seen=seen, instructions=len(group) + 1, trained=level))
         builder.instructions += group
         builder.emit(calls.NoteCurrent(state=builder.state, seen=seen))

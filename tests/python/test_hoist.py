@@ -87,7 +87,7 @@ def lines(s: trainweb.TrainingSession, kind: str, overwrite: bool = True) -> lis
     return s.core.models.compile_step(kind, types, overwrite).text
 
 
-def prologue(text: list[str]) -> list[str]:
+def hoisted(text: list[str]) -> list[str]:
     """Names of what stands between the guards."""
     names = [line.split("(")[0].split(" ")[0] for line in text]
     return names[: len(names) - names[::-1].index("note_current")] if "note_current" in names else []
@@ -99,13 +99,13 @@ def test_frozen_weights_leave_a_train_step_and_trained_ones_an_accumulating_or_e
         for kind, overwrite, kept in (("train", True, 1), ("train", False, 4), ("eval", True, 3)):
             text = lines(s, kind, overwrite)
             names = [line.split("(")[0].split(" ")[0] for line in text]
-            inside = prologue(text)
+            inside = hoisted(text)
             assert inside[: len(fixed)] == fixed
             assert inside.count("winograd_weights_f32") == kept
             # In a step that overwrites, what is trained is transformed where it is used.
             assert names.count("winograd_weights_f32") == (4 if kind == "train" else 3)
     with session({"memory_budget": GENEROUS}) as s:
-        assert not prologue(lines(s, "eval"))
+        assert not hoisted(lines(s, "eval"))
         s.eval_step(feeds())
         assert s.memory().prepared == 0
 
@@ -283,6 +283,6 @@ def test_inference_keeps_the_floats_of_quantised_constants(monkeypatch: pytest.M
         got = np.frombuffer(core.run({"x": from_numpy("x", x)})["y"].data, np.float32)
         np.testing.assert_allclose(got.reshape(3, 80), x @ (codes * normal(80)), rtol=1e-5, atol=1e-2)
     (loaded,) = core.host.loaded
-    assert prologue(loaded.plan.text) == ["skip_if_current", "generated", "note_current"]
+    assert hoisted(loaded.plan.text) == ["skip_if_current", "generated", "note_current"]
     assert core.host.sizes[PREPARED] >= 4 * codes.size
     core.host.release()

@@ -174,3 +174,13 @@ def isolated_pyodide_page(browser: Browser, isolated_site: Site) -> Iterator[Ker
     with open_kernel(browser, isolated_site) as kernel:
         kernel.install()
         yield kernel
+
+
+@pytest.fixture
+def mlp_site(plain_site: Site) -> Site:
+    """A site with the bundle of the mlp, with and without models."""
+    from .bundles import mlp_bundle  # which needs this module
+
+    plain_site.add("/bundles/mlp", mlp_bundle())
+    plain_site.add("/bundles/bare", mlp_bundle(models=False))
+    return plain_site

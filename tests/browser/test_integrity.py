@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+from .bundles import mlp_bundle
 from .js_session import JsPage, open_js_page
 from .server import ROOT, Site
-from .test_bundle import mlp_bundle
 from .test_faults_workers import HttpSite
 
 MLP = ROOT / "tests" / "golden" / "mlp"

@@ -12,9 +12,9 @@ from tests.python.test_recompute import artifacts_of, feeds_of, open_session, sm
 from trainweb.ir.shapes import TensorType
 from trainweb.training.bundle import make_bundle
 
+from .bundles import python_requests
 from .js_session import open_js_page, to_json
 from .server import Site
-from .test_bundle import python_requests
 
 KIND = "convolutions"
 TRAIN = """

@@ -1,0 +1,256 @@
+"""Bundles that the page keeps: the cache in the origin's private file system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from .bundles import SESSION, open_page, python_requests
+from .js_session import JsPage
+from .server import ROOT, Site
+
+CACHE = """
+    const cached = (more) => TrainingSession.create(golden("mlp", more), { reproducible: true, cache: true });
+    const files = async () => {
+      const found = {};
+      try {
+        let folder = await navigator.storage.getDirectory();
+        for (const name of ["trainweb", "bundles"]) folder = await folder.getDirectoryHandle(name);
+        for await (const [name, handle] of folder.entries()) found[name] = handle;
+      } catch (error) {
+        if (error.name !== "NotFoundError") throw error;
+      }
+      return found;
+    };
+    const stored = async () => Promise.all(Object.values(await files()).map(
+      async (handle) => text(new Uint8Array(await (await handle.getFile()).arrayBuffer()))));
+    const until = async (condition) => {
+      for (let k = 0; k < 200; k++) {
+        if (await condition()) return true;
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      }
+      throw new Error("waited in vain");
+    };
+    const written = (count = 1) => until(async () => Object.keys(await files()).length === count);
+"""
+
+FIRST_VISIT = f"""{SESSION}{CACHE}
+    const s = await cached();
+    const seen = [await step(s), await step(s), await parameters(s)];
+    await written();
+    await s.release();
+    return seen;
+"""
+
+
+def visit(js: JsPage, body: str, **variables: Any) -> Any:
+    """Load the page anew and run something in it; the site's log starts anew."""
+    js.site.clear_log()
+    return JsPage(js.page, js.site).run(body, **variables)
+
+
+def test_a_second_visit_starts_from_the_cache(browser: Browser, plain_site: Site) -> None:
+    """Without Python, from the parameters of the start and not from those trained since."""
+    with open_page(browser, plain_site) as js:
+        first = js.run(FIRST_VISIT)
+        assert python_requests(plain_site)
+        second = visit(
+            js,
+            f"""{SESSION}{CACHE}
+            const s = await cached();
+            return [await step(s), await step(s), await parameters(s)];""",
+        )
+        assert python_requests(plain_site) == []
+        assert second == first
+
+
+def test_the_cache_learns_what_is_used_later(browser: Browser, plain_site: Site) -> None:
+    with open_page(browser, plain_site) as js:
+        js.run(FIRST_VISIT)
+        first = visit(
+            js,
+            f"""{SESSION}{CACHE}
+            const before = await stored();
+            const s = await cached();
+            const seen = [await step(s), await step(s, small), text(await s.saveCheckpoint())];
+            await until(async () => Object.keys(await files()).length === 1
+                                    && (await stored())[0] !== before[0]);
+            return seen;""",
+        )
+        assert python_requests(plain_site)
+        second = visit(js, f"{SESSION}{CACHE} const s = await cached(); return [await step(s), await step(s, small)];")
+        assert python_requests(plain_site) == []
+        assert second == first[:2]
+
+
+def test_other_artifacts_are_not_taken_for_the_cached_ones(browser: Browser, plain_site: Site) -> None:
+    with open_page(browser, plain_site) as js:
+        js.run(FIRST_VISIT)
+        different = """checkpointState: await trained()"""
+        visit(
+            js,
+            f"""{SESSION}{CACHE}
+            const trained = async () => {{
+              const s = await fromModels();
+              await s.setLearningRate(0.5);
+              await step(s);
+              return s.saveCheckpoint();
+            }};
+            await step(await cached({{ {different} }}));
+            await written(2);
+            await step(await cached({{ evalModel: undefined }}));
+            await written(3);""",
+        )
+        assert python_requests(plain_site)
+
+
+def test_models_are_cached_with_their_configuration(browser: Browser, plain_site: Site) -> None:
+    """createFromModel: the artifacts can still be had, and are the same."""
+    body = f"""{SESSION}{CACHE}
+        const s = await TrainingSession.createFromModel(
+          "/golden/mlp/base.onnx", {{ loss: "CrossEntropyLoss", optimizer, nominalCheckpoint: nominal }},
+          {{ reproducible: true, cache: true }});
+        if (nominal) await s.loadParametersBuffer(new Float32Array(432).map((_, i) => Math.cos(i)), false);
+        const given = {{ [s.trainingInputNames[0]]: x, [s.trainingInputNames[1]]: labels }};
+        const seen = [await step(s, given), await parameters(s)];
+        if (wait) await written(wait);
+        window.session = s;
+        return seen;"""
+    artifacts = """
+        const a = await session.getArtifacts();
+        return Object.values(a).map((data) => Array.from(data).reduce((h, b) => (h * 31 + b) % 4294967291, 7));"""
+    with open_page(browser, plain_site) as js:
+        for count, nominal in enumerate((False, True), 1):
+            first = visit(js, body, optimizer="AdamW", nominal=nominal, wait=count)
+            assert python_requests(plain_site)
+            made = js.run(artifacts)
+            assert visit(js, body, optimizer="AdamW", nominal=nominal, wait=0) == first
+            assert python_requests(plain_site) == []
+            assert js.run(artifacts) == made
+        visit(js, body, optimizer="SGD", nominal=False, wait=3)
+        assert python_requests(plain_site)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "header"])
+def test_damaged_cache_files_are_ignored_and_written_anew(browser: Browser, plain_site: Site, damage: str) -> None:
+    with open_page(browser, plain_site) as js:
+        first = js.run(FIRST_VISIT)
+        after = visit(
+            js,
+            f"""{SESSION}{CACHE}
+            const handle = Object.values(await files())[0];
+            const data = new Uint8Array(await (await handle.getFile()).arrayBuffer());
+            if (damage === "flip") data[data.length >> 1] ^= 1;
+            if (damage === "header") data[9] ^= 1;
+            const kept = {{ cut: data.length - 1, empty: 0 }}[damage] ?? data.length;
+            const writable = await handle.createWritable();
+            await writable.write(data.subarray(0, kept));
+            await writable.close();
+            const [damaged] = await stored();
+            const s = await cached();
+            const seen = [await step(s), await step(s), await parameters(s)];
+            await s.release();
+            await until(async () => {{
+              const [now] = await stored();
+              return now !== damaged && atob(now).startsWith("TWBS");  // the header comes last
+            }});
+            return seen;""",
+            damage=damage,
+        )
+        assert python_requests(plain_site)
+        assert after == first
+        assert visit(js, f"{SESSION}{CACHE} const s = await cached(); return step(s);") == first[0]
+        assert python_requests(plain_site) == []
+
+
+UNAVAILABLE = {
+    "no storage": "Object.defineProperty(navigator, 'storage', { value: undefined });",
+    "refused": "navigator.storage.getDirectory = async () => { throw new DOMException('no', 'SecurityError'); };",
+    "no sync handles": "delete FileSystemFileHandle.prototype.createSyncAccessHandle;",
+    "no hashes": "Object.defineProperty(crypto, 'subtle', { value: undefined });",
+    "no locks": "Object.defineProperty(navigator, 'locks', { value: undefined });",
+}
+
+
+def worker_site(site: Site, prefix: str) -> None:
+    """Let the worker of the package start with a line of the test's own."""
+    site.remove("/dist/worker.js")
+    source = (ROOT / "dist" / "npm" / "worker.js").read_text()
+    site.add("/dist/worker.js", f"{prefix}\n{source}")
+
+
+@pytest.fixture
+def own_site(make_site: Callable[..., Site]) -> Site:
+    return make_site()
+
+
+@pytest.mark.parametrize("what", UNAVAILABLE)
+def test_storage_that_is_not_there_is_no_error(browser: Browser, own_site: Site, what: str) -> None:
+    worker_site(own_site, UNAVAILABLE[what])
+    body = f"{SESSION}{CACHE} const s = await cached(); const v = await step(s); await s.release(); return v;"
+    with open_page(browser, own_site) as js:
+        assert js.run(body) == visit(js, body)
+
+
+FAULT = """
+    let operations = 0;
+    const fail = (object, name) => {
+      const original = object[name];
+      object[name] = function (...args) {
+        if (operations++ >= %d) throw new DOMException("no room", "QuotaExceededError");
+        return original.apply(this, args);
+      };
+    };
+    for (const name of ["truncate", "write", "flush"]) fail(FileSystemSyncAccessHandle.prototype, name);
+    fail(FileSystemFileHandle.prototype, "createSyncAccessHandle");
+    fail(FileSystemDirectoryHandle.prototype, "removeEntry");
+"""
+N_OPERATIONS = 7
+"""Of writing a file: open, truncate, write and flush the contents, write and flush the header, remove the old one."""
+
+
+@pytest.mark.parametrize("fault", range(N_OPERATIONS + 1))
+def test_an_interrupted_write_leaves_the_old_or_the_new_file(browser: Browser, own_site: Site, fault: int) -> None:
+    """Everything from operation `fault` on fails; then the storage is opened again."""
+    with open_page(browser, own_site) as js:
+        worker_site(own_site, "")
+        first = js.run(FIRST_VISIT)
+        worker_site(own_site, FAULT % fault)
+        more = visit(
+            js,
+            f"""{SESSION}{CACHE}
+            const s = await cached();
+            const seen = [await step(s), await step(s, small)];
+            await new Promise((resolve) => setTimeout(resolve, 2000));
+            return seen;""",
+        )
+        assert more[0] == first[0]
+        worker_site(own_site, "")
+        visit(js, f"{SESSION}{CACHE} window.s = await cached(); return step(s);")
+        assert python_requests(own_site) == [], "neither the old file nor the new one"
+        assert js.run(f"{SESSION} return step(s, small);") == more[1]
+        # The header is the fifth operation: with it the new file, which has the other batch, is there.
+        assert (python_requests(own_site) == []) == (fault >= 5)
+
+
+def test_old_files_make_room(browser: Browser, plain_site: Site) -> None:
+    with open_page(browser, plain_site) as js:
+        count = js.run(
+            f"""{SESSION}{CACHE}
+            const folder = await (await (await navigator.storage.getDirectory())
+              .getDirectoryHandle("trainweb", {{ create: true }})).getDirectoryHandle("bundles", {{ create: true }});
+            for (let k = 0; k < 30; k++) {{
+              const writable = await (await folder.getFileHandle(`old${{k}}.0`, {{ create: true }})).createWritable();
+              await writable.write("old");
+              await writable.close();
+            }}
+            const s = await cached();
+            await step(s);
+            await until(async () => Object.keys(await files()).length < 30);
+            const left = Object.keys(await files());
+            return [left.length, left.filter((name) => !name.startsWith("old")).length];"""
+        )
+        assert count == [16, 1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from trainweb.backend.wasm.codegen import Signature, emit_module
+from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
 from trainweb.ir.expr import Emitter, Expr
 
 from .conftest import require_built
@@ -37,7 +37,7 @@ def module(kind: str) -> list[int]:
     }
     if kind == "exp":
         roots["exp"] = e.exp(e.neg(x))
-    signature = Signature(("float32",), (1,), (roots[kind],), 0)
+    signature = FunctionSpec(("float32",), (1,), (roots[kind],), 0)
     return list(emit_module([signature]))
 
 

@@ -156,7 +156,8 @@ def test_what_is_kept_is_made_only_after_a_change() -> None:
         groups = [k for k, name in enumerate(names) if name == "note_current"]
 
         def ran() -> list[bool]:
-            times = s.core.host.profile(loaded, given, 1)
+            with s.core.host.timer(loaded.plan) as room:
+                times = s.core.host.profile(loaded, given, 1, room)
             return [times[k] > 0 for k in groups]
 
         assert ran() == [True, True]

@@ -61,8 +61,8 @@ def test_a_wrong_feed_goes_before_terminate() -> None:
         ({"terminat": True}, TypeError, "did you mean 'terminate'"),
         ({"terminate": 1}, TypeError, "terminate must be a bool, got 1"),
         ({"tag": 5}, TypeError, "tag must be a str"),
-        ({"log_severity_level": 5}, ValueError, "from -1 to 4, got 5"),
-        ({"log_verbosity_level": -1}, ValueError, ">= 0"),
+        ({"log_severity_level": 5}, SessionError, "from -1 to 4, got 5"),
+        ({"log_verbosity_level": -1}, SessionError, ">= 0"),
         ({"only_execute_path_to_fetches": True}, UnsupportedError, "only_execute_path_to_fetches"),
         ({"training_mode": False}, UnsupportedError, "run an eval step"),
         ("verbose", TypeError, "must be a dict or RunOptions, got str"),
@@ -122,7 +122,7 @@ def test_without_a_handler_lines_go_to_stderr(capfd: pytest.CaptureFixture[str])
     [
         ({"thread": 2}, TypeError, "did you mean 'threads'"),
         ({"reproducible": 1}, TypeError, "reproducible must be a bool"),
-        ({"max_plans": 0}, ValueError, "max_plans must be an integer >= 1"),
+        ({"max_plans": 0}, SessionError, "'max_plans' must be an integer >= 1"),
         ({"intra_op_num_threads": "2"}, TypeError, "must be an integer"),
         ({"inter_op_num_threads": 2}, UnsupportedError, "one after the other"),
         ({"execution_mode": 1}, UnsupportedError, "ORT_SEQUENTIAL"),
@@ -131,7 +131,7 @@ def test_without_a_handler_lines_go_to_stderr(capfd: pytest.CaptureFixture[str])
         ({"optimized_model_filepath": "x.onnx"}, UnsupportedError, "explain"),
         ({"enable_profiling": True}, UnsupportedError, r"session\.profile"),
         ({"free_dimension_overrides": {"bach": 6}}, ModelError, "did you mean 'batch'"),
-        ({"free_dimension_overrides": {"batch": -6}}, ValueError, ">= 0"),
+        ({"free_dimension_overrides": {"batch": -6}}, SessionError, ">= 0"),
         (5, TypeError, "must be a dict or SessionOptions, got int"),
     ],
 )

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, Self
 
 from trainweb import messages
-from trainweb.errors import ModelError, UnsupportedError
+from trainweb.errors import ModelError, SessionError, UnsupportedError
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Graph, Value
 from trainweb.model.integrity import check_names
@@ -265,7 +265,7 @@ class SessionOptions(Attributes):
         check_severity(self.log_severity_level, OF_SESSION)
         check_memory_budget(self.memory_budget)
         if isinstance(self.max_plans, bool) or not isinstance(self.max_plans, int) or self.max_plans < 1:
-            raise ValueError(f"max_plans must be an integer >= 1, got {self.max_plans!r}.")
+            raise messages.NOT_A_COUNT(name="max_plans", least=1, value=self.max_plans)
         Limits.of(self.limits)
         check_names(self.integrity, MODELS)
         for name, size in self.free_dimension_overrides.items():
@@ -350,13 +350,13 @@ def check_count(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     if value < 0:
-        raise ValueError(f"{name} must be >= 0, got {value}.")
+        raise SessionError(f"{name} must be >= 0, got {value}.")
 
 
 def check_severity(value: object, least: int = VERBOSE) -> None:
     """Raise unless `value` is a severity."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= FATAL:
-        raise ValueError(f"log_severity_level must be an integer from {least} to {FATAL}, got {value!r}.")
+        raise SessionError(f"log_severity_level must be an integer from {least} to {FATAL}, got {value!r}.")
 
 
 def fix_dimensions(graphs: Iterable[Graph | None], sizes: Mapping[str, int]) -> None:

@@ -540,6 +540,24 @@ def test_feeds_in_shared_memory_train_as_those_that_travel(browser: Browser, iso
         assert n_travelled == 0
 
 
+def test_feeds_of_calls_under_way_are_not_overwritten(browser: Browser, isolated_site: Site) -> None:
+    """Three steps of one shape are asked for at once, when the page knows where feeds of that shape lie."""
+    with open_js_page(browser, isolated_site) as js:
+        apart, at_once, n_placed = js.run(
+            f"""{PLACED}{OPEN}
+            const s = await open({{ reproducible: true }});
+            const of = (k) => ({{ labels, x: new Tensor("float32", x.data.map((v) => v * k), [8, 10]) }});
+            const evaluate = async (k) => Object.values(await s.runEvalStep(of(k)))[0].data[0];
+            const apart = [await evaluate(1), await evaluate(2), await evaluate(3)];
+            const sent = placed;
+            const atOnce = await Promise.all([evaluate(1), evaluate(2), evaluate(3)]);
+            await s.release();
+            return [apart, atOnce, sent];"""
+        )
+    assert len(set(apart)) == 3 and n_placed > 0
+    assert at_once == apart
+
+
 def test_feeds_of_all_types_in_shared_memory(browser: Browser, isolated_site: Site) -> None:
     """An inference session that reads bool, uint8 and int64; no bytes at all where the batch is empty."""
     graph = Graph(

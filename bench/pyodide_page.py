@@ -43,7 +43,7 @@ for (const table of [files.pyodide, files]) {
 async function run({ modules, values, program }) {
   const started = performance.now();
   const engine = Engine.create({ wasm: (build) => `/dist/${build}.wasm` });
-  const pyodide = await bootPython(files, true);
+  const pyodide = await bootPython(files, true, 60_000);
   pyodide.pyimport("trainweb.training.bridge").start(await engine);
   const boot = performance.now() - started;
   for (const [name, source] of Object.entries(modules)) {

@@ -25,8 +25,16 @@ CACHE = """
       }
       return found;
     };
-    const stored = async () => Promise.all(Object.values(await files()).map(
-      async (handle) => text(new Uint8Array(await (await handle.getFile()).arrayBuffer()))));
+    const contents = async (handle) => {
+      for (;;) {
+        try {
+          return text(new Uint8Array(await (await handle.getFile()).arrayBuffer()));
+        } catch (error) {
+          if (error.name !== "NotReadableError") throw error;  // it was written meanwhile
+        }
+      }
+    };
+    const stored = async () => Promise.all(Object.values(await files()).map(contents));
     const until = async (condition) => {
       for (let k = 0; k < 200; k++) {
         if (await condition()) return true;

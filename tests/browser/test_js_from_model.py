@@ -167,7 +167,7 @@ ADAMW = "type: 'AdamW'"
         (
             f"open({{ optimizer: {{ {ADAMW}, groups: [{{ parameters: ['a'], learningRateFactor: NaN }}] }} }})",
             "ModelError",
-            ["optimizer.groups[0].learningRateFactor is NaN"],
+            ["optimizer.groups[0].learningRateFactor is nan"],
         ),
         (
             f"open({{ optimizer: {{ {ADAMW}, groups: [{{ parameters: ['head.*'] }}] }} }})",

@@ -233,7 +233,7 @@ def test_the_page_in_one_file_names_no_assets() -> None:
     assert not re.search(r"new Worker\(\s*new URL", script)
 
 
-@pytest.mark.parametrize(("name", "imports"), [("worker.js", 2), ("pool-worker.js", 0)])
+@pytest.mark.parametrize(("name", "imports"), [("worker.js", 1), ("pool-worker.js", 0)])
 def test_a_worker_resolves_nothing_itself(name: str, imports: int) -> None:
     """Bundlers send it out as it is, under another name and in another folder."""
     script = (NPM / name).read_text()
@@ -312,7 +312,8 @@ def test_settings_that_name_no_folder_are_refused(browser: Browser, make_site: C
         assert "env.baseURL must be a URL prefix" in error["message"]
         error = js.failure("env.baseURL = '/nowhere';" + TRAIN)
         assert error["name"] == "EngineError"
-        assert "/nowhere/worker.js did not load (env.baseURL)" in error["message"]
+        assert "/nowhere/worker.js answered with HTTP status 404" in error["message"]
+        assert "env.baseURL" in error["message"]
 
 
 def test_an_address_that_only_the_bundler_had_is_an_error(browser: Browser, make_site: Callable[..., Site]) -> None:

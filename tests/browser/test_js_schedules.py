@@ -55,7 +55,7 @@ def test_rates_are_those_of_torch_and_of_python(js: JsPage, title: str) -> None:
         ("schedule({ type: 'Cosine', learningRate: 0.1 })", "Cosine needs the setting 'schedule.total': an integer"),
         ("schedule({ type: 'Constant', learningRate: -1 })", "schedule.learningRate is -1; it must be a number at"),
         ("schedule({ type: 'Constant', learningRate: 1 }).rate(0.5)", "step is 0.5; it must be an integer >= 0"),
-        ("schedule(() => NaN).rate(0)", "the learning rate of the function is NaN; it must be a number at least 0"),
+        ("schedule(() => NaN).rate(0)", "the learning rate of the function is nan; it must be a number at least 0"),
     ],
 )
 def test_refusals(js: JsPage, call: str, said: str) -> None:

@@ -272,7 +272,7 @@ export class WorkerClient {
         this.#fail(`${files.worker} did not load (env.baseURL)`);
       }
     } catch (error) {
-      this.#fail(`${messageOf(error)} (env.baseURL)`);
+      this.#fail(`${messageOf(error)} Its folder is set by env.baseURL.`);
     }
   }
 

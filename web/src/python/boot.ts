@@ -108,7 +108,7 @@ if "random" in sys.modules:
  * @throws EngineError when Pyodide or a package cannot be had
  */
 export async function bootPython(files: PackageFiles, choice: SnapshotChoice, stallMs: number): Promise<Pyodide> {
-  const loader = importModule<PyodideModule>(files.pyodide.loader, stallMs);
+  const loader = importModule<PyodideModule>(files.pyodide.loader, "loadPyodide", stallMs);
   // Taken up below; a failure of something else must not leave it unhandled.
   loader.catch(() => {});
   try {
@@ -128,6 +128,9 @@ export async function bootPython(files: PackageFiles, choice: SnapshotChoice, st
     }
     return await bootPlain(loader, files, stallMs);
   } catch (error) {
+    if (error instanceof FileError && !files.pyodide.isOurs && error.url.startsWith(new URL(".", files.pyodide.loader).href)) {
+      throw new FileError(error.url, `${error.message} Its folder is set by env.pyodide.indexURL.`);
+    }
     if (error instanceof EngineError) {
       throw error;
     }
@@ -180,7 +183,7 @@ async function load(
   snapshot: Promise<Uint8Array<ArrayBuffer>> | null,
   stallMs: number,
 ): Promise<Pyodide> {
-  const script = importModule<PyodideScript>(files.pyodide.script, stallMs);
+  const script = importModule<PyodideScript>(files.pyodide.script, "default", stallMs);
   const wasm = fetchWasm(files.pyodide.wasm, stallMs);
   const response = wasm.then((fetched) => fetched.response);
   // Each is taken up below, in turn; until then a failure must not count as unhandled.

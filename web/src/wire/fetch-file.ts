@@ -135,9 +135,20 @@ export async function checkScript(url: string, stallMs: number): Promise<void> {
 /**
  * Import a module, which the browser itself sets no limit.
  *
- * @throws FileError when it does not load, or stalls
+ * @param name - of a function that it exports
+ * @throws FileError when it does not load, stalls, or is another module
  */
-export async function importModule<T>(url: string, stallMs: number): Promise<T> {
+export async function importModule<T>(url: string, name: keyof T & string, stallMs: number): Promise<T> {
+  const module = await loadModule<T>(url, stallMs);
+  if (typeof module[name] !== "function") {
+    // An empty file is a module, too.
+    await checkScript(url, stallMs);
+    throw new FileError(url, `${url} is another module than it should be: it does not export ${name}.`);
+  }
+  return module;
+}
+
+async function loadModule<T>(url: string, stallMs: number): Promise<T> {
   const module = import(url) as Promise<T>;
   const patience = PATIENCE * stallMs;
   try {

@@ -359,7 +359,9 @@ def command_test(arguments: list[str]) -> None:
         ort_python = onnxruntime_training.setup()
     browser = setup_chromium()
     run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
-    _exec(PYTHON, "-m", "pytest", *arguments, TRAINWEB_CHROMIUM=browser, TRAINWEB_ORT_PYTHON=ort_python)
+    processes = str(min(os.cpu_count() or 1, 4))
+    parallel = ("-n", processes, "--dist", "loadfile")  # arguments come later and win: -n 0 for a debugger
+    _exec(PYTHON, "-m", "pytest", *parallel, *arguments, TRAINWEB_CHROMIUM=browser, TRAINWEB_ORT_PYTHON=ort_python)
 
 
 def command_test_bundlers(arguments: list[str]) -> None:

@@ -58,7 +58,7 @@ def test_rates(session: trainweb.TrainingSession, rate: float) -> None:
     refused(session.scheduler_step, "scheduler", SessionError)
 
 
-@pytest.mark.parametrize("rate", ["0.5", None, [0.5], True, object()], ids=repr)
+@pytest.mark.parametrize("rate", ["0.5", None, [0.5], True, object()], ids=["text", "None", "list", "bool", "object"])
 def test_rates_that_are_no_numbers(session: trainweb.TrainingSession, rate: Any) -> None:
     refused(lambda: session.set_learning_rate(rate), "'learning_rate'", TypeError)
     refused(lambda: session.register_linear_lr_scheduler(1, 2, rate), "'initial_lr'", TypeError)

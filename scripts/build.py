@@ -403,6 +403,11 @@ def command_record_exports(arguments: list[str]) -> None:
     _record("record_exports.py", arguments)
 
 
+def command_record_lora(arguments: list[str]) -> None:
+    """Record tests/lora/recorded anew with PyTorch and PEFT [names]."""
+    _record("record_lora.py", arguments)
+
+
 def command_record_zoo(arguments: list[str]) -> None:
     """Record tests/zoo/recorded anew with PyTorch [names]."""
     _record("record_zoo.py", arguments)
@@ -432,6 +437,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "bench": command_bench,
     "pyodide-dist": command_pyodide_dist,
     "record-exports": command_record_exports,
+    "record-lora": command_record_lora,
     "record-zoo": command_record_zoo,
     "lint": command_lint,
     "setup": command_setup,

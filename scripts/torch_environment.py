@@ -16,6 +16,7 @@ REQUIREMENTS = (
     "numpy==2.4.6",
     "onnx==1.23.2",
     "onnxscript==0.7.2",
+    "peft==0.21.2",
     "timm==1.0.31",
     "torch==2.15.0",
     "torchvision==0.29.2",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb._version import __version__
 
 if TYPE_CHECKING:
-    from trainweb import api, artifacts, compat, errors, onnxblock, schedules
+    from trainweb import api, artifacts, compat, errors, lora, onnxblock, schedules
     from trainweb.compat.gradient_graph import GradientGraphBuilder
     from trainweb.training.check import check
     from trainweb.training.core import set_seed
@@ -30,7 +30,7 @@ _HOMES = {
     "check": "trainweb.training.check",
     "set_seed": "trainweb.training.core",
 }
-_MODULES = ("api", "artifacts", "compat", "errors", "onnxblock", "schedules")
+_MODULES = ("api", "artifacts", "compat", "errors", "lora", "onnxblock", "schedules")
 
 __all__ = [
     "CheckpointState",
@@ -45,6 +45,7 @@ __all__ = [
     "check",
     "compat",
     "errors",
+    "lora",
     "onnxblock",
     "schedules",
     "set_seed",

@@ -154,7 +154,7 @@ def build_artifacts(
 
     Parameters
     ----------
-    model : bytes, path or onnx.ModelProto
+    model : bytes, path, onnx.ModelProto or Graph
         The forward model.
     requires_grad : names or regular expressions, optional
         Parameters to train. None: those that the file tells to be parameters, of the float32 initializers from
@@ -218,7 +218,7 @@ def build_artifacts(
         raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
     if batch_norm not in BATCH_NORM:
         raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
-    graph = read_model(model, external_data=external_data, limits=limits)
+    graph = model if isinstance(model, Graph) else read_model(model, external_data=external_data, limits=limits)
     check_operators(graph)
     if has_control_flow(graph):
         graph = expand_control_flow(graph, differentiable=True)

@@ -1,0 +1,103 @@
+"""The safetensors format: 8 bytes of length, a JSON header, then the tensors without gaps.
+
+https://huggingface.co/docs/safetensors. Written here because the library of that name is native code, of
+which there is no WebAssembly.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeGuard
+
+from trainweb.errors import CheckpointError
+from trainweb.model.graph import ITEM_SIZE, Tensor
+
+DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+HEADER_LIMIT = 100_000_000
+"""Bytes that a header may have, as in the library."""
+ALIGNMENT = 8
+
+
+def write_safetensors(tensors: Iterable[Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """A file of these tensors, widest elements first and then by name, as the library orders them."""
+    ordered = sorted(tensors, key=lambda t: (-ITEM_SIZE[t.dtype], t.name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for tensor in ordered:
+        place = [at, at + tensor.nbytes]
+        header[tensor.name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
+        at += tensor.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return b"".join([struct.pack("<Q", len(text)), text, *(bytes(t.data) for t in ordered)])
+
+
+def read_safetensors(data: bytes) -> dict[str, Tensor]:
+    """The tensors of a file, by name.
+
+    Raises
+    ------
+    CheckpointError
+        It is no such file, is cut off, or says what does not fit: every byte belongs to one tensor.
+    """
+    if len(data) < ALIGNMENT:
+        raise CheckpointError(f"A safetensors file has at least {ALIGNMENT} bytes, this one {len(data)}.")
+    (length,) = struct.unpack_from("<Q", data)
+    if length > HEADER_LIMIT or ALIGNMENT + length > len(data):
+        raise CheckpointError(f"The safetensors file has {len(data)} bytes, and its header would have {length}.")
+    try:
+        header = json.loads(data[ALIGNMENT : ALIGNMENT + length])
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"The header of the safetensors file is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise CheckpointError("The header of the safetensors file is no object.")
+    header.pop("__metadata__", None)
+    body = memoryview(data)[ALIGNMENT + length :]
+    places = {name: _place(name, entry) for name, entry in header.items()}
+    at = 0
+    for name, (start, end, _, _) in sorted(places.items(), key=lambda item: item[1][:2]):
+        if start != at:
+            raise CheckpointError(f"Tensor {name!r} of the safetensors file starts at {start}, not at {at}.")
+        at = end
+    if at != len(body):
+        raise CheckpointError(f"The tensors of the safetensors file end at {at}; it has {len(body)} bytes of them.")
+    return {n: Tensor(n, dtype, shape, bytes(body[start:end])) for n, (start, end, dtype, shape) in places.items()}
+
+
+def _place(name: str, entry: Any) -> tuple[int, int, str, tuple[int, ...]]:
+    """Start, end, dtype and shape that a header gives, which fit each other."""
+    fields = (entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")) if isinstance(entry, dict) else ()
+    code, shape, offsets = fields or (None, None, None)
+    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
+        raise CheckpointError(f"The safetensors header of {name!r} is not what it should be: {entry!r:.80}.")
+    if code not in DTYPES:
+        raise CheckpointError(
+            f"Tensor {name!r} of the safetensors file has dtype {code!r:.20}; there are {', '.join(DTYPES)}."
+        )
+    size = ITEM_SIZE[DTYPES[code]]
+    for dim in shape:
+        size *= dim
+    if offsets[1] - offsets[0] != size:
+        raise CheckpointError(f"Tensor {name!r} of the safetensors file needs {size} bytes, and has {offsets}.")
+    return offsets[0], offsets[1], DTYPES[code], tuple(shape)
+
+
+def _naturals(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)

@@ -1,0 +1,123 @@
+"""Weights with their adapters added, computed on the kernels: numpy need not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from trainweb.errors import UnsupportedError
+from trainweb.lora.config import LoraConfig
+from trainweb.lora.inject import names_of
+from trainweb.lora.layers import CONV, EMBEDDING, LINEAR, TURNS, Layer
+from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.onnxblock.transforms import prune, prune_constants
+from trainweb.training.inference import InferenceCore
+
+OPSET = 17
+"""Of the small graphs that are run here."""
+
+
+def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, held: Mapping[str, Tensor]) -> Graph:
+    """The base with merged weights, and with the parameters among `held` that are its own.
+
+    A weight that others read as it was, as tied ones do, stays, and the layer gets one of its own.
+    """
+    result = base.copy()
+    result.initializers |= {n: t for n, t in held.items() if n in result.initializers}
+    copies = dict(zip(map(id, base.nodes), result.nodes, strict=True))
+    for layer in layers:
+        tensor = _merged(result.initializers[layer.weight], layer, config, held)
+        sites = {id(site) for site in layer.sites}
+        if all(id(node) in sites for node in _readers(base, layer.weight)):
+            result.initializers[layer.weight] = tensor
+            continue
+        own = tensor.renamed(f"{layer.module}.merged_weight")
+        result.initializers[own.name] = own
+        position = 0 if layer.kind == EMBEDDING else 1
+        turned = f"{own.name}.turned"
+        for site in layer.sites:
+            node = copies[id(site)]
+            # What reads a weight (out, in) as it is, turns it itself.
+            as_it_is = layer.kind != LINEAR or not layer.rows_first or node.attrs.get("transB", 0)
+            node.inputs[position] = own.name if as_it_is else turned
+        if any(turned in node.inputs for node in result.nodes):
+            result.nodes.insert(0, Node("Transpose", [own.name], [turned], {"perm": [1, 0]}, "", turned))
+    return prune_constants(prune(result))
+
+
+def _readers(graph: Graph, weight: str) -> list[Node]:
+    """The nodes that use a weight, itself or turned."""
+    found, stack = list[Node](), [weight]
+    consumers = graph.consumers()
+    while stack:
+        for node in consumers.get(stack.pop(), ()):
+            if node.op_type in TURNS and not node.domain:
+                stack += node.outputs
+            else:
+                found.append(node)
+    return found
+
+
+def column_norms(base: Graph, layers: Sequence[Layer], config: LoraConfig) -> dict[str, Tensor]:
+    """The magnitudes that training starts from: the norms of the weights' columns."""
+    found = {}
+    for layer in layers:
+        name = names_of(layer, config)
+        magnitude = list(name)[2]
+        axis = 1 if layer.rows_first else 0
+        node = Node("ReduceL2", ["W"], ["norm"], {"axes": [axis], "keepdims": 0})
+        found[magnitude] = _run([node], {"W": base.initializers[layer.weight]}, "norm", name[magnitude]).renamed(
+            magnitude
+        )
+    return found
+
+
+def _merged(weight: Tensor, layer: Layer, config: LoraConfig, held: Mapping[str, Tensor]) -> Tensor:
+    a, b, *magnitude = names_of(layer, config)
+    tensors = {
+        "W": weight,
+        "A": held[a],
+        "B": held[b],
+        "scaling": Tensor.of("scaling", "float32", (), [config.scaling]),
+    }
+    nodes = []
+    if layer.kind == CONV:
+        rank, _, *kernel = held[a].shape
+        out, per_group = held[b].shape[:2]
+        group, inner = layer.group, held[a].shape[1]
+        if group > 1:
+            raise UnsupportedError(
+                f"The adapter of {layer.module!r} cannot be merged: the convolution has {group} groups, and the "
+                "adapter reads all of its input, as in PEFT. Export the model with its adapters instead."
+            )
+        tensors["A"] = Tensor("A", "float32", (rank, inner * prod(kernel)), held[a].data)
+        tensors["B"] = Tensor("B", "float32", (out, per_group), held[b].data)
+        tensors["W"] = Tensor("W", "float32", (out, inner * prod(kernel)), weight.data)
+    nodes.append(Node("MatMul", ["B", "A"], ["product"]))
+    turned = layer.kind == EMBEDDING or not layer.rows_first
+    if turned:
+        nodes.append(Node("Transpose", ["product"], ["turned"], {"perm": [1, 0]}))
+    nodes.append(Node("Mul", ["turned" if turned else "product", "scaling"], ["delta"]))
+    nodes.append(Node("Add", ["W", "delta"], ["merged"]))
+    result = "merged"
+    if magnitude:
+        axis = 1 if layer.rows_first else 0
+        tensors["m"] = held[magnitude[0]]
+        tensors["place"] = Tensor.of("place", "int64", (1,), [axis])
+        nodes.append(Node("ReduceL2", ["merged"], ["norm"], {"axes": [axis], "keepdims": 0}))
+        nodes.append(Node("Div", ["m", "norm"], ["factor"]))
+        nodes.append(Node("Unsqueeze", ["factor", "place"], ["columns"]))
+        nodes.append(Node("Mul", ["merged", "columns"], ["adapted"]))
+        result = "adapted"
+    made = _run(nodes, tensors, result, tensors["W"].shape)
+    return Tensor(weight.name, weight.dtype, weight.shape, made.data)
+
+
+def _run(nodes: list[Node], tensors: Mapping[str, Tensor], output: str, shape: tuple[int, ...]) -> Tensor:
+    named = {n: t.renamed(n) for n, t in tensors.items()}
+    graph = Graph("merge", nodes, [], [Value(output, "float32", shape)], named, opsets={"": OPSET})
+    core = InferenceCore(graph)
+    try:
+        return core.run({})[output]
+    finally:
+        core.host.release()

@@ -161,6 +161,19 @@ def build_schema() -> None:
     )
 
 
+def check_session_description() -> None:
+    """Check what is written of declarations in Python, and that Python's session core has every call."""
+    script = ROOT / "scripts" / "session_description.py"
+    run_step(
+        Step(
+            "session-description",
+            lambda: run(PYTHON, script, "--check"),
+            inputs=[script.parent, PACKAGE, ROOT / "web" / "src"],
+            outputs=[],
+        )
+    )
+
+
 def build_pyodide() -> None:
     """Put up the self-hosted Pyodide and the pure wheels of the dependencies."""
     this = ROOT / "scripts" / "pyodide_dist.py"
@@ -317,6 +330,7 @@ def build_all() -> None:
         setup_node()
         build_kernels()
         build_schema()
+        check_session_description()
         build_engine_js()
         build_wheel()
         build_pyodide()

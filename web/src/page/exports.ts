@@ -3,6 +3,7 @@
 export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 
 export type { FeedsType, FetchesType, ReturnType, RunOptions } from "./arguments.js";
+export type { ParameterTypeAndShape } from "./call-values.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
 export type { InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
@@ -42,7 +43,6 @@ export { TrainingSession } from "./session.js";
 export type {
   Artifacts,
   FileOptions,
-  ParameterTypeAndShape,
   SaveCheckpointOptions,
   TrainingSessionBundle,
   TrainingSessionCreateOptions,

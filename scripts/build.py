@@ -39,7 +39,7 @@ NODE_MAJOR = 20
 PACKAGE = ROOT / "py_src" / "trainweb"
 ENGINE = PACKAGE / "backend" / "wasm" / "engine"
 KERNELS = tuple(f"kernels{variant}.wasm" for variant in ("", ".relaxed", ".threads", ".relaxed.threads"))
-MADE_OF_KERNELS = (PACKAGE / "ir" / "calls.py", PACKAGE / "ir" / "layout.py", ROOT / "web/src/engine/layout.ts")
+MADE_OF_KERNELS = (PACKAGE / "ir" / "calls", PACKAGE / "ir" / "layout.py", ROOT / "web/src/engine/layout.ts")
 """What is checked in and must be what kernels.def says."""
 SCHEMA = PACKAGE / "model" / "onnx_schema.bin"
 ENGINE_JS = ENGINE / "engine.js"

@@ -53,11 +53,12 @@ def main() -> int:
     return int(bool(faults) or (is_check and bool(old)))
 
 
+SETTINGS = ROOT / "web" / "src" / "page" / "settings"
 TARGETS = {
     ROOT / "py_src" / "trainweb" / "training" / "session_methods.py": call_description.python_methods,
     ROOT / "web" / "src" / "page" / "session-methods.ts": call_description.page_methods,
     ROOT / "web" / "src" / "wire" / "session-calls.ts": description,
-    ROOT / "web" / "src" / "page" / "settings.ts": settings_description.description,
+    **{SETTINGS / f"{name}.ts": text for name, text in settings_description.FILES.items()},
 }
 
 if __name__ == "__main__":

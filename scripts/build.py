@@ -39,7 +39,7 @@ NODE_MAJOR = 20
 PACKAGE = ROOT / "py_src" / "trainweb"
 ENGINE = PACKAGE / "backend" / "wasm" / "engine"
 KERNELS = tuple(f"kernels{variant}.wasm" for variant in ("", ".relaxed", ".threads", ".relaxed.threads"))
-MADE_OF_KERNELS = (PACKAGE / "ir" / "calls.py", PACKAGE / "ir" / "layout.py", ROOT / "web/src/engine/layout.ts")
+MADE_OF_KERNELS = (PACKAGE / "ir" / "calls", PACKAGE / "ir" / "layout.py", ROOT / "web/src/engine/layout.ts")
 """What is checked in and must be what kernels.def says."""
 SCHEMA = PACKAGE / "model" / "onnx_schema.bin"
 ENGINE_JS = ENGINE / "engine.js"
@@ -157,6 +157,19 @@ def build_schema() -> None:
             lambda: run(PYTHON, script),
             inputs=[script, *requirements("onnx", "protobuf")],
             outputs=[SCHEMA],
+        )
+    )
+
+
+def check_session_description() -> None:
+    """Check what is written of declarations in Python, and that Python's session core has every call."""
+    script = ROOT / "scripts" / "session_description.py"
+    run_step(
+        Step(
+            "session-description",
+            lambda: run(PYTHON, script, "--check"),
+            inputs=[script.parent, PACKAGE, ROOT / "web" / "src"],
+            outputs=[],
         )
     )
 
@@ -317,6 +330,7 @@ def build_all() -> None:
         setup_node()
         build_kernels()
         build_schema()
+        check_session_description()
         build_engine_js()
         build_wheel()
         build_pyodide()

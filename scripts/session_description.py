@@ -1,13 +1,14 @@
-"""Write for TypeScript what Python declares: calls and messages (wire/session-calls.ts), settings (page/settings.ts).
+"""Write what follows from declarations in Python: of calls, messages, and settings of optimizers, losses, schedules.
 
 python scripts/session_description.py           # writes
 python scripts/session_description.py --check   # exits 1 where a file is not what would be written
+
+It also exits 1 where Python's `SessionCore` lacks a call; in the page's, tsc finds that.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -15,52 +16,19 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "py_src"))
 
 from trainweb import messages  # noqa: E402
-from trainweb.training.calls import CALLS, Call  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import call_description  # noqa: E402
 import settings_description  # noqa: E402
-from settings_description import camel  # noqa: E402
-
-NAMES_IN_PAGE = {"ValueError": "RangeError", "KeyError": "RangeError"}
-"""What Python's own exceptions become in a page."""
-
-
-def call_type(call: Call) -> str:
-    """The entry of a call in the interface."""
-    arguments = ", ".join(f"{camel(name)}: {kind}" for name, kind in (call.arguments | call.in_page).items())
-    return f"  /** {call.does} */\n  readonly {camel(call.name)}: Call<[{arguments}], {call.result}>;"
-
-
-def message_entry(name: str, message: messages.Message) -> str:
-    """The entry of a message in the table."""
-    kind = NAMES_IN_PAGE.get(message.error.__name__, message.error.__name__)
-    text = json.dumps(message.page or message.text)
-    return f"  {name}: {{\n    error: {json.dumps(kind)},\n    text:\n      {text},\n  }},"
 
 
 def description() -> str:
-    """The file."""
-    types = "\n".join(map(call_type, CALLS))
-    entries = "\n".join(message_entry(*item) for item in messages.table().items())
+    """What crosses between page and worker."""
+    entries = "\n".join(call_description.message_entry(*item) for item in messages.table().items())
     return f"""/** Made by scripts/session_description.py of what Python declares: edit that. */
 
-import type {{
-  FileBytes, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType, ValueMetadata, WireTensor,
-}} from "./values.js";
-
-interface Call<A extends readonly unknown[], R> {{
-  readonly args: A;
-  readonly result: R;
-}}
-
-export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" | "checkpoint";
-
-/** The calls of a training session besides its steps. */
-export interface SessionCalls {{
-{types}
-}}
-
+{call_description.wire_calls()}
 /** Errors of a session: their class, and a template of their text; `{{x!r}}` is a value as Python shows it. */
 export const MESSAGES = {{
 {entries}
@@ -79,12 +47,18 @@ def main() -> int:
             print(f"{path.relative_to(ROOT)} is old: run python scripts/session_description.py")
         else:
             path.write_text(TARGETS[path]())
-    return int(is_check and bool(old))
+    faults = call_description.core_faults()
+    for fault in faults:
+        print(fault)
+    return int(bool(faults) or (is_check and bool(old)))
 
 
+SETTINGS = ROOT / "web" / "src" / "page" / "settings"
 TARGETS = {
+    ROOT / "py_src" / "trainweb" / "training" / "session_methods.py": call_description.python_methods,
+    ROOT / "web" / "src" / "page" / "session-methods.ts": call_description.page_methods,
     ROOT / "web" / "src" / "wire" / "session-calls.ts": description,
-    ROOT / "web" / "src" / "page" / "settings.ts": settings_description.description,
+    **{SETTINGS / f"{name}.ts": text for name, text in settings_description.FILES.items()},
 }
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The text of web/src/page/settings.ts: optimizers, losses and their settings as Python declares them."""
+"""The texts of web/src/page/settings: optimizers, losses, schedules and their settings as Python declares them."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainweb.artifacts.config import CONFIG
@@ -14,31 +14,7 @@ from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.schedules import SCHEDULES
 from trainweb.settings import PAGE_NAMES, Field, fields_of
 
-KINDS = """/** What a setting may be, in words (`expected`) and by rules. */
-export type Kind =
-  | {
-      readonly kind: "number" | "integer";
-      readonly expected: string;
-      readonly least?: number;
-      readonly above?: number;
-      readonly most?: number;
-      readonly below?: number;
-    }
-  | { readonly kind: "flag" | "array"; readonly expected: string }
-  | { readonly kind: "names"; readonly expected: string; readonly mayBeEmpty: boolean }
-  | { readonly kind: "choice"; readonly expected: string; readonly options: readonly (string | number)[] }
-  | { readonly kind: "pair"; readonly expected: string; readonly of: Kind };
-
-/** A setting: its name in Python, whether it may be null, and its default, unless it must be given. */
-export interface Setting {
-  readonly python: string;
-  readonly kind: Kind;
-  readonly isOptional: boolean;
-  readonly default?: unknown;
-}
-
-export type Settings = Readonly<Record<string, Setting>>;
-"""
+MADE = "/** Made by scripts/session_description.py of what Python declares: edit that. */"
 
 
 def camel(name: str) -> str:
@@ -118,27 +94,52 @@ def tables(constant: str, kind: str, kinds: Mapping[str, type]) -> str:
     return f"export const {constant}: Readonly<Record<{kind}, Settings>> = {{\n{rows},\n}};\n"
 
 
-def union(kinds: Mapping[str, type]) -> str:
-    """Names."""
-    return " | ".join(map(json.dumps, kinds))
+def union(names: Iterable[str]) -> str:
+    """What stands behind the `=` of a type that is one of some: a line each where there are many."""
+    names = list(names)
+    line = " | ".join(names)
+    return f" {line}" if len(line) < 80 else "\n  | " + "\n  | ".join(names)
 
 
-def description() -> str:
-    """The file."""
-    optimizers = " | ".join(f"Of<{json.dumps(n)}, {n}Fields & InGroups<{n}Fields>>" for n in OPTIMIZERS)
-    schedules = " | ".join(f"Of<{json.dumps(n)}, {n}Fields>" for n in SCHEDULES)
-    losses = " | ".join(f"Of<{json.dumps(n)}, {n}Fields>" for n in LOSSES)
-    return f"""/** Made by scripts/session_description.py of what Python declares: edit that. */
+def choices(kinds: Mapping[str, type], wrapped: str = "{}Fields") -> str:
+    """The names of classes, each with its settings."""
+    return union(f"Of<{json.dumps(n)}, {wrapped.replace('{}', n)}>" for n in kinds)
 
-import type {{ Tensor }} from "onnxruntime-common";
 
-export type LossType = {union(LOSSES)};
-export type OptimizerType = {union(OPTIMIZERS)};
-export type ScheduleType = {union(SCHEDULES)};
+def file(body: str) -> str:
+    """A file with the imports that it needs."""
+    kinds = ", ".join(name for name in ("Of", "Settings") if re.search(rf"\b{name}\b", body))
+    tensor = 'import type { Tensor } from "onnxruntime-common";\n\n' if re.search(r"\bTensor\b", body) else ""
+    return f'{MADE}\n\n{tensor}import type {{ {kinds} }} from "./kinds.js";\n\n{body}'
+
+
+def losses() -> str:
+    """The file of losses."""
+    return file(f"""export type LossType ={union(map(json.dumps, LOSSES))};
 
 {interfaces(LOSSES)}
-{interfaces(OPTIMIZERS)}
+/** A loss with its settings. */
+export type LossSettings ={choices(LOSSES)};
+
+{tables("LOSSES", "LossType", LOSSES)}""")
+
+
+def schedules() -> str:
+    """The file of schedules."""
+    return file(f"""export type ScheduleType ={union(map(json.dumps, SCHEDULES))};
+
 {interfaces(SCHEDULES)}
+/** A schedule with its settings. */
+export type ScheduleSettings ={choices(SCHEDULES)};
+
+{tables("SCHEDULES", "ScheduleType", SCHEDULES)}""")
+
+
+def optimizers() -> str:
+    """The file of optimizers."""
+    return file(f"""export type OptimizerType ={union(map(json.dumps, OPTIMIZERS))};
+
+{interfaces(OPTIMIZERS)}
 /** Parameters that are updated otherwise than most. */
 export interface ParameterGroup {{
 {members(fields_of(Optimizer.group), parameter_docs(Optimizer.group))}
@@ -151,22 +152,19 @@ interface InGroups<Fields> {{
   readonly decayBiasesAndNorms?: boolean;
 }}
 
-type Of<Name extends string, Fields> = {{ readonly type: Name }} & Fields;
-
 /** An optimizer with its settings. */
-export type OptimizerSettings = {optimizers};
+export type OptimizerSettings ={choices(OPTIMIZERS, "{}Fields & InGroups<{}Fields>")};
 
-/** A schedule with its settings. */
-export type ScheduleSettings = {schedules};
-
-/** A loss with its settings. */
-export type LossSettings = {losses};
-
-{KINDS}
-{tables("LOSSES", "LossType", LOSSES)}
 {tables("OPTIMIZERS", "OptimizerType", OPTIMIZERS)}
-{tables("SCHEDULES", "ScheduleType", SCHEDULES)}
 {table("export const GROUP: Settings = ", fields_of(Optimizer.group))};
+""")
 
-{table("export const CONFIG: Settings = ", CONFIG)};
-"""
+
+def config() -> str:
+    """The file of what stands beside optimizer and loss."""
+    return file(f"""{table("export const CONFIG: Settings = ", CONFIG)};
+""")
+
+
+FILES = {"losses": losses, "schedules": schedules, "optimizers": optimizers, "config": config}
+"""In web/src/page/settings."""

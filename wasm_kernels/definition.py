@@ -84,6 +84,8 @@ class Kernel:
     fails: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
+    family: str = ""
+    """The C file or folder that has it."""
 
     def arg(self, name: str) -> Arg:
         """The argument called `name`."""
@@ -256,23 +258,40 @@ class _Parameters(ast.NodeTransformer):
         return deepcopy(self.given.get(node.id, node))
 
 
-def logical_lines(text: str) -> list[tuple[str, str]]:
-    """Entries, each on one line, and the comment right above them."""
-    entries: list[tuple[str, str]] = []
+@dataclass
+class Entry:
+    """An entry on one line, the comment right above it, and the family that the heading above it names."""
+
+    text: str
+    doc: str
+    family: str
+
+
+HEADING = "// ----"
+
+
+def logical_lines(text: str) -> list[Entry]:
+    """The entries."""
+    entries: list[Entry] = []
     comment: list[str] = []
+    family = ""
     for full in text.splitlines():
         line = full.split("//")[0].rstrip()
-        if not line:
-            is_comment = full.startswith("//") and not full.startswith("// ----")
-            comment = [*comment, full.removeprefix("//").strip()] if is_comment else []
+        if full.startswith(HEADING):
+            named = re.search(r"\((\w+)(?:\.c|/)\)", full)
+            family, comment = named[1] if named else "", []
+        elif not line:
+            comment = [*comment, full.removeprefix("//").strip()] if full.startswith("//") else []
         elif line[0].isspace():
             if not entries:
                 raise DefinitionError(f"continuation without an entry: {line!r}")
-            entries[-1] = (entries[-1][0] + " " + line.strip(), entries[-1][1])
+            entries[-1].text += " " + line.strip()
         else:
-            entries.append((line, " ".join(comment)))
+            entries.append(Entry(line, " ".join(comment), family))
             comment = []
-    return [(re.sub(r"\s+", " ", entry), doc) for entry, doc in entries]
+    for entry in entries:
+        entry.text = re.sub(r"\s+", " ", entry.text)
+    return entries
 
 
 def split_args(text: str) -> list[str]:
@@ -310,12 +329,12 @@ def parse(text: str) -> Definition:
         "layout": read_layout,
         "let": read_alias,
     }
-    for entry, doc in logical_lines(text):
-        keyword, _, rest = entry.partition(" ")
+    for entry in logical_lines(text):
+        keyword, _, rest = entry.text.partition(" ")
         if keyword in readers:
-            readers[keyword](definition, rest, doc)
+            readers[keyword](definition, rest, entry.doc)
         else:
-            read_kernel(definition, entry, doc)
+            read_kernel(definition, entry)
     return definition
 
 
@@ -386,12 +405,12 @@ def read_alias(definition: Definition, text: str, doc: str, *, is_shared: bool =
     definition.aliases[name] = alias
 
 
-def read_kernel(definition: Definition, entry: str, doc: str) -> None:
+def read_kernel(definition: Definition, entry: Entry) -> None:
     """`name(arguments) clauses`."""
-    name, parts, rest = split_head(entry)
+    name, parts, rest = split_head(entry.text)
     if name == "generated" or any(kernel.name == name for kernel in definition.kernels):
         raise DefinitionError(f"{name} is defined twice")
-    kernel = Kernel(name, doc, [read_arg(definition, name, part) for part in parts])
+    kernel = Kernel(name, entry.doc, [read_arg(definition, name, part) for part in parts], family=entry.family)
     names = [arg.name for arg in kernel.args]
     if len(set(names)) != len(names):
         raise DefinitionError(f"{name}: an argument name occurs twice")

@@ -1,11 +1,11 @@
-"""Emit `ir/calls.py`: one typed class a kernel, from `kernels.def`."""
+"""Emit the package `ir/calls`: one typed class a kernel, from `kernels.def`."""
 
 from __future__ import annotations
 
 import ast
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from definition import FUNCTIONS, Alias, Arg, Definition, DefinitionError, Expression, Kernel
 
@@ -27,12 +27,16 @@ UNIONS = {
 }
 """Names for the classes that have a fact in common, so that a pass may ask for it."""
 
-HEAD = '''"""The calls of kernels. Generated from wasm_kernels/kernels.def by wasm_kernels/build.py: edit that instead.
+MADE = "Generated from wasm_kernels/kernels.def by wasm_kernels/build.py: edit that instead."
+HEAD = f'''"""The calls of kernels. {MADE}
 
-A field is an argument of the kernel, by its name; None where an optional buffer is absent. Scratch is made by
-`Builder.emit`. What each call reads and writes is exact: a result that is only written is not among the reads.
+A class a kernel, in a module a family of kernels, which is named like their C file. A field is an argument of the
+kernel, by its name; None where an optional buffer is absent. Scratch is made by `Builder.emit`. What each call reads
+and writes is exact: a result that is only written is not among the reads.
 """
 '''
+SIZES = "sizes"
+"""The module of the aliases."""
 
 
 def class_name(kernel: Kernel) -> str:
@@ -40,25 +44,88 @@ def class_name(kernel: Kernel) -> str:
     return "".join(part.capitalize() for part in kernel.name.removesuffix("_f32").split("_"))
 
 
-def emit_calls(definition: Definition) -> str:
-    """The whole module."""
+def emit_calls(definition: Definition) -> dict[str, str]:
+    """The modules of the package, by name."""
     names = [class_name(kernel) for kernel in definition.kernels]
     for name in (*names, *UNIONS):
         if (*names, *UNIONS).count(name) > 1:
             raise DefinitionError(f"two kernels would be the class {name}")
-    classes = [emit_class(kernel, opcode) for opcode, kernel in enumerate(definition.kernels, 1)]
-    body = "\n\n\n".join([*emit_aliases(definition, "\n".join(classes)), *classes])
-    used = [name for name in IMPORTED if f"{name}(" in body]
+    families: dict[str, dict[str, str]] = {}
+    for opcode, kernel in enumerate(definition.kernels, 1):
+        if not kernel.family or kernel.family == SIZES:
+            raise DefinitionError(f"{kernel.name} stands below no heading that names its C file")
+        families.setdefault(kernel.family, {})[class_name(kernel)] = emit_class(kernel, opcode)
+    aliases = emit_aliases(definition, "\n".join(text for classes in families.values() for text in classes.values()))
+    modules = {family: emit_module(family, list(classes.values()), aliases) for family, classes in families.items()}
+    if aliases:
+        modules[SIZES] = emit_sizes(list(aliases.values()))
+    exported = {family: list(classes) for family, classes in families.items()} | {SIZES: list(aliases)}
+    return modules | {"__init__": emit_package(definition, exported)}
+
+
+def emit_module(family: str, classes: list[str], aliases: dict[str, str]) -> str:
+    """The classes of a family."""
+    body = "\n\n\n".join(classes)
     imports = [
-        "from __future__ import annotations",
-        "",
-        "from collections.abc import Callable",
-        *["from math import prod"] * ("prod(" in body),
-        "",
-        *[f"from trainweb.ir.extents import {', '.join(used)}"] * bool(used),
+        *["from collections.abc import Callable", ""] * ("Callable[" in body),
+        *imported("trainweb.ir.calls.sizes", aliases, body),
+        *imported("trainweb.ir.extents", IMPORTED, body),
         "from trainweb.ir.program import Buf, KernelCall",
     ]
-    return "\n".join([HEAD, *imports, "", "", body, "", "", *emit_unions(definition), ""])
+    return module(f"Calls of {family}. {MADE}", with_prod(imports, body), body)
+
+
+def emit_sizes(aliases: list[str]) -> str:
+    """The aliases."""
+    body = "\n\n\n".join(aliases)
+    imports = imported("trainweb.ir.extents", IMPORTED, body)
+    return module(f"Sizes and conditions that kernels.def names. {MADE}", with_prod(imports, body), body)
+
+
+def module(doc: str, imports: Sequence[str], body: str) -> str:
+    """A file."""
+    return "\n".join([f'"""{doc}"""', "", "from __future__ import annotations", "", *imports, "", "", body, ""])
+
+
+def with_prod(imports: list[str], body: str) -> list[str]:
+    """The imports, with that of `prod` where it belongs."""
+    if "prod(" not in body:
+        return imports
+    at = next((i + 1 for i, line in enumerate(imports) if line.startswith("from collections")), 0)
+    return [*imports[:at], "from math import prod", *[""] * (at == 0), *imports[at:]]
+
+
+def imported(source: str, names: Iterable[str], body: str) -> list[str]:
+    """The import of those names that a body calls."""
+    used = sorted(name for name in names if re.search(rf"\b{name}\(", body))
+    return [f"from {source} import {', '.join(used)}"] * bool(used)
+
+
+def emit_package(definition: Definition, exported: dict[str, list[str]]) -> str:
+    """The package: all classes and aliases, and the classes with a fact in common."""
+    lines = [HEAD, "from __future__ import annotations", ""]
+    for family, names in sorted(exported.items()):
+        if names:
+            lines += exported_from(family, sorted(names, key=import_order))
+    unions = emit_unions(definition)
+    found = [name for names in exported.values() for name in names] + [
+        union for union in UNIONS if any(line.startswith(f"{union} = ") for line in unions)
+    ]
+    listed_names = [f'    "{name}",' for name in sorted(found, key=import_order)]
+    return "\n".join([*lines, "", *unions, "", "__all__ = [", *listed_names, "]", ""])
+
+
+def exported_from(family: str, names: list[str]) -> list[str]:
+    """An import as ruff formats it."""
+    line = f"from trainweb.ir.calls.{family} import {', '.join(names)}"
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"from trainweb.ir.calls.{family} import (", *(f"    {name}," for name in names), ")"]
+
+
+def import_order(name: str) -> tuple[bool, str]:
+    """Classes before functions, as ruff sorts them."""
+    return not name[0].isupper(), name
 
 
 def emit_unions(definition: Definition) -> list[str]:
@@ -71,14 +138,14 @@ def emit_unions(definition: Definition) -> list[str]:
     return lines
 
 
-def emit_aliases(definition: Definition, text: str) -> list[str]:
-    """The aliases that `text` uses, and those that are shared."""
-    found: list[str] = []
+def emit_aliases(definition: Definition, text: str) -> dict[str, str]:
+    """The aliases that `text` uses, and those that are shared, by name."""
+    found: dict[str, str] = {}
     for alias in reversed(definition.aliases.values()):
         if alias.is_shared or re.search(rf"\b{alias.name}\(", text):
-            found.insert(0, emit_alias(alias))
+            found[alias.name] = emit_alias(alias)
             text += alias.body.source
-    return found
+    return dict(reversed(found.items()))
 
 
 def emit_alias(alias: Alias) -> str:

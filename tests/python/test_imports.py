@@ -89,3 +89,18 @@ def test_no_files_or_folders_import_each_other_in_a_circle(language: str) -> Non
     assert len(imports) > 40 and len(between) > 3
     for graph in (imports, between):
         TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_no_file_is_longer_than_a_reader_bears() -> None:
+    """CONTRIBUTING says how long a file may be; those that generators write, too."""
+    folders = ("py_src", "web/src", "web/demo", "wasm_kernels", "scripts", "tests", "bench")
+    kinds = {".py", ".ts", ".c", ".h", ".mjs", ".def"}
+    built = ROOT / "wasm_kernels" / "build"
+    paths = [p for folder in folders for p in (ROOT / folder).rglob("*") if p.suffix in kinds]
+    lengths = {
+        p.relative_to(ROOT): p.read_text().count("\n")
+        for p in paths
+        if built not in p.parents and "node_modules" not in p.parts
+    }
+    assert len(lengths) > 300
+    assert {p: n for p, n in lengths.items() if n > 800} == {}

@@ -219,10 +219,23 @@ def test_the_built_kernels_are_those_of_the_definition() -> None:
         assert json.dumps(description_of(WasmtimeEngine(build))) == text, build
 
 
-@pytest.mark.parametrize("path", [generate.CALLS, generate.PYTHON_LAYOUT, generate.TYPESCRIPT_LAYOUT], ids=str)
-def test_generated_sources_are_those_of_the_definition(path: Path) -> None:
-    text = generate.generated_sources(DEFINITION)[path]
-    assert (ROOT / path).read_text() == text, "run `python wasm_kernels/build.py`"
+def test_generated_sources_are_those_of_the_definition() -> None:
+    assert generate.generate_sources(DEFINITION, ROOT, check=True) == [], "run `python wasm_kernels/build.py`"
+
+
+def test_a_family_that_is_gone_leaves_no_file(tmp_path: Path) -> None:
+    for path in (generate.PYTHON_LAYOUT, generate.TYPESCRIPT_LAYOUT):
+        (tmp_path / path).parent.mkdir(parents=True)
+    path = tmp_path / "kernels.def"
+    path.write_text(MEANING.replace("// a comment", "// ---- one (one.c)").replace("\ng(", "\n// ---- two (two/)\ng("))
+    generate.generate_sources(path, tmp_path)
+    assert generate.generate_sources(path, tmp_path, check=True) == []
+    path.write_text(path.read_text().replace("two/", "three.c"))
+    changed = generate.generate_sources(path, tmp_path, check=True)
+    assert [Path(p).name for p in changed] == ["two.py", "three.py", "__init__.py"]
+    generate.generate_sources(path, tmp_path)
+    names = sorted(p.name for p in (tmp_path / generate.CALLS).glob("*.py"))
+    assert names == ["__init__.py", "one.py", "sizes.py", "three.py"]
 
 
 @pytest.mark.parametrize(
@@ -251,13 +264,14 @@ def test_a_constant_that_sizes_scratch_is_raised_in_one_place(name: str) -> None
 
 
 def test_every_kernel_has_an_operator_that_emits_it() -> None:
-    files = [p for p in (ROOT / "py_src/trainweb").rglob("*.py") if p != ROOT / generate.CALLS]
+    files = [p for p in (ROOT / "py_src/trainweb").rglob("*.py") if ROOT / generate.CALLS not in p.parents]
     emitted = set(re.findall(r"calls\.(\w+)", "".join(p.read_text() for p in files)))
     classes = {generate_calls.class_name(k) for k in definition.parse(DEFINITION.read_text()).kernels}
     assert classes - emitted == set()
 
 
-CALLS = """
+HEADING = "// ---- sums (sum.c)\n"
+CALLS = f"""{HEADING}
 sum_f32(in f32 x[n], in? f32 w[n], out|inout(accumulate) f32 y[1], out|inout(accumulate)? f32 z[1], out? u8 m[n],
     scratch i64 t[ceil4(n)], i32 n, s32 by[3], f32 scale, i32 accumulate)
 """
@@ -265,7 +279,7 @@ sum_f32(in f32 x[n], in? f32 w[n], out|inout(accumulate) f32 y[1], out|inout(acc
 
 def module_of(text: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "calls"}
-    exec(generate_calls.emit_calls(definition.parse(text)), names)
+    exec(generate_calls.emit_calls(definition.parse(text))["sum"], names)
     return names
 
 
@@ -312,4 +326,9 @@ def test_operands_can_be_exchanged() -> None:
 )
 def test_what_can_be_no_call(text: str) -> None:
     with pytest.raises(definition.DefinitionError):
-        generate_calls.emit_calls(definition.parse(text))
+        generate_calls.emit_calls(definition.parse(HEADING + text))
+
+
+def test_a_kernel_stands_below_a_heading_with_its_file() -> None:
+    with pytest.raises(definition.DefinitionError, match="f stands below no heading"):
+        generate_calls.emit_calls(definition.parse("// ---- words\nf(i32 n)"))

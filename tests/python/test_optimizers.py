@@ -38,9 +38,9 @@ def test_names_are_those_of_onnxruntime_and_then_our_own() -> None:
 
 def test_pages_know_the_names() -> None:
     """test_session_calls.py tells whether the file is current."""
-    text = (ROOT / "web" / "src" / "page" / "settings.ts").read_text()
-    union = " | ".join(f'"{name}"' for name in NAMES)
-    assert f"export type OptimizerType = {union};" in text
+    text = (ROOT / "web" / "src" / "page" / "settings" / "optimizers.ts").read_text()
+    union = "".join(f'\n  | "{name}"' for name in NAMES)
+    assert f"export type OptimizerType ={union};" in text
     for name in NAMES:
         assert f'Of<"{name}", {name}Fields & InGroups<{name}Fields>>' in text
 

@@ -8,14 +8,25 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import trainweb
-from trainweb import errors, messages
-from trainweb.training.calls import CALLS
+from trainweb import TrainingSession, errors, messages
+from trainweb.training import calls
 from trainweb.training.core import SessionCore
 
 ROOT = Path(__file__).parent.parent.parent
 FIELDS = re.compile(r"\{(\w+)(?:!r)?\}")
+
+
+@pytest.fixture
+def descriptions(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import call_description
+
+    return call_description
 
 
 def test_typescript_has_the_calls_and_messages_of_now() -> None:
@@ -24,11 +35,41 @@ def test_typescript_has_the_calls_and_messages_of_now() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_python_has_every_call_with_its_arguments() -> None:
-    for call in CALLS:
-        if call.in_python:
-            found = inspect.signature(getattr(SessionCore, call.name))
-            assert list(found.parameters)[1:] == list(call.arguments), call.name
+def scratch(**arguments: Any) -> Any:
+    return calls.Call("get_scratch", "A number.", (calls.PARAMETER,), calls.COUNT, **arguments)
+
+
+def test_a_call_that_the_core_of_python_lacks_is_named(descriptions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert descriptions.core_faults() == []
+    monkeypatch.setattr(descriptions, "CALLS", (*calls.CALLS, scratch()))
+    assert descriptions.core_faults() == ["SessionCore (training/core.py) has no get_scratch(name)"]
+    monkeypatch.setattr(SessionCore, "get_scratch", lambda self, word: 0, raising=False)
+    assert descriptions.core_faults() == ["SessionCore.get_scratch takes ['word'], training/calls.py says ['name']"]
+    monkeypatch.setattr(descriptions, "CALLS", (*calls.CALLS, scratch(python=calls.Public.NO_CORE)))
+    assert descriptions.core_faults() == []
+
+
+def test_public_classes_have_every_call_that_is_public() -> None:
+    page = (ROOT / "web" / "src" / "page" / "session-methods.ts").read_text()
+    for call in calls.CALLS:
+        is_public = call.python in (calls.Public.FORWARD, calls.Public.BY_HAND)
+        assert hasattr(TrainingSession, call.name) == is_public, call.name
+        if call.python is calls.Public.FORWARD:
+            method = getattr(TrainingSession, call.name)
+            found = inspect.signature(method).parameters.values()
+            wanted = [(a.name, a.default) for a in call.arguments if not a.page_only]
+            got = [(p.name, calls.REQUIRED if p.default is p.empty else p.default) for p in found]
+            assert got[1:] == wanted, call.name
+            for text in (call.does, call.returns, *call.raises.values(), *(a.does for a in call.arguments)):
+                assert "".join(text.removesuffix(".").split()) in "".join(method.__doc__.split()), call.name
+        name = call.page_name or re.sub(r"_([a-z])", lambda m: m[1].upper(), call.name)
+        assert (f"  async {name}(" in page) == (call.page is calls.Public.FORWARD), name
+
+
+def test_calls_by_hand_do_not_repeat_generated_ones() -> None:
+    """A method of the same name in the class would hide the generated one."""
+    own = {name for name in vars(TrainingSession) if not name.startswith("_")}
+    assert {c.name for c in calls.CALLS if c.python is calls.Public.FORWARD} & own == set()
 
 
 def test_every_message_is_raised_with_its_fields() -> None:

@@ -103,7 +103,7 @@ def flat_runs(*sequences: BufSequence) -> list[tuple[Buf, ...]]:
 
 
 class KernelCall:
-    """One call of a kernel; the classes in ir/calls.py have its arguments as fields, by the names of kernels.def.
+    """One call of a kernel; the classes in ir/calls have its arguments as fields, by the names of kernels.def.
 
     Attributes
     ----------

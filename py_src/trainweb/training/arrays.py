@@ -79,6 +79,15 @@ def from_numpy(name: str, value: Any) -> Tensor:
     return Tensor(name, dtype, array.shape, contiguous.reshape(-1).view(np.uint8).data)
 
 
+def parameter_bytes(buffer: Any) -> bytes | bytearray | memoryview:
+    """The bytes of a buffer of parameters: float32, or bytes already."""
+    array = np.frombuffer(buffer, np.uint8) if isinstance(buffer, (bytes, bytearray, memoryview)) else buffer
+    array = np.asarray(array)
+    if array.dtype.newbyteorder("=") not in (np.float32, np.uint8):
+        raise FeedError(f"A parameter buffer must be float32, or bytes; got {array.dtype}.")
+    return from_numpy("buffer", array).data
+
+
 def as_feed(name: str, value: Any, dtype: str) -> Tensor:
     """A feed: lists and numbers are converted to `dtype`, arrays must have it."""
     if not isinstance(value, np.ndarray) and not isinstance(value, np.generic):

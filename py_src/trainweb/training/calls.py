@@ -1,101 +1,354 @@
-"""The calls of a training session besides its steps: the one list of them.
+"""The calls of a training session besides its steps, and what is said of them: the one list of both languages.
 
-`SessionCore` has a method of each name with these arguments, which a test compares; the page's worker has an object
-with a function for each, which the TypeScript compiler compares (`scripts/session_description.py` writes the types).
+`scripts/session_description.py` writes of it the methods of the public classes (`training/session_methods.py`,
+`web/src/page/session-methods.ts`) and what the two session cores must have (`SessionCalls` in both languages).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+REQUIRED: Any = object()
+"""The default of an argument that has none."""
+
+
+class Public(Enum):
+    """How the public class of a language has a call."""
+
+    FORWARD = "a generated method that passes it on"
+    BY_HAND = "a method that does more than pass it on"
+    NO = "not at all: other code of this language calls the core"
+    NO_CORE = "not at all, and neither has the core of this language"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of value: its types, and the expressions that convert it, in which `$` is the value.
+
+    Attributes
+    ----------
+    python, page : str
+        Types in the public classes; `python` is None for nothing.
+    core, wire : str
+        Types in the cores: Python's, and TypeScript's. As in the public class where empty.
+    documented : str
+        The type in a numpy docstring; `python` where empty.
+    to_core, from_core, to_wire, from_wire : str
+        Between the public class and the core.
+    check : str
+        A statement of the page that refuses a wrong argument; `$name` is its name.
+    """
+
+    python: str
+    page: str
+    core: str = ""
+    wire: str = ""
+    documented: str = ""
+    to_core: str = "$"
+    from_core: str = "$"
+    to_wire: str = "$"
+    from_wire: str = "$"
+    check: str = ""
+
+
+NOTHING = Kind("None", "void", wire="null")
+FLAG = Kind("bool", "boolean")
+NAME = Kind("str", "string")
+NAMES = Kind("list[str]", "readonly string[]")
+NUMBER = Kind("float", "number", check='checkNumber("$name", $)')
+COUNT = Kind("int", "number", check='checkNumber("$name", $)')
+SEED = Kind("int", "bigint")
+TENSOR = Kind("np.ndarray", "Tensor", "Tensor", "WireTensor", from_core="to_numpy($)", from_wire="unpackTensor($)")
+NAMED_TENSOR = Kind("Any", "Tensor", "Tensor", "NamedTensor")
+TENSORS = Kind(
+    "dict[str, np.ndarray]", "never", "dict[str, Tensor]", from_core="{n: to_numpy(t) for n, t in $.items()}"
+)
+PARAMETERS = Kind(
+    "Any",
+    "Uint8Array | Float32Array",
+    "bytes | bytearray | memoryview",
+    "Uint8Array",
+    "ndarray or bytes",
+    to_core="parameter_bytes($)",
+    to_wire="copyBytes($)",
+    check="checkBuffer($)",
+)
+TYPE_AND_SHAPE = Kind(
+    "tuple[str, tuple[int, ...]]", "ParameterTypeAndShape", wire="TensorType", from_wire="typeAndShape($)"
+)
+METADATA = Kind("list[NodeArg]", "readonly ValueMetadata[]", "list[Value]", from_core="[NodeArg.of(v) for v in $]")
+PROPERTY = Kind("PropertyValue", "PropertyValue")
+PROPERTY_KIND = Kind("", "PropertyKind | null")
+MEMORY = Kind("SessionMemory", "SessionMemory")
+FORM = Kind("", "FileForm")
+FILE = Kind("bytes", "FileBytes")
+OUTPUT_NAMES = Kind("Sequence[str] | None", "readonly string[]")
+ARTIFACT_NAME = Kind("", "ArtifactName")
+FILE_OR_NULL = Kind("", "FileBytes | null")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a call.
+
+    Attributes
+    ----------
+    name : str
+        As Python spells it; a page has it in camelCase, or as `page_name`.
+    does : str
+        What it is, for the documentation: numbers with their units and limits.
+    default : Any
+        In the public classes; the cores are given all arguments.
+    in_options : bool
+        Whether the public class of the page has it in an object of options.
+    page_only : bool
+        Whether Python does not have it.
+    """
+
+    name: str
+    kind: Kind
+    does: str = ""
+    default: Any = REQUIRED
+    page_name: str = ""
+    in_options: bool = False
+    page_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call.
 
+    In texts, names in backticks are as Python spells them; the page's documentation has them in camelCase.
+
     Attributes
     ----------
     name : str
-        As Python spells it.
+        As Python spells it; a page has it in camelCase, or as `page_name` in its public class.
     does : str
-        What it does, for the generated types.
-    arguments : dict of str to str
-        TypeScript types of the arguments by their names.
-    result : str
-        TypeScript type of the result.
-    in_python : bool
-        Whether `SessionCore` has it; the others are of the page alone.
-    in_page : dict of str to str
-        Further arguments, which only the page has.
+        What it does, in a sentence of one line, and after an empty line what else is to be known.
+    returns : str
+        What it gives, where that is more than `does` says: shapes and units.
+    raises : dict of str to str
+        When it raises which error.
+    needs_optimizer : bool
+        Whether a session without an optimizer model refuses it. `raises` need not say so.
+    python, page : Public
+        How the public classes have it.
     """
 
     name: str
     does: str
-    arguments: dict[str, str] = field(default_factory=dict)
-    result: str = "null"
-    in_python: bool = True
-    in_page: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[Argument, ...] = ()
+    result: Kind = NOTHING
+    returns: str = ""
+    raises: dict[str, str] = field(default_factory=dict)
+    needs_optimizer: bool = False
+    python: Public = Public.FORWARD
+    page: Public = Public.FORWARD
+    page_name: str = ""
 
 
-ONLY = {"trainable_only": "boolean"}
-FORM = {"form": "FileForm"}
+TRAINABLE_ONLY = Argument("trainable_only", FLAG, "Leave out the frozen ones.", default=True)
+PARAMETER = Argument("name", NAME, "The parameter's name.")
+PROPERTY_NAME = Argument("name", NAME, "The property's name.")
+TRAINING = Argument("training", FLAG, "False: of an eval step.", default=True, in_options=True)
+OF_PARAMETER = {"CheckpointError": "There is no such parameter."}
+FORM_ARGUMENT = Argument("form", FORM, page_only=True)
+NO_RATE = "Negative, infinite or no number."
 
 CALLS = (
-    Call("lazy_reset_grad", "Let the next train step overwrite the gradients."),
-    Call("get_learning_rate", "The current rate.", {}, "number"),
-    Call("set_learning_rate", "Set the current rate.", {"lr": "number"}),
+    Call(
+        "lazy_reset_grad",
+        "Let the next train step overwrite the gradients instead of adding to them.",
+        page=Public.BY_HAND,
+    ),
+    Call(
+        "get_learning_rate",
+        "The current learning rate; 0.001 for a fresh session.",
+        result=NUMBER,
+        needs_optimizer=True,
+    ),
+    Call(
+        "set_learning_rate",
+        "Set the current learning rate.",
+        (Argument("lr", NUMBER, "A float32 >= 0.", page_name="learningRate"),),
+        raises={"SessionError": NO_RATE},
+        needs_optimizer=True,
+    ),
     Call(
         "register_linear_lr_scheduler",
-        "Register a linear schedule with warm-up.",
-        {"warmup": "number", "total": "number", "initial_lr": "number"},
+        "Register a linear schedule: up from 0 to a rate, then down to 0.\n\n"
+        "The rate becomes `initial_lr` now, and the schedule's at each `scheduler_step`.",
+        (
+            Argument("warmup_step_count", COUNT, "Optimizer steps of the warm-up."),
+            Argument("total_step_count", COUNT, "Optimizer steps after which the rate is 0."),
+            Argument("initial_lr", NUMBER, "The rate at the end of the warm-up, a float32 >= 0."),
+        ),
+        raises={
+            "SessionError": "A count is no integer >= 0, the warm-up is longer than the whole, or `initial_lr` is no "
+            "learning rate."
+        },
+        needs_optimizer=True,
+        page_name="registerLinearLRScheduler",
     ),
-    Call("get_parameters_size", "Number of elements of all (trainable) parameters.", ONLY, "number"),
-    Call("get_contiguous_parameters", "All (trainable) parameters, one after the other.", ONLY, "WireTensor"),
-    Call("load_parameters_buffer", "Overwrite all (trainable) parameters.", {"data": "Uint8Array", **ONLY}),
-    Call("get_parameter", "A copy of one parameter.", {"name": "string"}, "WireTensor"),
-    Call("update_parameter", "Overwrite one parameter.", {"tensor": "NamedTensor"}),
-    Call("get_parameter_type_and_shape", "Type of one parameter.", {"name": "string"}, "TensorType"),
-    Call("parameter_names", "Names of all (trainable) parameters, in their order.", ONLY, "readonly string[]"),
-    Call("get_gradient", "A copy of one accumulated gradient.", {"name": "string"}, "WireTensor"),
-    Call("get_step_count", "Completed optimizer steps.", {}, "number"),
+    Call(
+        "get_parameters_size",
+        "Number of elements of all (trainable) parameters.",
+        (TRAINABLE_ONLY,),
+        COUNT,
+    ),
+    Call(
+        "get_contiguous_parameters",
+        "All (trainable) parameters as one vector, a copy, in the order of the training model's inputs.",
+        (TRAINABLE_ONLY,),
+        TENSOR,
+        "Float32 of shape [n], where n is what `get_parameters_size` says.",
+        raises={"CheckpointError": "The session is of a nominal checkpoint, which has no values yet."},
+        python=Public.BY_HAND,
+    ),
+    Call(
+        "load_parameters_buffer",
+        "Overwrite all (trainable) parameters. Gradients and moments stay.",
+        (
+            Argument(
+                "buffer", PARAMETERS, "A float32 array of `get_parameters_size` elements, or its little-endian bytes."
+            ),
+            TRAINABLE_ONLY,
+        ),
+        raises={"BufferSizeError": "Wrong number of elements."},
+    ),
+    Call(
+        "get_parameter",
+        "A copy of one parameter.",
+        (PARAMETER,),
+        TENSOR,
+        "Float32 of the parameter's shape.",
+        OF_PARAMETER,
+    ),
+    Call(
+        "update_parameter",
+        "Overwrite one parameter.",
+        (Argument("tensor", NAMED_TENSOR),),
+        python=Public.BY_HAND,
+        page=Public.BY_HAND,
+    ),
+    Call(
+        "get_parameter_type_and_shape",
+        "Element type and shape of one parameter.",
+        (PARAMETER,),
+        TYPE_AND_SHAPE,
+        "float32, and the sizes of its axes; none for a scalar.",
+        OF_PARAMETER,
+    ),
+    Call(
+        "parameter_names",
+        "Names of all (trainable) parameters, in the order of the training model's inputs.",
+        (Argument("trainable_only", FLAG, "Leave out the frozen ones.", default=False, in_options=True),),
+        NAMES,
+    ),
+    Call(
+        "get_gradient",
+        "A copy of one accumulated gradient: zeros before the first step.",
+        (PARAMETER,),
+        TENSOR,
+        "Float32 of the parameter's shape.",
+        {"CheckpointError": "There is no such parameter, or it is frozen."},
+    ),
+    Call(
+        "get_moments",
+        "Copies of the optimizer's moments of one parameter, by the names that checkpoints have for them.\n\n"
+        "A frozen parameter has none.",
+        (PARAMETER,),
+        TENSORS,
+        "Float32, of the parameter's shape; those of Adafactor and Muon are smaller for matrices.",
+        OF_PARAMETER,
+        needs_optimizer=True,
+        page=Public.NO_CORE,
+    ),
+    Call("get_step_count", "Completed optimizer steps.", result=COUNT, needs_optimizer=True),
     Call(
         "input_metadata",
-        "Names, types and dims of the inputs of a step.",
-        {"training": "boolean"},
-        "readonly ValueMetadata[]",
+        "Name, type and dims, with symbols, of the inputs of a train (or eval) step.",
+        (TRAINING,),
+        METADATA,
+    ),
+    Call(
+        "output_metadata",
+        "Name, type and dims, with symbols, of the outputs of a train (or eval) step.",
+        (TRAINING,),
+        METADATA,
+        page=Public.NO_CORE,
     ),
     Call(
         "add_property",
         "Keep a value in the checkpoint.",
-        {"name": "string", "value": "PropertyValue"},
-        in_page={"kind": "PropertyKind | null"},
+        (
+            Argument("name", NAME),
+            Argument("value", PROPERTY),
+            Argument("kind", PROPERTY_KIND, page_only=True),
+        ),
+        python=Public.NO,
+        page=Public.BY_HAND,
     ),
-    Call("get_property", "A value that the checkpoint keeps.", {"name": "string"}, "PropertyValue"),
-    Call("property_names", "Names of the values that the checkpoint keeps.", {}, "readonly string[]"),
-    Call("delete_property", "Forget a value that the checkpoint keeps.", {"name": "string"}),
-    Call("memory", "What the session takes of kernel memory.", {}, "SessionMemory"),
-    Call("get_seed", "The seed of its random operators.", {}, "bigint"),
-    Call("set_seed", "Seed the session's random operators.", {"value": "bigint"}),
+    Call(
+        "get_property",
+        "A value that the checkpoint keeps; an integer that a number cannot hold is a bigint.",
+        (PROPERTY_NAME,),
+        PROPERTY,
+        raises={"CheckpointError": "There is no such property."},
+        python=Public.NO,
+    ),
+    Call("property_names", "Names of the values that the checkpoint keeps.", result=NAMES, python=Public.NO),
+    Call(
+        "delete_property",
+        "Forget a value that the checkpoint keeps.",
+        (PROPERTY_NAME,),
+        raises={"CheckpointError": "There is no such property."},
+        python=Public.NO,
+    ),
+    Call(
+        "memory",
+        "Bytes of kernel memory that the session takes, and what `memory_budget` costs; after a step.",
+        result=MEMORY,
+    ),
+    Call(
+        "get_seed",
+        "The seed of its random operators.",
+        result=SEED,
+        python=Public.NO,
+        page=Public.NO,
+    ),
+    Call(
+        "set_seed",
+        "Seed the session's random operators.",
+        (Argument("value", SEED),),
+        python=Public.NO,
+        page=Public.NO,
+    ),
     Call(
         "save_checkpoint",
         "A checkpoint file.",
-        {"include_optimizer_state": "boolean"},
-        "FileBytes",
-        in_page=FORM,
+        (Argument("include_optimizer_state", FLAG), FORM_ARGUMENT),
+        FILE,
+        python=Public.NO,
+        page=Public.BY_HAND,
     ),
     Call(
         "export_model_for_inferencing",
         "The eval model with the current parameters.",
-        {"output_names": "readonly string[]"},
-        "FileBytes",
-        in_page=FORM,
+        (Argument("output_names", OUTPUT_NAMES), FORM_ARGUMENT),
+        FILE,
+        python=Public.BY_HAND,
+        page=Public.BY_HAND,
     ),
     Call(
         "artifact",
         "A file that `createFromModel` built.",
-        {"name": "ArtifactName"},
-        "FileBytes | null",
-        in_python=False,
-        in_page=FORM,
+        (Argument("name", ARTIFACT_NAME), FORM_ARGUMENT),
+        FILE_OR_NULL,
+        python=Public.NO_CORE,
+        page=Public.NO,
     ),
 )

@@ -305,9 +305,10 @@ class SessionCore:
         self._check_optimizer()
         self.host.write_state(STATE_LEARNING_RATE, _rate("learning_rate", lr))
 
-    def register_linear_lr_scheduler(self, warmup: int, total: int, initial_lr: float) -> None:
+    def register_linear_lr_scheduler(self, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
         """Register lr(step) = initial_lr * (step / warmup, then (total - step) / (total - warmup))."""
         self._check_optimizer()
+        warmup, total = warmup_step_count, total_step_count
         for name, value in (("warmup_step_count", warmup), ("total_step_count", total)):
             check_count(name, value)
         if warmup > total:
@@ -342,10 +343,10 @@ class SessionCore:
         self._check()
         return self.parameters.get_contiguous(trainable_only)
 
-    def load_parameters_buffer(self, data: bytes | bytearray | memoryview, trainable_only: bool = True) -> None:
+    def load_parameters_buffer(self, buffer: bytes | bytearray | memoryview, trainable_only: bool = True) -> None:
         """Overwrite all (trainable) parameters with little-endian float32 bytes."""
         self._check()
-        self.parameters.load_contiguous(data, trainable_only)
+        self.parameters.load_contiguous(buffer, trainable_only)
 
     def get_parameter_type_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]:
         """dtype and shape of one parameter."""

@@ -14,18 +14,18 @@ from trainweb.errors import BufferSizeError, FeedError, ReleasedError, Unsupport
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
-from trainweb.training.core import SessionCore, SessionMemory
-from trainweb.training.interface import NodeArg
+from trainweb.training.core import SessionCore
 from trainweb.training.models import read_models
 from trainweb.training.options import Log, RunOptions, SessionOptions, fix_dimensions
 from trainweb.training.profile import Profile
+from trainweb.training.session_methods import SessionMethods
 from trainweb.training.state import CheckpointState
 
 Model = Any
 """bytes, a path, or an onnx.ModelProto."""
 
 
-class TrainingSession:
+class TrainingSession(SessionMethods):
     """Trains a model from its artifacts.
 
     Parameters
@@ -152,37 +152,7 @@ class TrainingSession:
         """Update the trainable parameters with the accumulated gradients, which stay until reset."""
         self.core.optimizer_step(RunOptions.of(options))
 
-    def lazy_reset_grad(self) -> None:
-        """Let the next `train_step` overwrite the gradients instead of adding to them."""
-        self.core.lazy_reset_grad()
-
     # Learning rate.
-
-    def get_learning_rate(self) -> float:
-        """The current learning rate; 0.001 for a fresh session."""
-        return self.core.get_learning_rate()
-
-    def set_learning_rate(self, lr: float) -> None:
-        """Set the current learning rate: a float32 >= 0.
-
-        Raises
-        ------
-        SessionError
-            Negative, infinite or no number; or the session has no optimizer model.
-        """
-        self.core.set_learning_rate(lr)
-
-    def register_linear_lr_scheduler(self, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
-        """Register a linear schedule: up from 0 over `warmup_step_count` steps, then down to 0 at `total_step_count`.
-
-        The rate becomes `initial_lr` now, and the schedule's at each `scheduler_step`.
-
-        Raises
-        ------
-        SessionError
-            A count is no integer >= 0, the warm-up is longer than the whole, or `initial_lr` is no learning rate.
-        """
-        self.core.register_linear_lr_scheduler(warmup_step_count, total_step_count, initial_lr)
 
     def scheduler_step(self) -> None:
         """Set the learning rate the schedule gives for the number of completed optimizer steps."""
@@ -194,10 +164,6 @@ class TrainingSession:
         return self.core.get_seed()
 
     # Parameters.
-
-    def get_parameters_size(self, trainable_only: bool = True) -> int:
-        """Number of elements of all (trainable) parameters."""
-        return self.core.get_parameters_size(trainable_only)
 
     def get_contiguous_parameters(self, trainable_only: bool = True, out: np.ndarray | None = None) -> np.ndarray:
         """All (trainable) parameters as one float32 vector, a copy, in the order of the training model's inputs.
@@ -226,67 +192,11 @@ class TrainingSession:
         out[...] = np.frombuffer(self.core.get_contiguous_parameters(trainable_only).data, "<f4")
         return out
 
-    def load_parameters_buffer(self, buffer: Any, trainable_only: bool = True) -> None:
-        """Overwrite all (trainable) parameters.
-
-        Parameters
-        ----------
-        buffer : float32 array of `get_parameters_size` elements, or its little-endian bytes
-
-        Raises
-        ------
-        BufferSizeError
-            Wrong number of elements.
-        """
-        array = np.frombuffer(buffer, np.uint8) if isinstance(buffer, (bytes, bytearray, memoryview)) else buffer
-        array = np.asarray(array)
-        if array.dtype.newbyteorder("=") not in (np.float32, np.uint8):
-            raise FeedError(f"A parameter buffer must be float32, or bytes; got {array.dtype}.")
-        self.core.load_parameters_buffer(from_numpy("buffer", array).data, trainable_only)
-
-    def get_parameter(self, name: str) -> np.ndarray:
-        """A copy of one parameter."""
-        return to_numpy(self.core.get_parameter(name))
-
     def update_parameter(self, name: str, value: Any) -> None:
         """Overwrite one parameter; dtype and shape must match. Gradients and moments stay."""
         self.core.update_parameter(from_numpy(name, value))
 
-    def get_parameter_type_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """dtype and shape of one parameter."""
-        return self.core.get_parameter_type_and_shape(name)
-
-    def get_gradient(self, name: str) -> np.ndarray:
-        """A copy of one accumulated gradient: zeros before the first step.
-
-        Raises
-        ------
-        CheckpointError
-            There is no such parameter, or it is frozen.
-        """
-        return to_numpy(self.core.get_gradient(name))
-
-    def get_moments(self, name: str) -> dict[str, np.ndarray]:
-        """Copies of the optimizer's moments of one parameter, by the names that checkpoints have for them."""
-        return {n: to_numpy(t) for n, t in self.core.get_moments(name).items()}
-
-    def get_step_count(self) -> int:
-        """Completed optimizer steps."""
-        return self.core.get_step_count()
-
     # Names.
-
-    def parameter_names(self, trainable_only: bool = False) -> list[str]:
-        """Names of all (trainable) parameters, in the order of the training model's inputs."""
-        return self.core.parameter_names(trainable_only)
-
-    def input_metadata(self, training: bool = True) -> list[NodeArg]:
-        """Name, type and dims, with symbols, of the inputs of a train (or eval) step."""
-        return [NodeArg.of(v) for v in self.core.input_metadata(training)]
-
-    def output_metadata(self, training: bool = True) -> list[NodeArg]:
-        """Name, type and dims, with symbols, of the outputs of a train (or eval) step."""
-        return [NodeArg.of(v) for v in self.core.output_metadata(training)]
 
     def input_names(self, training: bool = True) -> list[str]:
         """User inputs of the training (or eval) model; empty without an eval model."""
@@ -353,10 +263,6 @@ class TrainingSession:
         kind = "train" if training else "eval"
         tensors = self._converted(kind, feeds)
         return self.core.explain(kind, self.core.models.signature(kind, tensors))
-
-    def memory(self) -> SessionMemory:
-        """Bytes of kernel memory that the session takes, and what ``memory_budget`` costs; after a step."""
-        return self.core.memory()
 
     def release(self) -> None:
         """Give kernel memory back; the state keeps its contents. Harmless when repeated."""

@@ -17,18 +17,14 @@ export class Channel {
   /** The answer to the call that was sent last, which comes after those to all before it. */
   #latest: Promise<unknown> = Promise.resolve();
 
-  /**
-   * @param owner - the session; when it is garbage its worker's side is freed
-   */
-  constructor(
-    owner: object,
-    client: WorkerClient,
-    method: "release" | "releaseInference",
-    handle: number,
-  ) {
+  constructor(client: WorkerClient, method: "release" | "releaseInference", handle: number) {
     this.#client = client;
     this.#release = callOf(method, [handle]);
-    const release = this.#release;
+  }
+
+  /** Free the worker's side when this session is garbage. */
+  endWith(owner: object): void {
+    const [client, release] = [this.#client, this.#release];
     const free = (): void => {
       const leave = (): void => client.leave();
       client.request(release).then(leave, leave);

@@ -1,7 +1,7 @@
 /** Checks of settings by what Python declares of them (settings.ts). */
 
 import { sessionError } from "../wire/messages.js";
-import type { Kind, Settings } from "./settings.js";
+import type { Kind, Settings } from "./settings/kinds.js";
 import { isTensor } from "./tensors.js";
 
 export type Fields = Readonly<Record<string, unknown>>;

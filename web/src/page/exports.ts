@@ -3,6 +3,7 @@
 export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 
 export type { FeedsType, FetchesType, ReturnType, RunOptions } from "./arguments.js";
+export type { ParameterTypeAndShape } from "./call-values.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
 export type { InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
@@ -25,15 +26,9 @@ export { inspectModel } from "./inspect.js";
 export type { InspectConfig } from "./inspect.js";
 export type { ModelProblem, ModelReport, ParameterDecision } from "../wire/report.js";
 export type { ExternalData, SessionOptions } from "./options.js";
-export type {
-  LossSettings,
-  LossType,
-  OptimizerSettings,
-  OptimizerType,
-  ParameterGroup,
-  ScheduleSettings,
-  ScheduleType,
-} from "./settings.js";
+export type { LossSettings, LossType } from "./settings/losses.js";
+export type { OptimizerSettings, OptimizerType, ParameterGroup } from "./settings/optimizers.js";
+export type { ScheduleSettings, ScheduleType } from "./settings/schedules.js";
 export { Profile } from "../wire/profile.js";
 export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
 export type { SessionLimits } from "../wire/protocol.js";
@@ -42,7 +37,6 @@ export { TrainingSession } from "./session.js";
 export type {
   Artifacts,
   FileOptions,
-  ParameterTypeAndShape,
   SaveCheckpointOptions,
   TrainingSessionBundle,
   TrainingSessionCreateOptions,

@@ -34,7 +34,8 @@ export class InferenceSession {
     }
     this.#info = info;
     this.#client = client;
-    this.#channel = new Channel(this, client, "releaseInference", info.handle);
+    this.#channel = new Channel(client, "releaseInference", info.handle);
+    this.#channel.endWith(this);
     this.#shared = client.memory === null ? null : new SharedFeeds(client.memory);
   }
 

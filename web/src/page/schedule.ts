@@ -1,7 +1,8 @@
 /** Schedules of the learning rate, as trainweb.schedules in Python: the same settings, the same formulas. */
 
 import { badSetting, checkFields, resolveKind } from "./check-settings.js";
-import { SCHEDULES, type ScheduleSettings, type ScheduleType, type Setting } from "./settings.js";
+import type { Setting } from "./settings/kinds.js";
+import { SCHEDULES, type ScheduleSettings, type ScheduleType } from "./settings/schedules.js";
 
 type Numbers = Readonly<Record<string, number>>;
 

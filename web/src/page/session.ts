@@ -7,17 +7,13 @@ import { sessionError } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
 import { log } from "../wire/log.js";
 import type {
-  Call,
   FileForm,
   PropertyKind,
   PropertyValue,
-  SessionCall,
   SessionInfo,
   SessionMemory,
   StepKind,
-  ValueMetadata,
 } from "../wire/protocol.js";
-import type { SessionCalls } from "../wire/session-calls.js";
 import {
   parseRunArguments,
   parseRunOptions,
@@ -28,11 +24,14 @@ import {
   type RunArguments,
   type RunOptions,
 } from "./arguments.js";
+import { checkNumber } from "./call-values.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
 import type { FileName } from "./integrity.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
+import { SessionCaller } from "./session-caller.js";
+import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
 import {
@@ -45,7 +44,6 @@ import {
   packTensor,
   SpareBuffers,
   unpackResults,
-  unpackTensor,
 } from "./tensors.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
@@ -60,11 +58,6 @@ export interface TrainingSessionCreateOptions {
 /** A session that `trainweb compile` compiled ahead: it trains without Python. */
 export interface TrainingSessionBundle {
   readonly bundle: Source;
-}
-
-export interface ParameterTypeAndShape {
-  readonly type: Tensor.Type;
-  readonly dims: readonly number[];
 }
 
 /**
@@ -95,10 +88,11 @@ export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
 const KEY = Symbol("TrainingSession");
 const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
-export class TrainingSession {
+export class TrainingSession extends SessionMethods implements MethodsByHand {
   readonly #info: SessionInfo;
   readonly #client: WorkerClient;
   readonly #channel: Channel;
+  readonly #calls: SessionCaller;
   readonly #spare = new SpareBuffers();
   /** Null where the page shares no memory with the kernels. */
   readonly #shared: SharedFeeds | null;
@@ -114,9 +108,14 @@ export class TrainingSession {
     if (key !== KEY) {
       throw new TypeError("use TrainingSession.create() or TrainingSession.createFromModel().");
     }
+    const channel = new Channel(client, "release", info.handle);
+    const calls = new SessionCaller(info, channel);
+    super(calls);
+    channel.endWith(this);
     this.#info = info;
     this.#client = client;
-    this.#channel = new Channel(this, client, "release", info.handle);
+    this.#channel = channel;
+    this.#calls = calls;
     this.#shared = client.memory === null ? null : new SharedFeeds(client.memory);
   }
 
@@ -125,9 +124,9 @@ export class TrainingSession {
     const session = new TrainingSession(KEY, client, info);
     session.#hasCost = options.hasBudget;
     if (env.seed !== undefined) {
-      await session.#call("setSeed", env.seed);
+      await session.#calls.call("setSeed", env.seed);
     }
-    session.#seed = await session.#call("getSeed");
+    session.#seed = await session.#calls.call("getSeed");
     return session;
   }
 
@@ -253,8 +252,7 @@ export class TrainingSession {
    * @throws SessionError without an optimizer model
    */
   async runOptimizerStep(options?: RunOptions): Promise<void> {
-    this.#channel.check();
-    this.#checkOptimizer();
+    this.#calls.checkOptimizer();
     const { signal, tag } = parseRunOptions(options);
     if (signal !== undefined || tag !== undefined) {
       await tagged({ tag }, () => this.#step("optimizer", signal));
@@ -276,65 +274,8 @@ export class TrainingSession {
   /** The next train step overwrites the gradients instead of adding to them. */
   async lazyResetGrad(): Promise<void> {
     this.#channel.check();
-    const { handle } = this.#info;
     // It sets a flag for later calls: there is nothing to wait for, and a lost worker fails the next call.
-    this.#channel.hold(callOf("call", [handle, { name: "lazyResetGrad", args: [] }]));
-  }
-
-  /** Number of elements of the (trainable) parameters. */
-  async getParametersSize(trainableOnly = true): Promise<number> {
-    return this.#call("getParametersSize", trainableOnly);
-  }
-
-  /** All (trainable) parameters as one float32 tensor, in the order of the training model's inputs. */
-  async getContiguousParameters(trainableOnly = true): Promise<Tensor> {
-    return unpackTensor(await this.#call("getContiguousParameters", trainableOnly));
-  }
-
-  /**
-   * Overwrite all (trainable) parameters.
-   *
-   * @param buffer - the bytes of the float32 array, or the array itself
-   * @throws BufferSizeError when the length is not that of the parameters
-   */
-  async loadParametersBuffer(buffer: Uint8Array | Float32Array, trainableOnly = true): Promise<void> {
-    if (!(buffer instanceof Uint8Array || buffer instanceof Float32Array)) {
-      throw new TypeError(`'buffer' must be a Uint8Array or Float32Array, got ${describe(buffer)}.`);
-    }
-    await this.#call("loadParametersBuffer", copyBytes(buffer), trainableOnly);
-  }
-
-  /** @throws SessionError without an optimizer model */
-  async getLearningRate(): Promise<number> {
-    this.#channel.check();
-    this.#checkOptimizer();
-    return this.#call("getLearningRate");
-  }
-
-  /** @throws SessionError without an optimizer model */
-  async setLearningRate(learningRate: number): Promise<void> {
-    this.#channel.check();
-    this.#checkOptimizer();
-    checkNumbers({ learningRate });
-    await this.#call("setLearningRate", learningRate);
-  }
-
-  /**
-   * Warm up linearly to `initialLr` over the first steps, then go down to 0. `schedulerStep` applies it.
-   *
-   * @param warmupStepCount - optimizer steps of the warm-up
-   * @param totalStepCount - optimizer steps after which the rate is 0, at least those of the warm-up
-   * @throws SessionError when a count is no integer >= 0, or the rate no float32 >= 0
-   */
-  async registerLinearLRScheduler(
-    warmupStepCount: number,
-    totalStepCount: number,
-    initialLr: number,
-  ): Promise<void> {
-    this.#channel.check();
-    this.#checkOptimizer();
-    checkNumbers({ warmupStepCount, totalStepCount, initialLr });
-    await this.#call("registerLinearLrScheduler", warmupStepCount, totalStepCount, initialLr);
+    this.#channel.hold(this.#calls.callOf("lazyResetGrad", []));
   }
 
   /**
@@ -343,8 +284,7 @@ export class TrainingSession {
    * @throws SessionError without a registered scheduler
    */
   async schedulerStep(): Promise<void> {
-    this.#channel.check();
-    this.#checkOptimizer();
+    this.#calls.checkOptimizer();
     await this.#step("scheduler");
   }
 
@@ -357,7 +297,7 @@ export class TrainingSession {
   saveCheckpoint(options?: SaveCheckpointOptions<"bytes">): Promise<Uint8Array>;
   async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
     const form = formOf(options);
-    return (await this.#call("saveCheckpoint", options.includeOptimizerState ?? false, form)).data;
+    return (await this.#calls.call("saveCheckpoint", options.includeOptimizerState ?? false, form)).data;
   }
 
   /**
@@ -378,12 +318,7 @@ export class TrainingSession {
     if (!Array.isArray(outputNames)) {
       throw new TypeError(`'outputNames' must be an array of strings, got ${describe(outputNames)}.`);
     }
-    return (await this.#call("exportModelForInferencing", outputNames, formOf(options))).data;
-  }
-
-  /** A copy of one parameter. */
-  async getParameter(name: string): Promise<Tensor> {
-    return unpackTensor(await this.#call("getParameter", name));
+    return (await this.#calls.call("exportModelForInferencing", outputNames, formOf(options))).data;
   }
 
   /** Overwrite one parameter; type and dims must be its own. Gradients and moments stay as they are. */
@@ -393,42 +328,7 @@ export class TrainingSession {
       throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
     }
     const packed = packTensor(name, tensor, copyBytes);
-    await this.#channel.post(packed, (given) => this.#callOf("updateParameter", [given], [given.data.buffer]));
-  }
-
-  async getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape> {
-    const { dtype, dims } = await this.#call("getParameterTypeAndShape", name);
-    return { type: dtype, dims };
-  }
-
-  /** Names of all (trainable) parameters, in the order of the training model's inputs. */
-  async parameterNames({ trainableOnly = false }: { readonly trainableOnly?: boolean } = {}): Promise<
-    readonly string[]
-  > {
-    return this.#call("parameterNames", trainableOnly);
-  }
-
-  /**
-   * A copy of one accumulated gradient: zeros before the first step.
-   *
-   * @throws CheckpointError for a name that is not there, or a frozen parameter
-   */
-  async getGradient(name: string): Promise<Tensor> {
-    return unpackTensor(await this.#call("getGradient", name));
-  }
-
-  /** Completed optimizer steps. */
-  async getStepCount(): Promise<number> {
-    this.#channel.check();
-    this.#checkOptimizer();
-    return this.#call("getStepCount");
-  }
-
-  /** Name, type and dims, with symbols, of the inputs of a train (or eval) step. */
-  async inputMetadata({ training = true }: { readonly training?: boolean } = {}): Promise<
-    readonly ValueMetadata[]
-  > {
-    return this.#call("inputMetadata", training);
+    await this.#channel.post(packed, (given) => this.#calls.callOf("updateParameter", [given], [given.data.buffer]));
   }
 
   /**
@@ -441,22 +341,7 @@ export class TrainingSession {
       throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
     }
     checkKind(value, kind);
-    await this.#call("addProperty", name, value, kind ?? null);
-  }
-
-  /** A value that the checkpoint keeps; an integer that a number cannot hold is a bigint. */
-  async getProperty(name: string): Promise<PropertyValue> {
-    return this.#call("getProperty", name);
-  }
-
-  /** Names of the values that the checkpoint keeps. */
-  async propertyNames(): Promise<readonly string[]> {
-    return this.#call("propertyNames");
-  }
-
-  /** @throws CheckpointError for a name that is not there */
-  async deleteProperty(name: string): Promise<void> {
-    await this.#call("deleteProperty", name);
+    await this.#calls.call("addProperty", name, value, kind ?? null);
   }
 
   /**
@@ -470,7 +355,7 @@ export class TrainingSession {
     const form = formOf(options);
     const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
     const [trainModel, checkpointState, evalModel, optimizerModel] = await Promise.all(
-      names.map(async (name) => (await this.#call("artifact", name, form))?.data),
+      names.map(async (name) => (await this.#calls.call("artifact", name, form))?.data),
     );
     return {
       trainModel: trainModel ?? new Uint8Array(),
@@ -488,7 +373,7 @@ export class TrainingSession {
    */
   async profile(feeds: FeedsType, { runs = 10, training = true }: ProfileOptions = {}): Promise<Profile> {
     this.#channel.check();
-    checkNumbers({ runs });
+    checkNumber("runs", runs);
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
@@ -497,11 +382,6 @@ export class TrainingSession {
       return callOf("profile", [handle, kind, feeds, runs], buffers);
     });
     return new Profile(await this.#follow<WireProfile>(answer));
-  }
-
-  /** What the session takes of the kernels' memory, and what `memoryBudget` costs; after a step. */
-  async memory(): Promise<SessionMemory> {
-    return this.#call("memory");
   }
 
   /** Free the session after the calls already made. Harmless when repeated. */
@@ -529,31 +409,6 @@ export class TrainingSession {
         ? [info.trainingInputNames, info.trainingOutputNames]
         : [info.evalInputNames, info.evalOutputNames];
     return [inputs, parseRunArguments(inputs, outputs, feeds, arg1, arg2)];
-  }
-
-  #checkOptimizer(): void {
-    if (!this.#info.hasOptimizer) {
-      throw sessionError("NO_OPTIMIZER_MODEL", {});
-    }
-  }
-
-  async #call<Name extends keyof SessionCalls>(
-    name: Name,
-    ...args: SessionCalls[Name]["args"]
-  ): Promise<SessionCalls[Name]["result"]> {
-    this.#channel.check();
-    const buffers = args.flatMap((arg: unknown) => (arg instanceof Uint8Array ? [arg.buffer as ArrayBuffer] : []));
-    // None of them uses the workspace or moves it.
-    const answer = this.#channel.post(null, () => this.#callOf(name, args, buffers));
-    return answer as Promise<SessionCalls[Name]["result"]>;
-  }
-
-  #callOf<Name extends keyof SessionCalls>(
-    name: Name,
-    args: SessionCalls[Name]["args"],
-    buffers: readonly ArrayBuffer[],
-  ): Call<"call"> {
-    return callOf("call", [this.#info.handle, { name, args } as SessionCall], buffers);
   }
 
   async #step(kind: StepKind, signal?: AbortSignal): Promise<void> {
@@ -697,13 +552,5 @@ function checkBundleOptions(options: { readonly bundle: unknown }): void {
     throw new TypeError(
       `'trainingOptions.bundle' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(options.bundle)}.`,
     );
-  }
-}
-
-function checkNumbers(given: Readonly<Record<string, unknown>>): void {
-  for (const [name, value] of Object.entries(given)) {
-    if (typeof value !== "number") {
-      throw sessionError("NOT_A_NUMBER", { name, given: describe(value) });
-    }
   }
 }

@@ -1,17 +1,10 @@
-/** The configuration of `createFromModel`, checked by what Python declares (settings.ts), as Python takes it. */
+/** The configuration of `createFromModel`, checked by what Python declares (settings/), as Python takes it. */
 
 import { sessionError } from "../wire/messages.js";
 import { asFields, badSetting, checkFields, type Fields, resolveKind } from "./check-settings.js";
-import {
-  CONFIG,
-  GROUP,
-  LOSSES,
-  type LossSettings,
-  type LossType,
-  OPTIMIZERS,
-  type OptimizerSettings,
-  type OptimizerType,
-} from "./settings.js";
+import { CONFIG } from "./settings/config.js";
+import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
+import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 
 /** How to make training artifacts of a forward model. */
 export interface TrainingConfig {

@@ -13,43 +13,43 @@ export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" |
 
 /** The calls of a training session besides its steps. */
 export interface SessionCalls {
-  /** Let the next train step overwrite the gradients. */
+  /** Let the next train step overwrite the gradients instead of adding to them. */
   readonly lazyResetGrad: Call<[], null>;
-  /** The current rate. */
+  /** The current learning rate; 0.001 for a fresh session. */
   readonly getLearningRate: Call<[], number>;
-  /** Set the current rate. */
+  /** Set the current learning rate. */
   readonly setLearningRate: Call<[lr: number], null>;
-  /** Register a linear schedule with warm-up. */
-  readonly registerLinearLrScheduler: Call<[warmup: number, total: number, initialLr: number], null>;
+  /** Register a linear schedule: up from 0 to a rate, then down to 0. */
+  readonly registerLinearLrScheduler: Call<[warmupStepCount: number, totalStepCount: number, initialLr: number], null>;
   /** Number of elements of all (trainable) parameters. */
   readonly getParametersSize: Call<[trainableOnly: boolean], number>;
-  /** All (trainable) parameters, one after the other. */
+  /** All (trainable) parameters as one vector, a copy, in the order of the training model's inputs. */
   readonly getContiguousParameters: Call<[trainableOnly: boolean], WireTensor>;
-  /** Overwrite all (trainable) parameters. */
-  readonly loadParametersBuffer: Call<[data: Uint8Array, trainableOnly: boolean], null>;
+  /** Overwrite all (trainable) parameters. Gradients and moments stay. */
+  readonly loadParametersBuffer: Call<[buffer: Uint8Array, trainableOnly: boolean], null>;
   /** A copy of one parameter. */
   readonly getParameter: Call<[name: string], WireTensor>;
   /** Overwrite one parameter. */
   readonly updateParameter: Call<[tensor: NamedTensor], null>;
-  /** Type of one parameter. */
+  /** Element type and shape of one parameter. */
   readonly getParameterTypeAndShape: Call<[name: string], TensorType>;
-  /** Names of all (trainable) parameters, in their order. */
+  /** Names of all (trainable) parameters, in the order of the training model's inputs. */
   readonly parameterNames: Call<[trainableOnly: boolean], readonly string[]>;
-  /** A copy of one accumulated gradient. */
+  /** A copy of one accumulated gradient: zeros before the first step. */
   readonly getGradient: Call<[name: string], WireTensor>;
   /** Completed optimizer steps. */
   readonly getStepCount: Call<[], number>;
-  /** Names, types and dims of the inputs of a step. */
+  /** Name, type and dims, with symbols, of the inputs of a train (or eval) step. */
   readonly inputMetadata: Call<[training: boolean], readonly ValueMetadata[]>;
   /** Keep a value in the checkpoint. */
   readonly addProperty: Call<[name: string, value: PropertyValue, kind: PropertyKind | null], null>;
-  /** A value that the checkpoint keeps. */
+  /** A value that the checkpoint keeps; an integer that a number cannot hold is a bigint. */
   readonly getProperty: Call<[name: string], PropertyValue>;
   /** Names of the values that the checkpoint keeps. */
   readonly propertyNames: Call<[], readonly string[]>;
   /** Forget a value that the checkpoint keeps. */
   readonly deleteProperty: Call<[name: string], null>;
-  /** What the session takes of kernel memory. */
+  /** Bytes of kernel memory that the session takes, and what `memoryBudget` costs; after a step. */
   readonly memory: Call<[], SessionMemory>;
   /** The seed of its random operators. */
   readonly getSeed: Call<[], bigint>;

@@ -1,0 +1,151 @@
+"""The calls of kernels. Generated from wasm_kernels/kernels.def by wasm_kernels/build.py: edit that instead.
+
+A class a kernel, in a module a family of kernels, which is named like their C file. A field is an argument of the
+kernel, by its name; None where an optional buffer is absent. Scratch is made by `Builder.emit`. What each call reads
+and writes is exact: a result that is only written is not among the reads.
+"""
+
+from __future__ import annotations
+
+from trainweb.ir.calls.attention import Attention, AttentionGradient
+from trainweb.ir.calls.conv import (
+    Conv,
+    ConvDataGradient,
+    ConvWeightGradient,
+    WinogradConv,
+    WinogradWeightGradient,
+    WinogradWeights,
+)
+from trainweb.ir.calls.copy import Copy, StridedCopy
+from trainweb.ir.calls.gemm import Gemm
+from trainweb.ir.calls.hoist import NoteChange, NoteCurrent, SkipIfCurrent
+from trainweb.ir.calls.index import (
+    CheckIndices,
+    Gather,
+    GatherElements,
+    GatherGrad,
+    GatherNd,
+    OneHot,
+    ScatterElements,
+    ScatterNd,
+)
+from trainweb.ir.calls.norm import (
+    BatchNorm,
+    BatchNormGrad,
+    BatchNormTrain,
+    GroupNorm,
+    GroupNormGrad,
+    LayerNorm,
+    LayerNormGrad,
+)
+from trainweb.ir.calls.optim import (
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamw,
+    ClipGradNorm,
+    Lamb,
+    LinearLr,
+    Lion,
+    Momentum,
+    OptimizerAdvance,
+    Rmsprop,
+    Sgd,
+    StateWithRate,
+)
+from trainweb.ir.calls.pool import AveragePool, AveragePoolGradient, MaxPool, MaxPoolGradient
+from trainweb.ir.calls.random import Dropout, Random, RandomAdvance
+from trainweb.ir.calls.reduce import ArgReduce, Cumsum, Reduce, ReduceInt, Topk
+from trainweb.ir.calls.sizes import (
+    chunks,
+    conv_weights,
+    key_blocks,
+    mask_spans,
+    winograd_channels,
+    winograd_planes,
+    winograd_tiled,
+    winograd_window,
+)
+from trainweb.ir.calls.softmax import CrossEntropy, CrossEntropyGrad, Softmax, SoftmaxGrad
+
+TakesRelu = Gemm | Conv | ConvDataGradient | WinogradConv
+"""Calls that apply relu to their `result` where `activation` is ACTIVATION_RELU."""
+TakesFactor = Gemm
+"""Calls that multiply what they make by `alpha`."""
+TakesBias = Gemm
+"""Calls that add `bias`, a vector along the columns of the result where `bias_col` is 1."""
+Accumulates = Gemm | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv | WinogradWeightGradient
+"""Calls that add to what `accumulated` hold where `accumulate` is 1."""
+
+__all__ = [
+    "Accumulates",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "Adamw",
+    "ArgReduce",
+    "Attention",
+    "AttentionGradient",
+    "AveragePool",
+    "AveragePoolGradient",
+    "BatchNorm",
+    "BatchNormGrad",
+    "BatchNormTrain",
+    "CheckIndices",
+    "ClipGradNorm",
+    "Conv",
+    "ConvDataGradient",
+    "ConvWeightGradient",
+    "Copy",
+    "CrossEntropy",
+    "CrossEntropyGrad",
+    "Cumsum",
+    "Dropout",
+    "Gather",
+    "GatherElements",
+    "GatherGrad",
+    "GatherNd",
+    "Gemm",
+    "GroupNorm",
+    "GroupNormGrad",
+    "Lamb",
+    "LayerNorm",
+    "LayerNormGrad",
+    "LinearLr",
+    "Lion",
+    "MaxPool",
+    "MaxPoolGradient",
+    "Momentum",
+    "NoteChange",
+    "NoteCurrent",
+    "OneHot",
+    "OptimizerAdvance",
+    "Random",
+    "RandomAdvance",
+    "Reduce",
+    "ReduceInt",
+    "Rmsprop",
+    "ScatterElements",
+    "ScatterNd",
+    "Sgd",
+    "SkipIfCurrent",
+    "Softmax",
+    "SoftmaxGrad",
+    "StateWithRate",
+    "StridedCopy",
+    "TakesBias",
+    "TakesFactor",
+    "TakesRelu",
+    "Topk",
+    "WinogradConv",
+    "WinogradWeightGradient",
+    "WinogradWeights",
+    "chunks",
+    "conv_weights",
+    "key_blocks",
+    "mask_spans",
+    "winograd_channels",
+    "winograd_planes",
+    "winograd_tiled",
+    "winograd_window",
+]

@@ -1,0 +1,286 @@
+"""Made by scripts/session_description.py of training/calls.py: edit that."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from trainweb.model.graph import Tensor, Value
+from trainweb.training.arrays import parameter_bytes, to_numpy
+from trainweb.training.core import SessionMemory
+from trainweb.training.interface import NodeArg
+from trainweb.training.state import PropertyValue
+
+
+class SessionCalls(Protocol):
+    """The calls of a training session besides its steps, which `SessionCore` must have."""
+
+    def lazy_reset_grad(self) -> None: ...
+
+    def get_learning_rate(self) -> float: ...
+
+    def set_learning_rate(self, lr: float) -> None: ...
+
+    def register_linear_lr_scheduler(
+        self, warmup_step_count: int, total_step_count: int, initial_lr: float
+    ) -> None: ...
+
+    def get_parameters_size(self, trainable_only: bool) -> int: ...
+
+    def get_contiguous_parameters(self, trainable_only: bool) -> Tensor: ...
+
+    def load_parameters_buffer(self, buffer: bytes | bytearray | memoryview, trainable_only: bool) -> None: ...
+
+    def get_parameter(self, name: str) -> Tensor: ...
+
+    def update_parameter(self, tensor: Tensor) -> None: ...
+
+    def get_parameter_type_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]: ...
+
+    def parameter_names(self, trainable_only: bool) -> list[str]: ...
+
+    def get_gradient(self, name: str) -> Tensor: ...
+
+    def get_moments(self, name: str) -> dict[str, Tensor]: ...
+
+    def get_step_count(self) -> int: ...
+
+    def input_metadata(self, training: bool) -> list[Value]: ...
+
+    def output_metadata(self, training: bool) -> list[Value]: ...
+
+    def add_property(self, name: str, value: PropertyValue) -> None: ...
+
+    def get_property(self, name: str) -> PropertyValue: ...
+
+    def property_names(self) -> list[str]: ...
+
+    def delete_property(self, name: str) -> None: ...
+
+    def memory(self) -> SessionMemory: ...
+
+    def get_seed(self) -> int: ...
+
+    def set_seed(self, value: int) -> None: ...
+
+    def save_checkpoint(self, include_optimizer_state: bool) -> bytes: ...
+
+    def export_model_for_inferencing(self, output_names: Sequence[str] | None) -> bytes: ...
+
+
+class SessionMethods(ABC):
+    """The calls that `TrainingSession` passes on to its core."""
+
+    @property
+    @abstractmethod
+    def core(self) -> SessionCalls:
+        """The session on bytes."""
+
+    def lazy_reset_grad(self) -> None:
+        """Let the next train step overwrite the gradients instead of adding to them."""
+        self.core.lazy_reset_grad()
+
+    def get_learning_rate(self) -> float:
+        """The current learning rate; 0.001 for a fresh session.
+
+        Raises
+        ------
+        SessionError
+            The session has no optimizer model.
+        """
+        return self.core.get_learning_rate()
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Set the current learning rate.
+
+        Parameters
+        ----------
+        lr : float
+            A float32 >= 0.
+
+        Raises
+        ------
+        SessionError
+            Negative, infinite or no number; or the session has no optimizer model.
+        """
+        self.core.set_learning_rate(lr)
+
+    def register_linear_lr_scheduler(self, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
+        """Register a linear schedule: up from 0 to a rate, then down to 0.
+
+        The rate becomes `initial_lr` now, and the schedule's at each `scheduler_step`.
+
+        Parameters
+        ----------
+        warmup_step_count : int
+            Optimizer steps of the warm-up.
+        total_step_count : int
+            Optimizer steps after which the rate is 0.
+        initial_lr : float
+            The rate at the end of the warm-up, a float32 >= 0.
+
+        Raises
+        ------
+        SessionError
+            A count is no integer >= 0, the warm-up is longer than the whole, or `initial_lr` is no learning rate; or
+            the session has no optimizer model.
+        """
+        self.core.register_linear_lr_scheduler(warmup_step_count, total_step_count, initial_lr)
+
+    def get_parameters_size(self, trainable_only: bool = True) -> int:
+        """Number of elements of all (trainable) parameters.
+
+        Parameters
+        ----------
+        trainable_only : bool, default True
+            Leave out the frozen ones.
+        """
+        return self.core.get_parameters_size(trainable_only)
+
+    def load_parameters_buffer(self, buffer: Any, trainable_only: bool = True) -> None:
+        """Overwrite all (trainable) parameters. Gradients and moments stay.
+
+        Parameters
+        ----------
+        buffer : ndarray or bytes
+            A float32 array of `get_parameters_size` elements, or its little-endian bytes.
+        trainable_only : bool, default True
+            Leave out the frozen ones.
+
+        Raises
+        ------
+        BufferSizeError
+            Wrong number of elements.
+        """
+        self.core.load_parameters_buffer(parameter_bytes(buffer), trainable_only)
+
+    def get_parameter(self, name: str) -> np.ndarray:
+        """A copy of one parameter.
+
+        Parameters
+        ----------
+        name : str
+            The parameter's name.
+
+        Returns
+        -------
+        np.ndarray
+            Float32 of the parameter's shape.
+
+        Raises
+        ------
+        CheckpointError
+            There is no such parameter.
+        """
+        return to_numpy(self.core.get_parameter(name))
+
+    def get_parameter_type_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Element type and shape of one parameter.
+
+        Parameters
+        ----------
+        name : str
+            The parameter's name.
+
+        Returns
+        -------
+        tuple[str, tuple[int, ...]]
+            float32, and the sizes of its axes; none for a scalar.
+
+        Raises
+        ------
+        CheckpointError
+            There is no such parameter.
+        """
+        return self.core.get_parameter_type_and_shape(name)
+
+    def parameter_names(self, trainable_only: bool = False) -> list[str]:
+        """Names of all (trainable) parameters, in the order of the training model's inputs.
+
+        Parameters
+        ----------
+        trainable_only : bool, default False
+            Leave out the frozen ones.
+        """
+        return self.core.parameter_names(trainable_only)
+
+    def get_gradient(self, name: str) -> np.ndarray:
+        """A copy of one accumulated gradient: zeros before the first step.
+
+        Parameters
+        ----------
+        name : str
+            The parameter's name.
+
+        Returns
+        -------
+        np.ndarray
+            Float32 of the parameter's shape.
+
+        Raises
+        ------
+        CheckpointError
+            There is no such parameter, or it is frozen.
+        """
+        return to_numpy(self.core.get_gradient(name))
+
+    def get_moments(self, name: str) -> dict[str, np.ndarray]:
+        """Copies of the optimizer's moments of one parameter, by the names that checkpoints have for them.
+
+        A frozen parameter has none.
+
+        Parameters
+        ----------
+        name : str
+            The parameter's name.
+
+        Returns
+        -------
+        dict[str, np.ndarray]
+            Float32, of the parameter's shape; those of Adafactor and Muon are smaller for matrices.
+
+        Raises
+        ------
+        CheckpointError
+            There is no such parameter.
+        SessionError
+            The session has no optimizer model.
+        """
+        return {n: to_numpy(t) for n, t in self.core.get_moments(name).items()}
+
+    def get_step_count(self) -> int:
+        """Completed optimizer steps.
+
+        Raises
+        ------
+        SessionError
+            The session has no optimizer model.
+        """
+        return self.core.get_step_count()
+
+    def input_metadata(self, training: bool = True) -> list[NodeArg]:
+        """Name, type and dims, with symbols, of the inputs of a train (or eval) step.
+
+        Parameters
+        ----------
+        training : bool, default True
+            False: of an eval step.
+        """
+        return [NodeArg.of(v) for v in self.core.input_metadata(training)]
+
+    def output_metadata(self, training: bool = True) -> list[NodeArg]:
+        """Name, type and dims, with symbols, of the outputs of a train (or eval) step.
+
+        Parameters
+        ----------
+        training : bool, default True
+            False: of an eval step.
+        """
+        return [NodeArg.of(v) for v in self.core.output_metadata(training)]
+
+    def memory(self) -> SessionMemory:
+        """Bytes of kernel memory that the session takes, and what `memory_budget` costs; after a step."""
+        return self.core.memory()

@@ -1,0 +1,341 @@
+"""The texts of what follows from the list of calls: methods of the public classes, and what the cores must have."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from settings_description import camel
+
+from trainweb.training.calls import CALLS, NOTHING, REQUIRED, Argument, Call, Public
+from trainweb.training.core import SessionCore
+
+WIDTH = 120
+NAMES_IN_PAGE = {"ValueError": "RangeError", "KeyError": "RangeError"}
+"""What Python's own exceptions become in a page."""
+
+PYTHON_MODULES = {
+    "Any": "typing",
+    "NodeArg": "trainweb.training.interface",
+    "PropertyValue": "trainweb.training.state",
+    "Sequence": "collections.abc",
+    "SessionMemory": "trainweb.training.core",
+    "Tensor": "trainweb.model.graph",
+    "Value": "trainweb.model.graph",
+    "parameter_bytes": "trainweb.training.arrays",
+    "to_numpy": "trainweb.training.arrays",
+}
+"""Where the names in the expressions and types of `Kind` come from."""
+
+WIRE_TYPES = (
+    *("FileBytes", "FileForm", "NamedTensor", "PropertyKind", "PropertyValue", "SessionMemory", "TensorType"),
+    *("ValueMetadata", "WireTensor"),
+)
+PAGE_MODULES = {
+    "type Tensor": "onnxruntime-common",
+    "type PropertyValue": "../wire/protocol.js",
+    "type SessionMemory": "../wire/protocol.js",
+    "type ValueMetadata": "../wire/protocol.js",
+    "checkBuffer": "./call-values.js",
+    "checkNumber": "./call-values.js",
+    "typeAndShape": "./call-values.js",
+    "type ParameterTypeAndShape": "./call-values.js",
+    "copyBytes": "./tensors.js",
+    "unpackTensor": "./tensors.js",
+}
+
+
+def used(names: Iterable[str], text: str) -> list[str]:
+    """Those names that are in a text."""
+    return [name for name in names if re.search(rf"\b{name.split()[-1]}\b", text)]
+
+
+def page_name(what: Call | Argument) -> str:
+    """How the page's public class spells it."""
+    return what.page_name or camel(what.name)
+
+
+# Python.
+
+
+def core_parameters(call: Call) -> list[str]:
+    """Names of the arguments of Python's core."""
+    return [a.name for a in call.arguments if not a.page_only]
+
+
+def core_faults() -> list[str]:
+    """What `SessionCore` lacks of the calls, or has otherwise."""
+    faults = []
+    for call in CALLS:
+        if call.python is Public.NO_CORE:
+            continue
+        method = getattr(SessionCore, call.name, None)
+        wanted = core_parameters(call)
+        if method is None:
+            faults.append(f"SessionCore (training/core.py) has no {call.name}({', '.join(wanted)})")
+        elif (found := list(inspect.signature(method).parameters)[1:]) != wanted:
+            faults.append(f"SessionCore.{call.name} takes {found}, training/calls.py says {wanted}")
+    return faults
+
+
+def signature(call: Call, name: str, parts: Iterable[str], result: str, end: str = ":") -> str:
+    """A `def`, as ruff formats it."""
+    parts = ["self", *parts]
+    line = f"    def {name}({', '.join(parts)}) -> {result}{end}"
+    if len(line) <= WIDTH:
+        return line
+    line = f"        {', '.join(parts)}"
+    if len(line) <= WIDTH:
+        return f"    def {name}(\n{line}\n    ) -> {result}{end}"
+    return f"    def {name}(\n" + "".join(f"        {part},\n" for part in parts) + f"    ) -> {result}{end}"
+
+
+def wrapped(text: str, indent: int) -> str:
+    """A paragraph."""
+    margin = " " * indent
+    return textwrap.fill(text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False)
+
+
+def raised(call: Call) -> dict[str, str]:
+    """When a call raises what."""
+    found = dict(call.raises)
+    if call.needs_optimizer:
+        others = found.get("SessionError", "").removesuffix(".")
+        found["SessionError"] = f"{others}; or the" if others else "The"
+        found["SessionError"] += " session has no optimizer model."
+    return found
+
+
+def python_docs(call: Call) -> str:
+    """The docstring of a public method."""
+    first, *more = call.does.split("\n\n")
+    parts = [f'        """{first}', *(wrapped(paragraph, 8) for paragraph in more)]
+    if call.arguments:
+        lines = ["        Parameters", "        ----------"]
+        for a in call.arguments:
+            default = "" if a.default is REQUIRED else f", default {a.default!r}"
+            lines += [f"        {a.name} : {a.kind.documented or a.kind.python}{default}", wrapped(a.does, 12)]
+        parts.append("\n".join(lines))
+    if call.returns:
+        head = f"        Returns\n        -------\n        {call.result.documented or call.result.python}\n"
+        parts.append(head + wrapped(call.returns, 12))
+    if raised(call):
+        lines = ["        Raises", "        ------"]
+        for error, when in raised(call).items():
+            lines += [f"        {error}", wrapped(when, 12)]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + ('"""' if len(parts) == 1 else '\n        """')
+
+
+def python_method(call: Call) -> str:
+    """A public method that passes a call on."""
+    arguments = [a for a in call.arguments if not a.page_only]
+    parts = [f"{a.name}: {a.kind.python}" + ("" if a.default is REQUIRED else f" = {a.default!r}") for a in arguments]
+    given = ", ".join(a.kind.to_core.replace("$", a.name) for a in arguments)
+    value = call.result.from_core.replace("$", f"self.core.{call.name}({given})")
+    statement = value if call.result is NOTHING else f"return {value}"
+    return f"{signature(call, call.name, parts, call.result.python)}\n{python_docs(call)}\n        {statement}\n"
+
+
+def core_method(call: Call) -> str:
+    """What Python's core must have."""
+    arguments = [a for a in call.arguments if not a.page_only]
+    parts = [f"{a.name}: {a.kind.core or a.kind.python}" for a in arguments]
+    return signature(call, call.name, parts, call.result.core or call.result.python, ": ...")
+
+
+def python_imports(text: str) -> str:
+    """The imports that a text needs, sorted as ruff does."""
+    groups: dict[str, list[str]] = {}
+    for name in used(PYTHON_MODULES, text):
+        groups.setdefault(PYTHON_MODULES[name], []).append(name)
+    groups.setdefault("typing", []).append("Protocol")
+    groups["abc"] = ["ABC", "abstractmethod"]
+    lines = {m: f"from {m} import {', '.join(sorted(names, key=import_order))}" for m, names in groups.items()}
+    ours = sorted(m for m in lines if m.startswith("trainweb"))
+    standard = sorted(m for m in lines if not m.startswith("trainweb"))
+    numpy = "import numpy as np\n\n" if "np." in text else ""
+    return "\n".join(lines[m] for m in standard) + f"\n\n{numpy}" + "\n".join(lines[m] for m in ours)
+
+
+def import_order(name: str) -> tuple[int, str]:
+    """Constants, classes, functions."""
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2), name
+
+
+def python_methods() -> str:
+    """The file `training/session_methods.py`."""
+    methods = "\n".join(python_method(call) for call in CALLS if call.python is Public.FORWARD)
+    needed = "\n\n".join(core_method(call) for call in CALLS if call.python is not Public.NO_CORE)
+    return f'''"""Made by scripts/session_description.py of training/calls.py: edit that."""
+
+from __future__ import annotations
+
+{python_imports(methods + needed)}
+
+
+class SessionCalls(Protocol):
+    """The calls of a training session besides its steps, which `SessionCore` must have."""
+
+{needed}
+
+
+class SessionMethods(ABC):
+    """The calls that `TrainingSession` passes on to its core."""
+
+    @property
+    @abstractmethod
+    def core(self) -> SessionCalls:
+        """The session on bytes."""
+
+{methods}'''
+
+
+# TypeScript.
+
+
+def wire_type(call: Call) -> str:
+    """The entry of a call in the worker's interface."""
+    arguments = ", ".join(f"{camel(a.name)}: {a.kind.wire or a.kind.page}" for a in call.arguments)
+    result = call.result.wire or call.result.page
+    comment = f"  /** {in_page(call.does.splitlines()[0], call)} */"
+    return f"{comment}\n  readonly {camel(call.name)}: Call<[{arguments}], {result}>;"
+
+
+def wire_calls() -> str:
+    """The interface that the worker's core implements."""
+    types = "\n".join(wire_type(call) for call in CALLS if call.page is not Public.NO_CORE)
+    return f"""import type {{
+{textwrap.fill(", ".join(WIRE_TYPES) + ",", WIDTH, initial_indent="  ", subsequent_indent="  ")}
+}} from "./values.js";
+
+interface Call<A extends readonly unknown[], R> {{
+  readonly args: A;
+  readonly result: R;
+}}
+
+export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" | "checkpoint";
+
+/** The calls of a training session besides its steps. */
+export interface SessionCalls {{
+{types}
+}}
+"""
+
+
+def in_page(text: str, call: Call) -> str:
+    """A text with the names in backticks as the page spells them."""
+    names: Mapping[str, str] = {w.name: page_name(w) for w in (*CALLS, *call.arguments)}
+    return re.sub(r"`(\w+)`", lambda m: f"`{names.get(m[1], camel(m[1]))}`", text)
+
+
+def lower_first(text: str) -> str:
+    """The text as the rest of a line, without its full stop."""
+    start = text[0] if len(text) > 1 and not text[1].islower() and text[1] != " " else text[0].lower()
+    return start + text[1:].removesuffix(".")
+
+
+def page_docs(call: Call) -> str:
+    """The comment of a public method."""
+    paragraphs = [in_page(p, call) for p in call.does.split("\n\n")]
+    tags = []
+    for a in call.arguments:
+        name = f"options.{page_name(a)}" if a.in_options else page_name(a)
+        default = "" if a.default is REQUIRED else f"; default {json.dumps(a.default)}"
+        tags.append(f"@param {name} - {lower_first(in_page(a.does, call))}{default}")
+    if call.returns:
+        tags.append(f"@returns {lower_first(in_page(call.returns, call))}")
+    for error, when in raised(call).items():
+        tags.append(f"@throws {NAMES_IN_PAGE.get(error, error)}: {lower_first(in_page(when, call))}")
+    if not tags and len(paragraphs) == 1:
+        return f"  /** {paragraphs[0]} */"
+    lines = [line for p in paragraphs for line in (*textwrap.wrap(p, WIDTH - 5), "")]
+    lines += [line for tag in tags for line in textwrap.wrap(tag, WIDTH - 5, subsequent_indent="  ")]
+    return "\n".join(["  /**", *(f"   * {line}".rstrip() for line in lines), "   */"])
+
+
+def page_parameters(call: Call) -> str:
+    """The arguments of a public method."""
+    own = [a for a in call.arguments if not a.in_options]
+    options = [a for a in call.arguments if a.in_options]
+    parts = [
+        f"{page_name(a)}: {a.kind.page}" if a.default is REQUIRED else f"{page_name(a)} = {json.dumps(a.default)}"
+        for a in own
+    ]
+    if options:
+        names = ", ".join(f"{page_name(a)} = {json.dumps(a.default)}" for a in options)
+        types = "; ".join(f"readonly {page_name(a)}?: {a.kind.page}" for a in options)
+        parts.append(f"{{ {names} }}: {{ {types} }} = {{}}")
+    return ", ".join(parts)
+
+
+def page_method(call: Call) -> str:
+    """A public method that passes a call on."""
+    lines = ["    this.#calls.checkOptimizer();"] if call.needs_optimizer else []
+    checks = [(a.kind.check, page_name(a)) for a in call.arguments if a.kind.check]
+    lines += [f"    {check.replace('$name', name).replace('$', name)};" for check, name in checks]
+    given = [a.kind.to_wire.replace("$", page_name(a)) for a in call.arguments]
+    sent = f"this.#calls.call({', '.join([json.dumps(camel(call.name)), *given])})"
+    if call.result is NOTHING:
+        lines.append(f"    await {sent};")
+    elif call.result.from_wire == "$":
+        lines.append(f"    return {sent};")
+    else:
+        lines.append(f"    return {call.result.from_wire.replace('$', f'await {sent}')};")
+    head = f"  async {page_name(call)}({page_parameters(call)}): Promise<{call.result.page}> {{"
+    return "\n".join([page_docs(call), head, *lines, "  }"])
+
+
+def page_imports(text: str) -> str:
+    """The imports that a text needs."""
+    groups: dict[str, list[str]] = {}
+    for name in used(PAGE_MODULES, text):
+        groups.setdefault(PAGE_MODULES[name], []).append(name)
+
+    def line(module: str, names: list[str]) -> str:
+        if all(n.startswith("type ") for n in names):
+            return f'import type {{ {", ".join(n.removeprefix("type ") for n in names)} }} from "{module}";'
+        return f'import {{ {", ".join(names)} }} from "{module}";'
+
+    lines = [line(module, names) for module, names in groups.items()]
+    return "\n".join([lines[0], "", *lines[1:], 'import type { SessionCaller } from "./session-caller.js";'])
+
+
+def page_methods() -> str:
+    """The file `web/src/page/session-methods.ts`."""
+    methods = "\n\n".join(page_method(call) for call in CALLS if call.page is Public.FORWARD)
+    by_hand = " | ".join(json.dumps(camel(call.name)) for call in CALLS if call.page is Public.BY_HAND)
+    return f"""/** Made by scripts/session_description.py of training/calls.py: edit that. */
+
+{page_imports(methods)}
+
+/** The calls that `TrainingSession` passes on to its worker. */
+export class SessionMethods {{
+  readonly #calls: SessionCaller;
+
+  constructor(calls: SessionCaller) {{
+    this.#calls = calls;
+  }}
+
+{methods}
+}}
+
+/** The calls that `TrainingSession` has besides. */
+export type MethodsByHand = Readonly<
+  Record<
+    {by_hand},
+    (...args: never[]) => Promise<unknown>
+  >
+>;
+"""
+
+
+def message_entry(name: str, message: Any) -> str:
+    """The entry of a message in the table."""
+    kind = NAMES_IN_PAGE.get(message.error.__name__, message.error.__name__)
+    text = json.dumps(message.page or message.text)
+    return f"  {name}: {{\n    error: {json.dumps(kind)},\n    text:\n      {text},\n  }},"

@@ -1,0 +1,31 @@
+/** What generated calls of a session check and convert. */
+
+import type { Tensor } from "onnxruntime-common";
+
+import { sessionError } from "../wire/messages.js";
+import type { TensorType } from "../wire/protocol.js";
+import { describe } from "./tensors.js";
+
+export interface ParameterTypeAndShape {
+  readonly type: Tensor.Type;
+  readonly dims: readonly number[];
+}
+
+/** @throws TypeError when an argument is no number */
+export function checkNumber(name: string, value: unknown): void {
+  if (typeof value !== "number") {
+    throw sessionError("NOT_A_NUMBER", { name, given: describe(value) });
+  }
+}
+
+/** @throws TypeError when an argument is no buffer of parameters */
+export function checkBuffer(buffer: unknown): void {
+  if (!(buffer instanceof Uint8Array || buffer instanceof Float32Array)) {
+    throw new TypeError(`'buffer' must be a Uint8Array or Float32Array, got ${describe(buffer)}.`);
+  }
+}
+
+/** As the page's users have it. */
+export function typeAndShape({ dtype, dims }: TensorType): ParameterTypeAndShape {
+  return { type: dtype, dims };
+}

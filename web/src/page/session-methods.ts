@@ -1,0 +1,189 @@
+/** Made by scripts/session_description.py of training/calls.py: edit that. */
+
+import type { Tensor } from "onnxruntime-common";
+
+import type { PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
+import { checkBuffer, checkNumber, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
+import { copyBytes, unpackTensor } from "./tensors.js";
+import type { SessionCaller } from "./session-caller.js";
+
+/** The calls that `TrainingSession` passes on to its worker. */
+export class SessionMethods {
+  readonly #calls: SessionCaller;
+
+  constructor(calls: SessionCaller) {
+    this.#calls = calls;
+  }
+
+  /**
+   * The current learning rate; 0.001 for a fresh session.
+   *
+   * @throws SessionError: the session has no optimizer model
+   */
+  async getLearningRate(): Promise<number> {
+    this.#calls.checkOptimizer();
+    return this.#calls.call("getLearningRate");
+  }
+
+  /**
+   * Set the current learning rate.
+   *
+   * @param learningRate - a float32 >= 0
+   * @throws SessionError: negative, infinite or no number; or the session has no optimizer model
+   */
+  async setLearningRate(learningRate: number): Promise<void> {
+    this.#calls.checkOptimizer();
+    checkNumber("learningRate", learningRate);
+    await this.#calls.call("setLearningRate", learningRate);
+  }
+
+  /**
+   * Register a linear schedule: up from 0 to a rate, then down to 0.
+   *
+   * The rate becomes `initialLr` now, and the schedule's at each `schedulerStep`.
+   *
+   * @param warmupStepCount - optimizer steps of the warm-up
+   * @param totalStepCount - optimizer steps after which the rate is 0
+   * @param initialLr - the rate at the end of the warm-up, a float32 >= 0
+   * @throws SessionError: a count is no integer >= 0, the warm-up is longer than the whole, or `initialLr` is no
+   *   learning rate; or the session has no optimizer model
+   */
+  async registerLinearLRScheduler(warmupStepCount: number, totalStepCount: number, initialLr: number): Promise<void> {
+    this.#calls.checkOptimizer();
+    checkNumber("warmupStepCount", warmupStepCount);
+    checkNumber("totalStepCount", totalStepCount);
+    checkNumber("initialLr", initialLr);
+    await this.#calls.call("registerLinearLrScheduler", warmupStepCount, totalStepCount, initialLr);
+  }
+
+  /**
+   * Number of elements of all (trainable) parameters.
+   *
+   * @param trainableOnly - leave out the frozen ones; default true
+   */
+  async getParametersSize(trainableOnly = true): Promise<number> {
+    return this.#calls.call("getParametersSize", trainableOnly);
+  }
+
+  /**
+   * All (trainable) parameters as one vector, a copy, in the order of the training model's inputs.
+   *
+   * @param trainableOnly - leave out the frozen ones; default true
+   * @returns float32 of shape [n], where n is what `getParametersSize` says
+   * @throws CheckpointError: the session is of a nominal checkpoint, which has no values yet
+   */
+  async getContiguousParameters(trainableOnly = true): Promise<Tensor> {
+    return unpackTensor(await this.#calls.call("getContiguousParameters", trainableOnly));
+  }
+
+  /**
+   * Overwrite all (trainable) parameters. Gradients and moments stay.
+   *
+   * @param buffer - a float32 array of `getParametersSize` elements, or its little-endian bytes
+   * @param trainableOnly - leave out the frozen ones; default true
+   * @throws BufferSizeError: wrong number of elements
+   */
+  async loadParametersBuffer(buffer: Uint8Array | Float32Array, trainableOnly = true): Promise<void> {
+    checkBuffer(buffer);
+    await this.#calls.call("loadParametersBuffer", copyBytes(buffer), trainableOnly);
+  }
+
+  /**
+   * A copy of one parameter.
+   *
+   * @param name - the parameter's name
+   * @returns float32 of the parameter's shape
+   * @throws CheckpointError: there is no such parameter
+   */
+  async getParameter(name: string): Promise<Tensor> {
+    return unpackTensor(await this.#calls.call("getParameter", name));
+  }
+
+  /**
+   * Element type and shape of one parameter.
+   *
+   * @param name - the parameter's name
+   * @returns float32, and the sizes of its axes; none for a scalar
+   * @throws CheckpointError: there is no such parameter
+   */
+  async getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape> {
+    return typeAndShape(await this.#calls.call("getParameterTypeAndShape", name));
+  }
+
+  /**
+   * Names of all (trainable) parameters, in the order of the training model's inputs.
+   *
+   * @param options.trainableOnly - leave out the frozen ones; default false
+   */
+  async parameterNames({ trainableOnly = false }: { readonly trainableOnly?: boolean } = {}): Promise<readonly string[]> {
+    return this.#calls.call("parameterNames", trainableOnly);
+  }
+
+  /**
+   * A copy of one accumulated gradient: zeros before the first step.
+   *
+   * @param name - the parameter's name
+   * @returns float32 of the parameter's shape
+   * @throws CheckpointError: there is no such parameter, or it is frozen
+   */
+  async getGradient(name: string): Promise<Tensor> {
+    return unpackTensor(await this.#calls.call("getGradient", name));
+  }
+
+  /**
+   * Completed optimizer steps.
+   *
+   * @throws SessionError: the session has no optimizer model
+   */
+  async getStepCount(): Promise<number> {
+    this.#calls.checkOptimizer();
+    return this.#calls.call("getStepCount");
+  }
+
+  /**
+   * Name, type and dims, with symbols, of the inputs of a train (or eval) step.
+   *
+   * @param options.training - false: of an eval step; default true
+   */
+  async inputMetadata({ training = true }: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
+    return this.#calls.call("inputMetadata", training);
+  }
+
+  /**
+   * A value that the checkpoint keeps; an integer that a number cannot hold is a bigint.
+   *
+   * @param name - the property's name
+   * @throws CheckpointError: there is no such property
+   */
+  async getProperty(name: string): Promise<PropertyValue> {
+    return this.#calls.call("getProperty", name);
+  }
+
+  /** Names of the values that the checkpoint keeps. */
+  async propertyNames(): Promise<readonly string[]> {
+    return this.#calls.call("propertyNames");
+  }
+
+  /**
+   * Forget a value that the checkpoint keeps.
+   *
+   * @param name - the property's name
+   * @throws CheckpointError: there is no such property
+   */
+  async deleteProperty(name: string): Promise<void> {
+    await this.#calls.call("deleteProperty", name);
+  }
+
+  /** Bytes of kernel memory that the session takes, and what `memoryBudget` costs; after a step. */
+  async memory(): Promise<SessionMemory> {
+    return this.#calls.call("memory");
+  }
+}
+
+/** The calls that `TrainingSession` has besides. */
+export type MethodsByHand = Readonly<
+  Record<
+    "lazyResetGrad" | "updateParameter" | "addProperty" | "saveCheckpoint" | "exportModelForInferencing",
+    (...args: never[]) => Promise<unknown>
+  >
+>;

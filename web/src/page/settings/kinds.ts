@@ -1,0 +1,29 @@
+/** What the settings of optimizers, losses and schedules may be. */
+
+/** What a setting may be, in words (`expected`) and by rules. */
+export type Kind =
+  | {
+      readonly kind: "number" | "integer";
+      readonly expected: string;
+      readonly least?: number;
+      readonly above?: number;
+      readonly most?: number;
+      readonly below?: number;
+    }
+  | { readonly kind: "flag" | "array"; readonly expected: string }
+  | { readonly kind: "names"; readonly expected: string; readonly mayBeEmpty: boolean }
+  | { readonly kind: "choice"; readonly expected: string; readonly options: readonly (string | number)[] }
+  | { readonly kind: "pair"; readonly expected: string; readonly of: Kind };
+
+/** A setting: its name in Python, whether it may be null, and its default, unless it must be given. */
+export interface Setting {
+  readonly python: string;
+  readonly kind: Kind;
+  readonly isOptional: boolean;
+  readonly default?: unknown;
+}
+
+export type Settings = Readonly<Record<string, Setting>>;
+
+/** A choice with its settings. */
+export type Of<Name extends string, Fields> = { readonly type: Name } & Fields;

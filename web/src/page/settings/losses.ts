@@ -1,0 +1,309 @@
+/** Made by scripts/session_description.py of what Python declares: edit that. */
+
+import type { Tensor } from "onnxruntime-common";
+
+import type { Of, Settings } from "./kinds.js";
+
+export type LossType =
+  | "MSELoss"
+  | "CrossEntropyLoss"
+  | "BCEWithLogitsLoss"
+  | "L1Loss"
+  | "HuberLoss"
+  | "SmoothL1Loss"
+  | "KLDivLoss"
+  | "FocalLoss"
+  | "CosineEmbeddingLoss"
+  | "ContrastiveLoss"
+  | "TripletMarginLoss";
+
+/** Squared error: the mean, the sum or each ("none"). */
+export interface MSELossFields {
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** Cross entropy of scores (logits) against class indices. */
+export interface CrossEntropyLossFields {
+  /** Factor of each class. */
+  readonly weights?: readonly number[] | Float32Array | Tensor | null;
+  /** "mean" divides by the weights of the rows that count. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Rows with this label count nothing. */
+  readonly ignoreIndex?: number | null;
+  /** Share of the target that goes to all classes alike. Default 0.0. */
+  readonly labelSmoothing?: number;
+  /** Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V); use 1 for (N, C, H, W). Default -1. */
+  readonly classAxis?: number;
+}
+
+/** Binary cross entropy of logits x against targets t in [0, 1]. */
+export interface BCEWithLogitsLossFields {
+  /** Factor of each element's loss; broadcasts. */
+  readonly weights?: readonly number[] | Float32Array | Tensor | null;
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Factor of the positive targets; broadcasts. */
+  readonly positiveWeights?: readonly number[] | Float32Array | Tensor | null;
+}
+
+/** Absolute error: the mean, the sum or each ("none"). */
+export interface L1LossFields {
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** d^2 / 2 where |d| is at most delta, else delta (|d| - delta / 2), d being the error. */
+export interface HuberLossFields {
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Where it becomes linear. Default 1.0. */
+  readonly delta?: number;
+}
+
+/** d^2 / (2 beta) where |d| is at most beta, else |d| - beta / 2, d being the error. */
+export interface SmoothL1LossFields {
+  /** How the elements are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Where it becomes linear. Default 1.0. */
+  readonly beta?: number;
+}
+
+/** Kullback-Leibler divergence t (log t - x) of log-probabilities x from target probabilities t. */
+export interface KLDivLossFields {
+  /** How the elements are combined; "batchmean", the sum divided by the batch, is the divergence. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none" | "batchmean";
+  /** Whether the target holds logarithms of probabilities, too. Default false. */
+  readonly logTarget?: boolean;
+}
+
+/** (1 - p)^gamma times the cross entropy -log p of scores against class indices, https://arxiv.org/abs/1708.02002. */
+export interface FocalLossFields {
+  /** How much less rows count that are classified well already. Default 2.0. */
+  readonly gamma?: number;
+  /** Factor of each class (alpha in the paper). */
+  readonly weights?: readonly number[] | Float32Array | Tensor | null;
+  /** How the rows are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Axis of the scores that holds the classes. Default -1. */
+  readonly classAxis?: number;
+}
+
+/** 1 - cos of two vectors whose label is 1, max(0, cos - margin) of those whose label is -1. */
+export interface CosineEmbeddingLossFields {
+  /** From which cosine on vectors that differ cost something. Default 0.0. */
+  readonly margin?: number;
+  /** How the samples are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** d^2 of two vectors whose label is 1, max(0, margin - d)^2 of those whose label is 0, d being their distance. */
+export interface ContrastiveLossFields {
+  /** From which distance on vectors that differ cost nothing. Default 1.0. */
+  readonly margin?: number;
+  /** How the samples are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** max(0, d(anchor, positive) - d(anchor, negative) + margin) of three vectors for each sample. */
+export interface TripletMarginLossFields {
+  /** How much further the negative vector must be. Default 1.0. */
+  readonly margin?: number;
+  /** How the samples are combined. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+}
+
+/** A loss with its settings. */
+export type LossSettings =
+  | Of<"MSELoss", MSELossFields>
+  | Of<"CrossEntropyLoss", CrossEntropyLossFields>
+  | Of<"BCEWithLogitsLoss", BCEWithLogitsLossFields>
+  | Of<"L1Loss", L1LossFields>
+  | Of<"HuberLoss", HuberLossFields>
+  | Of<"SmoothL1Loss", SmoothL1LossFields>
+  | Of<"KLDivLoss", KLDivLossFields>
+  | Of<"FocalLoss", FocalLossFields>
+  | Of<"CosineEmbeddingLoss", CosineEmbeddingLossFields>
+  | Of<"ContrastiveLoss", ContrastiveLossFields>
+  | Of<"TripletMarginLoss", TripletMarginLossFields>;
+
+export const LOSSES: Readonly<Record<LossType, Settings>> = {
+  MSELoss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+  },
+  CrossEntropyLoss: {
+    weights: {
+      python: "weight",
+      kind: {"kind": "array", "expected": "an array of finite numbers"},
+      isOptional: true,
+      default: null,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: true,
+      default: null,
+    },
+    labelSmoothing: {
+      python: "label_smoothing",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+    classAxis: {
+      python: "class_axis",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: false,
+      default: -1,
+    },
+  },
+  BCEWithLogitsLoss: {
+    weights: {
+      python: "weight",
+      kind: {"kind": "array", "expected": "an array of finite numbers"},
+      isOptional: true,
+      default: null,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+    positiveWeights: {
+      python: "pos_weight",
+      kind: {"kind": "array", "expected": "an array of finite numbers"},
+      isOptional: true,
+      default: null,
+    },
+  },
+  L1Loss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+  },
+  HuberLoss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+    delta: {
+      python: "delta",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+  },
+  SmoothL1Loss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+    beta: {
+      python: "beta",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+  },
+  KLDivLoss: {
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum, none or batchmean", "options": ["mean", "sum", "none", "batchmean"]},
+      isOptional: false,
+      default: "mean",
+    },
+    logTarget: {
+      python: "log_target",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: false,
+    },
+  },
+  FocalLoss: {
+    gamma: {
+      python: "gamma",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 2.0,
+    },
+    weights: {
+      python: "weight",
+      kind: {"kind": "array", "expected": "an array of finite numbers"},
+      isOptional: true,
+      default: null,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+    classAxis: {
+      python: "class_axis",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: false,
+      default: -1,
+    },
+  },
+  CosineEmbeddingLoss: {
+    margin: {
+      python: "margin",
+      kind: {"kind": "number", "expected": "a number at least -1 and at most 1", "least": -1, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+  },
+  ContrastiveLoss: {
+    margin: {
+      python: "margin",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+  },
+  TripletMarginLoss: {
+    margin: {
+      python: "margin",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+  },
+};

@@ -1,0 +1,448 @@
+/** Made by scripts/session_description.py of what Python declares: edit that. */
+
+import type { Of, Settings } from "./kinds.js";
+
+export type OptimizerType =
+  | "AdamW"
+  | "SGD"
+  | "Lion"
+  | "Adam"
+  | "RMSProp"
+  | "Adagrad"
+  | "Adadelta"
+  | "Lamb"
+  | "Adafactor"
+  | "Muon";
+
+/** AdamW as ONNX Runtime builds it. */
+export interface AdamWFields {
+  /** Whether the moments are corrected for starting from zero. Default true. */
+  readonly biasCorrection?: boolean;
+  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the root of the second moment. Default 1e-06. */
+  readonly epsilon?: number;
+  /** Decoupled from the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+  /** 1 is the form of Hugging Face's transformers, which ONNX Runtime builds; 0 that of torch.optim.AdamW, which puts eps after the bias correction and decays before the update. Default 1. */
+  readonly adamMode?: 0 | 1;
+}
+
+/** w -= learning_rate * gradient; with momentum or weight decay as torch.optim.SGD, which ONNX Runtime lacks. */
+export interface SGDFields {
+  /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.0. */
+  readonly momentum?: number;
+  /** Share of the gradient that the velocity is not given. Default 0.0. */
+  readonly dampening?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+  /** Look ahead: the gradient plus momentum times the velocity. Default false. */
+  readonly nesterov?: boolean;
+}
+
+/** Lion: the sign of an interpolated gradient, https://arxiv.org/abs/2302.06675. ONNX Runtime does not have it. */
+export interface LionFields {
+  /** Share of the moment in the direction of the update, and decay of the moment, each in [0, 1). Default [0.9, 0.99]. */
+  readonly betas?: readonly [number, number];
+  /** Decoupled from the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** Adam as torch.optim.Adam: weight decay is added to the gradient. ONNX Runtime does not have it. */
+export interface AdamFields {
+  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the root of the corrected second moment. Default 1e-08. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** RMSProp as torch.optim.RMSprop. ONNX Runtime does not have it. */
+export interface RMSPropFields {
+  /** Decay of the average of squared gradients, in [0, 1). Default 0.99. */
+  readonly alpha?: number;
+  /** Added to the root of that average. Default 1e-08. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+  /** Share of the velocity that is kept from step to step, in [0, 1); 0 keeps none. Default 0.0. */
+  readonly momentum?: number;
+  /** Divide by the deviation of the gradients instead, for which their mean is kept, too. Default false. */
+  readonly centered?: boolean;
+}
+
+/** Adagrad as torch.optim.Adagrad. ONNX Runtime does not have it. */
+export interface AdagradFields {
+  /** Steps so far times this, plus 1, divide the learning rate. Default 0.0. */
+  readonly lrDecay?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+  /** What the sum of squared gradients starts from. Default 0.0. */
+  readonly initialAccumulatorValue?: number;
+  /** Added to the root of that sum. Default 1e-10. */
+  readonly epsilon?: number;
+}
+
+/** Adadelta as torch.optim.Adadelta; its usual learning rate is 1. ONNX Runtime does not have it. */
+export interface AdadeltaFields {
+  /** Decay of the averages of squared gradients and squared updates, in [0, 1). Default 0.9. */
+  readonly rho?: number;
+  /** Added to both averages under the root. Default 1e-06. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** LAMB: Adam's step, scaled to the length of each parameter, https://arxiv.org/abs/1904.00962. */
+export interface LambFields {
+  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the root of the corrected second moment. Default 1e-06. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the step before it is scaled. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** Adafactor as torch.optim.Adafactor: of matrices it keeps a row and a column. ONNX Runtime does not have it. */
+export interface AdafactorFields {
+  /** The averages of squared gradients take the step to this power of what is new. Default -0.8. */
+  readonly beta2Decay?: number;
+  /** Least root of the estimated squares; its own square must be a float32. Default 1.1920928955078125e-07. */
+  readonly epsilon?: number;
+  /** Least root mean square that a parameter counts with: its steps are in proportion. Default 0.001. */
+  readonly scaleEps?: number;
+  /** Root mean square that an update has at most. Default 1.0. */
+  readonly clipThreshold?: number;
+  /** Decoupled from the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** Muon as torch.optim.Muon, in float32, and AdamW for parameters that are no matrices. ONNX Runtime lacks it. */
+export interface MuonFields {
+  /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.95. */
+  readonly momentum?: number;
+  /** Look ahead. Default true. */
+  readonly nesterov?: boolean;
+  /** Decoupled from the gradient. Default 0.1. */
+  readonly weightDecay?: number;
+  /** Iterations that bring the velocity close to an orthogonal matrix. Default 5. */
+  readonly steps?: number;
+  /** Steps of matrices are as long as those of AdamW, so that one learning rate fits both; else as long as in Muon's first form, with a learning rate of about 0.02. Default true. */
+  readonly matchRms?: boolean;
+  /** Of AdamW: decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Of AdamW: added to the root of the corrected second moment. Default 1e-08. */
+  readonly epsilon?: number;
+}
+
+/** Parameters that are updated otherwise than most. */
+export interface ParameterGroup {
+  /** Names, or regular expressions that match whole names. */
+  readonly parameters: readonly string[];
+  /** Their learning rate, in parts of the session's. Default 1.0. */
+  readonly learningRateFactor?: number;
+}
+
+interface InGroups<Fields> {
+  /** Parameters with settings of their own; the first group that names a parameter has it. */
+  readonly groups?: readonly (ParameterGroup & Fields)[];
+  /** False: weight decay leaves out parameters of fewer than two axes, biases and scales of norms. Default true. */
+  readonly decayBiasesAndNorms?: boolean;
+}
+
+/** An optimizer with its settings. */
+export type OptimizerSettings =
+  | Of<"AdamW", AdamWFields & InGroups<AdamWFields>>
+  | Of<"SGD", SGDFields & InGroups<SGDFields>>
+  | Of<"Lion", LionFields & InGroups<LionFields>>
+  | Of<"Adam", AdamFields & InGroups<AdamFields>>
+  | Of<"RMSProp", RMSPropFields & InGroups<RMSPropFields>>
+  | Of<"Adagrad", AdagradFields & InGroups<AdagradFields>>
+  | Of<"Adadelta", AdadeltaFields & InGroups<AdadeltaFields>>
+  | Of<"Lamb", LambFields & InGroups<LambFields>>
+  | Of<"Adafactor", AdafactorFields & InGroups<AdafactorFields>>
+  | Of<"Muon", MuonFields & InGroups<MuonFields>>;
+
+export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
+  AdamW: {
+    biasCorrection: {
+      python: "bias_correction",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: true,
+    },
+    betas: {
+      python: "betas",
+      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-06,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    adamMode: {
+      python: "adam_mode",
+      kind: {"kind": "choice", "expected": "0 or 1", "options": [0, 1]},
+      isOptional: false,
+      default: 1,
+    },
+  },
+  SGD: {
+    momentum: {
+      python: "momentum",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+    dampening: {
+      python: "dampening",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    nesterov: {
+      python: "nesterov",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: false,
+    },
+  },
+  Lion: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.99],
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Adam: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-08,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  RMSProp: {
+    alpha: {
+      python: "alpha",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+      default: 0.99,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-08,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    momentum: {
+      python: "momentum",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+    centered: {
+      python: "centered",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: false,
+    },
+  },
+  Adagrad: {
+    lrDecay: {
+      python: "lr_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    initialAccumulatorValue: {
+      python: "initial_accumulator_value",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-10,
+    },
+  },
+  Adadelta: {
+    rho: {
+      python: "rho",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+      default: 0.9,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-06,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Lamb: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-06,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Adafactor: {
+    beta2Decay: {
+      python: "beta2_decay",
+      kind: {"kind": "number", "expected": "a number less than 0", "below": 0},
+      isOptional: false,
+      default: -0.8,
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 1e-18", "least": 1e-18},
+      isOptional: false,
+      default: 1.1920928955078125e-07,
+    },
+    scaleEps: {
+      python: "scale_eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.001,
+    },
+    clipThreshold: {
+      python: "clip_threshold",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Muon: {
+    momentum: {
+      python: "momentum",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+      default: 0.95,
+    },
+    nesterov: {
+      python: "nesterov",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: true,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.1,
+    },
+    steps: {
+      python: "steps",
+      kind: {"kind": "integer", "expected": "an integer >= 0 and <= 100", "least": 0, "most": 100},
+      isOptional: false,
+      default: 5,
+    },
+    matchRms: {
+      python: "match_rms",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: true,
+    },
+    betas: {
+      python: "betas",
+      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-08,
+    },
+  },
+};
+
+export const GROUP: Settings = {
+  parameters: {
+    python: "parameters",
+    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
+    isOptional: false,
+  },
+  learningRateFactor: {
+    python: "learning_rate_factor",
+    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+    isOptional: false,
+    default: 1.0,
+  },
+};

@@ -1,0 +1,405 @@
+/** Made by scripts/session_description.py of what Python declares: edit that. */
+
+import type { Of, Settings } from "./kinds.js";
+
+export type ScheduleType =
+  | "Constant"
+  | "Linear"
+  | "Cosine"
+  | "Step"
+  | "Exponential"
+  | "Polynomial"
+  | "OneCycle"
+  | "Plateau";
+
+/** The same rate at every step. */
+export interface ConstantFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** Steps over which the rate rises to it. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** A straight line from `start` to `end`, and `end` from then on. */
+export interface LinearFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** Steps after the warm-up until the end. */
+  readonly total: number;
+  /** The first rate after the warm-up, in parts of `learning_rate`. Default 1.0. */
+  readonly start?: number;
+  /** The last rate, in parts of `learning_rate`. Default 0.0. */
+  readonly end?: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** Half a wave of the cosine down to `end`, and `end` from then on, https://arxiv.org/abs/1608.03983. */
+export interface CosineFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** Steps after the warm-up until the end. */
+  readonly total: number;
+  /** The last rate, in parts of `learning_rate`. Default 0.0. */
+  readonly end?: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** Times `gamma` after every so many steps. */
+export interface StepFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** Steps between two changes. */
+  readonly every: number;
+  /** What the rate is multiplied by. Default 0.1. */
+  readonly gamma?: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** Times `gamma` after every step. */
+export interface ExponentialFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** What the rate is multiplied by. */
+  readonly gamma: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** The remaining share of the steps to a power, down to `end`, and `end` from then on. */
+export interface PolynomialFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** Steps after the warm-up until the end. */
+  readonly total: number;
+  /** The exponent. Default 1.0. */
+  readonly power?: number;
+  /** The last rate, in parts of `learning_rate`. Default 0.0. */
+  readonly end?: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** Up to `learning_rate` along a cosine, and down to nearly nothing, https://arxiv.org/abs/1708.07120. */
+export interface OneCycleFields {
+  /** The highest rate. */
+  readonly learningRate: number;
+  /** Steps of the cycle. */
+  readonly total: number;
+  /** Share of the steps in which the rate rises. Default 0.3. */
+  readonly rise?: number;
+  /** The first rate, in parts of `learning_rate`. Default 0.04. */
+  readonly start?: number;
+  /** The last rate, in parts of `learning_rate`. Default 4e-06. */
+  readonly end?: number;
+}
+
+/** Times `reduction` when a metric has not become better for a while: tell it with `observe`. */
+export interface PlateauFields {
+  /** The rate after the warm-up. */
+  readonly learningRate: number;
+  /** What the rate is multiplied by. Default 0.1. */
+  readonly reduction?: number;
+  /** Observations without a better one that are let pass. Default 10. */
+  readonly patience?: number;
+  /** By what share of the best metric another must be better. Default 0.0001. */
+  readonly threshold?: number;
+  /** Whether less or more is better. Default "min". */
+  readonly mode?: "min" | "max";
+  /** Observations after a change that do not count. Default 0. */
+  readonly cooldown?: number;
+  /** The rate is not lowered further than this, in parts of `learning_rate`. Default 0.0. */
+  readonly least?: number;
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
+}
+
+/** A schedule with its settings. */
+export type ScheduleSettings =
+  | Of<"Constant", ConstantFields>
+  | Of<"Linear", LinearFields>
+  | Of<"Cosine", CosineFields>
+  | Of<"Step", StepFields>
+  | Of<"Exponential", ExponentialFields>
+  | Of<"Polynomial", PolynomialFields>
+  | Of<"OneCycle", OneCycleFields>
+  | Of<"Plateau", PlateauFields>;
+
+export const SCHEDULES: Readonly<Record<ScheduleType, Settings>> = {
+  Constant: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Linear: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    total: {
+      python: "total",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+    },
+    start: {
+      python: "start",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+    end: {
+      python: "end",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Cosine: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    total: {
+      python: "total",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+    },
+    end: {
+      python: "end",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Step: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    every: {
+      python: "every",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+    },
+    gamma: {
+      python: "gamma",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 0.1,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Exponential: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    gamma: {
+      python: "gamma",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Polynomial: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    total: {
+      python: "total",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+    },
+    power: {
+      python: "power",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+    end: {
+      python: "end",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  OneCycle: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    total: {
+      python: "total",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+    },
+    rise: {
+      python: "rise",
+      kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
+      isOptional: false,
+      default: 0.3,
+    },
+    start: {
+      python: "start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.04,
+    },
+    end: {
+      python: "end",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 4e-06,
+    },
+  },
+  Plateau: {
+    learningRate: {
+      python: "learning_rate",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
+      isOptional: false,
+      default: 0.1,
+    },
+    patience: {
+      python: "patience",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 10,
+    },
+    threshold: {
+      python: "threshold",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0001,
+    },
+    mode: {
+      python: "mode",
+      kind: {"kind": "choice", "expected": "min or max", "options": ["min", "max"]},
+      isOptional: false,
+      default: "min",
+    },
+    cooldown: {
+      python: "cooldown",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    least: {
+      python: "least",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+};

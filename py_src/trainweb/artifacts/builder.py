@@ -226,10 +226,12 @@ def build_artifacts(
     initializers = dict(graph.initializers)
     constants = constants_to_initializers(graph).initializers
     with restarted_names():
-        graph = add_loss(graph, loss, loss_input_names, additional_output_names)
+        graph, accessor = add_loss(graph, loss, loss_input_names, additional_output_names)
         stopped = _name_list(stop_gradient, "stop_gradient")
         _check_stopped(graph, stopped)
-        chosen = select_parameters(graph, initializers, constants, requires_grad, frozen_params, stopped)
+        chosen = select_parameters(
+            graph, initializers, constants, requires_grad, frozen_params, stopped, inference=accessor.inference
+        )
         trainable, frozen = chosen.trainable, chosen.frozen
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
@@ -264,8 +266,11 @@ def add_loss(
     loss: LossLike,
     loss_input_names: Sequence[str] | None = None,
     additional_output_names: Sequence[str] | None = None,
-) -> Graph:
-    """`graph` with a loss as its first output, then the additional outputs; without a loss block its own come first."""
+) -> tuple[Graph, ModelAccessor]:
+    """`graph` with a loss as its first output, then the additional outputs; without a loss block its own come first.
+
+    The accessor, which was used for it, knows the types of the same tensors.
+    """
     additional = _name_list(additional_output_names, "additional_output_names")
     given = _name_list(loss_input_names, "loss_input_names") or [v.name for v in graph.outputs]
     if not given:
@@ -277,7 +282,7 @@ def add_loss(
         # Without a loss block nothing is made of the outputs: they stay what they are.
         found = given if loss is None else [_call_loss(loss, given)]
         outputs = [*found, *additional]
-        return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs})
+        return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs}), accessor
 
 
 def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None = None) -> str | None:

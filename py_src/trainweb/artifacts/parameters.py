@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trainweb.artifacts.evidence import Decision, Evidence, lost_parameters
@@ -11,6 +11,7 @@ from trainweb.autodiff.gradient import influences
 from trainweb.errors import ModelError
 from trainweb.model.graph import Graph, Tensor
 from trainweb.onnxblock.models import TRAINED_DTYPE
+from trainweb.ops.shapes import ShapeInference
 from trainweb.settings import matching
 
 _NAMED = 12
@@ -42,6 +43,8 @@ def select_parameters(
     requires_grad: Iterable[str] | str | None,
     frozen_params: Iterable[str] | str | None,
     stopped: Sequence[str] = (),
+    *,
+    inference: Callable[[], ShapeInference] | None = None,
 ) -> Selection:
     """The trainable and the frozen parameters, in graph order, with the reasons.
 
@@ -56,6 +59,8 @@ def select_parameters(
         others.
     stopped
         Tensors that no gradient goes through.
+    inference
+        Gives the types of the tensors of `graph`, where they may be known already.
     requires_grad, frozen_params
         Names or regular expressions; see `trainweb.artifacts.build_artifacts`.
     """
@@ -69,7 +74,9 @@ def select_parameters(
             raise ModelError(f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}.")
         return Selection(trainable, frozen, _as_named(constants, initializers, trainable, frozen))
     candidates = [t for t in initializers.values() if _is_float(t)]
-    reached = influences(graph, [graph.outputs[0].name], stopped) if candidates else set()
+    reached: set[str] = set()
+    if candidates:
+        reached = influences(graph, [graph.outputs[0].name], stopped, inference and inference())
     evidence = Evidence(graph, constants)
     named = set(frozen)
     decisions = [

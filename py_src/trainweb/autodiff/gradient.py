@@ -16,7 +16,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.ops.composite import Composite, expand_composites, has_composites
 from trainweb.ops.emission import Emission
-from trainweb.ops.op import MS, Op, bind
+from trainweb.ops.op import MS, Op
 from trainweb.ops.shapes import ShapeInference
 
 FLOATING = frozenset({"float32", "float64", "float16", "bfloat16"})
@@ -64,9 +64,16 @@ def build_gradients(
     return _ReverseWalk(graph, loss, wanted, seeds, stopped).run()
 
 
-def influences(graph: Graph, outputs: Sequence[str], stopped: Sequence[str] = ()) -> set[str]:
-    """Names of the tensors from which a gradient path leads to one of `outputs`, not through one of `stopped`."""
-    return _ReverseWalk(graph, None, (), outputs, stopped).relevant()
+def influences(
+    graph: Graph, outputs: Sequence[str], stopped: Sequence[str] = (), inference: ShapeInference | None = None
+) -> set[str]:
+    """Names of the tensors from which a gradient path leads to one of `outputs`, not through one of `stopped`.
+
+    `inference` has the types of the graph where somebody asked for them before.
+    """
+    if has_composites(graph):
+        graph, inference = expand_composites(graph, ShapeInference(graph), keep=True), None
+    return _Paths(inference or ShapeInference(graph), outputs, stopped).relevant()
 
 
 class GradientBuilder(Emission):
@@ -188,7 +195,39 @@ class GradientBuilder(Emission):
             node.outputs = [new if name == old else name for name in node.outputs]
 
 
-class _ReverseWalk:
+class _Paths:
+    """Which inputs of each node a gradient flows through, on the way to the tensors `roots`."""
+
+    def __init__(self, inference: ShapeInference, roots: Sequence[str], stopped: Sequence[str]) -> None:
+        self.inference, self.ops, self.roots = inference, inference.ops, list(roots)
+        constant = set(stopped)
+        self.flows = [[i for i in self._flows(op) if op.node.inputs[i] not in constant] for op in self.ops]
+
+    def relevant(self) -> set[str]:
+        """Tensors from which the roots are reached."""
+        found = set(self.roots)
+        for op, flows in zip(reversed(self.ops), reversed(self.flows), strict=True):
+            if flows and not found.isdisjoint(op.node.outputs):
+                found.update(op.node.inputs[i] for i in flows)
+        return found
+
+    def _flows(self, op: Op) -> list[int]:
+        """Inputs of a node through which a gradient flows."""
+        indices: Iterable[int] = op.differentiable
+        unwritten = not indices and type(op).gradient in (Op.gradient, Composite.gradient)
+        if unwritten or (indices and op.max_inputs >= VARIADIC):
+            # An operator whose gradient nobody wrote must be found out, not taken for a constant.
+            indices = range(len(op.node.inputs))
+        if not any(name and self._carries(name) for name in op.node.outputs):
+            return []
+        inputs = op.node.inputs
+        return [i for i in indices if i < len(inputs) and inputs[i] and self._carries(inputs[i])]
+
+    def _carries(self, name: str) -> bool:
+        return name in self.inference and self.inference.dtype(name) in FLOATING
+
+
+class _ReverseWalk(_Paths):
     def __init__(
         self,
         graph: Graph,
@@ -201,20 +240,17 @@ class _ReverseWalk:
             graph = expand_composites(graph, ShapeInference(graph), keep=True)
         self.graph = graph.copy()
         self.loss, self.wanted = loss, list(wanted)
-        self.roots = ([loss] if loss else []) + [y for y in seeds if y != loss]
-        self.inference = ShapeInference(graph)
+        roots = ([loss] if loss else []) + [y for y in seeds if y != loss]
+        super().__init__(ShapeInference(self.graph), roots, stopped)
         self.used = set(self.graph.names())
         for name in self.wanted:
             if name + GRADIENT_SUFFIX in self.used:
                 raise ModelError(f"The model has a tensor {name + GRADIENT_SUFFIX!r}, the name of a gradient.")
         self.constants: dict[tuple[Any, ...], str] = {}
         self.shapes: dict[str, str] = {}
-        self.ops = [bind(node, self.graph.opsets) for node in self.graph.nodes]
         self.partials: dict[str, list[tuple[GradientBuilder, str]]] = {}
         self.emitted: list[GradientBuilder | Node] = []
         self.gradient_types: dict[str, Value] = {}
-        constant = set(stopped)
-        self.flows = [[i for i in self._flows(op) if op.node.inputs[i] not in constant] for op in self.ops]
         self.needed: set[str] = set()
         self.missing: list[GradientError] = []
 
@@ -331,33 +367,10 @@ class _ReverseWalk:
                 raise self._unreachable(name)
         return reached & relevant
 
-    def relevant(self) -> set[str]:
-        """Tensors from which the roots are reached."""
-        found = set(self.roots)
-        for op, flows in zip(reversed(self.ops), reversed(self.flows), strict=True):
-            if any(name in found for name in op.node.outputs):
-                found.update(op.node.inputs[i] for i in flows)
-        return found
-
-    def _flows(self, op: Op) -> list[int]:
-        """Inputs of a node through which a gradient flows."""
-        indices: Iterable[int] = op.differentiable
-        unwritten = not indices and type(op).gradient in (Op.gradient, Composite.gradient)
-        if unwritten or (indices and op.max_inputs >= VARIADIC):
-            # An operator whose gradient nobody wrote must be found out, not taken for a constant.
-            indices = range(len(op.node.inputs))
-        if not any(name and self._carries(name) for name in op.node.outputs):
-            return []
-        inputs = op.node.inputs
-        return [i for i in indices if i < len(inputs) and inputs[i] and self._carries(inputs[i])]
-
     def _unreachable(self, name: str) -> GradientError:
         return GradientError(
             f"Cannot compute the partial derivative for {name!r} as it's unreachable from the output node(s)."
         )
-
-    def _carries(self, name: str) -> bool:
-        return self.dtype(name) in FLOATING
 
     def _no_gradient(self, op: Op, index: int, reason: str) -> GradientError:
         path = [n.name or f"{n.op_type}_{k}" for k, n in self._path(index)]

@@ -224,7 +224,7 @@ class NativeTrainingSession(SessionBase):
             )
         others = [name for name in self._outputs if name != parameters.loss_output_name]
         with restarted_names():
-            graph = add_loss(base, None, [parameters.loss_output_name], others)
+            graph, _ = add_loss(base, None, [parameters.loss_output_name], others)
             self._models = build_training_models(graph, *self._weights(base, graph))
             optimizer = self._optimizer(graph)
         self._graphs = self._models.training, self._models.evaluation, optimizer

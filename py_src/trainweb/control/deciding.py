@@ -5,7 +5,7 @@ Plans are compiled for such values: they belong to the signature of a step as sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from trainweb.control.operators import CONTROL_OPERATORS, all_nodes, is_control, subgraphs
 from trainweb.model.graph import Graph, Node
@@ -41,18 +41,25 @@ def deciding_inputs(graph: Graph, names: Iterable[str]) -> frozenset[str]:
     from, each value would be a plan of its own.
     """
     dtypes = {v.name: v.dtype for v in graph.inputs}
-    handed = handed_names(graph)
-    deciding = deciding_names(graph)
-    return frozenset(n for n in names if n in (handed if dtypes[n].startswith("float") else deciding))
+    deciding = deciding_names(graph).intersection(names)
+    floats = {n for n in deciding if dtypes[n].startswith("float")}
+    return frozenset(deciding - floats | (floats & handed_names(graph) if floats else set()))
 
 
 def _reached(graph: Graph, *, moved_only: bool) -> set[str]:
     made_of: dict[str, list[str]] = {}
     pending: list[str] = []
     for node in all_nodes(graph):
-        if not (moved_only and is_control(node)):
-            pending += _static_inputs(node)
-        if is_control(node) or not ((moved_only and node.op_type not in MOVING) or _asks_for_shapes(node)):
+        if is_control(node):
+            if not moved_only:
+                pending += _inputs_at(node, CONTROL_OPERATORS[node.op_type])
+            _note_sources(node, made_of)
+            continue
+        cls = find(node.domain, node.op_type)
+        if cls is not None and cls.static_inputs:
+            pending += _inputs_at(node, cls.static_inputs)
+        asks_for_shapes = cls is not None and issubclass(cls, Inquiry)
+        if not (asks_for_shapes or (moved_only and node.op_type not in MOVING)):
             _note_sources(node, made_of)
     found: set[str] = set()
     while pending:
@@ -75,15 +82,5 @@ def _note_sources(node: Node, made_of: dict[str, list[str]]) -> None:
         made_of.setdefault(name, []).extend(sources)
 
 
-def _static_inputs(node: Node) -> Iterator[str]:
-    if is_control(node):
-        indices = CONTROL_OPERATORS[node.op_type]
-    else:
-        cls = find(node.domain, node.op_type)
-        indices = tuple(cls.static_inputs) if cls is not None else ()
-    return (node.inputs[k] for k in indices if k < len(node.inputs))
-
-
-def _asks_for_shapes(node: Node) -> bool:
-    cls = find(node.domain, node.op_type)
-    return cls is not None and issubclass(cls, Inquiry)
+def _inputs_at(node: Node, indices: Iterable[int]) -> list[str]:
+    return [node.inputs[k] for k in indices if k < len(node.inputs)]

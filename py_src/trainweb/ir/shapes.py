@@ -34,6 +34,8 @@ class TensorType:
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """NumPy's broadcasting rule; ValueError where it does not hold."""
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     rank = max((len(s) for s in shapes), default=0)
     out = []
     for k in range(-rank, 0):

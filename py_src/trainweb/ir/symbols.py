@@ -56,15 +56,15 @@ class SymbolTable:
     ----------
     version : int
         Counts what has been found out; dims look themselves up again when it has grown.
-    node : str
-        Who needs what is asked for now.
+    node : object
+        Who needs what is asked for now; its text is for errors.
     conflict : str or None
         What contradicted the last equation that could not hold.
     """
 
     def __init__(self) -> None:
         self.version = 0
-        self.node = ""
+        self.node: object = ""
         self.conflict: str | None = None
         self.symbols: dict[str, Symbol] = {}
         self._where: dict[Symbol, str] = {}

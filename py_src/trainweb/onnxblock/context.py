@@ -61,12 +61,17 @@ class ModelAccessor:
         if name in self.graph.initializers:
             tensor = self.graph.initializers[name]
             return Value(name, tensor.dtype, tensor.shape)
+        inference = self.inference()
+        if name not in inference:
+            raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
+        return inference.value(name)
+
+    def inference(self) -> ShapeInference:
+        """The types of the tensors as the model stands now."""
         version = len(self.graph.nodes), len(self.graph.inputs)
         if self._types is None or self._types[0] != version:
             self._types = version, ShapeInference(self.graph)
-        if name not in self._types[1]:
-            raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
-        return self._types[1].value(name)
+        return self._types[1]
 
     def tensor_value(self, name: str) -> Value:
         """Type of a tensor whose rank must be known."""

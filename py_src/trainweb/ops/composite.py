@@ -97,7 +97,7 @@ class Types(Protocol):
 
     def __contains__(self, name: str) -> bool: ...
 
-    def add(self, node: Node) -> None:
+    def add(self, node: Node) -> object:
         """Infer one more node, whose inputs are known."""
 
     def constant(self, tensor: Tensor) -> None:

@@ -39,10 +39,10 @@ def infer_outputs(op: Op, types: Mapping[str, TensorType]) -> tuple[list[TensorT
     UnsupportedError
         What an operator does depends on a size, or on data, that is not known.
     """
-    for name in op.node.inputs:
-        if name and name not in types:
-            raise ModelError(f"{op.node} reads {name!r}, which nothing defines.")
-    inputs = op.complete([types[name] if name else None for name in op.node.inputs])
+    try:
+        inputs = op.complete([types[name] if name else None for name in op.node.inputs])
+    except KeyError as e:
+        raise ModelError(f"{op.node} reads {e.args[0]!r}, which nothing defines.") from None
     op.types = types
     try:
         found = op.infer(*inputs)
@@ -66,8 +66,9 @@ def _evaluate(op: Op, inputs: list[TensorType | None], result: TensorType) -> tu
     """Value of output 0 where all inputs' values are known and it is small."""
     if result.value is not None:
         return result.value
-    if any(t is not None and t.value is None for t in inputs):
-        return None
+    for t in inputs:
+        if t is not None and t.value is None:
+            return None
     if type(op).evaluate is Op.evaluate or not static(result.size) or result.size > FOLDED_INTEGERS:
         return None
     try:

@@ -14,7 +14,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ir.symbols import SymbolTable
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.ops.infer import infer_outputs, initializer_type
-from trainweb.ops.op import bind
+from trainweb.ops.op import Op, bind
 
 SHAPE_ELEMENTS = 16
 """Integer vectors of at most this length may be shapes: numbers in them that data decide get symbols."""
@@ -52,13 +52,15 @@ class ShapeInference:
     ----------
     table : SymbolTable
         The symbols, and what is known of them.
+    ops : list of Op
+        The operators of the graph's nodes, without those that were added afterwards.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.table = SymbolTable()
         self._opsets = graph.opsets
         self._types = _Types(self.table)
-        self._makers: dict[str, str] = {}
+        self._makers: dict[str, str | Node] = {}
         self._rankless: set[str] = set()
         self._unread: set[str] = set()
         self._read: set[str] = set()
@@ -70,8 +72,9 @@ class ShapeInference:
                 self._input(value)
         values = (*graph.value_info.values(), *graph.outputs)
         declared = {v.name: v for v in values if isinstance(v, Value) and v.shape}
+        self.ops: list[Op] = []
         for node in graph.nodes:
-            self.add(node)
+            self.ops.append(self.add(node))
             for name in node.outputs:
                 if name in declared:
                     self._call_dims(declared[name])
@@ -104,27 +107,29 @@ class ShapeInference:
         dims = [dim if resolve(first) is first else self.table.text(first) or dim for dim, first in found]
         return Value(value.name, value.dtype, tuple(dims))
 
-    def add(self, node: Node) -> None:
-        """Infer one more node, whose inputs are known."""
-        self.table.node, self.table.conflict = str(node), None
-        rankless = self._rankless.intersection(node.inputs)
+    def add(self, node: Node) -> Op:
+        """Infer one more node, whose inputs are known; returns its operator."""
+        self.table.node, self.table.conflict = node, None
+        rankless = self._rankless and self._rankless.intersection(node.inputs)
         if rankless:
             raise ModelError(
                 f"Input {min(rankless)!r} has no declared shape; its rank must be known: {node} reads it. "
                 "Declare its dims, with names where they vary, as dynamic_axes or dynamic_shapes of the exporter do."
             )
         try:
-            results, _ = infer_outputs(bind(node, self._opsets), self._types)
+            op = bind(node, self._opsets)
+            results, _ = infer_outputs(op, self._types)
         except (LimitError, ModelError) as error:
             raise type(error)(f"{error}{self._origins(node)}") from error
         for name, t in zip(node.outputs, results, strict=False):
             if name:
                 self._types.put(name, self._with_symbols(name, t))
-                self._makers[name] = f"made by {node}"
+                self._makers[name] = node
         for name in self._unread.intersection(node.inputs):
             atoms = [a for d in self._types.first(name).shape if isinstance(d, SymbolicDim) for a in d.atoms()]
             self._read.update(a.key for a in atoms)
             self._unread.remove(name)
+        return op
 
     def given(self, name: str, t: TensorType) -> None:
         """What is known of an input, beyond its declaration."""
@@ -175,7 +180,9 @@ class ShapeInference:
             if name in self._types:
                 first = self._types.first(name)
                 dims += [d for d in first.shape if isinstance(d, SymbolicDim)]
-                parts.append(f"{name!r} {list(first.shape)} is {self._makers.get(name, 'made for a gradient')}")
+                maker = self._makers.get(name, "made for a gradient")
+                made = f"made by {maker}" if isinstance(maker, Node) else maker
+                parts.append(f"{name!r} {list(first.shape)} is {made}")
         told = self.table.explain(dims)
         if self.table.conflict and not any(self.table.conflict in t for t in told):
             told.append(self.table.conflict)

@@ -6,6 +6,7 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import accumulate
 from math import prod
 
 from trainweb.ir.arena import Arena, align
@@ -33,13 +34,15 @@ def place(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Se
         Size of the arena, and the contents of the constants segment.
     """
     tenants = _tenants(instructions, feeds, outputs)
-    in_order = _place_in_order(tenants)
-    offsets = [t.offset for t in tenants]
-    size = _place_by_size(tenants)
-    if in_order <= size:
-        size = in_order
-        for t, offset in zip(tenants, offsets, strict=True):
-            t.offset = offset
+    size = _place_in_order(tenants)
+    if size > _needed_at_once(tenants):
+        offsets = [t.offset for t in tenants]
+        by_size = _place_by_size(tenants)
+        if by_size < size:
+            size = by_size
+        else:
+            for t, offset in zip(tenants, offsets, strict=True):
+                t.offset = offset
     for t in tenants:
         for s in t.storages:
             s.offset = t.offset
@@ -76,6 +79,15 @@ def _tenants(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs:
     for b in outputs:
         add(b.storage, len(instructions))
     return found
+
+
+def _needed_at_once(tenants: list[_Tenant]) -> int:
+    """Bytes of the tenants that are there at the same time, at most: no placement takes less."""
+    changes: dict[int, int] = {}
+    for t in tenants:
+        changes[t.first] = changes.get(t.first, 0) + t.nbytes
+        changes[t.last + 1] = changes.get(t.last + 1, 0) - t.nbytes
+    return max(accumulate(changes[k] for k in sorted(changes)), default=0)
 
 
 def _place_in_order(tenants: list[_Tenant]) -> int:

@@ -14,6 +14,8 @@ extern uint8_t __heap_base[];
 
 static tw_block *first, *last, *free_list;
 static uint32_t heap_end;
+/* No payload reached so far yet: what is beyond it holds zeros, as all memory does at first, but for headers of blocks. */
+static uint32_t fresh;
 static uint32_t bytes_in_use;
 
 static uint32_t magic_of(const tw_block *block) { return BLOCK_MAGIC ^ (uint32_t)(uintptr_t)block; }
@@ -46,13 +48,13 @@ static tw_block *make_block(uint32_t address, uint32_t size, tw_block *before) {
     return block;
 }
 
-/* Merge a block that is not in the free list with the block after it. */
+/* Merge a block that is not in the free list with the block after it, whose header becomes zeros again. */
 static void absorb_after(tw_block *block) {
     tw_block *next = after(block);
     block->size += ALIGNMENT + next->size;
-    next->magic = 0;
     if (next == last) last = block;
     else after(block)->before = block;
+    tw_zero(next, sizeof(*next));
 }
 
 static void release(tw_block *block) {
@@ -129,7 +131,17 @@ TW_EXPORT(tw_alloc) uint32_t tw_alloc(uint32_t nbytes) {
     block->requested = nbytes;
     block->placed = block->verified = block->profile = 0;
     bytes_in_use += nbytes;
+    uint32_t end = payload(block) + block->size;
+    if (end > fresh) fresh = end;
     return payload(block);
+}
+
+/* As tw_alloc, but with zeros. Memory that was never written to is left alone: the system gives none for it until then. */
+TW_EXPORT(tw_alloc_zeroed) uint32_t tw_alloc_zeroed(uint32_t nbytes) {
+    uint32_t written = fresh;
+    uint32_t ptr = tw_alloc(nbytes);
+    if (ptr && ptr < written) tw_zero((void *)(uintptr_t)ptr, nbytes < written - ptr ? nbytes : written - ptr);
+    return ptr;
 }
 
 tw_block *tw_block_at(uint32_t ptr) {

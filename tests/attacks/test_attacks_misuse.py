@@ -267,11 +267,11 @@ class Full:
     def __init__(self, engine: Any, calls: int) -> None:
         self.real, self.left = engine.alloc, calls
 
-    def __call__(self, nbytes: int) -> int:
+    def __call__(self, nbytes: int, *, zeroed: bool = False) -> int:
         self.left -= 1
         if self.left < 0:
             raise EngineError("out of memory")
-        return int(self.real(nbytes))
+        return int(self.real(nbytes, zeroed=zeroed))
 
 
 @pytest.mark.parametrize("adding", [False, True])

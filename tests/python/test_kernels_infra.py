@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -74,6 +75,38 @@ def test_freed_neighbours_merge(fresh: WasmtimeEngine) -> None:
         fresh.free(ptr)
     fresh.free(fresh.alloc(20 * 100_000))
     assert fresh.memory_size() == size
+
+
+def test_memory_that_is_asked_for_as_zeros_holds_zeros(fresh: WasmtimeEngine) -> None:
+    """Whatever was there before: data, headers of blocks that merged, or nothing since the memory grew."""
+    rng, live, dirty = random.Random(3), [], 0
+    for _ in range(600):
+        if live and rng.random() < 0.5:
+            fresh.free(live.pop(rng.randrange(len(live))))
+            continue
+        nbytes, zeroed = rng.choice((0, 1, 63, 64, 65, 4_000, 100_000, 700_000)), rng.random() < 0.5
+        ptr = fresh.alloc(nbytes, zeroed=zeroed)
+        found = fresh.read(ptr, nbytes)
+        assert not zeroed or found == bytes(nbytes)
+        dirty += found != bytes(nbytes)
+        fresh.write(ptr, b"\xff" * nbytes)
+        live.append(ptr)
+    assert dirty > 20  # of those that were not to be zeros
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the resident memory cannot be told")
+def test_zeros_take_no_memory_until_they_are_written(fresh: WasmtimeEngine) -> None:
+    def resident() -> int:
+        with open("/proc/self/status") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024
+
+    before, nbytes = resident(), 256 << 20
+    ptr = fresh.alloc(nbytes, zeroed=True)
+    assert resident() - before < nbytes / 4
+    fresh.write(ptr, b"\xff" * nbytes)
+    assert resident() - before > nbytes / 2
+    fresh.free(ptr)
+    assert fresh.read(fresh.alloc(nbytes, zeroed=True), nbytes) == bytes(nbytes)
 
 
 def test_bad_frees_are_refused(fresh: WasmtimeEngine) -> None:

@@ -26,11 +26,11 @@ def allocations_fail_from(n: int) -> Iterator[list[int]]:
     calls = [0]
     alloc = engine.alloc
 
-    def failing(nbytes: int) -> int:
+    def failing(nbytes: int, *, zeroed: bool = False) -> int:
         calls[0] += 1
         if calls[0] >= n:
             raise EngineError("The kernels' memory cannot hold more.")
-        return alloc(nbytes)
+        return alloc(nbytes, zeroed=zeroed)
 
     engine.alloc = failing  # type: ignore[method-assign]
     try:

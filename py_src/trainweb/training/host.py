@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 N_SEGMENTS = len(SEGMENT_NAMES)
 KERNEL_MEMORY = 2**32
 """Bytes that 32-bit addresses reach."""
-ZEROS = 2**22
-"""Bytes that are cleared at once."""
 STATE_BYTES = 4 * STATE_WORDS
 FAULTS = {
     "TW_BAD_LABEL": messages.BAD_LABEL,
@@ -137,8 +135,7 @@ class PlanHost(SegmentMemory):
         try:
             for k, size in enumerate(self.sizes):
                 if size and k not in (ARENA, CONSTANTS):
-                    self.bases[k] = engine.alloc(size)
-                    self._clear(k)
+                    self.bases[k] = engine.alloc(size, zeroed=True)
         except BaseException:
             self.release()
             raise
@@ -212,22 +209,13 @@ class PlanHost(SegmentMemory):
             self.engine.free(self.bases[segment])
         self.bases[segment] = self.sizes[segment] = 0
         try:
-            self.bases[segment] = self.engine.alloc(nbytes)
+            self.bases[segment] = self.engine.alloc(nbytes, zeroed=segment == PREPARED)  # nothing is prepared
             self.sizes[segment] = nbytes
-            if segment == PREPARED:
-                self._clear(segment)  # nothing is prepared
         finally:
             # Feeds and results moved: plans are relocated again, cached addresses are void.
             self.generation += 1
             for loaded in self.loaded:
                 self._place(loaded)
-
-    def _clear(self, segment: int) -> None:
-        """Fill a segment with zeros; by parts, for it may be larger than what Python has left."""
-        base, size = self.bases[segment], self.sizes[segment]
-        zeros = bytes(min(size, ZEROS))
-        for at in range(0, size, ZEROS):
-            self.engine.write(base + at, memoryview(zeros)[: size - at])
 
     def _place(self, loaded: LoadedPlan) -> None:
         segments = list(zip(self.bases, self.sizes, strict=True))

@@ -164,11 +164,12 @@ export class Engine {
     return new Float32Array(this.#memory.buffer);
   }
 
-  /** Allocate memory, 64-byte aligned, its contents undefined. */
-  alloc(nbytes: number): number {
+  /** Allocate memory, 64-byte aligned: zeros, which take no room before they are written to, or undefined contents. */
+  alloc(nbytes: number, zeroed = false): number {
     this.#check();
     const fits = Number.isSafeInteger(nbytes) && nbytes >= 0 && nbytes < 2 ** 32;
-    const ptr = fits ? this.#kernels.tw_alloc(nbytes) >>> 0 : 0;
+    const { tw_alloc: plain, tw_alloc_zeroed: cleared } = this.#kernels;
+    const ptr = fits ? (zeroed ? cleared : plain)(nbytes) >>> 0 : 0;
     if (ptr === 0) {
       const mib = Math.ceil(nbytes / 2 ** 20);
       throw new EngineError(

@@ -5,6 +5,7 @@ export interface KernelExports {
   readonly __indirect_function_table: WebAssembly.Table;
   readonly __stack_pointer: WebAssembly.Global;
   tw_alloc(nbytes: number): number;
+  tw_alloc_zeroed(nbytes: number): number;
   tw_free(ptr: number): number;
   tw_bytes_in_use(): number;
   tw_place_table(segments: number): number;

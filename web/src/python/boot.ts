@@ -47,7 +47,12 @@ interface ModuleSettings {
   instantiateWasm(imports: WebAssembly.Imports, receive: ReceiveInstance): unknown;
 }
 
-type CreateModule = (settings: ModuleSettings) => Promise<unknown>;
+/** What Emscripten makes, as far as it is changed here. */
+interface PyodideModuleObject {
+  readonly HEAP8: Int8Array<ArrayBuffer>;
+}
+
+type CreateModule = (settings: ModuleSettings) => Promise<PyodideModuleObject>;
 
 interface PyodideScript {
   readonly default: CreateModule;
@@ -77,6 +82,9 @@ const LIBRARY = { folder: "/lib", name: "python314.zip" };
 
 /** Bytes of the memory from its start in which a snapshot has differences to the constants of the WebAssembly only. */
 const CONSTANT_BYTES = 2 ** 22;
+
+/** Room for a snapshot that is unpacked; what nothing is written to takes no memory. */
+const UNPACKED_BYTES = 2 ** 26;
 
 /** Word of a snapshot that says at which byte the memory starts. */
 const MEMORY_WORD = 1;
@@ -166,10 +174,33 @@ async function bootFromSnapshot(
 ): Promise<Pyodide> {
   const snapshot = fetchSnapshot(files.snapshot, stallMs);
   const pyodide = await load(loader, files, Promise.resolve(new Response()), snapshot, stallMs);
+  discard(await snapshot);
   pyodide.FS.unlink(`${LIBRARY.folder}/${LIBRARY.name}`);
   pyodide.FS.createLazyFile(LIBRARY.folder, LIBRARY.name, files.library, true, false);
   pyodide.runPython(RESEED);
   return pyodide;
+}
+
+/** All of a stream, in a buffer that only scripts refer to: `discard` frees no other at once. */
+async function readAll(stream: ReadableStream<Uint8Array>): Promise<Uint8Array<ArrayBuffer>> {
+  let bytes = new Uint8Array(UNPACKED_BYTES);
+  let length = 0;
+  const reader = stream.getReader();
+  for (let read = await reader.read(); !read.done; read = await reader.read()) {
+    if (length + read.value.length > bytes.length) {
+      const larger = new Uint8Array(2 * bytes.length + read.value.length);
+      larger.set(bytes);
+      bytes = larger;
+    }
+    bytes.set(read.value, length);
+    length += read.value.length;
+  }
+  return bytes.subarray(0, length);
+}
+
+/** Give back memory of which Pyodide keeps a reference for good; where the browser cannot, it stays. */
+function discard({ buffer }: Uint8Array<ArrayBuffer>): void {
+  (buffer as { transfer?(length: number): ArrayBuffer }).transfer?.(0);
 }
 
 /**
@@ -203,7 +234,11 @@ async function load(
         addConstants(await snapshot, settings);
       }
       const create = (await script).default;
-      return Promise.race([create(settings), arrived.then(() => new Promise<never>(() => {}))]);
+      const module = await Promise.race([create(settings), arrived.then(() => new Promise<never>(() => {}))]);
+      if (snapshot !== null) {
+        leaveZeros(module);
+      }
+      return module;
     },
   };
   const replies = new Map([
@@ -269,6 +304,36 @@ function addConstants(snapshot: Uint8Array<ArrayBuffer>, settings: ModuleSetting
     });
 }
 
+/** Bytes that take memory together once one of them is written. */
+const SYSTEM_PAGE_WORDS = 4096 / 4;
+
+/**
+ * Let the snapshot be copied, as the next thing that is, without its pages of zeros: the memory is new, and pages that
+ * nobody writes take none. That is two fifths of it, most of them the stack.
+ */
+function leaveZeros({ HEAP8 }: PyodideModuleObject): void {
+  HEAP8.set = (source: Uint8Array<ArrayBuffer>): void => {
+    delete (HEAP8 as Partial<Int8Array>).set;
+    const from = new Uint32Array(source.buffer, source.byteOffset, source.length / 4);
+    const to = new Uint32Array(HEAP8.buffer, 0, from.length);
+    for (let start = 0; start < from.length; start += SYSTEM_PAGE_WORDS) {
+      const page = from.subarray(start, start + SYSTEM_PAGE_WORDS);
+      if (!isZero(page) || !isZero(to.subarray(start, start + page.length))) {
+        to.set(page, start);
+      }
+    }
+  };
+}
+
+function isZero(words: Uint32Array): boolean {
+  for (let k = 0; k < words.length; k++) {
+    if (words[k] !== 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 interface FetchedWasm {
   readonly response: Response;
   /** Settles when all of it is there. */
@@ -288,7 +353,7 @@ async function fetchWasm(url: string, stallMs: number): Promise<FetchedWasm> {
 
 async function fetchSnapshot(url: string, stallMs: number): Promise<Uint8Array<ArrayBuffer>> {
   try {
-    return new Uint8Array(await new Response(await fetchUnpacked(url, SNAPSHOT, stallMs)).arrayBuffer());
+    return await readAll(await fetchUnpacked(url, SNAPSHOT, stallMs));
   } catch (error) {
     throw error instanceof FileError ? error : new FileError(url, `${url} cannot be unpacked: ${messageOf(error)}`);
   }

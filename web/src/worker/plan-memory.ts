@@ -263,11 +263,9 @@ export class PlanMemory {
       if (bytes === 0) {
         return;
       }
-      const base = this.#engine.alloc(bytes);
+      const base = this.#engine.alloc(bytes, data === null);
       this.#bases[segment] = base;
-      if (data === null) {
-        this.#engine.view(base, bytes).fill(0);
-      } else {
+      if (data !== null) {
         this.#engine.write(base, data);
       }
     });
@@ -290,11 +288,8 @@ export class PlanMemory {
     }
     this.#bases[segment] = this.#sizes[segment] = 0;
     try {
-      this.#bases[segment] = this.#engine.alloc(nbytes);
+      this.#bases[segment] = this.#engine.alloc(nbytes, segment === PREPARED); // nothing is prepared
       this.#sizes[segment] = nbytes;
-      if (segment === PREPARED) {
-        this.view(segment).fill(0); // nothing is prepared
-      }
     } finally {
       // Feeds and results moved: plans are relocated again.
       this.#generation++;

@@ -56,8 +56,8 @@ class Engine(ABC):
     description: Description
 
     @abstractmethod
-    def alloc(self, nbytes: int) -> int:
-        """A 64-byte aligned block with undefined contents.
+    def alloc(self, nbytes: int, *, zeroed: bool = False) -> int:
+        """A 64-byte aligned block: zeros, which take no memory before they are written to, or undefined contents.
 
         Raises
         ------

@@ -53,8 +53,8 @@ class PyodideEngine(Engine):
     def _call(self, name: str, *args: Any) -> Any:
         return _called(getattr(self._js, name), *args)
 
-    def alloc(self, nbytes: int) -> int:
-        return int(self._call("alloc", nbytes))
+    def alloc(self, nbytes: int, *, zeroed: bool = False) -> int:
+        return int(self._call("alloc", nbytes, zeroed))
 
     def free(self, ptr: int) -> None:
         self._call("free", ptr)

@@ -121,8 +121,9 @@ class WasmtimeEngine(Engine):
             raise EngineError(f"[{ptr:#x}, +{nbytes}) is outside the kernels' memory of {size} bytes.")
         return ctypes.addressof(self._memory.data_ptr(self._store).contents) + ptr
 
-    def alloc(self, nbytes: int) -> int:
-        ptr = self._call("tw_alloc", _signed(nbytes)) if 0 <= nbytes < 1 << 32 else 0
+    def alloc(self, nbytes: int, *, zeroed: bool = False) -> int:
+        name = "tw_alloc_zeroed" if zeroed else "tw_alloc"
+        ptr = self._call(name, _signed(nbytes)) if 0 <= nbytes < 1 << 32 else 0
         if not ptr:
             raise EngineError(f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use).")
         return ptr

@@ -143,12 +143,38 @@ class StridedCopy(KernelCall):
         return [self.dst]
 
 
+class ConvertHalf(KernelCall):
+    """A call of `convert_half`."""
+
+    __slots__ = ("x", "y", "n", "conversion")
+    KERNEL = "convert_half"
+    OPCODE = 3
+    WORDS = 4
+    ARGUMENTS = __slots__
+    OPERANDS = ("x", "y")
+
+    def __init__(self, *, x: Buf, y: Buf, n: int, conversion: int, node: str = "") -> None:
+        self.node = node
+        self.x = x
+        self.y = y
+        self.n = n
+        self.conversion = conversion
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.x]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.y]
+
+
 class Reduce(KernelCall):
     """A call of `reduce_f32`."""
 
     __slots__ = ("x", "y", "outer", "n", "inner", "op")
     KERNEL = "reduce_f32"
-    OPCODE = 3
+    OPCODE = 4
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
@@ -179,7 +205,7 @@ class ReduceInt(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "size", "op")
     KERNEL = "reduce_int"
-    OPCODE = 4
+    OPCODE = 5
     WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
@@ -211,7 +237,41 @@ class ArgReduce(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "select_max", "last_index")
     KERNEL = "arg_reduce_f32"
-    OPCODE = 5
+    OPCODE = 6
+    WORDS = 7
+    ARGUMENTS = __slots__
+    OPERANDS = ("x", "y")
+
+    def __init__(
+        self, *, x: Buf, y: Buf, outer: int, n: int, inner: int, select_max: int, last_index: int, node: str = ""
+    ) -> None:
+        self.node = node
+        self.x = x
+        self.y = y
+        self.outer = outer
+        self.n = n
+        self.inner = inner
+        self.select_max = select_max
+        self.last_index = last_index
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.x]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.y]
+
+
+class ArgReduceI64(KernelCall):
+    """A call of `arg_reduce_i64`.
+
+    the same of integers
+    """
+
+    __slots__ = ("x", "y", "outer", "n", "inner", "select_max", "last_index")
+    KERNEL = "arg_reduce_i64"
+    OPCODE = 7
     WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
@@ -242,7 +302,7 @@ class Cumsum(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "exclusive", "reverse")
     KERNEL = "cumsum_f32"
-    OPCODE = 6
+    OPCODE = 8
     WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
@@ -276,7 +336,63 @@ class Topk(KernelCall):
 
     __slots__ = ("x", "y", "at", "heap", "outer", "n", "inner", "k", "largest")
     KERNEL = "topk_f32"
-    OPCODE = 7
+    OPCODE = 9
+    WORDS = 9
+    ARGUMENTS = __slots__
+    OPERANDS = ("x", "y", "at", "heap")
+    OPTIONAL_RESULTS = ("y", "at")
+
+    def __init__(
+        self,
+        *,
+        x: Buf,
+        y: Buf | None = None,
+        at: Buf | None = None,
+        outer: int,
+        n: int,
+        inner: int,
+        k: int,
+        largest: int,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.x = x
+        self.y = y
+        self.at = at
+        self.heap: Buf
+        self.outer = outer
+        self.n = n
+        self.inner = inner
+        self.k = k
+        self.largest = largest
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.x]
+
+    @property
+    def writes(self) -> list[Buf]:
+        found: list[Buf] = []
+        if self.y is not None:
+            found.append(self.y)
+        if self.at is not None:
+            found.append(self.at)
+        found.append(self.heap)
+        return found
+
+    def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
+        self.heap = temp("int32", (max(1, self.n),))
+
+
+class TopkI64(KernelCall):
+    """A call of `topk_i64`.
+
+    the same of integers
+    """
+
+    __slots__ = ("x", "y", "at", "heap", "outer", "n", "inner", "k", "largest")
+    KERNEL = "topk_i64"
+    OPCODE = 10
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "at", "heap")
@@ -332,7 +448,7 @@ class Softmax(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "log")
     KERNEL = "softmax_f32"
-    OPCODE = 8
+    OPCODE = 11
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
@@ -360,7 +476,7 @@ class SoftmaxGrad(KernelCall):
 
     __slots__ = ("dy", "y", "dx", "outer", "n", "inner", "log")
     KERNEL = "softmax_grad_f32"
-    OPCODE = 9
+    OPCODE = 12
     WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "y", "dx")
@@ -408,7 +524,7 @@ class CrossEntropy(KernelCall):
         "from_log",
     )
     KERNEL = "cross_entropy_f32"
-    OPCODE = 10
+    OPCODE = 13
     WORDS = 14
     ARGUMENTS = __slots__
     OPERANDS = ("scores", "labels", "weights", "loss", "log_prob", "row_loss")
@@ -490,7 +606,7 @@ class CrossEntropyGrad(KernelCall):
         "from_log",
     )
     KERNEL = "cross_entropy_grad_f32"
-    OPCODE = 11
+    OPCODE = 14
     WORDS = 13
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "log_prob", "labels", "weights", "dx")
@@ -580,7 +696,7 @@ class Attention(KernelCall):
         "draw",
     )
     KERNEL = "attention_f32"
-    OPCODE = 12
+    OPCODE = 15
     WORDS = 35
     ARGUMENTS = __slots__
     OPERANDS = ("q", "k", "v", "mask", "state", "y", "top", "inverse", "spans")
@@ -714,7 +830,7 @@ class AttentionGradient(KernelCall):
         "parts",
     )
     KERNEL = "attention_gradient_f32"
-    OPCODE = 13
+    OPCODE = 16
     WORDS = 55
     ARGUMENTS = __slots__
     OPERANDS = (
@@ -858,7 +974,7 @@ class LayerNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "y", "mean", "inv_std", "rows", "n", "epsilon", "rms")
     KERNEL = "layer_norm_f32"
-    OPCODE = 14
+    OPCODE = 17
     WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y", "mean", "inv_std")
@@ -916,7 +1032,7 @@ class LayerNormGrad(KernelCall):
 
     __slots__ = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "partial", "rows", "n", "rms")
     KERNEL = "layer_norm_grad_f32"
-    OPCODE = 15
+    OPCODE = 18
     WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "partial")
@@ -1000,7 +1116,7 @@ class BatchNormTrain(KernelCall):
         "momentum",
     )
     KERNEL = "batch_norm_train_f32"
-    OPCODE = 16
+    OPCODE = 19
     WORDS = 13
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y", "mean", "inv_std", "running_mean", "running_var")
@@ -1069,7 +1185,7 @@ class BatchNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "mean", "var", "y", "batch", "channels", "size", "epsilon")
     KERNEL = "batch_norm_f32"
-    OPCODE = 17
+    OPCODE = 20
     WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "mean", "var", "y")
@@ -1119,7 +1235,7 @@ class BatchNormGrad(KernelCall):
 
     __slots__ = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "batch", "channels", "size", "frozen")
     KERNEL = "batch_norm_grad_f32"
-    OPCODE = 18
+    OPCODE = 21
     WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias")
@@ -1180,7 +1296,7 @@ class GroupNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "y", "batch", "channels", "size", "groups", "epsilon")
     KERNEL = "group_norm_f32"
-    OPCODE = 19
+    OPCODE = 22
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y")
@@ -1238,7 +1354,7 @@ class GroupNormGrad(KernelCall):
         "epsilon",
     )
     KERNEL = "group_norm_grad_f32"
-    OPCODE = 20
+    OPCODE = 23
     WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "dx", "dscale", "dbias", "partial")
@@ -1303,7 +1419,7 @@ class CheckIndices(KernelCall):
 
     __slots__ = ("indices", "n", "index_size", "lo", "hi", "has_ignore", "ignore", "label")
     KERNEL = "check_indices"
-    OPCODE = 21
+    OPCODE = 24
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices",)
@@ -1349,7 +1465,7 @@ class Gather(KernelCall):
 
     __slots__ = ("data", "indices", "y", "outer", "dim", "n", "inner", "index_size")
     KERNEL = "gather"
-    OPCODE = 22
+    OPCODE = 25
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
@@ -1395,7 +1511,7 @@ class GatherGrad(KernelCall):
 
     __slots__ = ("indices", "dy", "dx", "outer", "dim", "n", "inner", "index_size")
     KERNEL = "gather_grad_f32"
-    OPCODE = 23
+    OPCODE = 26
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices", "dy", "dx")
@@ -1441,7 +1557,7 @@ class GatherElements(KernelCall):
 
     __slots__ = ("data", "indices", "y", "dims", "strides", "axis_dim", "axis_stride", "size", "index_size")
     KERNEL = "gather_elements"
-    OPCODE = 24
+    OPCODE = 27
     WORDS = 23
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
@@ -1500,7 +1616,7 @@ class ScatterElements(KernelCall):
         "reduction",
     )
     KERNEL = "scatter_elements"
-    OPCODE = 25
+    OPCODE = 28
     WORDS = 24
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
@@ -1550,7 +1666,7 @@ class GatherNd(KernelCall):
 
     __slots__ = ("data", "indices", "y", "batch", "n", "k", "dims", "slice", "index_size")
     KERNEL = "gather_nd"
-    OPCODE = 26
+    OPCODE = 29
     WORDS = 16
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
@@ -1598,7 +1714,7 @@ class ScatterNd(KernelCall):
 
     __slots__ = ("updates", "indices", "y", "batch", "n", "k", "dims", "slice", "index_size", "reduction")
     KERNEL = "scatter_nd"
-    OPCODE = 27
+    OPCODE = 30
     WORDS = 17
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
@@ -1649,7 +1765,7 @@ class OneHot(KernelCall):
 
     __slots__ = ("indices", "values", "y", "outer", "depth", "inner", "size", "index_size")
     KERNEL = "one_hot"
-    OPCODE = 28
+    OPCODE = 31
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices", "values", "y")
@@ -1707,7 +1823,7 @@ class Adamw(KernelCall):
         "adam_mode",
     )
     KERNEL = "adamw_f32"
-    OPCODE = 29
+    OPCODE = 32
     WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "state")
@@ -1758,7 +1874,7 @@ class Sgd(KernelCall):
 
     __slots__ = ("w", "g", "state", "n")
     KERNEL = "sgd_f32"
-    OPCODE = 30
+    OPCODE = 33
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "state")
@@ -1787,7 +1903,7 @@ class Lion(KernelCall):
 
     __slots__ = ("w", "g", "m", "state", "n", "alpha", "beta", "weight_decay")
     KERNEL = "lion_f32"
-    OPCODE = 31
+    OPCODE = 34
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "state")
@@ -1834,7 +1950,7 @@ class Adam(KernelCall):
 
     __slots__ = ("w", "g", "m", "v", "state", "n", "alpha", "beta", "epsilon", "weight_decay")
     KERNEL = "adam_f32"
-    OPCODE = 32
+    OPCODE = 35
     WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "state")
@@ -1884,7 +2000,7 @@ class Momentum(KernelCall):
 
     __slots__ = ("w", "g", "m", "state", "n", "momentum", "dampening", "weight_decay", "nesterov")
     KERNEL = "momentum_f32"
-    OPCODE = 33
+    OPCODE = 36
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "state")
@@ -1933,7 +2049,7 @@ class Rmsprop(KernelCall):
 
     __slots__ = ("w", "g", "s", "velocity", "mean", "state", "n", "alpha", "epsilon", "momentum", "weight_decay")
     KERNEL = "rmsprop_f32"
-    OPCODE = 34
+    OPCODE = 37
     WORDS = 11
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "s", "velocity", "mean", "state")
@@ -1996,7 +2112,7 @@ class Adagrad(KernelCall):
 
     __slots__ = ("w", "g", "s", "state", "n", "rate_decay", "initial", "epsilon", "weight_decay")
     KERNEL = "adagrad_f32"
-    OPCODE = 35
+    OPCODE = 38
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "s", "state")
@@ -2044,7 +2160,7 @@ class Adadelta(KernelCall):
 
     __slots__ = ("w", "g", "s", "d", "state", "n", "rho", "epsilon", "weight_decay")
     KERNEL = "adadelta_f32"
-    OPCODE = 36
+    OPCODE = 39
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "s", "d", "state")
@@ -2093,7 +2209,7 @@ class Lamb(KernelCall):
 
     __slots__ = ("w", "g", "m", "v", "partial", "state", "n", "alpha", "beta", "epsilon", "weight_decay")
     KERNEL = "lamb_f32"
-    OPCODE = 37
+    OPCODE = 40
     WORDS = 11
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "partial", "state")
@@ -2147,7 +2263,7 @@ class StateWithRate(KernelCall):
 
     __slots__ = ("state", "rate", "changed")
     KERNEL = "state_with_rate"
-    OPCODE = 38
+    OPCODE = 41
     WORDS = 3
     ARGUMENTS = __slots__
     OPERANDS = ("state", "rate", "changed")
@@ -2175,7 +2291,7 @@ class ClipGradNorm(KernelCall):
 
     __slots__ = ("g", "partial", "n", "max_norm")
     KERNEL = "clip_grad_norm_f32"
-    OPCODE = 39
+    OPCODE = 42
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("g", "partial")
@@ -2208,7 +2324,7 @@ class OptimizerAdvance(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "optimizer_advance"
-    OPCODE = 40
+    OPCODE = 43
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -2234,7 +2350,7 @@ class LinearLr(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "linear_lr"
-    OPCODE = 41
+    OPCODE = 44
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -2260,7 +2376,7 @@ class Dropout(KernelCall):
 
     __slots__ = ("x", "y", "mask", "state", "n", "ratio", "salt", "draw")
     KERNEL = "dropout_f32"
-    OPCODE = 42
+    OPCODE = 45
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "mask", "state")
@@ -2310,7 +2426,7 @@ class Random(KernelCall):
 
     __slots__ = ("y", "state", "n", "salt", "draw", "normal", "a", "b")
     KERNEL = "random_f32"
-    OPCODE = 43
+    OPCODE = 46
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("y", "state")
@@ -2346,7 +2462,7 @@ class RandomAdvance(KernelCall):
 
     __slots__ = ("state", "n")
     KERNEL = "random_advance"
-    OPCODE = 44
+    OPCODE = 47
     WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -2373,7 +2489,7 @@ class SkipIfCurrent(KernelCall):
 
     __slots__ = ("state", "seen", "instructions", "trained")
     KERNEL = "skip_if_current"
-    OPCODE = 45
+    OPCODE = 48
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
@@ -2402,7 +2518,7 @@ class NoteCurrent(KernelCall):
 
     __slots__ = ("state", "seen")
     KERNEL = "note_current"
-    OPCODE = 46
+    OPCODE = 49
     WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
@@ -2429,7 +2545,7 @@ class NoteChange(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "note_change"
-    OPCODE = 47
+    OPCODE = 50
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -2480,7 +2596,7 @@ class Gemm(KernelCall):
         "activation",
     )
     KERNEL = "gemm_f32"
-    OPCODE = 48
+    OPCODE = 51
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("a", "b", "bias", "c")
@@ -2593,7 +2709,7 @@ class Conv(KernelCall):
         "activation",
     )
     KERNEL = "conv_f32"
-    OPCODE = 49
+    OPCODE = 52
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "w", "bias", "y")
@@ -2690,7 +2806,7 @@ class ConvDataGradient(KernelCall):
         "activation",
     )
     KERNEL = "conv_data_gradient_f32"
-    OPCODE = 50
+    OPCODE = 53
     WORDS = 29
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "w", "bias", "dx", "ordered")
@@ -2789,7 +2905,7 @@ class ConvWeightGradient(KernelCall):
         "accumulate",
     )
     KERNEL = "conv_weight_gradient_f32"
-    OPCODE = 51
+    OPCODE = 54
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
@@ -2863,7 +2979,7 @@ class WinogradWeights(KernelCall):
 
     __slots__ = ("w", "u", "m", "c", "stride", "flipped")
     KERNEL = "winograd_weights_f32"
-    OPCODE = 52
+    OPCODE = 55
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("w", "u")
@@ -2911,7 +3027,7 @@ class WinogradConv(KernelCall):
         "activation",
     )
     KERNEL = "winograd_conv_f32"
-    OPCODE = 53
+    OPCODE = 56
     WORDS = 17
     ARGUMENTS = __slots__
     OPERANDS = ("x", "u", "bias", "y")
@@ -3001,7 +3117,7 @@ class WinogradWeightGradient(KernelCall):
 
     __slots__ = ("x", "dy", "dw", "db", "partial", "n", "c", "m", "size", "out", "stride", "pad", "accumulate")
     KERNEL = "winograd_weight_gradient_f32"
-    OPCODE = 54
+    OPCODE = 57
     WORDS = 16
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
@@ -3074,7 +3190,7 @@ class MaxPool(KernelCall):
 
     __slots__ = ("x", "y", "indices", "planes", "size", "kernel", "out", "stride", "dilation", "pad")
     KERNEL = "max_pool_f32"
-    OPCODE = 55
+    OPCODE = 58
     WORDS = 22
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "indices")
@@ -3127,7 +3243,7 @@ class MaxPoolGradient(KernelCall):
 
     __slots__ = ("dy", "indices", "dx", "planes", "size", "out_size")
     KERNEL = "max_pool_gradient_f32"
-    OPCODE = 56
+    OPCODE = 59
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "indices", "dx")
@@ -3173,7 +3289,7 @@ class AveragePool(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_f32"
-    OPCODE = 57
+    OPCODE = 60
     WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
@@ -3233,7 +3349,7 @@ class AveragePoolGradient(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_gradient_f32"
-    OPCODE = 58
+    OPCODE = 61
     WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "dx")

@@ -398,7 +398,7 @@ export class TrainingSession {
 
   async getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape> {
     const { dtype, dims } = await this.#call("getParameterTypeAndShape", name);
-    return { type: dtype, dims };
+    return { type: dtype as ParameterTypeAndShape["type"], dims };
   }
 
   /** Names of all (trainable) parameters, in the order of the training model's inputs. */

@@ -171,7 +171,8 @@ def in_float32(graph: Graph) -> tuple[Graph, Declared]:
     """A graph that computes in float32, and what it was declared with.
 
     float16 and bfloat16 are replaced wherever they occur. float64 is replaced in models that have float64 inputs, or
-    constants of more than one element; elsewhere, in shape arithmetic above all, it stays.
+    constants of more than one element; elsewhere, in shape arithmetic above all, it stays, and so it does where bits
+    are looked at.
 
     Parameters
     ----------
@@ -207,6 +208,8 @@ def computed_in_float32(graph: Graph) -> Graph:
 
 
 def _has_float64(graph: Graph) -> bool:
+    if any(node.op_type == "BitCast" for node in graph.nodes):
+        return False  # its bits are looked at
     inputs = any(v.dtype == "float64" for v in graph.inputs)
     return inputs or any(t.dtype == "float64" and t.size > 1 for t in graph.initializers.values())
 

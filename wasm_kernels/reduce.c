@@ -276,6 +276,21 @@ int32_t kernel_arg_reduce_f32(const arg_reduce_f32_args *a) {
     return TW_OK;
 }
 
+int32_t kernel_arg_reduce_i64(const arg_reduce_i64_args *a) {
+    if (!a->inner) return TW_OK;
+    for (int64_t o = 0; o < a->outer; o++)
+        for (int64_t i = 0; i < a->inner; i++) {
+            const int64_t *x = a->x + o * a->n * a->inner + i;
+            int64_t at = 0;
+            for (int64_t k = 1; k < a->n; k++) {
+                int64_t v = x[k * a->inner], best = x[at * a->inner];
+                if (v == best ? a->last_index : a->select_max ? v > best : v < best) at = k;
+            }
+            a->y[o * a->inner + i] = at;
+        }
+    return TW_OK;
+}
+
 /* In double, so that the error does not grow along the axis. */
 int32_t kernel_cumsum_f32(const cumsum_f32_args *a) {
     if (!a->n || !a->inner) return TW_OK;

@@ -34,8 +34,9 @@ class Host:
         self.reads.append((index, offset, nbytes))
         return self.files[index][offset : offset + nbytes]
 
-    def is_transpose(self, a: Place, b: Place, rows: int, width: int) -> bool:
-        left, right = (np.frombuffer(self.files[p.index], np.uint8, p.nbytes, p.offset).view(np.uint32) for p in (a, b))
+    def is_transpose(self, a: Place, b: Place, rows: int, width: int, size: int) -> bool:
+        word = np.dtype(f"u{size}")
+        left, right = (np.frombuffer(self.files[p.index], np.uint8, p.nbytes, p.offset).view(word) for p in (a, b))
         return bool((left.reshape(rows, width) == right.reshape(width, rows).T).all())
 
     def seen(self, index: int) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.zoo.recording import FOLDER, RATES, Recording, load, names
 from tests.zoo.replay import Off, Trained, replay
@@ -28,7 +28,9 @@ options are those of [export.md](export.md): training mode, and for dynamo both 
 
 - **yes**: trains to PyTorch's trajectory from the file alone.
 - **yes, named**: the same, after `requires_grad` named the parameters: the file leaves it open, and a warning says so.
-- **warned**: the exporter's optimizer left parameters out of the file; a warning names them.
+- **yes, warned**: the same, although a warning names what the exporter merged or folded.
+- **warned**: the exporter's optimizer left parameters out of the file; a warning names them. The first loss is PyTorch's;
+  what is left trains.
 - **no**: it does not; the remark says why.
 - **-**: the exporter itself fails.
 """
@@ -49,7 +51,9 @@ def known_failures() -> dict[tuple[str, str], Known]:
     """The entries of open.toml by model and exporter."""
     data = tomllib.loads((FOLDER.parent / "open.toml").read_text())
     entries = [
-        Known(entry["model"], e, entry["starts"], entry["cause"]) for entry in data["open"] for e in entry["exporters"]
+        Known(entry["model"], e, entry["starts"], entry["cause"])
+        for entry in data.get("open", [])
+        for e in entry["exporters"]
     ]
     found = {(k.model, k.exporter): k for k in entries}
     if len(found) != len(entries):
@@ -63,7 +67,7 @@ def outcome(recording: Recording, exporter: str) -> Trained | Off:
         results = [replay(recording, exporter, kind) for kind in RATES]
     except Off as off:
         return off
-    return results[0]
+    return replace(results[0], all_the_same=all(result.all_the_same for result in results))
 
 
 def row(recording: Recording, exporter: str, result: Trained | Off | None, known: Known | None) -> str:
@@ -74,10 +78,8 @@ def row(recording: Recording, exporter: str, result: Trained | Off | None, known
     elif isinstance(result, Off):
         trains, remark = "no", known.cause if known else str(result)
     elif result.untrained:
-        trains, remark = (
-            "warned",
-            f"folded, merged or removed: {_listed(result.untrained)}",
-        )
+        trains = "yes, warned" if result.all_the_same else "warned"
+        remark = f"folded, merged or removed: {_listed(result.untrained)}"
     elif result.settled:
         trains, remark = "yes, named", f"doubtful: {_listed(result.settled)}"
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, EnumMeta
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
+from trainweb.model.floats import Declared, cast_inputs, cast_outputs, in_float32
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import round_attributes, write_model
@@ -220,22 +221,34 @@ def build_artifacts(
         raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
     graph = model if isinstance(model, Graph) else read_model(model, external_data=external_data, limits=limits)
     check_operators(graph)
+    graph, declared = in_float32(graph)
     if has_control_flow(graph):
         graph = expand_control_flow(graph, differentiable=True)
     graph = recover_parameters(graph, exact_names(requires_grad, frozen_params))
     initializers = dict(graph.initializers)
     constants = constants_to_initializers(graph).initializers
     with restarted_names():
+        own, compared = {v.name for v in graph.inputs}, loss_input_names or [v.name for v in graph.outputs]
         graph, accessor = add_loss(graph, loss, loss_input_names, additional_output_names)
+        types = _types_of_labels(graph, own, declared, compared)
+        graph = cast_inputs(graph, types)
         stopped = _name_list(stop_gradient, "stop_gradient")
         _check_stopped(graph, stopped)
         chosen = select_parameters(
-            graph, initializers, constants, requires_grad, frozen_params, stopped, inference=accessor.inference
+            graph,
+            initializers,
+            constants,
+            requires_grad,
+            frozen_params,
+            stopped,
+            inference=None if types else accessor.inference,  # casts came after it
         )
         trainable, frozen = chosen.trainable, chosen.frozen
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
         models = build_training_models(graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped)
+        models.training = cast_outputs(models.training, declared.outputs)
+        models.evaluation = cast_outputs(models.evaluation, declared.outputs)
         clips = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value}
         made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, clips), models, graph)
         return Artifacts(models, made, chosen.decisions)
@@ -283,6 +296,13 @@ def add_loss(
         found = given if loss is None else [_call_loss(loss, given)]
         outputs = [*found, *additional]
         return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs}), accessor
+
+
+def _types_of_labels(graph: Graph, own: Collection[str], declared: Declared, compared: Iterable[str]) -> dict[str, str]:
+    """Types of the float inputs that a loss added to a model's own: those of the output that it compares with them."""
+    dtype = next((declared.outputs[name] for name in compared if name in declared.outputs), None)
+    added = [v for v in graph.inputs if v.name not in own and v.dtype == "float32"]
+    return {} if dtype is None else {v.name: dtype for v in added}
 
 
 def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None = None) -> str | None:

@@ -13,6 +13,7 @@ from trainweb.artifacts.evidence import (
     module_of,
     notes_of,
 )
+from trainweb.model.floats import ConvertedTensor
 from trainweb.model.graph import Graph, Node, Tensor
 from trainweb.model.remote import RemoteTensor
 
@@ -69,6 +70,7 @@ def _untie(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
 
 
 def _is_uniform(tensor: Tensor) -> bool:
+    tensor = tensor.source if isinstance(tensor, ConvertedTensor) else tensor
     if isinstance(tensor, RemoteTensor):
         return tensor.is_uniform()
     data, item = bytes(tensor.data), len(tensor.data) // max(1, tensor.size)
@@ -141,8 +143,9 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
 def _is_transpose(a: Tensor, b: Tensor) -> bool:
     if a.dtype != "float32" or b.dtype != a.dtype or len(a.shape) != 2 or a.shape[::-1] != b.shape or _is_uniform(a):
         return False
-    if isinstance(a, RemoteTensor) and isinstance(b, RemoteTensor):
-        return a.is_transpose(b)
+    left_source, right_source = (t.source if isinstance(t, ConvertedTensor) else t for t in (a, b))
+    if isinstance(left_source, RemoteTensor) and isinstance(right_source, RemoteTensor):
+        return left_source.dtype == right_source.dtype and left_source.is_transpose(right_source)
     rows, width = a.shape
     left, right = (memoryview(t.data).cast("B").cast("I") for t in (a, b))
     return all(left[j::width] == right[j * rows : (j + 1) * rows] for j in range(width))

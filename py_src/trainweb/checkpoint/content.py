@@ -52,6 +52,8 @@ class Resume:
         Seed and position of the random numbers; None: those of a new session.
     gradients : dict of str to Tensor
         Accumulated gradients by parameter; empty where the next train step overwrites them.
+    parameters : dict of str to Tensor
+        As they are trained, in float32, those that the checkpoint has in half precision.
     """
 
     reset: bool = True
@@ -59,6 +61,7 @@ class Resume:
     schedule: tuple[int, int] | None = None
     random: tuple[int, int] | None = None
     gradients: dict[str, Tensor] = field(default_factory=dict)
+    parameters: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -209,14 +209,19 @@ def _resume(table: Table, beside: _FileBeside | None) -> Resume:
     warmup, total, seed, position = (table.scalar(field, "q", 0, table.what) for field in range(3, 7))
     if min(warmup, total) < 0:
         raise CheckpointError(f"the checkpoint has a schedule of {warmup} and {total} steps")
-    tensors = [_tensor(t, beside) for t in table.tables(7, "gradient") or ()]
-    _unique((tensor.name for tensor in tensors), "gradients")
+    gradients, parameters = (
+        [_tensor(t, beside) for t in table.tables(field, what) or ()]
+        for field, what in ((7, "gradient"), (8, "parameter in float32"))
+    )
+    _unique((tensor.name for tensor in gradients), "gradients")
+    _unique((tensor.name for tensor in parameters), "parameters in float32")
     return Resume(
         table.scalar(0, "?", False, "the reset flag"),
         table.scalar(1, "f", 0.0, "the learning rate"),
         (warmup, total) if present & 1 else None,
         (seed % 2**64, position % 2**64) if present & 2 else None,
-        {tensor.name: tensor for tensor in tensors},
+        {tensor.name: tensor for tensor in gradients},
+        {tensor.name: tensor for tensor in parameters},
     )
 
 

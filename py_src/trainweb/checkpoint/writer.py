@@ -176,6 +176,7 @@ def _tensors(checkpoint: Checkpoint) -> Iterable[Tensor]:
             yield from momentums.values()
     if checkpoint.resume is not None:
         yield from checkpoint.resume.gradients.values()
+        yield from checkpoint.resume.parameters.values()
 
 
 def _size(checkpoint: Checkpoint) -> int:
@@ -287,13 +288,16 @@ class _Writer:
 
     def resume(self, resume: Resume) -> int:
         """Resume: a table of ours; seed and position are kept as int64 of the same bits."""
-        named = [tensor.renamed(name) for name, tensor in resume.gradients.items()]
-        gradients = self.tables(named, lambda tensor: tensor.name, self.tensor)
+        vectors = [
+            (field, self.tables([t.renamed(name) for name, t in tensors.items()], lambda t: t.name, self.tensor))
+            for field, tensors in ((7, resume.gradients), (8, resume.parameters))
+            if tensors or field == 7
+        ]
         warmup, total = resume.schedule or (0, 0)
         seed, position = resume.random or (0, 0)
         return self.table(
-            8,
-            ((7, gradients),),
+            9 if resume.parameters else 8,
+            vectors,
             ("PrependBoolSlot", 0, resume.reset),
             ("PrependFloat32Slot", 1, float(resume.learning_rate)),
             ("PrependInt32Slot", 2, (resume.schedule is not None) + 2 * (resume.random is not None)),

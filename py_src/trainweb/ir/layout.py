@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2245457316
+FINGERPRINT: Final = 307189473
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -61,6 +61,12 @@ MOMENTUM0: Final = 4
 MOMENTUM1: Final = 5
 STATE: Final = 6
 PREPARED: Final = 7
+
+# float16 or bfloat16, as their bits, to float32 and back, rounded to nearest even; exact but for the payload of a NaN
+HALF_TO_FLOAT: Final = 0
+BFLOAT_TO_FLOAT: Final = 1
+FLOAT_TO_HALF: Final = 2
+FLOAT_TO_BFLOAT: Final = 3
 
 REDUCE_SUM: Final = 0
 REDUCE_MEAN: Final = 1

@@ -44,6 +44,7 @@ STRUCT_FORMAT = {
     "float64": "d",
     "uint32": "I",
     "uint64": "Q",
+    "float16": "e",
 }
 """`struct` format characters of the dtypes Python can read."""
 
@@ -56,15 +57,19 @@ def as_float32(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
+DECLARED_TYPE = "trainweb.declared_type"
+"""Key of the note on a float32 tensor of what type of float it was before it was converted."""
+
 EXPORTER_NOTES = frozenset(
     {
+        DECLARED_TYPE,
         "pkg.onnxscript.optimizer.folded_from",
         "pkg.torch.export.ExportedProgram.graph_signature",
         "pkg.torch.export.graph_signature.InputSpec.kind",
         "pkg.torch.onnx.name_scopes",
     }
 )
-"""Keys of ONNX's metadata_props that are kept: by them an exporter tells parameters from constants.
+"""Keys of ONNX's metadata_props that are kept: by most an exporter tells parameters from constants.
 
 Others, such as a stack trace per node, would make artifacts several times as large and are dropped.
 """

@@ -27,12 +27,15 @@ class Place:
         Which of them.
     offset, nbytes : int
         The range in it.
+    conversion : (str, str) or ()
+        Which type of float lies there, and as which it is wanted; empty where it is wanted as it is.
     """
 
     store: str
     index: int
     offset: int
     nbytes: int
+    conversion: tuple[str, str] | tuple[()] = ()
 
 
 class LazyTensor(Tensor):

@@ -37,8 +37,8 @@ class FileHost(Protocol):
     def read(self, index: int, offset: int, nbytes: int) -> bytes:
         """Bytes of a file, which lie in it."""
 
-    def is_transpose(self, a: Place, b: Place, rows: int, width: int) -> bool:
-        """Whether 32-bit elements [rows, width] are bit for bit the transpose of others [width, rows]."""
+    def is_transpose(self, a: Place, b: Place, rows: int, width: int, size: int) -> bool:
+        """Whether elements [rows, width] of `size` bytes are bit for bit the transpose of others [width, rows]."""
 
 
 class RemoteFile:
@@ -140,10 +140,10 @@ class RemoteTensor(LazyTensor):
         return True
 
     def is_transpose(self, other: RemoteTensor) -> bool:
-        """Whether this matrix of a 32-bit type is the transpose of another of the same, bit for bit."""
+        """Whether this matrix is the transpose of another of its type, bit for bit."""
         rows, width = self.shape
         assert self.place is not None and other.place is not None
-        return self.file.host.is_transpose(self.place, other.place, rows, width)
+        return self.file.host.is_transpose(self.place, other.place, rows, width, ITEM_SIZE[self.dtype])
 
 
 def tensor_of(name: str, dtype: str, shape: tuple[int, ...], data: bytes | memoryview | RemoteRange) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainweb.checkpoint import Checkpoint, read_checkpoint, write_checkpoint, write_file_atomically
 from trainweb.errors import CheckpointError
+from trainweb.model.floats import as_declared, declared_type
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
@@ -17,7 +18,9 @@ def generated_checkpoint(trainable: Iterable[Any], frozen: Iterable[Any], *, nom
     """A checkpoint of these parameters, in graph order; `nominal` keeps the names only."""
     groups = [from_tensor_protos(trainable), from_tensor_protos(frozen)]
     if nominal:
-        groups = [[Tensor(t.name, t.dtype, (), b"") for t in tensors] for tensors in groups]
+        groups = [[Tensor(t.name, declared_type(t), (), b"") for t in tensors] for tensors in groups]
+    else:
+        groups = [[as_declared(t) for t in tensors] for tensors in groups]
     return Checkpoint(groups[0], groups[1], is_nominal=nominal)
 
 

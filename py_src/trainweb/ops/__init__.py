@@ -16,6 +16,7 @@ FAMILIES = (
     "conv_transpose",
     "pool",
     "resize",
+    "extrema",
     "reduce",
     "view",
     "shape",

@@ -7,14 +7,17 @@ from math import inf, pi, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import LimitError, UnsupportedError
+from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.expr import Emitter
+from trainweb.ir.layout import BFLOAT_TO_FLOAT, FLOAT_TO_BFLOAT, FLOAT_TO_HALF, HALF_TO_FLOAT
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
+from trainweb.model.floats import HALVES
 from trainweb.ops.evaluate import evaluate
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i32, i64
-from trainweb.ops.op import FLOATS, INTS, MANY, MS, Bad, Float, Int, Sample, Str, register
+from trainweb.ops.literals import bools, f16, f32, i32, i64
+from trainweb.ops.op import FLOATS, INTS, MANY, MS, Bad, Elementwise, Float, Int, Sample, Str, register
 from trainweb.ops.pointwise import Names, Pointwise, Unary, reduced
 from trainweb.ops.symbolic import Var, names
 
@@ -662,9 +665,36 @@ class Clip(Pointwise):
 # ---- conversion
 
 
+def cast(b: Builder, out: Buf | None, x: Buf) -> None:
+    """Convert elements; those of half precision by way of float32, which holds all of them."""
+    if out is None or not out.size:
+        return
+    if x.dtype in HALVES:
+        if x.dtype == out.dtype:
+            b.copy(out, x)
+            return
+        wide = out if out.dtype == "float32" else b.temp("float32", x.shape)
+        conversion = HALF_TO_FLOAT if x.dtype == "float16" else BFLOAT_TO_FLOAT
+        b.emit(calls.ConvertHalf(x=x, y=wide, n=x.size, conversion=conversion))
+        if wide is out:
+            return
+        x = wide
+    if out.dtype in HALVES:
+        if x.dtype != "float32":
+            wide = b.temp("float32", x.shape)
+            b.elementwise([wide], [x], lambda e, v: e.cast(v, "float32"))
+            x = wide
+        conversion = FLOAT_TO_HALF if out.dtype == "float16" else FLOAT_TO_BFLOAT
+        b.emit(calls.ConvertHalf(x=x, y=out, n=x.size, conversion=conversion))
+        return
+    b.elementwise([out], [x], lambda e, v: e.cast(v, out.dtype))
+
+
 @register
 class Cast(Pointwise):
     """Conversion to another dtype. https://onnx.ai/onnx/operators/onnx__Cast.html"""
+
+    dtypes = (*Elementwise.dtypes, *HALVES)
 
     versions = (6, 9, 13, 19, 21, 23, 24, 25, 28)
     attrs = {"to": Int(required=True), "saturate": Int(1), "round_mode": Str("up")}
@@ -680,6 +710,8 @@ class Cast(Pointwise):
         Sample([i64([1, 0, 300])], {"to": 2}),
         Sample([(3, 4)], {"to": 11}, grad=()),
         Sample([bools([True, False])], {"to": 7}),
+        Sample([f16([1.5, -3e-7])], {"to": 1}),
+        Sample([f16([1.5, -3.0])], {"to": 7}),
     )
     bad = (Bad([(2,)]), Bad([(2,)], {"to": 8}, UnsupportedError), Bad([(2,)], {"to": 99}))
 
@@ -693,11 +725,18 @@ class Cast(Pointwise):
     def result(self, *dtypes: str) -> str:
         return ONNX_DTYPES[self.to]
 
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
+        return None if ONNX_DTYPES[self.to] == "bfloat16" else super().evaluate(*inputs)
+
     def compute(self, e: Emitter, x: Expr) -> Expr:
         return e.cast(x, ONNX_DTYPES[self.to])
 
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        assert ins[0] is not None
+        cast(b, outs[0], ins[0])
+
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        if ONNX_DTYPES[self.to] not in FLOATS:
+        if ONNX_DTYPES[self.to] not in (*FLOATS, *HALVES):
             return [None]
         (dy,) = Var.of(g, douts[0])
         return names(dy.cast(g.dtype(ins[0])))

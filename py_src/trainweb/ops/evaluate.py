@@ -123,6 +123,8 @@ def _round(value: Any, dtype: str) -> Any:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     if dtype == "float64":
         return float(value)
+    if dtype == "float16":
+        return struct.unpack("<e", struct.pack("<e", value))[0]
     bits = INT_BITS[dtype]
     wrapped = int(value) & ((1 << bits) - 1)
     signed = not dtype.startswith("u") and wrapped >> (bits - 1)

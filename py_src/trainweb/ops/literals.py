@@ -21,6 +21,11 @@ def f32(nested: Any) -> Tensor:
     return literal("float32", nested)
 
 
+def f16(nested: Any) -> Tensor:
+    """A float16 tensor."""
+    return literal("float16", nested)
+
+
 def i64(nested: Any) -> Tensor:
     """An int64 tensor."""
     return literal("int64", nested)

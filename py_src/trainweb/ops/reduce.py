@@ -1,4 +1,4 @@
-"""Reductions along axes, ArgMax and ArgMin, running sums, and what gradients of broadcasting need."""
+"""Reductions along axes, running sums, and what gradients of broadcasting need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
-from trainweb.ir.dims import at_most, static, table_of
+from trainweb.ir.dims import static, table_of
 from trainweb.ir.layout import (
     REDUCE_LOG_SUM,
     REDUCE_LOG_SUM_EXP,
@@ -27,8 +27,9 @@ from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
 from trainweb.ops.copies import strided_copy
+from trainweb.ops.extrema import as_int64, extreme, from_int64
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i32, i64
+from trainweb.ops.literals import bools, f32, i32, i64, literal
 from trainweb.ops.op import FLOATS, INTS, MANY, MS, Bad, Int, Ints, Op, Sample, find, register
 from trainweb.ops.pointwise import Names
 from trainweb.ops.symbolic import Var, names
@@ -36,6 +37,7 @@ from trainweb.ops.symbolic import Var, names
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Emitter, Expr
     from trainweb.ir.program import Buf
 
 Over = Callable[[str, Var], Var]
@@ -44,6 +46,9 @@ Over = Callable[[str, Var], Var]
 
 def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
     """out = `op` of x over `axes`; `out` may have them as ones or not at all."""
+    if x.dtype != "float32" and not (x.dtype in ("int32", "int64") and op in _FOLDS):
+        _reduce_as_int64(b, out, x, axes, op)
+        return
     # Neighbouring axes of one kind are one axis; a kernel call reduces one of them.
     flags = [(k in axes, dim) for k, dim in enumerate(x.shape) if dim != 1]
     groups = [(kind, prod(d for _, d in run)) for kind, run in groupby(flags, lambda flag: flag[0])]
@@ -69,6 +74,35 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
             size = ITEM_SIZE[x.dtype]
             b.emit(calls.ReduceInt(x=x, y=target, outer=outer, n=n, inner=inner, size=size, op=step))
         x = target
+
+
+def _reduce_as_int64(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
+    """Integers that no kernel reduces: as int64, where sums and products wrap to the same bits."""
+    if not x.size and op in (REDUCE_MAX, REDUCE_MIN):
+        if out.size:
+            b.fill(out, extreme(x.dtype, largest=op == REDUCE_MIN))
+        return
+    ordered = op in (REDUCE_MAX, REDUCE_MIN)
+    wide = as_int64(b, x) if ordered else _cast(b, x, lambda e, v: v)
+    if op == REDUCE_SUM_ABS:
+        wide = _cast(b, wide, lambda e, v: e.select(e.compare("lt", v, e.like(v, 0)), e.neg(v), v))
+    elif op == REDUCE_SUM_SQUARES:
+        wide = _cast(b, wide, lambda e, v: e.mul(v, v))
+    total = b.temp("int64", out.shape)
+    reduce(b, total, wide, axes, op if op in _FOLDS else REDUCE_SUM)
+    if op == REDUCE_MEAN and total.size:
+        count = x.size // total.size
+        b.elementwise([out], [total], lambda e, v: e.cast(e.div(v, e.like(v, count)), out.dtype))
+    elif ordered:
+        from_int64(b, out, total)
+    else:
+        b.elementwise([out], [total], lambda e, v: e.cast(v, out.dtype))
+
+
+def _cast(b: Builder, x: Buf, then: Callable[[Emitter, Expr], Expr]) -> Buf:
+    wide = b.temp("int64", x.shape)
+    b.elementwise([wide], [x], lambda e, v: then(e, e.cast(v, "int64")))
+    return wide
 
 
 def sum_to(b: Builder, out: Buf, source: Buf) -> None:
@@ -194,10 +228,14 @@ _FOLDS: dict[int, Any] = {
 }
 
 
+NUMBERS = ("float32", "int32", "int64", "uint32", "uint64")
+"""What the standard reduces, after types of floats became float32."""
+
+
 class NumberReduction(Reduction):
     """A reduction that integers have too; small ones are computed in Python."""
 
-    dtypes = ("float32", "int32", "int64")
+    dtypes: tuple[str, ...] = NUMBERS
 
     def evaluate(self, x: TensorType, axes: TensorType | None = None) -> tuple[Any, ...] | None:
         if self.kernel not in _FOLDS or x.size == 0:
@@ -253,22 +291,29 @@ class ReduceMean(Reduction):
     """Mean. https://onnx.ai/onnx/operators/onnx__ReduceMean.html"""
 
     kernel = REDUCE_MEAN
+    dtypes = NUMBERS
+    samples = (*Reduction.samples, Sample([i64([[1, 2, 4], [-3, 4, -9]]), i64([1])], opset=18))
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         count = Var(g, g.op("Div", [g.op("Size", [x.name]), g.op("Size", [y.name])]), "int64")
         return spread_like(g, dy.op("Scale", count, domain=MS, scale_down=1), x)
 
     def reference(self, x: Any, axes: Any = None) -> Any:
-        return np.mean(x, **self.numpy_axes(x, axes))
+        mean = np.mean(x, **self.numpy_axes(x, axes))
+        return mean if x.dtype.kind == "f" else np.trunc(mean).astype(x.dtype)
 
 
 class ReduceExtremum(NumberReduction):
     """Largest or smallest; equal ones share the gradient."""
 
     versions = (1, 11, 12, 13, 18, 20)
+    dtypes = ("float32", *INTS, "bool")
     samples = (
         *Reduction.samples,
         Sample([i64([[1, 2], [3, 4]]), i64([1])], opset=18),
+        Sample([bools([[True, False], [False, False]]), i64([1])], opset=20),
+        Sample([literal("uint8", [[1, 200], [3, 4]]), i64([0])], opset=20),
+        Sample([literal("uint64", [[1, 2**63 + 5], [3, 4]]), i64([1])], opset=20),
         Sample([f32([[1, 1], [3, 2]]), i64([1])], opset=18, grad=()),
     )
 
@@ -324,12 +369,14 @@ class ReduceL1(Reduction):
     """Sum of absolute values. https://onnx.ai/onnx/operators/onnx__ReduceL1.html"""
 
     kernel = REDUCE_SUM_ABS
+    dtypes = NUMBERS
+    samples = (*Reduction.samples, Sample([i32([[1, -2], [-3, 4]]), i64([1])], opset=18))
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return x.op("Sign") * dy
 
     def reference(self, x: Any, axes: Any = None) -> Any:
-        return np.sum(np.abs(x), **self.numpy_axes(x, axes))
+        return np.sum(np.abs(x), dtype=x.dtype, **self.numpy_axes(x, axes))
 
 
 @register
@@ -351,12 +398,14 @@ class ReduceSumSquare(Reduction):
     """Sum of squares. https://onnx.ai/onnx/operators/onnx__ReduceSumSquare.html"""
 
     kernel = REDUCE_SUM_SQUARES
+    dtypes = NUMBERS
+    samples = (*Reduction.samples, Sample([i64([[1, -2], [-3, 4]]), i64([1])], opset=18))
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return x * (dy * 2.0)
 
     def reference(self, x: Any, axes: Any = None) -> Any:
-        return np.sum(x * x, **self.numpy_axes(x, axes))
+        return np.sum(x * x, dtype=x.dtype, **self.numpy_axes(x, axes))
 
 
 @register
@@ -414,140 +463,6 @@ class ReduceAllL2(Op):
 
     def reference(self, *xs: Any) -> Any:
         return np.sqrt(sum(np.sum(x * x) for x in xs))
-
-
-# ---- positions of extrema
-
-
-class ArgReduction(Op):
-    """Position of the largest or smallest element along an axis; NaN wins."""
-
-    versions = (1, 11, 12, 13)
-    attrs = {"axis": Int(0), "keepdims": Int(1), "select_last_index": Int(0)}
-    select_max: int
-    samples = (
-        Sample([(3, 4)]),
-        Sample([(2, 3, 4)], {"axis": -1, "keepdims": 0}),
-        Sample([(2, 3, 4)], {"axis": 1}),
-        Sample([f32([[1, 5, 5, 0, 0]])], {"axis": 1}),
-        Sample([f32([[1, 5, 5, 0, 0]])], {"axis": 1, "select_last_index": 1}),
-    )
-    bad = (
-        Bad([(3, 4)], {"axis": 2}),
-        Bad([i64([1])], error=UnsupportedError),
-        Bad([()]),
-        Bad([f32([[], []])], {"axis": 1}),
-    )
-
-    def infer(self, x: TensorType) -> TensorType:
-        self.need_float32(x)
-        axis = self.axis_of(self.axis, x.rank)
-        if x.shape[axis] == 0:
-            raise self.error(f"dimension {axis} is empty.")
-        return TensorType("int64", x.shape[:axis] + (1,) * bool(self.keepdims) + x.shape[axis + 1 :])
-
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is None or ins[0] is None:
-            return
-        shape = ins[0].shape
-        axis = self.axis % len(shape)
-        b.emit(
-            calls.ArgReduce(
-                x=ins[0],
-                y=outs[0],
-                outer=prod(shape[:axis]),
-                n=shape[axis],
-                inner=prod(shape[axis + 1 :]),
-                select_max=self.select_max,
-                last_index=int(bool(self.select_last_index)),
-            )
-        )
-
-    def reference(self, x: Any) -> Any:
-        pick = np.argmax if self.select_max else np.argmin
-        y = pick(np.flip(x, self.axis) if self.select_last_index else x, self.axis)
-        y = x.shape[self.axis] - 1 - y if self.select_last_index else y
-        return (np.expand_dims(y, self.axis) if self.keepdims else y).astype(np.int64)
-
-
-@register
-class ArgMax(ArgReduction):
-    """Position of the largest element. https://onnx.ai/onnx/operators/onnx__ArgMax.html"""
-
-    select_max = 1
-
-
-@register
-class ArgMin(ArgReduction):
-    """Position of the smallest element. https://onnx.ai/onnx/operators/onnx__ArgMin.html"""
-
-    select_max = 0
-
-
-@register
-class TopK(Op):
-    """The k largest or smallest elements along an axis, in order. https://onnx.ai/onnx/operators/onnx__TopK.html"""
-
-    versions = (1, 10, 11, 24)
-    attrs = {"axis": Int(-1), "k": Int(), "largest": Int(1), "sorted": Int(1)}
-    max_inputs = 2
-    n_outputs = 2
-    differentiable = (0,)
-    static_inputs = (1,)
-    samples = (
-        Sample([(3, 5), i64([2])], outputs=2),
-        Sample([(3, 5), i64([3])], {"axis": 0, "largest": 0}, outputs=2),
-        Sample([(2, 7, 3), i64([4])], {"axis": 1}, outputs=2),
-        Sample([(3, 5)], {"k": 2}, opset=9, outputs=2),
-        Sample([f32([[2, 5, 5, 1, 5]]), i64([2])], outputs=2, grad=()),
-        Sample([(3, 5), i64([0])], outputs=2, grad=()),
-    )
-    bad = (
-        Bad([(3, 5), i64([6])]),
-        Bad([(3, 5), i64([-1])]),
-        Bad([(3, 5), i64([1])], {"axis": 2}),
-        Bad([(3, 5)]),
-        Bad([i64([1, 2]), i64([1])], error=UnsupportedError),
-        Bad([(3, 5), i64([1, 2])]),
-    )
-
-    def infer(self, x: TensorType, k: TensorType | None = None) -> Any:
-        self.need_float32(x)
-        axis = self.axis_of(self.axis, x.rank)
-        count = self.k if k is None else scalar(self, k, "k")
-        if count is None or not at_most(0, count) or not at_most(count, x.shape[axis]):
-            raise self.error(f"k is {count}; dimension {axis} has {x.shape[axis]} elements.")
-        shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-        return TensorType(x.dtype, shape), TensorType("int64", shape)
-
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, given = ins[0], outs[0] or outs[1]
-        if x is None or given is None:
-            return
-        axis = self.axis % len(x.shape)
-        b.emit(
-            calls.Topk(
-                x=x,
-                y=outs[0],
-                at=outs[1],
-                outer=prod(x.shape[:axis]),
-                n=x.shape[axis],
-                inner=prod(x.shape[axis + 1 :]),
-                k=given.shape[axis],
-                largest=int(bool(self.largest)),
-            )
-        )
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        inputs = [douts[0], g.op("Shape", [ins[0]]), g.extra_output(1, "_indices")]
-        dx = g.op("GatherElementsGrad", inputs, domain=MS, axis=self.axis)
-        return [dx, *[None] * (len(ins) - 1)]
-
-    def reference(self, x: Any, k: Any = None) -> Any:
-        count = self.k if k is None else int(k.item())
-        order = np.argsort(-x if self.largest else x, self.axis, kind="stable")
-        order = np.take(order, np.arange(count), self.axis)
-        return np.take_along_axis(x, order, self.axis), order.astype(np.int64)
 
 
 @register

@@ -6,16 +6,35 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.errors import FeedError, LimitError
-from trainweb.model.graph import Tensor
+from trainweb.errors import FeedError, LimitError, UnsupportedError
+from trainweb.model.graph import ITEM_SIZE, Tensor
 
-SUPPORTED = ("float32", "float64", "int64", "int32", "uint8", "int8", "int16", "uint16", "uint32", "uint64", "bool")
+SUPPORTED = tuple(ITEM_SIZE)
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The numpy dtype of that name.
+
+    Raises
+    ------
+    UnsupportedError
+        It is bfloat16, and the package ml_dtypes, which has it for numpy, is not installed.
+    """
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as e:
+        raise UnsupportedError("numpy has no bfloat16 by itself: install the package ml_dtypes.") from e
+    found: np.dtype[Any] = np.dtype(bfloat16)
+    return found
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """A writable copy."""
-    array = np.frombuffer(tensor.data, dtype=np.dtype(tensor.dtype).newbyteorder("<")).reshape(tensor.shape)
-    return array.astype(tensor.dtype)
+    dtype = numpy_dtype(tensor.dtype)
+    little = dtype if dtype.itemsize == 1 or tensor.dtype == "bfloat16" else dtype.newbyteorder("<")
+    return np.frombuffer(tensor.data, dtype=little).reshape(tensor.shape).astype(dtype)
 
 
 class ReadOnlyCopy(np.ndarray):
@@ -92,7 +111,7 @@ def as_feed(name: str, value: Any, dtype: str) -> Tensor:
     """A feed: lists and numbers are converted to `dtype`, arrays must have it."""
     if not isinstance(value, np.ndarray) and not isinstance(value, np.generic):
         try:
-            value = np.asarray(value, dtype=dtype)
+            value = np.asarray(value, dtype=numpy_dtype(dtype))
         except (ValueError, TypeError, OverflowError) as e:
             raise FeedError(f"Feed {name!r} cannot be made a {dtype} array: {e}") from e
     return from_numpy(name, value)

@@ -6,7 +6,8 @@ change; all else that an answer depends on comes with the question.
 Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`,
 and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32", "parts"}}`, by which the worker knows that it got
 just these. `parts` lists what the whole file is made of, in its order: a number is that many of the bytes, and
-[store, index, offset, nbytes] a range that the worker copies from where it lies (`Place` of `trainweb.model.lazy`).
+[store, index, offset, nbytes] a range that the worker copies from where it lies (`Place` of `trainweb.model.lazy`);
+two types after that have it convert floats, and nbytes are those of the second type.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
 from trainweb.model.reader import read_model
-from trainweb.model.remote import FileHost, RemoteFile, RemoteTensor
+from trainweb.model.remote import FileHost, RemoteFile
 from trainweb.model.writer import model_parts
 from trainweb.training.bundle import Blobs, plan_json, read_properties, session_header, signature_of
 from trainweb.training.export import export_model
@@ -108,7 +109,7 @@ def _split(file: list[Part]) -> tuple[Any, list[Any]]:
     parts: list[Any] = []
     for part in file:
         if isinstance(part, LazyTensor) and part.place is not None:
-            parts.append([part.place.store, part.place.index, part.place.offset, part.place.nbytes])
+            parts.append([part.place.store, part.place.index, part.place.offset, part.nbytes, *part.place.conversion])
             continue
         held.append(part.data if isinstance(part, LazyTensor) else part)
         if parts and isinstance(parts[-1], int):
@@ -157,8 +158,8 @@ class _WorkerFiles:
     def read(self, index: int, offset: int, nbytes: int) -> bytes:
         return bytes(_done(lambda: self._js.read(index, offset, nbytes).to_bytes()))
 
-    def is_transpose(self, a: Place, b: Place, rows: int, width: int) -> bool:
-        return bool(_done(lambda: self._js.isTranspose(a.index, a.offset, b.index, b.offset, rows, width)))
+    def is_transpose(self, a: Place, b: Place, rows: int, width: int, size: int) -> bool:
+        return bool(_done(lambda: self._js.isTranspose(a.index, a.offset, b.index, b.offset, rows, width, size)))
 
 
 def _done(read: Callable[[], Any]) -> Any:
@@ -231,15 +232,16 @@ def _created(opened: Opened, state: CheckpointState) -> Handout:
 def fill(handle: int, bases_json: str) -> dict[str, Any]:
     """Write the weights that a session starts from into its segments, which hold zeros; once.
 
-    Those that are in files the worker copies: "copies" lists segment, offset, file, offset and bytes of each. "files"
-    are those that may be read later on.
+    Those that are in files the worker copies: "copies" lists segment, offset, file, offset and bytes of each, and what
+    type of float those are if not float32. "files" are those that may be read later on.
     """
     opened, bases = _find(handle), json.loads(bases_json)
-    copies: list[tuple[int, int, int, int, int]] = []
+    copies: list[tuple[int | str, ...]] = []
 
     def write(segment: int, offset: int, tensor: Tensor) -> None:
-        if isinstance(tensor, RemoteTensor) and tensor.place is not None:
-            copies.append((segment, offset, tensor.file.index, tensor.place.offset, tensor.nbytes))
+        place = tensor.place if isinstance(tensor, LazyTensor) else None
+        if place is not None and place.store == "file":
+            copies.append((segment, offset, place.index, place.offset, place.nbytes, *place.conversion[:1]))
         elif tensor.nbytes:
             engine.write(bases[segment] + offset, memoryview(tensor.data))
 
@@ -273,7 +275,8 @@ def _held(opened: Opened) -> Iterator[Tensor]:
 
 
 def _files_of(tensors: Iterable[Tensor]) -> list[int]:
-    return sorted({tensor.file.index for tensor in tensors if isinstance(tensor, RemoteTensor)})
+    places = (tensor.place for tensor in tensors if isinstance(tensor, LazyTensor))
+    return sorted({place.index for place in places if place is not None and place.store == "file"})
 
 
 @answered

@@ -16,6 +16,7 @@ from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
+from trainweb.model.floats import in_float32
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.ops.shapes import ShapeInference
@@ -54,6 +55,8 @@ class Report:
         Operators on the way from the loss to a parameter that cannot be differentiated.
     refined : list of str
         What operators demand of dimensions that the model declares as symbols, with the node: ``n = 4, as ...``.
+    precision : str or None
+        What of the model is computed in float32 though it was declared as another type of float.
     missing_loss : str or None
         Which loss to name, where none was and the first output is none.
     error : str or None
@@ -70,6 +73,7 @@ class Report:
     unsupported: list[Problem] = field(default_factory=list)
     missing_gradients: list[Problem] = field(default_factory=list)
     refined: list[str] = field(default_factory=list)
+    precision: str | None = None
     missing_loss: str | None = None
     error: str | None = None
     peak_bytes: int = 0
@@ -105,6 +109,7 @@ class Report:
             "unsupported": [asdict(p) for p in self.unsupported],
             "missing_gradients": [asdict(p) for p in self.missing_gradients],
             "refined": self.refined,
+            "precision": self.precision,
             "missing_loss": self.missing_loss,
             "error": self.error,
             "peak_bytes": self.peak_bytes,
@@ -117,6 +122,7 @@ class Report:
         for kind, problems in (("not supported", self.unsupported), ("no gradient", self.missing_gradients)):
             lines += [f"{kind}: {p.op} at {', '.join(p.nodes)}: {p.message}" for p in problems]
         lines += self.refined
+        lines += [self.precision] if self.precision else []
         if self.error:
             lines.append(self.error)
         if self.ok or self.missing_loss:
@@ -180,6 +186,8 @@ def report_on(
     report = Report()
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
+        graph, declared = in_float32(graph)
+        report.precision = str(declared) or None
         _find_unsupported(graph, report)
         if not report.unsupported:
             _survey(graph, report)

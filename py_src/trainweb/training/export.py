@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.errors import ModelError
-from trainweb.model.graph import Graph, Tensor
+from trainweb.model.floats import with_declared_types
+from trainweb.model.graph import DECLARED_TYPE, Graph, Tensor
 from trainweb.model.lazy import Part
 from trainweb.model.writer import model_parts
 from trainweb.ops.shapes import infer_shapes
@@ -31,9 +32,17 @@ def export_model(models: SessionModels, store: ParameterStore, output_names: Seq
     assert graph is not None
     if not output_names:
         raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
-    held = store.contents().tensors
-    parameters = {name: held[name] for name in models.layout.slots}
-    return model_parts(inference_graph(graph, list(output_names), parameters))
+    contents = store.contents()
+    parameters = {name: _noted(contents.tensors[name], contents.declared.get(name)) for name in models.layout.slots}
+    return model_parts(with_declared_types(inference_graph(graph, list(output_names), parameters)))
+
+
+def _noted(tensor: Tensor, declared: str | None) -> Tensor:
+    if declared is None:
+        return tensor
+    noted = tensor.renamed(tensor.name)
+    noted.notes = {**tensor.notes, DECLARED_TYPE: declared}
+    return noted
 
 
 def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, Tensor]) -> Graph:

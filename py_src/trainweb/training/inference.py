@@ -15,6 +15,7 @@ from trainweb.errors import ModelError
 from trainweb.ir.arena import align
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.model.checks import Limits
+from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.ops.infer import FOLDED_INTEGERS
 from trainweb.training.bundle import Header, declarations
@@ -38,6 +39,7 @@ class InferenceModel:
     """A forward model and what it says; big float initializers lie in the segment of parameters."""
 
     def __init__(self, graph: Graph, *, engine: Engine, limits: Limits, memory_budget: int | None) -> None:
+        graph = computed_in_float32(graph)
         self.graph, self.engine, self.limits, self.memory_budget = graph, engine, limits, memory_budget
         self.bindings: dict[str, Binding] = {}
         at = 0

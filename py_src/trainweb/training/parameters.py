@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from trainweb.ir.layout import (
     STATE_WORDS,
 )
 from trainweb.ir.program import Buf, BufSequence, Storage, flat_runs
+from trainweb.model.floats import HALVES, OTHER_FLOATS, converted
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LazyTensor, Place
 from trainweb.ops.optim import GRADS, MOMENTS, PARAMS
@@ -78,12 +79,25 @@ class ParameterSlot:
 
 @dataclass(slots=True)
 class Contents:
-    """All that a store holds, for a checkpoint to be written from: what lies in kernel memory is read when it is."""
+    """All that a store holds, for a checkpoint to be written from: what lies in kernel memory is read when it is.
+
+    `declared` are the types of those parameters that a file has as another type of float than float32.
+    """
 
     tensors: dict[str, Tensor]
     optimizer: OptimizerState
     has_optimizer_state: bool
     resume: Resume | None = None
+    declared: dict[str, str] = field(default_factory=dict)
+
+    def as_declared(self) -> dict[str, Tensor]:
+        """The parameters as files have them."""
+        return {name: converted(t, self.declared.get(name, t.dtype)) for name, t in self.tensors.items()}
+
+    def exact(self) -> Resume | None:
+        """What exact resumption takes: of parameters that a file rounds to half precision, the values themselves."""
+        rounded = {name: self.tensors[name] for name, dtype in self.declared.items() if dtype in HALVES}
+        return self.resume and replace(self.resume, parameters=rounded)
 
 
 class ParameterStore(ABC):
@@ -147,7 +161,9 @@ class ParameterStore(ABC):
 
 
 class TensorStore(ParameterStore):
-    """Parameters as tensors, each in its own memory.
+    """Parameters as tensors, each in its own memory; those of another type of float are float32 here.
+
+    `declared` has the types that these have in the checkpoint, and get again when one is written.
 
     Raises
     ------
@@ -157,12 +173,14 @@ class TensorStore(ParameterStore):
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self.declared: dict[str, str] = {}
         self.trainable = {}
+        exact = {} if checkpoint.resume is None else checkpoint.resume.parameters
         for tensors, trainable in ((checkpoint.requires_grad, True), (checkpoint.frozen, False)):
             for tensor in tensors:
                 if tensor.name in self.tensors:
                     raise CheckpointError(f"The checkpoint has the parameter {tensor.name!r} twice.")
-                self.tensors[tensor.name] = tensor
+                self.tensors[tensor.name] = self._float32(tensor, exact.get(tensor.name), checkpoint.is_nominal)
                 self.trainable[tensor.name] = trainable
         self.is_nominal = checkpoint.is_nominal
         self.optimizer, self.has_optimizer_state = OptimizerState(), False
@@ -182,6 +200,17 @@ class TensorStore(ParameterStore):
                     raise CheckpointError(f"The checkpoint has a gradient of {name!r}, which is not trained.")
                 check_same_type(gradient, *self.type_of(name))
 
+    def _float32(self, tensor: Tensor, exact: Tensor | None, is_nominal: bool) -> Tensor:
+        if tensor.dtype not in OTHER_FLOATS:
+            return tensor
+        self.declared[tensor.name] = tensor.dtype
+        if is_nominal:
+            return Tensor(tensor.name, "float32", (), b"")
+        if exact is None:
+            return converted(tensor, "float32")
+        check_same_type(exact, "float32", tensor.shape)
+        return exact
+
     def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
         return self.tensors[name].dtype, self.tensors[name].shape
 
@@ -196,7 +225,7 @@ class TensorStore(ParameterStore):
         if resume is None and self.has_optimizer_state:
             # Of a session that ended: its gradients and random numbers ended with it.
             resume = Resume(learning_rate=optimizer.learning_rate, schedule=optimizer.schedule)
-        return Contents(dict(self.tensors), optimizer, self.has_optimizer_state, resume)
+        return Contents(dict(self.tensors), optimizer, self.has_optimizer_state, resume, self.declared)
 
     def take(self, contents: Contents, *, is_nominal: bool) -> None:
         """Hold these from now on."""

@@ -275,14 +275,15 @@ def checkpoint_of(
     include_optimizer_state: bool,
 ) -> Checkpoint:
     """What a checkpoint file of these holds; parameters are sorted by name."""
-    names, optimizer, groups = sorted(contents.tensors), contents.optimizer, []
+    tensors, optimizer, groups = contents.as_declared(), contents.optimizer, []
+    names = sorted(tensors)
     if include_optimizer_state and (contents.has_optimizer_state or optimizer.step):
         groups = [OptimizerGroup(GROUP, optimizer.step, optimizer.initial_lr, optimizer.moments)]
     return Checkpoint(
-        requires_grad=[contents.tensors[n] for n in names if trainable[n]],
-        frozen=[contents.tensors[n] for n in names if not trainable[n]],
+        requires_grad=[tensors[n] for n in names if trainable[n]],
+        frozen=[tensors[n] for n in names if not trainable[n]],
         is_nominal=False,
         groups=groups,
         properties=dict(properties),
-        resume=contents.resume if include_optimizer_state else None,
+        resume=contents.exact() if include_optimizer_state else None,
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainweb.errors import FeedError, UnsupportedError
 from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
-from trainweb.training.arrays import SUPPORTED
+from trainweb.training.arrays import SUPPORTED, numpy_dtype
 
 TYPE_NAMES = {"float32": "float", "float64": "double"}
 """What ONNX Runtime calls element types, where numpy calls them otherwise."""
@@ -33,7 +33,7 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
     name = ONNX_DTYPES.get(element_type, "") if isinstance(element_type, int) else np.dtype(element_type).name
     if name not in SUPPORTED:
         raise UnsupportedError(f"Element type {element_type!r} is not supported; there are {', '.join(SUPPORTED)}.")
-    return np.dtype(name)
+    return numpy_dtype(name)
 
 
 class OrtValue:

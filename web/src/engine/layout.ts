@@ -55,6 +55,13 @@ export const MOMENTUM1 = 5;
 export const STATE = 6;
 export const PREPARED = 7;
 
+// float16 or bfloat16, as their bits, to float32 and back, rounded to nearest even; exact but for
+// the payload of a NaN
+export const HALF_TO_FLOAT = 0;
+export const BFLOAT_TO_FLOAT = 1;
+export const FLOAT_TO_HALF = 2;
+export const FLOAT_TO_BFLOAT = 3;
+
 export const REDUCE_SUM = 0;
 export const REDUCE_MEAN = 1;
 export const REDUCE_MAX = 2;

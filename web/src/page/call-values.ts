@@ -27,5 +27,5 @@ export function checkBuffer(buffer: unknown): void {
 
 /** As the page's users have it. */
 export function typeAndShape({ dtype, dims }: TensorType): ParameterTypeAndShape {
-  return { type: dtype, dims };
+  return { type: dtype as ParameterTypeAndShape["type"], dims };
 }

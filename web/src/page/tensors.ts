@@ -25,8 +25,9 @@ type NumericArrayConstructor = {
 const ARRAYS: Readonly<Record<WireDtype, NumericArrayConstructor>> = {
   float32: Float32Array,
   float64: Float64Array,
-  // The bit patterns; Float16Array is not everywhere.
+  // The bit patterns; Float16Array is not everywhere, and for bfloat16 there is no array.
   float16: Uint16Array,
+  bfloat16: Uint16Array,
   int8: Int8Array,
   uint8: Uint8Array,
   int16: Int16Array,
@@ -37,6 +38,9 @@ const ARRAYS: Readonly<Record<WireDtype, NumericArrayConstructor>> = {
   uint64: BigUint64Array,
   bool: Uint8Array,
 };
+
+/** Where browsers have it: what tensors of float16 hold there. */
+const HalfArray = (globalThis as { readonly Float16Array?: NumericArrayConstructor }).Float16Array;
 
 /**
  * Whether `value` is a tensor. By its members, not its class: onnxruntime-web carries a copy of
@@ -179,10 +183,10 @@ export class SpareBuffers {
 
 /** Make a tensor of bytes that nobody else holds. */
 export function unpackTensor({ dtype, dims, data }: WireTensor): Tensor {
-  const Data = ARRAYS[dtype];
+  const Data = dtype === "float16" ? (HalfArray ?? Uint16Array) : ARRAYS[dtype];
   const array = new Data(data.buffer, data.byteOffset, data.byteLength / Data.BYTES_PER_ELEMENT);
-  // The overloads of Tensor go by type; dtype and array agree by construction.
-  return new Tensor(dtype as "float32", array as Float32Array, dims);
+  // The overloads of Tensor go by type; dtype and array agree by construction. Tensors have no bfloat16: its bits are uint16.
+  return new Tensor((dtype === "bfloat16" ? "uint16" : dtype) as "float32", array as Float32Array, dims);
 }
 
 /** What the worker checks before it runs, for an output that goes into the caller's tensor. */

@@ -108,10 +108,12 @@ export class GivenFiles {
     }
   }
 
-  /** Whether words [rows, width] of one file are the transpose of words [width, rows] of another. */
-  isTranspose(a: number, aOffset: number, b: number, bOffset: number, rows: number, width: number): boolean {
-    const left = this.#words(a, aOffset, rows * width);
-    const right = this.#words(b, bOffset, rows * width);
+  /** Whether elements of `size` bytes, [rows, width] of one file, are the transpose of those [width, rows] of another. */
+  isTranspose(
+    a: number, aOffset: number, b: number, bOffset: number, rows: number, width: number, size: number,
+  ): boolean {
+    const left = this.#elements(a, aOffset, rows * width, size);
+    const right = this.#elements(b, bOffset, rows * width, size);
     for (let top = 0; top < rows; top += TILE) {
       for (let side = 0; side < width; side += TILE) {
         for (let i = top; i < Math.min(rows, top + TILE); i++) {
@@ -126,10 +128,13 @@ export class GivenFiles {
     return true;
   }
 
-  #words(index: number, offset: number, count: number): Uint32Array {
-    const bytes = this.read(index, offset, 4 * count);
-    const aligned = bytes.byteOffset % 4 === 0 ? bytes : bytes.slice();
-    return new Uint32Array(aligned.buffer, aligned.byteOffset, count);
+  #elements(index: number, offset: number, count: number, size: number): Uint16Array | Uint32Array | BigUint64Array {
+    const bytes = this.read(index, offset, size * count);
+    const { buffer, byteOffset } = bytes.byteOffset % size === 0 ? bytes : bytes.slice();
+    if (size === 2) {
+      return new Uint16Array(buffer, byteOffset, count);
+    }
+    return size === 4 ? new Uint32Array(buffer, byteOffset, count) : new BigUint64Array(buffer, byteOffset, count);
   }
 }
 

@@ -1,6 +1,7 @@
 /** Checks of what Python hands out: Pyodide's glue copies by itself, and a wrong address gives wrong bytes without a word. */
 
 import { EngineError } from "../wire/errors.js";
+import type { FloatType } from "../worker/floats.js";
 
 /** What Python says of the bytes that come with an answer. */
 export interface Announced {
@@ -12,8 +13,18 @@ export interface Announced {
   readonly parts: readonly Part[];
 }
 
-/** Bytes that Python only names: a range of a segment of the session, or of a file that was given. */
-export type Place = readonly [store: "segment" | "file", index: number, offset: number, nbytes: number];
+/**
+ * Bytes that Python only names: a range of a segment of the session, or of a file that was given. Where two types of
+ * floats are named, those lie there as the first, and `nbytes` are those of the second, which is wanted.
+ */
+export type Place = readonly [
+  store: "segment" | "file",
+  index: number,
+  offset: number,
+  nbytes: number,
+  from?: FloatType,
+  to?: FloatType,
+];
 
 /** As many of Python's bytes as the number says, or a place. */
 export type Part = number | Place;

@@ -32,6 +32,8 @@ export interface ModelReport {
   readonly missingGradients: readonly ModelProblem[];
   /** What operators demand of dims that the model declares as symbols. */
   readonly refined: readonly string[];
+  /** What of the model is computed in float32 though it was declared as another type of float. */
+  readonly precision: string | null;
   /** Which loss to name, where none was and the first output is none. */
   readonly missingLoss: string | null;
   /** What else is wrong. */

@@ -5,6 +5,7 @@ export type WireDtype =
   | "float32"
   | "float64"
   | "float16"
+  | "bfloat16"
   | "int8"
   | "uint8"
   | "int16"

@@ -34,7 +34,7 @@ const N_SEGMENTS = SEGMENT_NAMES.length;
 const MAX_BYTES = 2 ** 32 - 1;
 
 const ITEM_SIZE: Readonly<Record<WireDtype, number>> = {
-  float32: 4, float64: 8, float16: 2, int8: 1, uint8: 1, int16: 2, uint16: 2, int32: 4, uint32: 4,
+  float32: 4, float64: 8, float16: 2, bfloat16: 2, int8: 1, uint8: 1, int16: 2, uint16: 2, int32: 4, uint32: 4,
   int64: 8, uint64: 8, bool: 1,
 };
 

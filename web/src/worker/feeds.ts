@@ -1,11 +1,12 @@
 /** Whether feeds fit a model; training/models.py checks the same in the same order. */
 
 import { sessionError } from "../wire/messages.js";
-import type { Feed, TensorType } from "../wire/protocol.js";
+import type { Feed, TensorType, WireDtype } from "../wire/protocol.js";
 import { sizeOf, type Declaration, type FeedType } from "./bundle.js";
 
 /** JavaScript that makes data of a type, of any array of numbers. */
 const CONVERSIONS: Readonly<Record<string, string>> = {
+  bfloat16: "Uint16Array.from(new Uint32Array(Float32Array.from(values).buffer), (bits) => bits >>> 16)",
   int64: "BigInt64Array.from(values, BigInt)",
   uint64: "BigUint64Array.from(values, BigInt)",
   bool: "Uint8Array.from(values)",
@@ -14,11 +15,18 @@ const CONVERSIONS: Readonly<Record<string, string>> = {
 /** Types of feeds, with the values of those that decide about shapes and are not too large for it. */
 export function signatureOf(inputs: readonly Declaration[], feeds: readonly Feed[], bytesOf: BytesOf): FeedType[] {
   return feeds.map((feed) => {
-    const { name, dtype, dims } = feed;
-    const limit = inputs.find((input) => input.name === name)?.decides ?? 0;
+    const { name, dims } = feed;
+    const declared = inputs.find((input) => input.name === name);
+    const dtype = declared?.dtype === "bfloat16" ? ofBits(feed.dtype) : feed.dtype;
+    const limit = declared?.decides ?? 0;
     const value = limit > 0 && sizeOf(dims) <= limit ? hexOf(bytesOf(feed)) : null;
     return { name, dtype, dims, value };
   });
+}
+
+/** Tensors have no bfloat16: where a model has it, its bits come and go as uint16. */
+export function ofBits(dtype: WireDtype): WireDtype {
+  return dtype === "uint16" ? "bfloat16" : dtype;
 }
 
 type BytesOf = (feed: Feed) => Uint8Array;

@@ -3,10 +3,32 @@
 import { LimitError } from "../wire/errors.js";
 import type { FileForm } from "../wire/protocol.js";
 import { chunksOf } from "../python/given-files.js";
+import { convertFloats, FLOAT_BYTES } from "./floats.js";
 import type { Handout, Place } from "../python/handout.js";
+
+/** Elements that are converted at once. */
+const CONVERTED = 2 ** 20;
 
 /** Copies bytes of a place, from `start` on, into as many bytes as the target has. */
 export type ReadPlace = (place: Place, start: number, target: Uint8Array) => void;
+
+/** `copy`, and floats that are wanted as another type than lies there. */
+export function converting(copy: ReadPlace): ReadPlace {
+  return (place, start, target) => {
+    const [, , , , from, to] = place;
+    if (from === undefined || to === undefined) {
+      copy(place, start, target);
+      return;
+    }
+    const [size, step] = [FLOAT_BYTES[from], FLOAT_BYTES[to]];
+    for (let at = 0; at < target.length; at += CONVERTED * step) {
+      const part = target.subarray(at, at + CONVERTED * step);
+      const source = new Uint8Array((part.length / step) * size);
+      copy(place, ((start + at) / step) * size, source);
+      convertFloats(source, from, part, to);
+    }
+  };
+}
 
 /**
  * Put a file together.

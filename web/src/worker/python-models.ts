@@ -7,6 +7,7 @@ import type { ArtifactName } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
 import type { FileData, MaybePromise } from "../wire/protocol.js";
 import type { ModelReport } from "../wire/report.js";
+import { convertFloats, FLOAT_BYTES, type FloatType } from "./floats.js";
 import type { Bundle, FeedType, KeptValue, PlanKind, Property, RawBundle, RawPlan } from "./bundle.js";
 
 /** Segments that are to be filled. */
@@ -23,8 +24,11 @@ export interface Origin {
   readonly args: readonly (FileData | string | null)[];
 }
 
-/** What Python leaves to be copied to a session: to a segment, at an offset, from a file, at an offset, so many bytes. */
-type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number];
+/**
+ * What Python leaves to be copied to a session: to a segment, at an offset, from a file, at an offset, so many bytes; as
+ * float32 where they are floats of another type.
+ */
+type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType];
 
 /** What `fill` answers. */
 interface Filling {
@@ -38,6 +42,9 @@ interface Opened {
   readonly handle: number;
   readonly header?: unknown;
 }
+
+/** Bytes of a file that are converted at once; whole elements. */
+const CONVERTED_BYTES = 2 ** 22;
 
 export class PythonModels {
   readonly #bridge: Bridge;
@@ -83,12 +90,25 @@ export class PythonModels {
   async fill(segments: FilledSegments): Promise<void> {
     const { value } = this.#bridge.call("fill", this.#handle, JSON.stringify(segments.bases));
     const { copies, files } = value as Filling;
-    for (const [segment, at, file, offset, nbytes] of copies) {
+    for (const [segment, at, file, offset, nbytes, from] of copies) {
+      if (from !== undefined) {
+        this.#fillConverted(segments, [segment, at, file, offset, nbytes], from);
+        continue;
+      }
       await this.#bridge.files.stream(file, offset, nbytes, (start, data) =>
         segments.range(segment, at + start, data.length).set(data),
       );
     }
     this.#keepFiles(files);
+  }
+
+  #fillConverted(segments: FilledSegments, [segment, at, file, offset, nbytes]: Copy, from: FloatType): void {
+    const grows = FLOAT_BYTES.float32 / FLOAT_BYTES[from];
+    for (let start = 0; start < nbytes; start += CONVERTED_BYTES) {
+      const source = this.#bridge.files.read(file, offset + start, Math.min(CONVERTED_BYTES, nbytes - start));
+      const target = segments.range(segment, at + start * grows, source.length * grows);
+      convertFloats(source, from, target, "float32");
+    }
   }
 
   /** Fill a target with bytes of a file that the models were read from. */

@@ -6,7 +6,7 @@ import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } from "../wire/protocol.js";
 import { planKey, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle.js";
-import { signatureOf } from "./feeds.js";
+import { ofBits, signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
 
 /** Where plans come from that are not in kernel memory. */
@@ -174,5 +174,6 @@ function findOutput({ outputs }: BundlePlan, { name, dtype, dims }: Fetch): Tens
 }
 
 function sameType(a: TensorType, b: TensorType): boolean {
-  return a.dtype === b.dtype && String(a.dims) === String(b.dims);
+  const dtype = b.dtype === "bfloat16" ? ofBits(a.dtype) : a.dtype;
+  return dtype === b.dtype && String(a.dims) === String(b.dims);
 }

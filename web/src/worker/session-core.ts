@@ -56,7 +56,7 @@ import {
   type SegmentSize,
 } from "./bundle.js";
 import { checkFeeds } from "./feeds.js";
-import { assemble, type ReadPlace } from "./files.js";
+import { assemble, converting, type ReadPlace } from "./files.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
@@ -449,14 +449,14 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   #assembled(models: PythonModels, call: string, file: Handout, form: FileForm): FileBytes {
-    const read: ReadPlace = ([store, index, offset], start, target) => {
+    const copy: ReadPlace = ([store, index, offset], start, target) => {
       if (store === "file") {
         models.readFile(index, offset + start, target);
       } else {
         target.set(this.#memory.range(index, offset + start, target.length));
       }
     };
-    return { data: assemble(call, file, read, form) };
+    return { data: assemble(call, file, converting(copy), form) };
   }
 
   memory(): SessionMemory {

@@ -16,7 +16,7 @@ from trainweb.ir.calls.conv import (
     WinogradWeightGradient,
     WinogradWeights,
 )
-from trainweb.ir.calls.copy import Copy, StridedCopy
+from trainweb.ir.calls.copy import ConvertHalf, Copy, StridedCopy
 from trainweb.ir.calls.gemm import Gemm
 from trainweb.ir.calls.hoist import NoteChange, NoteCurrent, SkipIfCurrent
 from trainweb.ir.calls.index import (
@@ -55,7 +55,7 @@ from trainweb.ir.calls.optim import (
 )
 from trainweb.ir.calls.pool import AveragePool, AveragePoolGradient, MaxPool, MaxPoolGradient
 from trainweb.ir.calls.random import Dropout, Random, RandomAdvance
-from trainweb.ir.calls.reduce import ArgReduce, Cumsum, Reduce, ReduceInt, Topk
+from trainweb.ir.calls.reduce import ArgReduce, ArgReduceI64, Cumsum, Reduce, ReduceInt, Topk, TopkI64
 from trainweb.ir.calls.sizes import (
     chunks,
     conv_weights,
@@ -84,6 +84,7 @@ __all__ = [
     "Adam",
     "Adamw",
     "ArgReduce",
+    "ArgReduceI64",
     "Attention",
     "AttentionGradient",
     "AveragePool",
@@ -96,6 +97,7 @@ __all__ = [
     "Conv",
     "ConvDataGradient",
     "ConvWeightGradient",
+    "ConvertHalf",
     "Copy",
     "CrossEntropy",
     "CrossEntropyGrad",
@@ -137,6 +139,7 @@ __all__ = [
     "TakesFactor",
     "TakesRelu",
     "Topk",
+    "TopkI64",
     "WinogradConv",
     "WinogradWeightGradient",
     "WinogradWeights",

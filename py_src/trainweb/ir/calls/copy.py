@@ -77,3 +77,29 @@ class StridedCopy(KernelCall):
     @property
     def writes(self) -> list[Buf]:
         return [self.dst]
+
+
+class ConvertHalf(KernelCall):
+    """A call of `convert_half`."""
+
+    __slots__ = ("x", "y", "n", "conversion")
+    KERNEL = "convert_half"
+    OPCODE = 3
+    WORDS = 4
+    ARGUMENTS = __slots__
+    OPERANDS = ("x", "y")
+
+    def __init__(self, *, x: Buf, y: Buf, n: int, conversion: int, node: str = "") -> None:
+        self.node = node
+        self.x = x
+        self.y = y
+        self.n = n
+        self.conversion = conversion
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.x]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.y]

@@ -29,7 +29,7 @@ class Adamw(KernelCall):
         "adam_mode",
     )
     KERNEL = "adamw_f32"
-    OPCODE = 29
+    OPCODE = 32
     WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "state")
@@ -80,7 +80,7 @@ class Sgd(KernelCall):
 
     __slots__ = ("w", "g", "state", "n")
     KERNEL = "sgd_f32"
-    OPCODE = 30
+    OPCODE = 33
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "state")
@@ -109,7 +109,7 @@ class Lion(KernelCall):
 
     __slots__ = ("w", "g", "m", "state", "n", "alpha", "beta", "weight_decay")
     KERNEL = "lion_f32"
-    OPCODE = 31
+    OPCODE = 34
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "state")
@@ -156,7 +156,7 @@ class Adam(KernelCall):
 
     __slots__ = ("w", "g", "m", "v", "state", "n", "alpha", "beta", "epsilon", "weight_decay")
     KERNEL = "adam_f32"
-    OPCODE = 32
+    OPCODE = 35
     WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "state")
@@ -206,7 +206,7 @@ class Momentum(KernelCall):
 
     __slots__ = ("w", "g", "m", "state", "n", "momentum", "dampening", "weight_decay", "nesterov")
     KERNEL = "momentum_f32"
-    OPCODE = 33
+    OPCODE = 36
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "state")
@@ -255,7 +255,7 @@ class Rmsprop(KernelCall):
 
     __slots__ = ("w", "g", "s", "velocity", "mean", "state", "n", "alpha", "epsilon", "momentum", "weight_decay")
     KERNEL = "rmsprop_f32"
-    OPCODE = 34
+    OPCODE = 37
     WORDS = 11
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "s", "velocity", "mean", "state")
@@ -318,7 +318,7 @@ class Adagrad(KernelCall):
 
     __slots__ = ("w", "g", "s", "state", "n", "rate_decay", "initial", "epsilon", "weight_decay")
     KERNEL = "adagrad_f32"
-    OPCODE = 35
+    OPCODE = 38
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "s", "state")
@@ -366,7 +366,7 @@ class Adadelta(KernelCall):
 
     __slots__ = ("w", "g", "s", "d", "state", "n", "rho", "epsilon", "weight_decay")
     KERNEL = "adadelta_f32"
-    OPCODE = 36
+    OPCODE = 39
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "s", "d", "state")
@@ -415,7 +415,7 @@ class Lamb(KernelCall):
 
     __slots__ = ("w", "g", "m", "v", "partial", "state", "n", "alpha", "beta", "epsilon", "weight_decay")
     KERNEL = "lamb_f32"
-    OPCODE = 37
+    OPCODE = 40
     WORDS = 11
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "partial", "state")
@@ -469,7 +469,7 @@ class StateWithRate(KernelCall):
 
     __slots__ = ("state", "rate", "changed")
     KERNEL = "state_with_rate"
-    OPCODE = 38
+    OPCODE = 41
     WORDS = 3
     ARGUMENTS = __slots__
     OPERANDS = ("state", "rate", "changed")
@@ -497,7 +497,7 @@ class ClipGradNorm(KernelCall):
 
     __slots__ = ("g", "partial", "n", "max_norm")
     KERNEL = "clip_grad_norm_f32"
-    OPCODE = 39
+    OPCODE = 42
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("g", "partial")
@@ -530,7 +530,7 @@ class OptimizerAdvance(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "optimizer_advance"
-    OPCODE = 40
+    OPCODE = 43
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -556,7 +556,7 @@ class LinearLr(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "linear_lr"
-    OPCODE = 41
+    OPCODE = 44
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)

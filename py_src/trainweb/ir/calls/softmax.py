@@ -15,7 +15,7 @@ class Softmax(KernelCall):
 
     __slots__ = ("x", "y", "outer", "n", "inner", "log")
     KERNEL = "softmax_f32"
-    OPCODE = 8
+    OPCODE = 11
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
@@ -43,7 +43,7 @@ class SoftmaxGrad(KernelCall):
 
     __slots__ = ("dy", "y", "dx", "outer", "n", "inner", "log")
     KERNEL = "softmax_grad_f32"
-    OPCODE = 9
+    OPCODE = 12
     WORDS = 7
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "y", "dx")
@@ -91,7 +91,7 @@ class CrossEntropy(KernelCall):
         "from_log",
     )
     KERNEL = "cross_entropy_f32"
-    OPCODE = 10
+    OPCODE = 13
     WORDS = 14
     ARGUMENTS = __slots__
     OPERANDS = ("scores", "labels", "weights", "loss", "log_prob", "row_loss")
@@ -173,7 +173,7 @@ class CrossEntropyGrad(KernelCall):
         "from_log",
     )
     KERNEL = "cross_entropy_grad_f32"
-    OPCODE = 11
+    OPCODE = 14
     WORDS = 13
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "log_prob", "labels", "weights", "dx")

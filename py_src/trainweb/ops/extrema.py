@@ -1,0 +1,200 @@
+"""Positions of extrema: ArgMax, ArgMin, TopK; and integers of all sizes as int64 in the same order."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
+from trainweb.ir.dims import at_most
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import ITEM_SIZE
+from trainweb.ops.arguments import scalar
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f32, i32, i64, literal
+from trainweb.ops.op import INTS, MS, Bad, Int, Op, Sample, register
+from trainweb.ops.pointwise import Names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.program import Buf
+
+ORDERED = ("float32", *INTS)
+"""What has a largest element, after types of floats became float32."""
+_SIGN = -(2**63)
+
+
+def as_int64(b: Builder, x: Buf) -> Buf:
+    """Integers or bools as int64 in the same order: those of uint64 have their first bit changed."""
+    if x.dtype == "int64":
+        return x
+    wide = b.temp("int64", x.shape)
+    b.elementwise([wide], [x], lambda e, v: _flipped(e, e.cast(v, "int64"), x.dtype))
+    return wide
+
+
+def from_int64(b: Builder, out: Buf, x: Buf) -> None:
+    """What `as_int64` made, as it was."""
+    b.elementwise([out], [x], lambda e, v: e.cast(_flipped(e, v, out.dtype), out.dtype))
+
+
+def _flipped(e: Emitter, v: Expr, dtype: str) -> Expr:
+    return e.xor(v, e.const(_SIGN, "int64")) if dtype == "uint64" else v
+
+
+def extreme(dtype: str, *, largest: bool) -> int:
+    """The largest or the smallest number of an integer type."""
+    if dtype == "bool":
+        return int(largest)
+    bits: int = 8 * ITEM_SIZE[dtype]
+    if dtype.startswith("u"):
+        return (1 << bits) - 1 if largest else 0
+    return (1 << bits - 1) - 1 if largest else -(1 << bits - 1)
+
+
+class ArgReduction(Op):
+    """Position of the largest or smallest element along an axis; NaN wins."""
+
+    versions = (1, 11, 12, 13)
+    attrs = {"axis": Int(0), "keepdims": Int(1), "select_last_index": Int(0)}
+    select_max: int
+    samples = (
+        Sample([(3, 4)]),
+        Sample([(2, 3, 4)], {"axis": -1, "keepdims": 0}),
+        Sample([(2, 3, 4)], {"axis": 1}),
+        Sample([f32([[1, 5, 5, 0, 0]])], {"axis": 1}),
+        Sample([f32([[1, 5, 5, 0, 0]])], {"axis": 1, "select_last_index": 1}),
+        Sample([i32([[1, 5, 5, -7, -7]])], {"axis": 1}),
+        Sample([literal("uint64", [[1, 2**63, 5], [0, 2**62, 2**63]])], {"axis": 1, "select_last_index": 1}),
+    )
+    bad = (
+        Bad([(3, 4)], {"axis": 2}),
+        Bad([bools([True])], error=UnsupportedError),
+        Bad([()]),
+        Bad([f32([[], []])], {"axis": 1}),
+    )
+
+    def infer(self, x: TensorType) -> TensorType:
+        if x.dtype not in ORDERED:
+            raise self.unsupported(f"dtype {x.dtype}")
+        axis = self.axis_of(self.axis, x.rank)
+        if x.shape[axis] == 0:
+            raise self.error(f"dimension {axis} is empty.")
+        return TensorType("int64", x.shape[:axis] + (1,) * bool(self.keepdims) + x.shape[axis + 1 :])
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        if outs[0] is None or ins[0] is None:
+            return
+        shape = ins[0].shape
+        axis = self.axis % len(shape)
+        x = ins[0] if ins[0].dtype == "float32" else as_int64(b, ins[0])
+        b.emit(
+            (calls.ArgReduce if x.dtype == "float32" else calls.ArgReduceI64)(
+                x=x,
+                y=outs[0],
+                outer=prod(shape[:axis]),
+                n=shape[axis],
+                inner=prod(shape[axis + 1 :]),
+                select_max=self.select_max,
+                last_index=int(bool(self.select_last_index)),
+            )
+        )
+
+    def reference(self, x: Any) -> Any:
+        pick = np.argmax if self.select_max else np.argmin
+        y = pick(np.flip(x, self.axis) if self.select_last_index else x, self.axis)
+        y = x.shape[self.axis] - 1 - y if self.select_last_index else y
+        return (np.expand_dims(y, self.axis) if self.keepdims else y).astype(np.int64)
+
+
+@register
+class ArgMax(ArgReduction):
+    """Position of the largest element. https://onnx.ai/onnx/operators/onnx__ArgMax.html"""
+
+    select_max = 1
+
+
+@register
+class ArgMin(ArgReduction):
+    """Position of the smallest element. https://onnx.ai/onnx/operators/onnx__ArgMin.html"""
+
+    select_max = 0
+
+
+@register
+class TopK(Op):
+    """The k largest or smallest elements along an axis, in order. https://onnx.ai/onnx/operators/onnx__TopK.html"""
+
+    versions = (1, 10, 11, 24)
+    attrs = {"axis": Int(-1), "k": Int(), "largest": Int(1), "sorted": Int(1)}
+    max_inputs = 2
+    n_outputs = 2
+    differentiable = (0,)
+    static_inputs = (1,)
+    samples = (
+        Sample([(3, 5), i64([2])], outputs=2),
+        Sample([(3, 5), i64([3])], {"axis": 0, "largest": 0}, outputs=2),
+        Sample([(2, 7, 3), i64([4])], {"axis": 1}, outputs=2),
+        Sample([(3, 5)], {"k": 2}, opset=9, outputs=2),
+        Sample([f32([[2, 5, 5, 1, 5]]), i64([2])], outputs=2, grad=()),
+        Sample([(3, 5), i64([0])], outputs=2, grad=()),
+        Sample([i64([[2, 5, -5, 1, 5]]), i64([3])], outputs=2, grad=()),
+        Sample([literal("uint64", [[2, 2**63, 5, 1]]), i64([2])], {"largest": 0}, outputs=2, grad=()),
+        Sample([literal("uint8", [[2, 200, 5, 1]]), i64([2])], outputs=2, grad=()),
+    )
+    bad = (
+        Bad([(3, 5), i64([6])]),
+        Bad([(3, 5), i64([-1])]),
+        Bad([(3, 5), i64([1])], {"axis": 2}),
+        Bad([(3, 5)]),
+        Bad([bools([True]), i64([1])], error=UnsupportedError),
+        Bad([(3, 5), i64([1, 2])]),
+    )
+
+    def infer(self, x: TensorType, k: TensorType | None = None) -> Any:
+        if x.dtype not in ORDERED:
+            raise self.unsupported(f"dtype {x.dtype}")
+        axis = self.axis_of(self.axis, x.rank)
+        count = self.k if k is None else scalar(self, k, "k")
+        if count is None or not at_most(0, count) or not at_most(count, x.shape[axis]):
+            raise self.error(f"k is {count}; dimension {axis} has {x.shape[axis]} elements.")
+        shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+        return TensorType(x.dtype, shape), TensorType("int64", shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, given = ins[0], outs[0] or outs[1]
+        if x is None or given is None:
+            return
+        axis, best = self.axis % len(x.shape), outs[0]
+        if x.dtype != "float32":
+            x = as_int64(b, x)
+            best = best and b.temp("int64", best.shape)
+        b.emit(
+            (calls.Topk if x.dtype == "float32" else calls.TopkI64)(
+                x=x,
+                y=best,
+                at=outs[1],
+                outer=prod(x.shape[:axis]),
+                n=x.shape[axis],
+                inner=prod(x.shape[axis + 1 :]),
+                k=given.shape[axis],
+                largest=int(bool(self.largest)),
+            )
+        )
+        if outs[0] is not None and best is not None and best is not outs[0]:
+            from_int64(b, outs[0], best)
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        inputs = [douts[0], g.op("Shape", [ins[0]]), g.extra_output(1, "_indices")]
+        dx = g.op("GatherElementsGrad", inputs, domain=MS, axis=self.axis)
+        return [dx, *[None] * (len(ins) - 1)]
+
+    def reference(self, x: Any, k: Any = None) -> Any:
+        count = self.k if k is None else int(k.item())
+        rank = np.unique(x, return_inverse=True)[1].reshape(x.shape)
+        order = np.argsort(-rank if self.largest else rank, self.axis, kind="stable")
+        order = np.take(order, np.arange(count), self.axis)
+        return np.take_along_axis(x, order, self.axis), order.astype(np.int64)

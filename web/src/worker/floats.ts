@@ -1,0 +1,94 @@
+/** Types of floats to and from float32, in which parameters are kept: rounded to nearest even, beyond the range infinity. */
+
+export type FloatType = "float16" | "bfloat16" | "float32" | "float64";
+
+export const FLOAT_BYTES: Readonly<Record<FloatType, number>> = { float16: 2, bfloat16: 2, float32: 4, float64: 8 };
+
+/** Elements that are converted at once, in memory that is aligned whatever the bytes are. */
+const BLOCK = 2 ** 16;
+
+const INFINITY = 0x7f800000;
+/** The least float32 that rounds to the infinity of a float16, and the least that is no subnormal one. */
+const HALF_OVERFLOW = 0x477ff000;
+const HALF_NORMAL = 0x38800000;
+
+/** Write the floats of one type as another; one of both is float32. */
+export function convertFloats(source: Uint8Array, from: FloatType, target: Uint8Array, to: FloatType): void {
+  const [size, step] = [FLOAT_BYTES[from], FLOAT_BYTES[to]];
+  for (let start = 0; start < source.length / size; start += BLOCK) {
+    const block = source.slice(start * size, (start + BLOCK) * size);
+    target.set(from === "float32" ? narrowed(block.buffer, to) : widened(block.buffer, from), start * step);
+  }
+}
+
+function widened(block: ArrayBuffer, from: FloatType): Uint8Array {
+  if (from === "float64") {
+    return bytes(Float32Array.from(new Float64Array(block)));
+  }
+  const halves = new Uint16Array(block);
+  const words = new Uint32Array(halves.length);
+  const table = from === "float16" ? halfTable() : null;
+  for (let i = 0; i < halves.length; i++) {
+    const half = halves[i] as number;
+    words[i] = table === null ? half << 16 : (table[half] as number);
+  }
+  return bytes(words);
+}
+
+function narrowed(block: ArrayBuffer, to: FloatType): Uint8Array {
+  if (to === "float64") {
+    return bytes(Float64Array.from(new Float32Array(block)));
+  }
+  return bytes(Uint16Array.from(new Uint32Array(block), to === "float16" ? toHalf : toBfloat));
+}
+
+function bytes({ buffer }: Float32Array | Float64Array | Uint16Array | Uint32Array): Uint8Array {
+  return new Uint8Array(buffer);
+}
+
+/** The bits of float32s by those of float16s. */
+let halves: Uint32Array | undefined;
+
+function halfTable(): Uint32Array {
+  if (halves === undefined) {
+    const values = Float32Array.from({ length: 2 ** 16 }, (_, half) => valueOf(half));
+    halves = new Uint32Array(values.buffer);
+  }
+  return halves;
+}
+
+function valueOf(half: number): number {
+  const [sign, exponent, fraction] = [half >> 15 ? -1 : 1, (half >> 10) & 31, half & 1023];
+  if (exponent === 31) {
+    return fraction === 0 ? sign * Infinity : NaN;
+  }
+  return sign * (exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25));
+}
+
+const single = new Float32Array(1);
+const singleBits = new Uint32Array(single.buffer);
+
+function toHalf(word: number): number {
+  const sign = (word >>> 16) & 0x8000;
+  const rest = word & 0x7fffffff;
+  if (rest > INFINITY) {
+    return sign | 0x7e00;
+  }
+  if (rest >= HALF_OVERFLOW) {
+    return sign | 0x7c00;
+  }
+  if (rest >= HALF_NORMAL) {
+    return sign | ((rest - 0x38000000 + 0xfff + ((rest >>> 13) & 1)) >>> 13);
+  }
+  // A multiple of 2^-24, the last bit of 0.5: the sum rounds it.
+  singleBits[0] = rest;
+  single[0] = (single[0] as number) + 0.5;
+  return sign | ((singleBits[0] as number) - 0x3f000000);
+}
+
+function toBfloat(word: number): number {
+  if ((word & 0x7fffffff) > INFINITY) {
+    return ((word >>> 16) & 0x8000) | 0x7fc0;
+  }
+  return (word + 0x7fff + ((word >>> 16) & 1)) >>> 16;
+}

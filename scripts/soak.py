@@ -120,6 +120,8 @@ soak.round = async (seed, n) => {
       await Promise.all(underWay.splice(0));
       underWay.push(session.release());
     } else if (random(40) === 0) {
+      // Some calls are two, with a wait between.
+      await Promise.all(underWay.splice(0));
       await twin(sessions[random(sessions.length)], random);
     } else {
       const { name, session } = sessions[random(sessions.length)];

@@ -23,6 +23,20 @@ settings.load_profile("trainweb")
 FAILED = pytest.StashKey[bool]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Exhaustive sweeps run when asked for: `./build.sh test-attacks`."""
+    parser.addoption("--sweep", action="store_true", help="run the tests with the marker 'sweep', and no others")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave sweeps to their own command."""
+    wanted = config.getoption("--sweep")
+    left = [item for item in items if (item.get_closest_marker("sweep") is None) == wanted]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

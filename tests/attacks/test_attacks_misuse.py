@@ -122,6 +122,8 @@ def test_states_that_are_none(given: Any) -> None:
         ({"memory_budget": float("nan")}, "memory_budget"),
         ({"threads": "x"}, "threads"),
         ({"threads": -1}, "threads"),
+        ({"threads": 65}, "'threads' must be at most 64"),
+        ({"threads": 2**31}, "'threads' must be at most 64"),
         ({"reproducible": "yes"}, "reproducible"),
         ({"colour": 1}, "colour"),
     ],

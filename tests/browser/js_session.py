@@ -49,10 +49,9 @@ def expose_python(site: Site, *, other_version: bool = False) -> None:
     With `other_version` it holds the Pyodide of `env.pyodide.indexURL` for one of another version.
     """
     script = (ROOT / "dist" / "npm" / "worker.js").read_text()
-    starts = ("pyodide=await load(", "pyodide=await module.loadPyodide(")
-    assert [script.count(start) for start in starts] == [2, 1]
-    for start in starts:
-        script = script.replace(start, start.replace("pyodide=", "pyodide=globalThis.python=", 1))
+    start = "limitHeap(pyodide)"
+    assert script.count(start) == 2
+    script = script.replace(start, "limitHeap(globalThis.python=pyodide)")
     if other_version:
         (version,) = set(re.findall(r'"(314\.\d+\.\d+)"', script))
         script = script.replace(version, "314.0.99")

@@ -8,11 +8,14 @@ import pytest
 from playwright.sync_api import Browser
 
 from .js_session import JsPage, open_js_page
+from .processes import PROC, processes, resident_bytes
 from .server import ROOT, Site
 from .test_js_session import OPEN, SPY
 
 POLLS = 100
 """Tenths of a second that workers have to end."""
+LEFT_BYTES = 30_000_000
+"""What a page may keep of sessions that are released."""
 IN_TIME = """
     const inTime = (promise) => Promise.race([
       promise.then((value) => value, (error) => ({ name: error.name, message: error.message })),
@@ -80,8 +83,13 @@ def test_a_worker_that_dies_is_noticed(page: JsPage, how: str, when: str) -> Non
     assert outcome["started"] == 2 and outcome["value"] > 0, outcome
 
 
+@pytest.mark.skipif(not PROC.is_dir(), reason="the memory of processes is read from /proc")
 def test_eight_kinds_of_sessions_leave_nothing(browser: Browser, isolated_site: Site) -> None:
+    """No worker, and no memory: the page is back at its start."""
     with open_js_page(browser, isolated_site) as js:
+        js.page.request_gc()
+        pids = processes()
+        start = resident_bytes(pids)
         started = js.run(
             f"""{SPY}{OPEN}
             const sessions = [];
@@ -93,14 +101,26 @@ def test_eight_kinds_of_sessions_leave_nothing(browser: Browser, isolated_site: 
               }}
             }}
             await Promise.all(sessions.map((s) => s.release()));
-            return workers.length;"""
+            return workers.splice(0).length;"""
         )
         assert started == 8
         # Those of the pools are workers of the workers.
         assert len(js.page.workers) >= 8
+        assert resident_bytes(pids) - start > 8 * LEFT_BYTES
         js.run("await env.release();")
         assert_workers(js, 0)
+        assert_memory(js, pids, start + LEFT_BYTES)
         assert js.run(f"{OPEN} return loss(await open());") > 0
+
+
+def assert_memory(js: JsPage, pids: list[int], most: int) -> None:
+    """The page comes down to so many bytes."""
+    for _ in range(POLLS):
+        js.page.request_gc()
+        if resident_bytes(pids) <= most:
+            break
+        js.page.wait_for_timeout(100)
+    assert resident_bytes(pids) <= most
 
 
 def test_workers_end_when_they_had_no_session_for_a_while(browser: Browser, plain_site: Site) -> None:

@@ -75,11 +75,11 @@ CREATE_RULES = [
     ("files, {logVerbosityLevel: -1}", "Error", "log verbosity level is not valid: -1"),
     ("files, {extra: circular}", "Error", "Circular reference in options"),
     ("files, {extra: {f() {}}}", "Error", "Can't handle extra config type: function"),
-    ("files, {threads: 1.5}", "RangeError", "'threads' must be an integer >= 0, got 1.5."),
-    ("files, {threads: -1}", "RangeError", "'threads' must be an integer >= 0, got -1."),
+    ("files, {threads: 1.5}", "SessionError", "'threads' must be an integer >= 0, got 1.5."),
+    ("files, {threads: -1}", "SessionError", "'threads' must be an integer >= 0, got -1."),
     ("files, {reproducible: 1}", "TypeError", "'reproducible' must be a boolean, got 1."),
-    ("files, {memoryBudget: 0}", "RangeError", "'memoryBudget' must be an integer >= 1, got 0."),
-    ("files, {limits: {nodes: 'many'}}", "RangeError", "'limits.nodes' must be an integer >= 1"),
+    ("files, {memoryBudget: 0}", "SessionError", "'memoryBudget' must be an integer >= 1, got 0."),
+    ("files, {limits: {nodes: 'many'}}", "SessionError", "'limits.nodes' must be an integer >= 1"),
 ]
 
 INFERENCE_RULES = [

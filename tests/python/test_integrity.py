@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import trainweb.model.integrity
+from trainweb.artifacts import build_artifacts
 from trainweb.errors import CheckpointError, ModelError
 from trainweb.model import read_model
 
@@ -57,6 +58,14 @@ def test_other_hashes_of_checkpoints_and_models() -> None:
         trainweb.CheckpointState.load_checkpoint(CHECKPOINT, integrity=hash_of(TRAIN, "sha512"))
     with pytest.raises(ModelError, match="the model: its hash is sha256-"):
         trainweb.InferenceSession(MLP / "base.onnx", integrity=hash_of(TRAIN))
+
+
+def test_hashes_of_forward_models() -> None:
+    base = MLP / "base.onnx"
+    for given in (base, base.read_bytes()):
+        assert build_artifacts(given, loss="CrossEntropyLoss", integrity=hash_of(base)).training_model
+        with pytest.raises(ModelError, match="the model: its hash is sha256-"):
+            build_artifacts(given, loss="CrossEntropyLoss", integrity=hash_of(TRAIN))
 
 
 def test_of_several_hashes_the_strongest_kind_counts() -> None:

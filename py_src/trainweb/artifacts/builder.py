@@ -150,6 +150,7 @@ def build_artifacts(
     limits: Limits | Mapping[str, int] | None = None,
     clip_grad_norm: float | None = None,
     clip_grad_value: float | None = None,
+    integrity: str | None = None,
 ) -> Artifacts:
     """Build training artifacts in memory.
 
@@ -194,6 +195,8 @@ def build_artifacts(
     clip_grad_norm, clip_grad_value : float, optional
         Joint L2 norm that the gradients have at most in an optimizer step, and magnitude of each of their elements;
         values are clipped first. Not with an optimizer that is a Block, whose `clip_grad` says it.
+    integrity : str, optional
+        The hash that the file of the model must have; see `trainweb.model.read_model`.
 
     Returns
     -------
@@ -202,7 +205,7 @@ def build_artifacts(
     Raises
     ------
     ModelError
-        The model is malformed, a name is unknown, or the loss is no scalar.
+        The model is malformed or has another hash, a name is unknown, or the loss is no scalar.
     UnsupportedError
         An operator cannot be run.
     GradientError
@@ -219,7 +222,12 @@ def build_artifacts(
         raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
     if batch_norm not in BATCH_NORM:
         raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
-    graph = model if isinstance(model, Graph) else read_model(model, external_data=external_data, limits=limits)
+    if not isinstance(model, Graph):
+        graph = read_model(model, external_data=external_data, limits=limits, integrity=integrity)
+    elif external_data is None and limits is None and integrity is None:
+        graph = model
+    else:
+        raise TypeError("external_data, limits and integrity are for files; the model is a Graph, which is read already.")
     check_operators(graph)
     graph, declared = in_float32(graph)
     if has_control_flow(graph):

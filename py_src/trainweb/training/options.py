@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from trainweb import messages
 from trainweb.errors import ModelError, SessionError, UnsupportedError
+from trainweb.ir.layout import MAX_THREADS
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Graph, Value
 from trainweb.model.integrity import check_names
@@ -187,8 +188,8 @@ class SessionOptions(Attributes):
     Attributes
     ----------
     threads : int
-        Accepted for symmetry with the page; native sessions run on one thread, with the same results. So is
-        ``intra_op_num_threads``.
+        At most 64. Accepted for symmetry with the page; native sessions run on one thread, with the same results.
+        So is ``intra_op_num_threads``, which may be larger.
     reproducible : bool
         Results that are the same bytes on every machine.
     memory_budget : int, optional
@@ -260,6 +261,8 @@ class SessionOptions(Attributes):
         """Raise unless every value can be obeyed."""
         for name in ("threads", "intra_op_num_threads", "inter_op_num_threads", "log_verbosity_level"):
             check_count(name, getattr(self, name))
+        if self.threads > MAX_THREADS:
+            raise TypeError(f"'threads' must be at most {MAX_THREADS}, got {self.threads}.")
         for name in ("reproducible", "enable_profiling", "use_deterministic_compute"):
             check_type(name, getattr(self, name), bool)
         check_severity(self.log_severity_level, OF_SESSION)

@@ -29,7 +29,7 @@ const INITIAL_PAGES = 64;
 /** Address and size of a segment, for `place`. */
 const SEGMENT_BYTES = 8;
 
-const STALL_MS = 10_000;
+const STALL_MS = 8_000;
 
 /** `tw_run` could not finish because a thread trapped. */
 const STATUS_TRAPPED = 30;
@@ -48,7 +48,7 @@ export interface EngineOptions {
   readonly poolWorker?: URL | string;
   /** Keep to the build whose results are the same bytes everywhere. */
   readonly reproducible?: boolean;
-  /** How long nothing may come of a build that is fetched, in milliseconds; default 10 000. */
+  /** How long nothing may come of a build that is fetched, in milliseconds; default 8 000. */
   readonly stallMs?: number;
 }
 

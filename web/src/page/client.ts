@@ -1,7 +1,7 @@
 /** The page's end of a worker: starts it, sends calls, notices when it dies. */
 
 import { EngineError, fromWire } from "../wire/errors.js";
-import { checkScript, messageOf } from "../wire/fetch-file.js";
+import { checkScript, messageOf, SCRIPT } from "../wire/fetch-file.js";
 import { getLogLevel, log } from "../wire/log.js";
 import type {
   Answer,
@@ -85,6 +85,7 @@ export class WorkerClient {
   #failure: string | null = null;
   #memory: WebAssembly.Memory | null = null;
   #wakeWord = 0;
+  #hasStarted = false;
   #python: Promise<PythonInfo> | null = null;
   /** Sessions, and those that are being made. */
   #sessions = 0;
@@ -103,7 +104,8 @@ export class WorkerClient {
     this.#worker = startWorker(settings.files.worker);
     this.#worker.addEventListener("error", (event) => {
       if (event.message) {
-        this.#fail(event.message);
+        const { worker } = settings.files;
+        this.#fail(this.#hasStarted ? event.message : `${worker} does not run as ${SCRIPT.what}: ${event.message} (env.baseURL)`);
       } else {
         void this.#lookInto(settings, true);
       }
@@ -188,6 +190,7 @@ export class WorkerClient {
   async #start(settings: WorkerSettings): Promise<WorkerInfo> {
     try {
       const info = await this.request(callOf("start", [settings, getLogLevel()]));
+      this.#hasStarted = true;
       this.#memory = info.memory;
       this.#wakeWord = info.wakeWord;
       log("info", `${info.build}, ${info.threads} threads`);

@@ -42,7 +42,7 @@ export type InertFlags = Record<string, unknown>;
 export interface Timeouts {
   /** How long a worker may take to say that it runs; what keeps its script is found out long before. Default 60 000. */
   start: number;
-  /** How long a file of the package may send nothing. Default 10 000. */
+  /** How long a file of the package may send nothing. Default 8 000. */
   stall: number;
   /** How long a worker without sessions is kept for the next one. Default 30 000. */
   idle: number;
@@ -72,7 +72,7 @@ class Env {
 
   #seed: bigint | undefined;
 
-  readonly timeouts: Timeouts = { start: 60_000, stall: 10_000, idle: 30_000 };
+  readonly timeouts: Timeouts = { start: 60_000, stall: 8_000, idle: 30_000 };
 
   readonly versions: Readonly<{ common: string; web: string; trainweb: string }> = Object.freeze({
     // Of the package that `Tensor` comes from.

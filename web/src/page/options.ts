@@ -1,5 +1,6 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
 
+import { sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { locateFiles } from "./assets.js";
 import { env, kernelsPrefix, resolveThreads } from "./env.js";
@@ -151,7 +152,7 @@ function checkCount(name: string, value: unknown, minimum: number): void {
     return;
   }
   if (typeof value !== "number" || !Number.isSafeInteger(value) || value < minimum) {
-    throw new RangeError(`'${name}' must be an integer >= ${minimum}, got ${String(value)}.`);
+    throw sessionError("NOT_A_COUNT", { name, least: minimum, value });
   }
 }
 

@@ -464,7 +464,7 @@ function formOf({ as = "bytes" }: FileOptions): FileForm {
   return as;
 }
 
-/** @throws TypeError or RangeError when a value cannot be kept as this kind */
+/** @throws TypeError when a value cannot be kept as this kind */
 function checkKind(value: PropertyValue, kind: PropertyKind | undefined): void {
   if (kind === undefined) {
     return;
@@ -476,7 +476,7 @@ function checkKind(value: PropertyValue, kind: PropertyKind | undefined): void {
     throw new TypeError(`'value' is ${describe(value)}, which is not kept as "${kind}".`);
   }
   if (kind === "int" && typeof value === "number" && !Number.isSafeInteger(value)) {
-    throw new RangeError(`'value' is ${value}; "int" keeps integers, those beyond 2^53 as bigint.`);
+    throw new TypeError(`'value' is ${value}; "int" keeps integers, those beyond 2^53 as bigint.`);
   }
 }
 

@@ -151,18 +151,19 @@ export async function bootPython(files: PackageFiles, choice: SnapshotChoice, st
 
 /** Another version of Pyodide takes its own files by itself. */
 async function bootOther(module: PyodideModule, files: PackageFiles, stallMs: number): Promise<Pyodide> {
-  const packages = fetchPackages(files, stallMs);
-  const pyodide = await module.loadPyodide({ indexURL: new URL(".", files.pyodide.loader).href });
+  const start = module.loadPyodide({ indexURL: new URL(".", files.pyodide.loader).href });
+  const [pyodide, packages] = await Promise.all([start, fetchFile(files.packages, ARCHIVE, stallMs)]);
   limitHeap(pyodide);
-  unpackPackages(pyodide, files, await packages);
+  unpackPackages(pyodide, files, packages);
   return pyodide;
 }
 
 async function bootPlain(loader: Promise<PyodideModule>, files: PackageFiles, stallMs: number): Promise<Pyodide> {
-  const packages = fetchPackages(files, stallMs);
+  const packages = fetchFile(files.packages, ARCHIVE, stallMs);
   const library = fetchFile(files.library, ARCHIVE, stallMs).then((bytes) => new Response(bytes));
-  const pyodide = await load(loader, files, library, null, stallMs);
-  unpackPackages(pyodide, files, await packages);
+  // A file that does not come ends the start at once, though it is needed late.
+  const [pyodide, archive] = await Promise.all([load(loader, files, library, null, stallMs), packages, library]);
+  unpackPackages(pyodide, files, archive);
   return pyodide;
 }
 
@@ -357,13 +358,6 @@ async function fetchSnapshot(url: string, stallMs: number): Promise<Uint8Array<A
   } catch (error) {
     throw error instanceof FileError ? error : new FileError(url, `${url} cannot be unpacked: ${messageOf(error)}`);
   }
-}
-
-function fetchPackages(files: PackageFiles, stallMs: number): Promise<Uint8Array<ArrayBuffer>> {
-  const packages = fetchFile(files.packages, ARCHIVE, stallMs);
-  // Taken up when Python runs; a failure of Pyodide's must not leave it unhandled.
-  packages.catch(() => {});
-  return packages;
 }
 
 function unpackPackages(pyodide: Pyodide, { packages }: PackageFiles, bytes: Uint8Array<ArrayBuffer>): void {

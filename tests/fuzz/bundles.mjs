@@ -1,0 +1,283 @@
+/**
+ * Mutated bundles, opened and run as a page's worker does: none may touch what is not its own, trap, or end in an error
+ * that is not ours. scripts/fuzz_bundles.py bundles this file with esbuild and runs it by node.
+ *
+ *     node bundles.js KERNELS FOLDER SEED FIRST COUNT SECONDS NOW
+ *
+ * Every block of the kernels' memory lies between walls, which are looked at afterwards. What ran is run again with other
+ * walls: other results mean that it read there. Generated code stays as it is, for it is code; all else may change.
+ */
+
+import { createHash } from "node:crypto";
+import { openSync, readdirSync, readFileSync, writeSync } from "node:fs";
+import { join } from "node:path";
+
+import { Engine } from "../../web/src/engine/engine.ts";
+import { GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE } from "../../web/src/engine/layout.ts";
+import { TrainwebError } from "../../web/src/wire/errors.ts";
+import { parseBundle, splitBundle } from "../../web/src/worker/bundle.ts";
+import { LazyModels } from "../../web/src/worker/python-models.ts";
+import { SessionCore } from "../../web/src/worker/session-core.ts";
+
+const [KERNELS, FOLDER, SEED, FIRST, COUNT, SECONDS, NOW] = process.argv.slice(2);
+const PREFIX_BYTES = 64;
+const WALL_BYTES = 4096;
+const WALLS = [0x00, 0x7f];
+const WALL_OF = Object.fromEntries(WALLS.map((byte) => [byte, Buffer.alloc(WALL_BYTES, byte)]));
+const FRESH = 0x5a;
+/** No bundle here needs more; a larger block is as if memory were full. */
+const LARGEST_BLOCK = 2 ** 24;
+const NUMBERS = [
+  0, 1, 2, 3, 4, 7, 8, 16, 60, 63, 64, 65, 256, 4096, 65536, 2 ** 20, 2 ** 24, 2 ** 30, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 64,
+  2 ** 32 - 1, 2 ** 32, 2 ** 53, -1, -64, 0.5, 1e300,
+];
+const THINGS = [null, true, false, "", "x", "train", "eval", "optimizer", "float32", "int64", "__proto__", [], {}, [[]], [0, 64]];
+
+/** A number below n; equal for equal texts. */
+function randomOf(text) {
+  let state = createHash("sha256").update(text).digest().readUInt32LE();
+  return (n) => {
+    state = (state + 0x6d2b79f5) >>> 0; // mulberry32
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) % n;
+  };
+}
+
+/** Walls around each block, and the same fresh bytes in every one. */
+class Walls {
+  constructor(engine) {
+    this.engine = engine;
+    this.alloc = engine.alloc.bind(engine);
+    this.free = engine.free.bind(engine);
+    this.blocks = new Map();
+    this.fill = WALLS[0];
+    engine.alloc = (nbytes) => {
+      // Too much is refused by the real one, in its words.
+      const tooMuch = !(nbytes <= LARGEST_BLOCK);
+      const before = tooMuch ? 0 : this.wall();
+      const ptr = this.alloc(tooMuch ? 2 ** 32 : nbytes);
+      engine.view(ptr, nbytes).fill(FRESH);
+      this.blocks.set(ptr, [before, this.wall()]);
+      return ptr;
+    };
+    engine.free = (ptr) => {
+      this.free(ptr);
+      const walls = this.blocks.get(ptr) ?? [];
+      this.blocks.delete(ptr);
+      this.broken ||= !this.stand(walls);
+      walls.forEach((wall) => this.free(wall));
+    };
+    this.broken = false;
+  }
+
+  wall() {
+    const ptr = this.alloc(WALL_BYTES);
+    this.engine.view(ptr, WALL_BYTES).fill(this.fill);
+    return ptr;
+  }
+
+  stand(walls) {
+    return walls.every((wall) => Buffer.compare(this.engine.view(wall, WALL_BYTES), WALL_OF[this.fill]) === 0);
+  }
+
+  /** Whether anybody wrote into a wall since the last time. */
+  fell() {
+    const broken = this.broken || ![...this.blocks.values()].every((walls) => this.stand(walls));
+    this.broken = false;
+    return broken;
+  }
+}
+
+function start() {
+  const engine = Engine.createSync(readFileSync(KERNELS), "fuzzed");
+  const kernels = JSON.parse(engine.description());
+  return { engine, kernels, walls: new Walls(engine) };
+}
+
+// ---- what is changed
+
+/** All places of a header, as an object and a key each. */
+function placesOf(value, found = []) {
+  if (typeof value === "object" && value !== null) {
+    for (const key of Object.keys(value)) {
+      found.push([value, key]);
+      placesOf(value[key], found);
+    }
+  }
+  return found;
+}
+
+function changeHeader(header, random) {
+  const places = placesOf(header);
+  const [object, key] = places[random(places.length)];
+  const value = object[key];
+  const [other, otherKey] = places[random(places.length)];
+  const draw = random(10);
+  if (draw < 4 && typeof value === "number") {
+    object[key] = value + [-64, -4, -1, 1, 4, 64][random(6)];
+  } else if (draw < 5) {
+    object[key] = NUMBERS[random(NUMBERS.length)];
+  } else if (draw < 6) {
+    object[key] = THINGS[random(THINGS.length)];
+  } else if (draw < 8) {
+    object[key] = structuredClone(other[otherKey]);
+  } else if (Array.isArray(object)) {
+    draw < 9 ? object.splice(Number(key), 1) : object.push(structuredClone(value));
+  } else {
+    delete object[key];
+  }
+}
+
+/** Ranges of the blobs that may change: all but generated code. */
+function dataOf(header) {
+  const words = header.plans.map((plan) => plan.words);
+  const others = [...header.plans.map((plan) => plan.constants), ...header.segments.map(({ data }) => data)];
+  return { words, others: others.filter((range) => range !== null && range[1] > 0) };
+}
+
+function changeWords(blobs, [offset, nbytes], random) {
+  const words = new DataView(blobs.buffer, blobs.byteOffset + offset, nbytes);
+  const at = 4 * random(nbytes >> 2);
+  const old = words.getUint32(at, true);
+  const values = [
+    NUMBERS[random(NUMBERS.length)], old ^ (1 << random(32)), old + [-64, -4, -1, 1, 4, 64][random(6)],
+    words.getUint32(4 * random(nbytes >> 2), true), random(2 ** 32),
+  ];
+  words.setUint32(at, values[random(values.length)], true);
+}
+
+function changeData(blobs, [offset, nbytes], random) {
+  blobs[offset + random(nbytes)] ^= 1 << random(8);
+}
+
+function mutate({ header, blobs }, random) {
+  const { words, others } = dataOf(header);
+  const changed = { header: structuredClone(header), blobs: blobs.slice() };
+  for (let left = [1, 1, 1, 2, 2, 3, 5][random(7)]; left > 0; left--) {
+    const draw = random(10);
+    if (draw < 5) {
+      changeHeader(changed.header, random);
+    } else if (draw < 9) {
+      changeWords(changed.blobs, words[random(words.length)], random);
+    } else {
+      changeData(changed.blobs, others[random(others.length)], random);
+    }
+  }
+  return changed;
+}
+
+/** The file, with the hash that its bytes have; now and then the file itself is changed after that. */
+function fileOf({ header, blobs }, prefix, random) {
+  const text = Buffer.from(JSON.stringify(header) ?? "null");
+  const length = Math.ceil(text.length / 64) * 64;
+  const file = Buffer.concat([prefix, text, Buffer.alloc(length - text.length, " "), blobs]);
+  file.writeUInt32LE(length, 12);
+  createHash("sha256").update(file.subarray(PREFIX_BYTES)).digest().copy(file, 16);
+  const draw = random(40);
+  if (draw === 0) {
+    file[random(file.length)] ^= 1 << random(8);
+  }
+  return new Uint8Array(draw === 1 ? file.subarray(0, random(file.length)) : file);
+}
+
+// ---- what is done with it
+
+function feedsOf(signature) {
+  return signature.map(({ name, dtype, dims }) => {
+    const n = dims.reduce((a, b) => a * b, 1);
+    const data =
+      dtype === "int64"
+        ? BigInt64Array.from({ length: n }, (_, k) => BigInt(k % 3))
+        : Float32Array.from({ length: n }, (_, k) => Math.sin(k));
+    return { name, dtype, dims, data: new Uint8Array(data.buffer) };
+  });
+}
+
+/** Steps of the session; what they leave, or the class of the error that they end with. */
+function steps({ engine, kernels }, bundle, feeds) {
+  const options = { arenaLimit: LARGEST_BLOCK, memoryBudget: Infinity, maxPlans: 2, onRefused: () => {} };
+  const models = new LazyModels(() => Promise.reject(new Error("there is no Python here")), null, null);
+  const core = new SessionCore(engine, kernels, bundle, options, models, () => {});
+  try {
+    const results = [];
+    for (const kind of ["train", "optimizer", "train", "eval"]) {
+      const run = core.step(kind, kind === "optimizer" ? [] : feeds, []);
+      if (run instanceof Promise) throw new Error(`a step of kind ${kind} waits for Python`);
+      results.push(JSON.stringify(run.results ?? run, (_, value) => (ArrayBuffer.isView(value) ? [...value] : value)));
+    }
+    for (const segment of [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE]) {
+      results.push(Buffer.from(core.segments.range(segment, 0, bundle.segments[segment].bytes)).toString("base64"));
+    }
+    return results.join("\n");
+  } finally {
+    core.release();
+  }
+}
+
+/** One bundle, once; what came of it. */
+function once(machine, file, feeds, fill) {
+  const { engine, walls } = machine;
+  walls.fill = fill;
+  let outcome = { kind: "RAN", text: "" };
+  try {
+    outcome.text = steps(machine, parseBundle(file, machine.kernels.fingerprint), feeds);
+  } catch (error) {
+    const isOurs = error instanceof TrainwebError;
+    const kind = isOurs ? (error.name === "ModelError" ? "REFUSED" : "FAILED") : "RAW";
+    outcome = { kind, text: isOurs ? `${error.name}: ${error.message}` : String(error.stack ?? error) };
+  }
+  if (engine.lost !== null) {
+    return { kind: "LOST", text: engine.lost };
+  }
+  if (walls.fell()) {
+    return { kind: "OUTSIDE", text: "wrote into a wall" };
+  }
+  if (engine.bytesInUse !== 0) {
+    return { kind: "LEFT", text: `${engine.bytesInUse} bytes of the kernels are in use` };
+  }
+  return outcome;
+}
+
+async function trial(machine, given, random) {
+  let raw;
+  try {
+    raw = await splitBundle(fileOf(mutate(given, random), given.prefix, random));
+  } catch (error) {
+    return error instanceof TrainwebError ? { kind: "REFUSED", text: "" } : { kind: "RAW", text: String(error.stack) };
+  }
+  const first = once(machine, raw, given.feeds, WALLS[0]);
+  if (first.kind !== "RAN") {
+    return first;
+  }
+  const second = once(machine, raw, given.feeds, WALLS[1]);
+  return second.text === first.text ? first : { kind: "OUTSIDE", text: `other results between other walls: ${second.kind}` };
+}
+
+async function read(name) {
+  const file = new Uint8Array(readFileSync(join(FOLDER, name)));
+  const { header, blobs } = await splitBundle(file);
+  const signature = header.plans.find(({ kind }) => kind === "train").signature;
+  return { name, header, blobs, prefix: Buffer.from(file.subarray(0, PREFIX_BYTES)), feeds: feedsOf(signature) };
+}
+
+const bundles = await Promise.all(readdirSync(FOLDER).filter((name) => name.endsWith(".bundle")).sort().map(read));
+const counts = {};
+const now = openSync(NOW, "r+");
+const end = performance.now() + 1000 * Number(SECONDS);
+let machine = start();
+for (const given of bundles) {
+  const unchanged = once(machine, given, given.feeds, WALLS[0]);
+  if (unchanged.kind !== "RAN") throw new Error(`${given.name} itself: ${unchanged.kind} ${unchanged.text}`);
+}
+for (let k = Number(FIRST); k < Number(FIRST) + Number(COUNT) && performance.now() < end; k++) {
+  const given = bundles[k % bundles.length];
+  writeSync(now, `${k}`.padEnd(20), 0);
+  const { kind, text } = await trial(machine, given, randomOf(`${SEED}/${k}`));
+  counts[kind] = (counts[kind] ?? 0) + 1;
+  if (!["RAN", "REFUSED", "FAILED"].includes(kind)) {
+    console.log(`${kind}: --case ${k} (${given.name}): ${text}`);
+    machine = start();
+  }
+}
+console.log(`counts ${JSON.stringify(counts)}`);

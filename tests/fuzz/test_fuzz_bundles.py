@@ -1,0 +1,18 @@
+"""Mutated bundles, as a page's worker opens and runs them: no harm. `scripts/fuzz_bundles.py` runs for longer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from fuzz_bundles import NO_HARM, fuzz
+
+BUNDLES = 1500
+
+
+def test_mutated_bundles_do_no_harm(capsys) -> None:
+    counts = fuzz("suite", 0, BUNDLES, 240)
+    assert set(counts) <= set(NO_HARM), capsys.readouterr().out
+    # Enough of each kind: bundles that pass every check, too.
+    assert counts.total() == BUNDLES and all(counts[kind] > BUNDLES // 30 for kind in NO_HARM), counts

@@ -18,7 +18,11 @@ export type ReturnType = { readonly [name: string]: Tensor };
 export interface RunOptions {
   /** Hand the feeds' buffers over instead of copying them: the tensors cannot be used afterwards. */
   readonly transfer?: boolean;
-  /** Aborted before the step starts, it fails with the signal's reason and changes nothing; a running step goes on. */
+  /**
+   * Aborted before the step has ended, it fails with the signal's reason and changes nothing: one that waits never starts,
+   * one that runs stops between two of its instructions, within some 10 ms. Such a step waits until those before it are
+   * answered, and copies the state that it writes before it starts.
+   */
   readonly signal?: AbortSignal;
   readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
   readonly logVerbosityLevel?: number;

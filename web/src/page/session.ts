@@ -413,8 +413,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
 
   async #step(kind: StepKind, signal?: AbortSignal): Promise<void> {
     const { handle } = this.#info;
-    const turn = signal === undefined ? null : this.#channel.turn(signal, null);
-    const answer = this.#channel.post(turn, () => callOf("step", [handle, kind, [], []]));
+    const answer = this.#channel.step(signal, null, (_, mayStop) => callOf("step", [handle, kind, [], [], mayStop]));
     const { workspace } = await (this.#apart.has(kind) ? answer : this.#follow(answer));
     if (workspace.nbytes === 0) {
       this.#apart.add(kind);
@@ -442,9 +441,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     const take = options.transfer ? ownBytes : (writer ?? this.#spare.copy);
     const packed = packFeeds(inputNames, feeds, take);
     const { handle } = this.#info;
-    const ready = signal === undefined ? packed : this.#channel.turn(signal, packed);
-    const answer = this.#channel.post(ready, ({ feeds, buffers }) => {
-      return callOf("step", [handle, kind, feeds, wanted], buffers);
+    const answer = this.#channel.step(signal, packed, ({ feeds, buffers }, mayStop) => {
+      return callOf("step", [handle, kind, feeds, wanted, mayStop], buffers);
     });
     const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));
     if (this.#hasCost && kind === "train") {

@@ -168,17 +168,20 @@ export interface WorkerApi {
     cache: boolean,
   ): Promise<Result<SessionInfo>>;
   createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>>;
-  step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]):
+  /** @param mayStop - `stop` may end it: it runs in slices, between which messages come in */
+  step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
     MaybePromise<Result<RunAnswer>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
     MaybePromise<Result<WireProfile>>;
+  /** End the step of a session that is under way and may be stopped, if there is one. */
+  stop(handle: number): Result<null>;
   /** The result is that of the call in `SessionCalls`. */
   call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
   release(handle: number): MaybePromise<Result<null>>;
   inspectModel(model: FileData, external: readonly ExternalFile[], configJson: string, dimsJson: string):
     Promise<Result<ModelReport>>;
   createInference(model: FileData, external: readonly ExternalFile[], optionsJson: string): Promise<Result<InferenceInfo>>;
-  runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[]):
+  runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
     MaybePromise<Result<RunAnswer>>;
   releaseInference(handle: number): Result<null>;
   /** Bytes allocated in the kernels' memory, and its size. */

@@ -156,12 +156,18 @@ export class SessionCore implements CallTable, PlanSource {
 
   // Steps.
 
-  step(kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]): MaybePromise<Run> {
+  /** @param stop - ends the step between two of its instructions, the session being as before; null: it runs through */
+  step(
+    kind: StepKind,
+    feeds: readonly Feed[],
+    fetches: readonly Fetch[],
+    stop: AbortSignal | null = null,
+  ): MaybePromise<Run> {
     if (kind !== "train") {
-      return this.#runner.run(kind, true, feeds, fetches);
+      return this.#runner.run(kind, true, feeds, fetches, stop);
     }
     const overwrite = this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
-    return withValue(this.#runner.run(kind, overwrite, feeds, fetches), (run) => {
+    return withValue(this.#runner.run(kind, overwrite, feeds, fetches, stop), (run) => {
       this.#state.setUint32(4 * STATE_LAZY_RESET, 0, true);
       return run;
     });

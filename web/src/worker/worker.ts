@@ -66,6 +66,8 @@ class SessionWorker implements WorkerApi {
   readonly #written = new Set<Promise<void>>();
   readonly #sessions = new Map<number, TrainingTurns>();
   readonly #inference = new Map<number, Turns<InferenceCore>>();
+  /** Of the steps that came last, of those that may be stopped. */
+  readonly #stops = new Map<number, AbortController>();
 
   async holdLock(name: string): Promise<Result<boolean>> {
     const locks = globalThis.navigator?.locks;
@@ -147,10 +149,27 @@ class SessionWorker implements WorkerApi {
     kind: StepKind,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
+    mayStop: boolean,
   ): MaybePromise<Result<RunAnswer>> {
+    const stop = this.#stopFor(handle, mayStop);
     return this.#perform(handle, ({ core }) =>
-      withValue(core.step(kind, feeds, fetches), (run) => runAnswer(run, feeds)),
+      withValue(core.step(kind, feeds, fetches, stop), (run) => runAnswer(run, feeds)),
     );
+  }
+
+  stop(handle: number): Result<null> {
+    this.#stops.get(handle)?.abort();
+    return { ok: null };
+  }
+
+  /** What `stop` aborts from now on: the page has one step of a session under way that it may stop. */
+  #stopFor(handle: number, mayStop: boolean): AbortSignal | null {
+    if (!mayStop) {
+      return null;
+    }
+    const controller = new AbortController();
+    this.#stops.set(handle, controller);
+    return controller.signal;
   }
 
   profile(
@@ -172,6 +191,7 @@ class SessionWorker implements WorkerApi {
     }
     return this.#perform(handle, ({ core, cache }) => {
       this.#sessions.delete(handle);
+      this.#stops.delete(handle);
       cache?.finish();
       this.#keepWriting(cache);
       core.release();
@@ -222,18 +242,21 @@ class SessionWorker implements WorkerApi {
     handle: number,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
+    mayStop: boolean,
   ): MaybePromise<Result<RunAnswer>> {
     const session = this.#inference.get(handle);
     if (session === undefined) {
       return { error: toWire(sessionError("RELEASED", {})) };
     }
-    return inTurn(session, ({ core }) => withValue(core.run(feeds, fetches), (run) => runAnswer(run, feeds)));
+    const stop = this.#stopFor(handle, mayStop);
+    return inTurn(session, ({ core }) => withValue(core.run(feeds, fetches, stop), (run) => runAnswer(run, feeds)));
   }
 
   releaseInference(handle: number): Result<null> {
     return attempt(() => {
       const session = this.#inference.get(handle);
       this.#inference.delete(handle);
+      this.#stops.delete(handle);
       session?.core.release();
       return null;
     });

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2245457316
+FINGERPRINT: Final = 758041862
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

@@ -218,7 +218,7 @@ class AdamWOptimizer(Optimizer):
             w = w - lr * self.weight_decay * w
         return w, m, v
 
-    samples: Sequence[Sample] = (
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
         Sample(
             [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
@@ -229,7 +229,7 @@ class AdamWOptimizer(Optimizer):
             {"adam_mode": 1, "correct_bias": 0, "weight_decay": 0.1},
         ),
     )
-    bad: Sequence[Bad] = (
+    bad: ClassVar[Sequence[Bad]] = (
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 0, "correct_bias": 0}),
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),

@@ -11,7 +11,7 @@ const abandoned = new FinalizationRegistry<() => void>((release) => release());
 export class Channel {
   readonly #client: WorkerClient;
   readonly #handle: number;
-  readonly #release: Call<"release" | "releaseInference">;
+  readonly #release: Call<"release" | "releaseInference" | "releaseState">;
   #released: Promise<void> | null = null;
   #queue: Promise<unknown> = Promise.resolve();
   #queued = 0;
@@ -19,7 +19,7 @@ export class Channel {
   /** The answer to the call that was sent last, which comes after those to all before it. */
   #latest: Promise<unknown> = Promise.resolve();
 
-  constructor(client: WorkerClient, method: "release" | "releaseInference", handle: number) {
+  constructor(client: WorkerClient, method: "release" | "releaseInference" | "releaseState", handle: number) {
     this.#client = client;
     this.#release = callOf(method, [handle]);
     this.#handle = handle;

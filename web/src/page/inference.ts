@@ -103,7 +103,7 @@ export class InferenceSession {
     this.#channel.check();
     const { inputNames, outputNames } = this.#info;
     const args = parseRunArguments(inputNames, outputNames, feeds, arg1, arg2);
-    return tagged(args.options, () => this.#run(args));
+    return tagged("run", args.options, () => this.#run(args));
   }
 
   async #run(args: RunArguments): Promise<ReturnType> {

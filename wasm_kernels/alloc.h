@@ -4,6 +4,12 @@
 
 #include "guard.h"
 
+/* Where a run goes on. */
+typedef struct {
+    uint32_t instruction, word;
+    int32_t left_out; /* below 0: as many instructions more are left out */
+} tw_place_in_plan;
+
 /* A 64-byte header before each payload. */
 typedef struct tw_block {
     uint32_t magic;
@@ -15,7 +21,10 @@ typedef struct tw_block {
     uint32_t in_use;
     uint32_t placed;         /* 1: the payload is a plan that tw_place has seen */
     uint32_t profile;        /* where the plan's runs add up times, or 0 */
-    uint32_t padding[6];
+    uint32_t written;        /* the segments that the plan writes, one bit each, once it was verified */
+    uint32_t paused;         /* 1: a run of the plan goes on from `at` */
+    tw_place_in_plan at;
+    uint32_t padding[1];
 } tw_block;
 
 uint32_t tw_alloc(uint32_t nbytes);

@@ -10,6 +10,8 @@
 
 #define NO_INSTRUCTION 0xFFFFFFFFu
 #define MAX_SEGMENTS 128
+#define TW_MORE (-1) /* no status: the run was not finished */
+#define FOREVER __builtin_inf()
 
 typedef int32_t (*tw_kernel_fn)(const void *args);
 typedef int32_t (*tw_check_fn)(const tw_binder *binder, const uint32_t *words, uint32_t *relocated);
@@ -82,6 +84,7 @@ int32_t tw_bind(const tw_binder *binder, uint32_t index, double extent, int32_t 
         return tw_fail(TW_BAD_EXTENT, index, buffer[BUFFER_NBYTES]);
     *address = segment[SEGMENT_BASE] + buffer[BUFFER_OFFSET];
     if (*address & (size >= 4 ? 3u : 0u)) return tw_fail(TW_BAD_ARGUMENT, index, *address);
+    if (flags & TW_WRITES && buffer[BUFFER_SEGMENT] < 32) *binder->written |= 1u << buffer[BUFFER_SEGMENT];
     return TW_OK;
 }
 
@@ -157,11 +160,12 @@ static int32_t check_code(uint32_t *header, const tw_binder *binder, const uint3
     return count == header[HEADER_N_INSTRUCTIONS] ? TW_OK : tw_fail(TW_BAD_HEADER, count, header[HEADER_N_INSTRUCTIONS]);
 }
 
-static int32_t verify(uint32_t *header, uint32_t block_size) {
-    int32_t status = check_header(header, block_size);
+static int32_t verify(uint32_t *header, tw_block *block) {
+    int32_t status = check_header(header, block->size);
     if (status) return status;
+    block->written = 0;
     tw_binder binder = {.segments = header + HEADER_WORDS, .n_segments = header[HEADER_N_SEGMENTS],
-                        .n_buffers = header[HEADER_N_BUFFERS]};
+                        .n_buffers = header[HEADER_N_BUFFERS], .written = &block->written};
     binder.buffers = binder.segments + SEGMENT_WORDS * binder.n_segments;
     if (header[HEADER_N_FUNCTIONS]) {
         binder.code = tw_code_at(header[HEADER_CODE_BASE], header[HEADER_N_FUNCTIONS]);
@@ -192,10 +196,11 @@ static void run_generated(const uint32_t *words) {
     parallel_for(run_chunk, &task, chunk_count(task.n, task.grain));
 }
 
-static int32_t run_code(uint32_t *header, double *profile) {
-    const uint32_t *word = header + header[HEADER_TOTAL_WORDS] - header[HEADER_N_CODE];
-    int32_t status = TW_OK;
-    for (uint32_t i = 0; i < header[HEADER_N_INSTRUCTIONS]; i++) {
+/* Run from instruction `block->at.instruction` on to the end, or to the first boundary of instructions after `until`. */
+static int32_t run_code(uint32_t *header, tw_block *block, double *profile, double until) {
+    const uint32_t *code = header + header[HEADER_TOTAL_WORDS] - header[HEADER_N_CODE], *word = code + block->at.word;
+    int32_t status = block->at.left_out;
+    for (uint32_t i = block->at.instruction; i < header[HEADER_N_INSTRUCTIONS]; i++) {
         uint32_t opcode = *word & 0xFFFF, n_args = *word >> 16;
         if (status < 0) { /* one of those that a kernel leaves out */
             status++;
@@ -210,19 +215,29 @@ static int32_t run_code(uint32_t *header, double *profile) {
         if (!status && parallel_failed()) status = tw_fail(TW_TRAPPED, 0, 0);
         if (status > 0) return status;
         word += n_args + 1;
+        if (until != FOREVER && i + 1 < header[HEADER_N_INSTRUCTIONS] && tw_now() >= until) {
+            block->at = (tw_place_in_plan){i + 1, (uint32_t)(word - code), status};
+            block->paused = 1;
+            return TW_MORE;
+        }
     }
     header[HEADER_FAILED] = NO_INSTRUCTION;
     return TW_OK;
 }
 
-static int32_t run_plan(uint32_t *header, tw_block *block) {
+/* Have the plan verified since it was placed and since functions have gone. */
+static int32_t verify_once(uint32_t *header, tw_block *block) {
     if (!block->placed) return tw_fail(TW_BAD_PLAN, 0, 0);
-    if (block->verified != tw_code_generation()) {
-        block->verified = 0;
-        int32_t status = verify(header, block->size);
-        if (status) return status;
-        block->verified = tw_code_generation();
-    }
+    if (block->verified == tw_code_generation()) return TW_OK;
+    block->verified = 0;
+    int32_t status = verify(header, block);
+    if (!status) block->verified = tw_code_generation();
+    return status;
+}
+
+static int32_t run_plan(uint32_t *header, tw_block *block, double until) {
+    int32_t status = verify_once(header, block);
+    if (status) return status;
     uint32_t profile = block->profile;
     if (profile) {
         uint64_t nbytes = 8ull * header[HEADER_N_INSTRUCTIONS], plan = (uint32_t)(uintptr_t)header;
@@ -230,7 +245,7 @@ static int32_t run_plan(uint32_t *header, tw_block *block) {
             (profile < plan + block->size && profile + nbytes > plan))
             return tw_fail(TW_BAD_POINTER, profile, 0);
     }
-    return run_code(header, (double *)(uintptr_t)profile);
+    return run_code(header, block, (double *)(uintptr_t)profile, until);
 }
 
 static tw_block *plan_block(uint32_t plan) {
@@ -251,7 +266,7 @@ TW_EXPORT(tw_place) int32_t tw_place(uint32_t plan, uint32_t n, uint32_t code_ba
     tw_block *block = plan_block(plan);
     if (!block || n > MAX_SEGMENTS) return TW_BAD_POINTER;
     uint32_t *header = (uint32_t *)(uintptr_t)plan;
-    block->placed = block->verified = block->profile = 0;
+    block->placed = block->verified = block->profile = block->paused = 0;
     if (header[HEADER_N_SEGMENTS] != n || 4 * (HEADER_WORDS + (uint64_t)SEGMENT_WORDS * n) > block->size)
         return TW_BAD_HEADER;
     for (uint32_t i = 0; i < n; i++) {
@@ -272,19 +287,36 @@ TW_EXPORT(tw_profile) int32_t tw_profile(uint32_t plan, uint32_t times) {
     return TW_OK;
 }
 
-/* Run a plan that was placed; verifies it the first time, and again when functions have gone. Returns a status, which
-   the header keeps together with the instruction, the offending value and its position. */
-TW_EXPORT(tw_run) int32_t tw_run(uint32_t plan) {
+static int32_t run_from(uint32_t plan, int32_t anew, double until) {
     tw_block *block = plan_block(plan);
     if (!block) return TW_BAD_POINTER;
     uint32_t *header = (uint32_t *)(uintptr_t)plan;
     fault.value = fault.position = 0;
     header[HEADER_FAILED] = NO_INSTRUCTION;
-    int32_t status = run_plan(header, block);
+    if (anew) block->at = (tw_place_in_plan){0};
+    int32_t status = anew || block->paused ? TW_OK : tw_fail(TW_BAD_PLAN, 0, 0);
+    block->paused = 0;
+    if (!status) status = run_plan(header, block, until);
     header[HEADER_STATUS] = (uint32_t)status;
     tw_copy(header + HEADER_VALUE, &fault.value, sizeof(int64_t));
     tw_copy(header + HEADER_POSITION, &fault.position, sizeof(int64_t));
     return status;
+}
+
+/* Run a plan that was placed; verifies it the first time, and again when functions have gone. Returns a status, which
+   the header keeps together with the instruction, the offending value and its position. */
+TW_EXPORT(tw_run) int32_t tw_run(uint32_t plan) { return run_from(plan, 1, FOREVER); }
+
+/* As tw_run, but for some milliseconds: it returns TW_MORE (-1) at the first boundary of instructions after them, from
+   which it goes on when it is called again with anew = 0. */
+TW_EXPORT(tw_run_slice) int32_t tw_run_slice(uint32_t plan, int32_t anew, double milliseconds) {
+    return run_from(plan, anew, tw_now() + milliseconds);
+}
+
+/* The segments that runs of a placed plan write, one bit each; 0 where it cannot run. */
+TW_EXPORT(tw_written) uint32_t tw_written(uint32_t plan) {
+    tw_block *block = plan_block(plan);
+    return block && !verify_once((uint32_t *)(uintptr_t)plan, block) ? block->written : 0;
 }
 
 /* JSON: kernels with their opcodes and arguments, statuses, fingerprint. */

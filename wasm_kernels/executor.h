@@ -11,6 +11,7 @@ typedef struct {
     const uint32_t *segments, *buffers;
     uint32_t n_segments, n_buffers;
     const tw_code *code; /* its generated functions, or null */
+    uint32_t *written;   /* a bit for each segment that something writes */
 } tw_binder;
 
 /* Called from every verifier: once in the module, not once a kernel. */

@@ -94,7 +94,8 @@ int32_t kernel_adamw_f32(const adamw_f32_args *a) {
     adam_task task = {{a->n, a->w, a->g, {a->m, a->v}}, adam_factors_of(a->alpha, a->beta, a->epsilon)};
     f32x4 decay = splat((float)(1 - rate * (double)a->weight_decay));
     if (a->adam_mode == 0) {
-        correct_bias(&task.f, rate, a->alpha, a->beta, step);
+        if (a->correct_bias) correct_bias(&task.f, rate, a->alpha, a->beta, step);
+        else task.f.step_size = splat((float)rate);
         task.f.before = decay;
     } else {
         double correction1 = 1 - power(a->alpha, step), root2 = __builtin_sqrt(1 - power(a->beta, step));
@@ -427,7 +428,7 @@ static void lamb_chunk(const void *args, int32_t chunk) {
 int32_t kernel_lamb_f32(const lamb_f32_args *a) {
     int32_t n_chunks = chunk_count(a->n, GRAIN);
     lamb_task task = {{a->n, a->w, a->g, {a->m, a->v}}, adam_factors_of(a->alpha, a->beta, a->epsilon), a->partial, splat(0)};
-    correct_bias(&task.f, 1, a->alpha, a->beta, state_i64(a->state, STATE_STEP) + 1);
+    if (a->correct_bias) correct_bias(&task.f, 1, a->alpha, a->beta, state_i64(a->state, STATE_STEP) + 1);
     task.f.decay = splat(a->weight_decay);
     parallel_for(lamb_moments_chunk, &task, n_chunks);
     double norms[2] = {0, 0};
@@ -437,7 +438,12 @@ int32_t kernel_lamb_f32(const lamb_f32_args *a) {
         norms[0] += part[0];
         norms[1] += part[1];
     }
-    double trust = norms[0] > 0 && norms[1] > 0 ? __builtin_sqrt(norms[0] / norms[1]) : 1;
+    double trust = 1;
+    if (norms[0] > 0 && norms[1] > 0) {
+        trust = __builtin_sqrt(norms[0] / norms[1]);
+        if (trust > a->ratio_max) trust = a->ratio_max;
+        if (trust < a->ratio_min) trust = a->ratio_min;
+    }
     task.rate = splat((float)(state_f32(a->state, STATE_LEARNING_RATE) * trust));
     parallel_for(lamb_chunk, &task, n_chunks);
     return TW_OK;

@@ -88,6 +88,7 @@ NO_SCHEDULER = Message(
 NO_EVAL_MODEL_TO_EXPORT = Message(
     errors.SessionError, "Eval model was not provided. Cannot export a model for inferencing."
 )
+NOT_BUILT = Message(errors.SessionError, "The gradient graph is not built yet: call build().")
 NO_ARTIFACTS = Message(
     errors.SessionError, "This session was not made by createFromModel: it has no artifacts of its own."
 )

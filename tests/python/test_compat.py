@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from tests.conformance.models import make_model, mlp, normal
 
 from trainweb import InferenceSession
@@ -189,12 +189,7 @@ def test_what_cannot_be_done_is_refused() -> None:
             UnsupportedError,
             "0.8, 1.0: all gradients are clipped together",
         ),
-        (
-            {"training_optimizer_name": "LambOptimizer", "optimizer_attributes_map": {"fc1.bias": {"ratio_max": 0.5}}},
-            UnsupportedError,
-            "ratio_max 0.5 is not supported",
-        ),
-        ({"optimizer_int_attributes_map": {"fc1.bias": {"weight_decay_mode": 1}}}, UnsupportedError, "mode 1"),
+        ({"optimizer_int_attributes_map": {"fc1.bias": {"weight_decay_mode": 2}}}, ModelError, "adam_mode"),
     ):
         with pytest.raises(error, match=text):
             TrainingSession(data, parameters(**wrong))
@@ -352,16 +347,55 @@ def test_attributes_may_differ_between_weights(opened: Any) -> None:
         np.testing.assert_allclose(array, w[n], rtol=1e-3, atol=2e-4, err_msg=n)
 
 
-def test_lamb_steps(opened: Any) -> None:
-    """Adam's direction scaled to the length of the weight, against float64."""
-    attributes = {"alpha": 0.8, "beta": 0.99, "lambda": 0.05, "epsilon": 1e-6}
+OLDER_ADAM = json.loads((Path(__file__).parent.parent / "golden" / "older" / "adam.json").read_text())
+
+
+@pytest.mark.parametrize("case", OLDER_ADAM["cases"], ids=lambda case: "-".join(map(str, case["attributes"].values())))
+def test_adam_steps_as_onnxruntimes_kernel(opened: Any, case: dict[str, Any]) -> None:
+    """The loss is the sum of x w, so that what is fed is the gradient."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Mul", ["x", "w"], ["p"], "product"),
+            helper.make_node("ReduceSum", ["p"], ["loss"], "sum", keepdims=0),
+        ],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(np.float32(OLDER_ADAM["weights"]), "w")],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8).SerializeToString()
+    integers = {n: case["attributes"][n] for n in ("weight_decay_mode", "do_bias_correction")}
+    floats = {n: a for n, a in case["attributes"].items() if n not in integers}
+    given = TrainingParameters(
+        loss_output_name="loss",
+        training_optimizer_name="AdamOptimizer",
+        lr_params_feed_name="rate",
+        optimizer_attributes_map={"w": floats},
+        optimizer_int_attributes_map={"w": integers},
+        enable_grad_norm_clip=False,
+    )
+    session = TrainingSession(data, given)
+    for g, expected in zip(OLDER_ADAM["gradients"], case["steps"], strict=True):
+        session.run(None, {"x": np.float32(g), "rate": np.float32([OLDER_ADAM["rate"]])})
+        state = session.get_state()
+        for name, array in expected.items():
+            np.testing.assert_allclose(state[name], array, rtol=2e-6, atol=1e-7, err_msg=name)
+    session.release()
+
+
+@pytest.mark.parametrize(("least", "most", "corrects"), [(-np.inf, np.inf, 1), (0.3, 0.6, 1), (-np.inf, 0.05, 0)])
+def test_lamb_steps(opened: Any, least: float, most: float, corrects: int) -> None:
+    """Adam's direction scaled to the length of the weight within limits, against float64."""
+    attributes = {"alpha": 0.8, "beta": 0.99, "lambda": 0.05, "epsilon": 1e-6, "ratio_min": least, "ratio_max": most}
     session = opened(
         parameters(
             training_optimizer_name="LambOptimizer",
             optimizer_attributes_map=dict.fromkeys(weights(), attributes),
+            optimizer_int_attributes_map={n: {"do_bias_correction": corrects} for n in weights()},
             enable_grad_norm_clip=False,
         )
     )
+    clamped = set()
     w = {n: a.astype(np.float64) for n, a in weights().items()}
     m, v = ({n: np.zeros_like(a) for n, a in w.items()} for _ in range(2))
     for t in range(1, 4):
@@ -370,8 +404,12 @@ def test_lamb_steps(opened: Any) -> None:
         for n in w:
             m[n] = 0.8 * m[n] + 0.2 * g[n]
             v[n] = 0.99 * v[n] + 0.01 * g[n] ** 2
-            step = m[n] / (1 - 0.8**t) / (np.sqrt(v[n] / (1 - 0.99**t)) + 1e-6) + 0.05 * w[n]
-            w[n] = w[n] - 0.1 * np.linalg.norm(w[n]) / np.linalg.norm(step) * step
+            first, second = (1 - 0.8**t, 1 - 0.99**t) if corrects else (1, 1)
+            step = m[n] / first / (np.sqrt(v[n] / second) + 1e-6) + 0.05 * w[n]
+            ratio = np.linalg.norm(w[n]) / np.linalg.norm(step)
+            clamped |= {"least"} if ratio < least else {"most"} if ratio > most else {"between"}
+            w[n] = w[n] - 0.1 * min(max(ratio, least), most) * step
+    assert clamped >= ({"between"} if np.isinf(most) else {"most"})
     state = session.get_state()
     for n in w:
         np.testing.assert_allclose(state[n], w[n], rtol=1e-3, atol=2e-4, err_msg=n)

@@ -227,7 +227,7 @@ def build_artifacts(
     elif external_data is None and limits is None and integrity is None:
         graph = model
     else:
-        raise TypeError("external_data, limits and integrity are for files; the model is a Graph, which is read already.")
+        raise TypeError("external_data, limits and integrity are for files, and the model is a Graph.")
     check_operators(graph)
     graph, declared = in_float32(graph)
     if has_control_flow(graph):

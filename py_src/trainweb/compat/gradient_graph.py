@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from trainweb import messages
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
 from trainweb.checkpoint import write_file_atomically
-from trainweb.errors import ModelError, SessionError, UnsupportedError
+from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
@@ -82,7 +83,7 @@ class GradientGraphBuilder:
             `build` was not called.
         """
         if self._built is None:
-            raise SessionError("The gradient graph is not built yet: call build().")
+            raise messages.NOT_BUILT()
         return write_model(self._built)
 
     def save(self, path: Any) -> None:

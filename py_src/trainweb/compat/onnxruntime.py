@@ -6,7 +6,6 @@ in the session itself, and one `run` is one step.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from trainweb.artifacts.parameters import select_parameters
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX
 from trainweb.checkpoint import Checkpoint, write_file_atomically
 from trainweb.compat.gradient_graph import GradientGraphBuilder
+from trainweb.compat.older_optimizers import OPTIMIZERS, Adam, Lamb
 from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError, UnsupportedError
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
@@ -49,18 +49,6 @@ MOMENTS = {"momentum0": "Moment_1", "momentum1": "Moment_2"}
 """Moments by their names in checkpoints and in this interface."""
 UPDATE_COUNT = "Update_Count"
 MODEL_GROUP = "full_precision"
-OPTIMIZERS: dict[str, tuple[set[str], set[str]]] = {
-    "SGDOptimizer": (set(), set()),
-    "AdamOptimizer": (
-        {"alpha", "beta", "lambda", "epsilon", "max_norm_clip"},
-        {"do_bias_correction", "weight_decay_mode"},
-    ),
-    "LambOptimizer": (
-        {"alpha", "beta", "lambda", "epsilon", "max_norm_clip", "ratio_min", "ratio_max"},
-        {"do_bias_correction"},
-    ),
-}
-"""Optimizers, with their attributes: floats and integers."""
 
 
 @dataclass
@@ -309,7 +297,7 @@ class NativeTrainingSession(SessionBase):
     def _adaptive(self) -> optim.Optimizer:
         """Adam or Lamb, with a group for each set of attributes that some weights have."""
         p = self._parameters
-        is_lamb = p.training_optimizer_name == "LambOptimizer"
+        kind = Lamb if p.training_optimizer_name == "LambOptimizer" else Adam
         norms: set[float] = set()
         groups: list[tuple[dict[str, Any], list[str]]] = []
         for tensor in self._models.trainable:
@@ -317,7 +305,7 @@ class NativeTrainingSession(SessionBase):
             for mapping in (p.optimizer_attributes_map, p.optimizer_int_attributes_map):
                 attributes |= mapping.get(tensor.name, {})
             norms.add(attributes.pop("max_norm_clip", 1.0))
-            settings = _lamb_settings(attributes) if is_lamb else _adam_settings(attributes)
+            settings = kind.settings_of(attributes)
             alike = next((names for others, names in groups if others == settings), None)
             if alike is None:
                 groups.append((settings, alike := []))
@@ -331,7 +319,7 @@ class NativeTrainingSession(SessionBase):
                 )
             clip = optim.ClipGradNorm(norms.pop())
         groups.sort(key=lambda group: -len(group[1]))
-        block: optim.Optimizer = (optim.Lamb if is_lamb else optim.AdamW)(clip_grad=clip, **groups[0][0])
+        block: optim.Optimizer = kind(clip_grad=clip, **groups[0][0])
         for settings, names in groups[1:]:
             block.group([re.escape(name) for name in names], **settings)
         return block
@@ -488,33 +476,6 @@ class NativeTrainingSession(SessionBase):
         """Give kernel memory back."""
         if self._session is not None:
             self._session.release()
-
-
-def _adam_settings(attributes: Mapping[str, float]) -> dict[str, Any]:
-    """Settings of `AdamW` of the attributes of ONNX Runtime's AdamOptimizer."""
-    if attributes.get("weight_decay_mode", 0):
-        raise UnsupportedError("AdamOptimizer with weight_decay_mode 1 is not supported.")
-    corrects = bool(attributes.get("do_bias_correction", 1))
-    return {
-        "bias_correction": corrects,
-        "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
-        "eps": attributes.get("epsilon", 1e-8),
-        "weight_decay": attributes.get("lambda", 0.0),
-        "adam_mode": 0 if corrects else 1,
-    }
-
-
-def _lamb_settings(attributes: Mapping[str, float]) -> dict[str, Any]:
-    """Settings of `Lamb` of the attributes of ONNX Runtime's LambOptimizer."""
-    fixed = {"do_bias_correction": 1, "ratio_min": -math.inf, "ratio_max": math.inf}
-    for name, value in fixed.items():
-        if attributes.get(name, value) != value:
-            raise UnsupportedError(f"LambOptimizer with {name} {attributes[name]} is not supported; only {value}.")
-    return {
-        "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
-        "eps": attributes.get("epsilon", 1e-6),
-        "weight_decay": attributes.get("lambda", 0.0),
-    }
 
 
 class TrainingSession(NativeTrainingSession):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 307189473
+FINGERPRINT: Final = 2850038721
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -176,10 +177,13 @@ class AdamWOptimizer(Optimizer):
     adam_mode: int
 
     def check(self) -> None:
-        if self.adam_mode not in (0, 1):
-            raise self.error(f"adam_mode is {self.adam_mode}; it must be 0 or 1.")
+        self._check_mode()
         if self.adam_mode == 0 and not self.correct_bias:
             raise self.error("adam_mode 0 needs correct_bias 1.")
+
+    def _check_mode(self) -> None:
+        if self.adam_mode not in (0, 1):
+            raise self.error(f"adam_mode is {self.adam_mode}; it must be 0 or 1.")
 
     def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
         b.emit(
@@ -206,14 +210,15 @@ class AdamWOptimizer(Optimizer):
         v = b2 * v + (1 - b2) * g * g
         if self.adam_mode == 0:
             w = w * (1 - lr * self.weight_decay)
-            w = w - lr / (1 - b1**step) * m / (np.sqrt(v) / np.sqrt(1 - b2**step) + self.epsilon)
+            first, second = (1 - b1**step, 1 - b2**step) if self.correct_bias else (1, 1)
+            w = w - lr / first * m / (np.sqrt(v) / np.sqrt(second) + self.epsilon)
         else:
             rate = lr * np.sqrt(1 - b2**step) / (1 - b1**step) if self.correct_bias else lr
             w = w - rate * m / (np.sqrt(v) + self.epsilon)
             w = w - lr * self.weight_decay * w
         return w, m, v
 
-    samples = (
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
         Sample(
             [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
@@ -224,11 +229,33 @@ class AdamWOptimizer(Optimizer):
             {"adam_mode": 1, "correct_bias": 0, "weight_decay": 0.1},
         ),
     )
-    bad = (
+    bad: ClassVar[Sequence[Bad]] = (
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 0, "correct_bias": 0}),
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
     )
+
+
+@register
+class OlderAdamOptimizer(AdamWOptimizer):
+    """AdamW over sequences that need not correct its moments with adam_mode 0 either.
+
+    So are both modes of weight decay of AdamOptimizer (com.microsoft), of ONNX Runtime's older interface.
+    """
+
+    domain = TRAINWEB
+
+    def check(self) -> None:
+        self._check_mode()
+
+    samples = (
+        *AdamWOptimizer.samples,
+        Sample(
+            [f32([0.1]), i64([3]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
+            {"adam_mode": 0, "correct_bias": 0, "weight_decay": 0.3},
+        ),
+    )
+    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),)
 
 
 @register
@@ -527,12 +554,20 @@ class AdadeltaOptimizer(Optimizer):
 class LambOptimizer(Optimizer):
     """LAMB over sequences: Adam's step plus weight_decay * w, made as long as the parameter is, for each by itself.
 
-    w -= lr * |w| / |r| * r, or lr * r where |w| or |r| is 0. You et al., Large Batch Optimization for Deep Learning,
-    https://arxiv.org/abs/1904.00962.
+    w -= lr * min(max(|w| / |r|, ratio_min), ratio_max) * r, or lr * r where |w| or |r| is 0. You et al., Large Batch
+    Optimization for Deep Learning, https://arxiv.org/abs/1904.00962.
     """
 
     domain = TRAINWEB
-    attrs = {"alpha": Float(0.9), "beta": Float(0.999), "epsilon": Float(1e-6), "weight_decay": Float(0.0)}
+    attrs = {
+        "alpha": Float(0.9),
+        "beta": Float(0.999),
+        "epsilon": Float(1e-6),
+        "weight_decay": Float(0.0),
+        "ratio_min": Float(-inf),
+        "ratio_max": Float(inf),
+        "correct_bias": Int(1),
+    }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
     per_parameter = True
 
@@ -540,6 +575,13 @@ class LambOptimizer(Optimizer):
     beta: float
     epsilon: float
     weight_decay: float
+    ratio_min: float
+    ratio_max: float
+    correct_bias: int
+
+    def check(self) -> None:
+        if not self.ratio_min <= self.ratio_max:
+            raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
 
     def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
         settings = {name: getattr(self, name) for name in self.attrs}
@@ -547,10 +589,11 @@ class LambOptimizer(Optimizer):
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
         m, v = self.alpha * m + (1 - self.alpha) * g, self.beta * v + (1 - self.beta) * g * g
-        unbiased = np.sqrt(v / (1 - self.beta**step))
-        r = m / (1 - self.alpha**step) / (unbiased + self.epsilon) + self.weight_decay * w
+        first, second = (1 - self.alpha**step, 1 - self.beta**step) if self.correct_bias else (1, 1)
+        r = m / first / (np.sqrt(v / second) + self.epsilon) + self.weight_decay * w
         norms = np.linalg.norm(w), np.linalg.norm(r)
-        return w - lr * (norms[0] / norms[1] if min(norms) > 0 else 1) * r, m, v
+        ratio = min(max(norms[0] / norms[1], self.ratio_min), self.ratio_max) if min(norms) > 0 else 1
+        return w - lr * ratio * r, m, v
 
     samples = (
         Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
@@ -559,8 +602,19 @@ class LambOptimizer(Optimizer):
             {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3, "weight_decay": 0.2},
         ),
         Sample([f32([0.1]), i64([1]), *[f32([0.0, 0.0]), f32([0.5, -1.0])], *[f32([0.0, 0.0])] * 2]),
+        *(
+            Sample([f32([0.1]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS], attrs)
+            for attrs in (
+                {"ratio_max": 0.125, "correct_bias": 0},
+                {"ratio_min": 8.0},
+                {"ratio_min": 0.25, "ratio_max": 0.25, "weight_decay": 0.1},
+            )
+        ),
     )
-    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),)
+    bad = (
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"ratio_min": 2.0, "ratio_max": 1.0}),
+    )
 
 
 @register

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
 from trainweb import messages
@@ -31,7 +31,14 @@ from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
 from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
 from trainweb.model.writer import model_parts
-from trainweb.training.bundle import Blobs, plan_json, read_properties, session_header, signature_of
+from trainweb.training.bundle import (
+    Blobs,
+    plan_json,
+    properties_json,
+    read_properties,
+    session_header,
+    signature_of,
+)
 from trainweb.training.export import export_model
 from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
@@ -57,9 +64,12 @@ A compilation makes many and few in cycles: with Python's own 2,000 the collecto
 Handout = tuple[Any, "list[Part] | Part", str]
 """A value, and a file in a format: "checkpoint", "onnx" or "blobs"."""
 
+Open: TypeAlias = "Opened | InferenceModel | Artifacts | CheckpointState"
+"""What a handle stands for."""
+
 _engine: list[Engine] = []
 _files: list[FileHost] = []
-_opened: dict[int, Opened | InferenceModel] = {}
+_opened: dict[int, Open] = {}
 _next = [1]
 
 
@@ -191,14 +201,14 @@ def start(js_engine: Any, js_files: Any) -> None:
     _files[:] = [_WorkerFiles(js_files)]
 
 
-def _open(opened: Opened | InferenceModel) -> int:
+def _open(opened: Open) -> int:
     handle = _next[0]
     _next[0] += 1
     _opened[handle] = opened
     return handle
 
 
-def _find(handle: int) -> Opened | InferenceModel:
+def _find(handle: int) -> Open:
     if handle not in _opened:
         raise ReleasedError("These models were released.")
     return _opened[handle]
@@ -250,6 +260,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
         for offset, tensor in opened.weights():
             write(PARAMETERS, offset, tensor)
         return {"copies": copies, "files": _files_of(opened.constants())}
+    opened = _training(handle)
     models, origin = opened.models, opened.origin
     engine = models.engine
     for segment, pieces in start_segments(models.layout, origin).items():
@@ -365,16 +376,17 @@ def _camel_case(name: str) -> str:
 @answered
 def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, in_use_json: str) -> Handout:
     """The plan of a step for feeds of these dtypes and dims, beside plans that keep `in_use_json`."""
-    opened = _find(handle)
+    found = _find(handle)
     feeds = signature_of(json.loads(signature_json))
     in_use = {name: (offset, nbytes) for name, offset, nbytes in json.loads(in_use_json)}
     plan: Plan
-    if isinstance(opened, InferenceModel):
-        plan = opened.compile(feeds, in_use)
+    if isinstance(found, InferenceModel):
+        plan = found.compile(feeds, in_use)
     elif kind in ("train", "eval"):
-        plan = opened.models.compile_step(kind, feeds, overwrite, in_use)
+        plan = _training(handle).models.compile_step(kind, feeds, overwrite, in_use)
     else:
-        plan = opened.models.compile_optimizer() if kind == "optimizer" else opened.models.compile_scheduler()
+        models = _training(handle).models
+        plan = models.compile_optimizer() if kind == "optimizer" else models.compile_scheduler()
     blobs = Blobs()
     return {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}, blobs.data, "blobs"
 
@@ -415,14 +427,17 @@ ARTIFACT_GRAPHS = {"training_model": 0, "eval_model": 1, "optimizer_model": 2}
 
 @answered
 def artifact(handle: int, name: str) -> Handout | None:
-    """A file that `create_from_model` built; nothing for an optimizer model that there is not."""
-    built = _training(handle).artifacts
-    if built is None:
+    """A file that `create_from_model` or `build_files` built; nothing for an optimizer model that there is not."""
+    found = _find(handle)
+    built = found.artifacts if isinstance(found, Opened) else found
+    if built is None or isinstance(built, (InferenceModel, CheckpointState)):
         raise messages.NO_ARTIFACTS()
-    if name == "checkpoint":
-        return None, checkpoint_parts(built.contents(), generated=True), "checkpoint"
+    if name in ("checkpoint", "nominal_checkpoint"):
+        contents = built.contents(nominal=name == "nominal_checkpoint")
+        return None, checkpoint_parts(contents, generated=True), "checkpoint"
     if name not in ARTIFACT_GRAPHS:
-        raise SessionError(f"There is no artifact {name!r}; there are {', '.join((*ARTIFACT_GRAPHS, 'checkpoint'))}.")
+        names = ", ".join((*ARTIFACT_GRAPHS, "checkpoint", "nominal_checkpoint"))
+        raise SessionError(f"There is no artifact {name!r}; there are {names}.")
     graph = built.graphs[ARTIFACT_GRAPHS[name]]
     return None if graph is None else (None, model_parts(graph), "onnx")
 
@@ -441,3 +456,65 @@ def create_inference(model: Any, options_json: str = "", locations_json: str = "
     graph = read_model(as_source(model), external_data=external, limits=settings["limits"])
     opened = InferenceModel(graph, **settings)
     return {"handle": _open(opened), "header": opened.header()}
+
+
+# Files without a session.
+
+
+@answered
+def build_files(model: Any, config_json: str, options_json: str, locations_json: str = "[]", *files: Any) -> int:
+    """Build artifacts of a forward model, which `artifact` hands out."""
+    limits = _settings(options_json)["limits"]
+    built, _ = _build(as_source(model), config_json, limits, _external(locations_json, files))
+    return _open(built)
+
+
+@answered
+def gradient_graph(model: Any, y_json: str, x_json: str, loss: str) -> Handout:
+    """A model extended by gradients, as `GradientGraphBuilder` makes it."""
+    from trainweb.compat.gradient_graph import GradientGraphBuilder
+
+    builder = GradientGraphBuilder(as_source(model), json.loads(y_json), json.loads(x_json), loss)
+    builder.build()
+    return None, builder.get_model(), "onnx"
+
+
+@answered
+def open_state(checkpoint: Any) -> dict[str, Any]:
+    """A checkpoint state apart from sessions: its handle, and all of it but the data of its parameters."""
+    state = CheckpointState.load_checkpoint(as_source(checkpoint))
+    store = state.lent()
+    parameters = []
+    for name, trainable in store.trainable.items():
+        dtype, shape = store.type_of(name)
+        parameters.append({"name": name, "dtype": dtype, "dims": list(shape), "trainable": trainable})
+    return {"handle": _open(state), "parameters": parameters, "properties": properties_json(state.property_values)}
+
+
+def _state(handle: int) -> CheckpointState:
+    state = _find(handle)
+    if not isinstance(state, CheckpointState):
+        raise SessionError("A session is no CheckpointState.")
+    return state
+
+
+@answered
+def state_parameter(handle: int, name: str) -> Handout:
+    """The data of a parameter of a state."""
+    tensor = _state(handle).store.get(name)
+    return None, tensor if isinstance(tensor, LazyTensor) and tensor.place is not None else bytes(tensor.data), "blobs"
+
+
+@answered
+def set_state_parameter(handle: int, name: str, dtype: str, dims_json: str, data: Any) -> None:
+    """Overwrite a parameter of a state."""
+    content = data if isinstance(data, bytes) else RemoteFile(data.index, data.nbytes, _files[0])[:]
+    _state(handle).store.set(Tensor(name, dtype, tuple(json.loads(dims_json)), bytes(content)))
+
+
+@answered
+def save_state(handle: int, include_optimizer_state: bool, properties_text: str) -> Handout:
+    """A checkpoint file of a state with these properties."""
+    state = _state(handle)
+    state.property_values = read_properties(json.loads(properties_text))
+    return None, checkpoint_parts(state.to_checkpoint(include_optimizer_state)), "checkpoint"

@@ -232,7 +232,7 @@ class SessionCore:
             options.check_terminate()
             start = perf_counter()
             self.host.write_feeds(loaded, feeds)
-            self.host.run(loaded)
+            self.host.run(loaded, options.stop)
             if kind == "train":
                 self.host.write_state(STATE_LAZY_RESET, 0)
             results = self.host.read_outputs(loaded, wanted)
@@ -281,7 +281,7 @@ class SessionCore:
             loaded = self.optimizer_plan()
             options.check_terminate()
             start = perf_counter()
-            self.host.run(loaded)
+            self.host.run(loaded, options.stop)
             self.log(VERBOSE, options, f"optimizer step: {1e3 * (perf_counter() - start):.3f} ms")
 
     def lazy_reset_grad(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb import messages
+from trainweb.backend.wasm.engine.base import MORE
 from trainweb.backend.wasm.plan import Plan, TensorPlace
 from trainweb.compiler.context import SEEN
 from trainweb.ir.layout import (
@@ -27,6 +28,10 @@ from trainweb.model.graph import Tensor
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
 
+Stop = Callable[[], bool] | None
+"""Whether a run that is under way is to end."""
+SLICE_MS = 10.0
+"""Milliseconds between questions whether a run is to end: short for whoever waits, long beside what asking takes."""
 N_SEGMENTS = len(SEGMENT_NAMES)
 KERNEL_MEMORY = 2**32
 """Bytes that 32-bit addresses reach."""
@@ -125,7 +130,7 @@ class PlanHost(SegmentMemory):
     def __init__(self, engine: Engine, segment_bytes: list[int]) -> None:
         super().__init__(engine, [0] * N_SEGMENTS)
         self.generation = 0
-        self.observer: Callable[[LoadedPlan], None] | None = None
+        self.observer: Callable[[LoadedPlan, Stop], None] | None = None
         """Runs plans in the place of `run`, with `timed`."""
         self.sizes = list(segment_bytes)
         self.loaded: list[LoadedPlan] = []
@@ -222,21 +227,44 @@ class PlanHost(SegmentMemory):
         segments[CONSTANTS] = loaded.constants, len(loaded.plan.constants)
         self.engine.place(loaded.ptr, segments, loaded.code_base)
 
-    def run(self, loaded: LoadedPlan) -> None:
-        """Run a plan; raises what `explain` makes of a failure."""
+    def run(self, loaded: LoadedPlan, stop: Stop = None) -> None:
+        """Run a plan; raises what `explain` makes of a failure.
+
+        Parameters
+        ----------
+        stop
+            Asked at boundaries of instructions: True ends the run with SessionError, and what it wrote into segments
+            that outlast it is undone, as it is when the caller interrupts it.
+        """
         if self.observer is not None:
-            self.observer(loaded)
+            self.observer(loaded, stop)
             return
-        status = self.engine.run(loaded.ptr)
+        status = self.engine.run(loaded.ptr) if stop is None else self._run_in_slices(loaded, stop)
         if status:
             raise self.explain(loaded, status)
 
-    def timed(self, loaded: LoadedPlan) -> list[float]:
+    def _run_in_slices(self, loaded: LoadedPlan, stop: Callable[[], bool]) -> int:
+        written = self.engine.written(loaded.ptr)
+        lasting = [s for s in range(PARAMETERS, PREPARED) if written >> s & 1 and self.sizes[s]]
+        before = [(self.bases[s], self.engine.read(self.bases[s], self.sizes[s])) for s in lasting]
+        try:
+            status = self.engine.run_slice(loaded.ptr, anew=True, milliseconds=SLICE_MS)
+            while status == MORE:
+                if stop():
+                    raise messages.TERMINATED()
+                status = self.engine.run_slice(loaded.ptr, anew=False, milliseconds=SLICE_MS)
+        except BaseException:
+            for base, data in before:
+                self.engine.write(base, data)
+            raise
+        return status
+
+    def timed(self, loaded: LoadedPlan, stop: Stop = None) -> list[float]:
         """Run a plan once; milliseconds per instruction."""
         observer, self.observer = self.observer, None
         try:
             with self.timer(loaded.plan) as times:
-                return self._profile(loaded, lambda: self.run(loaded), 1, times)
+                return self._profile(loaded, lambda: self.run(loaded, stop), 1, times)
         finally:
             self.observer = observer
 

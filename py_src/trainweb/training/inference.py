@@ -26,6 +26,7 @@ from trainweb.training.host import (
     LoadedPlan,
     PlanCache,
     PlanHost,
+    Stop,
     check_segments,
     evaluate,
 )
@@ -115,12 +116,14 @@ class InferenceCore:
         self.host.check()
         return self.plans.step(check_feeds(self.inputs, feeds), partial(self.model.compile, feeds))
 
-    def run(self, feeds: Mapping[str, Tensor], outputs: Sequence[str] | None = None) -> dict[str, Tensor]:
+    def run(
+        self, feeds: Mapping[str, Tensor], outputs: Sequence[str] | None = None, stop: Stop = None
+    ) -> dict[str, Tensor]:
         """Outputs by name."""
         for name in outputs or ():
             if name not in self.outputs:
                 raise messages.UNKNOWN_FETCH(name=name, names=", ".join(self.outputs))
         loaded = self.plan(signature_of_feeds(self.model.deciding, feeds))
         self.host.write_feeds(loaded, feeds)
-        self.host.run(loaded)
+        self.host.run(loaded, stop)
         return self.host.read_outputs(loaded, outputs or self.outputs)

@@ -13,7 +13,7 @@ from trainweb.model.graph import Value
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import abandon, free_abandoned
-from trainweb.training.host import LoadedPlan, PlanHost
+from trainweb.training.host import LoadedPlan, PlanHost, Stop
 from trainweb.training.inference import InferenceCore
 from trainweb.training.interface import NodeArg, SessionBase, check_providers
 from trainweb.training.options import VERBOSE, Log, RunOptions, SessionOptions, fix_dimensions
@@ -88,7 +88,7 @@ class InferenceSession(SessionBase):
         with options.noted():
             options.check_terminate()
             start = perf_counter()
-            results = self._core.run(converted, names)
+            results = self._core.run(converted, names, options.stop)
             self._log(VERBOSE, options, f"run: {1e3 * (perf_counter() - start):.3f} ms")
             return [to_numpy(results[n]) for n in names]
 
@@ -100,9 +100,9 @@ class InferenceSession(SessionBase):
 def observe(host: PlanHost, trace: Trace) -> None:
     """Have a trace of every run from now on."""
 
-    def run(loaded: LoadedPlan) -> None:
+    def run(loaded: LoadedPlan, stop: Stop) -> None:
         start = perf_counter()
-        times = host.timed(loaded)
+        times = host.timed(loaded, stop)
         trace.add(Profile(loaded.plan.text, loaded.plan.nodes, times), start, perf_counter())
 
     host.observer = run

@@ -5,7 +5,7 @@ What means something here is obeyed, everything else is refused by name with the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
@@ -99,7 +99,9 @@ class RunOptions(Attributes):
     log_verbosity_level : int
         0; there is one level of verbose lines.
     terminate : bool
-        End the run with SessionError before it changes anything.
+        End the run with SessionError, the session being as before it. Set by another thread while the run is under
+        way, it ends it at a boundary of two instructions, some 10 ms later. Runs with options that another thread
+        could set, which a dict cannot be, copy the state that they write before they start.
     only_execute_path_to_fetches : bool
         False: a plan computes all outputs of its model.
     training_mode : bool
@@ -147,8 +149,10 @@ class RunOptions(Attributes):
             options = cls.named({"tag" if k == "logid" else k: v for k, v in given.items()}, "Run option")
         elif isinstance(given, cls):
             options = given
+            options.__dict__["_watched"] = True
         elif hasattr(given, "terminate"):
             options = cls(getattr(given, "logid", ""), *(getattr(given, f.name) for f in fields(cls)[1:]))
+            options.__dict__["_watched"] = given
         else:
             raise TypeError(f"Run options must be a dict or RunOptions, got {type(given).__name__}.")
         options.check()
@@ -164,6 +168,15 @@ class RunOptions(Attributes):
             raise UnsupportedError("only_execute_path_to_fetches is not supported: a plan computes all outputs.")
         if not self.training_mode:
             raise UnsupportedError("training_mode=False is not supported: run an eval step, or an InferenceSession.")
+
+    @property
+    def stop(self) -> Callable[[], bool] | None:
+        """Whether the run is to end now; None where nobody else has these options, so that they stay as they are."""
+        watched = self.__dict__.get("_watched")
+        if watched is None:
+            return None
+        owner = self if watched is True else watched
+        return lambda: bool(owner.terminate)
 
     def check_terminate(self) -> None:
         """Raise SessionError if the run is to end."""

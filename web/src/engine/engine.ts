@@ -31,6 +31,9 @@ const SEGMENT_BYTES = 8;
 
 const STALL_MS = 8_000;
 
+/** What `runSlice` returns of a run that is not finished. */
+export const MORE = -1;
+
 /** `tw_run` could not finish because a thread trapped. */
 const STATUS_TRAPPED = 30;
 
@@ -280,10 +283,30 @@ export class Engine {
    * @throws EngineError when the kernels trap; the engine is lost then
    */
   run(plan: number): number {
+    return this.#guarded(() => this.#kernels.tw_run(plan));
+  }
+
+  /**
+   * As `run`, to the first boundary of instructions after some milliseconds.
+   *
+   * @param anew - run from the first instruction on; false: from where the slice before ended
+   * @returns a status, or `MORE`: the run is to go on with another call
+   */
+  runSlice(plan: number, anew: boolean, milliseconds: number): number {
+    return this.#guarded(() => this.#kernels.tw_run_slice(plan, anew ? 1 : 0, milliseconds));
+  }
+
+  /** The segments that runs of a placed plan write, one bit each; 0 where it cannot run. */
+  written(plan: number): number {
+    this.#check();
+    return this.#kernels.tw_written(plan) >>> 0;
+  }
+
+  #guarded(run: () => number): number {
     this.#check();
     let status: number;
     try {
-      status = this.#kernels.tw_run(plan);
+      status = run();
     } catch (error) {
       return this.#lose(`the kernels trapped: ${messageOf(error)}`);
     }

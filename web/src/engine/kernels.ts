@@ -12,6 +12,8 @@ export interface KernelExports {
   tw_place(plan: number, segments: number, codeBase: number): number;
   tw_profile(plan: number, times: number): number;
   tw_run(plan: number): number;
+  tw_run_slice(plan: number, anew: number, milliseconds: number): number;
+  tw_written(plan: number): number;
   tw_register_code(ptr: number, nbytes: number, slot: number, n: number): number;
   tw_unregister_code(slot: number): number;
   tw_description(): number;

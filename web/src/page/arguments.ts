@@ -2,8 +2,10 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { getLogLevel, levelOf, log } from "../wire/log.js";
 import { TrainwebError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
+import { checkSeverity } from "./options.js";
 import { describe, isTensor } from "./tensors.js";
 
 /** Feeds by input name. */
@@ -18,9 +20,15 @@ export type ReturnType = { readonly [name: string]: Tensor };
 export interface RunOptions {
   /** Hand the feeds' buffers over instead of copying them: the tensors cannot be used afterwards. */
   readonly transfer?: boolean;
-  /** Aborted before the step starts, it fails with the signal's reason and changes nothing; a running step goes on. */
+  /**
+   * Aborted before the step has ended, it fails with the signal's reason and changes nothing: one that waits never starts,
+   * one that runs stops between two of its instructions, within some 10 ms. Such a step waits until those before it are
+   * answered, and copies the state that it writes before it starts.
+   */
   readonly signal?: AbortSignal;
+  /** The least severity that the step logs, 0 (verbose: how long it took) to 4; default: that of `env.logLevel`. */
   readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
+  /** There is one level of verbose lines. */
   readonly logVerbosityLevel?: number;
   /** Fail with a SessionError instead of running. */
   readonly terminate?: boolean;
@@ -135,13 +143,26 @@ export function parseRunOptions(arg: unknown): RunOptions {
   return checkRunOptions(parseOptions(arg));
 }
 
-/** Run something whose errors are to have the tag of its options. */
-export async function tagged<T>({ tag }: Pick<RunOptions, "tag">, run: () => Promise<T>): Promise<T> {
-  if (tag === undefined) {
+/**
+ * Run a step whose errors are to have the tag of its options, and which is logged as these say.
+ *
+ * @param what - the log calls it
+ */
+export async function tagged<T>(
+  what: string,
+  { tag, logSeverityLevel }: Pick<RunOptions, "tag" | "logSeverityLevel">,
+  run: () => Promise<T>,
+): Promise<T> {
+  const level = logSeverityLevel === undefined ? getLogLevel() : levelOf(logSeverityLevel);
+  if (tag === undefined && level !== "verbose") {
     return run();
   }
   try {
-    return await run();
+    const start = performance.now();
+    const result = await run();
+    const name = tag === undefined ? what : `${tag}: ${what}`;
+    log("verbose", `${name}: ${(performance.now() - start).toFixed(3)} ms`, level);
+    return result;
   } catch (error) {
     // The reason of an abort is its giver's.
     throw error instanceof TrainwebError ? Object.assign(error, { tag }) : error;
@@ -149,7 +170,8 @@ export async function tagged<T>({ tag }: Pick<RunOptions, "tag">, run: () => Pro
 }
 
 function checkRunOptions(options: object): RunOptions {
-  const { signal, terminate, tag } = options as RunOptions;
+  const { signal, terminate, tag, logSeverityLevel, logVerbosityLevel } = options as RunOptions;
+  checkSeverity(logSeverityLevel, logVerbosityLevel);
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
     throw new TypeError("'options.signal' must be an AbortSignal.");
   }

@@ -77,16 +77,17 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
   const kernels = absolutePrefix(wasmPaths, "env.wasm.wasmPaths");
   const assets = base === null ? ownAssets() : assetsIn(base);
   const own = (asset: Asset): string => absolute(assets[asset]);
-  const kernel = (build: KernelBuild): string => (kernels === null ? own(build) : `${kernels}${build}.wasm`);
+  const builds = (url: (build: KernelBuild) => string): PackageFiles["kernels"] => ({
+    kernels: url("kernels"),
+    "kernels.relaxed": url("kernels.relaxed"),
+    "kernels.threads": url("kernels.threads"),
+    "kernels.relaxed.threads": url("kernels.relaxed.threads"),
+  });
   return {
     worker: own("worker"),
     poolWorker: own("poolWorker"),
-    kernels: {
-      kernels: kernel("kernels"),
-      "kernels.relaxed": kernel("kernels.relaxed"),
-      "kernels.threads": kernel("kernels.threads"),
-      "kernels.relaxed.threads": kernel("kernels.relaxed.threads"),
-    },
+    kernels: kernels === null ? builds(own) : builds((build) => `${kernels}${build}.wasm`),
+    ownKernels: kernels === null ? null : builds(own),
     pyodide:
       pyodide === null
         ? { loader: own("loader"), script: own("script"), wasm: own("wasm"), isOurs: true }

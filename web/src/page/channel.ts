@@ -1,5 +1,6 @@
 /** What a session keeps of its worker: an order of calls, and an end. */
 
+import { SessionError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { Answer, Call, Method } from "../wire/protocol.js";
 import { callOf, type WorkerClient } from "./client.js";
@@ -9,7 +10,8 @@ const abandoned = new FinalizationRegistry<() => void>((release) => release());
 
 export class Channel {
   readonly #client: WorkerClient;
-  readonly #release: Call<"release" | "releaseInference">;
+  readonly #handle: number;
+  readonly #release: Call<"release" | "releaseInference" | "releaseState">;
   #released: Promise<void> | null = null;
   #queue: Promise<unknown> = Promise.resolve();
   #queued = 0;
@@ -17,9 +19,10 @@ export class Channel {
   /** The answer to the call that was sent last, which comes after those to all before it. */
   #latest: Promise<unknown> = Promise.resolve();
 
-  constructor(client: WorkerClient, method: "release" | "releaseInference", handle: number) {
+  constructor(client: WorkerClient, method: "release" | "releaseInference" | "releaseState", handle: number) {
     this.#client = client;
     this.#release = callOf(method, [handle]);
+    this.#handle = handle;
   }
 
   /** Free the worker's side when this session is garbage. */
@@ -53,8 +56,36 @@ export class Channel {
     return sent.then(({ reply }) => reply);
   }
 
+  /**
+   * Send a step, which a signal may stop: before it starts, or between two of its instructions.
+   *
+   * @param make - of what was prepared, and whether the worker may be told to stop it
+   * @throws the signal's reason when it stopped the step, which changed nothing then
+   */
+  async step<P, M extends Method>(
+    signal: AbortSignal | undefined,
+    prepared: P | Promise<P>,
+    make: (prepared: P, mayStop: boolean) => Call<M>,
+  ): Promise<Answer<M>> {
+    if (signal === undefined) {
+      return this.post(prepared, (value) => make(value, false));
+    }
+    const stop = (): void => void this.#client.request(callOf("stop", [this.#handle])).catch(() => {});
+    try {
+      return await this.post(this.#turn(signal, prepared), (value) => {
+        signal.throwIfAborted();
+        signal.addEventListener("abort", stop, { once: true });
+        return make(value, true);
+      });
+    } catch (error) {
+      throw signal.aborted && isStopped(error) ? signal.reason : error;
+    } finally {
+      signal.removeEventListener("abort", stop);
+    }
+  }
+
   /** `prepared` once all calls made so far are answered; rejects with the signal's reason when it is aborted first. */
-  turn<P>(signal: AbortSignal, prepared: P | Promise<P>): Promise<P> {
+  #turn<P>(signal: AbortSignal, prepared: P | Promise<P>): Promise<P> {
     const turn = Promise.all([prepared, this.#idle(signal)]).then(([value]) => value);
     // Whoever awaits it may still wait for another call.
     turn.catch(() => {});
@@ -115,4 +146,9 @@ export class Channel {
     this.#queue = done.catch(() => {});
     return done;
   }
+}
+
+/** Whether a worker answers so because it was told to stop. */
+function isStopped(error: unknown): boolean {
+  return error instanceof SessionError && error.message === sessionError("TERMINATED", {}).message;
 }

@@ -15,7 +15,7 @@ import type {
   WorkerSettings,
 } from "../wire/protocol.js";
 import { startWorker } from "../wire/start-worker.js";
-import { env, releasers } from "./env.js";
+import { env, releasers, warnOfKernels } from "./env.js";
 
 /** When a worker that has said nothing is looked into, in parts of the limit for files that send nothing. */
 const PATIENCE = 0.25;
@@ -193,6 +193,9 @@ export class WorkerClient {
       this.#hasStarted = true;
       this.#memory = info.memory;
       this.#wakeWord = info.wakeWord;
+      if (info.kernelsFault !== null) {
+        warnOfKernels(info.kernelsFault);
+      }
       log("info", `${info.build}, ${info.threads} threads`);
       return info;
     } catch (error) {

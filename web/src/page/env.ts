@@ -19,7 +19,7 @@ export interface WasmFlags {
   simd?: boolean | undefined;
   /**
    * URL prefix of the kernels*.wasm files, where they do not lie with the rest of the package. An object, which names
-   * files of onnxruntime-web, is warned of and left out of account.
+   * files of onnxruntime-web, and a prefix under which there are no kernels are warned of, and the package's own are taken.
    */
   wasmPaths?: string | { readonly wasm?: unknown; readonly mjs?: unknown } | undefined;
 }
@@ -127,15 +127,20 @@ export function kernelsPrefix(): string | undefined {
   if (typeof wasmPaths !== "object" || wasmPaths === null) {
     return wasmPaths;
   }
+  warnOfKernels("it names files of onnxruntime-web");
+  return undefined;
+}
+
+/** Say that `env.wasm.wasmPaths` was left out of account; once. */
+export function warnOfKernels(fault: string): void {
   if (!hasWarned) {
     hasWarned = true;
     log(
       "warning",
-      "env.wasm.wasmPaths names files of onnxruntime-web; trainweb takes its own. Delete the assignment, or set " +
-        "env.baseURL to the folder of trainweb's files.",
+      `env.wasm.wasmPaths has no kernels of trainweb (${fault.replace(/\.$/, "")}), which takes its own. Delete the ` +
+        "assignment, or set env.baseURL to the folder of trainweb's files.",
     );
   }
-  return undefined;
 }
 
 /** The number of threads a session will use, given what it asks for (0, undefined: the default). */

@@ -4,6 +4,10 @@ export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 
 export type { FeedsType, FetchesType, ReturnType, RunOptions } from "./arguments.js";
 export type { ParameterTypeAndShape } from "./call-values.js";
+export { buildArtifacts, GradientGraphBuilder } from "./build.js";
+export type { ArtifactSet } from "./build.js";
+export type { FileOptions } from "./call-arguments.js";
+export { CheckpointState } from "./checkpoint-state.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
 export type { InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
@@ -36,7 +40,6 @@ export { type Schedule, schedule } from "./schedule.js";
 export { TrainingSession } from "./session.js";
 export type {
   Artifacts,
-  FileOptions,
   SaveCheckpointOptions,
   TrainingSessionBundle,
   TrainingSessionCreateOptions,

@@ -103,7 +103,7 @@ export class InferenceSession {
     this.#channel.check();
     const { inputNames, outputNames } = this.#info;
     const args = parseRunArguments(inputNames, outputNames, feeds, arg1, arg2);
-    return tagged(args.options, () => this.#run(args));
+    return tagged("run", args.options, () => this.#run(args));
   }
 
   async #run(args: RunArguments): Promise<ReturnType> {
@@ -118,9 +118,8 @@ export class InferenceSession {
     const writer = signal === undefined ? shared?.writer(signature) : undefined;
     const take = args.options.transfer ? ownBytes : (writer ?? this.#spare.copy);
     const packed = packFeeds(inputNames, args.feeds, take);
-    const ready = signal === undefined ? packed : this.#channel.turn(signal, packed);
-    const answer = this.#channel.post(ready, ({ feeds, buffers }) => {
-      return callOf("runInference", [handle, feeds, wanted], buffers);
+    const answer = this.#channel.step(signal, packed, ({ feeds, buffers }, mayStop) => {
+      return callOf("runInference", [handle, feeds, wanted, mayStop], buffers);
     });
     const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));
     this.#spare.keep(buffers);

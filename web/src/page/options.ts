@@ -174,19 +174,19 @@ function checkPeerOptions(options: SessionOptions): void {
   if (executionMode !== undefined && !EXECUTION_MODES.includes(executionMode)) {
     throw new Error(`unsupported execution mode: ${String(executionMode)}`);
   }
-  if (
-    logSeverityLevel !== undefined &&
-    !(Number.isInteger(logSeverityLevel) && logSeverityLevel >= 0 && logSeverityLevel <= MAX_SEVERITY)
-  ) {
-    throw new Error(`log serverity level is not valid: ${String(logSeverityLevel)}`);
-  }
-  if (
-    logVerbosityLevel !== undefined &&
-    !(Number.isInteger(logVerbosityLevel) && logVerbosityLevel >= 0)
-  ) {
-    throw new Error(`log verbosity level is not valid: ${String(logVerbosityLevel)}`);
-  }
+  checkSeverity(logSeverityLevel, logVerbosityLevel);
   checkExtra(options.extra, new Set());
+}
+
+/** Check what options of sessions and of runs have alike. */
+export function checkSeverity(severity: unknown, verbosity: unknown): void {
+  const isSeverity = Number.isInteger(severity) && (severity as number) >= 0 && (severity as number) <= MAX_SEVERITY;
+  if (severity !== undefined && !isSeverity) {
+    throw new Error(`log serverity level is not valid: ${String(severity)}`);
+  }
+  if (verbosity !== undefined && !(Number.isInteger(verbosity) && (verbosity as number) >= 0)) {
+    throw new Error(`log verbosity level is not valid: ${String(verbosity)}`);
+  }
 }
 
 function checkExtra(extra: unknown, seen: Set<object>): void {

@@ -10,6 +10,7 @@ import type {
   FileForm,
   PropertyKind,
   PropertyValue,
+  SessionCall,
   SessionInfo,
   SessionMemory,
   StepKind,
@@ -25,6 +26,8 @@ import {
   type RunOptions,
 } from "./arguments.js";
 import { checkNumber } from "./call-values.js";
+import { checkKind, type FileOptions, formOf } from "./call-arguments.js";
+import { CheckpointState, type StateUser } from "./checkpoint-state.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
@@ -50,7 +53,8 @@ import { resolveConfig, type TrainingConfig } from "./training-config.js";
 /** The files of a training session: URLs, bytes or Blobs. */
 export interface TrainingSessionCreateOptions {
   readonly trainModel: Source;
-  readonly checkpointState: Source;
+  /** Its file, or a `CheckpointState`, which the session works on. */
+  readonly checkpointState: Source | CheckpointState;
   readonly evalModel?: Source | null;
   readonly optimizerModel?: Source | null;
 }
@@ -58,14 +62,6 @@ export interface TrainingSessionCreateOptions {
 /** A session that `trainweb compile` compiled ahead: it trains without Python. */
 export interface TrainingSessionBundle {
   readonly bundle: Source;
-}
-
-/**
- * What a file is handed out as: "bytes" is a Uint8Array in the page's memory (the default), "blob" a Blob, which
- * the browser keeps elsewhere: to be stored, sent, downloaded, or given to `create` again, it need not be in memory.
- */
-export interface FileOptions<Form extends FileForm = FileForm> {
-  readonly as?: Form;
 }
 
 export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
@@ -88,7 +84,7 @@ export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
 const KEY = Symbol("TrainingSession");
 const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
-export class TrainingSession extends SessionMethods implements MethodsByHand {
+export class TrainingSession extends SessionMethods implements MethodsByHand, StateUser {
   readonly #info: SessionInfo;
   readonly #client: WorkerClient;
   readonly #channel: Channel;
@@ -103,6 +99,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   /** Whether the cost of a memory budget is yet to be logged. */
   #hasCost = false;
   #seed = 0n;
+  /** What it works on, if that is more than a file. */
+  #state: CheckpointState | null = null;
 
   private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
     if (key !== KEY) {
@@ -225,7 +223,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   ): Promise<ReturnType> {
     this.#channel.check();
     const [names, args] = this.#parse("train", feeds, arg1, arg2);
-    return tagged(args.options, () => this.#run("train", names, args));
+    return tagged("train step", args.options, () => this.#run("train", names, args));
   }
 
   /**
@@ -242,7 +240,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   ): Promise<ReturnType> {
     this.#channel.check();
     const [names, args] = this.#parse("eval", feeds, arg1, arg2);
-    return tagged(args.options, () => this.#run("eval", names, args));
+    return tagged("eval step", args.options, () => this.#run("eval", names, args));
   }
 
   /**
@@ -253,9 +251,10 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    */
   async runOptimizerStep(options?: RunOptions): Promise<void> {
     this.#calls.checkOptimizer();
-    const { signal, tag } = parseRunOptions(options);
-    if (signal !== undefined || tag !== undefined) {
-      await tagged({ tag }, () => this.#step("optimizer", signal));
+    const run = parseRunOptions(options);
+    const { signal, tag, logSeverityLevel } = run;
+    if (signal !== undefined || tag !== undefined || logSeverityLevel !== undefined) {
+      await tagged("optimizer step", run, () => this.#step("optimizer", signal));
       return;
     }
     const update = this.#step("optimizer");
@@ -337,9 +336,6 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * @param kind - what it is kept as, where the value does not say it: 1 as "float" stays a float
    */
   async addProperty(name: string, value: PropertyValue, kind?: PropertyKind): Promise<void> {
-    if (!["number", "bigint", "string"].includes(typeof value)) {
-      throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
-    }
     checkKind(value, kind);
     await this.#calls.call("addProperty", name, value, kind ?? null);
   }
@@ -386,7 +382,21 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
 
   /** Free the session after the calls already made. Harmless when repeated. */
   release(): Promise<void> {
+    this.#state?.takeBack(this, () => this.saveCheckpoint({ includeOptimizerState: true, as: "blob" }));
+    this.#state = null;
     return this.#channel.release();
+  }
+
+  /** @internal Let a state show what becomes of it here. */
+  async workOn(state: CheckpointState): Promise<void> {
+    await state.use(this);
+    this.#state = state;
+  }
+
+  /** @internal */
+  callForState(call: SessionCall, buffers: readonly ArrayBuffer[]): Promise<unknown> {
+    this.#channel.check();
+    return this.#channel.post(null, () => callOf("call", [this.#info.handle, call], buffers));
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -413,8 +423,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
 
   async #step(kind: StepKind, signal?: AbortSignal): Promise<void> {
     const { handle } = this.#info;
-    const turn = signal === undefined ? null : this.#channel.turn(signal, null);
-    const answer = this.#channel.post(turn, () => callOf("step", [handle, kind, [], []]));
+    const answer = this.#channel.step(signal, null, (_, mayStop) => callOf("step", [handle, kind, [], [], mayStop]));
     const { workspace } = await (this.#apart.has(kind) ? answer : this.#follow(answer));
     if (workspace.nbytes === 0) {
       this.#apart.add(kind);
@@ -442,9 +451,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     const take = options.transfer ? ownBytes : (writer ?? this.#spare.copy);
     const packed = packFeeds(inputNames, feeds, take);
     const { handle } = this.#info;
-    const ready = signal === undefined ? packed : this.#channel.turn(signal, packed);
-    const answer = this.#channel.post(ready, ({ feeds, buffers }) => {
-      return callOf("step", [handle, kind, feeds, wanted], buffers);
+    const answer = this.#channel.step(signal, packed, ({ feeds, buffers }, mayStop) => {
+      return callOf("step", [handle, kind, feeds, wanted, mayStop], buffers);
     });
     const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));
     if (this.#hasCost && kind === "train") {
@@ -454,29 +462,6 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     }
     this.#spare.keep(buffers);
     return unpackResults(results, fetches);
-  }
-}
-
-function formOf({ as = "bytes" }: FileOptions): FileForm {
-  if (as !== "bytes" && as !== "blob") {
-    throw new TypeError(`'as' must be "bytes" or "blob", got ${describe(as)}.`);
-  }
-  return as;
-}
-
-/** @throws TypeError when a value cannot be kept as this kind */
-function checkKind(value: PropertyValue, kind: PropertyKind | undefined): void {
-  if (kind === undefined) {
-    return;
-  }
-  if (!["int", "float", "string"].includes(kind)) {
-    throw new TypeError(`'kind' must be "int", "float" or "string", got ${String(kind)}.`);
-  }
-  if ((kind === "string") !== (typeof value === "string")) {
-    throw new TypeError(`'value' is ${describe(value)}, which is not kept as "${kind}".`);
-  }
-  if (kind === "int" && typeof value === "number" && !Number.isSafeInteger(value)) {
-    throw new TypeError(`'value' is ${value}; "int" keeps integers, those beyond 2^53 as bigint.`);
   }
 }
 
@@ -493,9 +478,10 @@ async function createFromArtifacts(
 ): Promise<TrainingSession> {
   // What is cached needs no Python, or it starts when that turns out to be nothing.
   const python = cache ? null : client.startPython();
+  const isState = checkpointState instanceof CheckpointState;
   const [train, checkpoint, evaluate, optimizer] = await Promise.all([
     loadSource("trainModel", trainModel, integrity),
-    loadSource("checkpointState", checkpointState, integrity),
+    loadSource("checkpointState", isState ? await checkpointState.lend() : checkpointState, integrity),
     evalModel ? loadSource("evalModel", evalModel, integrity) : null,
     optimizerModel ? loadSource("optimizerModel", optimizerModel, integrity) : null,
   ]);
@@ -504,7 +490,11 @@ async function createFromArtifacts(
   const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
   const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
   const info = await client.request(callOf("createTraining", [artifacts, json, cache], buffers));
-  return TrainingSession.open(client, info, options);
+  const session = await TrainingSession.open(client, info, options);
+  if (isState) {
+    await session.workOn(checkpointState);
+  }
+  return session;
 }
 
 async function createFromBundle(
@@ -535,7 +525,7 @@ function checkTrainingOptions(options: unknown): void {
     if (!source) {
       throw new TypeError(`'trainingOptions.${name}' is required: a URL, Uint8Array, ArrayBuffer or Blob.`);
     }
-    if (!isSource(source)) {
+    if (!isSource(source) && !(name === "checkpointState" && source instanceof CheckpointState)) {
       throw new TypeError(
         `'trainingOptions.${name}' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(source)}.`,
       );

@@ -19,6 +19,8 @@ export interface PackageFiles {
   readonly poolWorker: string;
   /** As they are or packed. */
   readonly kernels: Readonly<Record<KernelBuild, string>>;
+  /** Those of the package, where `kernels` are said to lie elsewhere; else null. */
+  readonly ownKernels: Readonly<Record<KernelBuild, string>> | null;
   readonly pyodide: PyodideFiles;
   /** Python's standard library, compiled. */
   readonly library: string;

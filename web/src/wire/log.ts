@@ -24,9 +24,18 @@ export function setLogLevel(level: LogLevel): void {
   least = level;
 }
 
-/** Write to the console what the level lets through. */
-export function log(level: LogLevel, message: string): void {
-  if (LOG_LEVELS.indexOf(level) >= LOG_LEVELS.indexOf(least)) {
+/** The level that onnxruntime numbers so: 0 verbose, 4 fatal. */
+export function levelOf(severity: number): LogLevel {
+  return LOG_LEVELS[severity] as LogLevel;
+}
+
+/**
+ * Write to the console what a level lets through.
+ *
+ * @param from - the least level that is written; default: that of the page
+ */
+export function log(level: LogLevel, message: string, from: LogLevel = least): void {
+  if (LOG_LEVELS.indexOf(level) >= LOG_LEVELS.indexOf(from)) {
     console[METHODS[level]](`trainweb: ${message}`);
   }
 }

@@ -6,7 +6,7 @@ import type { LogLevel } from "./log.js";
 import type { WireProfile } from "./profile.js";
 import type { ModelReport } from "./report.js";
 import type { SessionCalls } from "./session-calls.js";
-import type { FileData, NamedTensor, WireDtype } from "./values.js";
+import type { FileBytes, FileData, FileForm, NamedTensor, WireDtype } from "./values.js";
 
 export type {
   FileBytes, FileData, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType, ValueMetadata,
@@ -62,6 +62,8 @@ export interface WorkerInfo {
   readonly memory: WebAssembly.Memory | null;
   /** Address of the word that wakes the kernels' threads; 0: there are none. */
   readonly wakeWord: number;
+  /** What was wrong with kernels that were said to lie elsewhere, so that the package's own run; null: nothing. */
+  readonly kernelsFault: string | null;
 }
 
 export interface PythonInfo {
@@ -119,6 +121,32 @@ export type SessionCall = {
   readonly [Name in keyof SessionCalls]: { readonly name: Name; readonly args: SessionCalls[Name]["args"] };
 }[keyof SessionCalls];
 
+/** Files that `buildArtifacts` makes. */
+export interface BuiltArtifacts {
+  readonly trainModel: FileData;
+  readonly checkpointState: FileData;
+  readonly nominalCheckpoint: FileData;
+  readonly evalModel: FileData;
+  readonly optimizerModel: FileData | null;
+}
+
+/** The calls of a checkpoint state apart from sessions: some of a session's. */
+export type StateCallNames =
+  | "parameterNames"
+  | "getParameterTypeAndShape"
+  | "getParameter"
+  | "updateParameter"
+  | "addProperty"
+  | "getProperty"
+  | "propertyNames"
+  | "deleteProperty"
+  | "saveCheckpoint";
+
+/** As a session's worker has them. */
+export type StateCalls = {
+  readonly [Name in StateCallNames]: (...args: SessionCalls[Name]["args"]) => SessionCalls[Name]["result"];
+};
+
 /** The workspace that a plan ran in. */
 export interface Workspace {
   /** Changes when addresses given out before are void. */
@@ -168,19 +196,36 @@ export interface WorkerApi {
     cache: boolean,
   ): Promise<Result<SessionInfo>>;
   createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>>;
-  step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]):
+  /** @param mayStop - `stop` may end it: it runs in slices, between which messages come in */
+  step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
     MaybePromise<Result<RunAnswer>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
     MaybePromise<Result<WireProfile>>;
+  /** End the step of a session that is under way and may be stopped, if there is one. */
+  stop(handle: number): Result<null>;
   /** The result is that of the call in `SessionCalls`. */
   call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
   release(handle: number): MaybePromise<Result<null>>;
   inspectModel(model: FileData, external: readonly ExternalFile[], configJson: string, dimsJson: string):
     Promise<Result<ModelReport>>;
   createInference(model: FileData, external: readonly ExternalFile[], optionsJson: string): Promise<Result<InferenceInfo>>;
-  runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[]):
+  runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
     MaybePromise<Result<RunAnswer>>;
   releaseInference(handle: number): Result<null>;
+  /** Build the training artifacts of a forward model. */
+  buildArtifacts(
+    model: FileData,
+    external: readonly ExternalFile[],
+    configJson: string,
+    optionsJson: string,
+    form: FileForm,
+  ): Promise<Result<BuiltArtifacts>>;
+  /** A model extended by gradients of `y` for `x`; `loss` is the one of `y` whose gradient is 1, or "". */
+  gradientGraph(model: FileData, y: readonly string[], x: readonly string[], loss: string): Promise<Result<FileBytes>>;
+  /** Read a checkpoint; the handle is for `callState`. */
+  openState(file: FileData): Promise<Result<number>>;
+  callState(handle: number, call: SessionCall): Result<unknown>;
+  releaseState(handle: number): Result<null>;
   /** Bytes allocated in the kernels' memory, and its size. */
   memory(): Result<{ readonly inUse: number; readonly total: number }>;
 }

@@ -160,6 +160,11 @@ export const MESSAGES = {
     text:
       "Eval model was not provided. Cannot export a model for inferencing.",
   },
+  NOT_BUILT: {
+    error: "SessionError",
+    text:
+      "The gradient graph is not built yet: call build().",
+  },
   NO_ARTIFACTS: {
     error: "SessionError",
     text:

@@ -42,8 +42,9 @@ export class InferenceCore implements PlanSource {
     return { inputNames: inputs.map(({ name }) => name), outputNames: outputs, valuesDecide };
   }
 
-  run(feeds: readonly Feed[], fetches: readonly Fetch[]): MaybePromise<Run> {
-    return this.#runner.run("inference", true, feeds, fetches);
+  /** @param stop - ends the run between two of its instructions; null: it runs through */
+  run(feeds: readonly Feed[], fetches: readonly Fetch[], stop: AbortSignal | null): MaybePromise<Run> {
+    return this.#runner.run("inference", true, feeds, fetches, stop);
   }
 
   check(_: PlanKind, signature: readonly FeedType[]): void {

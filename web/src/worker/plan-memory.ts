@@ -1,6 +1,6 @@
 /** Kernel memory of a session: its segments, and the plans that run on them. training/host.py is the same in Python. */
 
-import type { Engine } from "../engine/engine.js";
+import { MORE, type Engine } from "../engine/engine.js";
 import {
   ARENA,
   CONSTANTS,
@@ -8,14 +8,20 @@ import {
   HEADER_POSITION,
   HEADER_VALUE,
   HEADER_WORDS,
+  GRADIENTS,
+  MOMENTUM0,
+  MOMENTUM1,
+  PARAMETERS,
   PREPARED,
   SEGMENT_NAMES,
+  STATE,
   TW_BAD_POINTER,
   TW_BAD_SEGMENT,
 } from "../engine/layout.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, KeptValue, TensorPlace, SegmentStart } from "./bundle.js";
+import { nextTask } from "./tasks.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
 
 /** How the names of words start that say when kept values were made; new, they are zeros. */
@@ -23,6 +29,12 @@ const SEEN = "seen";
 
 /** Statuses that feeds are at fault for. */
 const FAULTS = { TW_BAD_LABEL: "BAD_LABEL", TW_BAD_INDEX: "BAD_INDEX", TW_BAD_VALUE: "BAD_VALUE" } as const;
+
+/** Segments whose contents outlast a run. */
+const LASTING = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE] as const;
+
+/** How long a run that may be stopped goes on before messages are looked at. */
+const SLICE_MS = 10;
 
 /** The kernels' own description of themselves, as far as sessions need it. */
 export interface Kernels {
@@ -211,8 +223,40 @@ export class PlanMemory {
   }
 
   /** @throws what the status of a run means, when it is not 0 */
-  run({ plan, ptr }: LoadedPlan): void {
-    const code = this.#engine.run(ptr);
+  run(loaded: LoadedPlan): void {
+    this.#take(loaded, this.#engine.run(loaded.ptr));
+  }
+
+  /**
+   * Run a plan, and look between instructions whether it is to end.
+   *
+   * @param stop - is aborted to end it: what it wrote into segments that outlast it is undone
+   * @throws SessionError when it was ended, and what `run` throws
+   */
+  async runUntil(loaded: LoadedPlan, stop: AbortSignal): Promise<void> {
+    const engine = this.#engine;
+    const written = engine.written(loaded.ptr);
+    const lasting = LASTING.filter((segment) => ((written >>> segment) & 1) !== 0);
+    const before = lasting.map((segment) => this.view(segment).slice());
+    try {
+      let code = engine.runSlice(loaded.ptr, true, SLICE_MS);
+      while (code === MORE) {
+        await nextTask();
+        if (stop.aborted) {
+          throw sessionError("TERMINATED", {});
+        }
+        code = engine.runSlice(loaded.ptr, false, SLICE_MS);
+      }
+      this.#take(loaded, code);
+    } catch (error) {
+      // Also where another session's step has ended the engine: this one's parameters can still be read.
+      lasting.forEach((segment, index) => this.view(segment).set(before[index] as Uint8Array));
+      throw error;
+    }
+  }
+
+  /** @throws what a status means, when it is not 0 */
+  #take({ plan, ptr }: LoadedPlan, code: number): void {
     if (code === 0) {
       return;
     }

@@ -40,17 +40,29 @@ export class PlanRunner {
    * Run a step.
    *
    * @param overwrite - whether gradients overwrite instead of adding
+   * @param stop - ends it between two of its instructions, everything being as before; null: it runs through
    */
   run(
     kind: PlanKind,
     overwrite: boolean,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
+    stop: AbortSignal | null = null,
   ): MaybePromise<Run> {
-    return this.#with(kind, overwrite, feeds, (loaded, given) => {
+    return this.#with(kind, overwrite, feeds, (loaded, given): MaybePromise<Run> => {
       const outputs = fetches.map((fetch) => findOutput(loaded.plan, fetch));
-      this.#execute(loaded, given);
-      return { results: outputs.map((slot) => this.#read(loaded, slot)), workspace: this.#workspace(loaded, feeds) };
+      const answer = (): Run => {
+        return { results: outputs.map((slot) => this.#read(loaded, slot)), workspace: this.#workspace(loaded, feeds) };
+      };
+      if (stop === null) {
+        this.#execute(loaded, given);
+        return answer();
+      }
+      if (stop.aborted) {
+        throw sessionError("TERMINATED", {});
+      }
+      this.#write(loaded, given);
+      return this.#memory.runUntil(loaded, stop).then(answer);
     });
   }
 
@@ -89,7 +101,7 @@ export class PlanRunner {
     kind: PlanKind,
     overwrite: boolean,
     feeds: readonly Feed[],
-    action: (loaded: LoadedPlan, given: readonly Feed[]) => T,
+    action: (loaded: LoadedPlan, given: readonly Feed[]) => MaybePromise<T>,
   ): MaybePromise<T> {
     const signature = signatureOf(this.#source.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
     const key = planKey(kind, overwrite, signature);
@@ -108,11 +120,16 @@ export class PlanRunner {
       this.#memory.evict();
     }
     const plan = this.#source.make(kind, overwrite, signature);
-    const load = (made: BundlePlan): T => action(this.#memory.load(key, made), given);
+    const load = (made: BundlePlan): MaybePromise<T> => action(this.#memory.load(key, made), given);
     return plan instanceof Promise ? plan.then(load) : load(plan);
   }
 
   #execute(loaded: LoadedPlan, feeds: readonly Feed[]): void {
+    this.#write(loaded, feeds);
+    this.#memory.run(loaded);
+  }
+
+  #write(loaded: LoadedPlan, feeds: readonly Feed[]): void {
     const { inputs } = loaded.plan;
     const places = inputs.map((slot) => this.#memory.addressOf(loaded, slot));
     const sources = inputs.map((slot, index) => this.#missing(slot, places[index] as number, feeds));
@@ -121,7 +138,6 @@ export class PlanRunner {
         this.#engine.write(places[index] as number, source);
       }
     });
-    this.#memory.run(loaded);
   }
 
   #read(loaded: LoadedPlan, slot: TensorPlace): NamedTensor {

@@ -51,7 +51,6 @@ import {
   type FeedType,
   type ParameterSlot,
   type PlanKind,
-  type Property,
   type RawPlan,
   type SegmentSize,
 } from "./bundle.js";
@@ -59,9 +58,8 @@ import { checkFeeds } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
+import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
-
-const INT64 = { least: -(2n ** 63n), most: 2n ** 63n - 1n };
 
 export interface CoreOptions extends MemoryOptions {
   /** Plans that use more are compiled by Python, which makes them do with it. */
@@ -88,7 +86,7 @@ export class SessionCore implements CallTable, PlanSource {
   readonly #models: LazyModels;
   readonly #onPlan: PlanListener;
   readonly #engine: Engine;
-  readonly #properties: Map<string, Property>;
+  readonly #properties: PropertyTable;
   #nominal: boolean;
 
   /** @throws EngineError when the kernels' memory has no room */
@@ -112,7 +110,7 @@ export class SessionCore implements CallTable, PlanSource {
     this.#models = models;
     this.#onPlan = onPlan;
     this.#nominal = bundle.nominal;
-    this.#properties = new Map(properties.map((property) => [property[0], property]));
+    this.#properties = new PropertyTable(properties);
     const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
     this.#memory = new PlanMemory(engine, kernels, segments, usable, options);
@@ -156,12 +154,18 @@ export class SessionCore implements CallTable, PlanSource {
 
   // Steps.
 
-  step(kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]): MaybePromise<Run> {
+  /** @param stop - ends the step between two of its instructions, the session being as before; null: it runs through */
+  step(
+    kind: StepKind,
+    feeds: readonly Feed[],
+    fetches: readonly Fetch[],
+    stop: AbortSignal | null = null,
+  ): MaybePromise<Run> {
     if (kind !== "train") {
-      return this.#runner.run(kind, true, feeds, fetches);
+      return this.#runner.run(kind, true, feeds, fetches, stop);
     }
     const overwrite = this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
-    return withValue(this.#runner.run(kind, overwrite, feeds, fetches), (run) => {
+    return withValue(this.#runner.run(kind, overwrite, feeds, fetches, stop), (run) => {
       this.#state.setUint32(4 * STATE_LAZY_RESET, 0, true);
       return run;
     });
@@ -385,33 +389,21 @@ export class SessionCore implements CallTable, PlanSource {
   // Properties and files.
 
   addProperty(name: string, value: PropertyValue, kind: PropertyKind | null): null {
-    this.#properties.set(name, propertyOf(name, value, kind));
+    this.#properties.add(name, value, kind);
     return null;
   }
 
   propertyNames(): readonly string[] {
-    return [...this.#properties.keys()];
+    return this.#properties.names;
   }
 
   deleteProperty(name: string): null {
-    if (!this.#properties.delete(name)) {
-      throw sessionError("UNKNOWN_PROPERTY", { name });
-    }
+    this.#properties.delete(name);
     return null;
   }
 
   getProperty(name: string): PropertyValue {
-    const property = this.#properties.get(name);
-    if (property === undefined) {
-      throw sessionError("UNKNOWN_PROPERTY", { name });
-    }
-    const [, type, text] = property;
-    if (type === "str") {
-      return text;
-    }
-    // A number holds no more than 53 bits of an integer.
-    const number = Number(text);
-    return type === "int" && !Number.isSafeInteger(number) ? BigInt(text) : number;
+    return this.#properties.get(name);
   }
 
   saveCheckpoint(includeOptimizerState: boolean, form: FileForm): MaybePromise<FileBytes> {
@@ -419,8 +411,7 @@ export class SessionCore implements CallTable, PlanSource {
       throw sessionError("NOMINAL_SAVE", {});
     }
     return withValue(this.#models.get("saveCheckpoint"), (models) => {
-      const properties = [...this.#properties.values()];
-      const file = models.saveCheckpoint(includeOptimizerState, properties, this.#memory.bases);
+      const file = models.saveCheckpoint(includeOptimizerState, this.#properties.all, this.#memory.bases);
       return this.#assembled(models, "saveCheckpoint", file, form);
     });
   }
@@ -539,21 +530,8 @@ function checkRate(name: string, value: number): void {
   }
 }
 
-/** As a checkpoint keeps a value: what `kind` says, else an integer of 64 bits, or else a float32, or a text. */
-function propertyOf(name: string, value: PropertyValue, kind: PropertyKind | null): Property {
-  if (typeof value === "string") {
-    return [name, "str", value];
-  }
-  const text = String(value);
-  if (kind === "float") {
-    return [name, "float", String(Math.fround(Number(text)))];
-  }
-  const isInteger = /^-?\d+$/.test(text) && BigInt(text) >= INT64.least && BigInt(text) <= INT64.most;
-  return isInteger ? [name, "int", text] : [name, "float", String(Math.fround(Number(text)))];
-}
-
 /** Run a call of a session by its name. */
-export function performCall(core: SessionCore, name: string, args: readonly unknown[]): unknown {
+export function performCall(core: object, name: string, args: readonly unknown[]): unknown {
   const call = (core as unknown as Readonly<Record<string, unknown>>)[name];
   if (typeof call !== "function") {
     throw new EngineError(`sessions have no call ${name}.`);

@@ -6,17 +6,20 @@ import { Bridge } from "../python/bridge.js";
 import type { PulseTask } from "../engine/pool.js";
 import { EngineError, toWire } from "../wire/errors.js";
 import { startWorker } from "../wire/start-worker.js";
+import { messageOf } from "../wire/fetch-file.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { ModelReport } from "../wire/report.js";
 import type {
   ArtifactFiles,
+  BuiltArtifacts,
   ExternalFile,
   Feed,
   Fetch,
   FileBytes,
   FileData,
+  FileForm,
   InferenceInfo,
   MaybePromise,
   Method,
@@ -34,6 +37,7 @@ import type {
 } from "../wire/protocol.js";
 import { parseBundle, parseInference, splitBundle, type RawBundle } from "./bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
+import { buildArtifacts, gradientGraph, StateCore } from "./file-calls.js";
 import { InferenceCore } from "./inference-core.js";
 import type { Kernels } from "./plan-memory.js";
 import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
@@ -66,6 +70,9 @@ class SessionWorker implements WorkerApi {
   readonly #written = new Set<Promise<void>>();
   readonly #sessions = new Map<number, TrainingTurns>();
   readonly #inference = new Map<number, Turns<InferenceCore>>();
+  readonly #states = new Map<number, StateCore>();
+  /** Of the steps that came last, of those that may be stopped. */
+  readonly #stops = new Map<number, AbortController>();
 
   async holdLock(name: string): Promise<Result<boolean>> {
     const locks = globalThis.navigator?.locks;
@@ -97,16 +104,21 @@ class SessionWorker implements WorkerApi {
     const { files, threads, reproducible, stallMs } = settings;
     this.#settings = settings;
     return attemptAsync(async () => {
-      this.#engine = Engine.create({
-        wasm: (build) => files.kernels[build],
-        poolWorker: files.poolWorker,
-        threads,
-        reproducible,
-        stallMs,
+      let fault: string | null = null;
+      const options = { poolWorker: files.poolWorker, threads, reproducible, stallMs };
+      this.#engine = Engine.create({ ...options, wasm: (build) => files.kernels[build] }).catch((error: unknown) => {
+        // Pages of onnxruntime-web say of its files where ours would be.
+        const { ownKernels } = files;
+        if (ownKernels === null) {
+          throw error;
+        }
+        fault = messageOf(error);
+        return Engine.create({ ...options, wasm: (build) => ownKernels[build] });
       });
       const engine = await this.#engine;
       this.#kernels = engine;
-      return { build: engine.build, threads: engine.threads, memory: engine.sharedMemory, wakeWord: engine.wakeWord };
+      const { build, threads: count, sharedMemory: memory, wakeWord } = engine;
+      return { build, threads: count, memory, wakeWord, kernelsFault: fault };
     });
   }
 
@@ -147,10 +159,27 @@ class SessionWorker implements WorkerApi {
     kind: StepKind,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
+    mayStop: boolean,
   ): MaybePromise<Result<RunAnswer>> {
+    const stop = this.#stopFor(handle, mayStop);
     return this.#perform(handle, ({ core }) =>
-      withValue(core.step(kind, feeds, fetches), (run) => runAnswer(run, feeds)),
+      withValue(core.step(kind, feeds, fetches, stop), (run) => runAnswer(run, feeds)),
     );
+  }
+
+  stop(handle: number): Result<null> {
+    this.#stops.get(handle)?.abort();
+    return { ok: null };
+  }
+
+  /** What `stop` aborts from now on: the page has one step of a session under way that it may stop. */
+  #stopFor(handle: number, mayStop: boolean): AbortSignal | null {
+    if (!mayStop) {
+      return null;
+    }
+    const controller = new AbortController();
+    this.#stops.set(handle, controller);
+    return controller.signal;
   }
 
   profile(
@@ -172,6 +201,7 @@ class SessionWorker implements WorkerApi {
     }
     return this.#perform(handle, ({ core, cache }) => {
       this.#sessions.delete(handle);
+      this.#stops.delete(handle);
       cache?.finish();
       this.#keepWriting(cache);
       core.release();
@@ -222,19 +252,65 @@ class SessionWorker implements WorkerApi {
     handle: number,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
+    mayStop: boolean,
   ): MaybePromise<Result<RunAnswer>> {
     const session = this.#inference.get(handle);
     if (session === undefined) {
       return { error: toWire(sessionError("RELEASED", {})) };
     }
-    return inTurn(session, ({ core }) => withValue(core.run(feeds, fetches), (run) => runAnswer(run, feeds)));
+    const stop = this.#stopFor(handle, mayStop);
+    return inTurn(session, ({ core }) => withValue(core.run(feeds, fetches, stop), (run) => runAnswer(run, feeds)));
   }
 
   releaseInference(handle: number): Result<null> {
     return attempt(() => {
       const session = this.#inference.get(handle);
       this.#inference.delete(handle);
+      this.#stops.delete(handle);
       session?.core.release();
+      return null;
+    });
+  }
+
+  buildArtifacts(
+    model: FileData,
+    external: readonly ExternalFile[],
+    configJson: string,
+    optionsJson: string,
+    form: FileForm,
+  ): Promise<Result<BuiltArtifacts>> {
+    const args = [model, configJson, optionsJson, ...externalArgs(external)];
+    return attemptAsync(async () => buildArtifacts(await this.#bootPython(), args, form));
+  }
+
+  gradientGraph(model: FileData, y: readonly string[], x: readonly string[], loss: string): Promise<Result<FileBytes>> {
+    const args = [model, JSON.stringify(y), JSON.stringify(x), loss];
+    return attemptAsync(async () => gradientGraph(await this.#bootPython(), args));
+  }
+
+  openState(file: FileData): Promise<Result<number>> {
+    return attemptAsync(async () => {
+      const state = new StateCore(await this.#bootPython(), file);
+      const handle = this.#nextHandle++;
+      this.#states.set(handle, state);
+      return handle;
+    });
+  }
+
+  callState(handle: number, { name, args }: SessionCall): Result<unknown> {
+    return attempt(() => {
+      const state = this.#states.get(handle);
+      if (state === undefined) {
+        throw sessionError("RELEASED", {});
+      }
+      return performCall(state, name, args);
+    });
+  }
+
+  releaseState(handle: number): Result<null> {
+    return attempt(() => {
+      this.#states.get(handle)?.release();
+      this.#states.delete(handle);
       return null;
     });
   }
@@ -284,7 +360,7 @@ class SessionWorker implements WorkerApi {
         // The page hears of kernels that do not start before it hears of this.
         await engine.catch(() => {});
         // A module that failed to load stays so for the life of a worker: another one may try again.
-        const isIdle = this.#sessions.size === 0 && this.#inference.size === 0;
+        const isIdle = this.#sessions.size + this.#inference.size + this.#states.size === 0;
         throw Object.assign(error as Error, { fatal: isIdle });
       }
     })();

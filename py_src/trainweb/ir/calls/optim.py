@@ -413,13 +413,28 @@ class Lamb(KernelCall):
     r
     """
 
-    __slots__ = ("w", "g", "m", "v", "partial", "state", "n", "alpha", "beta", "epsilon", "weight_decay")
+    __slots__ = (
+        "w",
+        "g",
+        "m",
+        "v",
+        "partial",
+        "state",
+        "n",
+        "alpha",
+        "beta",
+        "epsilon",
+        "weight_decay",
+        "ratio_min",
+        "ratio_max",
+        "correct_bias",
+    )
     KERNEL = "lamb_f32"
     OPCODE = 40
-    WORDS = 11
+    WORDS = 14
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "partial", "state")
-    FLOATS = ("alpha", "beta", "epsilon", "weight_decay")
+    FLOATS = ("alpha", "beta", "epsilon", "weight_decay", "ratio_min", "ratio_max")
 
     def __init__(
         self,
@@ -434,6 +449,9 @@ class Lamb(KernelCall):
         beta: float,
         epsilon: float,
         weight_decay: float,
+        ratio_min: float,
+        ratio_max: float,
+        correct_bias: int,
         node: str = "",
     ) -> None:
         self.node = node
@@ -448,6 +466,9 @@ class Lamb(KernelCall):
         self.beta = beta
         self.epsilon = epsilon
         self.weight_decay = weight_decay
+        self.ratio_min = ratio_min
+        self.ratio_max = ratio_max
+        self.correct_bias = correct_bias
 
     @property
     def reads(self) -> list[Buf]:

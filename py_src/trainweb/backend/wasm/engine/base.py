@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 NO_INSTRUCTION = 0xFFFFFFFF
+MORE = -1
+"""What `run_slice` returns of a run that is not finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,25 @@ class Engine(ABC):
         EngineError
             When the kernels trap.
         """
+
+    @abstractmethod
+    def run_slice(self, plan: int, *, anew: bool, milliseconds: float) -> int:
+        """As `run`, to the first boundary of instructions after `milliseconds`.
+
+        Parameters
+        ----------
+        anew
+            Run from the first instruction on; False: from where the slice before ended.
+
+        Returns
+        -------
+        int
+            A status, or `MORE`: the run is to go on with another call.
+        """
+
+    @abstractmethod
+    def written(self, plan: int) -> int:
+        """The segments that runs of a placed plan write, one bit each; 0 where it cannot run."""
 
     @abstractmethod
     def bytes_in_use(self) -> int:

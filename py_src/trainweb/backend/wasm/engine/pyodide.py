@@ -91,8 +91,17 @@ class PyodideEngine(Engine):
         self._call("profile", plan, times)
 
     def run(self, plan: int) -> int:
+        return self._guarded(self._js.run, plan)
+
+    def run_slice(self, plan: int, *, anew: bool, milliseconds: float) -> int:
+        return self._guarded(self._js.runSlice, plan, anew, milliseconds)
+
+    def written(self, plan: int) -> int:
+        return int(self._call("written", plan))
+
+    def _guarded(self, run: Any, plan: int, *args: float) -> int:
         try:
-            return int(self._js.run(plan))
+            return int(run(plan, *args))
         except JsException as e:
             raise self.trap_error(plan, str(e.message)) from None
 

@@ -217,11 +217,20 @@ class WasmtimeEngine(Engine):
             raise EngineError(f"No plan was placed at {plan:#x}.")
 
     def run(self, plan: int) -> int:
+        return self._guarded(self._run, plan)
+
+    def run_slice(self, plan: int, *, anew: bool, milliseconds: float) -> int:
+        return self._guarded(self._exports["tw_run_slice"], plan, int(anew), float(milliseconds))
+
+    def _guarded(self, run: Any, plan: int, *args: float) -> int:
         try:
-            return int(self._run(self._store, _signed(plan)))  # type: ignore[operator]
+            return int(run(self._store, _signed(plan), *args))
         except wt.Trap as e:
             self._stack.set_value(self._store, self._stack_top)
             raise self.trap_error(plan, e.message.splitlines()[-1]) from e
+
+    def written(self, plan: int) -> int:
+        return self._call("tw_written", _signed(plan))
 
     def bytes_in_use(self) -> int:
         return self._call("tw_bytes_in_use")

@@ -1,0 +1,96 @@
+"""The optimizers of ONNX Runtime's older interface, with all of their attributes, of the kernels of today's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from trainweb.onnxblock import optim
+from trainweb.ops import optim as operators
+from trainweb.settings import Betas, NotNegative, Number, YesNo, checked
+
+OPTIMIZERS: dict[str, tuple[set[str], set[str]]] = {
+    "SGDOptimizer": (set(), set()),
+    "AdamOptimizer": (
+        {"alpha", "beta", "lambda", "epsilon", "max_norm_clip"},
+        {"do_bias_correction", "weight_decay_mode"},
+    ),
+    "LambOptimizer": (
+        {"alpha", "beta", "lambda", "epsilon", "max_norm_clip", "ratio_min", "ratio_max"},
+        {"do_bias_correction"},
+    ),
+}
+"""Optimizers, with their attributes: floats and integers."""
+
+
+class Adam(optim.AdamW):
+    """AdamOptimizer: weight_decay_mode 0 adds the decay to the step, 1 takes it from the parameter after it."""
+
+    operator = operators.OlderAdamOptimizer
+
+    @staticmethod
+    def settings_of(attributes: Mapping[str, float]) -> dict[str, Any]:
+        """Settings of the attributes of a weight."""
+        return {
+            "bias_correction": bool(attributes.get("do_bias_correction", 1)),
+            "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
+            "eps": attributes.get("epsilon", 1e-8),
+            "weight_decay": attributes.get("lambda", 0.0),
+            "adam_mode": attributes.get("weight_decay_mode", 0),
+        }
+
+
+class Lamb(optim.Optimizer):
+    """LambOptimizer: a step is made as long as the weight is, within limits of the ratio.
+
+    Parameters
+    ----------
+    betas, eps, weight_decay
+        As of `trainweb.onnxblock.optim.Lamb`.
+    ratio_min, ratio_max : float, optional
+        Limits of the length of the weight in parts of its step's; None: there is none.
+    bias_correction : bool
+        Whether the moments are corrected for starting from zero.
+    clip_grad : Block, optional
+        For example `ClipGradNorm(1.0)`.
+    """
+
+    operator = operators.LambOptimizer
+
+    @checked
+    def __init__(
+        self,
+        betas: Betas = (0.9, 0.999),
+        eps: NotNegative = 1e-6,
+        weight_decay: NotNegative = 0.0,
+        ratio_min: Annotated[float, Number()] | None = None,
+        ratio_max: Annotated[float, Number()] | None = None,
+        bias_correction: YesNo = True,
+        clip_grad: Any = None,
+    ) -> None:
+        limits = {"ratio_min": ratio_min, "ratio_max": ratio_max}
+        super().__init__(
+            clip_grad,
+            alpha=float(betas[0]),
+            beta=float(betas[1]),
+            epsilon=float(eps),
+            weight_decay=float(weight_decay),
+            correct_bias=int(bias_correction),
+            **{name: float(limit) for name, limit in limits.items() if limit is not None},
+        )
+
+    @staticmethod
+    def settings_of(attributes: Mapping[str, float]) -> dict[str, Any]:
+        """Settings of the attributes of a weight."""
+        return {
+            "bias_correction": bool(attributes.get("do_bias_correction", 1)),
+            "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
+            "eps": attributes.get("epsilon", 1e-6),
+            "weight_decay": attributes.get("lambda", 0.0),
+            **{
+                name: attributes[name]
+                for name in ("ratio_min", "ratio_max")
+                if math.isfinite(attributes.get(name, math.inf))
+            },
+        }

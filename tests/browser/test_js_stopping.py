@@ -1,0 +1,102 @@
+"""A step that runs in the worker is stopped by a signal, and the session is as before.
+
+tests/python/test_stopping.py stops at every boundary of instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+ROWS = 300_000
+"""A step of so many takes several slices of 10 ms on any machine."""
+
+START = f"""
+const sent = [];
+const post = Worker.prototype.postMessage;
+Worker.prototype.postMessage = function (message, ...others) {{
+  if (Array.isArray(message)) sent.push(...message.map((call) => call.method));
+  return post.call(this, message, ...others);
+}};
+const files = golden("mlp");
+const s = await TrainingSession.create(files);
+const inference = await InferenceSession.create("/golden/mlp/base.onnx");
+const x = new Tensor("float32", Float32Array.from({{ length: {ROWS} * 10 }}, (_, i) => Math.sin(i)), [{ROWS}, 10]);
+const labels = new Tensor("int64", BigInt64Array.from({{ length: {ROWS} }}, (_, i) => BigInt(i % 3)), [{ROWS}]);
+const [out] = s.trainingOutputNames;
+const sum = (bytes) => bytes.reduce((a, b, i) => (a * 31 + b + i) >>> 0, 7);
+const remembered = async () => [sum(await s.saveCheckpoint({{ includeOptimizerState: true }}))];
+const stopped = async (run) => {{
+  const controller = new AbortController();
+  const from = sent.length;
+  const outcome = run(controller.signal).then(() => "ran", (error) => error.name);
+  // A task later the step is on its way.
+  await new Promise((resolve) => setTimeout(resolve));
+  controller.abort();
+  return [await outcome, ...sent.slice(from)];
+}};
+"""
+
+
+@pytest.fixture(scope="module", params=["plain_site", "isolated_site"])
+def js(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
+    site: Site = request.getfixturevalue(request.param)
+    with open_js_page(browser, site) as page:
+        yield page
+
+
+def test_a_signal_stops_a_step_that_runs(js: JsPage) -> None:
+    found = js.run(
+        START
+        + """
+        await s.runTrainStep({ x, labels });
+        const before = await remembered();
+        const train = await stopped((signal) => s.runTrainStep({ x, labels }, { signal }));
+        const evaluation = await stopped((signal) => s.runEvalStep({ x, labels }, { signal }));
+        const run = await stopped((signal) => inference.run({ x }, { signal }));
+        const after = await remembered();
+        const whole = await s.runTrainStep({ x, labels }, { signal: new AbortController().signal });
+        await s.runOptimizerStep({ signal: new AbortController().signal });
+        const end = await remembered();
+        const other = await TrainingSession.create(files);
+        await other.runTrainStep({ x, labels });
+        const plain = await other.runTrainStep({ x, labels });
+        await other.runOptimizerStep();
+        const otherEnd = [sum(await other.saveCheckpoint({ includeOptimizerState: true }))];
+        await Promise.all([s.release(), other.release(), inference.release()]);
+        const losses = [whole[out].data[0], plain[out].data[0]];
+        return { train, evaluation, run, before, after, end, otherEnd, losses };
+        """
+    )
+    assert found["train"] == ["AbortError", "step", "stop"]
+    assert found["evaluation"] == ["AbortError", "step", "stop"]
+    assert found["run"] == ["AbortError", "runInference", "stop"]
+    assert found["before"] == found["after"]
+    assert found["losses"][0] == found["losses"][1]
+    assert found["end"] == found["otherEnd"] != found["before"]
+
+
+def test_calls_behind_a_step_in_slices_wait_for_it(js: JsPage) -> None:
+    found = js.run(
+        START
+        + """
+        const { signal } = new AbortController();
+        const step = s.runTrainStep({ x, labels }, { signal });
+        const calls = [step, s.runOptimizerStep(), s.lazyResetGrad(), s.getStepCount()];
+        const done = [];
+        await Promise.all(calls.map((call, k) => call.then(() => done.push(k))));
+        const failing = labels.data.slice();
+        failing[5] = 9n;
+        const wrong = new Tensor("int64", failing, labels.dims);
+        const error = await failure(() => s.runTrainStep({ x, labels: wrong }, { signal }));
+        const steps = await s.getStepCount();
+        await Promise.all([s.release(), inference.release()]);
+        return { first: done.filter((k) => k !== 2)[0], error: error.name, steps };
+        """
+    )
+    assert found == {"first": 0, "error": "FeedError", "steps": 1}

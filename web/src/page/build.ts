@@ -1,0 +1,134 @@
+/** Files that are built in the page without a session: training artifacts, and models with gradients. */
+
+import { sessionError } from "../wire/messages.js";
+import type { BuiltArtifacts } from "../wire/protocol.js";
+import { formOf, type FileOptions } from "./call-arguments.js";
+import { callOf, withWorker } from "./client.js";
+import { resolveOptions, type SessionOptions } from "./options.js";
+import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
+import { describe } from "./tensors.js";
+import { resolveConfig, type TrainingConfig } from "./training-config.js";
+
+/** What `buildArtifacts` gives: files as `TrainingSession.create` and onnxruntime-training take them. */
+export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
+  readonly trainModel: File;
+  readonly checkpointState: File;
+  /** The checkpoint without weights: names and shapes alone. */
+  readonly nominalCheckpoint: File;
+  readonly evalModel: File;
+  /** Null without an optimizer in the configuration. */
+  readonly optimizerModel: File | null;
+}
+
+/**
+ * Build training artifacts of a forward model: `trainweb.artifacts.build_artifacts` of Python.
+ *
+ * @param config - as of `TrainingSession.createFromModel`
+ * @param options - those of a session that matter here (limits, integrity, externalData), and `as`
+ * @throws ModelError, UnsupportedError or GradientError as `TrainingSession.createFromModel`
+ */
+export function buildArtifacts(
+  model: Source,
+  config: TrainingConfig,
+  options: SessionOptions & { readonly as: "blob" },
+): Promise<ArtifactSet<Blob>>;
+export function buildArtifacts(
+  model: Source,
+  config: TrainingConfig,
+  options?: SessionOptions & FileOptions<"bytes">,
+): Promise<ArtifactSet>;
+export async function buildArtifacts(
+  model: Source,
+  config: TrainingConfig,
+  { as = "bytes", ...sessionOptions }: SessionOptions & FileOptions = {},
+): Promise<BuiltArtifacts> {
+  checkModel(model);
+  const form = formOf({ as });
+  const configJson = resolveConfig(config);
+  const options = resolveOptions(sessionOptions);
+  options.integrity.expect(["model"]);
+  return withWorker(options.settings, async (client) => {
+    const python = client.startPython();
+    const [file, external] = await Promise.all([
+      loadSource("model", model, options.integrity),
+      loadExternalData(options.externalData),
+    ]);
+    await client.ready;
+    await python;
+    const buffers = buffersOf(file, ...external.map(({ data }) => data));
+    const built = await client.request(callOf("buildArtifacts", [file, external, configJson, options.json, form], buffers));
+    client.leave();
+    return built;
+  });
+}
+
+/** Extends a model by gradients, as onnxruntime-training's class of that name. */
+export class GradientGraphBuilder {
+  readonly #model: Source;
+  readonly #y: readonly string[];
+  readonly #x: readonly string[];
+  readonly #loss: string;
+  #built: Uint8Array | null = null;
+
+  /**
+   * @param model - a forward model: a URL, bytes or a Blob
+   * @param yNodeArgNames - tensors to differentiate
+   * @param xNodeArgNames - inputs or initializers to differentiate for; `<x>_grad` becomes an output for each
+   * @param lossNodeArgName - the one of `yNodeArgNames` whose gradient is 1; those of the others are new inputs `<y>_grad`
+   */
+  constructor(model: Source, yNodeArgNames: Iterable<string>, xNodeArgNames: Iterable<string>, lossNodeArgName = "") {
+    checkModel(model);
+    this.#model = model;
+    this.#y = ordered("yNodeArgNames", yNodeArgNames);
+    this.#x = ordered("xNodeArgNames", xNodeArgNames);
+    this.#loss = lossNodeArgName;
+  }
+
+  /**
+   * Build the gradient graph.
+   *
+   * @throws ModelError for a name that the model does not have; GradientError where an operator on the way has no
+   *   gradient, or an x is unreachable
+   */
+  async build(sessionOptions?: SessionOptions): Promise<void> {
+    const options = resolveOptions(sessionOptions);
+    options.integrity.expect(["model"]);
+    await withWorker(options.settings, async (client) => {
+      const python = client.startPython();
+      const file = await loadSource("model", this.#model, options.integrity);
+      await client.ready;
+      await python;
+      const call = callOf("gradientGraph", [file, this.#y, this.#x, this.#loss], buffersOf(file));
+      this.#built = (await client.request(call)).data as Uint8Array;
+      client.leave();
+    });
+  }
+
+  /**
+   * The model with gradients: the outputs of the forward model, then the gradients.
+   *
+   * @throws SessionError before `build`
+   */
+  getModel(): Uint8Array {
+    if (this.#built === null) {
+      throw sessionError("NOT_BUILT", {});
+    }
+    return this.#built;
+  }
+}
+
+function checkModel(model: unknown): void {
+  if (!isSource(model)) {
+    throw new TypeError(`'model' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(model)}.`);
+  }
+}
+
+/** Names without repetition; those of a set are sorted, as in Python, so that results are reproducible. */
+function ordered(what: string, names: Iterable<string>): readonly string[] {
+  const list = typeof names === "string" ? [names] : [...names];
+  const wrong = list.find((name) => typeof name !== "string");
+  if (wrong !== undefined) {
+    throw new TypeError(`'${what}' must hold strings, got ${describe(wrong)}.`);
+  }
+  return names instanceof Set ? list.sort() : [...new Set(list)];
+}

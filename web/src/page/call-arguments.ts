@@ -1,0 +1,39 @@
+/** Arguments that several classes take: what a property is kept as, and what a file is handed out as. */
+
+import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
+import { describe } from "./tensors.js";
+
+/**
+ * What a file is handed out as: "bytes" is a Uint8Array in the page's memory (the default), "blob" a Blob, which
+ * the browser keeps elsewhere: to be stored, sent, downloaded, or given to `create` again, it need not be in memory.
+ */
+export interface FileOptions<Form extends FileForm = FileForm> {
+  readonly as?: Form;
+}
+
+/** @throws TypeError for another form than there are */
+export function formOf({ as = "bytes" }: FileOptions): FileForm {
+  if (as !== "bytes" && as !== "blob") {
+    throw new TypeError(`'as' must be "bytes" or "blob", got ${describe(as)}.`);
+  }
+  return as;
+}
+
+/** @throws TypeError or RangeError when a value is no property, or cannot be kept as this kind */
+export function checkKind(value: PropertyValue, kind: PropertyKind | undefined): void {
+  if (!["number", "bigint", "string"].includes(typeof value)) {
+    throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
+  }
+  if (kind === undefined) {
+    return;
+  }
+  if (!["int", "float", "string"].includes(kind)) {
+    throw new TypeError(`'kind' must be "int", "float" or "string", got ${String(kind)}.`);
+  }
+  if ((kind === "string") !== (typeof value === "string")) {
+    throw new TypeError(`'value' is ${describe(value)}, which is not kept as "${kind}".`);
+  }
+  if (kind === "int" && typeof value === "number" && !Number.isSafeInteger(value)) {
+    throw new RangeError(`'value' is ${value}; "int" keeps integers, those beyond 2^53 as bigint.`);
+  }
+}

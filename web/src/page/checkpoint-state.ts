@@ -1,0 +1,223 @@
+/// <reference lib="esnext.disposable" preserve="true" />
+/** `CheckpointState`: parameters, properties and optimizer state apart from any session, before, while and after one uses them. */
+
+import type { Tensor } from "onnxruntime-common";
+
+import type { Answer, FileForm, PropertyKind, PropertyValue, SessionCall, StateCallNames } from "../wire/protocol.js";
+import type { SessionCalls } from "../wire/session-calls.js";
+import { sessionError } from "../wire/messages.js";
+import { checkKind, formOf, type FileOptions } from "./call-arguments.js";
+import { typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
+import { Channel } from "./channel.js";
+import { callOf, withWorker, type WorkerClient } from "./client.js";
+import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
+import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
+import { copyBytes, describe, isTensor, packTensor, unpackTensor } from "./tensors.js";
+
+/** A checkpoint in a worker. */
+class StateHandle {
+  readonly #channel: Channel;
+  readonly #handle: number;
+
+  constructor(owner: object, client: WorkerClient, handle: number) {
+    this.#channel = new Channel(client, "releaseState", handle);
+    this.#channel.endWith(owner);
+    this.#handle = handle;
+  }
+
+  static async open(owner: object, file: Uint8Array<ArrayBuffer> | Blob, options: ResolvedOptions): Promise<StateHandle> {
+    return withWorker(options.settings, async (client) => {
+      const python = client.startPython();
+      await client.ready;
+      await python;
+      const handle = await client.request(callOf("openState", [file], buffersOf(file)));
+      return new StateHandle(owner, client, handle);
+    });
+  }
+
+  call(call: SessionCall, buffers: readonly ArrayBuffer[] = []): Promise<Answer<"callState">> {
+    return this.#channel.post(null, () => callOf("callState", [this.#handle, call], buffers));
+  }
+
+  release(): Promise<void> {
+    return this.#channel.release();
+  }
+}
+
+/** A session that uses a state. */
+export interface StateUser {
+  /** Run one of the calls that states have, too. */
+  callForState(call: SessionCall, buffers: readonly ArrayBuffer[]): Promise<unknown>;
+}
+
+/** Who has the contents: nobody but this page, a worker, or a session. */
+type Holder = { readonly file: Blob } | { readonly handle: StateHandle } | { readonly user: StateUser };
+
+const KEY = Symbol("CheckpointState");
+
+/**
+ * A checkpoint that is not bound to a session. Given to `TrainingSession.create` as `checkpointState`, it shows what that
+ * session makes of it, and keeps it when the session is released. A second session takes it over with all that the first has
+ * learned; the first goes on with a copy of its own.
+ */
+export class CheckpointState {
+  readonly #options: ResolvedOptions;
+  #holder: Promise<Holder>;
+  #isReleased = false;
+
+  private constructor(key: symbol, options: ResolvedOptions) {
+    if (key !== KEY) {
+      throw new TypeError("use CheckpointState.load().");
+    }
+    this.#options = options;
+    this.#holder = Promise.resolve({ file: new Blob() });
+  }
+
+  /**
+   * Read a checkpoint, as trainweb or onnxruntime-training wrote it.
+   *
+   * @param source - a URL, bytes or a Blob
+   * @throws CheckpointError when it is none, or cannot be fetched
+   */
+  static async load(source: Source, sessionOptions?: SessionOptions): Promise<CheckpointState> {
+    if (!isSource(source)) {
+      throw new TypeError(`'source' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(source)}.`);
+    }
+    const options = resolveOptions(sessionOptions);
+    options.integrity.expect(["checkpointState"]);
+    const file = await loadSource("checkpointState", source, options.integrity);
+    const state = new CheckpointState(KEY, options);
+    const handle = await StateHandle.open(state, file, options);
+    state.#holder = Promise.resolve({ handle });
+    return state;
+  }
+
+  /** Names of all (trainable) parameters, in the order of the checkpoint, or of the session that uses it. */
+  parameterNames({ trainableOnly = false }: { readonly trainableOnly?: boolean } = {}): Promise<readonly string[]> {
+    return this.#call("parameterNames", [trainableOnly]);
+  }
+
+  /** @throws CheckpointError for a name that is not there */
+  async getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape> {
+    return typeAndShape(await this.#call("getParameterTypeAndShape", [name]));
+  }
+
+  /** A copy of one parameter. */
+  async getParameter(name: string): Promise<Tensor> {
+    return unpackTensor(await this.#call("getParameter", [name]));
+  }
+
+  /** Overwrite one parameter; type and dims must be its own. */
+  async updateParameter(name: string, tensor: Tensor): Promise<void> {
+    if (!isTensor(tensor)) {
+      throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
+    }
+    const packed = await packTensor(name, tensor, copyBytes);
+    await this.#call("updateParameter", [packed], [packed.data.buffer as ArrayBuffer]);
+  }
+
+  /** Keep a value in the checkpoint; as `TrainingSession.addProperty`. */
+  async addProperty(name: string, value: PropertyValue, kind?: PropertyKind): Promise<void> {
+    checkKind(value, kind);
+    await this.#call("addProperty", [name, value, kind ?? null]);
+  }
+
+  /** A value that the checkpoint keeps; an integer that a number cannot hold is a bigint. */
+  getProperty(name: string): Promise<PropertyValue> {
+    return this.#call("getProperty", [name]);
+  }
+
+  /** Names of the values that the checkpoint keeps. */
+  propertyNames(): Promise<readonly string[]> {
+    return this.#call("propertyNames", []);
+  }
+
+  /** @throws CheckpointError for a name that is not there */
+  async deleteProperty(name: string): Promise<void> {
+    await this.#call("deleteProperty", [name]);
+  }
+
+  /**
+   * The checkpoint as a file; as `TrainingSession.saveCheckpoint`.
+   *
+   * @throws CheckpointError when it has no values yet (nominal); LimitError when it would be larger than 2 GiB
+   */
+  save(options: { readonly includeOptimizerState?: boolean; readonly as: "blob" }): Promise<Blob>;
+  save(options?: FileOptions<"bytes"> & { readonly includeOptimizerState?: boolean }): Promise<Uint8Array>;
+  async save(
+    options: FileOptions & { readonly includeOptimizerState?: boolean } = {},
+  ): Promise<Uint8Array | Blob> {
+    return this.#save(options.includeOptimizerState ?? false, formOf(options));
+  }
+
+  /** Free what the worker has of it. A session that uses it goes on. Harmless when repeated. */
+  async release(): Promise<void> {
+    this.#isReleased = true;
+    const holder = await this.#holder;
+    if ("handle" in holder) {
+      await holder.handle.release();
+    }
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.release();
+  }
+
+  /** @internal The file that a session starts from. */
+  async lend(): Promise<Blob> {
+    return (await this.#save(true, "blob")) as Blob;
+  }
+
+  /** @internal From now on a session has the contents. */
+  async use(user: StateUser): Promise<void> {
+    const holder = await this.#holder;
+    this.#holder = Promise.resolve({ user });
+    if ("handle" in holder) {
+      await holder.handle.release();
+    }
+  }
+
+  /**
+   * @internal The session ends after this call: take its contents over, if it is the one that has them.
+   *
+   * @param save - asks the session for its checkpoint
+   */
+  takeBack(user: StateUser, save: () => Promise<Blob>): void {
+    const before = this.#holder;
+    const file = save();
+    this.#holder = before.then(async (holder) => ("user" in holder && holder.user === user ? { file: await file } : holder));
+    this.#holder.catch(() => {});
+    file.catch(() => {});
+  }
+
+  async #save(includeOptimizerState: boolean, form: FileForm): Promise<Uint8Array | Blob> {
+    return (await this.#call("saveCheckpoint", [includeOptimizerState, form])).data;
+  }
+
+  async #call<Name extends StateCallNames>(
+    name: Name,
+    args: SessionCalls[Name]["args"],
+    buffers: readonly ArrayBuffer[] = [],
+  ): Promise<SessionCalls[Name]["result"]> {
+    const call = { name, args } as SessionCall;
+    const holder = await this.#present();
+    const answer = "user" in holder ? holder.user.callForState(call, buffers) : holder.handle.call(call, buffers);
+    return answer as Promise<SessionCalls[Name]["result"]>;
+  }
+
+  /** Who answers; what a session left is read first. */
+  async #present(): Promise<Exclude<Holder, { readonly file: Blob }>> {
+    if (this.#isReleased) {
+      throw sessionError("RELEASED", {});
+    }
+    const before = this.#holder;
+    const holder = await before;
+    if (!("file" in holder)) {
+      return holder;
+    }
+    if (this.#holder === before) {
+      this.#holder = StateHandle.open(this, holder.file, this.#options).then((handle) => ({ handle }));
+    }
+    return this.#present();
+  }
+}

@@ -1,0 +1,171 @@
+/** What Python does with files apart from sessions: artifacts, gradient graphs, checkpoint states. */
+
+import type { Bridge } from "../python/bridge.js";
+import type { GivenFile } from "../python/given-files.js";
+import type { Handout } from "../python/handout.js";
+import { sessionError } from "../wire/messages.js";
+import type {
+  BuiltArtifacts,
+  FileBytes,
+  FileData,
+  FileForm,
+  NamedTensor,
+  PropertyKind,
+  PropertyValue,
+  StateCalls,
+  TensorType,
+  WireTensor,
+} from "../wire/protocol.js";
+import type { Property } from "./bundle.js";
+import { assemble } from "./files.js";
+import { PropertyTable } from "./properties.js";
+
+type Argument = FileData | string | number;
+
+/** Call a function of the bridge with files, which are gone afterwards, and do something with what it gives. */
+function withFiles<T>(
+  bridge: Bridge,
+  call: string,
+  args: readonly Argument[],
+  use: (answer: { readonly value: unknown; readonly file: Handout | null }) => T,
+): T {
+  const indices: number[] = [];
+  const given = args.map((arg): GivenFile | string | number => {
+    if (typeof arg === "string" || typeof arg === "number") {
+      return arg;
+    }
+    const file = bridge.files.add(arg);
+    indices.push(file.index);
+    return file;
+  });
+  try {
+    return use(bridge.call(call, ...given));
+  } finally {
+    indices.forEach((index) => bridge.files.drop(index));
+  }
+}
+
+function dataOf(bridge: Bridge, call: string, file: Handout | null, form: FileForm): FileData | null {
+  if (file === null) {
+    return null;
+  }
+  return assemble(call, file, ([, index, offset], start, target) => bridge.files.copy(index, offset + start, target), form);
+}
+
+/** Build the training artifacts of a forward model. */
+export function buildArtifacts(bridge: Bridge, args: readonly (FileData | string)[], form: FileForm): BuiltArtifacts {
+  return withFiles(bridge, "build_files", args, ({ value: handle }) => {
+    try {
+      const read = (name: string): FileData | null => {
+        return dataOf(bridge, "buildArtifacts", bridge.call("artifact", handle as number, name).file, form);
+      };
+      return {
+        trainModel: read("training_model") as FileData,
+        checkpointState: read("checkpoint") as FileData,
+        nominalCheckpoint: read("nominal_checkpoint") as FileData,
+        evalModel: read("eval_model") as FileData,
+        optimizerModel: read("optimizer_model"),
+      };
+    } finally {
+      bridge.call("release", handle as number);
+    }
+  });
+}
+
+/** Extend a model by gradients. */
+export function gradientGraph(bridge: Bridge, args: readonly (FileData | string)[]): FileBytes {
+  return withFiles(bridge, "gradient_graph", args, ({ file }) => ({
+    data: dataOf(bridge, "GradientGraphBuilder", file, "bytes") as FileData,
+  }));
+}
+
+interface StateParameter extends TensorType {
+  readonly name: string;
+  readonly trainable: boolean;
+}
+
+/** What `open_state` answers. */
+interface OpenedState {
+  readonly handle: number;
+  readonly parameters: readonly StateParameter[];
+  readonly properties: readonly Property[];
+}
+
+/** A checkpoint state apart from sessions. */
+export class StateCore implements StateCalls {
+  readonly #bridge: Bridge;
+  readonly #file: number;
+  readonly #handle: number;
+  readonly #parameters: readonly StateParameter[];
+  readonly #properties: PropertyTable;
+
+  /** @throws CheckpointError when the file is no checkpoint */
+  constructor(bridge: Bridge, file: FileData) {
+    const given = bridge.files.add(file);
+    try {
+      const { handle, parameters, properties } = bridge.call("open_state", given).value as OpenedState;
+      this.#handle = handle;
+      this.#parameters = parameters;
+      this.#properties = new PropertyTable(properties);
+    } catch (error) {
+      bridge.files.drop(given.index);
+      throw error;
+    }
+    this.#bridge = bridge;
+    // Large parameters are read of it when they are asked for.
+    this.#file = given.index;
+    void bridge.files.settle(given.index);
+  }
+
+  parameterNames(trainableOnly: boolean): readonly string[] {
+    return this.#parameters.filter(({ trainable }) => trainable || !trainableOnly).map(({ name }) => name);
+  }
+
+  getParameterTypeAndShape(name: string): TensorType {
+    const parameter = this.#parameters.find((one) => one.name === name);
+    if (parameter === undefined) {
+      throw sessionError("UNKNOWN_PARAMETER", { name, names: this.parameterNames(false).join(", ") });
+    }
+    return { dtype: parameter.dtype, dims: parameter.dims };
+  }
+
+  getParameter(name: string): WireTensor {
+    const type = this.getParameterTypeAndShape(name);
+    const { file } = this.#bridge.call("state_parameter", this.#handle, name);
+    return { ...type, data: dataOf(this.#bridge, "getParameter", file, "bytes") as Uint8Array };
+  }
+
+  updateParameter({ name, dtype, dims, data }: NamedTensor): null {
+    this.getParameterTypeAndShape(name);
+    return withFiles(this.#bridge, "set_state_parameter", [this.#handle, name, dtype, JSON.stringify(dims), data], () => null);
+  }
+
+  addProperty(name: string, value: PropertyValue, kind: PropertyKind | null): null {
+    this.#properties.add(name, value, kind);
+    return null;
+  }
+
+  getProperty(name: string): PropertyValue {
+    return this.#properties.get(name);
+  }
+
+  propertyNames(): readonly string[] {
+    return this.#properties.names;
+  }
+
+  deleteProperty(name: string): null {
+    this.#properties.delete(name);
+    return null;
+  }
+
+  saveCheckpoint(includeOptimizerState: boolean, form: FileForm): FileBytes {
+    const properties = JSON.stringify(this.#properties.all);
+    const { file } = this.#bridge.call("save_state", this.#handle, includeOptimizerState, properties);
+    return { data: dataOf(this.#bridge, "saveCheckpoint", file, form) as FileData };
+  }
+
+  release(): void {
+    this.#bridge.call("release", this.#handle);
+    this.#bridge.files.drop(this.#file);
+  }
+}

@@ -149,7 +149,7 @@ export class TrainingSession {
     }
     options.integrity.expect(FILES.filter((name) => (trainingOptions as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
-    return withWorker(options.settings, (client) =>
+    return withWorker(options, (client) =>
       "bundle" in trainingOptions
         ? createFromBundle(client, trainingOptions.bundle, options)
         : createFromArtifacts(client, trainingOptions, options),
@@ -172,15 +172,18 @@ export class TrainingSession {
     const configJson = resolveConfig(config);
     const options = resolveOptions(sessionOptions);
     options.integrity.expect(["model"]);
-    return withWorker(options.settings, async (client) => {
+    return withWorker(options, async (client) => {
       // What is cached needs no Python, or it starts when that turns out to be nothing.
       const python = options.cache ? null : client.startPython();
       const [file, external] = await Promise.all([
-        loadSource("model", model, options.integrity),
-        loadExternalData(options.externalData),
+        loadSource("model", model, options.integrity, options.progress),
+        loadExternalData(options.externalData, options.progress),
       ]);
       await client.ready;
       await python;
+      if (!options.cache) {
+        options.progress.compiles();
+      }
       const buffers = buffersOf(file, ...external.map(({ data }) => data));
       const info = await client.request(
         callOf("createFromModel", [file, external, configJson, options.json, options.cache], buffers),
@@ -524,11 +527,11 @@ export class TrainingSession {
     if (kind === "eval" && !info.hasEval) {
       throw sessionError("NO_EVAL_MODEL", {});
     }
-    const [inputs, outputs] =
+    const [names, outputs] =
       kind === "train"
         ? [info.trainingInputNames, info.trainingOutputNames]
         : [info.evalInputNames, info.evalOutputNames];
-    return [inputs, parseRunArguments(inputs, outputs, feeds, arg1, arg2)];
+    return [names, parseRunArguments(info.inputs[kind], outputs, feeds, arg1, arg2)];
   }
 
   #checkOptimizer(): void {
@@ -634,18 +637,21 @@ function logCost(memory: SessionMemory): void {
 async function createFromArtifacts(
   client: WorkerClient,
   { trainModel, checkpointState, evalModel, optimizerModel }: TrainingSessionCreateOptions,
-  { json, cache, integrity, ...options }: ResolvedOptions,
+  { json, cache, integrity, progress, ...options }: ResolvedOptions,
 ): Promise<TrainingSession> {
   // What is cached needs no Python, or it starts when that turns out to be nothing.
   const python = cache ? null : client.startPython();
   const [train, checkpoint, evaluate, optimizer] = await Promise.all([
-    loadSource("trainModel", trainModel, integrity),
-    loadSource("checkpointState", checkpointState, integrity),
-    evalModel ? loadSource("evalModel", evalModel, integrity) : null,
-    optimizerModel ? loadSource("optimizerModel", optimizerModel, integrity) : null,
+    loadSource("trainModel", trainModel, integrity, progress),
+    loadSource("checkpointState", checkpointState, integrity, progress),
+    evalModel ? loadSource("evalModel", evalModel, integrity, progress) : null,
+    optimizerModel ? loadSource("optimizerModel", optimizerModel, integrity, progress) : null,
   ]);
   await client.ready;
   await python;
+  if (!cache) {
+    progress.compiles();
+  }
   const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
   const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
   const info = await client.request(callOf("createTraining", [artifacts, json, cache], buffers));
@@ -657,8 +663,9 @@ async function createFromBundle(
   bundle: Source,
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
-  const file = await loadSource("bundle", bundle, options.integrity);
+  const file = await loadSource("bundle", bundle, options.integrity, options.progress);
   await client.ready;
+  options.progress.compiles();
   const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));
   return TrainingSession.open(client, info, options);
 }

@@ -74,10 +74,9 @@ class Project:
 
     @property
     def name(self) -> str:
-        """Folder of the project, and what the command line calls it."""
-        main = next(iter(self.packages), "plain")
-        version = self.packages.get(main, "").split(".")[0]
-        return f"{main.split('/')[-1]}{version}" if main != "plain" else main
+        """Folder of the project, its lock file, and what the command line calls it."""
+        versions = [version.split(".")[0] for version in self.packages.values()]
+        return "".join([self.template, *versions[:1]])
 
     @property
     def heading(self) -> str:

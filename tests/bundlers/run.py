@@ -2,9 +2,10 @@
 
     ./build.sh test-bundlers              all, and the table of results into docs/deploy.md
     ./build.sh test-bundlers vite next    those whose names start so; the table stays
+    ./build.sh test-bundlers --lock vite  resolve what the packages of projects.py depend on anew
 
 Every project trains README's first model, in a plain page and in a cross-origin isolated one, to the same
-parameters. Needs npm's registry, for the bundlers.
+parameters. Needs npm's registry, for the bundlers; locks/ pins all that they depend on.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tests.browser.server import ROOT, Site
 from tests.bundlers.projects import PROJECTS, Mode, Project
 
 HERE = Path(__file__).resolve().parent
+LOCKS = HERE / "locks"
 WORK = ROOT / ".build" / "bundlers"
 MODEL = ROOT / "docs" / "first.onnx"
 TABLE = ROOT / "docs" / "deploy.md"
@@ -89,6 +91,40 @@ def _tarball() -> Path:
     return found[0]
 
 
+def _write_manifest(project: Project, folder: Path) -> None:
+    manifest = {
+        "name": "app", "version": "0.0.0", "private": True, "type": "module", "dependencies": dict(project.packages),
+    }  # fmt: skip
+    (folder / "package.json").write_text(json.dumps(manifest, indent=2))
+
+
+def _npm(project: Project, folder: Path, *arguments: str) -> None:
+    quiet = ["--no-audit", "--no-fund", "--loglevel=error"]
+    _run(["npm", *arguments, *quiet], folder, _environment(project, isolated=False))
+
+
+def _lock(project: Project) -> Path:
+    return LOCKS / f"{project.name}.json"
+
+
+def write_lock(project: Project) -> None:
+    """Resolve a project's packages anew, and keep the result: a package a line, whatever registry it came from."""
+    folder = WORK / f"{project.name}-lock"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    _write_manifest(project, folder)
+    _npm(project, folder, "install", "--package-lock-only", "--omit-lockfile-registry-resolved", "--ignore-scripts")
+    lock = json.loads((folder / "package-lock.json").read_text())
+    lines = [f"{json.dumps(path)}: {json.dumps(entry)}" for path, entry in lock["packages"].items()]
+    if any("resolved" in entry for entry in lock["packages"].values()):
+        raise BundlerError(f"the lock of {project.heading} names where its packages came from")
+    head = json.dumps({key: value for key, value in lock.items() if key != "packages"})
+    LOCKS.mkdir(exist_ok=True)
+    _lock(project).write_text(f'{head[:-1]}, "packages": {{\n' + ",\n".join(lines) + "\n}}\n")
+    shutil.rmtree(folder)
+    print(f"{_lock(project).relative_to(ROOT)}: {len(lines)} packages", flush=True)
+
+
 def prepare(project: Project, folder: Path) -> None:
     """Make the project anew: sources, packages, the tarball, and the lines that a user adds."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -100,11 +136,11 @@ def prepare(project: Project, folder: Path) -> None:
     (folder / "index.html").write_text(page)
     (folder / project.public).mkdir(exist_ok=True)
     shutil.copy(MODEL, folder / project.public)
-    manifest = {"name": "app", "version": "0.0.0", "private": True, "type": "module"}
-    (folder / "package.json").write_text(json.dumps(manifest, indent=2))
-    packages = [f"{name}@{version}" for name, version in project.packages.items()]
-    install = ["npm", "install", "--save-exact", "--no-audit", "--no-fund", "--loglevel=error"]
-    _run([*install, *packages, str(_tarball())], folder, _environment(project, isolated=False))
+    _write_manifest(project, folder)
+    if project.packages:
+        shutil.copy(_lock(project), folder / "package-lock.json")
+    # Not "ci": a registry that mirrors another may lack the builds for other machines, and then the lock does, too.
+    _npm(project, folder, "install", "--no-save", str(_tarball()))
     for file, old, new in project.edits:
         path = folder / file
         text = path.read_text()
@@ -299,10 +335,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./build.sh test-bundlers", description=__doc__.splitlines()[0])
     names = ", ".join(dict.fromkeys(project.name for project in PROJECTS))
     parser.add_argument("names", nargs="*", help=f"starts of names, of {names}; none: all")
-    wanted: list[str] = parser.parse_args().names
+    parser.add_argument("--lock", action="store_true", help="only resolve what the packages depend on anew")
+    options = parser.parse_args()
+    wanted: list[str] = options.names
     chosen = [p for p in PROJECTS if not wanted or any(p.name.startswith(start) for start in wanted)]
     if not chosen:
         parser.error(f"no project is called so; there are {names}")
+    if options.lock:
+        for project in {p.name: p for p in chosen if p.packages}.values():
+            write_lock(project)
+        return 0
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(install=False), args=CHROMIUM_FLAGS)
         lines = [line for project in chosen for line in run_project(browser, project)]

@@ -99,6 +99,8 @@ async function buildWorkers() {
   // Plain, because Vite turns assets of less than 4 KiB into data: URLs, which may not share memory.
   await build({ ...ESM, entryPoints: { "pool-worker": source("engine", "pool-worker") } });
   await build({ ...ESM, entryPoints: { "worker-scope": source("node", "worker-scope") }, packages: "external" });
+  // A classic script: pages of no bundler have it in their head.
+  await build({ ...COMMON, format: "iife", outdir: OUT, entryPoints: { isolate: source("isolate", "isolate") } });
   await change(join(OUT, "worker.js"), /\bimport\(/g, `import(${IGNORED}`, 1);
 }
 

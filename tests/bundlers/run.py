@@ -1,11 +1,12 @@
-"""Install the packed tarball into fresh projects of bundlers and train in each, in Chromium.
+"""Install the packed tarball into fresh projects of bundlers, and train in each in Chromium; or in Node, Deno and Bun.
 
     ./build.sh test-bundlers              all, and the table of results into docs/deploy.md
     ./build.sh test-bundlers vite next    those whose names start so; the table stays
     ./build.sh test-bundlers --lock vite  resolve what the packages of projects.py depend on anew
 
-Every project trains README's first model, in a plain page and in a cross-origin isolated one, to the same
-parameters. Needs npm's registry, for the bundlers; locks/ pins all that they depend on.
+Every project trains README's first model, in a plain page and in a cross-origin isolated one (with one thread and with
+two, where there is no page), to the same parameters. Needs npm's registry, for the bundlers; locks/ pins all that
+they depend on.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 from tests.browser.conftest import CHROMIUM_FLAGS, find_chromium
@@ -62,7 +64,8 @@ class Outcome:
     parameters: tuple[int, ...] = ()
 
 
-def _run(command: str | Sequence[str], cwd: Path, environment: dict[str, str]) -> None:
+def _run(command: str | Sequence[str], cwd: Path, environment: dict[str, str]) -> str:
+    """Run a command to its end; gives what it printed."""
     words = command.split() if isinstance(command, str) else list(command)
     process = subprocess.Popen(
         words, cwd=cwd, env=environment, text=True, start_new_session=True,
@@ -76,6 +79,7 @@ def _run(command: str | Sequence[str], cwd: Path, environment: dict[str, str]) -
         raise BundlerError(f"{' '.join(words)} took more than {COMMAND_S} s:\n{output}") from None
     if process.returncode != 0:
         raise BundlerError(f"{' '.join(words)}: exit status {process.returncode}\n{output}")
+    return output
 
 
 def _environment(project: Project, *, isolated: bool) -> dict[str, str]:
@@ -236,6 +240,21 @@ def drive(browser: Browser, url: str, *, isolated: bool) -> Outcome:
         context.close()
     if failed:
         raise BundlerError(f"{failed}\n" + "\n".join(lines))
+    return _judge(result, lines, isolated=isolated)
+
+
+def run_program(project: Project, mode: Mode, folder: Path, *, isolated: bool) -> Outcome:
+    """Train without a browser, on two threads where a page would be isolated."""
+    assert mode.program is not None
+    lines = _run(mode.program, folder, _environment(project, isolated=isolated)).splitlines()
+    results = [line.removeprefix("TRAINED ") for line in lines if line.startswith("TRAINED ")]
+    if len(results) != 1:
+        raise BundlerError("\n".join(lines))
+    return _judge(json.loads(results[0]), lines, isolated=isolated)
+
+
+def _judge(result: dict[str, Any], lines: Sequence[str], *, isolated: bool) -> Outcome:
+    """Whether it trained, on the kernels that it should have run."""
     first, last = result["losses"]
     if not (first > 0.5 and last < LOSS and result["modelBytes"] > 0):
         raise BundlerError(f"trained from {first} to {last}, {result['modelBytes']} bytes of model")
@@ -254,10 +273,13 @@ def attempt(browser: Browser, project: Project, mode: Mode, folder: Path, *, iso
     started = time.monotonic()
     try:
         # Next.js keeps the headers in its build; the static server of others sends them.
-        if not isolated or mode.server is not None:
+        if mode.program is None and (not isolated or mode.server is not None):
             build(project, mode, folder, isolated=isolated)
-        with serve(project, mode, folder, isolated=isolated) as url:
-            outcome = drive(browser, url, isolated=isolated)
+        if mode.program is not None:
+            outcome = run_program(project, mode, folder, isolated=isolated)
+        else:
+            with serve(project, mode, folder, isolated=isolated) as url:
+                outcome = drive(browser, url, isolated=isolated)
         told = f"first step after {outcome.first_ms:.0f} ms"
     except BundlerError as error:
         outcome, told = Outcome(str(error)), f"FAILED\n{error}"
@@ -305,7 +327,7 @@ def table(lines: Sequence[Line]) -> str:
         f"{'; '.join(f'`{text}`' for text in line.project.added) or 'nothing'} |"
         for line in lines
     ]
-    head = "| project | mode | plain page | isolated page, 2 threads | lines to add |\n|---|---|---|---|---|"
+    head = "| project | mode | plain page, 1 thread | isolated page, 2 threads | lines to add |\n|---|---|---|---|---|"
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     return f"Written by the command on {day}.\n\n{head}\n" + "\n".join(rows)
 

@@ -11,7 +11,7 @@
  */
 
 import { execFileSync } from "node:child_process";
-import { access, copyFile, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { constants, gzipSync } from "node:zlib";
@@ -63,29 +63,44 @@ async function buildEngineScript() {
   });
 }
 
-async function buildModules() {
-  // Identifiers stay: they are the names of classes and what stack traces show.
-  const small = { minifyWhitespace: true, minifySyntax: true };
-  const esm = { ...COMMON, format: "esm", outdir: OUT };
-  const page = { ...esm, sourcemap: "linked" };
-  const source = (folder, name) => join(SOURCES, folder, `${name}.ts`);
-  await build({ ...page, ...small, entryPoints: { index: source("page", "index") } });
-  await build({
-    ...page,
-    ...small,
-    define: define(true),
-    entryPoints: { engine: source("engine", "engine") },
+// Identifiers stay: they are the names of classes and what stack traces show.
+const SMALL = { minifyWhitespace: true, minifySyntax: true };
+const ESM = { ...COMMON, format: "esm", outdir: OUT };
+
+function source(folder, name) {
+  return join(SOURCES, folder, `${name}.ts`);
+}
+
+/** What users import. It knows how large the files beside it are. */
+async function buildEntries() {
+  const sizes = {};
+  for (const name of await knownNames()) {
+    sizes[name] = (await stat(join(OUT, name))).size;
+  }
+  const entry = (namesAssets) => ({
+    ...ESM,
+    sourcemap: "linked",
+    define: { ...define(namesAssets), TRAINWEB_SIZES: JSON.stringify(sizes) },
   });
+  await build({ ...entry(false), ...SMALL, entryPoints: { index: source("page", "index") } });
+  await build({ ...entry(true), ...SMALL, entryPoints: { engine: source("engine", "engine") } });
+  await build({ ...entry(true), entryPoints: { module: source("page", "index") }, packages: "external" });
+  // Node, Deno and Bun: the page's script and the engine with what surrounds them there.
   await build({
-    ...page,
-    define: define(true),
-    entryPoints: { module: source("page", "index") },
+    ...entry(true),
+    entryPoints: { node: source("node", "index"), "node-engine": source("node", "engine") },
     packages: "external",
   });
+}
+
+async function buildWorkers() {
   // Bundlers copy the workers' scripts alone, under names of their own: no maps are named in them.
-  await build({ ...esm, ...small, entryPoints: { worker: source("worker", "worker") } });
+  await build({ ...ESM, ...SMALL, entryPoints: { worker: source("worker", "worker") } });
   // Plain, because Vite turns assets of less than 4 KiB into data: URLs, which may not share memory.
-  await build({ ...esm, entryPoints: { "pool-worker": source("engine", "pool-worker") } });
+  await build({ ...ESM, entryPoints: { "pool-worker": source("engine", "pool-worker") } });
+  await build({ ...ESM, entryPoints: { "worker-scope": source("node", "worker-scope") }, packages: "external" });
+  // A classic script: pages of no bundler have it in their head.
+  await build({ ...COMMON, format: "iife", outdir: OUT, entryPoints: { isolate: source("isolate", "isolate") } });
   await change(join(OUT, "worker.js"), /\bimport\(/g, `import(${IGNORED}`, 1);
 }
 
@@ -102,12 +117,18 @@ async function change(file, pattern, replacement, count) {
   await writeFile(file, text.replace(pattern, replacement));
 }
 
+/** The files that the page knows by name. */
+async function knownNames() {
+  const text = await readFile(source("page", "assets"), "utf8");
+  const table = /const NAMES = \{([^}]*)\}/.exec(text)?.[1] ?? "";
+  return [...table.matchAll(/: "([^"]+)"/g)].map(([, name]) => name);
+}
+
 /** The files that the page's script names for bundlers; they are those that it knows by name. */
 async function assetNames() {
   const text = await readFile(join(OUT, "module.js"), "utf8");
   const literal = [...text.matchAll(/new URL\("\.\/([^"]+)", import\.meta\.url\)/g)].map(([, name]) => name);
-  const table = /var NAMES = \{([^}]*)\}/.exec(text)?.[1] ?? "";
-  const known = [...table.matchAll(/: "([^"]+)"/g)].map(([, name]) => name);
+  const known = await knownNames();
   if (literal.length === 0 || literal.join() !== known.join()) {
     throw new Error(`module.js names ${literal.join(", ") || "nothing"} and knows ${known.join(", ")}`);
   }
@@ -117,9 +138,6 @@ async function assetNames() {
 /** The command `npx trainweb`. */
 async function buildCommand() {
   const names = await assetNames();
-  for (const name of names) {
-    await access(join(OUT, name));
-  }
   const text = await readFile(join(ROOT, "web", "cli.mjs"), "utf8");
   await writeFile(join(OUT, "cli.js"), text.replace("TRAINWEB_ASSETS", JSON.stringify(names)), { mode: 0o755 });
 }
@@ -200,6 +218,8 @@ async function copyPyodide() {
     const script = join(folder, name);
     await copyFile(join(PYODIDE, name), script);
     await change(script, /\bimport\("ws"\)/g, 'import(/* @vite-ignore */ ["ws"].join())', 1);
+    // Bun's name cannot be taken away from a worker, as `process` is in node/worker-scope.ts.
+    await change(script, /\btypeof Bun<"u"/g, 'typeof process=="object"&&typeof Bun<"u"', 1);
   }
   await change(join(folder, "pyodide.mjs"), /\n?\/\/# sourceMappingURL=.*/g, "", 1);
   await pack(join(PYODIDE, "pyodide.asm.wasm"), join(folder, "pyodide.asm.wasm.gz"));
@@ -213,11 +233,12 @@ async function buildAll() {
   // Whatever an older build left would be packed, too.
   await rm(OUT, { recursive: true, force: true });
   await mkdir(OUT, { recursive: true });
-  await buildModules();
-  buildDeclarations();
+  await buildWorkers();
   await copyKernels();
   await buildPython();
   await copyPyodide();
+  await buildEntries();
+  buildDeclarations();
   await buildCommand();
 }
 

@@ -9,41 +9,52 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const USAGE = `usage: npx trainweb copy <folder>
+       npx trainweb isolate <folder>
 
 Copies the files that a page with trainweb asks for into the folder, and makes it. If it is served as
 /trainweb/, say so before the first session:
 
     import { env } from "trainweb";
-    env.baseURL = "/trainweb/";`;
+    env.baseURL = "/trainweb/";
+
+isolate copies isolate.js, a service worker for servers whose headers cannot be set. The folder is that of the page:
+
+    <script src="isolate.js"></script>`;
 
 const PACKAGE = dirname(fileURLToPath(import.meta.url));
 
 /** @type {string[]} What the page's script names; put here by the build. */
 const ASSETS = TRAINWEB_ASSETS;
 
-/** With the script for pages that have no bundler. */
-async function copyTo(folder) {
+/** @type {Record<string, string[]>} The files that a command copies. */
+const COMMANDS = {
+  // With the script for pages that have no bundler.
+  copy: ["index.js", ...ASSETS],
+  isolate: ["isolate.js"],
+};
+
+async function copyTo(names, folder) {
   let bytes = 0;
-  for (const name of ["index.js", ...ASSETS]) {
+  for (const name of names) {
     const target = join(folder, name);
     await mkdir(dirname(target), { recursive: true });
     await cp(join(PACKAGE, name), target);
     bytes += (await stat(target)).size;
   }
-  console.log(`${ASSETS.length + 1} files, ${(bytes / 1e6).toFixed(1)} MB in ${folder}`);
+  console.log(`${names.length} files, ${(bytes / 1e6).toFixed(1)} MB in ${folder}`);
 }
 
 const [command, folder, ...others] = process.argv.slice(2);
 if (command === "--help" || command === "-h") {
   console.log(USAGE);
-} else if (command !== "copy" || folder === undefined || folder.startsWith("-") || others.length > 0) {
+} else if (!Object.hasOwn(COMMANDS, command) || folder === undefined || folder.startsWith("-") || others.length > 0) {
   console.error(USAGE);
   process.exitCode = 2;
 } else {
   try {
-    await copyTo(folder);
+    await copyTo(COMMANDS[command], folder);
   } catch (error) {
-    console.error(`trainweb copy: ${error.message}`);
+    console.error(`trainweb ${command}: ${error.message}`);
     process.exitCode = 1;
   }
 }

@@ -41,6 +41,9 @@ RELEASED = Message(errors.ReleasedError, "This session was released; create a ne
 # Feeds and fetches.
 
 MISSING_FEED = Message(errors.FeedError, "input '{name}' is missing in 'feeds'.")
+MISNAMED_FEED = Message(
+    errors.FeedError, "input '{name}' is missing in 'feeds', which has '{other}': the model's inputs are {names}."
+)
 UNKNOWN_FEED = Message(errors.FeedError, "invalid input '{name}': the model's inputs are {names}.")
 FEED_DTYPE = Message(
     errors.FeedError,

@@ -36,8 +36,29 @@ RUN_RULES = [
     ("{x}", "FeedError", "input 'labels' is missing in 'feeds'."),
     ("{x, labels: undefined}", "FeedError", "input 'labels' is missing in 'feeds'."),
     ("{x, labels, y: x}", "FeedError", "invalid input 'y': the model's inputs are x, labels."),
-    ("{x, labels: [1, 2]}", "FeedError", "feed 'labels' must be a Tensor, got Array."),
-    ("{x: null, labels}", "FeedError", "feed 'x' must be a Tensor, got null."),
+    (
+        "{y: x, labels}",
+        "FeedError",
+        "input 'x' is missing in 'feeds', which has 'y': the model's inputs are x, labels.",
+    ),
+    ("{x, labels: [1, 2]}", "FeedError", "feed 'labels' must be a Tensor or a typed array, got Array."),
+    ("{x: null, labels}", "FeedError", "feed 'x' must be a Tensor or a typed array, got null."),
+    (
+        "{x: new Float32Array(11), labels}",
+        "FeedError",
+        "feed 'x' must be a Tensor: the 11 elements of Float32Array do not tell its dims, [batch, 10].",
+    ),
+    (
+        "{x: new DataView(new ArrayBuffer(4)), labels}",
+        "FeedError",
+        "feed 'x' must be a Tensor or a typed array, got DataView.",
+    ),
+    (
+        "{x: new Float64Array(10), labels}",
+        "FeedError",
+        "Unexpected input data type of 'x'. Actual: (float64), expected: (float32). "
+        "Make the tensor with new Tensor('float32', Float32Array.from(values), dims).",
+    ),
     # the order of the checks
     ("null, null", "TypeError", FEEDS_TEXT),
     ("{}, null", "TypeError", "Unexpected argument[1]: cannot be null."),

@@ -94,9 +94,10 @@ def test_tensor_is_that_of_onnxruntime_common() -> None:
     )
 
 
-def test_a_session_on_a_server_is_a_typed_error() -> None:
+def test_a_session_without_workers_is_a_typed_error() -> None:
+    """Of the script for browsers; Node has another one (test_node.py)."""
     assert "EngineError: sessions need Worker" in node(
-        "import { TrainingSession } from 'trainweb';"
+        "import { TrainingSession } from './dist/npm/module.js';"
         "await TrainingSession.create({ trainModel: new Uint8Array(1), checkpointState: new Uint8Array(1) })"
         ".catch((error) => console.log(String(error)))"
     )
@@ -260,7 +261,7 @@ def test_source_maps_that_are_named_are_there() -> None:
         for script in [*NPM.glob("*.js"), *NPM.glob("python/*.mjs")]
         if (match := re.search(r"sourceMappingURL=(\S+)", script.read_text()))
     }
-    assert {script.name for script in named} == {"index.js", "module.js", "engine.js"}
+    assert {script.name for script in named} == {"index.js", "module.js", "engine.js", "node.js", "node-engine.js"}
     assert all((script.parent / target).is_file() for script, target in named.items())
 
 

@@ -11,7 +11,7 @@ BASE_URL = 'env.baseURL = "{url}";'
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to bring a project into a browser; of `build` and `server` at least one is there.
+    """One way to run a project; of `build`, `server` and `program` at least one is there.
 
     Parameters
     ----------
@@ -25,6 +25,8 @@ class Mode:
         What the static server serves.
     path
         Where the page lies on the server.
+    program
+        Command that trains by itself, without a browser.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Mode:
     server: str | None = None
     folder: str = "dist"
     path: str = "/index.html"
+    program: str | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Project:
         Folder for the model.
     sources
         Folder for the scripts of app/.
+    label
+        What it is called where not after its template.
     """
 
     title: str
@@ -71,13 +76,13 @@ class Project:
     public: str = "public"
     sources: str = "."
     environment: Mapping[str, str] = field(default_factory=dict)
+    label: str | None = None
 
     @property
     def name(self) -> str:
-        """Folder of the project, and what the command line calls it."""
-        main = next(iter(self.packages), "plain")
-        version = self.packages.get(main, "").split(".")[0]
-        return f"{main.split('/')[-1]}{version}" if main != "plain" else main
+        """Folder of the project, its lock file, and what the command line calls it."""
+        versions = [version.split(".")[0] for version in self.packages.values()]
+        return "".join([self.label or self.template, *versions[:1]])
 
     @property
     def heading(self) -> str:
@@ -106,6 +111,16 @@ STATIC_COPY = (COPY.format(folder="dist/trainweb"), BASE_URL.format(url="trainwe
 PARCEL_EXPORTS = '"@parcel/resolver-default": { "packageExports": true }'
 
 NEXT_SERVER = "npx next start --port PORT --hostname 127.0.0.1"
+
+DENO = "npx deno run --allow-read --allow-env --allow-sys --node-modules-dir=manual run.js"
+
+
+def _runtime(title: str, version: str, command: str) -> Project:
+    package = title.lower()
+    return Project(
+        f"{title} {{}}", "runtime", {package: version}, (Mode("script", program=command),), public=".", label=package,
+    )  # fmt: skip
+
 
 PROJECTS = (
     _vite("8.3.8"),
@@ -168,4 +183,9 @@ PROJECTS = (
         added=(COPY.format(folder="trainweb"),), copied="trainweb", public=".",
         edits=(("main.js", '"trainweb"', '"./trainweb/index.js"'),),
     ),
+    _runtime("Node", "20.20.2", "npx node run.js"),
+    _runtime("Node", "22.23.3", "npx node run.js"),
+    _runtime("Node", "24.9.0", "npx node run.js"),
+    _runtime("Deno", "2.9.6", DENO),
+    _runtime("Bun", "1.4.5", "npx bun run.js"),
 )  # fmt: skip

@@ -1,10 +1,12 @@
-"""Install the packed tarball into fresh projects of bundlers and train in each, in Chromium.
+"""Install the packed tarball into fresh projects of bundlers, and train in each in Chromium; or in Node, Deno and Bun.
 
     ./build.sh test-bundlers              all, and the table of results into docs/deploy.md
     ./build.sh test-bundlers vite next    those whose names start so; the table stays
+    ./build.sh test-bundlers --lock vite  resolve what the packages of projects.py depend on anew
 
-Every project trains README's first model, in a plain page and in a cross-origin isolated one, to the same
-parameters. Needs npm's registry, for the bundlers.
+Every project trains README's first model, in a plain page and in a cross-origin isolated one (with one thread and with
+two, where there is no page), to the same parameters. Needs npm's registry, for the bundlers; locks/ pins all that
+they depend on.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 from tests.browser.conftest import CHROMIUM_FLAGS, find_chromium
@@ -33,6 +36,7 @@ from tests.browser.server import ROOT, Site
 from tests.bundlers.projects import PROJECTS, Mode, Project
 
 HERE = Path(__file__).resolve().parent
+LOCKS = HERE / "locks"
 WORK = ROOT / ".build" / "bundlers"
 MODEL = ROOT / "docs" / "first.onnx"
 TABLE = ROOT / "docs" / "deploy.md"
@@ -60,7 +64,8 @@ class Outcome:
     parameters: tuple[int, ...] = ()
 
 
-def _run(command: str | Sequence[str], cwd: Path, environment: dict[str, str]) -> None:
+def _run(command: str | Sequence[str], cwd: Path, environment: dict[str, str]) -> str:
+    """Run a command to its end; gives what it printed."""
     words = command.split() if isinstance(command, str) else list(command)
     process = subprocess.Popen(
         words, cwd=cwd, env=environment, text=True, start_new_session=True,
@@ -74,6 +79,7 @@ def _run(command: str | Sequence[str], cwd: Path, environment: dict[str, str]) -
         raise BundlerError(f"{' '.join(words)} took more than {COMMAND_S} s:\n{output}") from None
     if process.returncode != 0:
         raise BundlerError(f"{' '.join(words)}: exit status {process.returncode}\n{output}")
+    return output
 
 
 def _environment(project: Project, *, isolated: bool) -> dict[str, str]:
@@ -89,6 +95,40 @@ def _tarball() -> Path:
     return found[0]
 
 
+def _write_manifest(project: Project, folder: Path) -> None:
+    manifest = {
+        "name": "app", "version": "0.0.0", "private": True, "type": "module", "dependencies": dict(project.packages),
+    }  # fmt: skip
+    (folder / "package.json").write_text(json.dumps(manifest, indent=2))
+
+
+def _npm(project: Project, folder: Path, *arguments: str) -> None:
+    quiet = ["--no-audit", "--no-fund", "--loglevel=error"]
+    _run(["npm", *arguments, *quiet], folder, _environment(project, isolated=False))
+
+
+def _lock(project: Project) -> Path:
+    return LOCKS / f"{project.name}.json"
+
+
+def write_lock(project: Project) -> None:
+    """Resolve a project's packages anew, and keep the result: a package a line, whatever registry it came from."""
+    folder = WORK / f"{project.name}-lock"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    _write_manifest(project, folder)
+    _npm(project, folder, "install", "--package-lock-only", "--omit-lockfile-registry-resolved", "--ignore-scripts")
+    lock = json.loads((folder / "package-lock.json").read_text())
+    lines = [f"{json.dumps(path)}: {json.dumps(entry)}" for path, entry in lock["packages"].items()]
+    if any("resolved" in entry for entry in lock["packages"].values()):
+        raise BundlerError(f"the lock of {project.heading} names where its packages came from")
+    head = json.dumps({key: value for key, value in lock.items() if key != "packages"})
+    LOCKS.mkdir(exist_ok=True)
+    _lock(project).write_text(f'{head[:-1]}, "packages": {{\n' + ",\n".join(lines) + "\n}}\n")
+    shutil.rmtree(folder)
+    print(f"{_lock(project).relative_to(ROOT)}: {len(lines)} packages", flush=True)
+
+
 def prepare(project: Project, folder: Path) -> None:
     """Make the project anew: sources, packages, the tarball, and the lines that a user adds."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -100,11 +140,11 @@ def prepare(project: Project, folder: Path) -> None:
     (folder / "index.html").write_text(page)
     (folder / project.public).mkdir(exist_ok=True)
     shutil.copy(MODEL, folder / project.public)
-    manifest = {"name": "app", "version": "0.0.0", "private": True, "type": "module"}
-    (folder / "package.json").write_text(json.dumps(manifest, indent=2))
-    packages = [f"{name}@{version}" for name, version in project.packages.items()]
-    install = ["npm", "install", "--save-exact", "--no-audit", "--no-fund", "--loglevel=error"]
-    _run([*install, *packages, str(_tarball())], folder, _environment(project, isolated=False))
+    _write_manifest(project, folder)
+    if project.packages:
+        shutil.copy(_lock(project), folder / "package-lock.json")
+    # Not "ci": a registry that mirrors another may lack the builds for other machines, and then the lock does, too.
+    _npm(project, folder, "install", "--no-save", str(_tarball()))
     for file, old, new in project.edits:
         path = folder / file
         text = path.read_text()
@@ -200,6 +240,21 @@ def drive(browser: Browser, url: str, *, isolated: bool) -> Outcome:
         context.close()
     if failed:
         raise BundlerError(f"{failed}\n" + "\n".join(lines))
+    return _judge(result, lines, isolated=isolated)
+
+
+def run_program(project: Project, mode: Mode, folder: Path, *, isolated: bool) -> Outcome:
+    """Train without a browser, on two threads where a page would be isolated."""
+    assert mode.program is not None
+    lines = _run(mode.program, folder, _environment(project, isolated=isolated)).splitlines()
+    results = [line.removeprefix("TRAINED ") for line in lines if line.startswith("TRAINED ")]
+    if len(results) != 1:
+        raise BundlerError("\n".join(lines))
+    return _judge(json.loads(results[0]), lines, isolated=isolated)
+
+
+def _judge(result: dict[str, Any], lines: Sequence[str], *, isolated: bool) -> Outcome:
+    """Whether it trained, on the kernels that it should have run."""
     first, last = result["losses"]
     if not (first > 0.5 and last < LOSS and result["modelBytes"] > 0):
         raise BundlerError(f"trained from {first} to {last}, {result['modelBytes']} bytes of model")
@@ -218,10 +273,13 @@ def attempt(browser: Browser, project: Project, mode: Mode, folder: Path, *, iso
     started = time.monotonic()
     try:
         # Next.js keeps the headers in its build; the static server of others sends them.
-        if not isolated or mode.server is not None:
+        if mode.program is None and (not isolated or mode.server is not None):
             build(project, mode, folder, isolated=isolated)
-        with serve(project, mode, folder, isolated=isolated) as url:
-            outcome = drive(browser, url, isolated=isolated)
+        if mode.program is not None:
+            outcome = run_program(project, mode, folder, isolated=isolated)
+        else:
+            with serve(project, mode, folder, isolated=isolated) as url:
+                outcome = drive(browser, url, isolated=isolated)
         told = f"first step after {outcome.first_ms:.0f} ms"
     except BundlerError as error:
         outcome, told = Outcome(str(error)), f"FAILED\n{error}"
@@ -269,7 +327,7 @@ def table(lines: Sequence[Line]) -> str:
         f"{'; '.join(f'`{text}`' for text in line.project.added) or 'nothing'} |"
         for line in lines
     ]
-    head = "| project | mode | plain page | isolated page, 2 threads | lines to add |\n|---|---|---|---|---|"
+    head = "| project | mode | plain page, 1 thread | isolated page, 2 threads | lines to add |\n|---|---|---|---|---|"
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     return f"Written by the command on {day}.\n\n{head}\n" + "\n".join(rows)
 
@@ -299,10 +357,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./build.sh test-bundlers", description=__doc__.splitlines()[0])
     names = ", ".join(dict.fromkeys(project.name for project in PROJECTS))
     parser.add_argument("names", nargs="*", help=f"starts of names, of {names}; none: all")
-    wanted: list[str] = parser.parse_args().names
+    parser.add_argument("--lock", action="store_true", help="only resolve what the packages depend on anew")
+    options = parser.parse_args()
+    wanted: list[str] = options.names
     chosen = [p for p in PROJECTS if not wanted or any(p.name.startswith(start) for start in wanted)]
     if not chosen:
         parser.error(f"no project is called so; there are {names}")
+    if options.lock:
+        for project in {p.name: p for p in chosen if p.packages}.values():
+            write_lock(project)
+        return 0
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(install=False), args=CHROMIUM_FLAGS)
         lines = [line for project in chosen for line in run_project(browser, project)]

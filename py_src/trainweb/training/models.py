@@ -305,12 +305,14 @@ def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool 
     The first fault counts: a missing feed before an unknown one, then in the order of the inputs, and of one feed
     dtype, rank, dims, symbols and emptiness in this order. The page checks in the same order.
     """
-    for name in inputs:
-        if name not in feeds:
-            raise messages.MISSING_FEED(name=name)
-    for name in feeds:
-        if name not in inputs:
-            raise messages.UNKNOWN_FEED(name=name, names=", ".join(inputs))
+    missing = next((name for name in inputs if name not in feeds), None)
+    unknown = next((name for name in feeds if name not in inputs), None)
+    if missing is not None and unknown is not None:
+        raise messages.MISNAMED_FEED(name=missing, other=unknown, names=", ".join(inputs))
+    if missing is not None:
+        raise messages.MISSING_FEED(name=missing)
+    if unknown is not None:
+        raise messages.UNKNOWN_FEED(name=unknown, names=", ".join(inputs))
     symbols: dict[str, tuple[int, str]] = {}
     for name, value in inputs.items():
         check_feed(value, feeds[name], symbols)

@@ -16,14 +16,15 @@ function makeBatch(random, Tensor) {
   return { points: new Tensor("float32", points, [SIZE, 2]), labels: new Tensor("int64", labels, [SIZE]) };
 }
 
-async function train(env, Tensor, TrainingSession) {
+export async function train(env, Tensor, TrainingSession, threads = 2) {
   env.logLevel = "info"; // says which kernels run, with how many threads
-  env.wasm.numThreads = 2;
+  env.wasm.numThreads = threads;
   const started = performance.now();
-  const session = await TrainingSession.createFromModel("first.onnx", {
-    loss: "CrossEntropyLoss",
-    optimizer: "AdamW",
-  });
+  const session = await TrainingSession.createFromModel(
+    "first.onnx",
+    { loss: "CrossEntropyLoss", optimizer: "AdamW" },
+    { reproducible: true }, // the same bytes in every engine
+  );
   await session.setLearningRate(0.01);
   const [loss] = session.trainingOutputNames;
   const random = makeRandom();
@@ -44,7 +45,7 @@ async function train(env, Tensor, TrainingSession) {
     losses: [losses[0], losses[STEPS - 1]],
     parameters: Array.from(new Uint32Array(parameters.data.buffer.slice(0))),
     modelBytes: model.byteLength,
-    isolated: crossOriginIsolated,
+    isolated: globalThis.crossOriginIsolated ?? threads > 1,
   };
 }
 

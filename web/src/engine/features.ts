@@ -1,6 +1,7 @@
 /** What this browser can run, found by validating the smallest module that uses each feature. */
 
 import type { KernelBuild } from "../wire/files.js";
+import { canShareMemory } from "../wire/platform.js";
 
 const HEADER = [0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00];
 
@@ -35,7 +36,7 @@ export function hasRelaxedSimd(): boolean {
 /** Whether memory can be shared between workers: needs a cross-origin isolated page. */
 export function hasThreads(): boolean {
   return (
-    globalThis.crossOriginIsolated === true &&
+    canShareMemory() &&
     typeof SharedArrayBuffer !== "undefined" &&
     validates(THREADS)
   );

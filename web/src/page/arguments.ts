@@ -5,11 +5,16 @@ import type { Tensor } from "onnxruntime-common";
 import { getLogLevel, levelOf, log } from "../wire/log.js";
 import { TrainwebError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
+import { checkFeedNames } from "../wire/feed-names.js";
+import type { InputDeclaration } from "../wire/protocol.js";
 import { checkSeverity } from "./options.js";
-import { describe, isTensor } from "./tensors.js";
+import { asTensor, describe, isTensor, type NumericArray } from "./tensors.js";
 
-/** Feeds by input name. */
-export type FeedsType = { readonly [name: string]: Tensor };
+/**
+ * Feeds by input name: tensors, or typed arrays where the model declares all dims but one, which follows from the number of
+ * elements then.
+ */
+export type FeedsType = { readonly [name: string]: Tensor | NumericArray };
 
 /** Output names, or per output name a tensor to write into or null. */
 export type FetchesType = readonly string[] | { readonly [name: string]: Tensor | null };
@@ -38,7 +43,7 @@ export interface RunOptions {
 }
 
 export interface RunArguments {
-  readonly feeds: FeedsType;
+  readonly feeds: Readonly<Record<string, Tensor>>;
   /** The outputs that are wanted, in order; the value is the tensor to write into, or null. */
   readonly fetches: ReadonlyMap<string, Tensor | null>;
   readonly options: RunOptions;
@@ -46,7 +51,7 @@ export interface RunArguments {
 
 /** Sort out `(feeds[, fetches][, options])` and check the names. */
 export function parseRunArguments(
-  inputNames: readonly string[],
+  inputs: readonly InputDeclaration[],
   outputNames: readonly string[],
   feeds: unknown,
   arg1: unknown,
@@ -58,9 +63,10 @@ export function parseRunArguments(
     );
   }
   const { fetches, options } = parseFetches(outputNames, arg1, arg2);
-  checkFeedNames(inputNames, feeds as FeedsType);
+  const inputNames = inputs.map(({ name }) => name);
+  checkFeedNames(inputNames, namesOf(inputNames, feeds));
   return {
-    feeds: feeds as FeedsType,
+    feeds: Object.fromEntries(inputs.map((input) => [input.name, asTensor(input, (feeds as FeedsType)[input.name])])),
     fetches: fetches ?? new Map(outputNames.map((name) => [name, null])),
     options: checkRunOptions(options),
   };
@@ -188,15 +194,9 @@ function checkRunOptions(options: object): RunOptions {
   return options as RunOptions;
 }
 
-function checkFeedNames(inputNames: readonly string[], feeds: FeedsType): void {
-  for (const name of inputNames) {
-    if (!Object.hasOwn(feeds, name) || feeds[name] === undefined) {
-      throw sessionError("MISSING_FEED", { name });
-    }
-  }
-  for (const name of Object.keys(feeds)) {
-    if (!inputNames.includes(name)) {
-      throw sessionError("UNKNOWN_FEED", { name, names: inputNames.join(", ") });
-    }
-  }
+/** The names of feeds; an input that is undefined is not given. */
+function namesOf(inputNames: readonly string[], feeds: object): string[] {
+  return Object.entries(feeds).flatMap(([name, value]) =>
+    value === undefined && inputNames.includes(name) ? [] : [name],
+  );
 }

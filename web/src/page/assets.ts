@@ -1,6 +1,8 @@
 /** The files beside the page's script, in the forms that bundlers and servers need. */
 
 import type { KernelBuild, PackageFiles } from "../wire/files.js";
+import { otherPlatform } from "../wire/platform.js";
+import type { KnownFile, LoadStage } from "./progress.js";
 
 /**
  * Whether the script that is built names the files for bundlers: that of npm imports does. The one for
@@ -25,6 +27,24 @@ const NAMES = {
 } as const;
 
 type Asset = keyof typeof NAMES;
+
+/** Bytes of the files as they lie in the package, put here by the build. */
+declare const TRAINWEB_SIZES: Readonly<Record<string, number>>;
+
+const STAGES: Readonly<Record<Asset, LoadStage>> = {
+  worker: "script",
+  poolWorker: "script",
+  kernels: "kernels",
+  "kernels.relaxed": "kernels",
+  "kernels.threads": "kernels",
+  "kernels.relaxed.threads": "kernels",
+  loader: "script",
+  script: "script",
+  wasm: "python",
+  library: "python",
+  packages: "python",
+  snapshot: "python",
+};
 
 /**
  * Each literally and outside of `new Worker`: this is the form in which every bundler carries a file along as it is.
@@ -103,11 +123,29 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
   };
 }
 
+/** Stages and sizes of the files by their URLs; files of other places have no size. */
+export function knownFiles(files: PackageFiles): Map<string, KnownFile> {
+  const { worker, poolWorker, kernels, pyodide, library, packages, snapshot } = files;
+  const { loader, script, wasm, isOurs } = pyodide;
+  const known = (urls: object, areOurs: (url: string) => boolean): [string, KnownFile][] =>
+    Object.entries(urls).map(([asset, url]: [string, string]) => {
+      const nbytes = areOurs(url) ? (TRAINWEB_SIZES[NAMES[asset as Asset]] ?? 0) : 0;
+      return [url, { stage: STAGES[asset as Asset], nbytes }];
+    });
+  return new Map([
+    ...known({ worker, poolWorker, library, packages, snapshot }, () => true),
+    // Those of env.wasm.wasmPaths are not packed.
+    ...known(kernels, (url) => url.endsWith(".gz")),
+    ...known({ loader, script, wasm }, () => isOurs),
+  ]);
+}
+
 /** A URL as the worker can take it, which may lie elsewhere. Some bundlers give paths alone. */
 function absolute(url: URL | string): string {
   const { document, location, origin } = globalThis as Partial<typeof globalThis>;
   // A worker that was started from a blob has an address that nothing is relative to.
-  const here = document?.baseURI ?? (location?.protocol === "blob:" ? origin : location?.href);
+  const page = document?.baseURI ?? (location?.protocol === "blob:" ? origin : location?.href);
+  const here = otherPlatform()?.baseURL() ?? page;
   return here === undefined ? String(url) : new URL(String(url), here).href;
 }
 

@@ -47,14 +47,15 @@ export async function buildArtifacts(
   const configJson = resolveConfig(config);
   const options = resolveOptions(sessionOptions);
   options.integrity.expect(["model"]);
-  return withWorker(options.settings, async (client) => {
+  return withWorker(options, async (client) => {
     const python = client.startPython();
     const [file, external] = await Promise.all([
-      loadSource("model", model, options.integrity),
-      loadExternalData(options.externalData),
+      loadSource("model", model, options.integrity, options.progress),
+      loadExternalData(options.externalData, options.progress),
     ]);
     await client.ready;
     await python;
+    options.progress.compiles();
     const buffers = buffersOf(file, ...external.map(({ data }) => data));
     const built = await client.request(callOf("buildArtifacts", [file, external, configJson, options.json, form], buffers));
     client.leave();
@@ -93,11 +94,12 @@ export class GradientGraphBuilder {
   async build(sessionOptions?: SessionOptions): Promise<void> {
     const options = resolveOptions(sessionOptions);
     options.integrity.expect(["model"]);
-    await withWorker(options.settings, async (client) => {
+    await withWorker(options, async (client) => {
       const python = client.startPython();
-      const file = await loadSource("model", this.#model, options.integrity);
+      const file = await loadSource("model", this.#model, options.integrity, options.progress);
       await client.ready;
       await python;
+      options.progress.compiles();
       const call = callOf("gradientGraph", [file, this.#y, this.#x, this.#loss], buffersOf(file));
       this.#built = (await client.request(call)).data as Uint8Array;
       client.leave();

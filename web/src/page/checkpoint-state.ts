@@ -26,10 +26,11 @@ class StateHandle {
   }
 
   static async open(owner: object, file: Uint8Array<ArrayBuffer> | Blob, options: ResolvedOptions): Promise<StateHandle> {
-    return withWorker(options.settings, async (client) => {
+    return withWorker(options, async (client) => {
       const python = client.startPython();
       await client.ready;
       await python;
+      options.progress.compiles();
       const handle = await client.request(callOf("openState", [file], buffersOf(file)));
       return new StateHandle(owner, client, handle);
     });
@@ -85,7 +86,7 @@ export class CheckpointState {
     }
     const options = resolveOptions(sessionOptions);
     options.integrity.expect(["checkpointState"]);
-    const file = await loadSource("checkpointState", source, options.integrity);
+    const file = await loadSource("checkpointState", source, options.integrity, options.progress);
     const state = new CheckpointState(KEY, options);
     const handle = await StateHandle.open(state, file, options);
     state.#holder = Promise.resolve({ handle });

@@ -3,10 +3,12 @@
 import { EngineError, fromWire } from "../wire/errors.js";
 import { checkScript, messageOf, SCRIPT } from "../wire/fetch-file.js";
 import { getLogLevel, log } from "../wire/log.js";
+import type { FileProgress } from "../wire/progress.js";
 import type {
   Answer,
   Call,
   Method,
+  Note,
   PythonInfo,
   Reply,
   Request,
@@ -14,8 +16,11 @@ import type {
   WorkerInfo,
   WorkerSettings,
 } from "../wire/protocol.js";
+import { keepInBackground, keepInForeground, otherPlatform } from "../wire/platform.js";
 import { startWorker } from "../wire/start-worker.js";
+import { knownFiles } from "./assets.js";
 import { env, releasers, warnOfKernels } from "./env.js";
+import type { KnownFile, LoadTracker } from "./progress.js";
 
 /** When a worker that has said nothing is looked into, in parts of the limit for files that send nothing. */
 const PATIENCE = 0.25;
@@ -30,19 +35,31 @@ releasers.add(async () => {
   await Promise.all([...clients.values()].map((client) => client.endIfIdle()));
 });
 
+/** What `withWorker` needs of the options of a session. */
+export interface WorkerOptions {
+  readonly settings: WorkerSettings;
+  readonly progress: LoadTracker;
+}
+
 /**
  * Open a session in the worker for these settings: the one that runs, or a new one.
  *
  * @param open - makes the session, which keeps the worker until `WorkerClient.leave`
  */
-export async function withWorker<T>(settings: WorkerSettings, open: (client: WorkerClient) => Promise<T>): Promise<T> {
+export async function withWorker<T>(
+  { settings, progress }: WorkerOptions,
+  open: (client: WorkerClient) => Promise<T>,
+): Promise<T> {
   const client = connect(settings);
   client.enter();
+  client.follow(progress);
   try {
     return await open(client);
   } catch (error) {
     client.leave();
     throw error;
+  } finally {
+    client.unfollow(progress);
   }
 }
 
@@ -90,6 +107,10 @@ export class WorkerClient {
   /** Sessions, and those that are being made. */
   #sessions = 0;
   #idle: ReturnType<typeof setTimeout> | undefined;
+  readonly #known: ReadonlyMap<string, KnownFile>;
+  /** Files that are on their way. */
+  readonly #arriving = new Map<string, FileProgress>();
+  readonly #trackers = new Set<LoadTracker>();
   /** Why no new session is made here, though those that are there go on. */
   #retired: string | null = null;
 
@@ -97,11 +118,14 @@ export class WorkerClient {
   readonly ready: Promise<WorkerInfo>;
 
   constructor(settings: WorkerSettings, onEnd: () => void) {
-    if (typeof Worker === "undefined") {
-      throw new EngineError("sessions need Worker, which is not here; create them in a browser.");
+    if (typeof Worker === "undefined" && otherPlatform() === null) {
+      throw new EngineError("sessions need Worker, which is not here; create them in a browser, or import trainweb in Node by its name.");
     }
     this.#onEnd = onEnd;
+    this.#known = knownFiles(settings.files);
+    this.#note({ url: settings.files.worker, loaded: 0, isDone: false });
     this.#worker = startWorker(settings.files.worker);
+    keepInBackground(this.#worker);
     this.#worker.addEventListener("error", (event) => {
       if (event.message) {
         const { worker } = settings.files;
@@ -111,7 +135,13 @@ export class WorkerClient {
       }
     });
     this.#worker.addEventListener("messageerror", () => this.#fail("a message was unreadable"));
-    this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply>) => this.#receive(data));
+    this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply | Note>) => {
+      if ("progress" in data) {
+        this.#note(data.progress);
+      } else {
+        this.#receive(data);
+      }
+    });
     void this.#watch(settings);
     this.ready = this.#start(settings);
     // Whoever creates a session awaits it; nobody else needs to.
@@ -121,6 +151,34 @@ export class WorkerClient {
   /** The kernels' memory, once they run and if it is shared with this page. */
   get memory(): WebAssembly.Memory | null {
     return this.#memory;
+  }
+
+  /** Tell how far files are, those that are on their way among them. */
+  follow(tracker: LoadTracker): void {
+    if (tracker.isWanted) {
+      this.#trackers.add(tracker);
+      this.#arriving.forEach((progress) => this.#tell(tracker, progress));
+    }
+  }
+
+  unfollow(tracker: LoadTracker): void {
+    this.#trackers.delete(tracker);
+  }
+
+  #note(progress: FileProgress): void {
+    if (progress.isDone) {
+      this.#arriving.delete(progress.url);
+    } else {
+      this.#arriving.set(progress.url, progress);
+    }
+    this.#trackers.forEach((tracker) => this.#tell(tracker, progress));
+  }
+
+  #tell(tracker: LoadTracker, progress: FileProgress): void {
+    const known = this.#known.get(progress.url);
+    if (known !== undefined) {
+      tracker.file(known, progress);
+    }
   }
 
   /** A session is made here; the worker is kept until it leaves. */
@@ -140,6 +198,7 @@ export class WorkerClient {
       return;
     }
     this.#idle = setTimeout(() => void this.endIfIdle(), env.timeouts.idle);
+    keepInBackground(this.#idle);
   }
 
   /** End the worker, once it has stored what it stores, if it has no session. */
@@ -174,6 +233,7 @@ export class WorkerClient {
     requests.push({ id, method: call.method, args: call.args });
     return new Promise<Result<unknown>>((resolve, reject) => {
       this.#worker.postMessage(requests, [...call.buffers]);
+      keepInForeground(this.#worker);
       this.#waiting.set(id, { resolve, reject });
     }).then((result) => this.#unwrap(result as Result<Answer<M>>));
   }
@@ -191,6 +251,7 @@ export class WorkerClient {
     try {
       const info = await this.request(callOf("start", [settings, getLogLevel()]));
       this.#hasStarted = true;
+      this.#note({ url: settings.files.worker, loaded: 0, isDone: true });
       this.#memory = info.memory;
       this.#wakeWord = info.wakeWord;
       if (info.kernelsFault !== null) {
@@ -230,6 +291,10 @@ export class WorkerClient {
       const isHeld = await this.request(callOf("holdLock", [name]));
       clearTimeout(timer);
       clearTimeout(doubt);
+      if (otherPlatform() !== null) {
+        // A thread tells of its end.
+        return;
+      }
       if (!isHeld) {
         await this.#watchPulse(settings.files.poolWorker);
       } else {
@@ -285,6 +350,9 @@ export class WorkerClient {
   #receive({ id, result }: Reply): void {
     const waiting = this.#waiting.get(id);
     this.#waiting.delete(id);
+    if (this.#waiting.size === 0) {
+      keepInBackground(this.#worker);
+    }
     waiting?.resolve(result);
   }
 

@@ -5,7 +5,9 @@ import { env as common } from "onnxruntime-common";
 import { MAX_THREADS } from "../engine/layout.js";
 import { getLogLevel, log, setLogLevel, type LogLevel } from "../wire/log.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
+import { canShareMemory } from "../wire/platform.js";
 import { VERSION } from "../wire/version.js";
+import type { ProgressListener } from "./progress.js";
 
 const MAX_DEFAULT_THREADS = 4;
 
@@ -69,6 +71,9 @@ class Env {
    * was loaded from, or where a bundler put them. `wasm.wasmPaths` and `pyodide.indexURL` go before it.
    */
   baseURL: string | null = null;
+
+  /** Told of loading, in bytes and percent, by every session that is made. Default null. */
+  onProgress: ProgressListener | null = null;
 
   #seed: bigint | undefined;
 
@@ -150,7 +155,7 @@ export function resolveThreads(requested: number | undefined): number {
     const name = wanted === requested ? "threads" : "env.wasm.numThreads";
     throw new TypeError(`'${name}' must be at most ${MAX_THREADS}, got ${wanted}.`);
   }
-  if (globalThis.crossOriginIsolated !== true) {
+  if (!canShareMemory()) {
     if (isPositiveInteger(wanted) && wanted > 1) {
       log(
         "warning",

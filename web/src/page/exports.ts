@@ -36,6 +36,7 @@ export type { ScheduleSettings, ScheduleType } from "./settings/schedules.js";
 export { Profile } from "../wire/profile.js";
 export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
 export type { SessionLimits } from "../wire/protocol.js";
+export type { LoadProgress, LoadStage, ProgressListener } from "./progress.js";
 export { type Schedule, schedule } from "./schedule.js";
 export { TrainingSession } from "./session.js";
 export type {

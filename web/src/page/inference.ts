@@ -66,14 +66,15 @@ export class InferenceSession {
     const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
     resolved.integrity.expect(["model"]);
-    return withWorker(resolved.settings, async (client) => {
+    return withWorker(resolved, async (client) => {
       const python = client.startPython();
       const [file, external] = await Promise.all([
-        loadSource("model", source, resolved.integrity),
-        loadExternalData(resolved.externalData),
+        loadSource("model", source, resolved.integrity, resolved.progress),
+        loadExternalData(resolved.externalData, resolved.progress),
       ]);
       await client.ready;
       await python;
+      resolved.progress.compiles();
       const buffers = buffersOf(file, ...external.map(({ data }) => data));
       const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
       return new InferenceSession(KEY, client, info);
@@ -101,8 +102,8 @@ export class InferenceSession {
     arg2?: RunOptions,
   ): Promise<ReturnType> {
     this.#channel.check();
-    const { inputNames, outputNames } = this.#info;
-    const args = parseRunArguments(inputNames, outputNames, feeds, arg1, arg2);
+    const { inputs, outputNames } = this.#info;
+    const args = parseRunArguments(inputs, outputNames, feeds, arg1, arg2);
     return tagged("run", args.options, () => this.#run(args));
   }
 

@@ -31,14 +31,15 @@ export async function inspectModel(
   const configJson = resolveConfig(rest);
   const options = resolveOptions(sessionOptions);
   options.integrity.expect(["model"]);
-  return withWorker(options.settings, async (client) => {
+  return withWorker(options, async (client) => {
     const python = client.startPython();
     const [file, external] = await Promise.all([
-      loadSource("model", model, options.integrity),
-      loadExternalData(options.externalData),
+      loadSource("model", model, options.integrity, options.progress),
+      loadExternalData(options.externalData, options.progress),
     ]);
     await client.ready;
     await python;
+    options.progress.compiles();
     const buffers = buffersOf(file, ...external.map(({ data }) => data));
     const call = callOf("inspectModel", [file, external, configJson, JSON.stringify(dims)], buffers);
     const report = await client.request(call);

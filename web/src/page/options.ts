@@ -5,6 +5,7 @@ import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { locateFiles } from "./assets.js";
 import { env, kernelsPrefix, resolveThreads } from "./env.js";
 import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
+import { LoadTracker, type ProgressListener } from "./progress.js";
 import { isSource, type Source } from "./sources.js";
 
 export interface SessionOptions {
@@ -34,6 +35,8 @@ export interface SessionOptions {
    * `createFromModel` and `InferenceSession.create`.
    */
   readonly externalData?: readonly ExternalData[];
+  /** Told of loading, in bytes and percent, besides `env.onProgress`. */
+  readonly onProgress?: ProgressListener;
   /** Refuse what is larger than this with a LimitError. */
   readonly limits?: SessionLimits;
 
@@ -72,6 +75,7 @@ const MAX_SEVERITY = 4;
 /** Options after the checks, as the worker and Python want them. */
 export interface ResolvedOptions {
   readonly settings: WorkerSettings;
+  readonly progress: LoadTracker;
   readonly cache: boolean;
   readonly integrity: Integrity;
   readonly hasBudget: boolean;
@@ -101,6 +105,7 @@ export function resolveOptions(options: unknown): ResolvedOptions {
       reproducible,
       stallMs: env.timeouts.stall,
     },
+    progress: new LoadTracker([env.onProgress, given.onProgress]),
     cache: given.cache ?? false,
     integrity: checkIntegrity(given.integrity),
     hasBudget: given.memoryBudget !== undefined,
@@ -115,13 +120,18 @@ export function resolveOptions(options: unknown): ResolvedOptions {
 }
 
 function checkOwnOptions(options: SessionOptions): void {
-  const { threads, reproducible, cache, memoryBudget, maxPlans, limits } = options;
+  const { threads, reproducible, cache, memoryBudget, maxPlans, limits, onProgress } = options;
   checkCount("threads", threads, 0);
   checkCount("memoryBudget", memoryBudget, 1);
   checkCount("maxPlans", maxPlans, 1);
   for (const [name, value] of Object.entries({ reproducible, cache })) {
     if (value !== undefined && typeof value !== "boolean") {
       throw new TypeError(`'${name}' must be a boolean, got ${String(value)}.`);
+    }
+  }
+  for (const [name, value] of Object.entries({ onProgress, "env.onProgress": env.onProgress ?? undefined })) {
+    if (value !== undefined && typeof value !== "function") {
+      throw new TypeError(`'${name}' must be a function, got ${String(value)}.`);
     }
   }
   for (const [name, value] of Object.entries(limits ?? {})) {

@@ -146,7 +146,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand, St
     }
     options.integrity.expect(FILES.filter((name) => (trainingOptions as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
-    return withWorker(options.settings, (client) =>
+    return withWorker(options, (client) =>
       "bundle" in trainingOptions
         ? createFromBundle(client, trainingOptions.bundle, options)
         : createFromArtifacts(client, trainingOptions, options),
@@ -169,15 +169,18 @@ export class TrainingSession extends SessionMethods implements MethodsByHand, St
     const configJson = resolveConfig(config);
     const options = resolveOptions(sessionOptions);
     options.integrity.expect(["model"]);
-    return withWorker(options.settings, async (client) => {
+    return withWorker(options, async (client) => {
       // What is cached needs no Python, or it starts when that turns out to be nothing.
       const python = options.cache ? null : client.startPython();
       const [file, external] = await Promise.all([
-        loadSource("model", model, options.integrity),
-        loadExternalData(options.externalData),
+        loadSource("model", model, options.integrity, options.progress),
+        loadExternalData(options.externalData, options.progress),
       ]);
       await client.ready;
       await python;
+      if (!options.cache) {
+        options.progress.compiles();
+      }
       const buffers = buffersOf(file, ...external.map(({ data }) => data));
       const info = await client.request(
         callOf("createFromModel", [file, external, configJson, options.json, options.cache], buffers),
@@ -414,11 +417,11 @@ export class TrainingSession extends SessionMethods implements MethodsByHand, St
     if (kind === "eval" && !info.hasEval) {
       throw sessionError("NO_EVAL_MODEL", {});
     }
-    const [inputs, outputs] =
+    const [names, outputs] =
       kind === "train"
         ? [info.trainingInputNames, info.trainingOutputNames]
         : [info.evalInputNames, info.evalOutputNames];
-    return [inputs, parseRunArguments(inputs, outputs, feeds, arg1, arg2)];
+    return [names, parseRunArguments(info.inputs[kind], outputs, feeds, arg1, arg2)];
   }
 
   async #step(kind: StepKind, signal?: AbortSignal): Promise<void> {
@@ -474,19 +477,22 @@ function logCost(memory: SessionMemory): void {
 async function createFromArtifacts(
   client: WorkerClient,
   { trainModel, checkpointState, evalModel, optimizerModel }: TrainingSessionCreateOptions,
-  { json, cache, integrity, ...options }: ResolvedOptions,
+  { json, cache, integrity, progress, ...options }: ResolvedOptions,
 ): Promise<TrainingSession> {
   // What is cached needs no Python, or it starts when that turns out to be nothing.
   const python = cache ? null : client.startPython();
   const isState = checkpointState instanceof CheckpointState;
   const [train, checkpoint, evaluate, optimizer] = await Promise.all([
-    loadSource("trainModel", trainModel, integrity),
-    loadSource("checkpointState", isState ? await checkpointState.lend() : checkpointState, integrity),
-    evalModel ? loadSource("evalModel", evalModel, integrity) : null,
-    optimizerModel ? loadSource("optimizerModel", optimizerModel, integrity) : null,
+    loadSource("trainModel", trainModel, integrity, progress),
+    loadSource("checkpointState", isState ? await checkpointState.lend() : checkpointState, integrity, progress),
+    evalModel ? loadSource("evalModel", evalModel, integrity, progress) : null,
+    optimizerModel ? loadSource("optimizerModel", optimizerModel, integrity, progress) : null,
   ]);
   await client.ready;
   await python;
+  if (!cache) {
+    progress.compiles();
+  }
   const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
   const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
   const info = await client.request(callOf("createTraining", [artifacts, json, cache], buffers));
@@ -502,8 +508,9 @@ async function createFromBundle(
   bundle: Source,
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
-  const file = await loadSource("bundle", bundle, options.integrity);
+  const file = await loadSource("bundle", bundle, options.integrity, options.progress);
   await client.ready;
+  options.progress.compiles();
   const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));
   return TrainingSession.open(client, info, options);
 }

@@ -2,10 +2,12 @@
 
 import { CheckpointError, ModelError } from "../wire/errors.js";
 import { findFault, type FileName, type Integrity } from "./integrity.js";
+import { otherPlatform } from "../wire/platform.js";
 import type { ExternalFile } from "../wire/protocol.js";
+import type { LoadTracker } from "./progress.js";
 import { copyBytes, describe } from "./tensors.js";
 
-/** Where a model or checkpoint comes from. A string is a URL, relative to the page. */
+/** Where a model or checkpoint comes from. A string is a URL, relative to the page; in Node it may be a path. */
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
 
 /** Whether a value is something `loadSource` can read. */
@@ -34,8 +36,9 @@ export async function loadSource(
   what: FileName,
   source: Source,
   integrity: Integrity,
+  progress: LoadTracker,
 ): Promise<Uint8Array<ArrayBuffer> | Blob> {
-  const file = await readSource(what, source);
+  const file = await readSource(what, source, progress);
   const hashes = integrity.of(what);
   if (hashes !== null) {
     const bytes = file instanceof Blob ? new Uint8Array(await file.arrayBuffer()) : file;
@@ -47,12 +50,16 @@ export async function loadSource(
   return file;
 }
 
-function readSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffer> | Blob> {
+function readSource(
+  what: string,
+  source: Source,
+  progress: LoadTracker,
+): Promise<Uint8Array<ArrayBuffer> | Blob> {
   if (source instanceof Uint8Array) {
     return Promise.resolve(copyBytes(source));
   }
   if (typeof source === "string" || source instanceof URL) {
-    return fetchFile(what, source);
+    return fetchFile(what, source, progress);
   }
   if (source instanceof Blob) {
     return readBlob(what, source);
@@ -68,9 +75,13 @@ function readSource(what: string, source: Source): Promise<Uint8Array<ArrayBuffe
 /** The files of external data, as the worker takes them. */
 export function loadExternalData(
   files: readonly { readonly path: string; readonly data: Source }[],
+  progress: LoadTracker,
 ): Promise<(ExternalFile & { readonly data: Uint8Array<ArrayBuffer> | Blob })[]> {
   return Promise.all(
-    files.map(async ({ path, data }) => ({ path, data: await readSource(`externalData of '${path}'`, data) })),
+    files.map(async ({ path, data }) => ({
+      path,
+      data: await readSource(`externalData of '${path}'`, data, progress),
+    })),
   );
 }
 
@@ -79,10 +90,14 @@ export function buffersOf(...files: readonly (Uint8Array<ArrayBuffer> | Blob | n
   return files.flatMap((file) => (file instanceof Uint8Array ? [file.buffer] : []));
 }
 
-async function fetchFile(what: string, url: string | URL): Promise<Uint8Array<ArrayBuffer> | Blob> {
+async function fetchFile(
+  what: string,
+  url: string | URL,
+  progress: LoadTracker,
+): Promise<Uint8Array<ArrayBuffer> | Blob> {
   let response: Response;
   try {
-    response = await fetch(url);
+    response = await (otherPlatform()?.fetch(url) ?? fetch(url));
   } catch (error) {
     throw loadError(what, `${url} could not be fetched: ${messageOf(error)}`, error);
   }
@@ -91,13 +106,19 @@ async function fetchFile(what: string, url: string | URL): Promise<Uint8Array<Ar
     throw loadError(what, `${response.url || url} answered with HTTP status ${status}`);
   }
   try {
-    if (Number(response.headers.get("Content-Length")) >= LARGE_FILE) {
-      return await readable(await response.blob());
+    const counted = progress.counted(response.url || String(url), response);
+    if (keepsBlobs() && Number(response.headers.get("Content-Length")) >= LARGE_FILE) {
+      return await readable(await counted.blob());
     }
-    return new Uint8Array(await response.arrayBuffer());
+    return new Uint8Array(await counted.arrayBuffer());
   } catch (error) {
     throw loadError(what, `${response.url || url} broke off: ${messageOf(error)}`, error);
   }
+}
+
+/** Whether workers can read Blobs while they compute: only those of browsers can. */
+function keepsBlobs(): boolean {
+  return otherPlatform() === null;
 }
 
 /** A Blob, once it is certain that it can be read: its file may be gone, or the browser had no room for it. */
@@ -108,7 +129,7 @@ async function readable(blob: Blob): Promise<Blob> {
 
 async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffer> | Blob> {
   try {
-    if (blob.size >= LARGE_FILE) {
+    if (keepsBlobs() && blob.size >= LARGE_FILE) {
       return await readable(blob);
     }
     return new Uint8Array(await blob.arrayBuffer());

@@ -3,9 +3,10 @@
 import { Tensor } from "onnxruntime-common";
 
 import { FeedError, TrainwebError } from "../wire/errors.js";
-import type { Feed, Fetch, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "../wire/protocol.js";
+import type { Feed, Fetch, InputDeclaration, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "../wire/protocol.js";
 
-type NumericArray =
+/** Data of a tensor. */
+export type NumericArray =
   | Float32Array
   | Float64Array
   | Int8Array
@@ -62,6 +63,46 @@ export function isTensor(value: unknown): value is Tensor {
   );
 }
 
+/** Types that share their arrays with another one, which such an array is taken for unless the model declares them. */
+const SHARING: readonly string[] = ["float16", "bool"] satisfies WireDtype[];
+
+/**
+ * A typed array as a tensor, with the dims that the model declares of an input; other values stay as they are, for
+ * `packTensor` to judge.
+ *
+ * @throws FeedError where dims and elements do not tell how large each dim is
+ */
+export function asTensor({ name, dtype, dims }: InputDeclaration, value: unknown): Tensor {
+  if (!ArrayBuffer.isView(value)) {
+    return value as Tensor;
+  }
+  const isOf = (type: string): boolean => value instanceof ARRAYS[type as WireDtype];
+  const type = isOf(dtype) ? dtype : Object.keys(ARRAYS).find((known) => !SHARING.includes(known) && isOf(known));
+  if (type === undefined) {
+    return value as unknown as Tensor;
+  }
+  const array = value as NumericArray;
+  const shape = dims === null ? null : fillDims(dims, array.length);
+  if (shape === null) {
+    const declared = dims === null ? "which the model does not declare" : `[${dims.map((dim) => dim ?? "?").join(", ")}]`;
+    throw new FeedError(
+      `feed '${name}' must be a Tensor: the ${array.length} elements of ${describe(value)} do not tell its dims, ${declared}.`,
+    );
+  }
+  // The overloads of Tensor go by type; type and array agree by construction.
+  return new Tensor(type as "float32", array as Float32Array, shape);
+}
+
+/** Dims for so many elements: one at most follows from the others. Null where there are none. */
+function fillDims(dims: readonly (number | string | null)[], elements: number): number[] | null {
+  const known = dims.reduce<number>((product, dim) => (typeof dim === "number" ? product * dim : product), 1);
+  const unknown = dims.filter((dim) => typeof dim !== "number").length;
+  const size = unknown === 0 ? 1 : elements / known;
+  return unknown > 1 || !Number.isInteger(size) || size * known !== elements
+    ? null
+    : dims.map((dim) => (typeof dim === "number" ? dim : size));
+}
+
 /** A tensor with its bytes, as they are or where they were put. */
 type Packed<Bytes> = Omit<Feed, "data"> & { readonly data: Bytes };
 
@@ -75,7 +116,7 @@ export function packTensor<Bytes>(
   take: TakeBytes<Bytes>,
 ): Packed<Bytes> | Promise<Packed<Bytes>> {
   if (!isTensor(tensor)) {
-    throw new FeedError(`feed '${name}' must be a Tensor, got ${describe(tensor)}.`);
+    throw new FeedError(`feed '${name}' must be a Tensor or a typed array, got ${describe(tensor)}.`);
   }
   const { type, dims, location } = tensor;
   if (location === "none") {

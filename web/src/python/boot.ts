@@ -37,6 +37,7 @@ export interface PyProxy {
 
 interface FileSystem {
   unlink(path: string): void;
+  writeFile(path: string, data: Uint8Array): void;
   createLazyFile(parent: string, name: string, url: string, canRead: boolean, canWrite: boolean): unknown;
 }
 
@@ -177,7 +178,12 @@ async function bootFromSnapshot(
   const pyodide = await load(loader, files, Promise.resolve(new Response()), snapshot, stallMs);
   discard(await snapshot);
   pyodide.FS.unlink(`${LIBRARY.folder}/${LIBRARY.name}`);
-  pyodide.FS.createLazyFile(LIBRARY.folder, LIBRARY.name, files.library, true, false);
+  if (typeof XMLHttpRequest === "undefined") {
+    // In Node nothing is fetched while Python runs.
+    pyodide.FS.writeFile(`${LIBRARY.folder}/${LIBRARY.name}`, await fetchFile(files.library, ARCHIVE, stallMs));
+  } else {
+    pyodide.FS.createLazyFile(LIBRARY.folder, LIBRARY.name, files.library, true, false);
+  }
   pyodide.runPython(RESEED);
   return pyodide;
 }

@@ -35,10 +35,10 @@ export class GivenFiles {
     this.#files.delete(index);
   }
 
-  /** Keep a file for long: outside of this worker's memory, if it is large and the browser has room. */
+  /** Keep a file for long: outside of this worker's memory, if it is large and there is a browser that has room. */
   async settle(index: number): Promise<void> {
     const data = this.#files.get(index);
-    if (!(data instanceof Uint8Array) || data.length < LARGE_FILE) {
+    if (!(data instanceof Uint8Array) || data.length < LARGE_FILE || typeof FileReaderSync === "undefined") {
       return;
     }
     const blob = new Blob(chunksOf(data.length, (start, target) => copyOut(data, start, target)));

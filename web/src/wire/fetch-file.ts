@@ -1,6 +1,8 @@
 /** Fetching the package's own files: one that does not come, stalls or is something else is an error that says so. */
 
 import { EngineError } from "./errors.js";
+import { otherPlatform } from "./platform.js";
+import { tellProgress } from "./progress.js";
 
 /** What a file must be. */
 export interface FileKind {
@@ -22,6 +24,9 @@ const ARCHIVE_END = [0x50, 0x4b, 5, 6];
 const ARCHIVE_END_REACH = 22 + 0xffff;
 
 const SHOWN_BYTES = 16;
+
+/** Bytes after which it is told how far a file has come. */
+const TOLD_BYTES = 2 ** 17;
 
 /** How long a script may take before it is looked at what its server sends, in parts of the stall limit. */
 const PATIENCE = 0.25;
@@ -53,6 +58,7 @@ export interface OpenFile {
 export async function openFile(url: string, kind: FileKind, stallMs: number, init: RequestInit = {}): Promise<OpenFile> {
   const abort = new AbortController();
   let received = 0;
+  let told = 0;
   let isAnswered = false;
   const step = async <T>(promise: Promise<T>): Promise<T> => {
     try {
@@ -66,7 +72,9 @@ export async function openFile(url: string, kind: FileKind, stallMs: number, ini
           : `${url} could not be fetched: ${messageOf(error)}`);
     }
   };
-  const response = await step(fetch(url, { ...init, signal: abort.signal }));
+  const settings = { ...init, signal: abort.signal };
+  tellProgress(url, 0, false);
+  const response = await step(otherPlatform()?.fetch(url, settings) ?? fetch(url, settings));
   isAnswered = true;
   if (!response.ok) {
     abort.abort();
@@ -76,6 +84,10 @@ export async function openFile(url: string, kind: FileKind, stallMs: number, ini
   const next = async (): Promise<Uint8Array<ArrayBuffer> | null> => {
     const result = reader === undefined ? { done: true, value: undefined } : await step(reader.read());
     received += result.value?.length ?? 0;
+    if (result.done || received - told >= TOLD_BYTES) {
+      told = received;
+      tellProgress(url, received, result.done);
+    }
     return result.value ?? null;
   };
   const wanted = Math.max(1, ...kind.starts.map(({ length }) => length));
@@ -139,7 +151,9 @@ export async function checkScript(url: string, stallMs: number): Promise<void> {
  * @throws FileError when it does not load, stalls, or is another module
  */
 export async function importModule<T>(url: string, name: keyof T & string, stallMs: number): Promise<T> {
+  tellProgress(url, 0, false);
   const module = await loadModule<T>(url, stallMs);
+  tellProgress(url, 0, true);
   if (typeof module[name] !== "function") {
     // An empty file is a module, too.
     await checkScript(url, stallMs);

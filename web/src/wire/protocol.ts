@@ -3,14 +3,15 @@
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type { LogLevel } from "./log.js";
+import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
 import type { ModelReport } from "./report.js";
 import type { SessionCalls } from "./session-calls.js";
-import type { FileBytes, FileData, FileForm, NamedTensor, WireDtype } from "./values.js";
+import type { FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, WireDtype } from "./values.js";
 
 export type {
-  FileBytes, FileData, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType, ValueMetadata,
-  WireDtype, WireTensor,
+  FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType,
+  ValueMetadata, WireDtype, WireTensor,
 } from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
@@ -85,6 +86,7 @@ export interface SessionInfo {
   readonly trainingInputNames: readonly string[];
   readonly trainingOutputNames: readonly string[];
   readonly evalInputNames: readonly string[];
+  readonly inputs: Readonly<Record<"train" | "eval", readonly InputDeclaration[]>>;
   readonly evalOutputNames: readonly string[];
   readonly hasEval: boolean;
   readonly hasOptimizer: boolean;
@@ -96,6 +98,7 @@ export interface SessionInfo {
 /** An inference session as the page knows it. */
 export interface InferenceInfo {
   readonly handle: number;
+  readonly inputs: readonly InputDeclaration[];
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
   /** As of a training session. */
@@ -251,8 +254,13 @@ export interface Request {
   readonly args: readonly unknown[];
 }
 
-/** A message from the worker. */
+/** An answer of the worker. */
 export interface Reply {
   readonly id: number;
   readonly result: Result<unknown>;
+}
+
+/** What the worker says unasked. */
+export interface Note {
+  readonly progress: FileProgress;
 }

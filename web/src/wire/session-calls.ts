@@ -75,6 +75,11 @@ export const MESSAGES = {
     text:
       "input '{name}' is missing in 'feeds'.",
   },
+  MISNAMED_FEED: {
+    error: "FeedError",
+    text:
+      "input '{name}' is missing in 'feeds', which has '{other}': the model's inputs are {names}.",
+  },
   UNKNOWN_FEED: {
     error: "FeedError",
     text:

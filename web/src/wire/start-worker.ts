@@ -1,6 +1,7 @@
 /** Starting our own workers, from the same origin or from another one (a CDN). */
 
 import { EngineError } from "./errors.js";
+import { otherPlatform } from "./platform.js";
 
 /**
  * Start one of the package's module workers.
@@ -12,6 +13,10 @@ import { EngineError } from "./errors.js";
  * @throws EngineError when a bundler left an address that no page can load from
  */
 export function startWorker(url: string): Worker {
+  const other = otherPlatform();
+  if (other !== null) {
+    return other.startWorker(url);
+  }
   const { protocol, origin } = new URL(url);
   if (protocol === "file:" && globalThis.location?.protocol !== "file:") {
     throw new EngineError(

@@ -38,6 +38,13 @@ export interface FileBytes {
   readonly data: FileData;
 }
 
+/** An input as the model declares it: a dim is a number, a symbol or null; null for no dims at all. */
+export interface InputDeclaration {
+  readonly name: string;
+  readonly dtype: WireDtype;
+  readonly dims: readonly (number | string | null)[] | null;
+}
+
 /** What a property is kept as. */
 export type PropertyKind = "int" | "float" | "string";
 

@@ -20,7 +20,7 @@ import {
   STATE_WORDS,
 } from "../engine/layout.js";
 import { ModelError } from "../wire/errors.js";
-import type { TensorType, WireDtype } from "../wire/protocol.js";
+import type { InputDeclaration, TensorType, WireDtype } from "../wire/protocol.js";
 import { sha256 } from "../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
@@ -41,11 +41,8 @@ const ITEM_SIZE: Readonly<Record<WireDtype, number>> = {
 const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler", "inference"] as const;
 export type PlanKind = (typeof PLAN_KINDS)[number];
 
-/** An input as the model declares it: a dim is a number, a symbol or null; null for no dims at all. */
-export interface Declaration {
-  readonly name: string;
-  readonly dtype: WireDtype;
-  readonly dims: readonly (number | string | null)[] | null;
+/** An input, and what a plan depends on of it. */
+export interface Declaration extends InputDeclaration {
   /** Up to how many elements its value belongs to the signature, for it decides about shapes; 0: it decides nothing. */
   readonly decides: number;
 }

@@ -1,5 +1,6 @@
 /** Whether feeds fit a model; training/models.py checks the same in the same order. */
 
+import { checkFeedNames } from "../wire/feed-names.js";
 import { sessionError } from "../wire/messages.js";
 import type { Feed, TensorType, WireDtype } from "../wire/protocol.js";
 import { sizeOf, type Declaration, type FeedType } from "./bundle.js";
@@ -43,21 +44,13 @@ export function checkFeeds(
   feeds: readonly FeedType[],
   allowEmpty: boolean,
 ): void {
-  const given = inputs.map(({ name }) => {
-    const feed = feeds.find((one) => one.name === name);
-    if (feed === undefined) {
-      throw sessionError("MISSING_FEED", { name });
-    }
-    return feed;
-  });
-  for (const { name } of feeds) {
-    if (!inputs.some((one) => one.name === name)) {
-      throw sessionError("UNKNOWN_FEED", { name, names: inputs.map((one) => one.name).join(", ") });
-    }
-  }
+  checkFeedNames(
+    inputs.map(({ name }) => name),
+    feeds.map(({ name }) => name),
+  );
   const symbols: Symbols = new Map();
-  inputs.forEach((declared, index) => {
-    const feed = given[index] as FeedType;
+  inputs.forEach((declared) => {
+    const feed = feeds.find(({ name }) => name === declared.name) as FeedType;
     checkFeed(declared, feed, symbols);
     if (!allowEmpty && sizeOf(feed.dims) === 0) {
       throw sessionError("EMPTY_BATCH", { name: feed.name, shape: feed.dims });

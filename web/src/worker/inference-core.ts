@@ -39,7 +39,7 @@ export class InferenceCore implements PlanSource {
   get info(): Omit<InferenceInfo, "handle"> {
     const { inputs, outputs } = this.#bundle;
     const valuesDecide = inputs.some(({ decides }) => decides > 0);
-    return { inputNames: inputs.map(({ name }) => name), outputNames: outputs, valuesDecide };
+    return { inputs, inputNames: inputs.map(({ name }) => name), outputNames: outputs, valuesDecide };
   }
 
   /** @param stop - ends the run between two of its instructions; null: it runs through */

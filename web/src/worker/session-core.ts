@@ -124,6 +124,7 @@ export class SessionCore implements CallTable, PlanSource {
       trainingInputNames: inputs.train.map(({ name }) => name),
       trainingOutputNames: outputs.train,
       evalInputNames: inputs.eval.map(({ name }) => name),
+      inputs,
       evalOutputNames: outputs.eval,
       hasEval,
       hasOptimizer,

@@ -7,6 +7,7 @@ import type { PulseTask } from "../engine/pool.js";
 import { EngineError, toWire } from "../wire/errors.js";
 import { startWorker } from "../wire/start-worker.js";
 import { messageOf } from "../wire/fetch-file.js";
+import { followFiles } from "../wire/progress.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
@@ -23,6 +24,7 @@ import type {
   InferenceInfo,
   MaybePromise,
   Method,
+  Note,
   PythonInfo,
   Reply,
   Request,
@@ -529,6 +531,8 @@ function reply(id: number, result: Result<unknown>): void {
 }
 
 const worker = new SessionWorker() as unknown as Methods;
+
+followFiles((progress) => postMessage({ progress } satisfies Note));
 
 addEventListener("message", ({ data }: MessageEvent<readonly Request[]>) => {
   for (const { id, method, args } of data) {

@@ -1,0 +1,128 @@
+"""What docs/deploy.md says of servers: sub-folders, isolation by a service worker, offline, in a page as users have."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+from playwright.sync_api import Error as PlaywrightError
+
+from .conftest import PAGE_TIMEOUT_MS, watched_page
+from .server import ROOT, Site
+from .test_js_package import STRICT_POLICY, npx
+
+DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
+
+MAIN = """
+import { env, Tensor, TrainingSession } from "PACKAGE";
+
+env.logLevel = "info";
+env.wasm.numThreads = 2;
+SETTINGS
+const session = await TrainingSession.createFromModel("first.onnx", { loss: "CrossEntropyLoss", optimizer: "AdamW" });
+const points = new Tensor("float32", [0.1, 0.2, 0.9, -0.8], [2, 2]);
+const labels = new Tensor("int64", [1n, 0n], [2]);
+const losses = [];
+for (let step = 0; step < 10; step++) {
+  losses.push((await session.runTrainStep({ points, labels }))[session.trainingOutputNames[0]].data[0]);
+  await session.runOptimizerStep();
+  await session.lazyResetGrad();
+}
+await session.release();
+document.title = losses[9] < losses[0] ? "trained" : "failed";
+"""
+
+PAGE = """<!doctype html>
+<meta charset="utf-8">
+<link rel="icon" href="data:,">
+<title>starting</title>
+HEAD
+<script type="module" src="main.js"></script>
+"""
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A fresh page; what it logs is the test's business."""
+    fresh, _ = watched_page(browser)
+    yield fresh
+    fresh.context.close()
+
+
+def block(language: str, phrase: str) -> str:
+    """The code of docs/deploy.md that has a phrase."""
+    (found,) = (code for code in re.findall(rf"```{language}\n(.*?)```", DEPLOY, re.DOTALL) if phrase in code)
+    return str(found)
+
+
+def put_up(folder: Path, *, package: str = "./trainweb/index.js", settings: str = "", head: str = "") -> None:
+    """Lay down a page with the model and the package beside it."""
+    assert npx("copy", str(folder / "trainweb")).returncode == 0
+    (folder / "first.onnx").write_bytes((ROOT / "docs" / "first.onnx").read_bytes())
+    (folder / "main.js").write_text(MAIN.replace("PACKAGE", package).replace("SETTINGS", settings))
+    (folder / "index.html").write_text(PAGE.replace("HEAD", head))
+
+
+def wait_until_trained(page: Page, condition: str = "true") -> None:
+    """Poll: the page may load itself anew, and policies forbid Playwright's own waiting."""
+    deadline = time.monotonic() + PAGE_TIMEOUT_MS / 1000
+    state = None
+    while time.monotonic() < deadline and state != ["trained", True]:
+        with contextlib.suppress(PlaywrightError):
+            state = page.evaluate(f"() => [document.title, {condition}]")
+        page.wait_for_timeout(100)
+    assert state == ["trained", True]
+
+
+def test_files_may_lie_in_another_folder(page: Page, make_site: Callable[..., Site], tmp_path: Path) -> None:
+    setting = block("js", "../shared/trainweb/")
+    put_up(tmp_path / "app", settings=setting)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "app" / "trainweb").rename(tmp_path / "shared" / "trainweb")
+    (tmp_path / "app" / "trainweb").mkdir()
+    script = (tmp_path / "shared" / "trainweb" / "index.js").rename(tmp_path / "app" / "trainweb" / "index.js")
+    assert script.exists()
+    site = make_site(mounts={"/sub/": (tmp_path,)})
+    page.goto(site.url("/sub/app/index.html"))
+    wait_until_trained(page)
+    assert site.requests("/sub/app/trainweb/") == ["/sub/app/trainweb/index.js"]
+    assert "/sub/shared/trainweb/worker.js" in site.requests()
+
+
+@pytest.mark.parametrize("policy", [None, STRICT_POLICY], ids=["no policy", "strict policy"])
+def test_a_service_worker_isolates(
+    page: Page, make_site: Callable[..., Site], tmp_path: Path, policy: str | None
+) -> None:
+    """On a server without the headers, in a sub-folder: threads from the second load on, which comes by itself."""
+    put_up(tmp_path, head=block("html", "isolate.js"))
+    done = npx("isolate", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    if policy is not None:
+        (line,) = re.findall(r"^    (require-trusted-types-for .*)$", DEPLOY, re.MULTILINE)
+        policy = f"{policy}; {line}"
+    site = make_site(mounts={"/sub/": (tmp_path,)}, csp=policy)
+    lines: list[str] = []
+    page.on("console", lambda message: lines.append(message.text))
+    page.goto(site.url("/sub/index.html"))
+    wait_until_trained(page, "crossOriginIsolated")
+    assert any(re.search(r"kernels\S*\.threads, 2 threads", line) for line in lines), lines
+    page.reload()
+    wait_until_trained(page, "crossOriginIsolated")
+
+
+def test_a_page_trains_offline(page: Page, make_site: Callable[..., Site], tmp_path: Path) -> None:
+    put_up(tmp_path, settings=block("js", "serviceWorker.register"))
+    (tmp_path / "sw.js").write_text(block("js", "self.addEventListener"))
+    site = make_site(mounts={"/sub/": (tmp_path,)})
+    for _ in range(2):
+        page.goto(site.url("/sub/index.html"))
+        wait_until_trained(page)
+    site.close()
+    page.goto("about:blank")
+    page.goto(site.url("/sub/index.html"))
+    wait_until_trained(page)

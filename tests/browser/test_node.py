@@ -1,0 +1,127 @@
+"""The package in Node: the README's scripts, files, threads, and what a process needs to end."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .conftest import require_built
+from .server import ROOT
+from .test_readme import FIRST_MODEL, check_log, code_block
+
+TIMEOUT_S = 120
+
+TRAIN = """
+import { env, Tensor, TrainingSession } from "trainweb";
+env.wasm.numThreads = THREADS;
+env.pyodide.snapshot = SNAPSHOT;
+const session = await TrainingSession.createFromModel("docs/first.onnx",
+  { loss: "CrossEntropyLoss", optimizer: "AdamW" }, { reproducible: true });
+const values = Float32Array.from({ length: 128 }, (_, i) => ((37 * i) % 101) / 101 - 0.5);
+const points = new Tensor("float32", values, [64, 2]);
+const labels = new Tensor("int64", BigInt64Array.from({ length: 64 }, (_, i) => BigInt(i % 2)), [64]);
+for (let step = 0; step < 5; step++) {
+  await session.runTrainStep({ points, labels });
+  await session.runOptimizerStep();
+  await session.lazyResetGrad();
+}
+const { data } = await session.getContiguousParameters();
+console.log(JSON.stringify(Array.from(new Uint32Array(data.buffer, data.byteOffset, data.length))));
+"""
+
+
+def node(code: str, cwd: Path = ROOT) -> str:
+    """What a module prints; the process must end by itself, whatever sessions are open."""
+    require_built(ROOT / "dist" / "npm" / "node.js")
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", code],
+        cwd=cwd, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def trained(*, threads: int = 1, snapshot: bool = True) -> list[int]:
+    """The bits of the parameters after five steps."""
+    code = TRAIN.replace("THREADS", str(threads)).replace("SNAPSHOT", json.dumps(snapshot))
+    bits: list[int] = json.loads(node(code))
+    return bits
+
+
+def trained_in_python() -> list[int]:
+    """The same five steps in CPython, on the kernels in wasmtime."""
+    import trainweb
+    from trainweb.artifacts import LossType, OptimType, build_artifacts
+
+    files = build_artifacts(FIRST_MODEL, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
+    session = trainweb.TrainingSession(
+        state, files.training_model, files.eval_model, files.optimizer_model, {"reproducible": True}
+    )
+    points = (37 * np.arange(128) % 101 / 101 - 0.5).astype(np.float32).reshape(64, 2)
+    labels = np.arange(64) % 2
+    for _ in range(5):
+        session.train_step({"points": points, "labels": labels.astype(np.int64)})
+        session.optimizer_step()
+        session.lazy_reset_grad()
+    bits: list[int] = session.get_contiguous_parameters().view(np.uint32).tolist()
+    session.release()
+    return bits
+
+
+def test_the_first_page_s_script_trains() -> None:
+    """README's first page: the script alone, with the package by its name and its log on the console."""
+    html = code_block("html")
+    script = re.search(r"<script type=\"module\">(.*?)</script>", html, re.DOTALL)
+    assert script is not None
+    code = script[1]
+    for old, new in (
+        ('"./dist/npm/index.js"', '"trainweb"'),
+        ('document.querySelector("#log").textContent += `\\n${line}`', "console.log(line)"),
+    ):
+        assert code.count(old) == 1, old
+        code = code.replace(old, new)
+    text = node(code)
+    check_log(text)
+    assert "done:" in text
+
+
+@pytest.mark.parametrize(("threads", "snapshot"), [(1, True), (2, False)], ids=["one thread", "two, plain start"])
+def test_the_same_bytes_as_in_python(threads: int, snapshot: bool) -> None:
+    assert trained(threads=threads, snapshot=snapshot) == trained_in_python()
+
+
+def test_what_goes_wrong_is_told_by_its_class() -> None:
+    code = """
+    import { env, TrainingSession } from "trainweb";
+    const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+    const tell = (promise) => promise.catch((error) => console.log(`${error.name}: ${error.message}`));
+    await tell(TrainingSession.createFromModel("docs/nowhere.onnx", config));
+    await tell(TrainingSession.createFromModel("README.md", config));
+    env.baseURL = "nowhere/";
+    await tell(TrainingSession.createFromModel("docs/first.onnx", config));
+    """
+    missing, strange, nowhere = node(code).splitlines()
+    assert missing.startswith("ModelError: model: docs/nowhere.onnx could not be fetched: ENOENT")
+    assert strange.startswith("ModelError: ")
+    assert nowhere.startswith("EngineError: the worker is lost: ")
+    assert "nowhere/worker.js" in nowhere
+
+
+def test_the_engine_reads_files() -> None:
+    """And starts threads."""
+    code = """
+    import { Engine } from "trainweb/engine";
+    const engine = await Engine.create({ wasm: new URL("dist/npm/", `file://${process.cwd()}/`), threads: 2 });
+    const at = engine.alloc(8);
+    engine.write(at, new Uint8Array([1, 2, 3, 4, 5, 6, 7, 8]));
+    console.log(engine.build, engine.threads, engine.read(at, 8).join());
+    """
+    build, threads, data = node(code).split()
+    assert re.fullmatch(r"kernels(\.relaxed)?\.threads", build)
+    assert (threads, data) == ("2", "1,2,3,4,5,6,7,8")

@@ -1,0 +1,101 @@
+/**
+ * Cross-origin isolation where a server's headers cannot be set: a service worker adds them to what it passes on.
+ *
+ *     <script src="isolate.js"></script>
+ *
+ * The same file is the page's script, which registers it and loads the page anew once, and the service worker. It must lie in the
+ * folder of the page or above, for it controls only what is below itself.
+ */
+
+/** What only service workers have, and TypeScript declares apart from the rest of a page's interface. */
+interface ServiceWorkerScope extends EventTarget {
+  readonly clients: { claim(): Promise<void> };
+  skipWaiting(): Promise<void>;
+}
+
+interface LifetimeEvent extends Event {
+  waitUntil(promise: Promise<void>): void;
+}
+
+interface RequestEvent extends Event {
+  readonly request: Request;
+  respondWith(response: Promise<Response>): void;
+}
+
+/** What is set in the session's storage when a page was loaded anew. */
+const MARK = "trainweb-isolate";
+
+const HEADERS = {
+  "Cross-Origin-Opener-Policy": "same-origin",
+  "Cross-Origin-Embedder-Policy": "require-corp",
+  "Cross-Origin-Resource-Policy": "cross-origin",
+} as const;
+
+function serve(scope: ServiceWorkerScope): void {
+  scope.addEventListener("install", (event) => (event as LifetimeEvent).waitUntil(scope.skipWaiting()));
+  scope.addEventListener("activate", (event) => (event as LifetimeEvent).waitUntil(scope.clients.claim()));
+  scope.addEventListener("fetch", (event) => {
+    const { request, respondWith } = event as RequestEvent;
+    // What tools of developers ask for, and fetch refuses.
+    if (request.cache !== "only-if-cached" || request.mode === "same-origin") {
+      respondWith.call(event, fetch(request).then(withHeaders));
+    }
+  });
+}
+
+function withHeaders(response: Response): Response {
+  // Of other origins that allow nothing: they cannot be changed, nor may the page load them.
+  if (response.type === "opaque" || response.type === "opaqueredirect" || response.type === "error") {
+    return response;
+  }
+  const headers = new Headers(response.headers);
+  for (const [name, value] of Object.entries(HEADERS)) {
+    headers.set(name, value);
+  }
+  const { status, statusText } = response;
+  // These statuses have no body, and the constructor takes none.
+  const body = [101, 204, 205, 304].includes(status) ? null : response.body;
+  return new Response(body, { status, statusText, headers });
+}
+
+async function isolate(script: string): Promise<void> {
+  if (crossOriginIsolated) {
+    sessionStorage.removeItem(MARK);
+    return;
+  }
+  if (navigator.serviceWorker === undefined) {
+    console.warn("trainweb: no threads, for service workers need https or localhost.");
+    return;
+  }
+  await navigator.serviceWorker.register(trusted(script));
+  await navigator.serviceWorker.ready;
+  if (sessionStorage.getItem(MARK) !== null) {
+    console.warn("trainweb: no threads, for the page is not isolated though a service worker adds the headers.");
+    return;
+  }
+  sessionStorage.setItem(MARK, "");
+  location.reload();
+}
+
+/** The part of Trusted Types that is used here; TypeScript does not declare them. */
+interface TrustedTypes {
+  createPolicy(
+    name: string,
+    rules: { createScriptURL(url: string): string },
+  ): { createScriptURL(url: string): string };
+}
+
+function trusted(url: string): string {
+  const { trustedTypes } = globalThis as { readonly trustedTypes?: TrustedTypes };
+  const policy = trustedTypes?.createPolicy(MARK, { createScriptURL: (own) => own });
+  return policy === undefined ? url : policy.createScriptURL(url);
+}
+
+if (typeof document === "undefined") {
+  serve(globalThis as unknown as ServiceWorkerScope);
+} else {
+  const { currentScript } = document;
+  if (currentScript instanceof HTMLScriptElement) {
+    isolate(currentScript.src).catch((error: unknown) => console.warn(`trainweb: no threads, ${String(error)}`));
+  }
+}

@@ -1,0 +1,43 @@
+/**
+ * The start of a thread: gives it what a worker of a browser has, and runs the script that it is for. So the package's workers,
+ * and Pyodide in them, are the same scripts everywhere.
+ */
+
+import { availableParallelism } from "node:os";
+import { exit } from "node:process";
+import { parentPort, workerData } from "node:worker_threads";
+
+import { withFiles } from "./files.js";
+import { ThreadWorker, transferred } from "./thread-worker.js";
+
+const script = workerData as string;
+
+/** By which Pyodide would take this for something else than a worker of a browser. */
+const RUNTIMES = ["process", "Deno", "Bun"];
+
+function give(name: string, value: unknown): void {
+  Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
+}
+
+function becomeWorker(): void {
+  give("self", globalThis);
+  give("WorkerGlobalScope", Object);
+  give("location", new URL(script));
+  give("origin", "null");
+  give("crossOriginIsolated", true);
+  give("navigator", { userAgent: "", hardwareConcurrency: availableParallelism() });
+  give("Worker", ThreadWorker);
+  give("fetch", withFiles(fetch));
+  give("addEventListener", parentPort.addEventListener.bind(parentPort));
+  give("postMessage", (message: unknown, options?: StructuredSerializeOptions) =>
+    parentPort.postMessage(message, [...transferred(options)]),
+  );
+  give("close", () => exit());
+  for (const name of RUNTIMES) {
+    Reflect.deleteProperty(globalThis, name);
+  }
+}
+
+becomeWorker();
+// Not resolved by bundlers: it lies where the page's script says.
+await import(/* @vite-ignore */ /* webpackIgnore: true */ /* turbopackIgnore: true */ script);

@@ -1,0 +1,101 @@
+/** What the page tells of loading: what goes on, in bytes and percent. */
+
+import { log } from "../wire/log.js";
+import type { FileProgress } from "../wire/progress.js";
+
+/** "script": the scripts; "kernels"; "python"; "model": the files of the session; "compile": all is there, Python works. */
+export type LoadStage = "script" | "kernels" | "python" | "model" | "compile";
+
+/** How far a session is that is being made. */
+export interface LoadProgress {
+  /** What the report is about; files of several stages come at the same time. */
+  readonly stage: LoadStage;
+  /** Bytes that have come, of all files of this session that are fetched; a worker that runs has those of the package. */
+  readonly loaded: number;
+  /** Bytes of these files, as far as they are known. */
+  readonly total: number;
+  /** 0 to 100, never less than before; 100 from "compile" on, which is not told with the option `cache`. */
+  readonly percent: number;
+}
+
+export type ProgressListener = (progress: LoadProgress) => void;
+
+/** What is known of a file of the package. */
+export interface KnownFile {
+  readonly stage: LoadStage;
+  /** 0 where nobody knows. */
+  readonly nbytes: number;
+}
+
+interface Counted {
+  loaded: number;
+  total: number;
+}
+
+/** Adds up the files of a session and tells who wants to know. */
+export class LoadTracker {
+  readonly #listeners: readonly ProgressListener[];
+  readonly #files = new Map<string, Counted>();
+  #percent = 0;
+
+  constructor(listeners: readonly (ProgressListener | null | undefined)[]) {
+    this.#listeners = listeners.filter((listener) => listener instanceof Function);
+  }
+
+  get isWanted(): boolean {
+    return this.#listeners.length > 0;
+  }
+
+  /** A file of the package has come so far. What a server had the browser unpack counts as it lies there. */
+  file({ stage, nbytes }: KnownFile, { url, loaded, isDone }: FileProgress): void {
+    const total = nbytes > 0 ? nbytes : loaded;
+    this.#count(stage, url, isDone ? total : Math.min(loaded, total), total);
+  }
+
+  /** The bytes of a response, counted as they are read. */
+  counted(url: string, response: Response): Response {
+    if (!this.isWanted || response.body === null) {
+      return response;
+    }
+    const length = Number(response.headers.get("Content-Length"));
+    let loaded = 0;
+    this.#count("model", url, 0, length);
+    const body = response.body.pipeThrough(
+      new TransformStream<Uint8Array, Uint8Array>({
+        transform: (chunk, controller) => {
+          loaded += chunk.length;
+          this.#count("model", url, loaded, Math.max(length, loaded));
+          controller.enqueue(chunk);
+        },
+        flush: () => this.#count("model", url, loaded, loaded),
+      }),
+    );
+    return new Response(body, { headers: response.headers });
+  }
+
+  /** All files are there. */
+  compiles(): void {
+    this.#percent = 100;
+    this.#tell("compile");
+  }
+
+  #count(stage: LoadStage, url: string, loaded: number, total: number): void {
+    this.#files.set(url, { loaded, total });
+    this.#tell(stage);
+  }
+
+  #tell(stage: LoadStage): void {
+    const files = [...this.#files.values()];
+    const loaded = files.reduce((sum, file) => sum + file.loaded, 0);
+    const total = files.reduce((sum, file) => sum + file.total, 0);
+    // Files that nobody knew of make the total larger.
+    this.#percent = Math.max(this.#percent, total > 0 ? Math.min(99, Math.floor((100 * loaded) / total)) : 0);
+    for (const listener of this.#listeners) {
+      try {
+        listener({ stage, loaded, total, percent: this.#percent });
+      } catch (error) {
+        log("error", `onProgress failed: ${String(error)}`);
+      }
+    }
+  }
+}

@@ -1,0 +1,18 @@
+/** Whether feeds have the names of the inputs; training/models.py checks the same in the same order. */
+
+import { sessionError } from "./messages.js";
+
+/** @throws FeedError for the first input that is missing, beside the first name that is none, or for that name */
+export function checkFeedNames(inputNames: readonly string[], given: readonly string[]): void {
+  const name = inputNames.find((input) => !given.includes(input));
+  const other = given.find((feed) => !inputNames.includes(feed));
+  const names = inputNames.join(", ");
+  if (name !== undefined) {
+    throw other === undefined
+      ? sessionError("MISSING_FEED", { name })
+      : sessionError("MISNAMED_FEED", { name, other, names });
+  }
+  if (other !== undefined) {
+    throw sessionError("UNKNOWN_FEED", { name: other, names });
+  }
+}

@@ -1,0 +1,43 @@
+/** What surrounds a script that is no browser: Node, Deno and Bun, whose entry of the package says how things are done there. */
+
+export interface Platform {
+  /** Start one of the package's workers in a thread. It tells of its end by an error. */
+  startWorker(url: string): Worker;
+  /** As `fetch`, of files, too: a string that is no URL is a path. */
+  fetch(source: string | URL, init?: RequestInit): Promise<Response>;
+  /** What relative URLs are relative to. */
+  baseURL(): string;
+}
+
+let current: Platform | null = null;
+
+/** Run here as `platform` says. */
+export function setPlatform(platform: Platform): void {
+  current = platform;
+}
+
+/** What is set; null in browsers, and in workers, which are given what a browser's have. */
+export function otherPlatform(): Platform | null {
+  return current;
+}
+
+/** Whether memory can be shared with workers: not in a page without cross-origin isolation. */
+export function canShareMemory(): boolean {
+  return current !== null || globalThis.crossOriginIsolated === true;
+}
+
+/** What Node has of timers and workers: whether they keep a process from ending. */
+interface Counted {
+  ref?(): void;
+  unref?(): void;
+}
+
+/** Let a process end though this goes on. Browsers have nothing of the kind. */
+export function keepInBackground(counted: unknown): void {
+  (counted as Counted).unref?.();
+}
+
+/** Let a process wait for this. */
+export function keepInForeground(counted: unknown): void {
+  (counted as Counted).ref?.();
+}

@@ -1,0 +1,20 @@
+/** How far files have come. The worker fetches most of them, and tells the page. */
+
+export interface FileProgress {
+  readonly url: string;
+  /** Bytes of its body so far; of a script, which the browser loads itself, nothing is known before its end. */
+  readonly loaded: number;
+  readonly isDone: boolean;
+}
+
+let listener: ((progress: FileProgress) => void) | null = null;
+
+/** Have the progress of all files of this thread told. */
+export function followFiles(tell: (progress: FileProgress) => void): void {
+  listener = tell;
+}
+
+/** Tell of a file. */
+export function tellProgress(url: string, loaded: number, isDone: boolean): void {
+  listener?.({ url, loaded, isDone });
+}

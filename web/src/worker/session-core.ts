@@ -55,6 +55,7 @@ import {
   type RawPlan,
   type SegmentSize,
 } from "./bundle.js";
+import type { StepHost } from "./fast-steps.js";
 import { checkFeeds } from "./feeds.js";
 import { assemble, type ReadPlace } from "./files.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
@@ -154,6 +155,16 @@ export class SessionCore implements CallTable, PlanSource {
     this.#models.release();
   }
 
+  /** What steps on rows that lie in the worker need. */
+  get host(): StepHost {
+    return { engine: this.#engine, memory: this.#memory, runner: this.#runner };
+  }
+
+  /** Whether the next train step overwrites the gradients. */
+  setLazyReset(overwrites: boolean): void {
+    this.#state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);
+  }
+
   // Steps.
 
   step(kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[]): MaybePromise<Run> {
@@ -162,7 +173,7 @@ export class SessionCore implements CallTable, PlanSource {
     }
     const overwrite = this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
     return withValue(this.#runner.run(kind, overwrite, feeds, fetches), (run) => {
-      this.#state.setUint32(4 * STATE_LAZY_RESET, 0, true);
+      this.setLazyReset(false);
       return run;
     });
   }
@@ -238,7 +249,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   lazyResetGrad(): null {
-    this.#state.setUint32(4 * STATE_LAZY_RESET, 1, true);
+    this.setLazyReset(true);
     return null;
   }
 

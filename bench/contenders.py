@@ -65,6 +65,10 @@ CONTENDERS: dict[str, Contender] = {
     for c in [
         *_pair("trainweb", "trainweb", {"contender": "trainweb"}),
         *_pair("trainweb-simd", "trainweb, reproducible", {"contender": "trainweb", "reproducible": "1"}),
+        Contender("trainweb-fit", "trainweb, fit", 1, {"contender": "trainweb", "threads": "1", "loop": "fit"}),
+        Contender(
+            "trainweb-steps", "trainweb, runTrainSteps", 1, {"contender": "trainweb", "threads": "1", "loop": "steps"}
+        ),
         Contender("trainweb-cache", "trainweb, cached session", 1, {"contender": "trainweb", "cache": "1"}),
         Contender("trainweb-bundle", "trainweb, from a bundle", 1, {"contender": "trainweb", "bundle": "1"}),
         *_pair("ort", "onnxruntime-web 1.19.2", {"contender": "ort"}),
@@ -79,7 +83,9 @@ CONTENDERS: dict[str, Contender] = {
 }
 QUICK = ("trainweb", "trainweb-t2", "ort", "ort-t2")
 STARTUP_ONLY = ("trainweb-cache", "trainweb-bundle")
-DEFAULT = tuple(name for name in CONTENDERS if name not in STARTUP_ONLY)
+LOOPS = ("trainweb-fit", "trainweb-steps")
+"""Many steps a call; compared with `trainweb` by name."""
+DEFAULT = tuple(name for name in CONTENDERS if name not in STARTUP_ONLY + LOOPS)
 REFERENCE = {1: "ort", 2: "ort-t2"}
 """Whom the ratios are against, by threads."""
 

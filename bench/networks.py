@@ -9,6 +9,7 @@
 | Dn | D without BatchNormalization | 16 |
 | E | GPT-nano: 4 layers, d 128, 4 heads, 64 tokens, vocabulary 96 | 8 |
 | F | four frozen strided convolutions under a linear layer that trains, 3x64x64 | 32 |
+| M | MLP 128-32-10, so small that a step is mostly what is around it | 1 |
 """
 
 from __future__ import annotations
@@ -332,6 +333,7 @@ MODELS: dict[str, Callable[[], Network]] = {
     "Dn": lambda: resnet("Dn", 16, 4, norm=False),
     "E": lambda: gpt("E", 5),
     "F": lambda: transfer("F", 32, 6),
+    "M": lambda: mlp("M", (128, 32, 10), 1, 7),
 }
 
 

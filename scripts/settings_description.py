@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainweb.artifacts.config import CONFIG
+from trainweb.fit.metrics import METRICS
+from trainweb.fit.options import DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.schedules import SCHEDULES
@@ -166,5 +168,40 @@ def config() -> str:
 """)
 
 
-FILES = {"losses": losses, "schedules": schedules, "optimizers": optimizers, "config": config}
+def capital(name: str) -> str:
+    """A name as one of a type."""
+    return name[0].upper() + name[1:]
+
+
+def fit() -> str:
+    """The file of fit's options and metrics."""
+    named = {capital(name): cls for name, cls in METRICS.items()}
+    settings = union(f"Of<{json.dumps(n)}, {capital(n)}Fields>" for n in METRICS)
+    better = "".join(f"  {n}: {json.dumps(cls.better)},\n" for n, cls in METRICS.items())
+    return file(f"""/** The plain options of fit. */
+export interface FitFields {{
+{members(FIT, DOCS)}
+}}
+
+{interface("EarlyStopping", EarlyStopping)}
+export type MetricType ={union(map(json.dumps, METRICS))};
+
+{interfaces(named)}
+/** A metric with its settings. */
+export type MetricSettings ={settings};
+
+{table("export const FIT: Settings = ", FIT)};
+
+{table("export const EARLY_STOPPING: Settings = ", EARLY_STOPPING)};
+
+{tables("METRICS", "MetricType", METRICS)}
+/** Which value of a metric is better; null: it is no number. */
+export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {{
+{better}}};
+
+export const DEFAULT_BATCH = {DEFAULT_BATCH};
+""")
+
+
+FILES = {"losses": losses, "schedules": schedules, "optimizers": optimizers, "config": config, "fit": fit}
 """In web/src/page/settings."""

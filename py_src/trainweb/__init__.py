@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from trainweb._version import __version__
 
 if TYPE_CHECKING:
-    from trainweb import api, artifacts, compat, errors, lora, onnxblock, schedules
+    from trainweb import api, artifacts, compat, data, errors, lora, onnxblock, schedules
     from trainweb.compat.gradient_graph import GradientGraphBuilder
+    from trainweb.fit.trainer import Trainer
     from trainweb.training.check import check
     from trainweb.training.core import set_seed
     from trainweb.training.inference_session import InferenceSession
@@ -26,11 +27,12 @@ _HOMES = {
     "InferenceSession": "trainweb.training.inference_session",
     "RunOptions": "trainweb.training.options",
     "SessionOptions": "trainweb.training.options",
+    "Trainer": "trainweb.fit.trainer",
     "TrainingSession": "trainweb.training.session",
     "check": "trainweb.training.check",
     "set_seed": "trainweb.training.core",
 }
-_MODULES = ("api", "artifacts", "compat", "errors", "lora", "onnxblock", "schedules")
+_MODULES = ("api", "artifacts", "compat", "data", "errors", "lora", "onnxblock", "schedules")
 
 __all__ = [
     "CheckpointState",
@@ -38,12 +40,14 @@ __all__ = [
     "InferenceSession",
     "RunOptions",
     "SessionOptions",
+    "Trainer",
     "TrainingSession",
     "__version__",
     "api",
     "artifacts",
     "check",
     "compat",
+    "data",
     "errors",
     "lora",
     "onnxblock",

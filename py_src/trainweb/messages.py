@@ -118,6 +118,89 @@ WARMUP_BEYOND_TOTAL = Message(
     errors.SessionError, "{name!r} must be at most the number of all steps, {total}, got {value!r}."
 )
 
+# Data.
+
+NOT_A_DATASET = Message(
+    errors.FeedError,
+    "Data must be a mapping of input names to arrays, rows, or a function that returns rows; got {given}.",
+    "Data must be an object of input names and tensors, rows, or a function that returns rows; got {given}.",
+)
+NO_COLUMNS = Message(errors.FeedError, "The data has no arrays: give one for each input of the model, by its name.")
+EMPTY_DATASET = Message(errors.FeedError, "The data has no rows.")
+COLUMN_ROWS = Message(
+    errors.FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
+)
+NOT_A_COLUMN = Message(errors.FeedError, "{name!r} is {given}; its first axis must count rows.")
+RAGGED_COLUMN = Message(errors.FeedError, "The rows of {name!r} have different shapes: {reason}.")
+NOT_A_ROW = Message(errors.FeedError, "Row {position} of the batch is {given}; it must map input names to arrays.")
+ROW_NAMES = Message(errors.FeedError, "Row {position} of the batch has {names}; the first one has {expected}.")
+ROW_TYPE = Message(
+    errors.FeedError, "Row {position} of the batch has {given} as {name!r}; the first one has {expected}."
+)
+BATCHED_TWICE = Message(errors.FeedError, "The data comes in batches already.")
+BEYOND_BUCKETS = Message(errors.FeedError, "A row of length {length} is beyond the last bucket, {most}.")
+STREAM_SPLIT = Message(errors.FeedError, "A stream of rows cannot be split: give arrays, or two datasets.")
+EMPTY_SPLIT = Message(errors.FeedError, "A share of {share} of {rows} rows is none.")
+BATCH_BEYOND_DATA = Message(
+    errors.FeedError, "A batch of {size} is larger than the data, {rows} rows, and the remainder is dropped."
+)
+CSV_INPUT = Message(errors.FeedError, "{name!r} is none of the inputs that the file makes: {names}.")
+CSV_DTYPE = Message(errors.FeedError, "{name!r} cannot be {dtype} from a file; there are {names}.")
+CSV_COLUMN = Message(errors.FeedError, "The file has no column {column!r}; it has {names}.")
+CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the header has {expected}.")
+CSV_VALUE = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is no {dtype}.")
+CSV_CLASS = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is none of {names}.")
+
+# Fit.
+
+FIT_RUNNING = Message(errors.SessionError, "This session is being fitted: wait for the end, or end it.")
+NON_FINITE_LOSS = Message(
+    errors.TrainwebError,
+    "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
+    "Try a lower learning rate, clip_grad_norm, or look for values in the data that are no numbers.",
+    "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
+    "Try a lower learning rate, clipGradNorm, or look for values in the data that are no numbers.",
+)
+SCALAR_LOSS = Message(
+    errors.SessionError, "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction."
+)
+CLIP_IN_CONFIG = Message(
+    errors.ModelError,
+    "Gradients are clipped by the optimizer model: give {name!r} when the artifacts are built.",
+    "Gradients are clipped by the optimizer: give {name!r} in the config of createFromModel.",
+)
+BATCH_OF_BATCHES = Message(errors.ModelError, "The data comes in batches: {name!r} is theirs.")
+SHUFFLED_STREAM = Message(
+    errors.ModelError,
+    "Rows that come as a stream are shuffled among those that wait: give data.shuffle(buffer, seed), and no 'shuffle'.",
+    "Rows that come as a stream are shuffled among those that wait: give data.shuffle(options), and no 'shuffle'.",
+)
+TWO_VALIDATIONS = Message(
+    errors.ModelError,
+    "Validation data is given, or split off the data: not both.",
+)
+METRICS_WITHOUT_DATA = Message(
+    errors.ModelError,
+    "Metrics are of validation data: give validation_data or validation_split.",
+    "Metrics are of validation data: give validationData or validationSplit.",
+)
+METRIC_TWICE = Message(errors.ModelError, "The metric {name!r} is given twice.")
+NO_PREDICTIONS = Message(
+    errors.ModelError,
+    "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "
+    "additional_output_names when the artifacts are built, and as 'predictions' where there are several.",
+    "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "
+    "additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",
+)
+METRIC_SHAPES = Message(
+    errors.FeedError, "{name} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
+)
+METRIC_CLASS = Message(
+    errors.FeedError,
+    "{name}: the target {value} is none of the {count} classes; 'ignore_index' leaves one out.",
+    "{name}: the target {value} is none of the {count} classes; 'ignoreIndex' leaves one out.",
+)
+
 # Nominal states: only the names of the parameters are there.
 
 NOMINAL_STEP = Message(

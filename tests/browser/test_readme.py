@@ -77,9 +77,9 @@ def test_ten_lines_train(page: Page, make_site: Callable[..., Site]) -> None:
     page.on("console", lambda line: lines.append(line.text))
     with page.expect_console_message(lambda line: line.text == "end 0"):
         page.goto(url)
-    losses = [float(line.split()[1]) for line in lines[:-1]]
-    assert len(losses) == 100
-    assert losses[-1] < losses[0]
+    epochs = [[float(word) for word in line.split()] for line in lines[:-1]]
+    assert [epoch for epoch, _, _ in epochs] == list(range(1, 21))
+    assert epochs[-1][1] < LEARNED_LOSS < epochs[0][1] and epochs[-1][2] < 0.4
 
 
 def test_first_page_trains(page: Page, page_errors: PageErrors, make_site: Callable[..., Site]) -> None:

@@ -1,6 +1,6 @@
 /**
  * trainweb. query.reproducible picks the build without fused multiply-add; query.cache keeps the compiled session for the
- * next visit; query.bundle starts from one that was compiled ahead; query.budget is the memory budget in bytes.
+ * next visit; query.loop is "fit" or "steps" (`runTrainSteps`); query.bundle starts from one that was compiled ahead; query.budget is the memory budget in bytes.
  */
 
 import { contenderOf } from "./sessions.mjs";
@@ -44,5 +44,65 @@ export async function create(env) {
     memoryBudget: budget === undefined ? undefined : Number(budget),
   });
   const contender = contenderOf(session, Tensor, env, { version: settings.versions.trainweb });
-  return { ...contender, session, memory: kernelMemory };
+  const { loop } = env.query;
+  const run = loop === undefined ? undefined : await LOOPS[loop](session, env.feeds(Tensor, session.trainingInputNames));
+  return { ...contender, session, memory: kernelMemory, run };
 }
+
+/** Steps a message. */
+const CHUNK = 64;
+/** Bytes of the data that an epoch of fit has, and its batches, at most. */
+const EPOCH_BYTES = 2 ** 24;
+const EPOCH_BATCHES = 4096;
+
+/** Milliseconds of each of n steps, which are timed together. */
+async function timed(n, action) {
+  const begin = performance.now();
+  await action();
+  return new Array(n).fill((performance.now() - begin) / n);
+}
+
+const LOOPS = {
+  /** Rows where each label is one of a row, else batches as they are. */
+  async fit(session, feeds) {
+    const { Dataset, Tensor } = await import("/dist/index.js");
+    const [[, x], [, y]] = Object.entries(feeds[0]);
+    const rows = x.dims[0];
+    const isRows = rows === y.dims[0];
+    const join = (name, count) => {
+      const { type, dims, data } = feeds[0][name];
+      const all = new data.constructor(data.length * count);
+      for (let k = 0; k < count; k++) {
+        all.set(feeds[k % feeds.length][name].data, k * data.length);
+      }
+      return new Tensor(type, all, [dims[0] * count, ...dims.slice(1)]);
+    };
+    const columns = (count) => new Dataset(Object.fromEntries(Object.keys(feeds[0]).map((name) => [name, join(name, count)])));
+    return (n) => {
+      if (!isRows) {
+        // A mapped data set is a stream, here of batches.
+        const batches = new Dataset(function* () {
+          for (let k = 0; k < n; k++) {
+            yield { index: k };
+          }
+        });
+        const data = batches.batch(1).map(({ index }) => feeds[index.data[0] % feeds.length]);
+        return timed(n, () => session.fit(data));
+      }
+      // Made before: to have the data is not what fit does.
+      const count = Math.max(1, Math.min(n, EPOCH_BATCHES, Math.floor(EPOCH_BYTES / x.data.byteLength)));
+      const data = columns(count);
+      const epochs = Math.round(n / count);
+      return timed(count * epochs, () => session.fit(data, { batchSize: rows, shuffle: false, epochs }));
+    };
+  },
+  async steps(session, feeds) {
+    return (n) =>
+      timed(n, async () => {
+        for (let k = 0; k < n; k += CHUNK) {
+          const count = Math.min(CHUNK, n - k);
+          await session.runTrainSteps(Array.from({ length: count }, (_, i) => feeds[(k + i) % feeds.length]));
+        }
+      });
+  },
+};

@@ -24,6 +24,14 @@ export {
   TrainwebError,
   UnsupportedError,
 } from "../wire/errors.js";
+export { Dataset } from "../data/dataset.js";
+export type { Columns, DataSource } from "../data/dataset.js";
+export type { Remainder } from "../data/epoch.js";
+export type { Batch, Row, RowValue } from "../data/rows.js";
+export type { EpochEvent, FitEvent, FitRun, History, ProgressEvent } from "./fit.js";
+export type { EarlyStoppingSettings, FitCallback, FitOptions } from "./fit-options.js";
+export type { MetricSettings, MetricType } from "./settings/fit.js";
+export type { EvalValues, MetricValue } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";
 export type { FileName } from "./integrity.js";
 export { inspectModel } from "./inspect.js";

@@ -15,6 +15,7 @@ import type {
   SessionMemory,
   StepKind,
 } from "../wire/protocol.js";
+import type { DataSource } from "../data/dataset.js";
 import {
   parseRunArguments,
   parseRunOptions,
@@ -31,6 +32,8 @@ import { CheckpointState, type StateUser } from "./checkpoint-state.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
+import { FitRun, runTrainSteps, type FitHost } from "./fit.js";
+import type { FitOptions } from "./fit-options.js";
 import type { FileName } from "./integrity.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { SessionCaller } from "./session-caller.js";
@@ -101,6 +104,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand, St
   #seed = 0n;
   /** What it works on, if that is more than a file. */
   #state: CheckpointState | null = null;
+  /** The fit under way. */
+  #fit: FitRun | null = null;
 
   private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
     if (key !== KEY) {
@@ -281,6 +286,53 @@ export class TrainingSession extends SessionMethods implements MethodsByHand, St
   }
 
   /**
+   * Train on all rows of some data, `epochs` times: the loop runs in the worker.
+   *
+   * @returns a promise of the history that is also an async iterable of events, and has `pause`, `resume`, `stop` and
+   *   `abort`. It fails with a ModelError for an option that is wrong, a FeedError for data that does not fit, a
+   *   SessionError while another fit of the session is under way, a TrainwebError when the loss is no finite number,
+   *   and the reason of `abort` or the signal
+   */
+  fit(data: DataSource, options: FitOptions = {}): FitRun {
+    const run = new FitRun(this.#fitHost(this.#fit), data, options);
+    if (this.#fit === null) {
+      this.#fit = run;
+      const end = (): void => {
+        this.#fit = null;
+      };
+      run.then(end, end);
+    }
+    return run;
+  }
+
+  /**
+   * `runTrainStep`, `runOptimizerStep` and `lazyResetGrad` for each of some batches, in one message to the worker.
+   *
+   * @returns the losses
+   * @throws FeedError as `runTrainStep`; `step` of the error is the place of the batch, those before it are trained
+   */
+  async runTrainSteps(batches: readonly FeedsType[]): Promise<Float32Array> {
+    return runTrainSteps(this.#fitHost(this.#fit), batches);
+  }
+
+  /** @param other - a fit that must have ended */
+  #fitHost(other: FitRun | null): FitHost {
+    return {
+      info: this.#info,
+      send: (make) => {
+        if (other !== null) {
+          return Promise.reject(sessionError("FIT_RUNNING", {}));
+        }
+        this.#client.wakeThreads();
+        const answer = this.#channel.post(null, make).then((value) => ({ value }));
+        return this.#follow(answer).then(({ value }) => value);
+      },
+      getContiguousParameters: (trainableOnly) => this.getContiguousParameters(trainableOnly),
+      loadParametersBuffer: (buffer, trainableOnly) => this.loadParametersBuffer(buffer, trainableOnly),
+    };
+  }
+
+  /**
    * Set the learning rate for the number of optimizer steps done.
    *
    * @throws SessionError without a registered scheduler
@@ -385,6 +437,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand, St
 
   /** Free the session after the calls already made. Harmless when repeated. */
   release(): Promise<void> {
+    this.#fit?.abort(sessionError("RELEASED", {}));
     this.#state?.takeBack(this, () => this.saveCheckpoint({ includeOptimizerState: true, as: "blob" }));
     this.#state = null;
     return this.#channel.release();

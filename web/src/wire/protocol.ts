@@ -2,6 +2,7 @@
 
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
+import type { EvalValues, FitSpec, TrainAnswer, TrainTask, WireBatch } from "./fit.js";
 import type { LogLevel } from "./log.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
@@ -202,6 +203,22 @@ export interface WorkerApi {
   /** @param mayStop - `stop` may end it: it runs in slices, between which messages come in */
   step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
     MaybePromise<Result<RunAnswer>>;
+  /** Train on batches, each with its optimizer step; the losses. */
+  trainSteps(handle: number, batches: readonly WireBatch[], loss: string): MaybePromise<Result<Float32Array>>;
+  /**
+   * Begin a fit, the only one of its session.
+   *
+   * @param port - where the page says a `FitOrder`, and is told the `FitProgress`
+   */
+  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<null>>;
+  fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>>;
+  /** The values once the last batches have come; null before, and when the fit ends early. */
+  fitEvaluate(
+    handle: number,
+    batches: readonly WireBatch[] | null,
+    isLast: boolean,
+  ): MaybePromise<Result<EvalValues | null>>;
+  endFit(handle: number): MaybePromise<Result<null>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
     MaybePromise<Result<WireProfile>>;
   /** End the step of a session that is under way and may be stopped, if there is one. */

@@ -215,6 +215,166 @@ export const MESSAGES = {
     text:
       "{name!r} must be at most the number of all steps, {total}, got {value!r}.",
   },
+  NOT_A_DATASET: {
+    error: "FeedError",
+    text:
+      "Data must be an object of input names and tensors, rows, or a function that returns rows; got {given}.",
+  },
+  NO_COLUMNS: {
+    error: "FeedError",
+    text:
+      "The data has no arrays: give one for each input of the model, by its name.",
+  },
+  EMPTY_DATASET: {
+    error: "FeedError",
+    text:
+      "The data has no rows.",
+  },
+  COLUMN_ROWS: {
+    error: "FeedError",
+    text:
+      "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input.",
+  },
+  NOT_A_COLUMN: {
+    error: "FeedError",
+    text:
+      "{name!r} is {given}; its first axis must count rows.",
+  },
+  RAGGED_COLUMN: {
+    error: "FeedError",
+    text:
+      "The rows of {name!r} have different shapes: {reason}.",
+  },
+  NOT_A_ROW: {
+    error: "FeedError",
+    text:
+      "Row {position} of the batch is {given}; it must map input names to arrays.",
+  },
+  ROW_NAMES: {
+    error: "FeedError",
+    text:
+      "Row {position} of the batch has {names}; the first one has {expected}.",
+  },
+  ROW_TYPE: {
+    error: "FeedError",
+    text:
+      "Row {position} of the batch has {given} as {name!r}; the first one has {expected}.",
+  },
+  BATCHED_TWICE: {
+    error: "FeedError",
+    text:
+      "The data comes in batches already.",
+  },
+  BEYOND_BUCKETS: {
+    error: "FeedError",
+    text:
+      "A row of length {length} is beyond the last bucket, {most}.",
+  },
+  STREAM_SPLIT: {
+    error: "FeedError",
+    text:
+      "A stream of rows cannot be split: give arrays, or two datasets.",
+  },
+  EMPTY_SPLIT: {
+    error: "FeedError",
+    text:
+      "A share of {share} of {rows} rows is none.",
+  },
+  BATCH_BEYOND_DATA: {
+    error: "FeedError",
+    text:
+      "A batch of {size} is larger than the data, {rows} rows, and the remainder is dropped.",
+  },
+  CSV_INPUT: {
+    error: "FeedError",
+    text:
+      "{name!r} is none of the inputs that the file makes: {names}.",
+  },
+  CSV_DTYPE: {
+    error: "FeedError",
+    text:
+      "{name!r} cannot be {dtype} from a file; there are {names}.",
+  },
+  CSV_COLUMN: {
+    error: "FeedError",
+    text:
+      "The file has no column {column!r}; it has {names}.",
+  },
+  CSV_RAGGED: {
+    error: "FeedError",
+    text:
+      "Line {line} has {given} values; the header has {expected}.",
+  },
+  CSV_VALUE: {
+    error: "FeedError",
+    text:
+      "Line {line}, column {column!r}: {value!r} is no {dtype}.",
+  },
+  CSV_CLASS: {
+    error: "FeedError",
+    text:
+      "Line {line}, column {column!r}: {value!r} is none of {names}.",
+  },
+  FIT_RUNNING: {
+    error: "SessionError",
+    text:
+      "This session is being fitted: wait for the end, or end it.",
+  },
+  NON_FINITE_LOSS: {
+    error: "TrainwebError",
+    text:
+      "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. Try a lower learning rate, clipGradNorm, or look for values in the data that are no numbers.",
+  },
+  SCALAR_LOSS: {
+    error: "SessionError",
+    text:
+      "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction.",
+  },
+  CLIP_IN_CONFIG: {
+    error: "ModelError",
+    text:
+      "Gradients are clipped by the optimizer: give {name!r} in the config of createFromModel.",
+  },
+  BATCH_OF_BATCHES: {
+    error: "ModelError",
+    text:
+      "The data comes in batches: {name!r} is theirs.",
+  },
+  SHUFFLED_STREAM: {
+    error: "ModelError",
+    text:
+      "Rows that come as a stream are shuffled among those that wait: give data.shuffle(options), and no 'shuffle'.",
+  },
+  TWO_VALIDATIONS: {
+    error: "ModelError",
+    text:
+      "Validation data is given, or split off the data: not both.",
+  },
+  METRICS_WITHOUT_DATA: {
+    error: "ModelError",
+    text:
+      "Metrics are of validation data: give validationData or validationSplit.",
+  },
+  METRIC_TWICE: {
+    error: "ModelError",
+    text:
+      "The metric {name!r} is given twice.",
+  },
+  NO_PREDICTIONS: {
+    error: "ModelError",
+    text:
+      "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",
+  },
+  METRIC_SHAPES: {
+    error: "FeedError",
+    text:
+      "{name} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}.",
+  },
+  METRIC_CLASS: {
+    error: "FeedError",
+    text:
+      "{name}: the target {value} is none of the {count} classes; 'ignoreIndex' leaves one out.",
+  },
   NOMINAL_STEP: {
     error: "CheckpointError",
     text:

@@ -239,6 +239,6 @@ export function originOf({ models, parameters }: Bundle, optionsJson: string): O
 }
 
 /** Do something with a value that may be on its way. */
-export function withValue<T, R>(value: MaybePromise<T>, action: (value: T) => R): MaybePromise<R> {
+export function withValue<T, R>(value: MaybePromise<T>, action: (value: T) => MaybePromise<R>): MaybePromise<R> {
   return value instanceof Promise ? value.then(action) : action(value);
 }

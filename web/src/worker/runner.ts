@@ -8,6 +8,7 @@ import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } fr
 import { planKey, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle.js";
 import { ofBits, signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
+import { withValue } from "./python-models.js";
 
 /** Where plans come from that are not in kernel memory. */
 export interface PlanSource {
@@ -23,6 +24,12 @@ export interface PlanSource {
 export interface Run {
   readonly results: readonly NamedTensor[];
   readonly workspace: Workspace;
+}
+
+/** A plan in kernel memory by its key. */
+export interface PreparedPlan {
+  readonly key: string;
+  readonly loaded: LoadedPlan;
 }
 
 export class PlanRunner {
@@ -64,6 +71,17 @@ export class PlanRunner {
       this.#write(loaded, given);
       return this.#memory.runUntil(loaded, stop).then(answer);
     });
+  }
+
+  /** The plan of a step, loaded, and what `PlanMemory.find` finds it by. */
+  prepare(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<PreparedPlan> {
+    const key = planKey(kind, overwrite, signature);
+    const known = this.#memory.find(key);
+    if (known !== undefined) {
+      return { key, loaded: known };
+    }
+    this.#source.check(kind, signature);
+    return withValue(this.#load(key, kind, overwrite, signature), (loaded) => ({ key, loaded }));
   }
 
   /** How many instructions a step has, whose plan is loaded then. */
@@ -116,12 +134,14 @@ export class PlanRunner {
     if (known !== undefined) {
       return action(known, given);
     }
-    if (feeds.length > 0) {
+    return withValue(this.#load(key, kind, overwrite, signature), (loaded) => action(loaded, given));
+  }
+
+  #load(key: string, kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<LoadedPlan> {
+    if (signature.length > 0) {
       this.#memory.evict();
     }
-    const plan = this.#source.make(kind, overwrite, signature);
-    const load = (made: BundlePlan): MaybePromise<T> => action(this.#memory.load(key, made), given);
-    return plan instanceof Promise ? plan.then(load) : load(plan);
+    return withValue(this.#source.make(kind, overwrite, signature), (made) => this.#memory.load(key, made));
   }
 
   #execute(loaded: LoadedPlan, feeds: readonly Feed[]): void {

@@ -54,6 +54,7 @@ import {
   type RawPlan,
   type SegmentSize,
 } from "./bundle.js";
+import type { StepHost } from "./fast-steps.js";
 import { checkFeeds } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
@@ -153,6 +154,16 @@ export class SessionCore implements CallTable, PlanSource {
     this.#models.release();
   }
 
+  /** What steps on rows that lie in the worker need. */
+  get host(): StepHost {
+    return { engine: this.#engine, memory: this.#memory, runner: this.#runner };
+  }
+
+  /** Whether the next train step overwrites the gradients. */
+  setLazyReset(overwrites: boolean): void {
+    this.#state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);
+  }
+
   // Steps.
 
   /** @param stop - ends the step between two of its instructions, the session being as before; null: it runs through */
@@ -167,7 +178,7 @@ export class SessionCore implements CallTable, PlanSource {
     }
     const overwrite = this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
     return withValue(this.#runner.run(kind, overwrite, feeds, fetches, stop), (run) => {
-      this.#state.setUint32(4 * STATE_LAZY_RESET, 0, true);
+      this.setLazyReset(false);
       return run;
     });
   }
@@ -243,7 +254,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   lazyResetGrad(): null {
-    this.#state.setUint32(4 * STATE_LAZY_RESET, 1, true);
+    this.setLazyReset(true);
     return null;
   }
 

@@ -10,6 +10,7 @@ import { messageOf } from "../wire/fetch-file.js";
 import { followFiles } from "../wire/progress.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
+import type { EvalValues, FitSpec, TrainAnswer, TrainTask, WireBatch } from "../wire/fit.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { ModelReport } from "../wire/report.js";
 import type {
@@ -40,6 +41,7 @@ import type {
 import { parseBundle, parseInference, splitBundle, type RawBundle } from "./bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
 import { buildArtifacts, gradientGraph, StateCore } from "./file-calls.js";
+import { runTrainSteps, WorkerFit } from "./fit.js";
 import { InferenceCore } from "./inference-core.js";
 import type { Kernels } from "./plan-memory.js";
 import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
@@ -59,6 +61,7 @@ interface Turns<Core> {
 interface TrainingTurns extends Turns<SessionCore> {
   /** Where its bundle is kept, if it is. */
   readonly cache: BundleCache | null;
+  fit: WorkerFit | null;
 }
 
 class SessionWorker implements WorkerApi {
@@ -182,6 +185,37 @@ class SessionWorker implements WorkerApi {
     const controller = new AbortController();
     this.#stops.set(handle, controller);
     return controller.signal;
+  }
+
+  trainSteps(handle: number, batches: readonly WireBatch[], loss: string): MaybePromise<Result<Float32Array>> {
+    return this.#perform(handle, ({ core }) => runTrainSteps(core, batches, loss));
+  }
+
+  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<null>> {
+    return this.#perform(handle, (session) => {
+      session.fit = new WorkerFit(session.core, spec, port);
+      return null;
+    });
+  }
+
+  fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>> {
+    return this.#perform(handle, (session) => fitOf(session).train(task));
+  }
+
+  fitEvaluate(
+    handle: number,
+    batches: readonly WireBatch[] | null,
+    isLast: boolean,
+  ): MaybePromise<Result<EvalValues | null>> {
+    return this.#perform(handle, (session) => fitOf(session).evaluate(batches, isLast));
+  }
+
+  endFit(handle: number): MaybePromise<Result<null>> {
+    return this.#perform(handle, (session) => {
+      session.fit?.end();
+      session.fit = null;
+      return null;
+    });
   }
 
   profile(
@@ -426,7 +460,7 @@ class SessionWorker implements WorkerApi {
     const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
     const core = new SessionCore(this.#running, kernels, bundle, options, lazy, onPlan);
     const handle = this.#nextHandle++;
-    this.#sessions.set(handle, { core, cache, waiting: 0, turn: Promise.resolve() });
+    this.#sessions.set(handle, { core, cache, fit: null, waiting: 0, turn: Promise.resolve() });
     return { ...core.info, handle };
   }
 
@@ -462,6 +496,13 @@ function inTurn<S extends Turns<unknown>, T>(
   });
   session.turn = done;
   return done;
+}
+
+function fitOf({ fit }: TrainingTurns): WorkerFit {
+  if (fit === null) {
+    throw new EngineError("the session has no fit.");
+  }
+  return fit;
 }
 
 interface PythonOptions {

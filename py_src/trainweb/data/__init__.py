@@ -1,0 +1,12 @@
+"""Data to train on: arrays, rows, files, and what is done with them on their way."""
+
+from __future__ import annotations
+
+from trainweb.data.dataset import Dataset, Remainder
+from trainweb.data.files import from_csv
+
+__all__ = ["Dataset", "Remainder", "from_csv"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

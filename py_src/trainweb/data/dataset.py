@@ -1,0 +1,334 @@
+"""`Dataset`: rows of named arrays, and what is done with them before they are trained on.
+
+One that is made of arrays stays arrays as long as nothing of the user's runs on its rows: `Trainer` shuffles and
+batches it by itself. Others are streams of rows, or, after `batch`, of batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from trainweb import messages
+from trainweb.data.random import permutation, random_words
+from trainweb.settings import Number, Whole
+
+Row = Mapping[str, Any]
+Batch = dict[str, np.ndarray]
+Remainder = Literal["keep", "drop", "pad"]
+"""What becomes of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start."""
+
+COUNT = Whole(least=1)
+SHARE = Number(above=0, below=1)
+SEED = Whole(least=0, most=2**53 - 1)
+SPLIT_STREAM = 2**32 - 1
+"""Which random numbers `split` takes: none that an epoch has."""
+
+
+class Dataset:
+    """Rows, each a mapping of input names to arrays without the axis of the batch.
+
+    Parameters
+    ----------
+    source : mapping, iterable of mappings, or function that returns one
+        A mapping of names to arrays, whose first axis counts rows; or rows. What can be iterated over once alone, such
+        as a generator, lasts for one epoch: give the function that makes it.
+
+    Raises
+    ------
+    FeedError
+        No rows, or arrays of different numbers of them.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self.columns: Batch | None = None
+        """The arrays, unless the rows are a stream."""
+        self.is_batched = False
+        """Whether what comes are batches."""
+        self._rows: Callable[[], Iterator[Any]]
+        if isinstance(source, Mapping):
+            columns = checked_columns(source)
+            self.columns = columns
+            self._rows = lambda: ({n: a[k] for n, a in columns.items()} for k in range(len(self)))
+        elif callable(source):
+            self._rows = lambda: iter(source())
+        elif isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
+            self._rows = lambda: iter(source)
+        else:
+            raise messages.NOT_A_DATASET(given=type(source).__name__)
+
+    @classmethod
+    def of(cls, source: Any) -> Dataset:
+        """`source` itself if it is one, else one made of it."""
+        return source if isinstance(source, Dataset) else cls(source)
+
+    @classmethod
+    def _stream(cls, rows: Callable[[], Iterator[Any]], *, is_batched: bool = False) -> Dataset:
+        made = cls(rows)
+        made.is_batched = is_batched
+        return made
+
+    def __len__(self) -> int:
+        """Rows; TypeError where they are a stream."""
+        if self.columns is None:
+            raise TypeError("A stream of rows has no length.")
+        return len(next(iter(self.columns.values())))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._rows()
+
+    def map(self, function: Callable[[Any], Any]) -> Dataset:
+        """What a function makes of each row (or batch)."""
+        return self._stream(lambda: map(function, self), is_batched=self.is_batched)
+
+    def filter(self, predicate: Callable[[Any], bool]) -> Dataset:
+        """The rows (or batches) for which a function is true."""
+        return self._stream(lambda: filter(predicate, self), is_batched=self.is_batched)
+
+    def shuffle(self, buffer: int = 1024, seed: int = 0) -> Dataset:
+        """Rows in another order, each time they are iterated over: drawn from a buffer that is filled up in order.
+
+        Parameters
+        ----------
+        buffer : int
+            Rows among which one is drawn.
+        seed : int
+            From 0 to 2^53 - 1; the n-th iteration has numbers of its own.
+        """
+        COUNT.check("buffer", buffer)
+        SEED.check("seed", seed)
+        rounds = iter(range(2**32))
+        return self._stream(lambda: drawn(iter(self), buffer, seed, next(rounds)), is_batched=self.is_batched)
+
+    def batch(self, size: int, remainder: Remainder = "keep") -> Dataset:
+        """Batches of so many rows, which are stacked."""
+        COUNT.check("size", size)
+        check_remainder(remainder)
+        if self.is_batched:
+            raise messages.BATCHED_TWICE()
+        return self._stream(lambda: batched(iter(self), size, remainder), is_batched=True)
+
+    def bucket(self, length: Callable[[Any], int], bounds: Iterable[int], size: int) -> Dataset:
+        """Batches of rows of similar lengths, so that little is padded and few shapes are compiled.
+
+        Parameters
+        ----------
+        length : function
+            The length of a row.
+        bounds : iterable of int
+            Lengths that rows are padded to with zeros along their first axis, ascending; longer rows are an error.
+        size : int
+            Rows of a batch; what is left at the end makes smaller ones.
+        """
+        limits = sorted(bounds)
+        COUNT.check("size", size)
+        return self._stream(lambda: bucketed(iter(self), length, limits, size), is_batched=True)
+
+    def split(self, share: float, seed: int | None = None) -> tuple[Dataset, Dataset]:
+        """Two datasets of arrays: the second has this share of the rows, the last ones, or some drawn by `seed`.
+
+        Raises
+        ------
+        FeedError
+            One of them would have no rows, or the rows are a stream.
+        """
+        SHARE.check("share", share)
+        if self.columns is None:
+            raise messages.STREAM_SPLIT()
+        count = len(self)
+        second = math.floor(count * share)
+        if second == 0:
+            raise messages.EMPTY_SPLIT(rows=count, share=share)
+        if seed is None:
+            order = np.arange(count)
+        else:
+            SEED.check("seed", seed)
+            order = permutation(count, seed, SPLIT_STREAM)
+        first = count - second
+        return self.rows(order[:first]), self.rows(order[first:])
+
+    def rows(self, indices: np.ndarray) -> Dataset:
+        """The dataset of arrays with these rows."""
+        if self.columns is None:
+            raise messages.STREAM_SPLIT()
+        return Dataset({n: a[indices] for n, a in self.columns.items()})
+
+    def take(self, count: int) -> Dataset:
+        """The first rows (or batches)."""
+        COUNT.check("count", count)
+        if self.columns is not None:
+            return self.rows(np.arange(min(count, len(self))))
+        return self._stream(
+            lambda: (row for row, _ in zip(self, range(count), strict=False)), is_batched=self.is_batched
+        )
+
+    def cache(self) -> Dataset:
+        """What comes, kept in memory once the first iteration has reached its end."""
+        kept: list[Any] | None = None
+
+        def rows() -> Iterator[Any]:
+            nonlocal kept
+            if kept is not None:
+                yield from kept
+                return
+            found = []
+            for row in self:
+                found.append(row)
+                yield row
+            kept = found
+
+        return self._stream(rows, is_batched=self.is_batched)
+
+    def prefetch(self, count: int = 1) -> Dataset:
+        """Let a thread make so many rows (or batches) ahead; in Pyodide, which has no threads, the same without."""
+        from trainweb.data.prefetch import prefetched
+
+        COUNT.check("count", count)
+        return self._stream(lambda: prefetched(iter(self), count), is_batched=self.is_batched)
+
+
+def checked_columns(source: Mapping[Any, Any]) -> Batch:
+    """Arrays by name, all with as many rows.
+
+    Raises
+    ------
+    FeedError
+        There are none, one has no axis of rows, or they have different numbers of rows.
+    """
+    columns: Batch = {}
+    for name, value in source.items():
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise messages.RAGGED_COLUMN(name=name, reason=str(error)) from error
+        if array.ndim == 0 or array.dtype == object:
+            raise messages.NOT_A_COLUMN(name=name, given=f"{array.dtype}{list(array.shape)}")
+        columns[str(name)] = array
+    if not columns:
+        raise messages.NO_COLUMNS()
+    first, rows = next((n, len(a)) for n, a in columns.items())
+    for name, array in columns.items():
+        if len(array) != rows:
+            raise messages.COLUMN_ROWS(name=name, rows=len(array), first=first, expected=rows)
+    if rows == 0:
+        raise messages.EMPTY_DATASET()
+    return columns
+
+
+def check_remainder(value: Any) -> None:
+    """Raise ModelError for what is no way to treat a remainder."""
+    if value not in get_args(Remainder):
+        raise messages.BAD_SETTING(name="remainder", value=value, expected="keep, drop or pad")
+
+
+def epoch_batches(count: int, size: int, remainder: Remainder, order: np.ndarray) -> list[np.ndarray]:
+    """The rows of each batch of an epoch."""
+    starts = range(0, count - count % size if remainder == "drop" else count, size)
+    batches = [order[start : start + size] for start in starts]
+    if not batches:
+        raise messages.BATCH_BEYOND_DATA(size=size, rows=count)
+    if remainder == "pad" and len(batches[-1]) < size:
+        batches[-1] = np.resize(np.concatenate([batches[-1], order]), size)
+    return batches
+
+
+def stack(rows: list[Row]) -> Batch:
+    """Rows as a batch.
+
+    Raises
+    ------
+    FeedError
+        A row is no mapping, has other names than the first, or an array of another shape.
+    """
+    first = rows[0]
+    batch: Batch = {}
+    for position, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise messages.NOT_A_ROW(position=position, given=type(row).__name__)
+        if row.keys() != first.keys():
+            raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
+    for name in first:
+        arrays = [np.asarray(row[name]) for row in rows]
+        for position, array in enumerate(arrays):
+            if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
+                raise messages.ROW_TYPE(
+                    position=position,
+                    name=name,
+                    given=f"{array.dtype}{list(array.shape)}",
+                    expected=f"{arrays[0].dtype}{list(arrays[0].shape)}",
+                )
+        batch[name] = np.stack(arrays)
+    return batch
+
+
+def batched(rows: Iterator[Row], size: int, remainder: Remainder) -> Iterator[Batch]:
+    """Rows as batches."""
+    start: list[Row] = []
+    pending: list[Row] = []
+    for row in rows:
+        if remainder == "pad" and len(start) < size:
+            start.append(row)
+        pending.append(row)
+        if len(pending) == size:
+            yield stack(pending)
+            pending = []
+    if pending and remainder == "pad":
+        while len(pending) < size:
+            pending = (pending + start)[:size]
+    if pending and remainder != "drop":
+        yield stack(pending)
+
+
+def drawn(rows: Iterator[Any], buffer: int, seed: int, stream: int) -> Iterator[Any]:
+    """Rows drawn from a buffer that is filled up in order."""
+    held: list[Any] = []
+    block = 256
+    words: list[int] = []
+    used = 0
+
+    def below(count: int) -> int:
+        nonlocal words, used, block
+        if used == len(words):
+            block *= 2
+            words = random_words(seed, stream, block).tolist()
+        used += 1
+        return int(float(words[used - 1]) * float(count) / 2**32)
+
+    for row in rows:
+        if len(held) < buffer:
+            held.append(row)
+            continue
+        k = below(buffer)
+        yield held[k]
+        held[k] = row
+    while held:
+        k = below(len(held))
+        held[k], held[-1] = held[-1], held[k]
+        yield held.pop()
+
+
+def bucketed(rows: Iterator[Row], length: Callable[[Any], int], limits: list[int], size: int) -> Iterator[Batch]:
+    """Batches by the least of the limits that holds their rows."""
+    buckets: dict[int, list[Row]] = {limit: [] for limit in limits}
+    for row in rows:
+        n = length(row)
+        limit = next((bound for bound in limits if n <= bound), None)
+        if limit is None:
+            raise messages.BEYOND_BUCKETS(length=n, most=limits[-1] if limits else 0)
+        buckets[limit].append({name: padded(np.asarray(value), n, limit) for name, value in row.items()})
+        if len(buckets[limit]) == size:
+            yield stack(buckets[limit])
+            buckets[limit] = []
+    for pending in buckets.values():
+        if pending:
+            yield stack(pending)
+
+
+def padded(array: np.ndarray, length: int, target: int) -> np.ndarray:
+    """An array of this length along its first axis with zeros behind; others as they are."""
+    if array.ndim == 0 or array.shape[0] != length:
+        return array
+    return np.concatenate([array, np.zeros((target - length, *array.shape[1:]), array.dtype)])

@@ -1,0 +1,110 @@
+"""CSV files as datasets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trainweb import messages
+from trainweb.data.dataset import Dataset
+
+DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool")
+TRUE, FALSE = ("1", "true"), ("0", "false")
+
+
+def from_csv(
+    source: str | Path | io.TextIOBase,
+    columns: Mapping[str, str | Sequence[str]],
+    *,
+    dtypes: Mapping[str, str] | None = None,
+    delimiter: str = ",",
+    classes: Mapping[str, Sequence[str]] | None = None,
+) -> Dataset:
+    """A dataset of a CSV file, whose first line has the names of the columns.
+
+    Parameters
+    ----------
+    source : path or text file
+    columns : dict
+        For each input of the model the column it is made of (one value a row), or several, which become a vector.
+    dtypes : dict, optional
+        Types of inputs: float32, unless given, and int64 for those with `classes`.
+    delimiter : str
+        Between values.
+    classes : dict, optional
+        For inputs that are classes by name: the names; a value becomes the place of its name.
+
+    Raises
+    ------
+    FeedError
+        A column that the file does not have; a value that is none of its type, or missing, named by line and column.
+    """
+    kinds = {name: "int64" if name in (classes or {}) else "float32" for name in columns} | dict(dtypes or {})
+    for name, dtype in kinds.items():
+        if name not in columns:
+            raise messages.CSV_INPUT(name=name, names=", ".join(columns))
+        if dtype not in DTYPES:
+            raise messages.CSV_DTYPE(name=name, dtype=dtype, names=", ".join(DTYPES))
+    if isinstance(source, (str, os.PathLike)):
+        with Path(source).open(newline="", encoding="utf-8-sig") as file:
+            return _read(file, columns, kinds, delimiter, classes or {})
+    return _read(source, columns, kinds, delimiter, classes or {})
+
+
+def _read(
+    file: io.TextIOBase | io.TextIOWrapper,
+    columns: Mapping[str, str | Sequence[str]],
+    kinds: Mapping[str, str],
+    delimiter: str,
+    classes: Mapping[str, Sequence[str]],
+) -> Dataset:
+    reader = csv.reader(file, delimiter=delimiter)
+    header = next(reader, None)
+    if header is None:
+        raise messages.EMPTY_DATASET()
+    places: dict[str, list[int]] = {}
+    for name, given in columns.items():
+        wanted = [given] if isinstance(given, str) else list(given)
+        for column in wanted:
+            if column not in header:
+                raise messages.CSV_COLUMN(column=column, names=", ".join(header))
+        places[name] = [header.index(column) for column in wanted]
+    values: dict[str, list[object]] = {name: [] for name in columns}
+    end = reader.line_num
+    for row in reader:
+        line, end = end + 1, reader.line_num
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise messages.CSV_RAGGED(line=line, given=len(row), expected=len(header))
+        for name, found in places.items():
+            names = classes.get(name)
+            parsed = [parse(row[k], kinds[name], names, line, header[k]) for k in found]
+            values[name].append(parsed[0] if isinstance(columns[name], str) else parsed)
+    return Dataset({name: np.array(column, kinds[name]) for name, column in values.items()})
+
+
+def parse(text: str, dtype: str, names: Sequence[str] | None, line: int, column: str) -> object:
+    """A value of a CSV file."""
+    value = text.strip()
+    if names is not None:
+        if value not in names:
+            raise messages.CSV_CLASS(line=line, column=column, value=value, names=", ".join(names))
+        return list(names).index(value)
+    try:
+        if dtype == "bool":
+            if value.lower() not in TRUE + FALSE:
+                raise ValueError
+            return value.lower() in TRUE
+        if dtype.startswith("float"):
+            return float(value)
+        number = int(value)
+        np.array(number, dtype)
+    except (ValueError, OverflowError):
+        raise messages.CSV_VALUE(line=line, column=column, value=value, dtype=dtype) from None
+    return number

@@ -1,0 +1,12 @@
+"""Training as a call: `Trainer(session).fit(data, epochs=3)`."""
+
+from __future__ import annotations
+
+from trainweb.fit.history import Epoch, History, Progress
+from trainweb.fit.trainer import Run, Trainer
+
+__all__ = ["Epoch", "History", "Progress", "Run", "Trainer"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

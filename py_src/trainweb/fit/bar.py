@@ -1,0 +1,38 @@
+"""A bar of progress by tqdm, in its form for notebooks there; none where it is not installed."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Bar(Protocol):
+    """What the loop wants of a bar."""
+
+    def update(self, **shown: float) -> None:
+        """A step is done."""
+
+    def close(self) -> None:
+        """The last is done."""
+
+
+class TqdmBar:
+    """A bar of tqdm."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def update(self, **shown: float) -> None:
+        self._bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items()}, refresh=False)
+        self._bar.update(1)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def make_bar(total: int | None) -> Bar | None:
+    """A bar of so many steps, or of none that are known; None without tqdm."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return TqdmBar(tqdm(total=total, unit="step", leave=True))

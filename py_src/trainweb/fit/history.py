@@ -1,0 +1,160 @@
+"""What a fit has done: events while it runs, and the `History` that it leaves."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainweb.errors import UnsupportedError
+from trainweb.fit.metrics import Value
+
+WIDTH, HEIGHT, MARGIN = 420, 180, 34
+COLOURS = ("#1f77b4", "#ff7f0e")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Within an epoch, after a step.
+
+    Attributes
+    ----------
+    epoch : int
+        From 1.
+    step, steps : int
+        Batches of the epoch that are done, and how many it has; None for a stream.
+    loss : float
+        Mean over the rows of the epoch so far.
+    """
+
+    epoch: int
+    step: int
+    steps: int | None
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """An epoch that is done.
+
+    Attributes
+    ----------
+    epoch : int
+        From 1.
+    steps : int
+        Batches that were trained on.
+    loss : float
+        Mean over the rows, while they were trained on.
+    learning_rate : float
+        That of its last optimizer step.
+    seconds : float
+        How long it took, evaluation included.
+    validation : dict or None
+        "loss" and the metrics of the validation data, by name.
+    """
+
+    epoch: int
+    steps: int
+    loss: float
+    learning_rate: float
+    seconds: float
+    validation: dict[str, Value] | None
+
+
+Event = Progress | Epoch
+
+
+@dataclass(slots=True)
+class History:
+    """What a fit has done.
+
+    Attributes
+    ----------
+    epochs : list of Epoch
+    losses : list of float
+        Of each batch, in their order.
+    optimizer_steps : int
+    best_epoch : int or None
+        The best by early stopping.
+    ended : {"done", "stopped", "early"}
+        Whether all epochs were done, `Run.stop` ended it, or early stopping did.
+    """
+
+    epochs: list[Epoch] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    optimizer_steps: int = 0
+    best_epoch: int | None = None
+    ended: str = "done"
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """A value of each epoch: "loss", "learning_rate", or "val_" and the name of a metric of the validation data."""
+        if name.startswith("val_"):
+            return [e.validation[name.removeprefix("val_")] for e in self.epochs if e.validation is not None]
+        return [getattr(e, name) for e in self.epochs]
+
+    def names(self) -> list[str]:
+        """What `history[name]` has curves of."""
+        first = self.epochs[0].validation if self.epochs else None
+        return ["loss", *(f"val_{n}" for n, v in (first or {}).items() if isinstance(v, float)), "learning_rate"]
+
+    def plot(self, axes: Any = None) -> Any:
+        """Loss and metrics by epoch, drawn with matplotlib.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where to draw; new ones by default, which are returned.
+
+        Raises
+        ------
+        UnsupportedError
+            matplotlib is not installed.
+        """
+        if axes is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError as error:
+                raise UnsupportedError("History.plot needs matplotlib: pip install matplotlib.") from error
+            axes = pyplot.subplots()[1]
+        epochs = [e.epoch for e in self.epochs]
+        for name in self.names():
+            if name != "learning_rate":
+                axes.plot(epochs, self[name], label=name)
+        axes.set_xlabel("epoch")
+        axes.legend()
+        return axes
+
+    def _repr_html_(self) -> str:
+        """Curves of the losses and a table of the epochs, in a notebook."""
+        names = self.names()
+        head = "".join(f"<th>{html.escape(n)}</th>" for n in ("epoch", *names))
+        values = [self[name] for name in names]
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{v:.4g}</td>" for v in (e.epoch, *(column[k] for column in values))) + "</tr>"
+            for k, e in enumerate(self.epochs)
+        )
+        curves: dict[str, np.ndarray] = {n: np.asarray(self[n], float) for n in names if n in ("loss", "val_loss")}
+        return f"{svg(curves)}<table><tr>{head}</tr>{rows}</table>"
+
+
+def svg(curves: dict[str, np.ndarray]) -> str:
+    """Curves over the epochs, as a picture."""
+    finite = np.concatenate([c[np.isfinite(c)] for c in curves.values()] or [np.zeros(0)])
+    if not finite.size:
+        return ""
+    low, high = float(finite.min()), float(finite.max())
+    lines = []
+    for k, (name, curve) in enumerate(curves.items()):
+        x = MARGIN + (WIDTH - 2 * MARGIN) * np.arange(len(curve)) / max(len(curve) - 1, 1)
+        y = HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (curve - low) / ((high - low) or 1)
+        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True) if np.isfinite(b))
+        colour = COLOURS[k % len(COLOURS)]
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        lines.append(f'<text x="{WIDTH - 90}" y="{16 + 14 * k}" fill="{colour}" font-size="11">{name}</text>')
+    scale = "".join(
+        f'<text x="2" y="{y}" font-size="10">{value:.3g}</text>'
+        for y, value in ((MARGIN, high), (HEIGHT - MARGIN, low))
+    )
+    return f'<svg width="{WIDTH}" height="{HEIGHT}" role="img">{"".join(lines)}{scale}</svg>'

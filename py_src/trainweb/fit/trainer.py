@@ -1,0 +1,381 @@
+"""`Trainer`: the loop over epochs and batches; in a page `web/src/page/fit.ts` and `web/src/worker/fit.ts`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainweb import messages
+from trainweb.data.dataset import Batch, Dataset, epoch_batches
+from trainweb.data.random import permutation
+from trainweb.fit.bar import Bar, make_bar
+from trainweb.fit.evaluation import Evaluation
+from trainweb.fit.history import Epoch, Event, History, Progress
+from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
+from trainweb.schedules import Schedule, make_schedule
+
+if TYPE_CHECKING:
+    from weakref import WeakSet
+
+    from trainweb.fit.metrics import Value
+    from trainweb.training.session import TrainingSession
+
+Callback = Callable[[Event, "Run"], object]
+FRAME_S = 1 / 60
+"""How long `fit_async` computes before it lets others run, and the least time between two events of progress."""
+
+
+class Run:
+    """A fit under way, which callbacks are given.
+
+    Attributes
+    ----------
+    history : History
+        What was done so far.
+    """
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.is_stopping = False
+
+    def stop(self) -> None:
+        """End after this step; the history is that of what was done."""
+        self.is_stopping = True
+
+
+class Batches:
+    """The batches of a dataset, epoch by epoch."""
+
+    def __init__(self, data: Dataset, options: Mapping[str, Any], *, shuffle: bool) -> None:
+        self.data, self.options, self.shuffle = data, options, shuffle
+        if data.columns is None and not data.is_batched:
+            self.data = data.batch(options["batch_size"] or DEFAULT_BATCH, options["remainder"])
+
+    @property
+    def steps(self) -> int | None:
+        """How many an epoch has; None: it is a stream."""
+        return None if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
+
+    def _rows(self, order: np.ndarray) -> list[np.ndarray]:
+        size = self.options["batch_size"] or DEFAULT_BATCH
+        return epoch_batches(len(order), size, self.options["remainder"], order)
+
+    def epoch(self, number: int) -> Iterator[tuple[Batch, int]]:
+        """Batches with their numbers of rows."""
+        columns = self.data.columns
+        if columns is None:
+            count = 0
+            for batch in self.data:
+                count += 1
+                yield batch, rows_of(batch)
+            if not count:
+                raise messages.EMPTY_DATASET()
+            return
+        rows = len(self.data)
+        order = permutation(rows, self.options["seed"], number) if self.shuffle else np.arange(rows)
+        for indices in self._rows(order):
+            yield {name: array[indices] for name, array in columns.items()}, len(indices)
+
+
+def rows_of(batch: Any) -> int:
+    """Rows of a batch: what the first axes count.
+
+    Raises
+    ------
+    FeedError
+        It is no batch.
+    """
+    if not isinstance(batch, Mapping) or not batch:
+        raise messages.NOT_A_ROW(position=0, given=type(batch).__name__)
+    first = np.asarray(next(iter(batch.values())))
+    return first.shape[0] if first.ndim else 1
+
+
+_running: WeakSet[TrainingSession] | None = None
+
+
+def running() -> WeakSet[TrainingSession]:
+    """Sessions that are being fitted."""
+    global _running
+    if _running is None:
+        from weakref import WeakSet
+
+        _running = WeakSet()
+    return _running
+
+
+class Trainer:
+    """Trains a session on data.
+
+    Parameters
+    ----------
+    session : TrainingSession
+        Its optimizer model updates the parameters; the first output of its training model is the loss.
+    """
+
+    def __init__(self, session: TrainingSession) -> None:
+        self.session = session
+
+    def fit(self, data: Any, **options: Any) -> History:
+        """Train on all rows of the data, `epochs` times.
+
+        Parameters
+        ----------
+        data : Dataset, mapping of names to arrays, rows, or function that returns rows
+            As `trainweb.data.Dataset` takes it; names are those of the training model's inputs.
+        epochs : int
+            How often all rows are trained on; 1.
+        batch_size : int
+            Rows of a batch; 32, unless the data comes in batches.
+        remainder : {"keep", "drop", "pad"}
+            What becomes of the last rows where they do not fill a batch: a smaller batch, for which a plan of its own
+            is compiled; nothing; or a batch filled up with the first rows of the epoch.
+        shuffle : bool
+            Whether rows come in another order in each epoch: the default for arrays; streams shuffle themselves.
+        seed : int
+            Of the order of rows, from 0 to 2^53 - 1; 0.
+        validation_data : like data, optional
+            Evaluated after each epoch.
+        validation_split : float, optional
+            Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.
+        schedule : dict, function of the optimizer step, or Schedule, optional
+            Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is.
+        accumulate : int
+            Batches whose gradients are added up for one optimizer step; 1.
+        metrics : list of str or dict
+            Of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
+        predictions, targets : str, optional
+            The output and input of the eval model that metrics compare: by default its only output besides the loss,
+            and its last input.
+        early_stopping : dict, optional
+            See `trainweb.fit.options.EarlyStopping`; "metric" names "loss" or one of the metrics.
+        callbacks : function or list of functions
+            Called with each event (`Progress`, at most 60 a second, and `Epoch`) and the `Run`, which can stop.
+        progress : bool
+            Whether to show a bar of tqdm, where that is installed; True.
+
+        Returns
+        -------
+        History
+
+        Raises
+        ------
+        ModelError
+            An option is wrong.
+        FeedError
+            The data is none, or does not fit the model.
+        SessionError
+            There is no optimizer model, no eval model for validation data, or the session is being fitted.
+        TrainwebError
+            The loss is no finite number; the parameters are those before that step.
+        """
+        run, events = self._start(data, options)
+        for _ in events:
+            pass
+        return run.history
+
+    async def fit_async(self, data: Any, **options: Any) -> History:
+        """`fit` that lets other tasks, and in Pyodide the page, go on while it runs; cancelling it ends it."""
+        run, events = self._start(data, options)
+        last = perf_counter()
+        try:
+            for _ in events:
+                if perf_counter() - last > FRAME_S:
+                    await asyncio.sleep(0)
+                    last = perf_counter()
+        finally:
+            events.close()
+        return run.history
+
+    def _start(self, data: Any, options: Mapping[str, Any]) -> tuple[Run, Any]:
+        run = Run()
+        plan = FitPlan(self.session, data, dict(options), run)
+        if self.session in running():
+            raise messages.FIT_RUNNING()
+        return run, plan.events()
+
+
+OPTIONS = (
+    *("validation_data", "schedule", "metrics", "predictions", "targets", "early_stopping", "callbacks"),
+    *("progress",),
+)
+
+
+class FitPlan:
+    """A fit after the checks of its options."""
+
+    def __init__(self, session: TrainingSession, data: Any, given: dict[str, Any], run: Run) -> None:
+        self.session, self.run = session, run
+        session.get_learning_rate()  # which needs an optimizer model
+        others = {name: given.pop(name) for name in OPTIONS if name in given}
+        check_names(given)
+        options = checked_options(given)
+        train, validation = split_data(data, others.get("validation_data"), options["validation_split"])
+        if train.is_batched and given.get("batch_size") is not None:
+            raise messages.BATCH_OF_BATCHES(name="batch_size")
+        if train.columns is None and options["shuffle"]:
+            raise messages.SHUFFLED_STREAM()
+        self.epochs, self.accumulate = options["epochs"], options["accumulate"]
+        shuffle = options["shuffle"] is not False and train.columns is not None
+        self.batches = Batches(train, options, shuffle=shuffle)
+        self.steps = self.batches.steps
+        self.inputs = session.input_names()
+        self.loss = session.output_names()[0]
+        metrics = others.get("metrics") or []
+        if isinstance(metrics, (str, Mapping)):
+            metrics = [metrics]
+        if metrics and validation is None:
+            raise messages.METRICS_WITHOUT_DATA()
+        self.validation: Batches | None = None
+        self.evaluation: Evaluation | None = None
+        better = {"loss": "min"}
+        if validation is not None:
+            kept = options | {"remainder": "keep"}
+            self.validation = Batches(validation, kept, shuffle=False)
+            self.evaluation = Evaluation(session, metrics, others.get("predictions"), others.get("targets"))
+            better = {name: mode for name, mode in self.evaluation.better.items() if mode}
+        self.schedule = as_schedule(others.get("schedule"))
+        early = others.get("early_stopping")
+        self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
+        self.callbacks = as_callbacks(others.get("callbacks"))
+        self.progress = others.get("progress", True)
+
+    def events(self) -> Iterator[None]:
+        """Run; yields after each step."""
+        running().add(self.session)
+        bar = make_bar(self.epochs * self.steps if self.steps else None) if self.progress else None
+        try:
+            for number in range(self.epochs):
+                yield from self._epoch(number, bar)
+                if self.run.is_stopping:
+                    self.run.history.ended = "stopped"
+                    break
+                if self.early and self.early.is_over:
+                    self.run.history.ended = "early"
+                    break
+            self._restore()
+        finally:
+            running().discard(self.session)
+            if bar is not None:
+                bar.close()
+            if self.session._core is not None:
+                # Gradients of batches that no optimizer step took are nobody's.
+                self.session.lazy_reset_grad()
+
+    def _epoch(self, number: int, bar: Bar | None) -> Iterator[None]:
+        start = shown = perf_counter()
+        history = self.run.history
+        total, rows, step, waiting = 0.0, 0, 0, 0
+        rate = self.session.get_learning_rate()
+        for feeds, count in self.batches.epoch(number):
+            if not waiting:
+                self.session.lazy_reset_grad()
+                rate = self._set_rate(rate)
+            loss = self._train(feeds, number + 1, step + 1)
+            step, waiting = step + 1, waiting + 1
+            history.losses.append(loss)
+            total, rows = total + loss * count, rows + count
+            if waiting == self.accumulate:
+                self._update()
+                waiting = 0
+            now = perf_counter()
+            if bar is not None:
+                bar.update(loss=total / rows)
+            if now - shown > FRAME_S:
+                shown = now
+                self._tell(Progress(number + 1, step, self.steps, total / rows))
+            yield
+            if self.run.is_stopping:
+                break
+        if waiting:
+            self._update()
+        values: dict[str, Value] | None = None
+        if self.evaluation and self.validation and not self.run.is_stopping:
+            for found in self.evaluation.run(self.validation.epoch(0)):
+                values = found
+                yield
+        epoch = Epoch(number + 1, step, total / rows, rate, perf_counter() - start, values)
+        history.epochs.append(epoch)
+        self._observe(epoch)
+        self._tell(epoch)
+
+    def _set_rate(self, rate: float) -> float:
+        if self.schedule is None:
+            return rate
+        self.session.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
+        return self.session.get_learning_rate()
+
+    def _train(self, feeds: Batch, epoch: int, step: int) -> float:
+        result = self.session.train_step(feeds, [self.loss])[self.loss]
+        if result.size != 1:
+            self.session.lazy_reset_grad()
+            raise messages.SCALAR_LOSS(name=self.loss, shape=list(result.shape))
+        loss = float(result.reshape(()))
+        if not math.isfinite(loss):
+            raise messages.NON_FINITE_LOSS(value=loss, step=step, epoch=epoch)
+        return loss
+
+    def _update(self) -> None:
+        self.session.optimizer_step()
+        self.run.history.optimizer_steps += 1
+
+    def _observe(self, epoch: Epoch) -> None:
+        """Tell schedule and early stopping how the epoch was."""
+        values: dict[str, Any] = {"loss": epoch.loss} if epoch.validation is None else epoch.validation
+        if self.run.is_stopping:
+            return
+        if self.schedule is not None:
+            self.schedule.observe(values["loss"])
+        if self.early is not None and self.early.observe(values[self.early.metric]):
+            self.run.history.best_epoch = epoch.epoch
+            if self.early.restore_best:
+                self._best = self.session.get_contiguous_parameters(False)
+
+    def _restore(self) -> None:
+        if self.early is not None and self.early.restore_best and self.run.history.best_epoch is not None:
+            self.session.load_parameters_buffer(self._best, False)
+
+    def _tell(self, event: Event) -> None:
+        for callback in self.callbacks:
+            callback(event, self.run)
+
+
+def check_names(given: Mapping[str, Any]) -> None:
+    """Raise for an option that fit does not have."""
+    from trainweb.fit.options import FIT
+
+    for name in given:
+        if name in ("clip_grad_norm", "clip_grad_value"):
+            raise messages.CLIP_IN_CONFIG(name=name)
+        if name not in FIT:
+            raise messages.UNKNOWN_SETTING(what="fit", name=name, names=", ".join([*FIT, *OPTIONS]))
+
+
+def split_data(data: Any, validation: Any, share: float | None) -> tuple[Dataset, Dataset | None]:
+    """What is trained on, and what is evaluated."""
+    train = Dataset.of(data)
+    if share is None:
+        return train, None if validation is None else Dataset.of(validation)
+    if validation is not None:
+        raise messages.TWO_VALIDATIONS()
+    return train.split(share)
+
+
+def as_schedule(given: Any) -> Schedule | None:
+    """A schedule of what `fit` takes."""
+    return given if given is None or isinstance(given, Schedule) else make_schedule(given)
+
+
+def as_callbacks(given: Any) -> Sequence[Callback]:
+    """Functions."""
+    found = [] if given is None else [given] if callable(given) else list(given)
+    for callback in found:
+        if not callable(callback):
+            expected = "a function of an event and the run, or a list of them"
+            raise messages.BAD_SETTING(name="callbacks", value=callback, expected=expected)
+    return found

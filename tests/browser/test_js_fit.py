@@ -1,0 +1,394 @@
+"""`session.fit` in a page: the same bytes as `Trainer.fit` natively, events, and what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser
+
+import trainweb
+from trainweb.artifacts import build_artifacts
+from trainweb.data import Dataset
+from trainweb.fit import History, Trainer
+
+from .js_session import JsPage, open_js_page
+from .server import ROOT, Site
+
+BASE = ROOT / "tests" / "golden" / "mlp" / "base.onnx"
+ROWS = 50
+
+OPEN = f"""
+    const open = (more = {{}}) => TrainingSession.createFromModel("/golden/mlp/base.onnx", {{
+      loss: "CrossEntropyLoss", optimizer: "AdamW", additionalOutputNames: ["logits"], ...more,
+    }}, {{ reproducible: true }});
+    const rows = {ROWS};
+    const data = (n = rows) => ({{
+      x: new Tensor("float32", Float32Array.from({{ length: 10 * n }}, (_, i) => (i * 37 % 101) / 50 - 1), [n, 10]),
+      labels: new Tensor("int64", BigInt64Array.from({{ length: n }}, (_, i) => BigInt((i * 7) % 3)), [n]),
+    }});
+    const bytes = async (s) => [...new Uint8Array((await s.getContiguousParameters(false)).data.buffer)];
+    const schedule = {{ type: "Cosine", learningRate: 0.05, total: 12, warmup: 2 }};
+"""
+
+
+def arrays(n: int = ROWS) -> dict[str, np.ndarray]:
+    """What `data` of the page makes."""
+    x = ((np.arange(10 * n) * 37 % 101) / 50 - 1).astype(np.float32)
+    return {"x": x.reshape(n, 10), "labels": (np.arange(n) * 7) % 3}
+
+
+def native(data: Any, **options: Any) -> tuple[bytes, History]:
+    """Parameters and history of a fit in CPython."""
+    built = build_artifacts(BASE, loss="CrossEntropyLoss", optimizer="AdamW", additional_output_names=["logits"])
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    models = built.training_model, built.eval_model, built.optimizer_model
+    with trainweb.TrainingSession(state, *models, {"reproducible": True}) as s:
+        history = Trainer(s).fit(data, progress=False, **options)
+        return s.get_contiguous_parameters(False).tobytes(), history
+
+
+SCHEDULE = {"type": "Cosine", "learning_rate": 0.05, "total": 12, "warmup": 2}
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def isolated(browser: Browser, isolated_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, isolated_site) as page:
+        yield page
+
+
+@pytest.mark.parametrize("where", ["js", "isolated"])
+def test_the_same_data_seed_and_options_give_the_same_bytes(request: pytest.FixtureRequest, where: str) -> None:
+    page: JsPage = request.getfixturevalue(where)
+    got, history = page.run(
+        f"""{OPEN}
+        const s = await open();
+        const history = await s.fit(data(), {{
+          epochs: 3, batchSize: 16, validationSplit: 0.2, seed: 2 ** 40 + 5, schedule, accumulate: 2,
+          metrics: ["accuracy", "confusionMatrix", "perplexity"],
+        }});
+        const found = [await bytes(s), history];
+        await s.release();
+        return found;"""
+    )
+    expected, native_history = native(
+        arrays(),
+        epochs=3,
+        batch_size=16,
+        validation_split=0.2,
+        seed=2**40 + 5,
+        schedule=SCHEDULE,
+        accumulate=2,
+        metrics=["accuracy", "confusionMatrix", "perplexity"],
+    )
+    assert bytes(got) == expected
+    assert history["losses"] == native_history.losses and len(history["losses"]) == 9
+    assert history["optimizerSteps"] == native_history.optimizer_steps == 6
+    for mine, other in zip(history["epochs"], native_history.epochs, strict=True):
+        assert (mine["epoch"], mine["steps"], mine["loss"]) == (other.epoch, other.steps, other.loss)
+        assert mine["learningRate"] == other.learning_rate
+        assert other.validation is not None
+        assert {n: v for n, v in mine["validation"].items() if n != "perplexity"} == {
+            n: v for n, v in other.validation.items() if n != "perplexity"
+        }
+        assert mine["validation"]["perplexity"] == pytest.approx(other.validation["perplexity"], rel=1e-14)
+
+
+def test_streams_give_the_bytes_of_arrays(js: JsPage) -> None:
+    results = js.run(
+        f"""{OPEN}
+        const validationData = data(20);
+        const options = {{ epochs: 2, batchSize: 16, accumulate: 2, schedule, validationData, metrics: ["mIoU"] }};
+        const rowsOf = () => new Dataset(data());
+        const given = [
+          [data(), {{ shuffle: false }}],
+          [rowsOf().map((row) => row), {{}}],
+          [() => rowsOf(), {{}}],
+          [rowsOf().batch(16), {{ batchSize: null, validationData: new Dataset(data(20)).batch(16) }}],
+          [rowsOf().cache().prefetch(3), {{ validationData: new Dataset(data(20)).map((row) => row) }}],
+        ];
+        const found = [];
+        for (const [source, more] of given) {{
+          const s = await open();
+          const history = await s.fit(source, {{ ...options, ...more }});
+          found.push([await bytes(s), history.losses, history.epochs.map((e) => [e.loss, e.validation, e.steps])]);
+          await s.release();
+        }}
+        return found;"""
+    )
+    parameters, _ = native(
+        arrays(), epochs=2, batch_size=16, accumulate=2, schedule=SCHEDULE, shuffle=False, validation_data=arrays(20)
+    )
+    assert bytes(results[0][0]) == parameters
+    assert [result == results[0] for result in results] == [True] * 5
+
+
+def test_shuffled_streams_come_as_in_python(js: JsPage) -> None:
+    found = js.run(
+        """const numbers = () => Array.from({ length: 60 }, (_, x) => ({ x }));
+        const data = new Dataset(numbers).shuffle({ buffer: 8, seed: 3 });
+        const rounds = [];
+        for (let k = 0; k < 2; k++) {
+          const round = [];
+          for await (const { x } of data) round.push(x);
+          rounds.push(round);
+        }
+        const halves = new Dataset({ x: Float32Array.from({ length: 11 }, (_, k) => k) }).split(0.3, { seed: 2 });
+        const batches = [];
+        for await (const { x } of new Dataset(numbers().slice(0, 5)).batch(3, { remainder: "pad" })) {
+          batches.push(fromTensor(x));
+        }
+        return [rounds, halves.map((half) => [...half.columns.get("x").data]), batches];"""
+    )
+    numbers = Dataset([{"x": np.float32(k)} for k in range(60)])
+    data = numbers.shuffle(8, seed=3)
+    assert found[0] == [[float(row["x"]) for row in data] for _ in range(2)]
+    halves = Dataset({"x": np.arange(11)}).split(0.3, seed=2)
+    assert found[1] == [[int(row["x"]) for row in half] for half in halves]
+    assert [b["data"] for b in found[2]] == [[0, 1, 2], [3, 4, 0]] and found[2][0]["type"] == "float32"
+
+
+def test_a_fit_is_events_callbacks_and_a_promise(js: JsPage) -> None:
+    events, heard, history, isSame = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const heard = [];
+        const events = [];
+        const callbacks = (event, run) => heard.push([event.type, run === fit]);
+        const fit = s.fit(data(3000), {{ epochs: 2, batchSize: 1, callbacks }});
+        for await (const event of fit) events.push(event);
+        const history = await fit;
+        await s.release();
+        return [events, heard, history, fit.history === history];"""
+    )
+    epochs = [e for e in events if e["type"] == "epoch"]
+    assert [e["epoch"] for e in epochs] == [1, 2] and epochs == history["epochs"] and events[-1] == epochs[-1]
+    progress = [e for e in events if e["type"] == "progress"]
+    assert all(e["steps"] == 3000 and 0 < e["step"] <= 3000 for e in progress)
+    assert [e["step"] for e in progress if e["epoch"] == 2] == sorted(e["step"] for e in progress if e["epoch"] == 2)
+    assert ["epoch", True] in heard and len(heard) >= len(events) and isSame
+    assert len(history["losses"]) == 6000 > 10 * len(progress)
+
+
+@pytest.mark.parametrize("where", ["js", "isolated"])
+def test_pause_stop_and_abort(request: pytest.FixtureRequest, where: str) -> None:
+    page: JsPage = request.getfixturevalue(where)
+    found = page.run(
+        f"""{OPEN}
+        const s = await open();
+        const rest = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+        const endless = {{ epochs: 1000, batchSize: 1 }};
+        const progress = async (fit) => {{
+          for await (const event of fit) return event;
+        }};
+        const first = () => {{
+          let heard;
+          const promise = new Promise((resolve) => {{ heard = resolve; }});
+          return [promise, heard];
+        }};
+        const found = [];
+        // Paused, nothing is trained; resumed, it goes on.
+        const [started, heard] = first();
+        const fit = s.fit(data(), {{ ...endless, callbacks: heard }});
+        await started;
+        fit.pause();
+        await rest(60);
+        const frozen = fit.history.losses.length;
+        await rest(100);
+        found.push(fit.history.losses.length === frozen);
+        fit.resume();
+        await rest(100);
+        found.push(fit.history.losses.length > frozen);
+        fit.stop();
+        const history = await fit;
+        found.push(history.ended, history.losses.length < 50000);
+        // A signal, aborted before and meanwhile.
+        const gone = AbortSignal.abort(new Error("before"));
+        found.push((await failure(() => s.fit(data(), {{ signal: gone }}))).message);
+        const controller = new AbortController();
+        const [again, told] = first();
+        const aborted = s.fit(data(), {{ ...endless, signal: controller.signal, callbacks: told }});
+        const error = failure(() => aborted);
+        await again;
+        controller.abort(new Error("meanwhile"));
+        found.push((await error).message);
+        // Aborted while it pauses.
+        const third = s.fit(data(), endless);
+        third.pause();
+        third.abort();
+        found.push((await failure(() => third)).name);
+        // To leave the loop stops it.
+        const left = s.fit(data(), endless);
+        await progress(left);
+        found.push((await left).ended);
+        // The session goes on.
+        found.push((await s.fit(data(), {{ batchSize: 50 }})).ended);
+        await s.release();
+        return found;"""
+    )
+    assert found == [True, True, "stopped", True, "before", "meanwhile", "AbortError", "stopped", "done"]
+
+
+def test_what_goes_wrong_meanwhile(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const other = s.fit(data(), {{ epochs: 2 }});
+        const errors = [await failure(() => s.fit(data())), await failure(() => s.runTrainSteps([data()]))];
+        await other;
+        errors.push(await failure(() => s.fit(data(), {{ callbacks: () => {{ throw new RangeError("of mine"); }} }})));
+        errors.push(await failure(async () => {{
+          for await (const event of s.fit(() => {{ throw new RangeError("of the data"); }})) void event;
+        }}));
+        const before = await bytes(s);
+        const broken = data();
+        broken.x.data[10 * 20] = Infinity;
+        errors.push(await failure(() => s.fit(broken, {{ batchSize: 50, shuffle: false }})));
+        const after = await bytes(s);
+        const isSame = before.join() === after.join();
+        const end = (await s.fit(data())).ended;
+        errors.push(await failure(() => s.fit(data(), {{ metrics: ["mae"], validationSplit: 0.5 }})));
+        errors.push(await failure(() => s.fit(data(), {{ epochs: 99, callbacks: () => void s.release() }})));
+        errors.push(await failure(() => s.fit(data())));
+        return [errors, isSame, end];"""
+    )
+    errors, is_same, end = found
+    assert is_same and end == "done"
+    assert [(e["name"], e["message"][:44]) for e in errors] == [
+        ("SessionError", "This session is being fitted: wait for the e"),
+        ("SessionError", "This session is being fitted: wait for the e"),
+        ("RangeError", "of mine"),
+        ("RangeError", "of the data"),
+        ("TrainwebError", "The loss is nan at step 1 of epoch 1; the pa"),
+        ("FeedError", "mae cannot compare predictions of shape [25,"),
+        ("ReleasedError", "This session was released; create a new one."),
+        ("ReleasedError", "This session was released; create a new one."),
+    ]
+
+
+WRONG = [
+    ("{}", "{}", "FeedError", "The data has no arrays"),
+    ("{ x: new Float32Array(0) }", "{}", "FeedError", "The data has no rows"),
+    ("[]", "{}", "FeedError", "The data has no rows"),
+    ("3", "{}", "FeedError", "Data must be an object of input names and tensors, rows, or a function that"),
+    ("{ ...data(8), labels: new BigInt64Array(7) }", "{}", "FeedError", "'labels' has 7 rows, but 'x' has 8"),
+    ("[{ x: 1 }, { y: 1 }]", "{}", "FeedError", "Row 1 of the batch has y; the first one has x"),
+    ("[{ x: 1 }, { x: 1n }]", "{}", "FeedError", "Row 1 of the batch has int64[] as 'x'; the first one has float32[]"),
+    ("[1]", "{}", "FeedError", "Row 0 of the batch is a number"),
+    ("{ x: data(8).x }", "{}", "FeedError", "input 'labels' is missing"),
+    ("{ ...data(8), y: data(8).x }", "{}", "FeedError", "invalid input 'y'"),
+    ("[{ x: 'text' }]", "{}", "FeedError", "'x' is a string; its first axis must count rows"),
+    ("{ ...data(8), labels: new Int32Array(8) }", "{}", "FeedError", "Unexpected input data type of 'labels'"),
+    ("data(8)", "{ batchSize: 9, remainder: 'drop' }", "FeedError", "A batch of 9 is larger than the data, 8 rows"),
+    ("data(8)", "{ validationSplit: 0.01 }", "FeedError", "A share of 0.01 of 8 rows is none"),
+    ("[]", "{ validationSplit: 0.5 }", "FeedError", "A stream of rows cannot be split"),
+    ("data(8)", "null", "ModelError", "options is None; it must be an object"),
+    ("data(8)", "{ epochs: 0 }", "ModelError", "epochs is 0; it must be an integer >= 1"),
+    ("data(8)", "{ epoch: 2 }", "ModelError", "fit has no setting 'epoch'; it has "),
+    ("data(8)", "{ checkpoint: {} }", "ModelError", "fit has no setting 'checkpoint'"),
+    ("data(8)", "{ clipGradNorm: 1 }", "ModelError", "give 'clipGradNorm' in the config of createFromModel"),
+    ("data(8)", "{ seed: -1 }", "ModelError", "seed is -1"),
+    ("data(8)", "{ metrics: ['accuracy'] }", "ModelError", "Metrics are of validation data: give validationData"),
+    ("data(8)", "{ metrics: ['best'], validationSplit: 0.5 }", "ModelError", "There is no metric 'best'"),
+    ("data(8)", "{ metrics: ['mae', 'mae'], validationSplit: 0.5 }", "ModelError", "'mae' is given twice"),
+    ("data(8)", "{ metrics: ['mae'], predictions: 'y', validationSplit: 0.5 }", "ModelError", "additionalOutputNames"),
+    ("data(8)", "{ validationData: data(8), validationSplit: 0.5 }", "ModelError", "not both"),
+    ("data(8)", "{ schedule: { type: 'Sine' } }", "ModelError", "There is no schedule 'Sine'"),
+    ("data(8)", "{ earlyStopping: {} }", "ModelError", "earlyStopping needs the setting 'earlyStopping.patience'"),
+    ("data(8)", "{ earlyStopping: { patience: 1, metric: 'mae' } }", "ModelError", "earlyStopping.metric is 'mae'"),
+    ("data(8)", "{ callbacks: [1] }", "ModelError", "callbacks is 1"),
+    ("data(8)", "{ signal: {} }", "ModelError", "signal is Object; it must be an AbortSignal"),
+    ("new Dataset(data(8)).batch(4)", "{ batchSize: 4 }", "ModelError", "'batchSize' is theirs"),
+    ("new Dataset(data(8)).map((r) => r)", "{ shuffle: true }", "ModelError", "give data.shuffle(options)"),
+]
+
+
+def test_what_is_wrong_is_named(js: JsPage) -> None:
+    cases = ", ".join(f"() => s.fit({data}, {options})" for data, options, _, _ in WRONG)
+    errors, is_same = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const before = await bytes(s);
+        const errors = [];
+        for (const make of [{cases}]) errors.push(await failure(async () => await make()));
+        const isSame = before.join() === (await bytes(s)).join();
+        await s.release();
+        return [errors, isSame];"""
+    )
+    assert is_same
+    for (data, options, name, said), error in zip(WRONG, errors, strict=True):
+        assert error is not None, (data, options)
+        assert error["name"] == name and said in error["message"], (data, options, error)
+
+
+def test_early_stopping_restores_the_best(js: JsPage) -> None:
+    history, is_best = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const wrong = data(20);
+        wrong.labels.data.forEach((label, k) => {{ wrong.labels.data[k] = 2n - label; }});
+        let best;
+        const history = await s.fit(data(), {{
+          epochs: 50, validationData: wrong, schedule: {{ type: "Constant", learningRate: 0.02 }},
+          earlyStopping: {{ patience: 1, restoreBest: true }},
+          callbacks: async (event, run) => {{
+            if (run.history.bestEpoch === event.epoch) best = await bytes(s);
+          }},
+        }});
+        const isBest = best.join() === (await bytes(s)).join();
+        await s.release();
+        return [history, isBest];"""
+    )
+    assert history["ended"] == "early" and len(history["epochs"]) == history["bestEpoch"] + 2 < 50 and is_best
+
+
+def test_many_steps_in_a_message(js: JsPage) -> None:
+    losses, expected, same, error, trained = js.run(
+        f"""{OPEN}
+        const [s, t] = [await open(), await open()];
+        const batches = Array.from({{ length: 5 }}, (_, k) => data(4 + k % 2));
+        const losses = [...(await s.runTrainSteps(batches))];
+        const expected = [];
+        for (const batch of batches) {{
+          expected.push((await t.runTrainStep(batch))[t.trainingOutputNames[0]].data[0]);
+          await t.runOptimizerStep();
+          await t.lazyResetGrad();
+        }}
+        const same = (await bytes(s)).join() === (await bytes(t)).join();
+        const error = await failure(() => s.runTrainSteps([data(4), {{ x: data(4).x }}, data(4)]));
+        await t.runTrainSteps([data(4)]);
+        const trained = (await bytes(s)).join() === (await bytes(t)).join();
+        await Promise.all([s.release(), t.release()]);
+        return [losses, expected, same, error, trained];"""
+    )
+    assert losses == expected and same and trained
+    assert error["step"] == 1 and "input 'labels' is missing" in error["message"]
+
+
+def test_rows_are_fed_as_written_out(js: JsPage) -> None:
+    same = js.run(
+        f"""{OPEN}
+        const [s, t] = [await open(), await open()];
+        await s.fit(data(9), {{ batchSize: 4, shuffle: false }});
+        for (const [at, n] of [[0, 4], [4, 4], [8, 1]]) {{
+          const all = data(9);
+          await t.runTrainStep({{
+            x: new Tensor("float32", all.x.data.slice(10 * at, 10 * (at + n)), [n, 10]),
+            labels: new Tensor("int64", all.labels.data.slice(at, at + n), [n]),
+          }});
+          await t.runOptimizerStep();
+          await t.lazyResetGrad();
+        }}
+        const same = (await bytes(s)).join() === (await bytes(t)).join();
+        await Promise.all([s.release(), t.release()]);
+        return same;"""
+    )
+    assert same

@@ -1,0 +1,164 @@
+"""Datasets: rows, batches, files, and the order in which they come."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainweb.data import Dataset, from_csv
+from trainweb.data.random import permutation, random_words
+from trainweb.errors import FeedError, ModelError
+
+
+def mixed(word: int) -> int:
+    """The finalizer of MurmurHash3, on integers of Python."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        word = ((word ^ (word >> shift)) * factor) % 2**32
+    return word ^ (word >> 16)
+
+
+def test_random_words_are_split_mix() -> None:
+    seed, stream = 2**40 + 7, 3
+    key = seed % 2**32
+    for word in (seed // 2**32, stream):
+        key = mixed((mixed(key) + word) % 2**32)
+    expected = [mixed((key + k * 0x9E3779B9) % 2**32) for k in range(1, 6)]
+    assert random_words(seed, stream, 5).tolist() == expected
+
+
+def test_a_permutation_is_one_and_is_fair() -> None:
+    for count in (1, 2, 100):
+        assert sorted(permutation(count, 1, 0)) == list(range(count))
+    found = Counter(tuple(permutation(4, seed, 0)) for seed in range(2400))
+    assert len(found) == 24
+    # 23 degrees of freedom: 49.7 is passed once in a thousand.
+    assert sum((n - 100) ** 2 / 100 for n in found.values()) < 49.7
+    assert permutation(50, 1, 0).tolist() != permutation(50, 1, 1).tolist()
+
+
+def numbers(n: int) -> Dataset:
+    return Dataset(lambda: ({"x": np.float32(k)} for k in range(n)))
+
+
+def values(data: Any) -> list[Any]:
+    return [row["x"].tolist() for row in data]
+
+
+def test_what_is_done_with_rows() -> None:
+    data = numbers(7)
+    assert values(data.map(lambda row: {"x": row["x"] * 2}).filter(lambda row: bool(row["x"] > 4))) == [6, 8, 10, 12]
+    assert values(data.batch(3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert values(data.batch(3, "drop")) == [[0, 1, 2], [3, 4, 5]]
+    assert values(data.batch(3, "pad")) == [[0, 1, 2], [3, 4, 5], [6, 0, 1]]
+    assert values(numbers(2).batch(5, "pad")) == [[0, 1, 0, 1, 0]]
+    assert values(data.take(2)) == [0, 1] and values(Dataset({"x": np.arange(5)}).take(2)) == [0, 1]
+
+
+def test_shuffle_keeps_all_rows() -> None:
+    data = numbers(100).shuffle(10, seed=4)
+    first, second = values(data), values(data)
+    assert sorted(first) == sorted(second) == list(range(100)) and first != second
+    assert values(numbers(100).shuffle(10, seed=4)) == first
+    # A row waits in the buffer of ten, and comes ten places earlier at most.
+    assert all(place >= value - 10 for place, value in enumerate(first))
+
+
+def test_split() -> None:
+    first, second = Dataset({"x": np.arange(10)}).split(0.3)
+    assert values(first) == [0, 1, 2, 3, 4, 5, 6] and values(second) == [7, 8, 9]
+    first, second = Dataset({"x": np.arange(10)}).split(0.3, seed=1)
+    assert sorted(values(first) + values(second)) == list(range(10)) and values(second) != [7, 8, 9]
+
+
+def test_cache_and_prefetch() -> None:
+    made: list[int] = []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for k in range(5):
+            made.append(threading.get_ident())
+            yield {"x": np.float32(k)}
+
+    kept = Dataset(rows).cache()
+    assert values(kept) == values(kept) == [0, 1, 2, 3, 4] and len(made) == 5
+    made.clear()
+    assert values(Dataset(rows).prefetch(2)) == [0, 1, 2, 3, 4]
+    assert set(made) != {threading.get_ident()}
+
+    def fails() -> Iterator[dict[str, Any]]:
+        yield {"x": np.float32(0)}
+        raise ZeroDivisionError("of mine")
+
+    with pytest.raises(ZeroDivisionError, match="of mine"):
+        values(Dataset(fails).prefetch())
+    before = threading.active_count()
+    iterator = iter(numbers(10**9).prefetch(3))
+    next(iterator)
+    iterator.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+def test_buckets() -> None:
+    lengths = [3, 8, 2, 5, 4]
+    rows = [{"ids": np.arange(1, n + 1), "label": np.int64(n)} for n in lengths]
+    batches = list(Dataset(rows).bucket(lambda row: len(row["ids"]), [4, 8], 2))
+    assert [b["label"].tolist() for b in batches] == [[3, 2], [8, 5], [4]]
+    assert batches[0]["ids"].tolist() == [[1, 2, 3, 0], [1, 2, 0, 0]]
+    with pytest.raises(FeedError, match="A row of length 8 is beyond the last bucket, 4"):
+        list(Dataset(rows).bucket(lambda row: len(row["ids"]), [4], 2))
+
+
+CSV = "\ufeffa,b,kind\n1,2.5,cat\n\n-3,4e1,dog\n5,6, cat \n"
+
+
+def test_csv(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(CSV, encoding="utf-8")
+    data = from_csv(path, {"x": ["b", "a"], "label": "kind"}, classes={"label": ["dog", "cat"]})
+    columns = data.columns
+    assert columns is not None
+    assert columns["x"].dtype == np.float32 and columns["x"].tolist() == [[2.5, 1], [40, -3], [6, 5]]
+    assert columns["label"].dtype == np.int64 and columns["label"].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        ("a\n1\nx\n", {"columns": {"x": "a"}}, "Line 3, column 'a': 'x' is no float32"),
+        ("a\n1\n\n\n\n", {"columns": {"x": "b"}}, "The file has no column 'b'; it has a"),
+        ("a,b\n1,2\n3\n", {"columns": {"x": "a"}}, "Line 3 has 1 values; the header has 2"),
+        ('a,b\n"1\n",2\n3,\n', {"columns": {"x": "b"}}, "Line 4, column 'b': '' is no float32"),
+        ("a\n1.5\n", {"columns": {"x": "a"}, "dtypes": {"x": "int64"}}, "Line 2, column 'a': '1.5' is no int64"),
+        ("a\n300\n", {"columns": {"x": "a"}, "dtypes": {"x": "uint8"}}, "'300' is no uint8"),
+        ("a\n2\n", {"columns": {"x": "a"}, "dtypes": {"x": "bool"}}, "'2' is no bool"),
+        ("a\ncow\n", {"columns": {"x": "a"}, "classes": {"x": ["cat"]}}, "'cow' is none of cat"),
+        ("a\n", {"columns": {"x": "a"}}, "The data has no rows"),
+        ("", {"columns": {"x": "a"}}, "The data has no rows"),
+        ("a\n1\n", {"columns": {"x": "a"}, "dtypes": {"y": "int64"}}, "'y' is none of the inputs"),
+        ("a\n1\n", {"columns": {"x": "a"}, "dtypes": {"x": "float16"}}, "'x' cannot be float16 from a file"),
+    ],
+)
+def test_a_bad_file_is_named_by_line_and_column(text: str, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(FeedError, match=said):
+        from_csv(io.StringIO(text, newline=""), **arguments)
+
+
+def test_what_is_no_setting() -> None:
+    data = Dataset({"x": np.arange(4)})
+    for call in (
+        lambda: data.batch(0),
+        lambda: data.batch(2, "cut"),  # type: ignore[arg-type]
+        lambda: data.shuffle(0),
+        lambda: data.split(1.5),
+        lambda: data.prefetch(-1),
+    ):
+        with pytest.raises(ModelError):
+            call()
+    with pytest.raises(FeedError, match="in batches already"):
+        data.batch(2).batch(2)

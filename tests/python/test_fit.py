@@ -1,0 +1,339 @@
+"""`Trainer.fit` against a loop that is written out, its options, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainweb
+from trainweb.data import Dataset
+from trainweb.errors import FeedError, ModelError, ReleasedError, SessionError, TrainwebError, UnsupportedError
+from trainweb.fit import Epoch, History, Progress, Run, Trainer
+from trainweb.fit import trainer as trainer_module
+
+from .sessions import artifacts, batch, session
+
+
+def rows(n: int = 40, seed: int = 0) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(seed).standard_normal((n, 5)).astype(np.float32)
+    return {"x": x, "labels": (x[:, 0] + x[:, 1] > 0).astype(np.int64)}
+
+
+def fitted(data: Any, **options: Any) -> tuple[bytes, History]:
+    with session() as s:
+        history = Trainer(s).fit(data, progress=False, **options)
+        return s.get_contiguous_parameters(False).tobytes(), history
+
+
+def by_hand(batches: list[dict[str, np.ndarray]], rates: list[float], accumulate: int = 1) -> bytes:
+    with session() as s:
+        for k, feeds in enumerate(batches):
+            if k % accumulate == 0:
+                s.lazy_reset_grad()
+                s.set_learning_rate(rates[k // accumulate])
+            s.train_step(feeds)
+            if k % accumulate == accumulate - 1 or k == len(batches) - 1:
+                s.optimizer_step()
+        return s.get_contiguous_parameters(False).tobytes()
+
+
+def cut(data: dict[str, np.ndarray], places: list[list[int]]) -> list[dict[str, np.ndarray]]:
+    return [{n: a[where] for n, a in data.items()} for where in places]
+
+
+def test_fit_is_the_loop_written_out() -> None:
+    data = rows(10)
+    got, history = fitted(
+        data,
+        epochs=2,
+        batch_size=4,
+        shuffle=False,
+        accumulate=2,
+        schedule=lambda step: 0.01 * (step + 1),
+    )
+    epoch = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    with session() as s:
+        for number in range(2):
+            for group, places in enumerate((epoch[:2], epoch[2:])):
+                s.lazy_reset_grad()
+                s.set_learning_rate(0.01 * (2 * number + group + 1))
+                for feeds in cut(data, places):
+                    s.train_step(feeds)
+                s.optimizer_step()
+        assert got == s.get_contiguous_parameters(False).tobytes()
+    assert len(history.losses) == 6 and history.optimizer_steps == 4
+    assert [e.steps for e in history.epochs] == [3, 3]
+    first = history.losses[:3]
+    assert history.epochs[0].loss == (first[0] * 4 + first[1] * 4 + first[2] * 2) / 10
+
+
+@pytest.mark.parametrize(
+    ("remainder", "last"), [("keep", [[8, 9]]), ("drop", []), ("pad", [[8, 9, 0, 1]])], ids=["keep", "drop", "pad"]
+)
+def test_rows_that_do_not_fill_a_batch(remainder: str, last: list[list[int]]) -> None:
+    data = rows(10)
+    expected = by_hand(cut(data, [[0, 1, 2, 3], [4, 5, 6, 7], *last]), [0.001] * 3)
+    assert fitted(data, batch_size=4, shuffle=False, remainder=remainder)[0] == expected
+    stream = Dataset(lambda: iter(Dataset(data))).batch(4, remainder)  # type: ignore[arg-type]
+    assert fitted(stream)[0] == expected
+
+
+def test_each_epoch_has_an_order_of_its_own() -> None:
+    seen: list[list[int]] = []
+
+    def watch(batch: dict[str, np.ndarray]) -> None:
+        seen[-1] += batch["x"][:, 0].astype(int).tolist()
+
+    data = rows(12)
+    data["x"][:, 0] = np.arange(12)
+    with session() as s:
+        step = s.train_step
+        s.train_step = lambda feeds, *rest: (watch(feeds), step(feeds, *rest))[1]  # type: ignore[method-assign]
+        for seed in (0, 0, 1):
+            for epochs in (2,):
+                seen.append([])
+                Trainer(s).fit(data, epochs=epochs, batch_size=5, seed=seed, progress=False)
+    assert seen[0] == seen[1] != seen[2]
+    assert sorted(seen[0][:12]) == sorted(seen[0][12:]) == list(range(12)) and seen[0][:12] != seen[0][12:]
+
+
+def test_validation_is_the_eval_model_on_the_last_rows() -> None:
+    data = rows(20)
+    with session() as s:
+        history = Trainer(s).fit(data, batch_size=8, validation_split=0.25, metrics=["perplexity"], progress=False)
+        (name,) = s.output_names(False)
+        expected = float(s.eval_step({n: a[15:] for n, a in data.items()})[name])
+    found = history.epochs[0].validation
+    assert found is not None and found["loss"] == pytest.approx(expected, rel=1e-6)
+    assert found["perplexity"] == pytest.approx(np.exp(expected), rel=1e-6)
+
+
+def test_early_stopping_restores_the_best() -> None:
+    data, held = rows(16), rows(16, seed=5)
+    held["labels"] = 1 - held["labels"]  # what is learnt makes it worse
+    best: list[bytes] = []
+
+    with session() as s:
+
+        def keep(event: Any, run: Run) -> None:
+            if isinstance(event, Epoch) and run.history.best_epoch == event.epoch:
+                best.append(s.get_contiguous_parameters(False).tobytes())
+
+        history = Trainer(s).fit(
+            data,
+            epochs=50,
+            validation_data=held,
+            early_stopping={"patience": 2, "restore_best": True},
+            schedule={"type": "Constant", "learning_rate": 0.02},
+            callbacks=keep,
+            progress=False,
+        )
+        assert history.ended == "early" and history.best_epoch is not None
+        assert len(history.epochs) == history.best_epoch + 3 < 50
+        assert s.get_contiguous_parameters(False).tobytes() == best[-1]
+    losses = history["val_loss"]
+    assert min(losses) == losses[history.best_epoch - 1]
+
+
+def test_plateau_is_told_the_loss() -> None:
+    schedule = {"type": "Plateau", "learning_rate": 0.0, "patience": 0, "reduction": 0.5}
+    _, history = fitted(rows(8), epochs=3, schedule={**schedule, "learning_rate": 1e-12}, shuffle=False)
+    assert history["learning_rate"] == pytest.approx([1e-12, 1e-12, 5e-13], rel=1e-6)
+
+
+def test_callbacks_hear_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+
+    def listen(event: Any, run: Run) -> None:
+        heard.append(event)
+        if isinstance(event, Epoch) and event.epoch == 2:
+            run.stop()
+
+    monkeypatch.setattr(trainer_module, "FRAME_S", 0.0)
+    _, history = fitted(rows(6), epochs=9, batch_size=2, callbacks=[listen])
+    assert history.ended == "stopped" and [e.epoch for e in heard if isinstance(e, Epoch)] == [1, 2]
+    progress = [(e.epoch, e.step, e.steps) for e in heard if isinstance(e, Progress)]
+    assert progress == [(epoch, step, 3) for epoch in (1, 2) for step in (1, 2, 3)]
+    heard.clear()
+    monkeypatch.setattr(trainer_module, "FRAME_S", 1e9)
+    fitted(rows(6), batch_size=2, callbacks=[listen])
+    assert [type(e) for e in heard] == [Epoch]
+
+
+def test_stop_ends_after_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "FRAME_S", 0.0)
+    got, history = fitted(rows(10), batch_size=2, shuffle=False, accumulate=9, callbacks=lambda _, run: run.stop())
+    assert len(history.losses) == 1 and history.optimizer_steps == 1
+    assert got == by_hand(cut(rows(10), [[0, 1]]), [0.001])
+
+
+def test_streams_and_generators() -> None:
+    data = rows(12)
+    expected, _ = fitted(data, batch_size=4, shuffle=False, epochs=2)
+    assert fitted(lambda: iter(Dataset(data)), batch_size=4, epochs=2)[0] == expected
+    assert fitted(Dataset(data).map(dict).prefetch(2), batch_size=4, epochs=2)[0] == expected
+    assert fitted(list(Dataset(data)), batch_size=4, epochs=2)[0] == expected
+    with pytest.raises(FeedError, match="The data has no rows"):
+        fitted(iter(Dataset(data)), batch_size=4, epochs=2)  # a generator lasts for one epoch
+
+
+def test_fit_async_is_fit_and_lets_others_run() -> None:
+    expected, _ = fitted(rows(60), batch_size=1, epochs=2)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def main() -> bytes:
+        task = asyncio.create_task(other())
+        with session() as s:
+            await Trainer(s).fit_async(rows(60), batch_size=1, epochs=2, progress=False)
+            task.cancel()
+            return s.get_contiguous_parameters(False).tobytes()
+
+    assert asyncio.run(main()) == expected and turns > 0
+
+
+def test_a_cancelled_fit_leaves_a_session_that_can_be_fitted() -> None:
+    async def main() -> None:
+        with session() as s:
+            trainer = Trainer(s)
+            task = asyncio.create_task(trainer.fit_async(rows(400), batch_size=1, epochs=100, progress=False))
+            await asyncio.sleep(0)
+            with pytest.raises(SessionError, match="is being fitted"):
+                trainer.fit(rows())
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert trainer.fit(rows(), progress=False).ended == "done"
+
+    asyncio.run(main())
+
+
+def test_an_infinite_loss_ends_before_the_update() -> None:
+    data = rows(12)
+    data["x"][9, 0] = np.inf
+    with session() as s:
+        with pytest.raises(TrainwebError, match="The loss is nan at step 3 of epoch 1"):
+            Trainer(s).fit(data, batch_size=4, shuffle=False, progress=False)
+        found = s.get_contiguous_parameters(False).tobytes()
+        assert found == by_hand(cut(data, [[0, 1, 2, 3], [4, 5, 6, 7]]), [0.001] * 2)
+        assert Trainer(s).fit(rows(), progress=False).epochs[0].loss > 0
+
+
+def test_a_callback_that_fails_ends_the_fit() -> None:
+    with session() as s:
+
+        def fail(event: Any, run: Run) -> None:
+            raise ZeroDivisionError("of mine")
+
+        with pytest.raises(ZeroDivisionError, match="of mine"):
+            Trainer(s).fit(rows(), callbacks=fail, progress=False)
+        assert Trainer(s).fit(rows(), progress=False).ended == "done"
+
+
+def test_a_release_while_it_runs() -> None:
+    with session() as s, pytest.raises(ReleasedError):
+        Trainer(s).fit(rows(), epochs=2, callbacks=lambda *_: s.release(), progress=False)
+
+
+def test_without_an_optimizer_or_eval_model() -> None:
+    made = artifacts("mlp")
+    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+    with trainweb.TrainingSession(state, made.training_model) as s, pytest.raises(SessionError, match="OptimizerModel"):
+        Trainer(s).fit(rows())
+    with (
+        trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s,
+        pytest.raises(SessionError, match="EvalModel"),
+    ):
+        Trainer(s).fit(rows(), validation_split=0.5)
+
+
+X = rows(8)["x"]
+WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    ({}, {}, FeedError, "The data has no arrays"),
+    ({"x": X[:0], "labels": []}, {}, FeedError, "The data has no rows"),
+    ([], {}, FeedError, "The data has no rows"),
+    (3, {}, FeedError, "Data must be a mapping of input names to arrays, rows, or a function .* got int"),
+    ({"x": X, "labels": [0] * 7}, {}, FeedError, "'labels' has 7 rows, but 'x' has 8"),
+    ({"x": [[1.0], [1.0, 2.0]]}, {}, FeedError, "The rows of 'x' have different shapes"),
+    ({"x": 1.0}, {}, FeedError, r"'x' is float64\[\]; its first axis must count rows"),
+    ([{"x": X[0], "labels": np.int64(0)}, {"x": X[0]}], {}, FeedError, "Row 1 of the batch has x; the first one"),
+    ([{"x": X[0]}, {"x": X[0, :3]}], {}, FeedError, r"Row 1 of the batch has float32\[3\] as 'x'; .* float32\[5\]"),
+    ([1], {}, FeedError, "Row 0 of the batch is int"),
+    ({"x": X}, {}, FeedError, "input 'labels' is missing"),
+    (rows() | {"y": rows()["x"]}, {}, FeedError, "invalid input 'y'"),
+    (rows() | {"x": rows()["x"].astype(np.float64)}, {}, FeedError, "Unexpected input data type of 'x'"),
+    (rows(8), {"batch_size": 9, "remainder": "drop"}, FeedError, "A batch of 9 is larger than the data, 8 rows"),
+    (rows(8), {"validation_split": 0.01}, FeedError, "A share of 0.01 of 8 rows is none"),
+    (iter([]), {"validation_split": 0.5}, FeedError, "cannot be split"),
+    (rows(8), {"epochs": 0}, ModelError, "epochs is 0; it must be an integer >= 1"),
+    (rows(8), {"batch_size": 1.5}, ModelError, "batch_size is 1.5; it must be"),
+    (rows(8), {"epoch": 2}, ModelError, "fit has no setting 'epoch'; it has epochs"),
+    (rows(8), {"clip_grad_norm": 1}, ModelError, "give 'clip_grad_norm' when the artifacts are built"),
+    (rows(8), {"seed": -1}, ModelError, "seed is -1"),
+    (rows(8), {"remainder": "cut"}, ModelError, "remainder is 'cut'; it must be keep, drop or pad"),
+    (rows(8), {"metrics": ["accuracy"]}, ModelError, "Metrics are of validation data"),
+    (rows(8), {"metrics": ["best"], "validation_split": 0.5}, ModelError, "There is no metric 'best'; there are acc"),
+    (rows(8), {"metrics": ["accuracy"], "validation_split": 0.5}, ModelError, "Name the output among additional_out"),
+    (rows(8), {"metrics": ["mae", "mae"], "validation_split": 0.5}, ModelError, "'mae' is given twice"),
+    (rows(8), {"validation_data": rows(), "validation_split": 0.5}, ModelError, "not both"),
+    (rows(8), {"schedule": {"type": "Sine"}}, ModelError, "There is no schedule 'Sine'"),
+    (rows(8), {"early_stopping": {}}, ModelError, "early_stopping needs the setting 'patience'"),
+    (rows(8), {"early_stopping": {"patience": 1, "metric": "mae"}}, ModelError, "early_stopping.metric is 'mae'"),
+    (rows(8), {"callbacks": [1]}, ModelError, "callbacks is 1"),
+    (Dataset(rows(8)).batch(4), {"batch_size": 4}, ModelError, "The data comes in batches: 'batch_size' is theirs"),
+    (Dataset(rows(8)).map(dict), {"shuffle": True}, ModelError, "give data.shuffle"),
+]
+
+
+@pytest.mark.parametrize(("data", "options", "error", "said"), WRONG, ids=[str(k) for k in range(len(WRONG))])
+def test_what_is_wrong_is_named(data: Any, options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with session() as s:
+        before = s.get_contiguous_parameters(False).tobytes()
+        with pytest.raises(error, match=said):
+            Trainer(s).fit(data, progress=False, **options)
+        assert s.get_contiguous_parameters(False).tobytes() == before
+        s.train_step(batch())
+
+
+def test_a_batch_may_be_larger_than_the_data() -> None:
+    data = rows(6)
+    assert fitted(data, batch_size=64, shuffle=False)[0] == by_hand([data], [0.001])
+
+
+def test_the_bar_is_of_tqdm(capsys: pytest.CaptureFixture[str]) -> None:
+    with session() as s:
+        Trainer(s).fit(rows(8), batch_size=4, epochs=2)
+    assert "4/4" in capsys.readouterr().err
+
+
+def test_history_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, history = fitted(rows(20), epochs=3, validation_split=0.2)
+    shown = history._repr_html_()
+    assert shown.count("<tr>") == 4 and shown.count("<polyline") == 2 and f"{history.epochs[2].loss:.4g}" in shown
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UnsupportedError, match="pip install matplotlib"):
+        history.plot()
+
+    class Axes:
+        def __init__(self) -> None:
+            self.drawn: list[Any] = []
+
+        def plot(self, x: list[int], y: list[float], label: str) -> None:
+            self.drawn.append((x, y, label))
+
+        def set_xlabel(self, text: str) -> None: ...
+
+        def legend(self) -> None: ...
+
+    axes = Axes()
+    assert history.plot(axes) is axes
+    assert axes.drawn == [([1, 2, 3], history[name], name) for name in ("loss", "val_loss")]

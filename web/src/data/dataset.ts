@@ -1,0 +1,339 @@
+/**
+ * `Dataset`: rows of named tensors, and what is done with them before they are trained on.
+ *
+ * One that is made of tensors stays so as long as nothing of the user's runs on its rows: `fit` sends them to the worker
+ * once, which shuffles and batches by itself. Others are streams of rows, or, after `batch`, of batches: they are made in
+ * the page, for functions cannot be sent.
+ */
+
+import { Tensor } from "onnxruntime-common";
+
+import { sessionError } from "../wire/messages.js";
+import { badSetting } from "../page/check-settings.js";
+import { describe, isTensor } from "../page/tensors.js";
+import type { Remainder } from "./epoch.js";
+import { permutation } from "./random.js";
+import { asTensor, batched, bucketed, drawn, type Batch, type Row } from "./rows.js";
+
+/** Tensors by input name whose first axis counts rows; typed arrays have a value a row. */
+export type Columns = { readonly [name: string]: Tensor | ArrayBufferView };
+
+type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
+
+/** What data may be given as. What can be iterated over once alone lasts for one epoch: give the function that makes it. */
+export type DataSource = Dataset | Columns | Rows<Row | Batch> | (() => Rows<Row | Batch>);
+
+/** Which random numbers `split` takes: none that an epoch has. */
+const SPLIT_STREAM = 2 ** 32 - 1;
+const DEFAULT_BUFFER = 1024;
+
+export class Dataset implements AsyncIterable<Row | Batch> {
+  readonly #columns: ReadonlyMap<string, Tensor> | null;
+  readonly #rows: () => AsyncIterable<Row | Batch>;
+  readonly #isBatched: boolean;
+
+  /**
+   * @throws FeedError when there are no rows, or tensors of different numbers of them
+   */
+  constructor(source: Exclude<DataSource, Dataset>) {
+    const [columns, rows] = open(source);
+    this.#columns = columns;
+    this.#rows = rows;
+    this.#isBatched = isBatchedBy.get(source as object) ?? false;
+  }
+
+  /** `source` itself if it is a dataset, else one made of it. */
+  static of(source: DataSource): Dataset {
+    return source instanceof Dataset ? source : new Dataset(source);
+  }
+
+  /** The tensors, unless the rows are a stream. */
+  get columns(): ReadonlyMap<string, Tensor> | null {
+    return this.#columns;
+  }
+
+  /** Whether what comes are batches. */
+  get isBatched(): boolean {
+    return this.#isBatched;
+  }
+
+  /** Number of rows; null where they are a stream. */
+  get size(): number | null {
+    const first = this.#columns?.values().next().value;
+    return first === undefined ? null : (first.dims[0] as number);
+  }
+
+  [Symbol.asyncIterator](): AsyncIterator<Row | Batch> {
+    return this.#rows()[Symbol.asyncIterator]();
+  }
+
+  /** What a function makes of each row (or batch); it may take its time. */
+  map(make: (row: never) => Row | Batch | Promise<Row | Batch>): Dataset {
+    const call = make as (row: Row | Batch) => Row | Promise<Row>;
+    return this.#stream(async function* (rows) {
+      for await (const row of rows) {
+        yield await call(row);
+      }
+    });
+  }
+
+  /** The rows (or batches) for which a function is true. */
+  filter(keep: (row: never) => boolean | Promise<boolean>): Dataset {
+    const call = keep as (row: Row | Batch) => boolean | Promise<boolean>;
+    return this.#stream(async function* (rows) {
+      for await (const row of rows) {
+        if (await call(row)) {
+          yield row;
+        }
+      }
+    });
+  }
+
+  /**
+   * Rows in another order, each time they are iterated over: drawn from a buffer that is filled up in order.
+   *
+   * @param options - `buffer`: rows among which one is drawn, 1024; `seed`: 0
+   */
+  shuffle({ buffer = DEFAULT_BUFFER, seed = 0 }: { readonly buffer?: number; readonly seed?: number } = {}): Dataset {
+    checkCount("buffer", buffer);
+    checkSeed(seed);
+    let rounds = 0;
+    return this.#stream((rows) => drawn(rows, buffer, seed, rounds++));
+  }
+
+  /** Batches of so many rows, which are stacked. */
+  batch(size: number, { remainder = "keep" }: { readonly remainder?: Remainder } = {}): Dataset {
+    checkCount("size", size);
+    if (!["keep", "drop", "pad"].includes(remainder)) {
+      throw badSetting("remainder", remainder, "keep, drop or pad");
+    }
+    if (this.#isBatched) {
+      throw sessionError("BATCHED_TWICE", {});
+    }
+    return this.#stream((rows) => batched(rows as AsyncIterable<Row>, size, remainder), true);
+  }
+
+  /**
+   * Batches of rows of similar lengths, so that little is padded and few shapes are compiled.
+   *
+   * @param length - the length of a row
+   * @param bounds - lengths that rows are padded to with zeros along their first axis; longer rows are an error
+   * @param size - rows of a batch; what is left at the end makes smaller ones
+   */
+  bucket(length: (row: Row) => number, bounds: readonly number[], size: number): Dataset {
+    checkCount("size", size);
+    const sorted = [...bounds].sort((a, b) => a - b);
+    return this.#stream((rows) => bucketed(rows as AsyncIterable<Row>, length, sorted, size), true);
+  }
+
+  /**
+   * Two datasets of tensors: the second has this share of the rows, the last ones, or some drawn by `seed`.
+   *
+   * @throws FeedError when one of them would have no rows, or the rows are a stream
+   */
+  split(share: number, { seed }: { readonly seed?: number } = {}): [Dataset, Dataset] {
+    if (!(typeof share === "number" && share > 0 && share < 1)) {
+      throw badSetting("share", share, "a number greater than 0 and less than 1");
+    }
+    const rows = this.size;
+    if (rows === null) {
+      throw sessionError("STREAM_SPLIT", {});
+    }
+    const second = Math.floor(rows * share);
+    if (second === 0) {
+      throw sessionError("EMPTY_SPLIT", { rows, share });
+    }
+    if (seed === undefined) {
+      return [this.#slice(0, rows - second), this.#slice(rows - second, rows)];
+    }
+    checkSeed(seed);
+    const order = permutation(rows, seed, SPLIT_STREAM);
+    return [this.#pick(order.subarray(0, rows - second)), this.#pick(order.subarray(rows - second))];
+  }
+
+  /** The first rows (or batches). */
+  take(count: number): Dataset {
+    checkCount("count", count);
+    if (this.size !== null) {
+      return this.#slice(0, Math.min(count, this.size));
+    }
+    return this.#stream(async function* (rows) {
+      let taken = 0;
+      for await (const row of rows) {
+        yield row;
+        if (++taken === count) {
+          return;
+        }
+      }
+    });
+  }
+
+  /** What comes, kept in memory once the first iteration has reached its end. */
+  cache(): Dataset {
+    let kept: (Row | Batch)[] | null = null;
+    return this.#stream(async function* (rows) {
+      if (kept !== null) {
+        yield* kept;
+        return;
+      }
+      const found: (Row | Batch)[] = [];
+      for await (const row of rows) {
+        found.push(row);
+        yield row;
+      }
+      kept = found;
+    });
+  }
+
+  /** Have so many rows (or batches) made ahead. `fit` has one batch made ahead by itself. */
+  prefetch(count = 1): Dataset {
+    checkCount("count", count);
+    return this.#stream(async function* (rows) {
+      const iterator = rows[Symbol.asyncIterator]();
+      const ahead: Promise<IteratorResult<Row | Batch>>[] = [];
+      try {
+        for (;;) {
+          while (ahead.length <= count) {
+            const next = iterator.next();
+            next.catch(() => {});
+            ahead.push(next);
+          }
+          const { done, value } = await (ahead.shift() as Promise<IteratorResult<Row | Batch>>);
+          if (done === true) {
+            return;
+          }
+          yield value as Row | Batch;
+        }
+      } finally {
+        await iterator.return?.();
+      }
+    });
+  }
+
+  #stream(make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>, isBatched = this.#isBatched): Dataset {
+    const rows = (): AsyncIterable<Row | Batch> => make(this);
+    isBatchedBy.set(rows, isBatched);
+    return new Dataset(rows);
+  }
+
+  #slice(start: number, end: number): Dataset {
+    return this.#columnwise((data, size) => data.subarray(start * size, end * size) as Float32Array, end - start);
+  }
+
+  #pick(order: Uint32Array): Dataset {
+    return this.#columnwise((data, size) => {
+      const Data = data.constructor as new (length: number) => Float32Array;
+      const picked = new Data(order.length * size);
+      order.forEach((row, k) => picked.set(data.subarray(row * size, (row + 1) * size), k * size));
+      return picked;
+    }, order.length);
+  }
+
+  #columnwise(pick: (data: Float32Array, rowSize: number) => Float32Array, rows: number): Dataset {
+    const picked: Record<string, Tensor> = {};
+    for (const [name, { type, dims, data }] of this.#columns ?? []) {
+      const rest = dims.slice(1);
+      const size = rest.reduce((product, dim) => product * dim, 1);
+      picked[name] = new Tensor(type as "float32", pick(data as Float32Array, size), [rows, ...rest]);
+    }
+    return new Dataset(picked);
+  }
+}
+
+/** Of the functions that streams are made of: whether they give batches. */
+const isBatchedBy = new WeakMap<object, boolean>();
+
+function open(source: unknown): [ReadonlyMap<string, Tensor> | null, () => AsyncIterable<Row | Batch>] {
+  if (typeof source === "function") {
+    return [null, () => iterate((source as () => unknown)())];
+  }
+  if (typeof source !== "object" || source === null || isTensor(source) || ArrayBuffer.isView(source)) {
+    throw sessionError("NOT_A_DATASET", { given: describe(source) });
+  }
+  if (Symbol.iterator in source || Symbol.asyncIterator in source || isReadable(source)) {
+    return [null, () => iterate(source)];
+  }
+  const columns = checkColumns(source as Columns);
+  return [columns, () => rowsOf(columns)];
+}
+
+function isReadable(source: object): source is ReadableStream<Row> {
+  return typeof (source as Partial<ReadableStream>).getReader === "function";
+}
+
+async function* iterate(source: unknown): AsyncGenerator<Row | Batch> {
+  if (typeof source !== "object" || source === null) {
+    throw sessionError("NOT_A_DATASET", { given: describe(source) });
+  }
+  if (Symbol.iterator in source || Symbol.asyncIterator in source) {
+    yield* source as Iterable<Row>;
+    return;
+  }
+  if (!isReadable(source)) {
+    throw sessionError("NOT_A_DATASET", { given: describe(source) });
+  }
+  // Not every browser iterates over streams.
+  const reader = source.getReader();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) {
+        return;
+      }
+      yield value;
+    }
+  } finally {
+    reader.releaseLock();
+  }
+}
+
+function checkColumns(source: Columns): ReadonlyMap<string, Tensor> {
+  const columns = new Map<string, Tensor>();
+  for (const [name, value] of Object.entries(source)) {
+    const tensor = asTensor(name, value);
+    if (tensor.dims.length === 0) {
+      throw sessionError("NOT_A_COLUMN", { name, given: "one number" });
+    }
+    columns.set(name, tensor);
+  }
+  const [first] = columns;
+  if (first === undefined) {
+    throw sessionError("NO_COLUMNS", {});
+  }
+  const [firstName, { dims: [expected] }] = first;
+  for (const [name, { dims: [rows] }] of columns) {
+    if (rows !== expected) {
+      throw sessionError("COLUMN_ROWS", { name, rows, first: firstName, expected });
+    }
+  }
+  if (expected === 0) {
+    throw sessionError("EMPTY_DATASET", {});
+  }
+  return columns;
+}
+
+async function* rowsOf(columns: ReadonlyMap<string, Tensor>): AsyncGenerator<Row> {
+  const [first] = columns.values();
+  for (let row = 0; row < ((first as Tensor).dims[0] as number); row++) {
+    yield Object.fromEntries(
+      [...columns].map(([name, { type, dims, data }]) => {
+        const rest = dims.slice(1);
+        const size = rest.reduce((product, dim) => product * dim, 1);
+        const part = (data as Float32Array).slice(row * size, (row + 1) * size);
+        return [name, new Tensor(type as "float32", part, rest)];
+      }),
+    );
+  }
+}
+
+function checkCount(name: string, value: unknown): void {
+  if (typeof value !== "number" || !Number.isSafeInteger(value) || value < 1) {
+    throw badSetting(name, value, "an integer >= 1");
+  }
+}
+
+function checkSeed(seed: unknown): void {
+  if (typeof seed !== "number" || !Number.isSafeInteger(seed) || seed < 0) {
+    throw badSetting("seed", seed, "an integer >= 0 and <= 9007199254740991");
+  }
+}

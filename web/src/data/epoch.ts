@@ -1,0 +1,33 @@
+/** The rows of each batch of an epoch; `epoch_batches` of trainweb/data/dataset.py is the same. */
+
+import { sessionError } from "../wire/messages.js";
+
+/** What becomes of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start. */
+export type Remainder = "keep" | "drop" | "pad";
+
+/** How many batches an epoch has. */
+export function countBatches(rows: number, size: number, remainder: Remainder): number {
+  return remainder === "drop" ? Math.floor(rows / size) : Math.ceil(rows / size);
+}
+
+/**
+ * The rows of the batches, of which there are at least one.
+ *
+ * @param order - rows in the order of the epoch
+ */
+export function* epochBatches(order: Uint32Array, size: number, remainder: Remainder): Generator<Uint32Array> {
+  const rows = order.length;
+  const count = countBatches(rows, size, remainder);
+  if (count === 0) {
+    throw sessionError("BATCH_BEYOND_DATA", { size, rows });
+  }
+  for (let k = 0; k < count; k++) {
+    const batch = order.subarray(k * size, (k + 1) * size);
+    if (remainder !== "pad" || batch.length === size) {
+      yield batch;
+    } else {
+      const wrapped = [...batch, ...order];
+      yield Uint32Array.from({ length: size }, (_, i) => wrapped[i % wrapped.length] as number);
+    }
+  }
+}

@@ -1,0 +1,166 @@
+/** Rows and batches: what a row may be, and how rows become a batch. */
+
+import { Tensor } from "onnxruntime-common";
+
+import { sessionError } from "../wire/messages.js";
+import { describe, isTensor } from "../page/tensors.js";
+import { RandomStream } from "./random.js";
+import type { Remainder } from "./epoch.js";
+
+/** A value of a row: a tensor or typed array without the axis of the batch, a number (float32), bigint (int64) or boolean. */
+export type RowValue = Tensor | ArrayBufferView | number | bigint | boolean;
+
+/** A value for each input, by name. */
+export type Row = { readonly [name: string]: RowValue };
+
+/** A tensor for each input, whose first axis counts rows. */
+export type Batch = { readonly [name: string]: Tensor };
+
+type Numbers = Exclude<Tensor["data"], string[]>;
+
+/** Rows as a batch. */
+export function stack(rows: readonly Row[]): Batch {
+  const tensors = rows.map((row, position) => {
+    if (typeof row !== "object" || row === null || isTensor(row) || ArrayBuffer.isView(row)) {
+      throw sessionError("NOT_A_ROW", { position, given: describe(row) });
+    }
+    return Object.fromEntries(Object.entries(row).map(([name, value]) => [name, asTensor(name, value)]));
+  });
+  const [first = {}] = tensors;
+  const names = Object.keys(first);
+  tensors.forEach((row, position) => {
+    const given = Object.keys(row);
+    if (given.length !== names.length || !names.every((name) => Object.hasOwn(row, name))) {
+      throw sessionError("ROW_NAMES", { position, names: given.join(", "), expected: names.join(", ") });
+    }
+  });
+  return Object.fromEntries(names.map((name) => [name, stackValues(name, tensors.map((row) => row[name] as Tensor))]));
+}
+
+function stackValues(name: string, values: readonly Tensor[]): Tensor {
+  const first = values[0] as Tensor;
+  const sizes = (first.data as Numbers).length;
+  const Data = first.data.constructor as new (length: number) => Numbers;
+  const data = new Data(sizes * values.length);
+  values.forEach((value, position) => {
+    if (typeOf(value) !== typeOf(first)) {
+      throw sessionError("ROW_TYPE", { position, name, given: typeOf(value), expected: typeOf(first) });
+    }
+    (data as Float32Array).set(value.data as Float32Array, position * sizes);
+  });
+  // The overloads of Tensor go by type; dtype and array agree by construction.
+  return new Tensor(first.type as "float32", data as Float32Array, [values.length, ...first.dims]);
+}
+
+function typeOf({ type, dims }: Tensor): string {
+  return `${type}[${dims.join(", ")}]`;
+}
+
+/** The value of a row as a tensor. */
+export function asTensor(name: string, value: unknown): Tensor {
+  if (isTensor(value)) {
+    return value;
+  }
+  switch (typeof value) {
+    case "number":
+      return new Tensor("float32", [value], []);
+    case "bigint":
+      return new Tensor("int64", [value], []);
+    case "boolean":
+      return new Tensor("bool", [value], []);
+  }
+  if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
+    return new Tensor(value as Float32Array);
+  }
+  throw sessionError("NOT_A_COLUMN", { name, given: describe(value) });
+}
+
+/** Rows as batches. */
+export async function* batched(rows: AsyncIterable<Row>, size: number, remainder: Remainder): AsyncGenerator<Batch> {
+  const start: Row[] = [];
+  let pending: Row[] = [];
+  for await (const row of rows) {
+    if (remainder === "pad" && start.length < size) {
+      start.push(row);
+    }
+    pending.push(row);
+    if (pending.length === size) {
+      yield stack(pending);
+      pending = [];
+    }
+  }
+  if (pending.length === 0 || remainder === "drop") {
+    return;
+  }
+  while (remainder === "pad" && pending.length < size) {
+    pending = [...pending, ...start].slice(0, size);
+  }
+  yield stack(pending);
+}
+
+/** Rows drawn from a buffer that is filled up in order. */
+export async function* drawn<T>(rows: AsyncIterable<T>, buffer: number, seed: number, stream: number): AsyncGenerator<T> {
+  const random = new RandomStream(seed, stream);
+  const held: T[] = [];
+  for await (const row of rows) {
+    if (held.length < buffer) {
+      held.push(row);
+      continue;
+    }
+    const k = random.below(buffer);
+    yield held[k] as T;
+    held[k] = row;
+  }
+  while (held.length > 0) {
+    const k = random.below(held.length);
+    const last = held.pop() as T;
+    if (k === held.length) {
+      yield last;
+    } else {
+      yield held[k] as T;
+      held[k] = last;
+    }
+  }
+}
+
+/** Batches by the least of the bounds that holds their rows, padded with zeros to it. */
+export async function* bucketed(
+  rows: AsyncIterable<Row>,
+  length: (row: Row) => number,
+  bounds: readonly number[],
+  size: number,
+): AsyncGenerator<Batch> {
+  const buckets = new Map<number, Row[]>(bounds.map((bound) => [bound, []]));
+  for await (const row of rows) {
+    const n = length(row);
+    const bound = bounds.find((one) => n <= one);
+    if (bound === undefined) {
+      throw sessionError("BEYOND_BUCKETS", { length: n, most: bounds.at(-1) ?? 0 });
+    }
+    const pending = buckets.get(bound) as Row[];
+    pending.push(
+      Object.fromEntries(Object.entries(row).map(([name, value]) => [name, padded(asTensor(name, value), n, bound)])),
+    );
+    if (pending.length === size) {
+      buckets.set(bound, []);
+      yield stack(pending);
+    }
+  }
+  for (const pending of buckets.values()) {
+    if (pending.length > 0) {
+      yield stack(pending);
+    }
+  }
+}
+
+/** A tensor of this length along its first axis with zeros behind; others as they are. */
+function padded(tensor: Tensor, length: number, target: number): Tensor {
+  const [first, ...rest] = tensor.dims;
+  if (first !== length) {
+    return tensor;
+  }
+  const Data = tensor.data.constructor as new (length: number) => Float32Array;
+  const data = new Data(rest.reduce((product, dim) => product * dim, target));
+  data.set(tensor.data as Float32Array);
+  return new Tensor(tensor.type as "float32", data, [target, ...rest]);
+}

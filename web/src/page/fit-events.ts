@@ -1,0 +1,122 @@
+/** Events of a fit on their way to who listens. */
+
+/** Lets through at most one value a frame, the last; at once where nothing is drawn. */
+export class FrameGate<T> {
+  readonly #deliver: (value: T) => void;
+  #held: { readonly value: T } | null = null;
+  #isClosed = false;
+
+  constructor(deliver: (value: T) => void) {
+    this.#deliver = deliver;
+  }
+
+  push(value: T): void {
+    const isWaiting = this.#held !== null;
+    this.#held = { value };
+    if (isWaiting) {
+      return;
+    }
+    // Frames of a page that is hidden do not come; a worker may have none.
+    if (typeof requestAnimationFrame === "function" && globalThis.document?.visibilityState !== "hidden") {
+      requestAnimationFrame(() => this.flush());
+    } else {
+      this.flush();
+    }
+  }
+
+  /** Deliver what is held. */
+  flush(): void {
+    const held = this.#held;
+    this.#held = null;
+    if (held !== null && !this.#isClosed) {
+      this.#deliver(held.value);
+    }
+  }
+
+  close(): void {
+    this.#isClosed = true;
+  }
+}
+
+/** Iterators over events. Of several events of a kind that may be missed, and that nobody has fetched yet, the last is kept. */
+export class Listeners<T extends { readonly type: string }> {
+  readonly #queues = new Set<Queue<T>>();
+  #end: { readonly error: unknown } | null = null;
+
+  push(event: T): void {
+    this.#queues.forEach((queue) => queue.push(event));
+  }
+
+  /** No more events come. @param error - null: all is well */
+  end(error: unknown): void {
+    this.#end = { error };
+    this.#queues.forEach((queue) => queue.end(error));
+    this.#queues.clear();
+  }
+
+  /** @param onLeave - called when an iterator is left before the end */
+  listen(onLeave: () => void): AsyncIterator<T> {
+    const queue = new Queue<T>(() => {
+      if (this.#queues.delete(queue)) {
+        onLeave();
+      }
+    });
+    if (this.#end === null) {
+      this.#queues.add(queue);
+    } else {
+      queue.end(this.#end.error);
+    }
+    return queue;
+  }
+}
+
+const MISSABLE = "progress";
+
+class Queue<T extends { readonly type: string }> implements AsyncIterator<T> {
+  readonly #onLeave: () => void;
+  #events: T[] = [];
+  #end: { readonly error: unknown } | null = null;
+  #wake: (() => void) | null = null;
+
+  constructor(onLeave: () => void) {
+    this.#onLeave = onLeave;
+  }
+
+  push(event: T): void {
+    if (this.#events.at(-1)?.type === MISSABLE) {
+      this.#events.pop();
+    }
+    this.#events.push(event);
+    this.#wake?.();
+  }
+
+  end(error: unknown): void {
+    this.#end = { error };
+    this.#wake?.();
+  }
+
+  async next(): Promise<IteratorResult<T>> {
+    while (this.#events.length === 0 && this.#end === null) {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+    const event = this.#events.shift();
+    if (event !== undefined) {
+      return { done: false, value: event };
+    }
+    const { error } = this.#end as { readonly error: unknown };
+    this.#end = { error: null };
+    if (error !== null) {
+      throw error;
+    }
+    return { done: true, value: undefined };
+  }
+
+  async return(): Promise<IteratorResult<T>> {
+    this.end(null);
+    this.#events = [];
+    this.#onLeave();
+    return { done: true, value: undefined };
+  }
+}

@@ -1,0 +1,246 @@
+/** The options of `fit`, checked. */
+
+import type { DataSource } from "../data/dataset.js";
+import { Dataset } from "../data/dataset.js";
+import type { Remainder } from "../data/epoch.js";
+import type { EvalValues, WireEvaluation, WireMetric } from "../wire/fit.js";
+import { sessionError } from "../wire/messages.js";
+import type { SessionInfo } from "../wire/protocol.js";
+import { badSetting, checkFields, resolveKind, type Fields } from "./check-settings.js";
+import {
+  BETTER,
+  DEFAULT_BATCH,
+  EARLY_STOPPING,
+  FIT,
+  METRICS,
+  type EarlyStoppingFields,
+  type FitFields,
+  type MetricSettings,
+  type MetricType,
+} from "./settings/fit.js";
+import type { FitEvent, FitRun } from "./fit.js";
+import { schedule, type Schedule } from "./schedule.js";
+import type { Settings } from "./settings/kinds.js";
+import type { ScheduleSettings } from "./settings/schedules.js";
+
+/** Called with each event, and the fit, which it can pause and end. The end of an epoch waits for what it returns. */
+export type FitCallback = (event: FitEvent, fit: FitRun) => unknown;
+
+/** Ends the training when a metric of the validation data has not become better for a while. */
+export interface EarlyStoppingSettings extends EarlyStoppingFields {
+  /** "loss" (the default; without validation data that of the training), or one of the metrics. */
+  readonly metric?: "loss" | MetricType;
+}
+
+export interface FitOptions extends FitFields {
+  /** Evaluated after each epoch with the eval model. */
+  readonly validationData?: DataSource | null;
+  /** Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. */
+  readonly schedule?: ScheduleSettings | Schedule | ((step: number) => number) | null;
+  /** What is computed of the validation data besides the loss. */
+  readonly metrics?: readonly (MetricType | MetricSettings)[];
+  /** The output of the eval model that metrics look at; by default the only one besides the loss. */
+  readonly predictions?: string;
+  /** The input of the eval model that they compare it with; by default the last one. */
+  readonly targets?: string;
+  readonly earlyStopping?: EarlyStoppingSettings | null;
+  readonly callbacks?: FitCallback | readonly FitCallback[];
+  /** Aborted, the fit ends within a step and fails with the signal's reason. */
+  readonly signal?: AbortSignal;
+}
+
+const OTHERS = [
+  "validationData", "schedule", "metrics", "predictions", "targets", "earlyStopping", "callbacks", "signal",
+];
+
+/** Options after the checks. */
+export interface ResolvedFit {
+  readonly train: Dataset;
+  readonly validation: Dataset | null;
+  readonly epochs: number;
+  readonly batchSize: number;
+  readonly remainder: Remainder;
+  /** Of the order of rows; null: they stay in theirs. */
+  readonly seed: number | null;
+  readonly accumulate: number;
+  readonly schedule: Schedule | null;
+  readonly evaluation: WireEvaluation | null;
+  readonly early: EarlyStopping | null;
+  readonly callbacks: readonly FitCallback[];
+  readonly signal: AbortSignal | null;
+}
+
+/** @throws ModelError for an option that is wrong; FeedError for data that is none; SessionError without the models */
+export function resolveFit(info: SessionInfo, data: unknown, options: unknown): ResolvedFit {
+  if (typeof options !== "object" || options === null) {
+    throw badSetting("options", options, "an object");
+  }
+  if (!info.hasOptimizer) {
+    throw sessionError("NO_OPTIMIZER_MODEL", {});
+  }
+  const given = options as FitOptions;
+  const plain = checkPlain(options);
+  const [train, validation] = splitData(data, given.validationData ?? null, plain.validationSplit);
+  const isStream = train.columns === null;
+  if (train.isBatched && (given.batchSize ?? null) !== null) {
+    throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
+  }
+  if (isStream && plain.shuffle === true) {
+    throw sessionError("SHUFFLED_STREAM", {});
+  }
+  const metrics = resolveMetrics(given.metrics ?? []);
+  if (validation === null && metrics.length > 0) {
+    throw sessionError("METRICS_WITHOUT_DATA", {});
+  }
+  const early = given.earlyStopping ?? null;
+  const signal = given.signal ?? null;
+  if (signal !== null && !(signal instanceof AbortSignal)) {
+    throw badSetting("signal", signal, "an AbortSignal");
+  }
+  return {
+    train,
+    validation,
+    epochs: plain.epochs,
+    batchSize: plain.batchSize ?? DEFAULT_BATCH,
+    remainder: plain.remainder,
+    seed: isStream || plain.shuffle === false ? null : plain.seed,
+    accumulate: plain.accumulate,
+    schedule: asSchedule(given.schedule ?? null),
+    evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
+    early: early === null ? null : new EarlyStopping(early, metrics),
+    callbacks: asCallbacks(given.callbacks ?? []),
+    signal,
+  };
+}
+
+type Plain = Required<Omit<FitFields, "batchSize" | "shuffle" | "validationSplit">> &
+  { readonly [Name in "batchSize" | "validationSplit"]: number | null } & { readonly shuffle: boolean | null };
+
+/** The plain options by the page's names, those that were not given by their defaults. */
+function checkPlain(options: object): Plain {
+  const plain: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(options)) {
+    if (name === "clipGradNorm" || name === "clipGradValue") {
+      throw sessionError("CLIP_IN_CONFIG", { name });
+    }
+    if (!OTHERS.includes(name)) {
+      plain[name] = value;
+    }
+  }
+  return withDefaults(checkFields("fit", "", plain, FIT, OTHERS), FIT) as unknown as Plain;
+}
+
+function withDefaults(checked: Fields, settings: Settings): Fields {
+  return Object.fromEntries(
+    Object.entries(settings).map(([name, { python, default: other }]) => [name, checked[python] ?? other]),
+  );
+}
+
+function splitData(data: unknown, validation: DataSource | null, share: number | null): [Dataset, Dataset | null] {
+  const train = Dataset.of(data as DataSource);
+  if (share === null) {
+    return [train, validation === null ? null : Dataset.of(validation)];
+  }
+  if (validation !== null) {
+    throw sessionError("TWO_VALIDATIONS", {});
+  }
+  return train.split(share);
+}
+
+function resolveMetrics(given: unknown): readonly WireMetric[] {
+  if (!Array.isArray(given)) {
+    throw badSetting("metrics", given, "a list of metrics");
+  }
+  const metrics = given.map((metric: unknown) => resolveKind("metric", metric, METRICS) as WireMetric);
+  metrics.forEach(({ type }, k) => {
+    if (metrics.findIndex((metric) => metric.type === type) !== k) {
+      throw sessionError("METRIC_TWICE", { name: type });
+    }
+  });
+  return metrics;
+}
+
+function resolveEvaluation(
+  info: SessionInfo,
+  { predictions, targets }: FitOptions,
+  metrics: readonly WireMetric[],
+): WireEvaluation {
+  const { hasEval, evalInputNames, evalOutputNames } = info;
+  const [loss, ...others] = evalOutputNames;
+  if (!hasEval || loss === undefined) {
+    throw sessionError("NO_EVAL_MODEL", {});
+  }
+  // Perplexity goes by the loss alone.
+  if (metrics.every(({ type }) => type === "perplexity")) {
+    return { loss, metrics, predictions: null, targets: null };
+  }
+  const predicted = predictions ?? (others.length === 1 ? others[0] : undefined);
+  if (predicted === undefined || !evalOutputNames.includes(predicted)) {
+    throw sessionError("NO_PREDICTIONS", { names: evalOutputNames.join(", ") });
+  }
+  const target = targets ?? (evalInputNames.at(-1) as string);
+  if (!evalInputNames.includes(target)) {
+    throw badSetting("targets", target, `one of ${evalInputNames.join(", ")}`);
+  }
+  return { loss, metrics, predictions: predicted, targets: target };
+}
+
+function asSchedule(given: FitOptions["schedule"]): Schedule | null {
+  if (given === null || given === undefined) {
+    return null;
+  }
+  return typeof given === "object" && "rate" in given ? given : schedule(given);
+}
+
+function asCallbacks(given: FitCallback | readonly FitCallback[]): readonly FitCallback[] {
+  const callbacks: readonly unknown[] = Array.isArray(given) ? given : [given];
+  for (const callback of callbacks) {
+    if (typeof callback !== "function") {
+      throw badSetting("callbacks", callback, "a function of an event and the fit, or a list of them");
+    }
+  }
+  return callbacks as readonly FitCallback[];
+}
+
+/** When to stop; `EarlyStopping` of trainweb/fit/options.py is the same. */
+export class EarlyStopping {
+  readonly restoresBest: boolean;
+  readonly #metric: string;
+  readonly #sign: number;
+  readonly #patience: number;
+  readonly #minDelta: number;
+  #best = -Infinity;
+  #bad = 0;
+
+  constructor(given: EarlyStoppingSettings, metrics: readonly WireMetric[]) {
+    if (typeof given !== "object") {
+      throw badSetting("earlyStopping", given, "an object with 'patience'");
+    }
+    const { metric = "loss", ...settings } = given;
+    const names = metrics.map(({ type }) => type as MetricType).filter((type) => BETTER[type] !== null);
+    if (metric !== "loss" && !names.includes(metric)) {
+      throw badSetting("earlyStopping.metric", metric, ["loss", ...names].join(" or "));
+    }
+    const checked = withDefaults(
+      checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]),
+      EARLY_STOPPING,
+    );
+    this.#metric = metric;
+    this.#sign = metric !== "loss" && BETTER[metric] === "max" ? 1 : -1;
+    this.#patience = checked["patience"] as number;
+    this.#minDelta = checked["minDelta"] as number;
+    this.restoresBest = checked["restoreBest"] as boolean;
+  }
+
+  /** Take note of an epoch; whether it is the best. */
+  observe(values: EvalValues): boolean {
+    const value = this.#sign * (values[this.#metric] as number);
+    const isBetter = value - this.#best > this.#minDelta;
+    [this.#best, this.#bad] = isBetter ? [value, 0] : [this.#best, this.#bad + 1];
+    return isBetter;
+  }
+
+  get isOver(): boolean {
+    return this.#bad > this.#patience;
+  }
+}

@@ -1,0 +1,411 @@
+/**
+ * `fit` as the page sees it: it sends the data once and then a call an epoch, tells events, and says pause, stop or abort.
+ * The loop itself is worker/fit.ts; `trainweb/fit/trainer.py` is both in Python.
+ */
+
+import type { Tensor } from "onnxruntime-common";
+
+import type { Dataset } from "../data/dataset.js";
+import { countBatches } from "../data/epoch.js";
+import type { Batch, Row } from "../data/rows.js";
+import { FeedError } from "../wire/errors.js";
+import type {
+  EvalValues,
+  FitOrder,
+  FitProgress,
+  FitSpec,
+  TrainAnswer,
+  TrainTask,
+  WireBatch,
+} from "../wire/fit.js";
+import { sessionError } from "../wire/messages.js";
+import type { Answer, Call, Method, NamedTensor, SessionInfo } from "../wire/protocol.js";
+import { callOf } from "./client.js";
+import { FrameGate, Listeners } from "./fit-events.js";
+import { resolveFit, type ResolvedFit } from "./fit-options.js";
+import { copyBytes, describe, isTensor, packTensor } from "./tensors.js";
+
+/** Within an epoch, after a step; at most one a frame. */
+export interface ProgressEvent {
+  readonly type: "progress";
+  /** From 1. */
+  readonly epoch: number;
+  /** Batches of the epoch that are done. */
+  readonly step: number;
+  /** How many it has; null for a stream. */
+  readonly steps: number | null;
+  /** Mean over the rows of the epoch so far. */
+  readonly loss: number;
+}
+
+/** An epoch that is done. */
+export interface EpochEvent {
+  readonly type: "epoch";
+  /** From 1. */
+  readonly epoch: number;
+  /** Batches that were trained on. */
+  readonly steps: number;
+  /** Mean over the rows, while they were trained on. */
+  readonly loss: number;
+  /** That of its last optimizer step. */
+  readonly learningRate: number;
+  /** How long it took, evaluation included. */
+  readonly seconds: number;
+  /** "loss" and the metrics of the validation data. */
+  readonly validation: EvalValues | null;
+}
+
+export type FitEvent = ProgressEvent | EpochEvent;
+
+/** What a fit has done. */
+export interface History {
+  readonly epochs: readonly EpochEvent[];
+  /** Of each batch, in their order. */
+  readonly losses: readonly number[];
+  readonly optimizerSteps: number;
+  /** The best by early stopping. */
+  readonly bestEpoch: number | null;
+  /** Whether all epochs were done, `stop()` ended it, or early stopping did. */
+  readonly ended: "done" | "stopped" | "early";
+}
+
+interface MutableHistory extends History {
+  epochs: EpochEvent[];
+  losses: number[];
+  optimizerSteps: number;
+  bestEpoch: number | null;
+  ended: History["ended"];
+}
+
+/** What a fit needs of its session. */
+export interface FitHost {
+  readonly info: SessionInfo;
+  /** Send a call after all earlier ones of the session. */
+  send<M extends Method>(make: () => Call<M>): Promise<Answer<M>>;
+  getContiguousParameters(trainableOnly: boolean): Promise<Tensor>;
+  loadParametersBuffer(buffer: Float32Array, trainableOnly: boolean): Promise<void>;
+}
+
+/** A fit under way: a promise of its history, and an async iterable of its events. */
+export class FitRun implements PromiseLike<History>, AsyncIterable<FitEvent> {
+  readonly #host: FitHost;
+  readonly #listeners = new Listeners<FitEvent>();
+  readonly #history: MutableHistory = { epochs: [], losses: [], optimizerSteps: 0, bestEpoch: null, ended: "done" };
+  readonly #done: Promise<History>;
+  readonly #port: MessagePort;
+  readonly #workerPort: MessagePort;
+  #aborted: { readonly reason: unknown } | null = null;
+  #isStopping = false;
+  /** Settles when a pause is over. */
+  #paused: Promise<void> | null = null;
+  #endPause: () => void = () => {};
+  #best: Tensor | null = null;
+  #steps: number | null = null;
+
+  /** @internal */
+  constructor(host: FitHost, data: unknown, options: unknown) {
+    this.#host = host;
+    const { port1, port2 } = new MessageChannel();
+    this.#port = port1;
+    this.#workerPort = port2;
+    this.#done = this.#run(data, options);
+  }
+
+  /** What was done so far. */
+  get history(): History {
+    return this.#history;
+  }
+
+  /** Let the worker rest after the step that it is at. */
+  pause(): void {
+    this.#paused ??= new Promise((resolve) => {
+      this.#endPause = resolve;
+    });
+    this.#say("pause");
+  }
+
+  resume(): void {
+    this.#paused = null;
+    this.#endPause();
+    this.#say("resume");
+  }
+
+  /** End after the step that is under way; the history is that of what was done. */
+  stop(): void {
+    this.#isStopping = true;
+    this.#endPause();
+    this.#say("stop");
+  }
+
+  /** End after the step that is under way, and fail with this reason; what was trained stays. */
+  abort(reason: unknown = new DOMException("The fit was aborted.", "AbortError")): void {
+    this.#aborted ??= { reason };
+    this.#endPause();
+    this.#say("abort");
+  }
+
+  then<A = History, B = never>(
+    onDone?: ((history: History) => A | PromiseLike<A>) | null,
+    onError?: ((reason: unknown) => B | PromiseLike<B>) | null,
+  ): Promise<A | B> {
+    return this.#done.then(onDone, onError);
+  }
+
+  catch<B = never>(onError?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<History | B> {
+    return this.#done.catch(onError);
+  }
+
+  finally(action?: (() => void) | null): Promise<History> {
+    return this.#done.finally(action);
+  }
+
+  /** Events from now on; of several reports of progress that nobody has fetched yet, the last. To leave a loop stops the fit. */
+  [Symbol.asyncIterator](): AsyncIterator<FitEvent> {
+    // The loop is told.
+    this.#done.catch(() => {});
+    return this.#listeners.listen(() => this.stop());
+  }
+
+  #say(order: FitOrder): void {
+    this.#port.postMessage(order);
+  }
+
+  async #run(data: unknown, options: unknown): Promise<History> {
+    let error: unknown = null;
+    try {
+      await this.#fit(resolveFit(this.#host.info, data, options));
+      return this.#history;
+    } catch (reason) {
+      error = reason;
+      throw reason;
+    } finally {
+      this.#port.close();
+      this.#listeners.end(error);
+    }
+  }
+
+  async #fit(plan: ResolvedFit): Promise<void> {
+    const { signal } = plan;
+    signal?.throwIfAborted();
+    const abort = (): void => this.abort(signal?.reason);
+    signal?.addEventListener("abort", abort);
+    const { info } = this.#host;
+    const gate = new FrameGate<FitProgress>((progress) => this.#tellProgress(plan, progress));
+    this.#port.onmessage = ({ data }: MessageEvent<FitProgress>) => gate.push(data);
+    let isStarted = false;
+    try {
+      const spec = await specOf(info, plan);
+      this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
+      this.#throwIfAborted();
+      await this.#host.send(() => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]));
+      isStarted = true;
+      await this.#epochs(plan, gate);
+    } finally {
+      signal?.removeEventListener("abort", abort);
+      gate.close();
+      if (isStarted) {
+        // A session that is released meanwhile, or a worker that is lost, has no fit either.
+        await this.#host.send(() => callOf("endFit", [info.handle])).catch(() => {});
+      }
+    }
+    if (plan.early?.restoresBest === true && this.#best !== null) {
+      await this.#host.loadParametersBuffer(this.#best.data as Float32Array, false);
+    }
+  }
+
+  async #epochs(plan: ResolvedFit, gate: FrameGate<FitProgress>): Promise<void> {
+    for (let number = 0; number < plan.epochs; number++) {
+      await this.#epoch(plan, number, gate);
+      if (this.#isStopping) {
+        this.#history.ended = "stopped";
+        return;
+      }
+      if (plan.early?.isOver === true) {
+        this.#history.ended = "early";
+        return;
+      }
+    }
+  }
+
+  async #epoch(plan: ResolvedFit, number: number, gate: FrameGate<FitProgress>): Promise<void> {
+    await this.#paused;
+    this.#throwIfAborted();
+    const start = performance.now();
+    const before = this.#history.losses.length;
+    const trained =
+      plan.train.columns === null ? await this.#trainStream(plan, number) : await this.#trainRows(plan, number);
+    this.#throwIfAborted();
+    const validation = plan.validation === null || this.#isStopping ? null : await this.#evaluate(plan, plan.validation);
+    this.#throwIfAborted();
+    const epoch: EpochEvent = {
+      type: "epoch",
+      epoch: number + 1,
+      steps: this.#history.losses.length - before,
+      loss: trained.lossSum / trained.rows,
+      learningRate: trained.learningRate,
+      seconds: (performance.now() - start) / 1e3,
+      validation,
+    };
+    this.#history.epochs.push(epoch);
+    if (!this.#isStopping) {
+      await this.#observe(plan, epoch);
+    }
+    gate.flush();
+    await this.#tell(plan, epoch);
+    this.#throwIfAborted();
+  }
+
+  #trainRows(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
+    const count = Math.ceil((this.#steps as number) / plan.accumulate);
+    const rates = this.#rates(plan, this.#history.optimizerSteps, count);
+    return this.#train({ epoch: number, seed: plan.seed, batches: null, rates, isLast: true });
+  }
+
+  /** Batches as they come: one is made while the worker is at the one before. */
+  async #trainStream(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
+    const task = { epoch: number, seed: null, isLast: false };
+    const first = this.#history.optimizerSteps;
+    let latest: Promise<TrainAnswer> | null = null;
+    let count = 0;
+    for await (const batch of batchesOf(plan.train, plan)) {
+      const packed = await packBatch(batch, this.#host.info.trainingInputNames);
+      await this.#paused;
+      this.#throwIfAborted();
+      if (this.#isStopping) {
+        break;
+      }
+      const before = latest;
+      const rates = this.#rates(plan, first + Math.floor(count++ / plan.accumulate), 1);
+      latest = this.#train({ ...task, batches: [packed], rates });
+      // Whoever awaits it may still wait for the batch before.
+      latest.catch(() => {});
+      await before;
+    }
+    await latest;
+    this.#throwIfAborted();
+    if (count === 0) {
+      throw sessionError("EMPTY_DATASET", {});
+    }
+    return this.#train({ ...task, batches: [], rates: null, isLast: true });
+  }
+
+  #rates({ schedule }: ResolvedFit, first: number, count: number): Float64Array | null {
+    return schedule === null ? null : Float64Array.from({ length: count }, (_, k) => schedule.rate(first + k));
+  }
+
+  async #train(task: TrainTask): Promise<TrainAnswer> {
+    const { handle } = this.#host.info;
+    const buffers = (task.batches ?? []).flatMap(buffersOf);
+    const answer = await this.#host.send(() => callOf("fitTrain", [handle, task], buffers));
+    this.#history.losses.push(...answer.losses);
+    this.#history.optimizerSteps = answer.optimizerSteps;
+    return answer;
+  }
+
+  async #evaluate(plan: ResolvedFit, data: Dataset): Promise<EvalValues | null> {
+    const { handle, evalInputNames } = this.#host.info;
+    if (data.columns !== null) {
+      return this.#host.send(() => callOf("fitEvaluate", [handle, null, true]));
+    }
+    let latest: Promise<EvalValues | null> | null = null;
+    for await (const batch of batchesOf(data, { ...plan, remainder: "keep" })) {
+      const packed = await packBatch(batch, evalInputNames);
+      this.#throwIfAborted();
+      const before = latest;
+      latest = this.#host.send(() => callOf("fitEvaluate", [handle, [packed], false], buffersOf(packed)));
+      latest.catch(() => {});
+      await before;
+    }
+    if (latest === null) {
+      throw sessionError("EMPTY_DATASET", {});
+    }
+    await latest;
+    return this.#host.send(() => callOf("fitEvaluate", [handle, [], true]));
+  }
+
+  async #observe({ schedule, early }: ResolvedFit, { epoch, loss, validation }: EpochEvent): Promise<void> {
+    const values = validation ?? { loss };
+    schedule?.observe(values["loss"] as number);
+    if (early?.observe(values) === true) {
+      this.#history.bestEpoch = epoch;
+      this.#best = early.restoresBest ? await this.#host.getContiguousParameters(false) : null;
+    }
+  }
+
+  #tellProgress(plan: ResolvedFit, progress: FitProgress): void {
+    const event: ProgressEvent = { type: "progress", ...progress, steps: this.#steps };
+    this.#tell(plan, event).catch((error: unknown) => this.abort(error));
+  }
+
+  async #tell({ callbacks }: ResolvedFit, event: FitEvent): Promise<void> {
+    this.#listeners.push(event);
+    for (const callback of callbacks) {
+      await callback(event, this);
+    }
+  }
+
+  #throwIfAborted(): void {
+    if (this.#aborted !== null) {
+      throw this.#aborted.reason;
+    }
+  }
+}
+
+/** What the worker is told of a fit, with the data that lies there. */
+async function specOf(info: SessionInfo, plan: ResolvedFit): Promise<FitSpec> {
+  return {
+    loss: info.trainingOutputNames[0] as string,
+    accumulate: plan.accumulate,
+    batchSize: plan.batchSize,
+    remainder: plan.remainder,
+    train: await packColumns(plan.train),
+    validation: plan.validation === null ? null : await packColumns(plan.validation),
+    evaluation: plan.evaluation,
+  };
+}
+
+async function packColumns({ columns }: Dataset): Promise<NamedTensor[] | null> {
+  return columns && Promise.all([...columns].map(([name, tensor]) => packTensor(name, tensor, sentBytes)));
+}
+
+/** Bytes of which a message makes a copy, without more around them; shared ones are shared. */
+function sentBytes({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
+  const isWhole = byteLength === buffer.byteLength || !(buffer instanceof ArrayBuffer);
+  const view = new Uint8Array(buffer, byteOffset, byteLength);
+  return isWhole ? view : copyBytes(view);
+}
+
+/** A stream as batches. */
+function batchesOf(data: Dataset, { batchSize, remainder }: Pick<ResolvedFit, "batchSize" | "remainder">): AsyncIterable<Row | Batch> {
+  return data.isBatched ? data : data.batch(batchSize, { remainder });
+}
+
+/** A batch as it is sent: the inputs in the order of the model, then what the model does not know. */
+export async function packBatch(batch: unknown, inputNames: readonly string[]): Promise<WireBatch> {
+  if (typeof batch !== "object" || batch === null || isTensor(batch) || ArrayBuffer.isView(batch)) {
+    throw sessionError("NOT_A_ROW", { position: 0, given: describe(batch) });
+  }
+  const tensors = batch as Readonly<Record<string, Tensor>>;
+  const given = Object.keys(tensors);
+  const names = [...inputNames.filter((name) => given.includes(name)), ...given.filter((name) => !inputNames.includes(name))];
+  const feeds = await Promise.all(names.map((name) => packTensor(name, tensors[name] as Tensor, copyBytes)));
+  return { feeds, rows: feeds[0]?.dims[0] ?? 1 };
+}
+
+function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
+  return feeds.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : []));
+}
+
+/** Steps on batches, each with its optimizer step, in one message; the losses. */
+export async function runTrainSteps(host: FitHost, batches: unknown): Promise<Float32Array> {
+  const { handle, hasOptimizer, trainingInputNames, trainingOutputNames } = host.info;
+  if (!hasOptimizer) {
+    throw sessionError("NO_OPTIMIZER_MODEL", {});
+  }
+  if (!Array.isArray(batches)) {
+    throw new FeedError(`'batches' must be an array of feeds, got ${describe(batches)}.`);
+  }
+  const packed = await Promise.all(batches.map((batch: unknown) => packBatch(batch, trainingInputNames)));
+  const buffers = packed.flatMap(buffersOf);
+  return host.send(() => callOf("trainSteps", [handle, packed, trainingOutputNames[0] as string], buffers));
+}

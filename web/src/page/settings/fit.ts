@@ -1,0 +1,232 @@
+/** Made by scripts/session_description.py of what Python declares: edit that. */
+
+import type { Of, Settings } from "./kinds.js";
+
+/** The plain options of fit. */
+export interface FitFields {
+  /** How often all rows are trained on. Default 1. */
+  readonly epochs?: number;
+  /** Rows of a batch; 32 unless the data comes in batches. */
+  readonly batchSize?: number | null;
+  /** What becomes of the last rows where they do not fill a batch: a smaller batch, for which a plan of its own is compiled; nothing; or a batch filled up with the first rows of the epoch. Default "keep". */
+  readonly remainder?: "keep" | "drop" | "pad";
+  /** Whether rows come in another order in each epoch: the default for arrays; streams shuffle themselves. */
+  readonly shuffle?: boolean | null;
+  /** Of the order of rows. Default 0. */
+  readonly seed?: number;
+  /** Share of the rows, the last ones, that are evaluated after each epoch instead of trained on. */
+  readonly validationSplit?: number | null;
+  /** Batches whose gradients are added up for one optimizer step. Default 1. */
+  readonly accumulate?: number;
+}
+
+/** Ends the training when a metric has not become better for a while. */
+export interface EarlyStoppingFields {
+  /** Epochs without a better one that are let pass. */
+  readonly patience: number;
+  /** By how much a metric must be better. Default 0.0. */
+  readonly minDelta?: number;
+  /** Whether the session ends with the parameters of the best epoch; the optimizer's state stays that of the last. Default false. */
+  readonly restoreBest?: boolean;
+}
+
+export type MetricType =
+  | "accuracy"
+  | "topK"
+  | "f1"
+  | "confusionMatrix"
+  | "mIoU"
+  | "mae"
+  | "r2"
+  | "perplexity";
+
+/** Share of places whose highest score is that of the target. */
+export interface AccuracyFields {
+  /** Targets of this class do not count. */
+  readonly ignoreIndex?: number | null;
+}
+
+/** Share of places where fewer than `k` classes have a higher score than the target. */
+export interface TopKFields {
+  /** How many classes may be named. Default 5. */
+  readonly k?: number;
+  /** Targets of this class do not count. */
+  readonly ignoreIndex?: number | null;
+}
+
+/** Harmonic mean of precision and recall, of the classes that occur. */
+export interface F1Fields {
+  /** Over classes: each alike, all places together, or each by how often it is the target. Default "macro". */
+  readonly average?: "macro" | "micro" | "weighted";
+  /** Targets of this class do not count. */
+  readonly ignoreIndex?: number | null;
+}
+
+/** How often each class was predicted (columns) for each target (rows). */
+export interface ConfusionMatrixFields {
+  /** Targets of this class do not count. */
+  readonly ignoreIndex?: number | null;
+}
+
+/** Intersection over union of targets and predictions, the mean over the classes that occur. */
+export interface MIoUFields {
+  /** Targets of this class do not count. */
+  readonly ignoreIndex?: number | null;
+}
+
+/** Mean of the magnitudes of the errors. */
+export type MaeFields = Readonly<Record<never, never>>;
+
+/** Coefficient of determination: 1 less the share of the variance that is not explained, the mean over columns. */
+export type R2Fields = Readonly<Record<never, never>>;
+
+/** The exponential of the mean loss, where that is a cross entropy in nats. */
+export type PerplexityFields = Readonly<Record<never, never>>;
+
+/** A metric with its settings. */
+export type MetricSettings =
+  | Of<"accuracy", AccuracyFields>
+  | Of<"topK", TopKFields>
+  | Of<"f1", F1Fields>
+  | Of<"confusionMatrix", ConfusionMatrixFields>
+  | Of<"mIoU", MIoUFields>
+  | Of<"mae", MaeFields>
+  | Of<"r2", R2Fields>
+  | Of<"perplexity", PerplexityFields>;
+
+export const FIT: Settings = {
+  epochs: {
+    python: "epochs",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: false,
+    default: 1,
+  },
+  batchSize: {
+    python: "batch_size",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: true,
+    default: null,
+  },
+  remainder: {
+    python: "remainder",
+    kind: {"kind": "choice", "expected": "keep, drop or pad", "options": ["keep", "drop", "pad"]},
+    isOptional: false,
+    default: "keep",
+  },
+  shuffle: {
+    python: "shuffle",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: true,
+    default: null,
+  },
+  seed: {
+    python: "seed",
+    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
+    isOptional: false,
+    default: 0,
+  },
+  validationSplit: {
+    python: "validation_split",
+    kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
+    isOptional: true,
+    default: null,
+  },
+  accumulate: {
+    python: "accumulate",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: false,
+    default: 1,
+  },
+};
+
+export const EARLY_STOPPING: Settings = {
+  patience: {
+    python: "patience",
+    kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+    isOptional: false,
+  },
+  minDelta: {
+    python: "min_delta",
+    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+    isOptional: false,
+    default: 0.0,
+  },
+  restoreBest: {
+    python: "restore_best",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: false,
+    default: false,
+  },
+};
+
+export const METRICS: Readonly<Record<MetricType, Settings>> = {
+  accuracy: {
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: true,
+      default: null,
+    },
+  },
+  topK: {
+    k: {
+      python: "k",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+      default: 5,
+    },
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: true,
+      default: null,
+    },
+  },
+  f1: {
+    average: {
+      python: "average",
+      kind: {"kind": "choice", "expected": "macro, micro or weighted", "options": ["macro", "micro", "weighted"]},
+      isOptional: false,
+      default: "macro",
+    },
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: true,
+      default: null,
+    },
+  },
+  confusionMatrix: {
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: true,
+      default: null,
+    },
+  },
+  mIoU: {
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: true,
+      default: null,
+    },
+  },
+  mae: {},
+  r2: {},
+  perplexity: {},
+};
+
+/** Which value of a metric is better; null: it is no number. */
+export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {
+  accuracy: "max",
+  topK: "max",
+  f1: "max",
+  confusionMatrix: null,
+  mIoU: "max",
+  mae: "min",
+  r2: "max",
+  perplexity: "min",
+};
+
+export const DEFAULT_BATCH = 32;

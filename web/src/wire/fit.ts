@@ -1,0 +1,77 @@
+/** What crosses between the page and its worker for a fit: data once, then a call an epoch, and words on a port meanwhile. */
+
+import type { Remainder } from "../data/epoch.js";
+import type { Feed } from "./protocol.js";
+import type { NamedTensor } from "./values.js";
+
+/** A metric with its settings, by Python's names. */
+export type WireMetric = { readonly type: string } & Readonly<Record<string, unknown>>;
+
+/** What is evaluated: outputs and inputs of the eval model by name. */
+export interface WireEvaluation {
+  readonly loss: string;
+  readonly metrics: readonly WireMetric[];
+  /** What metrics compare; null: they go by the loss alone. */
+  readonly predictions: string | null;
+  readonly targets: string | null;
+}
+
+/** A fit as the worker knows it. */
+export interface FitSpec {
+  /** The first output of the training model. */
+  readonly loss: string;
+  readonly accumulate: number;
+  /** Rows of a batch, for data that lies in the worker. */
+  readonly batchSize: number;
+  readonly remainder: Remainder;
+  /** Tensors whose first axis counts rows; null: batches come with the calls. */
+  readonly train: readonly NamedTensor[] | null;
+  readonly validation: readonly NamedTensor[] | null;
+  readonly evaluation: WireEvaluation | null;
+}
+
+/** A batch with its number of rows. */
+export interface WireBatch {
+  readonly feeds: readonly Feed[];
+  readonly rows: number;
+}
+
+/** What to train on next: an epoch of the rows in the worker, or batches. */
+export interface TrainTask {
+  readonly epoch: number;
+  /** Seed of the order of rows; null: they stay in theirs. */
+  readonly seed: number | null;
+  /** Null: the rows in the worker. */
+  readonly batches: readonly WireBatch[] | null;
+  /** Learning rates of the optimizer steps, the first being that of the first batch; null: it stays what it is. */
+  readonly rates: Float64Array | null;
+  /** Whether the epoch ends, and with it the accumulation. */
+  readonly isLast: boolean;
+}
+
+/** What was trained. */
+export interface TrainAnswer {
+  /** Of each batch. */
+  readonly losses: Float32Array;
+  /** Sum over all rows of the epoch so far. */
+  readonly lossSum: number;
+  readonly rows: number;
+  readonly optimizerSteps: number;
+  readonly learningRate: number;
+  readonly isStopped: boolean;
+}
+
+export type MetricValue = number | readonly (readonly number[])[];
+
+/** The loss and metrics, by name. */
+export type EvalValues = Readonly<Record<string, MetricValue>>;
+
+/** What the page says on the port of a fit. */
+export type FitOrder = "pause" | "resume" | "stop" | "abort";
+
+/** What the worker says on it: batches of the epoch that are done, and their mean loss. */
+export interface FitProgress {
+  readonly epoch: number;
+  readonly step: number;
+  readonly loss: number;
+}

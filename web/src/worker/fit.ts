@@ -1,0 +1,345 @@
+/**
+ * Many steps at once: an epoch of rows that lie in the worker, or batches as they come. `trainweb/fit/trainer.py` is the
+ * same in Python. Between steps, at times, the worker hears what the page says and tells how far it is.
+ */
+
+import { epochBatches } from "../data/epoch.js";
+import { permutation } from "../data/random.js";
+import type {
+  EvalValues,
+  FitOrder,
+  FitProgress,
+  FitSpec,
+  TrainAnswer,
+  TrainTask,
+  WireBatch,
+  WireEvaluation,
+} from "../wire/fit.js";
+import { sessionError } from "../wire/messages.js";
+import type { MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
+import { Columns, readLoss, RowSteps } from "./fast-steps.js";
+import { makeMetric, numbersOf, type Metric } from "./metrics.js";
+import { withValue } from "./python-models.js";
+import type { SessionCore } from "./session-core.js";
+
+/** How long steps follow each other before the worker listens, if they are shorter: to listen takes time, too. */
+const SLICE_MS = 4;
+/** The least time between two words on the progress: a frame. */
+const FRAME_MS = 16;
+
+/** What came of a step. */
+interface Stepped {
+  readonly loss: number;
+  readonly rows: number;
+}
+
+/** The step over some data: one at a time, in their order. */
+type StepThunk = (overwrite: boolean) => MaybePromise<Stepped>;
+
+/** A fit of one session. */
+export class WorkerFit {
+  readonly #core: SessionCore;
+  readonly #spec: FitSpec;
+  readonly #control: Control;
+  readonly #train: Columns | null;
+  readonly #validation: Columns | null;
+  readonly #trainSteps: RowSteps | null;
+  #evaluation: Evaluation | null = null;
+  #optimizerKey: string | null = null;
+  /** Batches whose gradients no optimizer step took yet. */
+  #waiting = 0;
+  #optimizerSteps = 0;
+  #epoch = 0;
+  #step = 0;
+  #lossSum = 0;
+  #rows = 0;
+
+  constructor(core: SessionCore, spec: FitSpec, port: MessagePort) {
+    this.#core = core;
+    this.#spec = spec;
+    this.#control = new Control(port);
+    this.#train = spec.train === null ? null : new Columns(spec.train);
+    this.#validation = spec.validation === null ? null : new Columns(spec.validation);
+    const { trainingInputNames, valuesDecide } = core.info;
+    const isFast = this.#train !== null && !valuesDecide;
+    this.#trainSteps = isFast ? new RowSteps(core.host, "train", this.#train as Columns, trainingInputNames) : null;
+  }
+
+  /** Train on an epoch of the rows, or on batches. */
+  async train(task: TrainTask): Promise<TrainAnswer> {
+    const core = this.#core;
+    if (task.epoch !== this.#epoch) {
+      [this.#epoch, this.#step, this.#lossSum, this.#rows] = [task.epoch, 0, 0, 0];
+    }
+    const losses: number[] = [];
+    let taken = 0;
+    try {
+      for (const step of this.#thunks(task)) {
+        if (this.#waiting === 0 && task.rates !== null) {
+          core.setLearningRate(task.rates[taken] as number);
+        }
+        const stepped = step(this.#waiting === 0);
+        const { loss, rows } = stepped instanceof Promise ? await stepped : stepped;
+        this.#note(loss, rows);
+        losses.push(loss);
+        if (++this.#waiting === this.#spec.accumulate) {
+          await this.#update();
+          taken++;
+        }
+        if (this.#control.isDue && !(await this.#control.listen(this.#progress()))) {
+          break;
+        }
+      }
+      if (this.#control.isAborted) {
+        this.#waiting = 0;
+      } else if (this.#waiting > 0 && (task.isLast || this.#control.isStopping)) {
+        await this.#update();
+      }
+      core.setLazyReset(this.#waiting === 0);
+    } catch (error) {
+      // Gradients of batches that no optimizer step takes are nobody's.
+      this.#waiting = 0;
+      core.setLazyReset(true);
+      throw error;
+    }
+    return {
+      losses: Float32Array.from(losses),
+      lossSum: this.#lossSum,
+      rows: this.#rows,
+      optimizerSteps: this.#optimizerSteps,
+      learningRate: core.getLearningRate(),
+      isStopped: this.#control.isStopping,
+    };
+  }
+
+  /** Evaluate the rows, or batches; the values when the last have come. */
+  async evaluate(batches: readonly WireBatch[] | null, isLast: boolean): Promise<EvalValues | null> {
+    const spec = this.#spec.evaluation as WireEvaluation;
+    this.#evaluation ??= new Evaluation(this.#core, spec);
+    const evaluation = this.#evaluation;
+    for (const batch of batches ?? this.#validationBatches()) {
+      const done = evaluation.add(batch);
+      if (done instanceof Promise) {
+        await done;
+      }
+      if (this.#control.isDue && !(await this.#control.listen(null))) {
+        this.#evaluation = null;
+        return null;
+      }
+    }
+    if (!isLast) {
+      return null;
+    }
+    this.#evaluation = null;
+    return evaluation.values();
+  }
+
+  end(): void {
+    this.#control.end();
+  }
+
+  *#thunks({ batches, seed, epoch }: TrainTask): Generator<StepThunk> {
+    const { batchSize, remainder, loss: name } = this.#spec;
+    const core = this.#core;
+    const run = ({ feeds, rows }: WireBatch): StepThunk => (overwrite) => {
+      core.setLazyReset(overwrite);
+      return withValue(core.step("train", feeds, [{ name }]), ({ results: [loss] }) => ({ loss: scalarOf(loss, name), rows }));
+    };
+    if (batches !== null) {
+      for (const batch of batches) {
+        yield run(batch);
+      }
+      return;
+    }
+    const columns = this.#train as Columns;
+    const order = seed === null ? inOrder(columns.rows) : permutation(columns.rows, seed, epoch);
+    const steps = this.#trainSteps;
+    for (const rows of epochBatches(order, batchSize, remainder)) {
+      if (steps === null) {
+        const feeds = columns.names.map((column) => columns.read(column, rows));
+        yield run({ feeds, rows: rows.length });
+      } else {
+        yield (overwrite) =>
+          withValue(steps.run(rows, overwrite), (plan) => ({
+            loss: readLoss(core.host, plan, name),
+            rows: rows.length,
+          }));
+      }
+    }
+  }
+
+  *#validationBatches(): Generator<WireBatch> {
+    const columns = this.#validation as Columns;
+    for (const rows of epochBatches(inOrder(columns.rows), this.#spec.batchSize, "keep")) {
+      yield { feeds: columns.names.map((name) => columns.read(name, rows)), rows: rows.length };
+    }
+  }
+
+  #note(loss: number, rows: number): void {
+    this.#step++;
+    if (!Number.isFinite(loss)) {
+      throw sessionError("NON_FINITE_LOSS", { value: loss, step: this.#step, epoch: this.#epoch + 1 });
+    }
+    this.#lossSum += loss * rows;
+    this.#rows += rows;
+  }
+
+  #progress(): FitProgress {
+    return { epoch: this.#epoch + 1, step: this.#step, loss: this.#lossSum / this.#rows };
+  }
+
+  #update(): MaybePromise<void> {
+    const { memory, runner } = this.#core.host;
+    const done = (): void => {
+      this.#waiting = 0;
+      this.#optimizerSteps++;
+    };
+    const known = this.#optimizerKey === null ? undefined : memory.find(this.#optimizerKey);
+    if (known !== undefined) {
+      memory.run(known);
+      return done();
+    }
+    return withValue(runner.prepare("optimizer", true, []), ({ key, loaded }) => {
+      this.#optimizerKey = key;
+      memory.run(loaded);
+      done();
+    });
+  }
+}
+
+/** What the page says, and what it is told. */
+class Control {
+  readonly #port: MessagePort;
+  readonly #self = new MessageChannel();
+  #order: FitOrder = "resume";
+  #resumed: (() => void) | null = null;
+  #listened = performance.now();
+  #told = 0;
+
+  constructor(port: MessagePort) {
+    this.#port = port;
+    port.onmessage = ({ data }: MessageEvent<FitOrder>) => {
+      // A fit that ends does not begin again.
+      this.#order = this.isStopping ? this.#order : data;
+      this.#resumed?.();
+    };
+  }
+
+  get isStopping(): boolean {
+    return this.#order === "stop" || this.#order === "abort";
+  }
+
+  get isAborted(): boolean {
+    return this.#order === "abort";
+  }
+
+  get isDue(): boolean {
+    return performance.now() - this.#listened > SLICE_MS;
+  }
+
+  /** Tell the progress, if it is time, and hear what there is to hear; false: end here. */
+  async listen(progress: FitProgress | null): Promise<boolean> {
+    if (progress !== null && performance.now() - this.#told > FRAME_MS) {
+      this.#told = performance.now();
+      this.#port.postMessage(progress);
+    }
+    await this.#turn();
+    while (this.#order === "pause") {
+      await new Promise<void>((resolve) => {
+        this.#resumed = resolve;
+      });
+    }
+    this.#listened = performance.now();
+    return !this.isStopping;
+  }
+
+  end(): void {
+    this.#port.close();
+    this.#self.port1.close();
+  }
+
+  /** A turn of the event loop: messages that have come are heard before it ends. */
+  #turn(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#self.port1.onmessage = () => resolve();
+      this.#self.port2.postMessage(null);
+    });
+  }
+}
+
+/** Validation data under evaluation. */
+class Evaluation {
+  readonly #core: SessionCore;
+  readonly #spec: WireEvaluation;
+  readonly #metrics: readonly Metric[];
+  readonly #inputNames: readonly string[];
+  #lossSum = 0;
+  #rows = 0;
+
+  constructor(core: SessionCore, spec: WireEvaluation) {
+    this.#core = core;
+    this.#spec = spec;
+    this.#metrics = spec.metrics.map(makeMetric);
+    this.#inputNames = core.info.evalInputNames;
+  }
+
+  add({ feeds, rows }: WireBatch): MaybePromise<void> {
+    const { loss, predictions, targets } = this.#spec;
+    const known = this.#inputNames.flatMap((name) => feeds.filter((feed) => feed.name === name));
+    const fetches = predictions === null ? [{ name: loss }] : [{ name: loss }, { name: predictions }];
+    return withValue(this.#core.step("eval", known, fetches), ({ results: [value, predicted] }) => {
+      this.#lossSum += scalarOf(value, loss) * rows;
+      this.#rows += rows;
+      const target = known.find(({ name }) => name === targets);
+      if (predicted !== undefined && target?.data instanceof Uint8Array) {
+        const given = numbersOf(predicted);
+        const wanted = numbersOf({ ...target, data: target.data });
+        for (const metric of this.#metrics.filter(({ readsOutputs }) => readsOutputs)) {
+          metric.update(given, wanted);
+        }
+      }
+    });
+  }
+
+  values(): EvalValues {
+    const loss = this.#lossSum / this.#rows;
+    return { loss, ...Object.fromEntries(this.#metrics.map((metric) => [metric.name, metric.result(loss)])) };
+  }
+}
+
+function inOrder(rows: number): Uint32Array {
+  return Uint32Array.from({ length: rows }, (_, k) => k);
+}
+
+/** @throws SessionError for what is no single float32 */
+function scalarOf(tensor: WireTensor | NamedTensor | undefined, name: string): number {
+  if (tensor?.dtype !== "float32" || tensor.data.length !== 4) {
+    throw sessionError("SCALAR_LOSS", { name, shape: tensor?.dims ?? [] });
+  }
+  return new DataView(tensor.data.buffer, tensor.data.byteOffset).getFloat32(0, true);
+}
+
+/**
+ * Steps on batches, each with its optimizer step.
+ *
+ * @returns the losses
+ */
+export async function runTrainSteps(core: SessionCore, batches: readonly WireBatch[], loss: string): Promise<Float32Array> {
+  const losses = new Float32Array(batches.length);
+  for (const [k, { feeds }] of batches.entries()) {
+    try {
+      core.lazyResetGrad();
+      const run = core.step("train", feeds, [{ name: loss }]);
+      const { results } = run instanceof Promise ? await run : run;
+      losses[k] = scalarOf(results[0], loss);
+      const update = core.step("optimizer", [], []);
+      if (update instanceof Promise) {
+        await update;
+      }
+      core.lazyResetGrad();
+    } catch (error) {
+      throw Object.assign(error as Error, { step: k });
+    }
+  }
+  return losses;
+}

@@ -20,11 +20,13 @@ NAMES_IN_PAGE = {"ValueError": "RangeError", "KeyError": "RangeError"}
 
 PYTHON_MODULES = {
     "Any": "typing",
+    "Mapping": "collections.abc",
     "NodeArg": "trainweb.training.interface",
     "PropertyValue": "trainweb.training.state",
     "Sequence": "collections.abc",
     "SessionMemory": "trainweb.training.core",
     "Tensor": "trainweb.model.graph",
+    "TensorType": "trainweb.ir.shapes",
     "Value": "trainweb.model.graph",
     "parameter_bytes": "trainweb.training.arrays",
     "to_numpy": "trainweb.training.arrays",
@@ -32,7 +34,7 @@ PYTHON_MODULES = {
 """Where the names in the expressions and types of `Kind` come from."""
 
 WIRE_TYPES = (
-    *("FileBytes", "FileForm", "NamedTensor", "PropertyKind", "PropertyValue", "SessionMemory", "TensorType"),
+    *("Feed", "FileBytes", "FileForm", "NamedTensor", "PropertyKind", "PropertyValue", "SessionMemory", "TensorType"),
     *("ValueMetadata", "WireTensor"),
 )
 PAGE_MODULES = {
@@ -210,7 +212,7 @@ def wire_calls() -> str:
     """The interface that the worker's core implements."""
     types = "\n".join(wire_type(call) for call in CALLS if call.page is not Public.NO_CORE)
     return f"""import type {{
-{textwrap.fill(", ".join(WIRE_TYPES) + ",", WIDTH, initial_indent="  ", subsequent_indent="  ")}
+{textwrap.fill(", ".join(used(WIRE_TYPES, types)) + ",", WIDTH, initial_indent="  ", subsequent_indent="  ")}
 }} from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {{

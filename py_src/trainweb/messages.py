@@ -97,7 +97,8 @@ NO_ARTIFACTS = Message(
 )
 NOT_IN_BUNDLE = Message(
     errors.SessionError,
-    "{what} is not among what the bundle was compiled for, and it carries no models to do it with.",
+    "{what} is not among what the bundle was compiled for, and it carries no models to do it with. Bundles that "
+    "`trainweb compile` makes carry theirs; a session that is made of its artifacts has them, too.",
 )
 OTHER_PARAMETERS = Message(
     errors.ModelError, "The models have other parameters than the plans that were compiled from them."

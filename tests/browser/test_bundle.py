@@ -328,12 +328,25 @@ def test_without_models_what_is_missing_is_named(browser: Browser, mlp_site: Sit
             const s = await fromBundle("/bundles/bare");
             const before = await step(s);
             const errors = [await failure(() => s.runTrainStep(small)), await failure(() => s.saveCheckpoint())];
+            errors.push(await failure(() => s.explain(small)));
             await step(s);
             return errors;"""
         )
         assert python_requests(mlp_site) == []
-    assert [error["name"] for error in errors] == ["SessionError", "SessionError"]
+    assert [error["name"] for error in errors] == ["SessionError"] * 3
+    assert "explain" in errors[2]["message"] and "`trainweb compile` makes" in errors[2]["message"]
     assert "float32[3, 10]" in errors[0]["message"] and "models" in errors[0]["message"]
+
+
+def test_a_bundle_with_models_starts_python_to_explain(browser: Browser, mlp_site: Site) -> None:
+    body = "const found = []; for (const training of [true, false]) found.push(await s.explain(small, { training }));"
+    with open_page(browser, mlp_site) as js:
+        before = js.run(f"{SESSION} const s = await fromBundle(); await step(s); await s.release(); return 1;")
+        assert before == 1 and python_requests(mlp_site) == []
+        found = js.run(f"{SESSION} const s = await fromBundle(); {body} return found;")
+        assert python_requests(mlp_site) != []
+        assert found == js.run(f"{SESSION} const s = await fromModels(); {body} return found;")
+    assert all(text.startswith("lowered: ") and "\nfuse_epilogues: " in text for text in found)
 
 
 @pytest.mark.parametrize("how", ["Uint8Array", "ArrayBuffer", "Blob"])

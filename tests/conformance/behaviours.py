@@ -98,7 +98,22 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
         )
         for kind in ("train", "reset", "eval")
     ),
-    ("no eval model", "no eval", [EVAL, ["eval", FEED_FAULTS["dtype"], None], ["export", ["logits"]]]),
+    (
+        "explanations",
+        "all",
+        [
+            ["explain", False, GOOD],
+            TRAIN,
+            ["explain", False, GOOD],
+            ["explain", True, GOOD],
+            *(["explain", is_eval, FEED_FAULTS[f]] for is_eval in (False, True) for f in ("empty", "missing", "dim")),
+        ],
+    ),
+    (
+        "no eval model",
+        "no eval",
+        [EVAL, ["eval", FEED_FAULTS["dtype"], None], ["export", ["logits"]], ["explain", True, GOOD]],
+    ),
     (
         "no optimizer model",
         "no optimizer",
@@ -111,6 +126,7 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
             TRAIN,
             ["train", FEED_FAULTS["both dtypes"], None],
             EVAL,
+            ["explain", False, FEED_FAULTS["dim"]],
             ["optimizer"],
             ["get_all", False],
             ["get", "fc1.bias"],
@@ -171,6 +187,7 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
             TRAIN,
             ["train", FEED_FAULTS["both dtypes"], None],
             EVAL,
+            ["explain", False, GOOD],
             ["optimizer"],
             ["reset"],
             ["rate"],
@@ -231,6 +248,7 @@ def nominal(checkpoint: bytes) -> bytes:
 
 def perform(core: Any, call: list[Any]) -> Any:
     """One call of a behaviour on `SessionCore`."""
+    from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Tensor
 
     def tensor(name: str, spec: list[Any]) -> Any:
@@ -245,10 +263,15 @@ def perform(core: Any, call: list[Any]) -> Any:
         assert len(plan.nodes) == len(times)
         return len(times)
 
+    def explain(kind: str, given: dict[str, Any]) -> str:
+        text: str = core.explain(kind, {n: TensorType(spec[0], tuple(spec[1])) for n, spec in given.items()})
+        return text
+
     calls: dict[str, Callable[..., Any]] = {
         "train": lambda given, fetches: step("train", given, fetches),
         "eval": lambda given, fetches: step("eval", given, fetches),
         "profile": lambda is_eval, given, runs: profile("eval" if is_eval else "train", given, runs),
+        "explain": lambda is_eval, given: explain("eval" if is_eval else "train", given),
         "seed": core.get_seed,
         "optimizer": core.optimizer_step,
         "scheduler": core.scheduler_step,

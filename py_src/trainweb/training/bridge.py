@@ -391,6 +391,12 @@ def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, i
     return {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}, blobs.data, "blobs"
 
 
+@answered
+def explain(handle: int, kind: str, overwrite: bool, signature_json: str) -> str:
+    """How the compiler comes to the plan of a train or eval step."""
+    return _training(handle).models.explain(kind, signature_of(json.loads(signature_json)), overwrite)
+
+
 def _store(opened: Opened, bases_json: str) -> MemoryStore:
     """The parameters of a session whose segments have these addresses."""
     memory = SegmentMemory(opened.models.engine, json.loads(bases_json))

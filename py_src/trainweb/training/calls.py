@@ -61,6 +61,9 @@ NUMBER = Kind("float", "number", check='checkNumber("$name", $)')
 COUNT = Kind("int", "number", check='checkNumber("$name", $)')
 SEED = Kind("int", "bigint")
 TENSOR = Kind("np.ndarray", "Tensor", "Tensor", "WireTensor", from_core="to_numpy($)", from_wire="unpackTensor($)")
+STEP_KIND = Kind("str", '"train" | "eval"')
+FEEDS = Kind("Mapping[str, Any]", "FeedsType", "Mapping[str, TensorType]", "readonly Feed[]")
+TEXT = Kind("str", "string")
 NAMED_TENSOR = Kind("Any", "Tensor", "Tensor", "NamedTensor")
 TENSORS = Kind(
     "dict[str, np.ndarray]", "never", "dict[str, Tensor]", from_core="{n: to_numpy(t) for n, t in $.items()}"
@@ -312,6 +315,14 @@ CALLS = (
         "memory",
         "Bytes of kernel memory that the session takes, and what `memory_budget` costs; after a step.",
         result=MEMORY,
+    ),
+    Call(
+        "explain",
+        "How the compiler comes to the plan of a step for such feeds, as text; nothing runs, and no plan is kept.",
+        (Argument("kind", STEP_KIND), Argument("feeds", FEEDS)),
+        TEXT,
+        python=Public.BY_HAND,
+        page=Public.BY_HAND,
     ),
     Call(
         "get_seed",

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from trainweb import messages
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import write_checkpoint
-from trainweb.compiler.explain import Explanation
 from trainweb.ir.layout import (
     ARENA,
     GRADIENTS,
@@ -187,9 +186,7 @@ class SessionCore:
         self.check_step(kind)
         self.models.key(kind, feeds)
         overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
-        parts: list[str] = []
-        self.models.compile_step(kind, feeds, overwrite, observe=Explanation(parts.append))
-        return "\n".join(parts)
+        return self.models.explain(kind, feeds, overwrite)
 
     def memory(self) -> SessionMemory:
         """What the session takes of the kernels' memory now."""

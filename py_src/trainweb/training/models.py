@@ -13,6 +13,7 @@ from trainweb import messages
 from trainweb.backend.wasm.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
+from trainweb.compiler.explain import Explanation
 from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
@@ -170,6 +171,12 @@ class SessionModels:
         if plan.recomputation.instructions:
             _log_recomputation(kind, plan)
         return plan
+
+    def explain(self, kind: str, feeds: Feeds, overwrite: bool) -> str:
+        """How the compiler comes to the plan of a "train" or "eval" step: what is lowered, then each pass as a diff."""
+        parts: list[str] = []
+        self.compile_step(kind, feeds, overwrite, observe=Explanation(parts.append))
+        return "\n".join(parts)
 
     def compile_optimizer(self) -> Plan:
         """Compile an optimizer step."""

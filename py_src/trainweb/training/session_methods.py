@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor, Value
 from trainweb.training.arrays import parameter_bytes, to_numpy
 from trainweb.training.core import SessionMemory
@@ -61,6 +62,8 @@ class SessionCalls(Protocol):
     def delete_property(self, name: str) -> None: ...
 
     def memory(self) -> SessionMemory: ...
+
+    def explain(self, kind: str, feeds: Mapping[str, TensorType]) -> str: ...
 
     def get_seed(self) -> int: ...
 

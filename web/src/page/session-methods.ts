@@ -183,7 +183,7 @@ export class SessionMethods {
 /** The calls that `TrainingSession` has besides. */
 export type MethodsByHand = Readonly<
   Record<
-    "lazyResetGrad" | "updateParameter" | "addProperty" | "saveCheckpoint" | "exportModelForInferencing",
+    "lazyResetGrad" | "updateParameter" | "addProperty" | "explain" | "saveCheckpoint" | "exportModelForInferencing",
     (...args: never[]) => Promise<unknown>
   >
 >;

@@ -435,6 +435,27 @@ export class TrainingSession extends SessionMethods implements MethodsByHand, St
     return new Profile(await this.#follow<WireProfile>(answer));
   }
 
+  /**
+   * How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept. A session of a bundle
+   * starts Python for it.
+   *
+   * @param feeds - as for the step; their types count, and the values of those that decide about shapes
+   * @param options.training - false: of an eval step; default true
+   * @returns the instructions as the operators emit them, one a line, by names of tensors; then, for every pass of the
+   *   compiler, what it changes as a unified diff
+   * @throws FeedError: as `runTrainStep`
+   * @throws SessionError: the session has no eval model, if that is asked for, or is of a bundle without models
+   */
+  async explain(feeds: FeedsType, { training = true }: { readonly training?: boolean } = {}): Promise<string> {
+    this.#channel.check();
+    const kind = training ? "train" : "eval";
+    const [inputNames, args] = this.#parse(kind, feeds);
+    const packed = packFeeds(inputNames, args.feeds, copyBytes);
+    return this.#channel.post(packed, ({ feeds, buffers }) => {
+      return this.#calls.callOf("explain", [kind, feeds], buffers);
+    }) as Promise<string>;
+  }
+
   /** Free the session after the calls already made. Harmless when repeated. */
   release(): Promise<void> {
     this.#fit?.abort(sessionError("RELEASED", {}));

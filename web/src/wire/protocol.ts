@@ -8,11 +8,13 @@ import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
 import type { ModelReport } from "./report.js";
 import type { SessionCalls } from "./session-calls.js";
-import type { FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, WireDtype } from "./values.js";
+import type {
+  Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, WireDtype,
+} from "./values.js";
 
 export type {
-  FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType,
-  ValueMetadata, WireDtype, WireTensor,
+  Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind, PropertyValue,
+  SessionMemory, TensorType, ValueMetadata, WireDtype, WireTensor,
 } from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
@@ -23,20 +25,6 @@ export type SnapshotChoice = boolean | "auto";
 
 /** A plan of a session; the scheduler's recomputes the learning rate. */
 export type StepKind = "train" | "eval" | "optimizer" | "scheduler";
-
-/** Bytes in the kernels' memory. */
-export interface PlacedBytes {
-  readonly ptr: number;
-  readonly nbytes: number;
-}
-
-/** A feed with its name. */
-export interface Feed {
-  readonly name: string;
-  readonly dtype: WireDtype;
-  readonly dims: readonly number[];
-  readonly data: Uint8Array | PlacedBytes;
-}
 
 /** One output that the caller wants; dtype and dims are given when it wants it in its own tensor. */
 export interface Fetch {

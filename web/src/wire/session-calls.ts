@@ -1,7 +1,8 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
 import type {
-  FileBytes, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType, ValueMetadata, WireTensor,
+  Feed, FileBytes, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType, ValueMetadata,
+  WireTensor,
 } from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {
@@ -51,6 +52,8 @@ export interface SessionCalls {
   readonly deleteProperty: Call<[name: string], null>;
   /** Bytes of kernel memory that the session takes, and what `memoryBudget` costs; after a step. */
   readonly memory: Call<[], SessionMemory>;
+  /** How the compiler comes to the plan of a step for such feeds, as text; nothing runs, and no plan is kept. */
+  readonly explain: Call<[kind: "train" | "eval", feeds: readonly Feed[]], string>;
   /** The seed of its random operators. */
   readonly getSeed: Call<[], bigint>;
   /** Seed the session's random operators. */
@@ -178,7 +181,7 @@ export const MESSAGES = {
   NOT_IN_BUNDLE: {
     error: "SessionError",
     text:
-      "{what} is not among what the bundle was compiled for, and it carries no models to do it with.",
+      "{what} is not among what the bundle was compiled for, and it carries no models to do it with. Bundles that `trainweb compile` makes carry theirs; a session that is made of its artifacts has them, too.",
   },
   OTHER_PARAMETERS: {
     error: "ModelError",

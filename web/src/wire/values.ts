@@ -27,6 +27,18 @@ export interface WireTensor extends TensorType {
   readonly data: Uint8Array;
 }
 
+/** Bytes in the kernels' memory. */
+export interface PlacedBytes {
+  readonly ptr: number;
+  readonly nbytes: number;
+}
+
+/** A feed with its name. */
+export interface Feed extends TensorType {
+  readonly name: string;
+  readonly data: Uint8Array | PlacedBytes;
+}
+
 /** What a file is handed out as: bytes in the page's memory, or a Blob, which the browser keeps elsewhere. */
 export type FileForm = "bytes" | "blob";
 

@@ -139,6 +139,11 @@ export class PythonModels {
     return { header: value as RawPlan["header"], blobs: file?.data ?? new Uint8Array() };
   }
 
+  /** How the compiler comes to the plan of a step. */
+  explain(kind: "train" | "eval", overwrite: boolean, signature: readonly FeedType[]): string {
+    return this.#bridge.call("explain", this.#handle, kind, overwrite, JSON.stringify(signature)).value as string;
+  }
+
   /** @param bases - where the segments of the session are */
   saveCheckpoint(withOptimizer: boolean, properties: readonly Property[], bases: readonly number[]): Handout {
     const args = [JSON.stringify(properties), JSON.stringify(bases)] as const;

@@ -55,7 +55,7 @@ import {
   type SegmentSize,
 } from "./bundle.js";
 import type { StepHost } from "./fast-steps.js";
-import { checkFeeds } from "./feeds.js";
+import { checkFeeds, signatureOf } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
@@ -176,8 +176,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (kind !== "train") {
       return this.#runner.run(kind, true, feeds, fetches, stop);
     }
-    const overwrite = this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
-    return withValue(this.#runner.run(kind, overwrite, feeds, fetches, stop), (run) => {
+    return withValue(this.#runner.run(kind, this.#overwrites, feeds, fetches, stop), (run) => {
       this.setLazyReset(false);
       return run;
     });
@@ -462,6 +461,13 @@ export class SessionCore implements CallTable, PlanSource {
     return { data: assemble(call, file, converting(copy), form) };
   }
 
+  explain(kind: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
+    const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
+    this.check(kind, signature);
+    const overwrite = kind === "eval" || this.#overwrites;
+    return withValue(this.#models.get("explain"), (models) => models.explain(kind, overwrite, signature));
+  }
+
   memory(): SessionMemory {
     const sizes = this.#memory.sizes;
     const size = (segment: number): number => sizes[segment] as number;
@@ -501,6 +507,11 @@ export class SessionCore implements CallTable, PlanSource {
     const { parameters } = this.#bundle;
     const wanted = trainableOnly ? parameters.filter((slot) => slot.trainableOffset >= 0) : parameters;
     return wanted.map(bytesOf);
+  }
+
+  /** Whether the next train step overwrites the gradients. */
+  get #overwrites(): boolean {
+    return this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
   }
 
   get #state(): DataView {

@@ -117,7 +117,7 @@ class Trial:
 
     def build(self, file: str) -> None:
         """Make what is made of `file`."""
-        commands = {".c": [str(PYTHON), "wasm_kernels/build.py"], ".ts": ["node", "web/build.mjs"]}
+        commands = {".c": [str(PYTHON), "wasm_kernels/build.py"], ".ts": ["node", "web/build.mjs", "--scripts"]}
         commands |= {".def": commands[".c"], ".h": commands[".c"]}
         if command := commands.get(Path(file).suffix):
             done = self.run(command)

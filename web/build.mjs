@@ -3,6 +3,7 @@
  *
  *     node web/build.mjs            everything, into dist/npm
  *     node web/build.mjs --engine   only the engine as a script, for the Python wheel
+ *     node web/build.mjs --scripts  that and the scripts, into the dist/npm that is there; types are not checked
  *
  * dist/npm holds index.js (all in one, for a <script type="module">), module.js (the same with its
  * dependencies as imports and the files beside it named as assets, for bundlers and Node), the two worker scripts,
@@ -228,6 +229,10 @@ async function copyPyodide() {
 async function buildAll() {
   await buildEngineScript();
   if (process.argv.includes("--engine")) {
+    return;
+  }
+  if (process.argv.includes("--scripts")) {
+    await buildModules();
     return;
   }
   // Whatever an older build left would be packed, too.

@@ -109,7 +109,8 @@ class Optimizer(ForwardBlock):
     def __init__(self, clip_grad: Block | None = None, **attributes: float) -> None:
         super().__init__()
         self._clips = [] if clip_grad is None else [clip_grad]
-        self._attributes = attributes
+        kinds = self.operator.attrs
+        self._attributes = {n: int(v) if kinds[n].type is int else float(v) for n, v in attributes.items()}
         self._groups: list[Group] = []
         self._decays_vectors = True
 
@@ -328,12 +329,12 @@ class AdamW(Optimizer):
     ) -> None:
         super().__init__(
             clip_grad,
-            adam_mode=int(adam_mode),
-            alpha=float(betas[0]),
-            beta=float(betas[1]),
-            correct_bias=int(bias_correction),
-            epsilon=float(eps),
-            weight_decay=float(weight_decay),
+            adam_mode=adam_mode,
+            alpha=betas[0],
+            beta=betas[1],
+            correct_bias=bias_correction,
+            epsilon=eps,
+            weight_decay=weight_decay,
         )
 
 
@@ -374,8 +375,8 @@ class SGD(Optimizer):
             if nesterov and (not momentum or dampening):
                 raise ModelError("nesterov needs a momentum and no dampening.")
             self.operator = operators.MomentumOptimizer
-            attributes = {"momentum": float(momentum), "dampening": float(dampening), "nesterov": int(nesterov)}
-            attributes["weight_decay"] = float(weight_decay)
+            attributes = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
+            attributes["weight_decay"] = weight_decay
         super().__init__(clip_grad, **attributes)
 
 
@@ -401,7 +402,7 @@ class Lion(Optimizer):
     def __init__(
         self, betas: Betas = (0.9, 0.99), weight_decay: NotNegative = 0.0, clip_grad: Block | None = None
     ) -> None:
-        super().__init__(clip_grad, alpha=float(betas[0]), beta=float(betas[1]), weight_decay=float(weight_decay))
+        super().__init__(clip_grad, alpha=betas[0], beta=betas[1], weight_decay=weight_decay)
 
 
 @optimizer
@@ -432,10 +433,10 @@ class Adam(Optimizer):
     ) -> None:
         super().__init__(
             clip_grad,
-            alpha=float(betas[0]),
-            beta=float(betas[1]),
-            epsilon=float(eps),
-            weight_decay=float(weight_decay),
+            alpha=betas[0],
+            beta=betas[1],
+            epsilon=eps,
+            weight_decay=weight_decay,
         )
 
 
@@ -474,11 +475,11 @@ class RMSProp(Optimizer):
         self.moments = self.moments[: 1 + bool(momentum) + centered]
         super().__init__(
             clip_grad,
-            alpha=float(alpha),
-            epsilon=float(eps),
-            momentum=float(momentum),
-            weight_decay=float(weight_decay),
-            centered=int(centered),
+            alpha=alpha,
+            epsilon=eps,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            centered=centered,
         )
 
 
@@ -513,10 +514,10 @@ class Adagrad(Optimizer):
     ) -> None:
         super().__init__(
             clip_grad,
-            rate_decay=float(lr_decay),
-            initial=float(initial_accumulator_value),
-            epsilon=float(eps),
-            weight_decay=float(weight_decay),
+            rate_decay=lr_decay,
+            initial=initial_accumulator_value,
+            epsilon=eps,
+            weight_decay=weight_decay,
         )
 
 
@@ -546,7 +547,7 @@ class Adadelta(Optimizer):
         weight_decay: NotNegative = 0.0,
         clip_grad: Block | None = None,
     ) -> None:
-        super().__init__(clip_grad, rho=float(rho), epsilon=float(eps), weight_decay=float(weight_decay))
+        super().__init__(clip_grad, rho=rho, epsilon=eps, weight_decay=weight_decay)
 
 
 @optimizer
@@ -579,10 +580,10 @@ class Lamb(Optimizer):
     ) -> None:
         super().__init__(
             clip_grad,
-            alpha=float(betas[0]),
-            beta=float(betas[1]),
-            epsilon=float(eps),
-            weight_decay=float(weight_decay),
+            alpha=betas[0],
+            beta=betas[1],
+            epsilon=eps,
+            weight_decay=weight_decay,
         )
 
 
@@ -620,11 +621,11 @@ class Adafactor(Optimizer):
     ) -> None:
         super().__init__(
             clip_grad,
-            beta2_decay=float(beta2_decay),
-            epsilon=float(eps),
-            scale_epsilon=float(scale_eps),
-            clip_threshold=float(clip_threshold),
-            weight_decay=float(weight_decay),
+            beta2_decay=beta2_decay,
+            epsilon=eps,
+            scale_epsilon=scale_eps,
+            clip_threshold=clip_threshold,
+            weight_decay=weight_decay,
         )
 
 
@@ -669,14 +670,14 @@ class Muon(Optimizer):
     ) -> None:
         super().__init__(
             clip_grad,
-            momentum=float(momentum),
-            nesterov=int(nesterov),
-            weight_decay=float(weight_decay),
-            steps=int(steps),
-            match_rms=int(match_rms),
-            alpha=float(betas[0]),
-            beta=float(betas[1]),
-            epsilon=float(eps),
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            steps=steps,
+            match_rms=match_rms,
+            alpha=betas[0],
+            beta=betas[1],
+            epsilon=eps,
         )
 
 

@@ -121,9 +121,14 @@ class Optimizer(SequenceOp):
     def check(self) -> None:
         """Raise unless the kernel computes what the attributes say."""
 
+    kernel: ClassVar[Any]
+    """The call that `update` emits, of the operands w, g, moments and state, of `n`, and of the attributes."""
+
     def update(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
         """Emit the kernel that updates `w` by the gradients `g`, and the moments; `state` is the session's."""
-        raise self.unsupported("execution")
+        operands = dict(zip(self.kernel.OPERANDS[2:], moments, strict=False))
+        settings = {name: getattr(self, name) for name in self.attrs}
+        b.emit(self.kernel(w=w, g=g, **operands, state=state, n=w.size, **settings))
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         if any(o is not None for o in outs[1:]):
@@ -168,6 +173,7 @@ class AdamWOptimizer(Optimizer):
         "adam_mode": Int(0),
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
+    kernel = calls.Adamw
 
     alpha: float
     beta: float
@@ -184,24 +190,6 @@ class AdamWOptimizer(Optimizer):
     def _check_mode(self) -> None:
         if self.adam_mode not in (0, 1):
             raise self.error(f"adam_mode is {self.adam_mode}; it must be 0 or 1.")
-
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
-        b.emit(
-            calls.Adamw(
-                w=w,
-                g=g,
-                m=m,
-                v=v,
-                state=state,
-                n=w.size,
-                alpha=self.alpha,
-                beta=self.beta,
-                epsilon=self.epsilon,
-                weight_decay=self.weight_decay,
-                correct_bias=self.correct_bias,
-                adam_mode=self.adam_mode,
-            )
-        )
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
         """(w, m, v) after step number `step` (1 at the first)."""
@@ -263,9 +251,7 @@ class SGDOptimizerV2(Optimizer):
     """w -= lr * g over sequences (com.microsoft)."""
 
     inputs = ("learning_rate", PARAMS, GRADS)
-
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf) -> None:
-        b.emit(calls.Sgd(w=w, g=g, state=state, n=w.size))
+    kernel = calls.Sgd
 
     def reference(self, lr: Any, w: Any, g: Any) -> Any:
         return w - lr * g
@@ -284,24 +270,11 @@ class LionOptimizer(Optimizer):
     domain = TRAINWEB
     attrs = {"alpha": Float(0.9), "beta": Float(0.99), "weight_decay": Float(0.0)}
     inputs = ("learning_rate", PARAMS, GRADS, "first_order_moments")
+    kernel = calls.Lion
 
     alpha: float
     beta: float
     weight_decay: float
-
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf) -> None:
-        b.emit(
-            calls.Lion(
-                w=w,
-                g=g,
-                m=m,
-                state=state,
-                n=w.size,
-                alpha=self.alpha,
-                beta=self.beta,
-                weight_decay=self.weight_decay,
-            )
-        )
 
     def reference(self, lr: Any, w: Any, g: Any, m: Any) -> tuple[Any, Any]:
         direction = np.sign(self.alpha * m + (1 - self.alpha) * g)
@@ -324,15 +297,12 @@ class AdamOptimizer(Optimizer):
     domain = TRAINWEB
     attrs = {"alpha": Float(0.9), "beta": Float(0.999), "epsilon": Float(1e-8), "weight_decay": Float(0.0)}
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
+    kernel = calls.Adam
 
     alpha: float
     beta: float
     epsilon: float
     weight_decay: float
-
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
-        settings = {name: getattr(self, name) for name in self.attrs}
-        b.emit(calls.Adam(w=w, g=g, m=m, v=v, state=state, n=w.size, **settings))
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
         g = g + self.weight_decay * w
@@ -361,6 +331,7 @@ class MomentumOptimizer(Optimizer):
     domain = TRAINWEB
     attrs = {"momentum": Float(0.9), "dampening": Float(0.0), "weight_decay": Float(0.0), "nesterov": Int(0)}
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments")
+    kernel = calls.Momentum
 
     momentum: float
     dampening: float
@@ -370,10 +341,6 @@ class MomentumOptimizer(Optimizer):
     def check(self) -> None:
         if self.nesterov not in (0, 1):
             raise self.error(f"nesterov is {self.nesterov}; it must be 0 or 1.")
-
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf) -> None:
-        settings = {name: getattr(self, name) for name in self.attrs}
-        b.emit(calls.Momentum(w=w, g=g, m=m, state=state, n=w.size, **settings))
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any) -> tuple[Any, Any]:
         g = g + self.weight_decay * w
@@ -489,15 +456,12 @@ class AdagradOptimizer(Optimizer):
     domain = TRAINWEB
     attrs = {"rate_decay": Float(0.0), "initial": Float(0.0), "epsilon": Float(1e-10), "weight_decay": Float(0.0)}
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments")
+    kernel = calls.Adagrad
 
     rate_decay: float
     initial: float
     epsilon: float
     weight_decay: float
-
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, s: Buf) -> None:
-        settings = {name: getattr(self, name) for name in self.attrs}
-        b.emit(calls.Adagrad(w=w, g=g, s=s, state=state, n=w.size, **settings))
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, s: Any) -> tuple[Any, Any]:
         g = g + self.weight_decay * w
@@ -525,14 +489,11 @@ class AdadeltaOptimizer(Optimizer):
     domain = TRAINWEB
     attrs = {"rho": Float(0.9), "epsilon": Float(1e-6), "weight_decay": Float(0.0)}
     inputs = ("learning_rate", PARAMS, GRADS, "first_order_moments", "second_order_moments")
+    kernel = calls.Adadelta
 
     rho: float
     epsilon: float
     weight_decay: float
-
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, s: Buf, d: Buf) -> None:
-        settings = {name: getattr(self, name) for name in self.attrs}
-        b.emit(calls.Adadelta(w=w, g=g, s=s, d=d, state=state, n=w.size, **settings))
 
     def reference(self, lr: Any, w: Any, g: Any, s: Any, d: Any) -> tuple[Any, Any, Any]:
         g = g + self.weight_decay * w
@@ -569,6 +530,7 @@ class LambOptimizer(Optimizer):
         "correct_bias": Int(1),
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
+    kernel = calls.Lamb
     per_parameter = True
 
     alpha: float
@@ -582,10 +544,6 @@ class LambOptimizer(Optimizer):
     def check(self) -> None:
         if not self.ratio_min <= self.ratio_max:
             raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
-
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
-        settings = {name: getattr(self, name) for name in self.attrs}
-        b.emit(calls.Lamb(w=w, g=g, m=m, v=v, state=state, n=w.size, **settings))
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
         m, v = self.alpha * m + (1 - self.alpha) * g, self.beta * v + (1 - self.beta) * g * g

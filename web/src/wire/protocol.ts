@@ -165,10 +165,12 @@ export type MaybePromise<T> = T | Promise<T>;
 export interface WorkerApi {
   /** Take the lock that shows the page whether this worker lives; false where there are no locks. */
   holdLock(name: string): Promise<Result<boolean>>;
-  /** Start the kernels. */
-  /** @param logLevel - of what the worker writes to the console */
+  /**
+   * Start the kernels.
+   *
+   * @param logLevel - of what the worker writes to the console
+   */
   start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>>;
-  /** Start Python as well; after the call of `start`, not necessarily its end. */
   /**
    * Have a worker of this one send messages through a port, for as long as both live.
    *
@@ -177,6 +179,7 @@ export interface WorkerApi {
   pulse(port: MessagePort, script: string): Result<null>;
   /** Settles when nothing is being stored. */
   finish(): Promise<Result<null>>;
+  /** Start Python as well; after the call of `start`, not necessarily its end. */
   startPython(): Promise<Result<PythonInfo>>;
   /** With `cache`, from the bundle of an earlier visit if there is one. */
   createTraining(artifacts: ArtifactFiles, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;

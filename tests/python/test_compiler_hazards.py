@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.python import hazard_motifs, pipelines
 from tests.python.hazard_motifs import MOTIFS, Motif, MotifKernels, accumulation, attention, pooling
+from tests.python.products import product
 from tests.python.test_program import check_index
 from tests.python.test_recompute import Restless
 
@@ -159,33 +160,7 @@ class RandomProgram:
         self, a: Buf, b: Buf, c: Buf, m: int, n: int, k: int, *, bias: Buf | None = None, turned: tuple[bool, bool]
     ) -> None:
         """c[m, n] = a[m, k] b[k, n] + bias[n]; an operand that is turned is stored transposed."""
-        self.builder.emit(
-            calls.Gemm(
-                a=a,
-                b=b,
-                bias=bias,
-                c=c,
-                m=m,
-                n=n,
-                k=k,
-                a_row=1 if turned[0] else k,
-                a_col=m if turned[0] else 1,
-                b_row=1 if turned[1] else n,
-                b_col=k if turned[1] else 1,
-                c_row=n,
-                bias_row=0,
-                bias_col=int(bias is not None),
-                batch=(1, 1),
-                a_batch=(0, 0),
-                b_batch=(0, 0),
-                c_batch=(0, 0),
-                bias_batch=(0, 0),
-                alpha=1.0,
-                beta=1.0,
-                accumulate=0,
-                activation=0,
-            )
-        )
+        self.builder.emit(product(a, b, c, (m, n, k), bias=bias, turned=turned))
 
     def scaled(self, b: Buf) -> Buf:
         y = self.target(b.shape)
@@ -465,39 +440,13 @@ def test_a_product_reads_across_the_rows_of_a_transposed_tensor_from_a_copy() ->
     t, c = Buf(Storage(ARENA, 4 * 12), "float32", (4, 3)), Buf(Storage(ARENA, 16), "float32", (1, 4))
     transpose(builder, t, x, (1, 0))
     # One row of 4 elements from the middle of a row of 3 on.
-    builder.emit(
-        calls.Gemm(
-            a=t.view((4,), 1),
-            b=x.view((12,)),
-            c=c,
-            m=1,
-            n=3,
-            k=4,
-            a_row=4,
-            a_col=1,
-            b_row=3,
-            b_col=1,
-            c_row=3,
-            bias=None,
-            bias_row=0,
-            bias_col=0,
-            batch=(1, 1),
-            a_batch=(0, 0),
-            b_batch=(0, 0),
-            c_batch=(0, 0),
-            bias_batch=(0, 0),
-            alpha=1.0,
-            beta=0.0,
-            accumulate=0,
-            activation=0,
-        )
-    )
+    builder.emit(product(t.view((4,), 1), x.view((12,)), c, (1, 3, 4), beta=0.0))
     program = Program(builder, [x], [c], builder.instructions)
     absorb_copies(program, pipelines.context())
-    copy, product = program
+    copy, found = program
     assert isinstance(copy, calls.StridedCopy)
-    assert isinstance(product, calls.Gemm)
-    assert product.a.storage is t.storage
+    assert isinstance(found, calls.Gemm)
+    assert found.a.storage is t.storage
 
 
 @pytest.mark.parametrize(("rows", "kept"), [(3, ["Gemm"]), (6, ["Gemm", "Copy", "StridedCopy"])])
@@ -508,10 +457,7 @@ def test_a_product_is_not_stored_before_what_fills_its_target(rows: int, kept: l
         Buf(Storage(ARENA, 4 * r * c, is_feed=True), "float32", (r, c)) for r, c in ((4, 2), (2, 3), (rows, 4))
     )
     t, target = Buf(Storage(ARENA, 4 * 12), "float32", (4, 3)), Buf(Storage(ARENA, 16 * rows), "float32", (rows, 4))
-    strides = dict(a_row=2, a_col=1, b_row=3, b_col=1, c_row=3, bias=None, bias_row=0, bias_col=0)
-    batch = dict.fromkeys(("a_batch", "b_batch", "c_batch", "bias_batch"), (0, 0))
-    numbers = dict(alpha=1.0, beta=0.0, accumulate=0, activation=0)
-    builder.emit(calls.Gemm(a=a, b=b, c=t, m=4, n=3, k=2, batch=(1, 1), **strides, **batch, **numbers))
+    builder.emit(product(a, b, t, (4, 3, 2), beta=0.0))
     builder.copy(target, old)
     transpose(builder, target.view((3, 4)), t, (1, 0))
     program = Program(builder, [a, b, old], [target], builder.instructions)

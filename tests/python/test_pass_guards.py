@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.python import pipelines
+from tests.python.products import product
 from tests.python.test_program import check_index
 
 from trainweb.compiler.passes.accumulate import accumulate_in_place
@@ -18,7 +19,7 @@ from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.layout import ARENA, GRADIENTS
-from trainweb.ir.program import Buf, Program
+from trainweb.ir.program import Buf, KernelCall, Program
 
 N, WIDTH = 3, 2
 
@@ -51,32 +52,7 @@ class Written:
         x, y, out = (self.bufs[name] for name in (a, b, c))
         m, k = reversed(x.shape) if a_turned else x.shape
         n = y.shape[0 if b_turned else 1]
-        self.builder.emit(
-            calls.Gemm(
-                a=x,
-                b=y,
-                c=out,
-                m=m,
-                n=n,
-                k=k,
-                a_row=1 if a_turned else k,
-                a_col=m if a_turned else 1,
-                b_row=1 if b_turned else n,
-                b_col=k if b_turned else 1,
-                c_row=n,
-                bias_row=0,
-                bias_col=0,
-                batch=(1, 1),
-                a_batch=(0, 0),
-                b_batch=(0, 0),
-                c_batch=(0, 0),
-                bias_batch=(0, 0),
-                alpha=1.0,
-                beta=1.0,
-                accumulate=0,
-                activation=0,
-            )
-        )
+        self.builder.emit(product(x, y, out, (m, n, k), turned=(a_turned, b_turned)))
 
     def program(self) -> Program:
         return Program(self.builder, [], [self.bufs[n] for n in self.outputs], self.builder.instructions)
@@ -121,7 +97,7 @@ def attention(*order: str, shared: dict[str, str] | None = None) -> list[str]:
     program = w.program()
     fuse_attention(program, pipelines.context())
     check_index(program)
-    return [i.KERNEL for i in program if isinstance(i, calls.KernelCall) and not isinstance(i, calls.Copy)]
+    return [i.KERNEL for i in program if isinstance(i, KernelCall) and not isinstance(i, calls.Copy)]
 
 
 def test_attention_is_found() -> None:

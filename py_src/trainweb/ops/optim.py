@@ -378,9 +378,7 @@ class RMSPropOptimizer(Optimizer):
         "weight_decay": Float(0.0),
         "centered": Int(0),
     }
-    inputs = (
-        "learning_rate", PARAMS, GRADS, "first_order_moments", "second_order_moments", "third_order_moments"
-    )  # fmt: skip
+    inputs = ("learning_rate", PARAMS, GRADS, *(m.input for m in MOMENTS[:3]))
     optional_moments = 2
 
     alpha: float

@@ -8,7 +8,7 @@ from tests.ops.op_runner import feeds_of, run, single_node
 
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Node
-from trainweb.ops.elementwise import Cast
+from trainweb.ops.conversion import Cast
 from trainweb.ops.infer import infer_outputs
 from trainweb.ops.op import bind
 

@@ -6,6 +6,7 @@ from importlib import import_module
 
 FAMILIES = (
     "elementwise",
+    "conversion",
     "logic",
     "bits",
     "activation",

@@ -1,0 +1,150 @@
+"""Conversion to other dtypes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
+from trainweb.ir.expr import Emitter
+from trainweb.ir.layout import BFLOAT_TO_FLOAT, FLOAT_TO_BFLOAT, FLOAT_TO_HALF, HALF_TO_FLOAT
+from trainweb.ir.shapes import TensorType
+from trainweb.model.checks import ONNX_DTYPES
+from trainweb.model.floats import HALVES
+from trainweb.ops.evaluate import evaluate
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, f16, f32, i32, i64
+from trainweb.ops.op import FLOATS, Bad, Elementwise, Int, Sample, Str, register
+from trainweb.ops.pointwise import Names, Pointwise
+from trainweb.ops.symbolic import Var, names
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Expr
+    from trainweb.ir.program import Buf
+
+
+def cast(b: Builder, out: Buf | None, x: Buf) -> None:
+    """Convert elements; those of half precision by way of float32, which holds all of them."""
+    if out is None or not out.size:
+        return
+    if x.dtype in HALVES:
+        if x.dtype == out.dtype:
+            b.copy(out, x)
+            return
+        wide = out if out.dtype == "float32" else b.temp("float32", x.shape)
+        conversion = HALF_TO_FLOAT if x.dtype == "float16" else BFLOAT_TO_FLOAT
+        b.emit(calls.ConvertHalf(x=x, y=wide, n=x.size, conversion=conversion))
+        if wide is out:
+            return
+        x = wide
+    if out.dtype in HALVES:
+        if x.dtype != "float32":
+            wide = b.temp("float32", x.shape)
+            b.elementwise([wide], [x], lambda e, v: e.cast(v, "float32"))
+            x = wide
+        conversion = FLOAT_TO_HALF if out.dtype == "float16" else FLOAT_TO_BFLOAT
+        b.emit(calls.ConvertHalf(x=x, y=out, n=x.size, conversion=conversion))
+        return
+    b.elementwise([out], [x], lambda e, v: e.cast(v, out.dtype))
+
+
+@register
+class Cast(Pointwise):
+    """Conversion to another dtype. https://onnx.ai/onnx/operators/onnx__Cast.html"""
+
+    dtypes = (*Elementwise.dtypes, *HALVES)
+
+    versions = (6, 9, 13, 19, 21, 23, 24, 25, 28)
+    attrs = {"to": Int(required=True), "saturate": Int(1), "round_mode": Str("up")}
+    differentiable = (0,)
+    samples = (
+        Sample([(3, 4)], {"to": 1}),
+        Sample([f32([1.7, -1.7, 0.0])], {"to": 7}, grad=()),
+        Sample([f32([1.7, -1.7, 0.0])], {"to": 6}, grad=()),
+        Sample([f32([1.7, -1.7, 0.0])], {"to": 9}, grad=()),
+        Sample([i64([1, 0, -3])], {"to": 1}),
+        Sample([bools([True, False])], {"to": 1}),
+        Sample([i32([1, 0, -3])], {"to": 7}),
+        Sample([i64([1, 0, 300])], {"to": 2}),
+        Sample([(3, 4)], {"to": 11}, grad=()),
+        Sample([bools([True, False])], {"to": 7}),
+        Sample([f16([1.5, -3e-7])], {"to": 1}),
+        Sample([f16([1.5, -3.0])], {"to": 7}),
+    )
+    bad = (Bad([(2,)]), Bad([(2,)], {"to": 8}, UnsupportedError), Bad([(2,)], {"to": 99}))
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        if self.to not in ONNX_DTYPES:
+            raise self.error(f"there is no data type {self.to}.")
+        if ONNX_DTYPES[self.to] not in self.dtypes:
+            raise self.unsupported(f"dtype {ONNX_DTYPES[self.to]}")
+        return super().infer(*inputs)
+
+    def result(self, *dtypes: str) -> str:
+        return ONNX_DTYPES[self.to]
+
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
+        return None if ONNX_DTYPES[self.to] == "bfloat16" else super().evaluate(*inputs)
+
+    def compute(self, e: Emitter, x: Expr) -> Expr:
+        return e.cast(x, ONNX_DTYPES[self.to])
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        assert ins[0] is not None
+        cast(b, outs[0], ins[0])
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        if ONNX_DTYPES[self.to] not in (*FLOATS, *HALVES):
+            return [None]
+        (dy,) = Var.of(g, douts[0])
+        return names(dy.cast(g.dtype(ins[0])))
+
+    def reference(self, x: Any) -> Any:
+        target = np.dtype(ONNX_DTYPES[self.to])
+        return x if target.kind == x.dtype.kind == "f" else x.astype(target)
+
+
+@register
+class CastLike(Pointwise):
+    """Conversion to the dtype of the second input. https://onnx.ai/onnx/operators/onnx__CastLike.html"""
+
+    versions = (15, 19, 21, 23, 24, 25)
+    attrs = {"saturate": Int(1), "round_mode": Str("up")}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    samples = (
+        Sample([(3, 4), (1,)]),
+        Sample([(3, 4), i64([1])], grad=()),
+        Sample([i64([1, 2]), (1,)]),
+        Sample([i64([1, 2, 3]), (2, 0)]),
+        Sample([(3, 4), i64([1, 2, 3])], grad=()),
+    )
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        x, like = (t for t in inputs if t is not None)
+        for t in (x, like):
+            if t.dtype not in self.dtypes:
+                raise self.unsupported(f"dtype {t.dtype}")
+        return TensorType(like.dtype, x.shape)
+
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
+        x, like = (t for t in inputs if t is not None)
+        e = Emitter()
+        try:
+            root = e.cast(e.input(0, x.dtype), like.dtype)
+            return tuple(evaluate(root, (number,)) for number in x.value or ())
+        except (ArithmeticError, ValueError, TypeError):
+            return None
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        x, like = (buf for buf in ins if buf is not None)
+        b.elementwise(outs[:1], [x], lambda e, v: e.cast(v, like.dtype))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        (dy,) = Var.of(g, douts[0])
+        return names(dy.cast(g.dtype(ins[0])))
+
+    def reference(self, x: Any, like: Any) -> Any:
+        return x if like.dtype.kind == x.dtype.kind == "f" else x.astype(like.dtype)

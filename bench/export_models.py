@@ -1,4 +1,4 @@
-"""Writes forward models as people bring them, with random weights, exported as `trainweb.torch.export` does.
+"""Writes forward models as people bring them, with random weights, by torch's dynamo exporter.
 
     .build/venv-torch/bin/python bench/export_models.py FOLDER
 
@@ -14,9 +14,10 @@ import torch
 import torchvision.models as tv
 
 MODELS = {
-    "swin_tiny": lambda: tv.swin_t(weights=None, num_classes=10),
-    "mobilenet_v2": lambda: tv.mobilenet_v2(weights=None, num_classes=10),
+    "swin_tiny": (lambda: tv.swin_t(weights=None, num_classes=10), True),
+    "mobilenet_v2": (lambda: tv.mobilenet_v2(weights=None, num_classes=10), False),
 }
+"""Modules, and whether the exporter optimizes: it would fold batch normalizations into convolutions."""
 SIZE = 224
 
 
@@ -24,14 +25,14 @@ def main() -> None:
     """Export every model for images of 3 x 224 x 224, one a batch."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, make in MODELS.items():
+    for name, (make, optimize) in MODELS.items():
         torch.manual_seed(0)
         torch.onnx.export(
             make().eval(),
             (torch.zeros(1, 3, SIZE, SIZE),),
             folder / f"{name}.onnx",
             dynamo=True,
-            optimize=False,
+            optimize=optimize,
             input_names=["x"],
             output_names=["logits"],
         )

@@ -96,24 +96,45 @@ def order() -> list[str]:
     return [*BEFORE_PASSES, *(each.name for each in pipeline.PASSES), *AFTER_PASSES]
 
 
-def open_session(watch: Stopwatch, model: bytes, feeds: Feeds) -> Any:
-    """The way from a forward model to the plans of a step; returns the session's core."""
+def open_session(watch: Stopwatch, model: bytes, feeds: Feeds, external: Mapping[str, bytes] | None = None) -> Any:
+    """The way from a forward model, with its external data, to the plans of a step; returns the session's core."""
     from trainweb.artifacts import LossType, OptimType, builder
     from trainweb.ir.shapes import TensorType
     from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
 
-    built = builder.build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+    built = builder.build_artifacts(
+        model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, external_data=external
+    )
     create = watch.timed("session", lambda: SessionCore(CheckpointState(built.contents()), *built.graphs))
     core = create()
     types = {name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in feeds.items()}
-    missing = {n: TensorType(v.dtype, tuple(v.shape)) for n, v in core.inputs["train"].items() if n not in types}
+    sizes = {d: size for n, t in types.items() for d, size in zip(core.inputs["train"][n].shape, t.shape, strict=True)}
+    missing = {
+        n: TensorType(v.dtype, tuple(sizes.get(dim, dim) for dim in v.shape))
+        for n, v in core.inputs["train"].items()
+        if n not in types
+    }
     watch.timed("session", core.plan)("train", {**types, **missing})
     watch.timed("session", core.optimizer_plan)()
     return core
 
 
-def once(model: bytes, feeds: Feeds) -> dict[str, Any]:
+def check(model: bytes, external: Mapping[str, bytes] | None = None) -> float:
+    """Milliseconds of what `trainweb.check` does."""
+    from trainweb.artifacts import LossType, OptimType
+    from trainweb.backend.wasm.engine import get_engine
+    from trainweb.training.check import report_on
+
+    choices = (None, None, LossType.CrossEntropyLoss, OptimType.AdamW)
+    begin = time.perf_counter()
+    report = report_on(model, choices, {"external_data": external}, ({}, {}), get_engine())
+    if report.error:
+        raise RuntimeError(report.error)
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def once(model: bytes, feeds: Feeds, external: Mapping[str, bytes] | None = None) -> dict[str, Any]:
     """One compilation: total, stages, and counts of nodes."""
     from trainweb.model.reader import read_model
 
@@ -121,12 +142,12 @@ def once(model: bytes, feeds: Feeds) -> dict[str, Any]:
     undo, gone = instrument(watch)
     begin = time.perf_counter()
     try:
-        core = open_session(watch, model, feeds)
+        core = open_session(watch, model, feeds, external)
     finally:
         for restore in undo:
             restore()
     total = 1e3 * (time.perf_counter() - begin)
-    nodes = len(read_model(model).nodes)
+    nodes = len(read_model(model, external_data=external).nodes)
     training = core.models.graphs["train"]
     assert training is not None
     instructions = sum(len(p.plan.nodes) for p in core.host.loaded)
@@ -142,7 +163,8 @@ def once(model: bytes, feeds: Feeds) -> dict[str, Any]:
 
 
 def measure(files: Mapping[str, bytes], feeds: Feeds, repeat: int = 3) -> dict[str, Any]:
-    """Cold and (fastest of `repeat`) warm compilation of files["model"]."""
+    """Cold and (fastest of `repeat`) warm compilation of files["model"], whose external data are the other files."""
+    external = {name: data for name, data in files.items() if name != "model"}
     model = files["model"]
     begin = time.perf_counter()
     for module in ("trainweb", "trainweb.training.bridge", "trainweb.artifacts", "trainweb.backend.wasm.engine"):
@@ -151,6 +173,25 @@ def measure(files: Mapping[str, bytes], feeds: Feeds, repeat: int = 3) -> dict[s
     begin = time.perf_counter()
     importlib.import_module("trainweb.backend.wasm.engine").get_engine()
     engine = 1e3 * (time.perf_counter() - begin)
-    cold = once(model, feeds)
-    warm = min((once(model, feeds) for _ in range(repeat)), key=lambda r: r["total"])
-    return {"import": importing, "engine": engine, "cold": cold, "warm": warm}
+    cold = once(model, feeds, external)
+    warm = min((once(model, feeds, external) for _ in range(repeat)), key=lambda r: r["total"])
+    checking = min(check(model, external) for _ in range(repeat))
+    return {"import": importing, "engine": engine, "cold": cold, "warm": warm, "per_node": per_node(warm, checking)}
+
+
+def per_node(found: Mapping[str, Any], checking: float) -> dict[str, float]:
+    """Milliseconds for each node of the training model, by what they are spent on.
+
+    "checking" is `trainweb.check`, which builds and plans, too; "building" is from the file to the training, eval and
+    optimizer model; "passes" are those of the pipeline; "planning" is all other compilation.
+    """
+    stages, nodes = found["stages"], found["training_nodes"]
+    building = sum(stages.get(s, 0.0) for s in BEFORE_PASSES[:3])
+    passes = sum(stages.get(s, 0.0) for s in order() if s not in (*BEFORE_PASSES, *AFTER_PASSES))
+    times = {
+        "checking": checking,
+        "building": building,
+        "passes": passes,
+        "planning": sum(stages.values()) - building - passes,
+    }
+    return {what: ms / nodes for what, ms in times.items()}

@@ -162,6 +162,16 @@ def compile_block(data: Result) -> str:
                 f"| {warm['total']:.0f} | {cold['total'] / cold['training_nodes']:.2f} "
                 f"| {', '.join(f'{name} {ms:.0f}' for name, ms in slowest)} |"
             )
+    lines += [
+        "",
+        "| model | where | checking | building | passes | planning | first step in a page, cold ms | warm ms |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for model, places in data.items():
+        for where, r in places.items() if model != "machine" else ():
+            times = [f"{r['per_node'][what]:.2f}" for what in ("checking", "building", "passes", "planning")]
+            steps = [f"{ms['first_step']:.0f}" for ms in r.get("first_step", {}).values()] or ["-", "-"]
+            lines.append(f"| {' | '.join([model, where, *times, *steps])} |")
     return "\n".join([*lines, _noise(data)])
 
 

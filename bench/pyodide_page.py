@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -40,7 +39,7 @@ for (const table of [files.pyodide, files]) {
   }
 }
 
-async function run({ modules, values, program }) {
+async function run({ modules, given, values, program }) {
   const started = performance.now();
   const engine = Engine.create({ wasm: (build) => `/dist/${build}.wasm` });
   const pyodide = await bootPython(files, true, 60_000);
@@ -50,6 +49,10 @@ async function run({ modules, values, program }) {
   for (const [name, source] of Object.entries(modules)) {
     pyodide.FS.writeFile(`/home/pyodide/${name}.py`, source);
   }
+  pyodide.FS.mkdir("/home/pyodide/given");
+  for (const [k, path] of given.entries()) {
+    pyodide.FS.writeFile(`/home/pyodide/given/${k}`, new Uint8Array(await (await fetch(path)).arrayBuffer()));
+  }
   pyodide.globals.set("values_json", JSON.stringify(values));
   return { boot, result: pyodide.runPython(program) };
 }
@@ -58,9 +61,13 @@ onmessage = ({ data }) => run(data).catch((error) => ({ error: `${error.stack}` 
 """
 
 PROGRAM = """
-import base64, importlib, json
+import importlib, json, pathlib
 values = json.loads(values_json)
-files = {name: base64.b64decode(text) for name, text in values["files"].items()}
+files = {}
+for k, name in enumerate(values["files"]):
+    path = pathlib.Path("given", str(k))
+    files[name] = path.read_bytes()
+    path.unlink()
 function = getattr(importlib.import_module(values["module"]), values["function"])
 json.dumps(function(files, *values["arguments"]))
 """
@@ -82,14 +89,15 @@ def call(module: str, function: str, files: Mapping[str, bytes], arguments: Sequ
         "module": module,
         "function": function,
         "arguments": list(arguments),
-        "files": {name: base64.b64encode(data).decode() for name, data in files.items()},
+        "files": list(files),
     }
     with open_browser() as browser, open_site() as site:
         page = browser.new_page()
         page.set_default_timeout(TIMEOUT_MS)
         site.add("/dist/boot.js", boot_script(), "text/javascript")
         site.add("/python/worker.js", WORKER.encode(), "text/javascript")
+        given = [site.add(f"/given/{k}", data) for k, data in enumerate(files.values())]
         page.goto(site.add("/python/", "<!doctype html>", "text/html"))
         modules = {module: (HERE / f"{module}.py").read_text()}
-        answer = page.evaluate(PAGE, {"modules": modules, "values": values, "program": PROGRAM})
+        answer = page.evaluate(PAGE, {"modules": modules, "given": given, "values": values, "program": PROGRAM})
     return json.loads(answer["result"]), answer["boot"]

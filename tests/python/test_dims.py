@@ -145,6 +145,15 @@ def test_expressions_are_canonical_and_print_as_they_are_read(text: str, shown: 
     assert str(dim) == shown
 
 
+def test_a_part_of_a_part_follows_the_size_of_the_whole() -> None:
+    table = SymbolTable()
+    w = table.symbol("W", "x")
+    third = w // 3
+    assert table.unify(3 * third, w) and table.unify(2 * (third // 2), third)  # W is a multiple of 6
+    for size in (6, 24, 60):
+        assert [table.evaluated(dim, {"W": size}) for dim in (w, third, third // 2)] == [size, size // 3, size // 6]
+
+
 def test_ints_stay_ints() -> None:
     (n,) = dims("n")
     for result in (n - n, n // n, n * 0 + 3, (n * 4) // n, maximum(3, 4), broadcast_shapes((1,), (3,))[0]):

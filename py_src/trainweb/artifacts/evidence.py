@@ -343,11 +343,10 @@ def lost_parameters(graph: Graph) -> list[Decision]:
             held.update(sources)
     for node in graph.nodes:
         # What a module reads under the name of another one's parameter is tied to that.
-        module = module_of(node)
         for name in node.inputs:
             read = graph.initializers.get(name)
-            if read and KIND in notes_of(graph, read) and not name.startswith(f"{module}."):
-                held.add(f"{module}.{name.rpartition('.')[2]}")
+            if read and KIND in notes_of(graph, read) and not name.startswith(f"{module_of(node)}."):
+                held.add(f"{module_of(node)}.{name.rpartition('.')[2]}")
     reason = "the exporter's optimizer removed or merged it: export with optimize=False"
     lost = [name for name in listed_parameters(graph) if name not in held]
     return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)]
@@ -370,6 +369,8 @@ def folded_from(notes: dict[str, str]) -> list[str]:
 
 
 def _names(text: str) -> list[str]:
+    if not text:
+        return []
     try:
         names = ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -51,10 +51,12 @@ def _untie(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
     """A copy per module of tensors that were merged only because they were filled with one number."""
     names = set(listed)
     for node in graph.nodes:
-        module = module_of(node)
         for position, name in enumerate(node.inputs):
             tensor = graph.initializers.get(name)
-            if tensor is None or name not in names or name in keep or name.rpartition(".")[0] == module:
+            if tensor is None or name not in names or name in keep:
+                continue
+            module = module_of(node)
+            if name.rpartition(".")[0] == module:
                 continue
             attribute = name.rpartition(".")[2]
             if node.op_type.endswith("Normalization"):

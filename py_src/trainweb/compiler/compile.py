@@ -183,7 +183,7 @@ class _Compilation:
             for name in node.outputs:
                 if name:
                     self.producers[name] = k
-            if any(name in self.sequences for name in node.inputs):
+            if self.sequences and any(name in self.sequences for name in node.inputs):
                 if derive := getattr(op, "derive_sequence", None):
                     self.sequences[node.outputs[0]] = derive(self.sequences[node.inputs[0]])
                 continue
@@ -242,6 +242,8 @@ class _Compilation:
                         wanted.append(self.producers[name])
 
     def _updates_state(self, op: Op) -> bool:
+        if not op.state_inputs:
+            return False
         names = [op.node.inputs[i] for i in op.state_inputs if i < len(op.node.inputs)]
         return any(name in self.bindings or name in self.sequences for name in names)
 

@@ -50,8 +50,9 @@ def all_nodes(graph: Graph) -> Iterator[Node]:
     """Nodes of a graph and of all bodies and branches in it."""
     for node in graph.nodes:
         yield node
-        for inner in subgraphs(node):
-            yield from all_nodes(inner)
+        if node.attrs:
+            for inner in subgraphs(node):
+                yield from all_nodes(inner)
 
 
 def unsupported_nodes(graph: Graph) -> Iterator[tuple[Node, UnsupportedError]]:

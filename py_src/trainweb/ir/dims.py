@@ -304,7 +304,7 @@ def at_most(a: int, b: int) -> bool:
 
 def static(*dims: int) -> bool:
     """Whether all are plain ints."""
-    return all(not isinstance(dim, SymbolicDim) for dim in dims)
+    return SymbolicDim not in map(type, dims)
 
 
 def maximum(*dims: int) -> int:

@@ -52,7 +52,7 @@ class Buf:
     @property
     def nbytes(self) -> int:
         """Number of bytes."""
-        return self.size * ITEM_SIZE[self.dtype]
+        return prod(self.shape) * ITEM_SIZE[self.dtype]
 
     def view(self, shape: Sequence[int], shift: int = 0) -> Buf:
         """The same bytes under another shape, from `shift` elements on."""

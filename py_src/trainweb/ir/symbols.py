@@ -372,10 +372,13 @@ class SymbolTable:
         if isinstance(atom, Symbol):
             if atom.key in sizes:
                 return sizes[atom.key]
-            if atom.part:
-                whole, k, _ = atom.part
-                return self._size(whole, sizes) // k if whole.key in sizes else atom.low or 0
-            return max(1, atom.low or 0)
+            if not atom.part:
+                return max(1, atom.low or 0)
+            whole, k, _ = atom.part
+            root = whole
+            while root.part and root.key not in sizes:
+                root = root.part[0]
+            return self._size(whole, sizes) // k if root.key in sizes else atom.low or 0
         if isinstance(atom, Quotient):
             return self.evaluated(atom.num, sizes) // self.evaluated(atom.den, sizes)
         assert isinstance(atom, Extremum)

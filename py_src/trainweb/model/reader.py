@@ -348,8 +348,9 @@ class _Reader:
             raise ModelError(f"node {name!r} has no op_type")
         inputs, outputs = list(proto.input), list(proto.output)
         node = Node(op_type, inputs, outputs, {}, domain, name, _notes(proto))
-        for edge in (*inputs, *outputs):
-            check_name(edge, f"an input or output of a {op_type} node {name!r}")
+        if not {str}.issuperset(map(type, (*inputs, *outputs))):
+            for edge in (*inputs, *outputs):
+                check_name(edge, f"an input or output of a {op_type} node {name!r}")
         if frame:
             node.inputs, node.outputs = (
                 list(map(frame.rename, inputs)),

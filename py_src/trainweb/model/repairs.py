@@ -14,11 +14,14 @@ STATISTICS = slice(1, 3)
 
 def rename_duplicates(nodes: Iterable[Node], names: set[str]) -> None:
     """Give nodes a name of their own where exporters gave several the same; tensors, not nodes, are what counts."""
+    last: dict[str, int] = {}
     for node in nodes:
-        name, k = node.name, 0
+        name, k = node.name, last.get(node.name, 0)
         while name and name in names:
             k += 1
             name = f"{node.name}_{k}"
+        if k:
+            last[node.name] = k
         node.name = name
         names.add(name)
 

@@ -80,11 +80,12 @@ def build_training_models(
     # Some exporters give parameters and statistics as nodes.
     forward = constants_to_initializers(graph)
     _check_parameters(forward, trainable, frozen)
-    statistics = running_statistics(forward, trainable, batch_norm)
-    held = [name for name in forward.initializers if name in {*trainable, *frozen, *statistics}]
-    parameters = [forward.initializers[name] for name in held]
-    training = train_batch_norms(prune(_with_inputs(forward, parameters)), trainable, batch_norm)
-    wanted = [v.name for v in training.inputs if v.name in set(trainable)]
+    trained = set(trainable)
+    statistics = running_statistics(forward, trained, batch_norm)
+    held = {*trainable, *frozen, *statistics}
+    parameters = [t for name, t in forward.initializers.items() if name in held]
+    training = train_batch_norms(prune(_with_inputs(forward, parameters)), trained, batch_norm)
+    wanted = [v.name for v in training.inputs if v.name in trained]
     training = accumulate(build_gradients(training, loss.name, wanted, stopped=stopped), wanted)
     evaluation = for_evaluation(_with_inputs(graph, parameters))
     # What the operators demand of the dims of inputs was found out on the way.
@@ -93,8 +94,8 @@ def build_training_models(
     return TrainingModels(
         training,
         evaluation,
-        [t for t in parameters if t.name in set(trainable)],
-        [t for t in parameters if t.name not in set(trainable)],
+        [t for t in parameters if t.name in trained],
+        [t for t in parameters if t.name not in trained],
     )
 
 

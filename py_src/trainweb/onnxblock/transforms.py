@@ -6,7 +6,7 @@ the compiler's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from trainweb.model.graph import Graph, Node, Tensor
 
@@ -79,16 +79,16 @@ def _batch_norms(graph: Graph) -> Iterator[Node]:
             yield node
 
 
-def _trains(node: Node, opset: int, trainable: Iterable[str], batch_norm: str) -> bool:
+def _trains(node: Node, opset: int, trainable: Collection[str], batch_norm: str) -> bool:
     """Whether the node normalizes by the statistics of the batch."""
-    if batch_norm == "train" and any(node.inputs[i] in set(trainable) for i in AFFINE):
+    if batch_norm == "train" and any(node.inputs[i] in trainable for i in AFFINE):
         return True
     if opset >= TRAINING_MODE_SINCE:
         return bool(node.attrs.get("training_mode", 0))
     return len([name for name in node.outputs if name]) > 1
 
 
-def running_statistics(graph: Graph, trainable: Sequence[str], batch_norm: str) -> list[str]:
+def running_statistics(graph: Graph, trainable: Collection[str], batch_norm: str) -> list[str]:
     """Running means and variances that the training model updates."""
     opset = graph.opsets.get("", 1)
     return [
@@ -105,7 +105,7 @@ def all_statistics(graph: Graph) -> set[str]:
     return {node.inputs[i] for node in _batch_norms(graph) for i in STATISTICS}
 
 
-def train_batch_norms(graph: Graph, trainable: Sequence[str], batch_norm: str) -> Graph:
+def train_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: str) -> Graph:
     """Batch normalizations that train become BatchNormInternal, which updates the statistics."""
     result = graph.copy()
     used = set(result.names())

@@ -144,8 +144,9 @@ class Op:
         n = len(node.inputs)
         if not self.min_inputs <= n <= self.max_inputs and not self.accepts_inputs(n):
             raise ModelError(f"{node} has {n} inputs; {self.op_type()} takes {self._arity()}.")
+        given = node.attrs
         for name, attr in self.attrs.items():
-            setattr(self, name, self._attribute(name, attr))
+            setattr(self, name, self._attribute(name, attr) if name in given or attr.required else attr.default)
 
     if TYPE_CHECKING:
 
@@ -168,9 +169,7 @@ class Op:
 
     def _attribute(self, name: str, attr: Attr) -> Any:
         if name not in self.node.attrs:
-            if attr.required:
-                raise ModelError(f"{self.node} lacks the attribute {name!r}.")
-            return attr.default
+            raise ModelError(f"{self.node} lacks the attribute {name!r}.")
         value = self.node.attrs[name]
         if not attr.check(value):
             raise ModelError(f"Attribute {name!r} of {self.node} is {value!r:.80}, which is not of its type.")

@@ -97,7 +97,8 @@ class ShapeInference:
     def value(self, name: str) -> Value:
         """Dtype and shape of a tensor, as a file declares them."""
         found = self._types[name]
-        return Value(name, found.dtype, tuple(map(self.table.text, found.shape)))
+        shape = found.shape if static(*found.shape) else tuple(map(self.table.text, found.shape))
+        return Value(name, found.dtype, shape)
 
     def refined(self, value: Value) -> Value:
         """The declaration of an input, with what operators demand of its dims."""

@@ -167,11 +167,12 @@ class _Encoder:
     def _kernel(self, call: KernelCall) -> None:
         words: list[int] = []
         shown: list[str] = []
+        operands, floats = call.OPERANDS, call.FLOATS
         for name, value in call.arguments():
-            if name in call.OPERANDS:
+            if name in operands:
                 words.append(self.buffer(value))
                 shown.append(f"{name}={_operand(value) if value is not None else 'null'}")
-            elif name in call.FLOATS:
+            elif name in floats:
                 words.append(_float_bits(value))
                 shown.append(f"{name}={value:g}")
             elif isinstance(value, tuple):

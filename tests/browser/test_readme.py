@@ -129,12 +129,23 @@ def test_first_model_is_what_its_script_writes() -> None:
 
 
 def test_links_and_pictures_of_the_documents_exist() -> None:
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    documents = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT")]
     for document in [*documents, *sorted((ROOT / "docs").glob("*.md"))]:
         prose = re.sub(r"```.*?```|`[^`\n]*`|^    .*?$", "", document.read_text(), flags=CODE_FLAGS)
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
             if not target.startswith(("http://", "https://")):
                 assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_commands_of_workflows_exist() -> None:
+    """Workflows do what ./build.sh does, so that nothing works on a server alone."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from build import COMMANDS
+
+    text = "".join(file.read_text() for file in sorted((ROOT / ".github" / "workflows").glob("*.yml")))
+    matrix = re.findall(r"command: \[(.*)\]", text)[0].split(", ")
+    named = set(re.findall(r"\./build\.sh ([a-z][a-z-]*)", text)) | set(matrix)
+    assert {"lint", "test", "test-bundlers", "test-browsers"} <= named <= set(COMMANDS)
 
 
 def test_commands_of_the_readme_exist() -> None:

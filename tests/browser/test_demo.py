@@ -354,6 +354,12 @@ def test_every_control_has_a_name(loaded: Page) -> None:
     assert [kind for kind, rest in controls if not rest.strip().startswith('"')] == []
 
 
+def test_licences_of_others_go_along(demo_url: str) -> None:
+    text = (ROOT / "THIRD_PARTY_LICENSES").read_text()
+    assert (PAGE / "THIRD_PARTY_LICENSES").read_text() == text
+    assert "\nuPlot " in text
+
+
 def test_page_loads_nothing_from_elsewhere(browser: Browser, demo_url: str) -> None:
     page, errors = watched_page(browser)
     asked: list[str] = []

@@ -21,6 +21,8 @@ FIRST_MODEL = ROOT / "docs" / "first.onnx"
 STEPS = [50, 100, 150, 200, 250, 300]
 LOSS_AT_CHANCE = 0.693  # ln 2: two classes, nothing learned
 LEARNED_LOSS = 0.25
+RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"
+"""Where pictures of the README lie for those who read it elsewhere."""
 CODE_FLAGS = re.DOTALL | re.MULTILINE
 PATIENCE_S = 120
 PAGE_LINES = 40  # a first page is short, or nobody reads it
@@ -133,8 +135,17 @@ def test_links_and_pictures_of_the_documents_exist() -> None:
     for document in [*documents, *sorted((ROOT / "docs").glob("*.md"))]:
         prose = re.sub(r"```.*?```|`[^`\n]*`|^    .*?$", "", document.read_text(), flags=CODE_FLAGS)
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
-            if not target.startswith(("http://", "https://")):
+            if target.startswith(RAW):
+                assert (ROOT / target.removeprefix(RAW)).exists(), f"{document.name} shows {target}"
+            elif not target.startswith(("http://", "https://")):
                 assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_pictures_of_the_readme_show_in_registries() -> None:
+    """npm and PyPI show the README without the folders beside it."""
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README)
+    assert len(pictures) == 2
+    assert all(picture.startswith(RAW) for picture in pictures)
 
 
 def test_commands_of_workflows_exist() -> None:

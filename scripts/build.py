@@ -65,6 +65,7 @@ examples:
   ./build.sh demo --headless           the same with no window; prints the course of training
   ./build.sh test tests/python -k conv
   ./build.sh test-bundlers vite next   the npm package in projects of these bundlers
+  ./build.sh test-browsers webkit      pages in WebKit
 """
 
 
@@ -181,7 +182,7 @@ def build_pyodide() -> None:
         Step(
             "pyodide",
             pyodide_dist.build_pyodide,
-            inputs=[this],
+            inputs=[this, pyodide_dist.VERSION],
             outputs=[pyodide_dist.OUT / name for name in pyodide_dist.RUNTIME] + [pyodide_dist.LOCAL_LOCK],
         )
     )
@@ -385,6 +386,13 @@ def command_test_bundlers(arguments: list[str]) -> None:
     _exec(PYTHON, "-m", "tests.bundlers.run", *arguments, TRAINWEB_CHROMIUM=browser)
 
 
+def command_test_browsers(arguments: list[str]) -> None:
+    """Run pages in Chromium, Firefox and WebKit; needs npm's registry."""
+    build_all()
+    browser = setup_chromium()
+    _exec(PYTHON, "-m", "tests.engines.run", *arguments, TRAINWEB_CHROMIUM=browser)
+
+
 def command_demo(arguments: list[str]) -> None:
     """Serve the demo and train in Chromium [--headless]."""
     build_all()
@@ -448,6 +456,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "demo": command_demo,
     "test": command_test,
     "test-bundlers": command_test_bundlers,
+    "test-browsers": command_test_browsers,
     "bench": command_bench,
     "pyodide-dist": command_pyodide_dist,
     "record-exports": command_record_exports,

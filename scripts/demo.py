@@ -85,8 +85,8 @@ def build_page() -> None:
         Step(
             "demo-page",
             lambda: run("node", SOURCES / "build.mjs", PAGE),
-            inputs=[SOURCES, ROOT / "package-lock.json"],
-            outputs=[PAGE / "index.html", PAGE / "main.js"],
+            inputs=[SOURCES, ROOT / "package-lock.json", ROOT / "THIRD_PARTY_LICENSES"],
+            outputs=[PAGE / "index.html", PAGE / "main.js", PAGE / "THIRD_PARTY_LICENSES"],
         )
     )
 

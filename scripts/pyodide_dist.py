@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import tarfile
 import urllib.request
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from steps import BUILD, PYTHON, ROOT, BuildError, run, say
 
-VERSION = "314.0.4"
+VERSION_FILE = ROOT / "web" / "src" / "wire" / "version.ts"
+VERSION = re.findall(r'PYODIDE_VERSION = "([^"]+)"', VERSION_FILE.read_text())[0]
 CDN = f"https://cdn.jsdelivr.net/pyodide/v{VERSION}/full/"
 CDN_TIMEOUT_S = 20
 CARRIER = "open-webui==0.12.4"  # its frontend bundles Pyodide wheels, numpy among them

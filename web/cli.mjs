@@ -26,10 +26,13 @@ const PACKAGE = dirname(fileURLToPath(import.meta.url));
 /** @type {string[]} What the page's script names; put here by the build. */
 const ASSETS = TRAINWEB_ASSETS;
 
+/** Whoever serves Pyodide and the others passes them on. */
+const LICENCES = "THIRD_PARTY_LICENSES";
+
 /** @type {Record<string, string[]>} The files that a command copies. */
 const COMMANDS = {
   // With the script for pages that have no bundler.
-  copy: ["index.js", ...ASSETS],
+  copy: ["index.js", ...ASSETS, LICENCES],
   isolate: ["isolate.js"],
 };
 
@@ -38,7 +41,7 @@ async function copyTo(names, folder) {
   for (const name of names) {
     const target = join(folder, name);
     await mkdir(dirname(target), { recursive: true });
-    await cp(join(PACKAGE, name), target);
+    await cp(name === LICENCES ? join(PACKAGE, "..", "..", name) : join(PACKAGE, name), target);
     bytes += (await stat(target)).size;
   }
   console.log(`${names.length} files, ${(bytes / 1e6).toFixed(1)} MB in ${folder}`);

@@ -58,6 +58,21 @@ def bars(page: Page) -> list[float]:
     return [float(text.removesuffix("%")) if text else 0.0 for text in texts]
 
 
+def pause_after(page: Page, step: int) -> None:
+    """Press the button once a step is done, by the page itself: a busy test would press it after the last one."""
+    page.evaluate(
+        """(step) => new Promise((resolve) => {
+            const look = () => {
+                if (demo.progress.step > step) resolve(document.getElementById("start").click());
+                else setTimeout(look, 1);
+            };
+            look();
+        })""",
+        step,
+    )
+    wait_for(page, "p.state === 'paused'")
+
+
 def save_checkpoint(page: Page, path: Path) -> Path:
     with page.expect_download() as download:
         page.click("#save")
@@ -172,9 +187,7 @@ def test_drawing_is_scaled_and_centred_as_mnist_is(fresh: Page) -> None:
 
 def test_pause_stops_and_continue_goes_on(fresh: Page) -> None:
     fresh.click("#start")
-    wait_for(fresh, "p.step > 3")
-    fresh.click("#start")
-    wait_for(fresh, "p.state === 'paused'")
+    pause_after(fresh, 3)
     fresh.wait_for_timeout(300)
     paused_at = progress(fresh)["step"]
     fresh.wait_for_timeout(500)
@@ -187,9 +200,7 @@ def test_pause_stops_and_continue_goes_on(fresh: Page) -> None:
 
 def test_resumed_run_ends_as_the_uninterrupted_one(fresh: Page, tmp_path: Path) -> None:
     fresh.click("#start")
-    wait_for(fresh, "p.step > 10")
-    fresh.click("#start")
-    wait_for(fresh, "p.state === 'paused'")
+    pause_after(fresh, 10)
     checkpoint = save_checkpoint(fresh, tmp_path / "digits.ckpt")
     saved_at = progress(fresh)["step"]
     fresh.click("#start")
@@ -270,10 +281,64 @@ def test_phone_shows_all_without_sideways_scrolling(loaded: Page, scheme: str) -
             assert box is not None
             assert box["x"] >= 0
             assert box["x"] + box["width"] <= PHONE[0]
+        assert wide_buttons(loaded) == []
     finally:
         loaded.emulate_media(color_scheme=None)
         if size:
             loaded.set_viewport_size(size)
+
+
+def wide_buttons(page: Page) -> list[str]:
+    """Buttons whose text does not fit, whatever it says in the course of a run."""
+    found: list[str] = page.evaluate("""() => {
+        const start = document.getElementById("start");
+        const before = start.textContent;
+        start.textContent = "Train 3 epochs more";
+        const buttons = [...document.querySelectorAll("button")];
+        const wide = buttons.filter((button) => button.scrollWidth > button.clientWidth);
+        start.textContent = before;
+        return wide.map((button) => button.id || button.textContent);
+    }""")
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(trained: Page, scheme: str) -> None:
+    """All rules of axe-core, WCAG 2.2 AA and best practices, on a page with a matrix and a gallery."""
+    trained.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    try:
+        trained.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
+        found = trained.evaluate("""async () => {
+            const { violations } = await axe.run(document);
+            return violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3).join("; ")}`);
+        }""")
+    finally:
+        trained.emulate_media(color_scheme=None)
+    assert found == []
+
+
+def test_loading_is_told_in_bytes(browser: Browser, demo_url: str) -> None:
+    page, errors = watched_page(browser)
+    page.add_init_script("""
+        window.told = [];
+        new MutationObserver(() => {
+            const text = document.getElementById("status")?.textContent;
+            if (text && text !== told.at(-1)) told.push(text);
+        }).observe(document, { subtree: true, childList: true, characterData: true });
+    """)
+    page.goto(demo_url)
+    page.wait_for_function("window.demo !== undefined")
+    wait_for(page, "p.state === 'ready'", READY_MS)
+    told = page.evaluate("told")
+    page.context.close()
+    matches = [re.fullmatch(r"Loading .*: ([\d.]+) of ([\d.]+) MB, (\d+) %", text) for text in told]
+    percents = [int(match[3]) for match in matches if match]
+    assert percents == sorted(percents)
+    assert percents[0] == 0
+    assert percents[-1] > 50
+    assert "Deriving the training graph \u2026" in told
+    assert told[-1].startswith("Ready")
+    assert errors.messages == []
 
 
 def test_page_is_typed_against_the_package() -> None:
@@ -287,6 +352,12 @@ def test_every_control_has_a_name(loaded: Page) -> None:
     controls = re.findall(r"- (button|combobox|slider|spinbutton|img)(.*)", tree)
     assert len(controls) > 10
     assert [kind for kind, rest in controls if not rest.strip().startswith('"')] == []
+
+
+def test_licences_of_others_go_along(demo_url: str) -> None:
+    text = (ROOT / "THIRD_PARTY_LICENSES").read_text()
+    assert (PAGE / "THIRD_PARTY_LICENSES").read_text() == text
+    assert "\nuPlot " in text
 
 
 def test_page_loads_nothing_from_elsewhere(browser: Browser, demo_url: str) -> None:

@@ -21,6 +21,8 @@ FIRST_MODEL = ROOT / "docs" / "first.onnx"
 STEPS = [50, 100, 150, 200, 250, 300]
 LOSS_AT_CHANCE = 0.693  # ln 2: two classes, nothing learned
 LEARNED_LOSS = 0.25
+RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"
+"""Where pictures of the README lie for those who read it elsewhere."""
 CODE_FLAGS = re.DOTALL | re.MULTILINE
 PATIENCE_S = 120
 PAGE_LINES = 40  # a first page is short, or nobody reads it
@@ -129,12 +131,32 @@ def test_first_model_is_what_its_script_writes() -> None:
 
 
 def test_links_and_pictures_of_the_documents_exist() -> None:
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    documents = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT")]
     for document in [*documents, *sorted((ROOT / "docs").glob("*.md"))]:
         prose = re.sub(r"```.*?```|`[^`\n]*`|^    .*?$", "", document.read_text(), flags=CODE_FLAGS)
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
-            if not target.startswith(("http://", "https://")):
+            if target.startswith(RAW):
+                assert (ROOT / target.removeprefix(RAW)).exists(), f"{document.name} shows {target}"
+            elif not target.startswith(("http://", "https://")):
                 assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_pictures_of_the_readme_show_in_registries() -> None:
+    """npm and PyPI show the README without the folders beside it."""
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README)
+    assert len(pictures) == 2
+    assert all(picture.startswith(RAW) for picture in pictures)
+
+
+def test_commands_of_workflows_exist() -> None:
+    """Workflows do what ./build.sh does, so that nothing works on a server alone."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from build import COMMANDS
+
+    text = "".join(file.read_text() for file in sorted((ROOT / ".github" / "workflows").glob("*.yml")))
+    matrix = re.findall(r"command: \[(.*)\]", text)[0].split(", ")
+    named = set(re.findall(r"\./build\.sh ([a-z][a-z-]*)", text)) | set(matrix)
+    assert {"lint", "test", "test-bundlers", "test-browsers"} <= named <= set(COMMANDS)
 
 
 def test_commands_of_the_readme_exist() -> None:

@@ -129,6 +129,16 @@ def write_lock(project: Project) -> None:
     print(f"{_lock(project).relative_to(ROOT)}: {len(lines)} packages", flush=True)
 
 
+def install(project: Project, folder: Path, *more: str) -> None:
+    """Install the packages of a project, as they are locked, and what more there is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_manifest(project, folder)
+    if project.packages:
+        shutil.copy(_lock(project), folder / "package-lock.json")
+    # Not "ci": a registry that mirrors another may lack the builds for other machines, and then the lock does, too.
+    _npm(project, folder, "install", "--no-save", *more)
+
+
 def prepare(project: Project, folder: Path) -> None:
     """Make the project anew: sources, packages, the tarball, and the lines that a user adds."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -140,11 +150,7 @@ def prepare(project: Project, folder: Path) -> None:
     (folder / "index.html").write_text(page)
     (folder / project.public).mkdir(exist_ok=True)
     shutil.copy(MODEL, folder / project.public)
-    _write_manifest(project, folder)
-    if project.packages:
-        shutil.copy(_lock(project), folder / "package-lock.json")
-    # Not "ci": a registry that mirrors another may lack the builds for other machines, and then the lock does, too.
-    _npm(project, folder, "install", "--no-save", str(_tarball()))
+    install(project, folder, str(_tarball()))
     for file, old, new in project.edits:
         path = folder / file
         text = path.read_text()
@@ -166,7 +172,8 @@ def build(project: Project, mode: Mode, folder: Path, *, isolated: bool) -> None
         shutil.copy(folder / "index.html", page)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -176,7 +183,7 @@ def _free_port() -> int:
 @contextlib.contextmanager
 def _own_server(project: Project, mode: Mode, folder: Path, *, isolated: bool) -> Iterator[str]:
     assert mode.server is not None
-    port = _free_port()
+    port = free_port()
     log = folder / "server.log"
     with log.open("w") as handle:
         process = subprocess.Popen(
@@ -332,15 +339,15 @@ def table(lines: Sequence[Line]) -> str:
     return f"Written by the command on {day}.\n\n{head}\n" + "\n".join(rows)
 
 
-def write_table(lines: Sequence[Line]) -> None:
-    """Put the table between its marks in docs/deploy.md."""
+def write_table(results: str, marks: tuple[str, str]) -> None:
+    """Put a table between its marks in docs/deploy.md."""
     text = TABLE.read_text()
-    start, end = MARKS
+    start, end = marks
     before, _, rest = text.partition(start)
     _, mark, after = rest.partition(end)
     if not mark:
-        raise BundlerError(f"{TABLE} lacks the marks {MARKS}")
-    TABLE.write_text(f"{before}{start}\n{table(lines)}\n{end}{after}")
+        raise BundlerError(f"{TABLE} lacks the marks {marks}")
+    TABLE.write_text(f"{before}{start}\n{results}\n{end}{after}")
 
 
 def _check_results(lines: Sequence[Line]) -> int:
@@ -373,7 +380,7 @@ def main() -> int:
         browser.close()
     print(table(lines))
     if not wanted:
-        write_table(lines)
+        write_table(table(lines), MARKS)
     return _check_results(lines)
 
 

@@ -23,6 +23,7 @@ mkdirSync(output, { recursive: true });
 for (const name of ["index.html", "style.css", "icon.svg"]) {
   copyFileSync(join(here, name), join(output, name));
 }
+copyFileSync(join(here, "..", "..", "..", "THIRD_PARTY_LICENSES"), join(output, "THIRD_PARTY_LICENSES"));
 const plot = createRequire(import.meta.url).resolve("uplot/dist/uPlot.min.css");
 copyFileSync(plot, join(output, "uPlot.min.css"));
 await build({

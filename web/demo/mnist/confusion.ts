@@ -4,15 +4,20 @@ import { CLASSES } from "./trainer.js";
 
 /** Strength of the colour of a cell with a single image. */
 const FAINTEST = 0.25;
-/** Strength of a cell's colour from which its text takes the colour of the card. */
-const STRONG = 0.6;
+/** Strength of a cell with all images of its row: text is read on it in both modes. */
+const STRONGEST = 0.6;
 
 /** Build the table once; returns a function that fills it. */
 export function confusionTable(
   table: HTMLTableElement,
 ): (confusion: readonly (readonly number[])[]) => void {
   const head = table.createTHead().insertRow();
-  head.append(headerCell("", "col"), ...digitHeaders("col"));
+  const corner = headerCell("", "col");
+  const words = document.createElement("span");
+  words.className = "hidden";
+  words.textContent = "written, in rows; read, in columns";
+  corner.append(words);
+  head.append(corner, ...digitHeaders("col"));
   const body = table.createTBody();
   const cells = Array.from({ length: CLASSES }, (_, label) => {
     const row = body.insertRow();
@@ -41,10 +46,9 @@ function fill(
 ): void {
   const right = label === predicted;
   // A root makes single mistakes visible beside rows of a hundred right answers.
-  const strength = count > 0 ? Math.max(FAINTEST, Math.sqrt(count / total)) : 0;
+  const strength = count > 0 ? FAINTEST + (STRONGEST - FAINTEST) * Math.sqrt(count / total) : 0;
   cell.textContent = count > 0 ? String(count) : "";
   cell.className = right ? "right" : "wrong";
-  cell.classList.toggle("strong", strength > STRONG);
   cell.style.setProperty("--strength", `${Math.round(100 * strength)}%`);
   cell.title = `${count} of ${total} images of a ${label} read as ${predicted}`;
 }

@@ -48,7 +48,8 @@ export class Gallery {
     button.type = "button";
     button.className = "sample";
     button.title = `${words}: put it on the pad`;
-    button.setAttribute("aria-label", button.title);
+    // What is seen comes first: who speaks to the page says that.
+    button.setAttribute("aria-label", `${label} \u2192 ${predicted}, ${button.title}`);
     button.append(canvas, caption);
     button.addEventListener("click", () => this.#pick(image));
     item.append(button);

@@ -1,6 +1,6 @@
 /** The page: connects the training run with what a person sees and does. */
 
-import { env } from "trainweb";
+import { env, type LoadProgress } from "trainweb";
 
 import { probabilityBars } from "./bars.js";
 import { Charts } from "./charts.js";
@@ -12,6 +12,7 @@ import { onThemeChange, paintDigit } from "./theme.js";
 import { argmax, type Evaluation, type Settings, Trainer, type TrainerState } from "./trainer.js";
 
 const MAX_THREADS = 4;
+const MORE_EPOCHS = 3;
 /** The drawing is read again so often while the network changes, in milliseconds. */
 const REPREDICT_MS = 150;
 /** A prediction below this probability is called unsure. */
@@ -169,7 +170,7 @@ function showState(trainer: Trainer): void {
   const labels: Partial<Record<TrainerState, string>> = {
     running: "Pause",
     paused: "Continue",
-    finished: "Train 3 epochs more",
+    finished: `Train ${MORE_EPOCHS} epochs more`,
   };
   ui.start.textContent = labels[state] ?? "Start training";
   ui.start.disabled = !idle && state !== "running";
@@ -178,6 +179,7 @@ function showState(trainer: Trainer): void {
   for (const button of [ui.save, ui.resume, ui.export]) {
     button.disabled = !idle && state !== "running";
   }
+  ui.status.ariaLive = "polite";
   ui.status.textContent = describeState(trainer);
   ui.rate.value = String(Math.log10(trainer.settings.learningRate));
   ui.epochs.value = String(trainer.settings.epochs);
@@ -187,6 +189,18 @@ function showState(trainer: Trainer): void {
     ui.progress.value = 0;
     showError(trainer.error);
   }
+}
+
+function showLoading({ stage, loaded, total, percent: share }: LoadProgress): void {
+  // Not read aloud with each percent.
+  ui.status.ariaLive = "off";
+  ui.progress.max = 100;
+  ui.progress.value = share;
+  const megabytes = (bytes: number): string => (bytes / 1e6).toFixed(1);
+  ui.status.textContent =
+    stage === "compile"
+      ? "Deriving the training graph \u2026"
+      : `Loading Python and the kernels: ${megabytes(loaded)} of ${megabytes(total)} MB, ${share} %`;
 }
 
 function describeState(trainer: Trainer): string {
@@ -288,7 +302,7 @@ function connectControls(trainer: Trainer): void {
     }
     if (trainer.state === "finished") {
       trainer.settings.maxSteps = Number.POSITIVE_INFINITY;
-      await trainer.setEpochs(Math.ceil(trainer.epoch) + 3);
+      await trainer.setEpochs(Math.ceil(trainer.epoch) + MORE_EPOCHS);
     }
     trainer.start();
   });
@@ -377,6 +391,7 @@ async function main(): Promise<void> {
 function startPage(digits: Digits): Trainer {
   const showConfusion = confusionTable(element("confusion"));
   const trainer: Trainer = new Trainer(digits, settings, {
+    loading: showLoading,
     stateChanged: () => {
       board.state();
       pen.refresh();

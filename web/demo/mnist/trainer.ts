@@ -3,6 +3,7 @@
 import {
   type Artifacts,
   CheckpointError,
+  type LoadProgress,
   type PropertyValue,
   Tensor,
   TrainingSession,
@@ -54,6 +55,8 @@ export interface Evaluation {
 
 /** What the page is told; called between steps, so it should return at once. */
 export interface Observer {
+  /** While the package and the model are on their way. */
+  loading(progress: LoadProgress): void;
   stateChanged(): void;
   stepped(): void;
   evaluated(evaluation: Evaluation): void;
@@ -108,11 +111,13 @@ export class Trainer {
   /** Build training, eval and optimizer models from the forward model, here in the page. */
   async load(modelUrl: string): Promise<void> {
     await this.#guarded(async () => {
-      this.#session = await TrainingSession.createFromModel(modelUrl, {
+      const config = {
         loss: "CrossEntropyLoss",
         optimizer: "AdamW",
         additionalOutputNames: ["logits"],
-      });
+      } as const;
+      const onProgress = this.#observer.loading.bind(this.#observer);
+      this.#session = await TrainingSession.createFromModel(modelUrl, config, { onProgress });
       this.#artifacts = await this.#session.getArtifacts();
       await this.#schedule();
       await this.#evaluate();

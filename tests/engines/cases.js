@@ -1,0 +1,181 @@
+/** What every browser must do: each case returns what the test compares, or fails. */
+
+import { env, InferenceSession, Tensor, TrainingSession } from "/dist/index.js";
+
+const MODEL = "/docs/first.onnx";
+const CONFIG = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+const POINTS = 64;
+
+function check(condition, what) {
+  if (!condition) {
+    throw new Error(what);
+  }
+}
+
+/** The same data in every engine, and in CPython: quotients are rounded as IEEE 754 says. */
+function feeds() {
+  return {
+    points: Float32Array.from({ length: 2 * POINTS }, (_, i) => ((37 * i) % 101) / 101 - 0.5),
+    labels: BigInt64Array.from({ length: POINTS }, (_, i) => BigInt(i % 2)),
+  };
+}
+
+async function steps(session, count) {
+  const losses = [];
+  for (let step = 0; step < count; step++) {
+    losses.push((await session.runTrainStep(feeds()))[session.trainingOutputNames[0]].data[0]);
+    await session.runOptimizerStep();
+    await session.lazyResetGrad();
+  }
+  return losses;
+}
+
+async function bits(session) {
+  const { data } = await session.getContiguousParameters();
+  return Array.from(new Uint32Array(data.buffer.slice(data.byteOffset, data.byteOffset + data.byteLength)));
+}
+
+async function refused(promise, name, ...phrases) {
+  const error = await promise.then(() => null, (reason) => reason);
+  check(error?.name === name, `${name} expected, got ${error}`);
+  for (const phrase of phrases) {
+    check(error.message.includes(phrase), `"${phrase}" is not in "${error.message}"`);
+  }
+}
+
+const CASES = {
+  /** How long a visitor waits; this case is the first. */
+  async firstStep() {
+    const started = performance.now();
+    const session = await TrainingSession.createFromModel(MODEL, CONFIG);
+    const made = performance.now();
+    await steps(session, 1);
+    const stepped = performance.now();
+    await session.release();
+    return { made: made - started, step: stepped - made };
+  },
+
+  async reproducible() {
+    const all = [];
+    for (const threads of [1, 2]) {
+      const session = await TrainingSession.createFromModel(MODEL, CONFIG, { reproducible: true, threads });
+      const losses = await steps(session, 5);
+      check(losses[4] < losses[0], `the loss went from ${losses[0]} to ${losses[4]}`);
+      all.push(await bits(session));
+      await session.release();
+    }
+    check(all[0].join() === all[1].join(), "two threads give other bytes than one");
+    return all[0];
+  },
+
+  async resumption() {
+    const session = await TrainingSession.createFromModel(MODEL, CONFIG);
+    await steps(session, 3);
+    const files = await session.getArtifacts();
+    const checkpointState = await session.saveCheckpoint({ includeOptimizerState: true });
+    await steps(session, 3);
+    const resumed = await TrainingSession.create({ ...files, checkpointState });
+    await steps(resumed, 3);
+    check((await bits(resumed)).join() === (await bits(session)).join(), "a resumed run ends elsewhere");
+    await session.release();
+    await resumed.release();
+  },
+
+  async exportAndInference() {
+    const session = await TrainingSession.createFromModel(MODEL, CONFIG);
+    await steps(session, 2);
+    const model = await session.exportModelForInferencing(["logits"]);
+    const inference = await InferenceSession.create(model);
+    const { logits } = await inference.run({ points: feeds().points });
+    check(logits.dims.join() === `${POINTS},2` && logits.data.every(Number.isFinite), "no logits");
+    await inference.release();
+    await session.release();
+  },
+
+  async cache() {
+    const options = { cache: true, reproducible: true };
+    const all = [];
+    for (let visit = 0; visit < 2; visit++) {
+      const session = await TrainingSession.createFromModel(MODEL, CONFIG, options);
+      await steps(session, 2);
+      all.push(await bits(session));
+      await session.release();
+      await env.release();
+    }
+    check(all[0].join() === all[1].join(), "a cached session gives other bytes");
+  },
+
+  async feedsThatDoNotFit() {
+    const session = await TrainingSession.createFromModel(MODEL, CONFIG);
+    const { points, labels } = feeds();
+    await refused(session.runTrainStep({ points }), "FeedError", "'labels' is missing");
+    await refused(session.runTrainStep({ x: points, labels }), "FeedError", "'points' is missing", "'x'");
+    const short = new Tensor("float32", points.slice(0, 2), [1, 2]);
+    await refused(session.runTrainStep({ points: short, labels }), "FeedError", "batch");
+    const wild = BigInt64Array.from(labels, () => 7n);
+    await refused(session.runTrainStep({ points, labels: wild }), "FeedError", "7");
+    await steps(session, 1);
+    await session.release();
+    await refused(session.runTrainStep(feeds()), "ReleasedError");
+  },
+
+  async filesThatAreNot() {
+    await refused(TrainingSession.createFromModel("/nowhere.onnx", CONFIG), "ModelError", "404");
+    await refused(TrainingSession.createFromModel("index.html", CONFIG), "ModelError");
+    for (const [path, phrase] of [["/nowhere/", "404"], ["/html/", "is not what it should be"]]) {
+      env.wasm.wasmPaths = path;
+      try {
+        await refused(TrainingSession.createFromModel(MODEL, CONFIG), "EngineError", path, phrase);
+      } finally {
+        env.wasm.wasmPaths = undefined;
+      }
+    }
+    env.pyodide.indexURL = "/nowhere/";
+    try {
+      await refused(TrainingSession.createFromModel(MODEL, CONFIG), "EngineError", "env.pyodide.indexURL");
+    } finally {
+      env.pyodide.indexURL = null;
+    }
+  },
+
+  async workersThatDie() {
+    const { Worker } = globalThis;
+    const started = [];
+    globalThis.Worker = class extends Worker {
+      constructor(...args) {
+        super(...args);
+        started.push(this);
+      }
+    };
+    try {
+      // A worker of its own: none of the sessions before had this setting.
+      env.timeouts.stall += 1;
+      const session = await TrainingSession.createFromModel(MODEL, CONFIG);
+      check(started.length === 1, `${started.length} workers started`);
+      const step = session.runTrainStep(feeds());
+      started[0].terminate();
+      await refused(step, "EngineError", "the worker is lost");
+      const again = await TrainingSession.createFromModel(MODEL, CONFIG);
+      await steps(again, 1);
+      await again.release();
+    } finally {
+      globalThis.Worker = Worker;
+    }
+  },
+};
+
+async function runAll() {
+  const results = {};
+  for (const [name, run] of Object.entries(CASES)) {
+    try {
+      results[name] = { value: (await run()) ?? null, error: null };
+    } catch (error) {
+      results[name] = { value: null, error: `${error?.stack ?? ""} ${error}` };
+    }
+  }
+  return { isolated: crossOriginIsolated, results };
+}
+
+runAll().then((outcome) => {
+  window.outcome = JSON.stringify(outcome);
+});

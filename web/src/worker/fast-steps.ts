@@ -28,11 +28,23 @@ export class Columns {
 
   /** The feeds of some rows, in the order of the model's inputs; what it does not know comes last. */
   types(rows: number, inputNames: readonly string[], skipsOthers: boolean): FeedType[] {
-    const place = (name: string): number => (inputNames.indexOf(name) + inputNames.length + 1) % (inputNames.length + 1);
-    return this.#columns
+    return this.#ordered(inputNames)
       .filter(({ name }) => !skipsOthers || inputNames.includes(name))
-      .map(({ name, dtype, dims }) => ({ name, dtype, dims: [rows, ...dims], value: null }))
-      .sort((a, b) => place(a.name) - place(b.name));
+      .map(({ name, dtype, dims }) => ({ name, dtype, dims: [rows, ...dims], value: null }));
+  }
+
+  /** Copies of some rows, in the same order. */
+  feeds(rows: Uint32Array, inputNames: readonly string[]): NamedTensor[] {
+    return this.#ordered(inputNames).map(({ name, dtype, dims, rowBytes, data }) => {
+      const copy = new Uint8Array(rows.length * rowBytes);
+      rows.forEach((row, k) => copy.set(data.subarray(row * rowBytes, (row + 1) * rowBytes), k * rowBytes));
+      return { name, dtype, dims: [rows.length, ...dims], data: copy };
+    });
+  }
+
+  #ordered(inputNames: readonly string[]): Column[] {
+    const known = inputNames.flatMap((name) => this.#columns.filter((column) => column.name === name));
+    return [...known, ...this.#columns.filter(({ name }) => !inputNames.includes(name))];
   }
 
   /** Write rows of an input to its place. */
@@ -45,18 +57,6 @@ export class Columns {
     }
     const target = engine.view(ptr, slot.nbytes);
     rows.forEach((row, k) => target.set(data.subarray(row * rowBytes, (row + 1) * rowBytes), k * rowBytes));
-  }
-
-  /** A copy of some rows of a column. */
-  read(name: string, rows: Uint32Array): NamedTensor {
-    const { dtype, dims, rowBytes, data } = this.#columns.find((column) => column.name === name) as Column;
-    const copy = new Uint8Array(rows.length * rowBytes);
-    rows.forEach((row, k) => copy.set(data.subarray(row * rowBytes, (row + 1) * rowBytes), k * rowBytes));
-    return { name, dtype, dims: [rows.length, ...dims], data: copy };
-  }
-
-  get names(): readonly string[] {
-    return this.#columns.map(({ name }) => name);
   }
 }
 

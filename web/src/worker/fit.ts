@@ -156,7 +156,7 @@ export class WorkerFit {
     const steps = this.#trainSteps;
     for (const rows of epochBatches(order, batchSize, remainder)) {
       if (steps === null) {
-        const feeds = columns.names.map((column) => columns.read(column, rows));
+        const feeds = columns.feeds(rows, core.info.trainingInputNames);
         yield run({ feeds, rows: rows.length });
       } else {
         yield (overwrite) =>
@@ -171,7 +171,7 @@ export class WorkerFit {
   *#validationBatches(): Generator<WireBatch> {
     const columns = this.#validation as Columns;
     for (const rows of epochBatches(inOrder(columns.rows), this.#spec.batchSize, "keep")) {
-      yield { feeds: columns.names.map((name) => columns.read(name, rows)), rows: rows.length };
+      yield { feeds: columns.feeds(rows, this.#core.info.evalInputNames), rows: rows.length };
     }
   }
 

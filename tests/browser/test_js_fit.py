@@ -354,11 +354,17 @@ def test_early_stopping_restores_the_best(js: JsPage) -> None:
     assert history["ended"] == "early" and len(history["epochs"]) == history["bestEpoch"] + 2 < 50 and is_best
 
 
-def test_many_steps_in_a_message(js: JsPage) -> None:
+@pytest.mark.parametrize("kind", ["alike", "mixed"])
+def test_many_steps_in_a_message(js: JsPage, kind: str) -> None:
     losses, expected, same, error, trained = js.run(
         f"""{OPEN}
         const [s, t] = [await open(), await open()];
-        const batches = Array.from({{ length: 5 }}, (_, k) => data(4 + k % 2));
+        const few = data(4);
+        few.x.data.fill(0.5);
+        // Alike, they travel together; of other sizes they do not.
+        const batches = kind === "alike"
+          ? [data(4), few, {{ labels: data(4).labels, x: few.x }}, data(4)]
+          : Array.from({{ length: 5 }}, (_, k) => data(4 + k % 2));
         const losses = [...(await s.runTrainSteps(batches))];
         const expected = [];
         for (const batch of batches) {{
@@ -371,7 +377,8 @@ def test_many_steps_in_a_message(js: JsPage) -> None:
         await t.runTrainSteps([data(4)]);
         const trained = (await bytes(s)).join() === (await bytes(t)).join();
         await Promise.all([s.release(), t.release()]);
-        return [losses, expected, same, error, trained];"""
+        return [losses, expected, same, error, trained];""",
+        kind=kind,
     )
     assert losses == expected and same and trained
     assert error["step"] == 1 and "input 'labels' is missing" in error["message"]

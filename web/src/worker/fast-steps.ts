@@ -11,12 +11,15 @@ import type { PlanRunner } from "./runner.js";
 /** Rows of at most so many bytes are copied by words: a call of `set` takes longer than they do. */
 const SMALL_ROW = 64;
 
-/** Data whose first axis counts rows. */
+/** Data whose first axis counts rows, or whole batches. */
 export class Columns {
   readonly rows: number;
   readonly #columns: readonly Column[];
+  readonly #isBatches: boolean;
 
-  constructor(tensors: readonly NamedTensor[]) {
+  /** @param isBatches - a row is what a step is fed, without an axis more */
+  constructor(tensors: readonly NamedTensor[], isBatches = false) {
+    this.#isBatches = isBatches;
     this.rows = tensors[0]?.dims[0] ?? 0;
     this.#columns = tensors.map(({ name, dtype, dims, data }) => {
       const rowBytes = data.length / (dims[0] as number);
@@ -30,7 +33,7 @@ export class Columns {
   types(rows: number, inputNames: readonly string[], skipsOthers: boolean): FeedType[] {
     return this.#ordered(inputNames)
       .filter(({ name }) => !skipsOthers || inputNames.includes(name))
-      .map(({ name, dtype, dims }) => ({ name, dtype, dims: [rows, ...dims], value: null }));
+      .map(({ name, dtype, dims }) => ({ name, dtype, dims: this.#isBatches ? dims : [rows, ...dims], value: null }));
   }
 
   /** Copies of some rows, in the same order. */
@@ -125,6 +128,29 @@ export class RowSteps {
     }
     memory.run(loaded);
     return loaded;
+  }
+}
+
+/** The optimizer's steps. */
+export class Updates {
+  readonly #host: StepHost;
+  #key: string | null = null;
+
+  constructor(host: StepHost) {
+    this.#host = host;
+  }
+
+  run(): MaybePromise<void> {
+    const { memory, runner } = this.#host;
+    const known = this.#key === null ? undefined : memory.find(this.#key);
+    if (known !== undefined) {
+      memory.run(known);
+      return undefined;
+    }
+    return withValue(runner.prepare("optimizer", true, []), ({ key, loaded }) => {
+      this.#key = key;
+      memory.run(loaded);
+    });
   }
 }
 

@@ -67,6 +67,8 @@ async function buildEngineScript() {
 // Identifiers stay: they are the names of classes and what stack traces show.
 const SMALL = { minifyWhitespace: true, minifySyntax: true };
 const ESM = { ...COMMON, format: "esm", outdir: OUT };
+/** What users have of their own; other packages are bundled. */
+const EXTERNAL = ["onnxruntime-common", "node:*"];
 
 function source(folder, name) {
   return join(SOURCES, folder, `${name}.ts`);
@@ -85,12 +87,12 @@ async function buildEntries() {
   });
   await build({ ...entry(false), ...SMALL, entryPoints: { index: source("page", "index") } });
   await build({ ...entry(true), ...SMALL, entryPoints: { engine: source("engine", "engine") } });
-  await build({ ...entry(true), entryPoints: { module: source("page", "index") }, packages: "external" });
+  await build({ ...entry(true), entryPoints: { module: source("page", "index") }, external: EXTERNAL });
   // Node, Deno and Bun: the page's script and the engine with what surrounds them there.
   await build({
     ...entry(true),
     entryPoints: { node: source("node", "index"), "node-engine": source("node", "engine") },
-    packages: "external",
+    external: EXTERNAL,
   });
 }
 

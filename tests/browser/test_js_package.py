@@ -187,7 +187,7 @@ def test_package_lists_what_it_needs() -> None:
 
 def test_licences_of_others_are_named_with_their_texts() -> None:
     text = (ROOT / "THIRD_PARTY_LICENSES").read_text()
-    for name in ("Pyodide", "CPython", "protobuf", "flatbuffers", "ONNX", "onnxruntime-common", "uPlot"):
+    for name in ("Pyodide", "CPython", "protobuf", "flatbuffers", "ONNX", "onnxruntime-common", "d3-dsv", "uPlot"):
         assert re.search(rf"^{name} ", text, re.MULTILINE), name
     for phrase in ("Mozilla Public License Version 2.0", "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2",
                    "Apache License\n", "Redistribution and use in source and binary forms",

@@ -21,7 +21,7 @@ export type Columns = { readonly [name: string]: Tensor | ArrayBufferView };
 type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
 
 /** What data may be given as. What can be iterated over once alone lasts for one epoch: give the function that makes it. */
-export type DataSource = Dataset | Columns | Rows<Row | Batch> | (() => Rows<Row | Batch>);
+export type DataSource = Dataset | Columns | Rows<object> | (() => Rows<object>);
 
 /** Which random numbers `split` takes: none that an epoch has. */
 const SPLIT_STREAM = 2 ** 32 - 1;
@@ -68,8 +68,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /** What a function makes of each row (or batch); it may take its time. */
-  map(make: (row: never) => Row | Batch | Promise<Row | Batch>): Dataset {
-    const call = make as (row: Row | Batch) => Row | Promise<Row>;
+  map<In extends object = Row>(make: (row: In) => object | Promise<object>): Dataset {
+    const call = make as (row: object) => Row | Promise<Row>;
     return this.#stream(async function* (rows) {
       for await (const row of rows) {
         yield await call(row);
@@ -78,8 +78,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /** The rows (or batches) for which a function is true. */
-  filter(keep: (row: never) => boolean | Promise<boolean>): Dataset {
-    const call = keep as (row: Row | Batch) => boolean | Promise<boolean>;
+  filter<In extends object = Row>(keep: (row: In) => boolean | Promise<boolean>): Dataset {
+    const call = keep as (row: object) => boolean | Promise<boolean>;
     return this.#stream(async function* (rows) {
       for await (const row of rows) {
         if (await call(row)) {

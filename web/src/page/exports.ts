@@ -24,7 +24,9 @@ export {
   TrainwebError,
   UnsupportedError,
 } from "../wire/errors.js";
+export { readCsv, type CsvDtype, type CsvOptions } from "../data/csv.js";
 export { Dataset } from "../data/dataset.js";
+export { readImage, type Augmentation, type ImageOptions, type ImageSource } from "../data/images.js";
 export type { Columns, DataSource } from "../data/dataset.js";
 export type { Remainder } from "../data/epoch.js";
 export type { Batch, Row, RowValue } from "../data/rows.js";

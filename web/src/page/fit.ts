@@ -19,11 +19,11 @@ import type {
   WireBatch,
 } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
-import type { Answer, Call, Method, NamedTensor, SessionInfo } from "../wire/protocol.js";
+import type { Answer, Call, Feed, Method, NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { callOf } from "./client.js";
 import { FrameGate, Listeners } from "./fit-events.js";
 import { resolveFit, type ResolvedFit } from "./fit-options.js";
-import { copyBytes, describe, isTensor, packTensor } from "./tensors.js";
+import { copyBytes, describe, isOnCpu, isTensor, packTensor } from "./tensors.js";
 
 /** Within an epoch, after a step; at most one a frame. */
 export interface ProgressEvent {
@@ -398,14 +398,52 @@ function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
 
 /** Steps on batches, each with its optimizer step, in one message; the losses. */
 export async function runTrainSteps(host: FitHost, batches: unknown): Promise<Float32Array> {
-  const { handle, hasOptimizer, trainingInputNames, trainingOutputNames } = host.info;
+  const { handle, hasOptimizer, trainingInputNames, trainingOutputNames, valuesDecide } = host.info;
   if (!hasOptimizer) {
     throw sessionError("NO_OPTIMIZER_MODEL", {});
   }
   if (!Array.isArray(batches)) {
     throw new FeedError(`'batches' must be an array of feeds, got ${describe(batches)}.`);
   }
+  const loss = trainingOutputNames[0] as string;
+  const stacked = valuesDecide ? null : stackBatches(batches);
+  if (stacked !== null) {
+    const buffers = stacked.map(({ data }) => data.buffer as ArrayBuffer);
+    return host.send(() => callOf("trainSteps", [handle, { batches: [], stacked }, loss], buffers));
+  }
   const packed = await Promise.all(batches.map((batch: unknown) => packBatch(batch, trainingInputNames)));
   const buffers = packed.flatMap(buffersOf);
-  return host.send(() => callOf("trainSteps", [handle, packed, trainingOutputNames[0] as string], buffers));
+  return host.send(() => callOf("trainSteps", [handle, { batches: packed, stacked: null }, loss], buffers));
+}
+
+/** One tensor an input, whose first axis counts batches; null where they are not all alike, on the CPU, and right. */
+function stackBatches(batches: readonly unknown[]): NamedTensor[] | null {
+  const [first] = batches;
+  if (typeof first !== "object" || first === null || Object.keys(first).length === 0) {
+    return null;
+  }
+  const names = Object.keys(first);
+  const stacked: NamedTensor[] = [];
+  for (const name of names) {
+    const tensors = batches.map((batch) => (batch as Readonly<Record<string, unknown>> | null)?.[name]);
+    const [one] = tensors;
+    if (!isTensor(one) || !isOnCpu(one)) {
+      return null;
+    }
+    const { dtype, data } = packTensor(name, one, copyBytes) as Feed & { readonly data: Uint8Array };
+    const dims = one.dims.join();
+    const all = new Uint8Array(data.length * batches.length);
+    for (const [k, tensor] of tensors.entries()) {
+      if (!isTensor(tensor) || tensor.type !== one.type || !isOnCpu(tensor) || tensor.dims.join() !== dims) {
+        return null;
+      }
+      const { buffer, byteOffset, byteLength } = tensor.data as Uint8Array;
+      if (byteLength !== data.length) {
+        return null;
+      }
+      all.set(new Uint8Array(buffer, byteOffset, byteLength), k * data.length);
+    }
+    stacked.push({ name, dtype, dims: [batches.length, ...one.dims], data: all });
+  }
+  return batches.every((batch) => Object.keys(batch as object).length === names.length) ? stacked : null;
 }

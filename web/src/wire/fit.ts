@@ -36,6 +36,12 @@ export interface WireBatch {
   readonly rows: number;
 }
 
+/** Batches to train on, each for itself, or, where all are alike, one tensor an input, whose first axis counts batches. */
+export interface StepsTask {
+  readonly batches: readonly WireBatch[];
+  readonly stacked: readonly NamedTensor[] | null;
+}
+
 /** What to train on next: an epoch of the rows in the worker, or batches. */
 export interface TrainTask {
   readonly epoch: number;

@@ -2,7 +2,7 @@
 
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
-import type { EvalValues, FitSpec, TrainAnswer, TrainTask, WireBatch } from "./fit.js";
+import type { EvalValues, FitSpec, StepsTask, TrainAnswer, TrainTask, WireBatch } from "./fit.js";
 import type { LogLevel } from "./log.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
@@ -195,7 +195,7 @@ export interface WorkerApi {
   step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
     MaybePromise<Result<RunAnswer>>;
   /** Train on batches, each with its optimizer step; the losses. */
-  trainSteps(handle: number, batches: readonly WireBatch[], loss: string): MaybePromise<Result<Float32Array>>;
+  trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<Float32Array>>;
   /**
    * Begin a fit, the only one of its session.
    *

@@ -11,12 +11,15 @@ import type { PlanRunner } from "./runner.js";
 /** Rows of at most so many bytes are copied by words: a call of `set` takes longer than they do. */
 const SMALL_ROW = 64;
 
-/** Data whose first axis counts rows. */
+/** Data whose first axis counts rows, or whole batches. */
 export class Columns {
   readonly rows: number;
   readonly #columns: readonly Column[];
+  readonly #isBatches: boolean;
 
-  constructor(tensors: readonly NamedTensor[]) {
+  /** @param isBatches - a row is what a step is fed, without an axis more */
+  constructor(tensors: readonly NamedTensor[], isBatches = false) {
+    this.#isBatches = isBatches;
     this.rows = tensors[0]?.dims[0] ?? 0;
     this.#columns = tensors.map(({ name, dtype, dims, data }) => {
       const rowBytes = data.length / (dims[0] as number);
@@ -28,11 +31,23 @@ export class Columns {
 
   /** The feeds of some rows, in the order of the model's inputs; what it does not know comes last. */
   types(rows: number, inputNames: readonly string[], skipsOthers: boolean): FeedType[] {
-    const place = (name: string): number => (inputNames.indexOf(name) + inputNames.length + 1) % (inputNames.length + 1);
-    return this.#columns
+    return this.#ordered(inputNames)
       .filter(({ name }) => !skipsOthers || inputNames.includes(name))
-      .map(({ name, dtype, dims }) => ({ name, dtype, dims: [rows, ...dims], value: null }))
-      .sort((a, b) => place(a.name) - place(b.name));
+      .map(({ name, dtype, dims }) => ({ name, dtype, dims: this.#isBatches ? dims : [rows, ...dims], value: null }));
+  }
+
+  /** Copies of some rows, in the same order. */
+  feeds(rows: Uint32Array, inputNames: readonly string[]): NamedTensor[] {
+    return this.#ordered(inputNames).map(({ name, dtype, dims, rowBytes, data }) => {
+      const copy = new Uint8Array(rows.length * rowBytes);
+      rows.forEach((row, k) => copy.set(data.subarray(row * rowBytes, (row + 1) * rowBytes), k * rowBytes));
+      return { name, dtype, dims: [rows.length, ...dims], data: copy };
+    });
+  }
+
+  #ordered(inputNames: readonly string[]): Column[] {
+    const known = inputNames.flatMap((name) => this.#columns.filter((column) => column.name === name));
+    return [...known, ...this.#columns.filter(({ name }) => !inputNames.includes(name))];
   }
 
   /** Write rows of an input to its place. */
@@ -45,18 +60,6 @@ export class Columns {
     }
     const target = engine.view(ptr, slot.nbytes);
     rows.forEach((row, k) => target.set(data.subarray(row * rowBytes, (row + 1) * rowBytes), k * rowBytes));
-  }
-
-  /** A copy of some rows of a column. */
-  read(name: string, rows: Uint32Array): NamedTensor {
-    const { dtype, dims, rowBytes, data } = this.#columns.find((column) => column.name === name) as Column;
-    const copy = new Uint8Array(rows.length * rowBytes);
-    rows.forEach((row, k) => copy.set(data.subarray(row * rowBytes, (row + 1) * rowBytes), k * rowBytes));
-    return { name, dtype, dims: [rows.length, ...dims], data: copy };
-  }
-
-  get names(): readonly string[] {
-    return this.#columns.map(({ name }) => name);
   }
 }
 
@@ -125,6 +128,29 @@ export class RowSteps {
     }
     memory.run(loaded);
     return loaded;
+  }
+}
+
+/** The optimizer's steps. */
+export class Updates {
+  readonly #host: StepHost;
+  #key: string | null = null;
+
+  constructor(host: StepHost) {
+    this.#host = host;
+  }
+
+  run(): MaybePromise<void> {
+    const { memory, runner } = this.#host;
+    const known = this.#key === null ? undefined : memory.find(this.#key);
+    if (known !== undefined) {
+      memory.run(known);
+      return undefined;
+    }
+    return withValue(runner.prepare("optimizer", true, []), ({ key, loaded }) => {
+      this.#key = key;
+      memory.run(loaded);
+    });
   }
 }
 

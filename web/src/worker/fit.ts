@@ -10,6 +10,7 @@ import type {
   FitOrder,
   FitProgress,
   FitSpec,
+  StepsTask,
   TrainAnswer,
   TrainTask,
   WireBatch,
@@ -17,7 +18,7 @@ import type {
 } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
-import { Columns, readLoss, RowSteps } from "./fast-steps.js";
+import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
 import { makeMetric, numbersOf, type Metric } from "./metrics.js";
 import { withValue } from "./python-models.js";
 import type { SessionCore } from "./session-core.js";
@@ -45,7 +46,7 @@ export class WorkerFit {
   readonly #validation: Columns | null;
   readonly #trainSteps: RowSteps | null;
   #evaluation: Evaluation | null = null;
-  #optimizerKey: string | null = null;
+  readonly #updates: Updates;
   /** Batches whose gradients no optimizer step took yet. */
   #waiting = 0;
   #optimizerSteps = 0;
@@ -58,6 +59,7 @@ export class WorkerFit {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port);
+    this.#updates = new Updates(core.host);
     this.#train = spec.train === null ? null : new Columns(spec.train);
     this.#validation = spec.validation === null ? null : new Columns(spec.validation);
     const { trainingInputNames, valuesDecide } = core.info;
@@ -156,7 +158,7 @@ export class WorkerFit {
     const steps = this.#trainSteps;
     for (const rows of epochBatches(order, batchSize, remainder)) {
       if (steps === null) {
-        const feeds = columns.names.map((column) => columns.read(column, rows));
+        const feeds = columns.feeds(rows, core.info.trainingInputNames);
         yield run({ feeds, rows: rows.length });
       } else {
         yield (overwrite) =>
@@ -171,7 +173,7 @@ export class WorkerFit {
   *#validationBatches(): Generator<WireBatch> {
     const columns = this.#validation as Columns;
     for (const rows of epochBatches(inOrder(columns.rows), this.#spec.batchSize, "keep")) {
-      yield { feeds: columns.names.map((name) => columns.read(name, rows)), rows: rows.length };
+      yield { feeds: columns.feeds(rows, this.#core.info.evalInputNames), rows: rows.length };
     }
   }
 
@@ -189,20 +191,9 @@ export class WorkerFit {
   }
 
   #update(): MaybePromise<void> {
-    const { memory, runner } = this.#core.host;
-    const done = (): void => {
+    return withValue(this.#updates.run(), () => {
       this.#waiting = 0;
       this.#optimizerSteps++;
-    };
-    const known = this.#optimizerKey === null ? undefined : memory.find(this.#optimizerKey);
-    if (known !== undefined) {
-      memory.run(known);
-      return done();
-    }
-    return withValue(runner.prepare("optimizer", true, []), ({ key, loaded }) => {
-      this.#optimizerKey = key;
-      memory.run(loaded);
-      done();
     });
   }
 }
@@ -324,21 +315,31 @@ function scalarOf(tensor: WireTensor | NamedTensor | undefined, name: string): n
  *
  * @returns the losses
  */
-export async function runTrainSteps(core: SessionCore, batches: readonly WireBatch[], loss: string): Promise<Float32Array> {
-  const losses = new Float32Array(batches.length);
-  for (const [k, { feeds }] of batches.entries()) {
+export async function runTrainSteps(core: SessionCore, { batches, stacked }: StepsTask, name: string): Promise<Float32Array> {
+  const { host, info } = core;
+  const columns = stacked === null ? null : new Columns(stacked, true);
+  const steps = columns === null || info.valuesDecide ? null : new RowSteps(host, "train", columns, info.trainingInputNames);
+  const updates = new Updates(host);
+  const losses = new Float32Array(columns?.rows ?? batches.length);
+  for (let k = 0; k < losses.length; k++) {
     try {
-      core.lazyResetGrad();
-      const run = core.step("train", feeds, [{ name: loss }]);
-      const { results } = run instanceof Promise ? await run : run;
-      losses[k] = scalarOf(results[0], loss);
-      const update = core.step("optimizer", [], []);
+      let loss: MaybePromise<number>;
+      if (steps === null) {
+        core.setLazyReset(true);
+        const run = core.step("train", (batches[k] as WireBatch).feeds, [{ name }]);
+        loss = withValue(run, ({ results }) => scalarOf(results[0], name));
+      } else {
+        loss = withValue(steps.run(Uint32Array.of(k), true), (plan) => readLoss(host, plan, name));
+      }
+      losses[k] = loss instanceof Promise ? await loss : loss;
+      const update = updates.run();
       if (update instanceof Promise) {
         await update;
       }
-      core.lazyResetGrad();
     } catch (error) {
       throw Object.assign(error as Error, { step: k });
+    } finally {
+      core.setLazyReset(true);
     }
   }
   return losses;

@@ -10,7 +10,7 @@ import { messageOf } from "../wire/fetch-file.js";
 import { followFiles } from "../wire/progress.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
-import type { EvalValues, FitSpec, TrainAnswer, TrainTask, WireBatch } from "../wire/fit.js";
+import type { EvalValues, FitSpec, StepsTask, TrainAnswer, TrainTask, WireBatch } from "../wire/fit.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { ModelReport } from "../wire/report.js";
 import type {
@@ -187,8 +187,8 @@ class SessionWorker implements WorkerApi {
     return controller.signal;
   }
 
-  trainSteps(handle: number, batches: readonly WireBatch[], loss: string): MaybePromise<Result<Float32Array>> {
-    return this.#perform(handle, ({ core }) => runTrainSteps(core, batches, loss));
+  trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<Float32Array>> {
+    return this.#perform(handle, ({ core }) => runTrainSteps(core, task, loss));
   }
 
   startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<null>> {

@@ -23,6 +23,7 @@ import torch_environment
 from steps import (
     BUILD,
     DIST,
+    LOCKS,
     PYTHON,
     ROOT,
     VENV,
@@ -30,6 +31,7 @@ from steps import (
     Step,
     build_lock,
     environment,
+    locked,
     run,
     run_step,
     say,
@@ -81,14 +83,14 @@ def requirements(*names: str) -> list[str]:
     return [line for line in dev if line.split("==")[0] in names]
 
 
-def _pip(*arguments: str) -> None:
+def _pip(*arguments: str | Path) -> None:
     run(PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
 
 
 def _create_venv() -> None:
     if not PYTHON.exists():
         venv.EnvBuilder(with_pip=True, symlinks=True, clear=VENV.exists()).create(VENV)
-    _pip("install", *requirements())
+    _pip("install", *locked("dev"))
     # Editable, so that the tests and the command line see the sources as they stand.
     _pip("install", "--no-deps", "--no-build-isolation", "--editable", ".")
 
@@ -98,7 +100,7 @@ def setup_python() -> None:
     with (ROOT / "pyproject.toml").open("rb") as handle:
         project = tomllib.load(handle)
     identity = [repr(project["project"]), repr(project["build-system"]), platform.python_version()]
-    run_step(Step("python-environment", _create_venv, inputs=identity, outputs=[PYTHON]))
+    run_step(Step("python-environment", _create_venv, inputs=[*identity, LOCKS / "dev.txt"], outputs=[PYTHON]))
 
 
 def _node_version() -> str:
@@ -190,7 +192,7 @@ def build_pyodide() -> None:
         Step(
             "dependency-wheels",
             pyodide_dist.build_wheels,
-            inputs=list(pyodide_dist.PURE_WHEELS),
+            inputs=[LOCKS / "pyodide-wheels.txt"],
             outputs=[pyodide_dist.WHEELS],
         )
     )
@@ -303,6 +305,25 @@ def build_npm_tarball() -> None:
     )
 
 
+def sbom_path() -> Path:
+    """Where the software bill of materials lies (or will)."""
+    return DIST / f"trainweb-{version()}.cdx.json"
+
+
+def build_sbom() -> None:
+    """Write what the wheel and the npm tarball are made of."""
+    this = ROOT / "scripts" / "sbom.py"
+    released = [wheel_path(), DIST / f"trainweb-{version()}.tgz"]
+    run_step(
+        Step(
+            "sbom",
+            lambda: run(PYTHON, this, version(), *released),
+            inputs=[this, *released, ROOT / "package-lock.json", *requirements("cyclonedx-python-lib", "onnx")],
+            outputs=[sbom_path()],
+        )
+    )
+
+
 def build_pyodide_distribution() -> None:
     """Write a Pyodide distribution with trainweb in its lock file to dist/pyodide."""
     this = ROOT / "scripts" / "pyodide_lockfile.py"
@@ -310,7 +331,7 @@ def build_pyodide_distribution() -> None:
         Step(
             "pyodide-build",
             pyodide_lockfile.build_tools,
-            inputs=list(pyodide_lockfile.REQUIREMENTS),
+            inputs=[LOCKS / "pyodide-build.txt"],
             outputs=[pyodide_lockfile.TOOLS / "bin" / "pyodide"],
         )
     )
@@ -337,6 +358,7 @@ def build_all() -> None:
         build_pyodide()
         build_web()
         build_npm_tarball()
+        build_sbom()
 
 
 # --- commands -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from steps import BUILD, BuildError, Step, run, run_step, say
+from steps import BUILD, LOCKS, BuildError, Step, locked, run, run_step, say
 
 FOLDER = BUILD / "venv-onnxruntime"
 INTERPRETER = FOLDER / "bin" / "python"
@@ -62,7 +62,7 @@ def find_python() -> str | None:
 
 def _install(python: str) -> None:
     run(python, "-m", "venv", "--clear", FOLDER)
-    run(INTERPRETER, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *REQUIREMENTS)
+    run(INTERPRETER, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *locked("onnxruntime"))
     (site,) = FOLDER.glob("lib/python3.*/site-packages")
     (site / "sitecustomize.py").write_text(WITHOUT_TORCH)
     run(INTERPRETER, "-W", "ignore", "-c", PROBE)
@@ -82,7 +82,7 @@ def setup() -> str:
             Step(
                 "onnxruntime-training",
                 lambda: _install(python),
-                inputs=[*REQUIREMENTS, WITHOUT_TORCH],
+                inputs=[LOCKS / "onnxruntime.txt", WITHOUT_TORCH],
                 outputs=[INTERPRETER],
             )
         )

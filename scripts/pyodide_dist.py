@@ -1,12 +1,14 @@
 """A self-hosted Pyodide under .build/pyodide, for the tests and the demo.
 
 The runtime comes from npm, numpy, micropip and packaging from Pyodide's CDN or, where that cannot be
-reached, out of a PyPI wheel that carries the same files. Every file must match the sha256 in
-pyodide-lock.json. Pure wheels that the Pyodide distribution lacks go to .build/wheels.
+reached, out of a PyPI wheel that carries the same files. The runtime must have the hash that is written
+here, every other file the sha256 in its pyodide-lock.json. Pure wheels that the Pyodide distribution
+lacks go to .build/wheels.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -16,10 +18,12 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
-from steps import BUILD, PYTHON, ROOT, BuildError, run, say
+from steps import BUILD, PYTHON, ROOT, BuildError, locked, run, say
 
 VERSION_FILE = ROOT / "web" / "src" / "wire" / "version.ts"
 VERSION = re.findall(r'PYODIDE_VERSION = "([^"]+)"', VERSION_FILE.read_text())[0]
+INTEGRITY = "sha512-fMexKS5P/s8iTjczevLUv/aWq9i5yaGvBTpBW6gM+nzDNelfPpREma/xdDK2AAGebAuKnBJk7fyVP6RBlz4btg=="
+"""Of the npm package of that version, as `npm view pyodide@VERSION dist.integrity` gives it."""
 CDN = f"https://cdn.jsdelivr.net/pyodide/v{VERSION}/full/"
 CDN_TIMEOUT_S = 20
 CARRIER = "open-webui==0.12.4"  # its frontend bundles Pyodide wheels, numpy among them
@@ -43,17 +47,16 @@ CACHE = BUILD / "cache"
 LOCAL_LOCK = OUT / "pyodide-lock.local.json"
 
 
-def _runtime_files() -> None:
-    installed = ROOT / "node_modules" / "pyodide"
-    package = installed / "package.json"
-    if package.is_file() and json.loads(package.read_text())["version"] == VERSION:
-        for name in RUNTIME:
-            shutil.copyfile(installed / name, OUT / name)
-        return
+def runtime_files() -> None:
+    """Take the runtime out of the npm package, whose hash is checked, into .build/pyodide."""
     CACHE.mkdir(parents=True, exist_ok=True)
     tarball = CACHE / f"pyodide-{VERSION}.tgz"
     if not tarball.is_file():
         run("npm", "pack", "--silent", f"pyodide@{VERSION}", "--pack-destination", CACHE)
+    digest = base64.b64encode(hashlib.sha512(tarball.read_bytes()).digest()).decode()
+    if f"sha512-{digest}" != INTEGRITY:
+        tarball.unlink()
+        raise BuildError(f"pyodide@{VERSION} from npm has the hash sha512-{digest}; expected {INTEGRITY}")
     with tarfile.open(tarball) as archive:
         for name in RUNTIME:
             member = archive.extractfile(f"package/{name}")
@@ -96,7 +99,7 @@ def _carrier() -> Path:
             "--only-binary=:all:",
             "--dest",
             folder,
-            CARRIER,
+            *locked("pyodide-carrier"),
         )
         found = list(folder.glob("*.whl"))
     return found[0]
@@ -138,7 +141,7 @@ def _package_files(packages: dict[str, dict[str, str]]) -> None:
 def build_pyodide() -> None:
     """Fill .build/pyodide: the runtime, three packages, the stock lock and one trimmed to these."""
     OUT.mkdir(parents=True, exist_ok=True)
-    _runtime_files()
+    runtime_files()
     lock = json.loads((OUT / "pyodide-lock.json").read_text())
     _package_files(lock["packages"])
     # With the stock lock micropip would send for packages that are not here; with this one it
@@ -170,5 +173,5 @@ def build_wheels() -> None:
         "none",
         "--dest",
         WHEELS,
-        *PURE_WHEELS,
+        *locked("pyodide-wheels"),
     )

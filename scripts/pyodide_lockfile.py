@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pyodide_dist
-from steps import BUILD, DIST, BuildError, run
+from steps import BUILD, DIST, BuildError, locked, run
 
 OUT = DIST / "pyodide"
 TOOLS = BUILD / "venv-pyodide-build"
@@ -41,7 +41,15 @@ def build_tools() -> None:
             'Everything else works without it; only loadPackage("trainweb") needs this step.'
         )
     run(python, "-m", "venv", "--clear", TOOLS)
-    run(TOOLS / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *REQUIREMENTS)
+    run(
+        TOOLS / "bin" / "python",
+        "-m",
+        "pip",
+        "--quiet",
+        "--disable-pip-version-check",
+        "install",
+        *locked("pyodide-build"),
+    )
 
 
 def build_distribution(wheel: Path) -> None:

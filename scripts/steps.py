@@ -25,6 +25,7 @@ STAMPS = BUILD / "stamps"
 DIST = ROOT / "dist"
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+LOCKS = ROOT / "scripts" / "requirements"
 
 IGNORED_PARTS = {"__pycache__", "node_modules", ".pytest_cache", ".zig-cache", "zig-cache"}
 
@@ -114,6 +115,11 @@ def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = Non
         raise BuildError(f"{words[0]} is not installed (needed for: {' '.join(words)})") from error
     if done.returncode != 0:
         raise BuildError(f"exit status {done.returncode} from: {' '.join(words)}")
+
+
+def locked(name: str) -> tuple[str | Path, ...]:
+    """Arguments of pip for the packages of scripts/requirements/NAME.txt, each with a hash that its file must have."""
+    return ("--require-hashes", "--requirement", LOCKS / f"{name}.txt")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from steps import BUILD, Step, run, run_step
+from steps import BUILD, LOCKS, Step, locked, run, run_step
 
 FOLDER = BUILD / "venv-torch"
 INTERPRETER = FOLDER / "bin" / "python"
@@ -26,7 +26,7 @@ REQUIREMENTS = (
 
 def _install() -> None:
     run(sys.executable, "-m", "venv", "--clear", FOLDER)
-    run(INTERPRETER, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *REQUIREMENTS)
+    run(INTERPRETER, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *locked("torch"))
 
 
 def setup() -> str:
@@ -34,5 +34,5 @@ def setup() -> str:
     given = os.environ.get("TRAINWEB_TORCH_PYTHON")
     if given:
         return given
-    run_step(Step("torch", _install, inputs=[*REQUIREMENTS], outputs=[INTERPRETER]))
+    run_step(Step("torch", _install, inputs=[LOCKS / "torch.txt"], outputs=[INTERPRETER]))
     return str(INTERPRETER)

@@ -171,6 +171,42 @@ def test_more_threads_than_the_kernels_take(browser: Browser, isolated_site: Sit
     ]
 
 
+SPY_POOL = """
+globalThis.pool = [];
+const RealWorker = Worker;
+globalThis.Worker = class extends RealWorker {
+  constructor(...given) { super(...given); pool.push(this); }
+};
+"""
+
+
+def test_a_thread_of_the_pool_that_dies(browser: Browser, make_site: Callable[..., Site]) -> None:
+    """Between steps and with one under way: the right result or an error of ours, and the next session is sound."""
+    site = make_site(isolated=True)
+    site.add("/dist/worker.js", SPY_POOL + (ROOT / "dist" / "npm" / "worker.js").read_text())
+    with open_js_page(browser, site) as js:
+        right = js.run(f"{OPEN} const s = await open(); const value = await loss(s); await s.release(); return value;")
+        for when in ("between", "under way"):
+            js.run(f"{OPEN} await env.release(); window.s = await open({{ threads: 3 }}); window.loss = () => loss(s);")
+            (worker,) = (w for w in js.page.workers if w.url.endswith("/worker.js"))
+            assert worker.evaluate("pool.length") == 2
+            if when == "between":
+                worker.evaluate("pool[0].terminate()")
+                js.run("window.pending = window.loss();")
+            else:
+                js.run("window.pending = window.loss();")
+                worker.evaluate("pool[1].terminate()")
+            outcome = js.run(
+                f"""{OPEN}{IN_TIME}
+                const pending = await inTime(window.pending);
+                await inTime(s.release());
+                await env.release();
+                return [pending, await inTime(open({{ threads: 3 }}).then(loss))];"""
+            )
+            assert outcome[0] == right or outcome[0]["name"] == "EngineError", (when, outcome)
+            assert outcome[1] == right, (when, outcome)
+
+
 # Kernels whose next run goes wrong when the worker's `globalThis.next` says so.
 SABOTAGE = """
 const Real = WebAssembly.Instance;

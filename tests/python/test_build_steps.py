@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import sys
 import tomllib
 import zipfile
@@ -13,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import build  # noqa: E402
+import lock_requirements  # noqa: E402
 import steps  # noqa: E402
 
 
@@ -80,6 +84,26 @@ def test_every_requirement_is_pinned() -> None:
     assert build.requirements("ziglang") == [line for line in build.requirements() if line.startswith("ziglang==")]
 
 
+@pytest.mark.parametrize("name", lock_requirements.SETS)
+def test_every_package_that_is_installed_has_a_hash(name: str) -> None:
+    """A file each, of what is pinned; `python scripts/lock_requirements.py` writes them anew."""
+    lines = (steps.LOCKS / f"{name}.txt").read_text().replace("\\\n", " ").splitlines()
+    locked = {line.split()[0]: line.split("--hash=")[1:] for line in lines}
+    assert all(hashes for hashes in locked.values())
+    assert all(re.fullmatch(r"sha256:[0-9a-f]{64}\s*", found) for hashes in locked.values() for found in hashes)
+    pinned, _, _ = lock_requirements.SETS[name]
+    assert {re.sub(r"\[\w+\]|_", lambda m: "-" if m[0] == "_" else "", line) for line in pinned} <= set(locked)
+
+
+def test_another_pyodide_than_ours_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tarball = tmp_path / f"pyodide-{build.pyodide_dist.VERSION}.tgz"
+    tarball.write_bytes(b"something else")
+    monkeypatch.setattr(build.pyodide_dist, "CACHE", tmp_path)
+    with pytest.raises(steps.BuildError, match=r"from npm has the hash sha512-.*; expected sha512-"):
+        build.pyodide_dist.runtime_files()
+    assert not tarball.exists()
+
+
 def test_wheel_is_pure_and_has_what_the_page_needs() -> None:
     wheel = build.wheel_path()
     if not wheel.is_file():
@@ -106,3 +130,29 @@ def test_dependencies_of_the_wheel_are_those_the_build_downloads() -> None:
     assert names - downloaded == {"numpy"}  # of the Pyodide distribution itself
     pinned = set(build.requirements())
     assert set(build.pyodide_dist.PURE_WHEELS) <= pinned
+
+
+def test_the_bill_of_materials_is_that_of_the_files() -> None:
+    """Hashes by hashlib, versions as the packages have them, and the software that THIRD_PARTY_LICENSES names."""
+    path = build.sbom_path()
+    if not path.is_file():
+        pytest.fail(f"not built: dist/{path.name}; run ./build.sh", pytrace=False)
+    bill = json.loads(path.read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    root = bill["metadata"]["component"]
+    released = {f["name"]: f["hashes"][0]["content"] for f in root["components"]}
+    assert released == {
+        name.name: hashlib.sha256(name.read_bytes()).hexdigest()
+        for name in (build.wheel_path(), ROOT / "dist" / f"trainweb-{build.version()}.tgz")
+    }
+    parts = {part["name"]: part for part in bill["components"]}
+    texts = (ROOT / "THIRD_PARTY_LICENSES").read_text().lower()
+    assert all(name in texts for name in parts)
+    assert parts["pyodide"]["purl"] == f"pkg:npm/pyodide@{build.pyodide_dist.VERSION}"
+    runtime = json.loads((build.pyodide_dist.OUT / "package.json").read_text())
+    assert parts["pyodide"]["version"] == runtime["version"]
+    with zipfile.ZipFile(ROOT / "dist" / "npm" / "python" / "packages.zip") as archive:
+        packed = {name.split("/")[0] for name in archive.namelist()}
+    assert {"google", "flatbuffers"} <= packed and {"protobuf", "flatbuffers"} <= set(parts)
+    (edges,) = (edge for edge in bill["dependencies"] if edge["ref"] == root["bom-ref"])
+    assert set(edges["dependsOn"]) == {part["bom-ref"] for part in parts.values()}

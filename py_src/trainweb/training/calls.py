@@ -63,7 +63,12 @@ SEED = Kind("int", "bigint")
 TENSOR = Kind("np.ndarray", "Tensor", "Tensor", "WireTensor", from_core="to_numpy($)", from_wire="unpackTensor($)")
 NAMED_TENSOR = Kind("Any", "Tensor", "Tensor", "NamedTensor")
 TENSORS = Kind(
-    "dict[str, np.ndarray]", "never", "dict[str, Tensor]", from_core="{n: to_numpy(t) for n, t in $.items()}"
+    "dict[str, np.ndarray]",
+    "Readonly<Record<string, Tensor>>",
+    "dict[str, Tensor]",
+    "readonly NamedTensor[]",
+    from_core="{n: to_numpy(t) for n, t in $.items()}",
+    from_wire="unpackNamed($)",
 )
 PARAMETERS = Kind(
     "Any",
@@ -265,7 +270,6 @@ CALLS = (
         "Float32, of the parameter's shape; those of Adafactor and Muon are smaller for matrices.",
         OF_PARAMETER,
         needs_optimizer=True,
-        page=Public.NO_CORE,
     ),
     Call("get_step_count", "Completed optimizer steps.", result=COUNT, needs_optimizer=True),
     Call(
@@ -279,7 +283,6 @@ CALLS = (
         "Name, type and dims, with symbols, of the outputs of a train (or eval) step.",
         (TRAINING,),
         METADATA,
-        page=Public.NO_CORE,
     ),
     Call(
         "add_property",

@@ -47,6 +47,7 @@ PAGE_MODULES = {
     "typeAndShape": "./call-values.js",
     "type ParameterTypeAndShape": "./call-values.js",
     "copyBytes": "./tensors.js",
+    "unpackNamed": "./tensors.js",
     "unpackTensor": "./tensors.js",
 }
 

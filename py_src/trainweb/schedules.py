@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
+from trainweb._names import public_names
 from trainweb.settings import Choice, Kind, NotNegative, Number, Positive, Whole, checked, make
 
 Steps = Annotated[int, Whole(least=1)]
@@ -389,3 +390,7 @@ class Plateau(Schedule):
 
     def factor(self, t: int) -> float:
         return self._current
+
+
+def __dir__() -> list[str]:
+    return public_names(globals())

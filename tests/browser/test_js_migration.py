@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
+from tests.conformance.test_migration import check_recorded
 
 from .js_session import JsPage, open_js_page
 from .server import ROOT, Site
@@ -23,7 +24,12 @@ const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math
 const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
 const feeds = { x, labels };
 const outcomes = [];
-let session, inference, buffer, parameter, result;
+let session, state, inference, built, builder, buffer, parameter, result;
+const flat = (value) =>
+    value instanceof Tensor ? Array.from(value.data, Number)
+    : Array.isArray(value) ? value.flatMap(flat)
+    : value instanceof Object ? Object.values(value).flatMap(flat)
+    : [value];
 """
 
 
@@ -34,17 +40,25 @@ def js(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
         yield page
 
 
+def step(row: dict[str, Any]) -> str:
+    """A row as JavaScript that notes its result or error."""
+    call = row["js"] if " = " in row["js"] else f"result = {row['js']}"
+    values = "flat(result)" if "recorded" in row else "[]"
+    return (
+        f"try {{ {call}; outcomes.push({{ values: {values} }}); }} catch (e) {{ outcomes.push([e.name, e.message]); }}"
+    )
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d["title"])
 def test_every_row_runs_in_a_page(js: JsPage, document: dict[str, Any]) -> None:
     rows = [row for row in document["row"] if "js" in row]
     if not rows:
         return  # an interface of Python alone
-    steps = [
-        f"try {{ {'' if ' = ' in row['js'] else 'result = '}{row['js']}; outcomes.push(null); }} "
-        "catch (e) { outcomes.push([e.name, e.message]); }"
-        for row in rows
-    ]
+    steps = [step(row) for row in rows]
     end = "await session?.release(); return outcomes;"
     outcomes = js.run("\n".join([SETUP, *steps, end]))
     for row, outcome in zip(rows, outcomes, strict=True):
-        assert (outcome and outcome[0]) == row.get("raises"), f"{row['theirs']}: {json.dumps(outcome)}"
+        error = outcome[0] if isinstance(outcome, list) else None
+        assert error == row.get("raises"), f"{row['theirs']}: {json.dumps(outcome)}"
+        if "recorded" in row:
+            check_recorded(row, outcome["values"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 import tomllib
@@ -20,6 +21,25 @@ from trainweb.training.core import free_abandoned
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = tomllib.loads((ROOT / "docs" / "migration.toml").read_text())["document"]
 MLP = ROOT / "tests" / "golden" / "mlp"
+RECORDED = json.loads((ROOT / "tests" / "golden" / "migration" / "recorded.json").read_text())
+
+
+def check_recorded(row: dict[str, Any], values: list[Any]) -> None:
+    """Fail unless a result is what the real package gave: names, or numbers within the rounding of float32."""
+    expected = RECORDED[row["recorded"]]
+    if isinstance(expected[0], str):
+        assert values == expected, row["theirs"]
+    else:
+        np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5, err_msg=row["theirs"])
+
+
+def flat(result: Any) -> list[Any]:
+    """Names or numbers of a result, in order."""
+    if isinstance(result, dict):
+        return [value for part in result.values() for value in flat(part)]
+    if isinstance(result, list):
+        return [value for part in result for value in flat(part)]
+    return [result] if isinstance(result, str) else np.asarray(result).ravel().tolist()
 
 
 def files() -> dict[str, Any]:
@@ -84,6 +104,8 @@ def test_every_row_runs_in_python(document: dict[str, Any], tmp_path: Path, monk
             error = type(e).__name__
             assert error == row.get("raises"), f"{row['theirs']}: {e!r}"
         assert error == row.get("raises"), f"{row['theirs']} raised nothing"
+        if "recorded" in row:
+            check_recorded(row, flat(names["result"]))
         if "check" in row:
             assert eval(row["check"], names), f"{row['theirs']}: {names['result']!r}"
     names.clear()

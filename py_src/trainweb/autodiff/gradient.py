@@ -317,7 +317,7 @@ class _ReverseWalk(_Paths):
             g.rename(partial, final)
         self.used.update((gradient, *names))
         value = self.value(name)
-        for final in {gradient, *names}:
+        for final in dict.fromkeys((gradient, *names)):
             self.gradient_types[final] = Value(final, value.dtype, value.shape)
         return gradient
 
@@ -350,8 +350,8 @@ class _ReverseWalk(_Paths):
             if name not in read:
                 del self.graph.initializers[name]
         made = {name for node in kept for name in node.outputs}
-        for name in self.gradient_types.keys() & made:
-            self.graph.value_info[name] = self.gradient_types[name]
+        # In an order that is the same in every process: files that are built twice are the same bytes.
+        self.graph.value_info.update({name: value for name, value in self.gradient_types.items() if name in made})
         return self.graph
 
     # What is on the way from the loss to a wanted tensor.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainweb import messages
+from trainweb._names import public_names
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import ModelError, UnsupportedError
@@ -99,3 +100,7 @@ def _ordered(names: Iterable[str], known: set[str]) -> list[str]:
         if name not in known:
             raise ModelError(f"Node arg {name} is not found.")
     return ordered
+
+
+def __dir__() -> list[str]:
+    return public_names(globals())

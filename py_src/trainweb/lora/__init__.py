@@ -14,3 +14,7 @@ from trainweb.lora.config import LoraConfig
 from trainweb.lora.model import LoraModel, inject
 
 __all__ = ["Adapter", "LoraConfig", "LoraModel", "inject"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

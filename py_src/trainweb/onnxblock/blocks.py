@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
+from trainweb._names import public_names
 from trainweb.errors import ModelError
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor, Value
@@ -341,3 +342,7 @@ def add_input_like(like: str, name: str, dtype: str | None = None, drop_axis: in
     if (dtype or value.dtype) not in STRUCT_FORMAT:
         raise ModelError(f"{like!r} is {value.dtype}; no input can be like it.")
     return accessor.add_input(Value(name, dtype or value.dtype, tuple(dims)))
+
+
+def __dir__() -> list[str]:
+    return public_names(globals())

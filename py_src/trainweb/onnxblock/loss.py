@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, TypeVar
 
+from trainweb._names import public_names
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.onnxblock import blocks, context
@@ -484,3 +485,7 @@ class TripletMarginLoss(Loss):
         """Name of the loss of the three, each (N, D)."""
         further = blocks.Sub()(_distance(anchor, positive), _distance(anchor, negative))
         return str(self._reduce(self.add_node("Relu", [blocks.Add()(further, blocks.Constant(self._margin)())])))
+
+
+def __dir__() -> list[str]:
+    return public_names(globals())

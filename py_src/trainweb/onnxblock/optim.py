@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from trainweb import messages
+from trainweb._names import public_names
 from trainweb.errors import ModelError
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.graph import Value
@@ -717,3 +718,7 @@ class SGDOptimizer(_Update):
     def build(self, learning_rate: str, params: str, gradients: str) -> str:
         """Name of the flag that says whether the parameters were updated."""
         return self._model.add_update([learning_rate, params, gradients])
+
+
+def __dir__() -> list[str]:
+    return public_names(globals())

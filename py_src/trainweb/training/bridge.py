@@ -43,7 +43,7 @@ from trainweb.training.export import export_model
 from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
 from trainweb.training.models import SessionModels, read_models
-from trainweb.training.parameters import MemoryStore, ParameterSlot, TensorStore, start_segments
+from trainweb.training.parameters import MOMENT_OF, MemoryStore, ParameterSlot, TensorStore, start_segments
 from trainweb.training.state import CheckpointState, checkpoint_of
 
 if TYPE_CHECKING:
@@ -462,6 +462,29 @@ def create_inference(model: Any, options_json: str = "", locations_json: str = "
     graph = read_model(as_source(model), external_data=external, limits=settings["limits"])
     opened = InferenceModel(graph, **settings)
     return {"handle": _open(opened), "header": opened.header()}
+
+
+@answered
+def output_metadata(handle: int, training: bool) -> list[dict[str, Any]]:
+    """The outputs of a train (or eval) step, as a page describes them."""
+    models, kind = _training(handle).models, "train" if training else "eval"
+    return [
+        {"name": v.name, "isTensor": True, "type": v.dtype, "shape": ["" if d is None else d for d in v.shape or ()]}
+        for v in models.output_values(kind)
+    ]
+
+
+@answered
+def moment_places(handle: int, name: str) -> list[dict[str, Any]]:
+    """Where the optimizer's moments of a parameter lie; none for a frozen one."""
+    layout = _training(handle).models.layout
+    slot = layout.find(name)
+    found = []
+    for moment in layout.moments if slot.trainable_offset >= 0 else ():
+        offset, shape = layout.moment(moment, slot)
+        segment = MOMENT_OF[moment].segment
+        found.append({"moment": moment, "segment": segment, "offset": offset, "dims": list(shape)})
+    return found
 
 
 # Files without a session.

@@ -66,7 +66,12 @@ FEEDS = Kind("Mapping[str, Any]", "FeedsType", "Mapping[str, TensorType]", "read
 TEXT = Kind("str", "string")
 NAMED_TENSOR = Kind("Any", "Tensor", "Tensor", "NamedTensor")
 TENSORS = Kind(
-    "dict[str, np.ndarray]", "never", "dict[str, Tensor]", from_core="{n: to_numpy(t) for n, t in $.items()}"
+    "dict[str, np.ndarray]",
+    "Readonly<Record<string, Tensor>>",
+    "dict[str, Tensor]",
+    "readonly NamedTensor[]",
+    from_core="{n: to_numpy(t) for n, t in $.items()}",
+    from_wire="unpackNamed($)",
 )
 PARAMETERS = Kind(
     "Any",
@@ -268,7 +273,6 @@ CALLS = (
         "Float32, of the parameter's shape; those of Adafactor and Muon are smaller for matrices.",
         OF_PARAMETER,
         needs_optimizer=True,
-        page=Public.NO_CORE,
     ),
     Call("get_step_count", "Completed optimizer steps.", result=COUNT, needs_optimizer=True),
     Call(
@@ -282,7 +286,6 @@ CALLS = (
         "Name, type and dims, with symbols, of the outputs of a train (or eval) step.",
         (TRAINING,),
         METADATA,
-        page=Public.NO_CORE,
     ),
     Call(
         "add_property",

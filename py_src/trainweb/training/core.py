@@ -386,10 +386,7 @@ class SessionCore:
     def output_metadata(self, training: bool = True) -> list[Value]:
         """The outputs of a train (or eval) step."""
         self._check()
-        kind = "train" if training else "eval"
-        graph = self.models.graphs[kind]
-        values = {v.name: v for v in graph.outputs if isinstance(v, Value)} if graph is not None else {}
-        return [values[name] for name in self.outputs[kind]]
+        return self.models.output_values("train" if training else "eval")
 
     def get_gradient(self, name: str) -> Tensor:
         """A copy of one accumulated gradient."""

@@ -111,6 +111,12 @@ class SessionModels:
                     fixed.pop(node.inputs[k], None)
         return set(fixed.values())
 
+    def output_values(self, kind: str) -> list[Value]:
+        """The outputs of a "train" or "eval" step, in the order of `outputs`."""
+        graph = self.graphs[kind]
+        values = {v.name: v for v in graph.outputs if isinstance(v, Value)} if graph is not None else {}
+        return [values[name] for name in self.outputs[kind]]
+
     def signature(self, kind: str, feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:
         """Types of the feeds of a "train" or "eval" step, with the values of those that decide about shapes."""
         return signature_of_feeds(self.deciding[kind], feeds)

@@ -4,7 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import type { PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
 import { checkBuffer, checkNumber, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
-import { copyBytes, unpackTensor } from "./tensors.js";
+import { copyBytes, unpackNamed, unpackTensor } from "./tensors.js";
 import type { SessionCaller } from "./session-caller.js";
 
 /** The calls that `TrainingSession` passes on to its worker. */
@@ -131,6 +131,21 @@ export class SessionMethods {
   }
 
   /**
+   * Copies of the optimizer's moments of one parameter, by the names that checkpoints have for them.
+   *
+   * A frozen parameter has none.
+   *
+   * @param name - the parameter's name
+   * @returns float32, of the parameter's shape; those of Adafactor and Muon are smaller for matrices
+   * @throws CheckpointError: there is no such parameter
+   * @throws SessionError: the session has no optimizer model
+   */
+  async getMoments(name: string): Promise<Readonly<Record<string, Tensor>>> {
+    this.#calls.checkOptimizer();
+    return unpackNamed(await this.#calls.call("getMoments", name));
+  }
+
+  /**
    * Completed optimizer steps.
    *
    * @throws SessionError: the session has no optimizer model
@@ -147,6 +162,15 @@ export class SessionMethods {
    */
   async inputMetadata({ training = true }: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
     return this.#calls.call("inputMetadata", training);
+  }
+
+  /**
+   * Name, type and dims, with symbols, of the outputs of a train (or eval) step.
+   *
+   * @param options.training - false: of an eval step; default true
+   */
+  async outputMetadata({ training = true }: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
+    return this.#calls.call("outputMetadata", training);
   }
 
   /**

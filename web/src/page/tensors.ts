@@ -222,6 +222,11 @@ export class SpareBuffers {
   };
 }
 
+/** Tensors by their names. */
+export function unpackNamed(tensors: readonly NamedTensor[]): Readonly<Record<string, Tensor>> {
+  return Object.fromEntries(tensors.map((tensor) => [tensor.name, unpackTensor(tensor)]));
+}
+
 /** Make a tensor of bytes that nobody else holds. */
 export function unpackTensor({ dtype, dims, data }: WireTensor): Tensor {
   const Data = dtype === "float16" ? (HalfArray ?? Uint16Array) : ARRAYS[dtype];

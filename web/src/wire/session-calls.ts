@@ -38,10 +38,14 @@ export interface SessionCalls {
   readonly parameterNames: Call<[trainableOnly: boolean], readonly string[]>;
   /** A copy of one accumulated gradient: zeros before the first step. */
   readonly getGradient: Call<[name: string], WireTensor>;
+  /** Copies of the optimizer's moments of one parameter, by the names that checkpoints have for them. */
+  readonly getMoments: Call<[name: string], readonly NamedTensor[]>;
   /** Completed optimizer steps. */
   readonly getStepCount: Call<[], number>;
   /** Name, type and dims, with symbols, of the inputs of a train (or eval) step. */
   readonly inputMetadata: Call<[training: boolean], readonly ValueMetadata[]>;
+  /** Name, type and dims, with symbols, of the outputs of a train (or eval) step. */
+  readonly outputMetadata: Call<[training: boolean], readonly ValueMetadata[]>;
   /** Keep a value in the checkpoint. */
   readonly addProperty: Call<[name: string, value: PropertyValue, kind: PropertyKind | null], null>;
   /** A value that the checkpoint keeps; an integer that a number cannot hold is a bigint. */

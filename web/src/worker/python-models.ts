@@ -5,7 +5,7 @@ import type { GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
-import type { FileData, MaybePromise } from "../wire/protocol.js";
+import type { FileData, MaybePromise, ValueMetadata } from "../wire/protocol.js";
 import type { ModelReport } from "../wire/report.js";
 import { convertFloats, FLOAT_BYTES, type FloatType } from "./floats.js";
 import type { Bundle, FeedType, KeptValue, PlanKind, Property, RawBundle, RawPlan } from "./bundle.js";
@@ -35,6 +35,14 @@ interface Filling {
   readonly copies: readonly Copy[];
   /** Files that Python may still have to read. */
   readonly files: readonly number[];
+}
+
+/** A moment of a parameter: its name in checkpoints, and where it lies. */
+interface MomentPlace {
+  readonly moment: string;
+  readonly segment: number;
+  readonly offset: number;
+  readonly dims: readonly number[];
 }
 
 /** What Python answers for a session that it opened. */
@@ -153,6 +161,15 @@ export class PythonModels {
   exportModel(outputNames: readonly string[], bases: readonly number[]): Handout {
     const args = [JSON.stringify(outputNames), JSON.stringify(bases)] as const;
     return fileOf(this.#bridge.call("export", this.#handle, ...args));
+  }
+
+  outputMetadata(training: boolean): readonly ValueMetadata[] {
+    return this.#bridge.call("output_metadata", this.#handle, training).value as readonly ValueMetadata[];
+  }
+
+  /** Where the optimizer's moments of a parameter lie. */
+  momentPlaces(name: string): readonly MomentPlace[] {
+    return this.#bridge.call("moment_places", this.#handle, name).value as readonly MomentPlace[];
   }
 
   artifact(name: ArtifactName): Handout | null {

@@ -397,6 +397,24 @@ export class SessionCore implements CallTable, PlanSource {
     }));
   }
 
+  outputMetadata(training: boolean): MaybePromise<readonly ValueMetadata[]> {
+    if (!training && !this.#bundle.hasEval) {
+      return [];
+    }
+    return withValue(this.#models.get("outputMetadata"), (models) => models.outputMetadata(training));
+  }
+
+  getMoments(name: string): MaybePromise<readonly NamedTensor[]> {
+    this.#checkOptimizer();
+    this.#slot(name);
+    return withValue(this.#models.get("getMoments"), (models) =>
+      models.momentPlaces(name).map(({ moment, segment, offset, dims }) => {
+        const data = new Uint8Array(this.#memory.range(segment, offset, 4 * sizeOf(dims)));
+        return { name: moment, dtype: "float32", dims, data };
+      }),
+    );
+  }
+
   // Properties and files.
 
   addProperty(name: string, value: PropertyValue, kind: PropertyKind | null): null {

@@ -1,0 +1,234 @@
+"""`CheckpointState`, artifacts and gradient graphs in a page, against the same calls in CPython; exact resumption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser
+from tests.golden.calls.scenarios import X, Y
+from tests.python.test_resume import feeds, net
+
+import trainweb
+from trainweb.artifacts import LossType, OptimType, build_artifacts
+from trainweb.compat.gradient_graph import GradientGraphBuilder
+from trainweb.onnxblock import loss, optim
+
+from .js_session import JsPage, from_json, open_js_page, to_json
+from .server import ROOT, Site
+
+MLP = ROOT / "tests" / "golden" / "mlp"
+CALLS = """
+const files = golden("mlp");
+const options = { reproducible: true };
+const bytes = (file) => Array.from(file);
+"""
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, isolated_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, isolated_site) as page:
+        yield page
+
+
+def test_a_state_apart_from_sessions(js: JsPage) -> None:
+    found = js.run(
+        CALLS
+        + """
+        const state = await CheckpointState.load(files.checkpointState);
+        const answer = {
+            names: await state.parameterNames(), trained: await state.parameterNames({ trainableOnly: true }),
+            type: await state.getParameterTypeAndShape("fc1.weight"),
+            value: fromTensor(await state.getParameter("fc1.weight")),
+        };
+        await state.updateParameter("fc1.bias", new Tensor("float32", new Float32Array(16).fill(3), [16]));
+        await state.addProperty("epoch", 7);
+        await state.addProperty("rate", 1, "float");
+        await state.addProperty("gone", "soon");
+        await state.deleteProperty("gone");
+        answer.properties = await Promise.all((await state.propertyNames()).map((name) => state.getProperty(name)));
+        answer.file = bytes(await state.save());
+        const wrong = new Tensor("float32", new Float32Array(2), [2]);
+        answer.errors = [
+            await failure(() => state.getParameter("fc9.bias")), await failure(() => state.getProperty("gone")),
+            await failure(() => state.updateParameter("fc1.bias", wrong)),
+            await failure(() => CheckpointState.load(new Uint8Array(9))), await failure(() => CheckpointState.load(7)),
+        ].map((error) => error.name);
+        await state.release();
+        await state.release();
+        answer.errors.push((await failure(() => state.save())).name);
+        return answer;"""
+    )
+    state = trainweb.CheckpointState.load_checkpoint(MLP / "checkpoint")
+    assert found["names"] == found["trained"] == list(state.parameters)
+    assert found["type"] == {"type": "float32", "dims": list(state.parameters["fc1.weight"].data.shape)}
+    np.testing.assert_array_equal(from_json(found["value"]), state.parameters["fc1.weight"].data)
+    state.parameters["fc1.bias"] = np.full(16, 3, np.float32)
+    state.properties.update({"epoch": 7, "rate": 1.0})
+    assert bytes(found["file"]) == trainweb.CheckpointState.save_checkpoint(state)
+    assert found["properties"] == [7, 1]
+    one, two, three = "CheckpointError", "TypeError", "ReleasedError"
+    assert found["errors"] == [one, one, one, one, two, three]
+
+
+def test_a_state_keeps_what_its_sessions_learned(js: JsPage) -> None:
+    found = js.run(
+        CALLS
+        + """
+        const step = async (s) => {
+            const results = await s.runTrainStep({ x, labels });
+            await s.runOptimizerStep();
+            await s.lazyResetGrad();
+            return results[s.trainingOutputNames[0]].data[0];
+        };
+        const [x, labels] = [toTensor(given.x), toTensor(given.labels)];
+        const state = await CheckpointState.load(files.checkpointState);
+        await state.addProperty("run", "a");
+        const first = await TrainingSession.create({ ...files, checkpointState: state }, options);
+        const losses = [await step(first), await step(first)];
+        await first.addProperty("steps", 2);
+        const [mine, its] = [await state.getParameter("fc2.bias"), await first.getParameter("fc2.bias")];
+        const same = String(mine.data) === String(its.data);
+        await first.release();
+        const properties = [await state.getProperty("run"), await state.getProperty("steps")];
+        const between = bytes(await state.save({ includeOptimizerState: true }));
+        const second = await TrainingSession.create({ ...files, checkpointState: state }, options);
+        losses.push(await step(second));
+        const third = await TrainingSession.create({ ...files, checkpointState: state }, options);
+        losses.push(await step(third));
+        await second.release();  // it is no longer the one
+        await third.release();
+        const end = bytes(await state.save({ includeOptimizerState: true }));
+        await state.release();
+        return { losses, same, properties, between, end };""",
+        given={"x": to_json(X), "labels": to_json(Y)},
+    )
+    state = trainweb.CheckpointState.load_checkpoint(MLP / "checkpoint")
+    files = [MLP / f"{name}_model.onnx" for name in ("training", "eval", "optimizer")]
+    losses, saved = [], []
+    state.properties.update({"run": "a", "steps": 2})
+    with trainweb.TrainingSession(state, *files, {"reproducible": True}) as s:
+        for k in range(4):
+            losses += [float(v) for v in s.train_step({"x": X, "labels": Y}).values()]
+            s.optimizer_step()
+            s.lazy_reset_grad()
+            if k % 2:
+                saved.append(trainweb.CheckpointState.save_checkpoint(state, include_optimizer_state=True))
+    assert found["losses"] == losses and found["same"] and found["properties"] == ["a", 2]
+    assert [bytes(found["between"]), bytes(found["end"])] == saved
+
+
+CONFIG = """{
+    loss: { type: "CrossEntropyLoss", labelSmoothing: 0.1 }, clipGradNorm: 0.5,
+    optimizer: { type: "AdamW", weightDecay: 0.02, betas: [0.8, 0.99] }, frozenParams: ["fc1.bias"],
+}"""
+
+
+def test_artifacts_and_gradient_graphs(js: JsPage) -> None:
+    found = js.run(
+        f"""
+        const model = "/golden/mlp/base.onnx";
+        const built = await buildArtifacts(model, {CONFIG});
+        const blobs = await buildArtifacts(model, {{ loss: "CrossEntropyLoss" }}, {{ as: "blob" }});
+        const builder = new GradientGraphBuilder(model, ["logits"], new Set(["fc1.weight", "fc1.bias"]));
+        const early = await failure(() => builder.getModel());
+        await builder.build();
+        const missing = await failure(() => new GradientGraphBuilder(model, ["nowhere"], ["fc1.bias"]).build());
+        const kinds = Object.entries(blobs).map(([name, file]) => [name, file instanceof Blob]);
+        return {{
+            files: Object.fromEntries(Object.entries(built).map(([name, file]) => [name, Array.from(file)])),
+            kinds: Object.fromEntries(kinds), graph: Array.from(builder.getModel()), errors: [early.name, missing.name],
+        }};"""
+    )
+    model = MLP / "base.onnx"
+    own = build_artifacts(
+        model,
+        loss=loss.CrossEntropyLoss(label_smoothing=0.1),
+        optimizer=optim.AdamW(weight_decay=0.02, betas=(0.8, 0.99), clip_grad=optim.ClipGradNorm(0.5)),
+        frozen_params=["fc1.bias"],
+    )
+    expected = {
+        "trainModel": own.training_model,
+        "evalModel": own.eval_model,
+        "optimizerModel": own.optimizer_model,
+        "checkpointState": own.checkpoint,
+        "nominalCheckpoint": own.nominal_checkpoint,
+    }
+    assert {name: bytes(file) for name, file in found["files"].items()} == expected
+    assert found["kinds"] == {name: name != "optimizerModel" for name in expected}
+    builder = GradientGraphBuilder(model, ["logits"], {"fc1.weight", "fc1.bias"})
+    builder.build()
+    assert bytes(found["graph"]) == builder.get_model()
+    assert found["errors"] == ["SessionError", "ModelError"]
+
+
+RESUME = """
+const f = { trainModel: "/resume/train", evalModel: "/resume/eval", optimizerModel: "/resume/optimizer" };
+env.seed = undefined;
+const open = (checkpointState) => TrainingSession.create({ ...f, checkpointState }, { reproducible: true });
+const given = batches.map(({ x, labels }) => ({ x: toTensor(x), labels: toTensor(labels) }));
+const calls = [(s) => s.registerLinearLRScheduler(1, 7, 0.1), (s) => s.addProperty("epoch", 1)];
+for (let k = 0; k < 3; k++) {
+    calls.push(
+        (s) => s.runTrainStep(given[2 * k]), (s) => s.runTrainStep(given[2 * k + 1]), (s) => s.runOptimizerStep(),
+        (s) => s.lazyResetGrad(), (s) => s.schedulerStep(), (s) => s.runEvalStep(given[6]));
+}
+const run = async (s, some, results) => {
+    for (const call of some) {
+        for (const tensor of Object.values((await call(s)) ?? {})) results.push(tensor.data[0]);
+    }
+};
+const whole = [];
+const s = await open("/resume/checkpoint");
+await run(s, calls, whole);
+const end = await s.saveCheckpoint({ includeOptimizerState: true });
+await s.release();
+const differ = [];
+for (let at = 1; at < calls.length; at++) {
+    const results = [];
+    const before = await open("/resume/checkpoint");
+    await run(before, calls.slice(0, at), results);
+    const saved = await before.saveCheckpoint({ includeOptimizerState: true });
+    await before.release();
+    const after = await open(saved);
+    await run(after, calls.slice(at), results);
+    const file = await after.saveCheckpoint({ includeOptimizerState: true });
+    await after.release();
+    const same = String(results) === String(whole) && file.length === end.length && file.every((b, i) => b === end[i]);
+    if (!same) differ.push(at);
+}
+return { whole, differ, count: calls.length, end: Array.from(end) };
+"""
+
+
+def test_a_run_killed_after_any_call_resumes(js: JsPage) -> None:
+    """Dropout, BatchNormalization, accumulation, a schedule; the file is that of CPython to the byte."""
+    made = build_artifacts(net(), loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+    for name, data in {
+        "train": made.training_model,
+        "eval": made.eval_model,
+        "optimizer": made.optimizer_model,
+        "checkpoint": made.checkpoint,
+    }.items():
+        assert data is not None
+        js.site.add(f"/resume/{name}", data)
+    ids = [*range(6), 99]
+    found = js.run(RESUME, batches=[{n: to_json(v) for n, v in feeds(k).items()} for k in ids])
+    assert found["differ"] == [] and found["count"] == 20
+    trainweb.set_seed(0)
+    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+    results: list[float] = []
+    models = made.training_model, made.eval_model, made.optimizer_model
+    with trainweb.TrainingSession(state, *models, {"reproducible": True}) as s:
+        s.register_linear_lr_scheduler(1, 7, 0.1)
+        state.properties["epoch"] = 1
+        for k in range(3):
+            for batch in (2 * k, 2 * k + 1):
+                results += [float(v) for v in s.train_step(feeds(batch)).values()]
+            s.optimizer_step()
+            s.lazy_reset_grad()
+            s.scheduler_step()
+            results += [float(v) for v in s.eval_step(feeds(99)).values()]
+        end = trainweb.CheckpointState.save_checkpoint(state, include_optimizer_state=True)
+    assert found["whole"] == results and bytes(found["end"]) == end

@@ -7,7 +7,7 @@ import type { WireProfile } from "../wire/profile.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } from "../wire/protocol.js";
 import { planKey, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle.js";
 import { signatureOf } from "./feeds.js";
-import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
+import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
 
 /** Where plans come from that are not in kernel memory. */
 export interface PlanSource {
@@ -17,6 +17,8 @@ export interface PlanSource {
   check(kind: PlanKind, signature: readonly FeedType[]): void;
   /** The plan; Python may have to start first. */
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan>;
+  /** Reads files that the session was made of. */
+  readonly readFile: ReadFile;
 }
 
 /** What a run gave, and where. */
@@ -108,7 +110,7 @@ export class PlanRunner {
       this.#memory.evict();
     }
     const plan = this.#source.make(kind, overwrite, signature);
-    const load = (made: BundlePlan): T => action(this.#memory.load(key, made), given);
+    const load = (made: BundlePlan): T => action(this.#memory.load(key, made, this.#source.readFile), given);
     return plan instanceof Promise ? plan.then(load) : load(plan);
   }
 

@@ -124,7 +124,7 @@ def replay(recording: Recording, exporter: str, kind: str) -> Trained:
 
 
 def hold_warned(recording: Recording, artifacts: Artifacts, kind: str) -> bool:
-    """Whether it trains as in PyTorch though parameters were lost; raises `Off` unless the first loss is right."""
+    """Whether a model trains as in PyTorch though a warning names tensors; its first loss must be right, or `Off`."""
     losses, found = steps(recording, artifacts, kind)
     hold_losses(recording, kind, losses[:1])
     try:

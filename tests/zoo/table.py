@@ -29,8 +29,8 @@ options are those of [export.md](export.md): training mode, and for dynamo both 
 - **yes**: trains to PyTorch's trajectory from the file alone.
 - **yes, named**: the same, after `requires_grad` named the parameters: the file leaves it open, and a warning says so.
 - **yes, warned**: the same, although a warning names what the exporter merged or folded.
-- **warned**: the exporter's optimizer left parameters out of the file; a warning names them. The first loss is
-  PyTorch's; what is left trains.
+- **warned**: the exporter's optimizer left parameters out of the file; a warning names them. What is left
+  trains; the first loss is PyTorch's.
 - **no**: it does not; the remark says why.
 - **-**: the exporter itself fails.
 """

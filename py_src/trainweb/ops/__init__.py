@@ -35,6 +35,7 @@ FAMILIES = (
     "contrib",
     "recurrent",
     "composed",
+    "spectral",
     "grid_sample",
     "fold",
     "stateful",

@@ -36,6 +36,7 @@ FAMILIES = (
     "recurrent",
     "composed",
     "spectral",
+    "regions",
     "grid_sample",
     "fold",
     "stateful",

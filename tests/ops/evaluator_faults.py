@@ -52,6 +52,26 @@ def _rows(operator: str) -> Fault:
     )
 
 
+FLOORED = "output_dimension = floor(input_dimension * scale)"
+
+
+def _asymmetric(operator: str, opset: int, found: str, scales: str = "x1") -> Fault:
+    return Fault(
+        (operator, opset),
+        FLOORED,
+        found,
+        f"""
+        {"" if scales == "x1" else f"scales = Constant <value_floats = {scales}> ()"}
+        y0 = Resize <coordinate_transformation_mode = "asymmetric", mode = "MODE"> (x0, , {
+            "x1" if scales == "x1" else "scales"
+        })
+        """.replace("MODE", "linear" if scales == "x1" else "nearest").replace(
+            'mode = "nearest"', 'mode = "nearest", nearest_mode = "floor"'
+        ),
+        opset=13,
+    )
+
+
 LENGTHS = (
     "Optional tensor specifying lengths of the sequences in a batch. If not specified - assumed all sequences in the "
     "batch to have length `seq_length`."
@@ -450,6 +470,16 @@ FAULTS: dict[str, Fault] = {
         zeros = Unsqueeze (x2, last)
         y0 = MatMulInteger (x0, x1, zeros, x3)
         """,
+    ),
+    "Resize-8": _asymmetric("Resize", 10, "It takes the scales for the roi of opset 11."),
+    "Upsample-1": _asymmetric("Upsample", 9, "It knows no mode linear."),
+    "Upsample-2": _asymmetric("Upsample", 7, "It knows no attribute scales.", "[1.0, 1.0, 2.0]"),
+    "RoiAlign-2": Fault(
+        ("RoiAlign", 16),
+        "'output_half_pixel' to omit the pixel shift for the input (use this for a backward-compatible behavior)",
+        "It shifts by half a pixel, as from opset 16 on, whatever the opset.",
+        'y0 = RoiAlign <coordinate_transformation_mode = "output_half_pixel", sampling_ratio = 1> (x0, x1, x2)',
+        opset=16,
     ),
     "RNN-1": _lengths("RNN", 1),
     "RNN-4": _unrolled(

@@ -47,6 +47,8 @@ class Trained:
     """What the exporter's optimizer removed, merged or computed from parameters, of which a warning tells."""
     all_the_same: bool = False
     """Whether it trains as in PyTorch although a warning named something."""
+    starts_the_same: bool = True
+    """Whether its first loss is PyTorch's: an exporter that folds batch norms writes another function down."""
 
 
 def loss_of(recording: Recording) -> LossType | Block | None:
@@ -117,21 +119,24 @@ def replay(recording: Recording, exporter: str, kind: str) -> Trained:
         if not trained.untrained:
             hold(recording, kind, *steps(recording, artifacts, kind))
         else:
-            trained = replace(trained, all_the_same=hold_warned(recording, artifacts, kind))
+            trained = account_of_warned(recording, artifacts, kind, trained)
     except TrainwebError as error:
         raise Off(f"{type(error).__name__}: {error}") from error
     return trained
 
 
-def hold_warned(recording: Recording, artifacts: Artifacts, kind: str) -> bool:
-    """Whether it trains as in PyTorch though parameters were lost; raises `Off` unless the first loss is right."""
+def account_of_warned(recording: Recording, artifacts: Artifacts, kind: str, trained: Trained) -> Trained:
+    """How far a model of which a warning names tensors is PyTorch's: all the way, at the start, or not even there."""
     losses, found = steps(recording, artifacts, kind)
-    hold_losses(recording, kind, losses[:1])
+    try:
+        hold_losses(recording, kind, losses[:1])
+    except Off:
+        return replace(trained, starts_the_same=False)
     try:
         hold(recording, kind, losses, found)
     except Off:
-        return False
-    return True
+        return trained
+    return replace(trained, all_the_same=True)
 
 
 def hold_losses(recording: Recording, kind: str, losses: list[float]) -> None:

@@ -30,7 +30,7 @@ options are those of [export.md](export.md): training mode, and for dynamo both 
 - **yes, named**: the same, after `requires_grad` named the parameters: the file leaves it open, and a warning says so.
 - **yes, warned**: the same, although a warning names what the exporter merged or folded.
 - **warned**: the exporter's optimizer left parameters out of the file; a warning names them. The first loss is
-  PyTorch's; what is left trains.
+  PyTorch's, unless the remark says that the file computes something else: batch norms that train cannot be folded.
 - **no**: it does not; the remark says why.
 - **-**: the exporter itself fails.
 """
@@ -67,7 +67,8 @@ def outcome(recording: Recording, exporter: str) -> Trained | Off:
         results = [replay(recording, exporter, kind) for kind in RATES]
     except Off as off:
         return off
-    return replace(results[0], all_the_same=all(result.all_the_same for result in results))
+    same, starts = (all(getattr(r, name) for r in results) for name in ("all_the_same", "starts_the_same"))
+    return replace(results[0], all_the_same=same, starts_the_same=starts)
 
 
 def row(recording: Recording, exporter: str, result: Trained | Off | None, known: Known | None) -> str:
@@ -80,6 +81,7 @@ def row(recording: Recording, exporter: str, result: Trained | Off | None, known
     elif result.untrained:
         trains = "yes, warned" if result.all_the_same else "warned"
         remark = f"folded, merged or removed: {_listed(result.untrained)}"
+        remark += "" if result.starts_the_same else "; the file computes something else"
     elif result.settled:
         trains, remark = "yes, named", f"doubtful: {_listed(result.settled)}"
     else:

@@ -36,6 +36,8 @@ FAMILIES = (
     "contrib",
     "recurrent",
     "composed",
+    "spectral",
+    "regions",
     "grid_sample",
     "fold",
     "stateful",

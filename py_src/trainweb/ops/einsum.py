@@ -193,15 +193,29 @@ class Einsum(Op):
 
     def _operand_gradient(self, g: GradientBuilder, ins: list[str], terms: list[str], out: str, k: int, dy: str) -> str:
         """The output's gradient times the other operands, summed over what operand k does not have."""
-        mine = terms[k]
-        if len(set(mine)) < len(mine):
-            raise self.unsupported("the gradient of a diagonal")
+        mine, diagonals = self._parted(terms, out, k)
         others = [i for i in range(len(ins)) if i != k]
-        known = set(out).union(*(terms[i] for i in others))
-        equation = ",".join([out, *(terms[i] for i in others)]) + "->" + "".join(c for c in mine if c in known)
-        dx: str = g.op("Einsum", [dy, *(ins[i] for i in others)], equation=equation)
+        known = set(out).union(*(terms[i] for i in others), *diagonals)
+        factors = [out, *(terms[i] for i in others), *diagonals]
+        equation = ",".join(factors) + "->" + "".join(c for c in mine if c in known)
+        ones = [self._identity(g, ins[k], terms[k].index(pair[0])) for pair in diagonals]
+        dx: str = g.op("Einsum", [dy, *(ins[i] for i in others), *ones], equation=equation)
         missing = [axis for axis, label in enumerate(mine) if label not in known]
         return g.op("Expand", [g.unsqueeze(dx, missing), g.shape_of(ins[k])]) if missing else dx
+
+    def _parted(self, terms: list[str], out: str, k: int) -> tuple[str, list[str]]:
+        """The labels of operand k, each once, and pairs that are equal on its diagonals: (iij) is (iaj) where a = i."""
+        free = iter(sorted(set(ascii_letters) - set(out).union(*terms)))
+        mine, diagonals = "", []
+        for label in terms[k]:
+            mine += label if label not in mine else next(free)
+            if mine[-1] != label:
+                diagonals.append(label + mine[-1])
+        return mine, diagonals
+
+    def _identity(self, g: GradientBuilder, x: str, axis: int) -> str:
+        size = g.size_of(x, axis)
+        return g.op("EyeLike", [g.op("ConstantOfShape", [g.op("Concat", [size, size], axis=0)])])
 
     def reference(self, *xs: Any) -> Any:
         return np.einsum(self.equation, *xs)
@@ -216,8 +230,9 @@ class Einsum(Op):
         Sample([(3,), (4,)], {"equation": "i,j->ji"}),
         Sample([(3, 4), (3, 4)], {"equation": "ij,ij->"}),
         Sample([(2, 3, 4)], {"equation": "ijk->kj"}),
-        Sample([(4, 4)], {"equation": "ii->i"}, grad=()),
-        Sample([(4, 4)], {"equation": "ii"}, grad=()),
+        Sample([(4, 4)], {"equation": "ii->i"}),
+        Sample([(4, 4)], {"equation": "ii"}),
+        Sample([(3, 2, 3), (2, 3, 3)], {"equation": "iji,jki->kj"}),
         Sample([(3, 4), (5, 3)], {"equation": "ij,ki"}),
         Sample([(2, 1, 3), (1, 3, 2)], {"equation": "...ij,...jk->...ik"}, grad=()),
         Sample([(0, 3), (3, 4)], {"equation": "ij,jk->ik"}, grad=()),

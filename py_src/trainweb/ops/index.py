@@ -18,6 +18,7 @@ from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
 from trainweb.ops.op import MS, Bad, Int, Op, Sample, Str, register
 from trainweb.ops.pointwise import Names
+from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -216,12 +217,44 @@ class ScatterOp(Op):
         _, indices, updates = ins
         dy = douts[0]
         data_grad: str | None = dy
-        if self.reduction not in ("none", "add"):
-            raise self.unsupported(f"the gradient of reduction {self.reduction!r}")
+        if self.reduction == "mul":
+            return self._product_gradients(g, ins, dy)
+        if self.reduction in ("max", "min"):
+            return self._extremum_gradients(g, ins, outs[0], dy)
         if self.reduction == "none" and g.wants(ins[0]):
             data_grad = g.op(self.op_type(), [dy, indices, zeros_like(g, updates)], **self.where())
         update_grad = g.op(self.picks, [dy, indices], **self.where()) if g.wants(updates) else None
         return [data_grad, None, update_grad]
+
+    def _put(self, x: Var, indices: str, updates: Var, reduction: str) -> Var:
+        given = [x.name, indices, updates.name]
+        return Var(x.g, x.g.op(self.op_type(), given, reduction=reduction, **self.where()), x.dtype)
+
+    def _pick(self, x: Var, indices: str) -> Var:
+        return Var(x.g, x.g.op(self.picks, [x.name, indices], **self.where()), x.dtype)
+
+    def _extremum_gradients(self, g: GradientBuilder, ins: list[str], out: str, dy: str) -> Names:
+        """All that equal the result share its gradient, as for ReduceMax."""
+        data, updates, y, gradient = Var.of(g, ins[0], ins[2], out, dy)
+        kept = data.equal(y).cast(data.dtype)
+        taken = updates.equal(self._pick(y, ins[1])).cast(data.dtype)
+        share = gradient / self._put(kept, ins[1], taken, "add")
+        update_grad = taken * self._pick(share, ins[1]) if g.wants(ins[2]) else None
+        return [*names(kept * share), None, *names(update_grad)]
+
+    def _product_gradients(self, g: GradientBuilder, ins: list[str], dy: str) -> Names:
+        """dy times the other factors, without a division by those that are zero."""
+        data, updates, gradient = Var.of(g, ins[0], ins[2], dy)
+        zeros = Var(g, zeros_like(g, ins[0]), data.dtype)
+        data_grad = gradient * self._put(zeros + 1.0, ins[1], updates, "mul") if g.wants(ins[0]) else None
+        if not g.wants(ins[2]):
+            return [*names(data_grad), None, None]
+        is_zero = updates.equal(0.0)
+        factor = is_zero.where(updates.lift(1.0), updates)
+        others = self._pick(gradient * self._put(data, ins[1], factor, "mul"), ins[1]) / factor
+        zero = is_zero.cast(data.dtype)
+        left = self._pick(self._put(zeros, ins[1], zero, "add"), ins[1]) - zero
+        return [*names(data_grad), None, *names(left.equal(0.0).where(others, 0.0))]
 
 
 def put(y: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
@@ -384,9 +417,10 @@ class ScatterElements(ElementsOp, ScatterOp):
         Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}),
         Sample([(3, 4), i64([[2, 0, -1, 1]]), (1, 4)]),
         Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "add"}, opset=18),
-        Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "mul"}, opset=18, grad=()),
-        Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "max"}, opset=18, grad=()),
-        Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "min"}, opset=18, grad=()),
+        Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "mul"}, opset=18),
+        Sample([(3,), i64([1, 1, 0]), f32([0.0, 2.0, 0.0])], {"reduction": "mul"}, opset=18),
+        Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "max"}, opset=18),
+        Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "min"}, opset=18),
         Sample([i64([1, 2, 3]), i64([2]), i64([9])]),
         Sample([bools([True, True]), i32([1]), bools([False])]),
     )
@@ -598,8 +632,9 @@ class ScatterND(TuplesOp, ScatterOp):
         Sample([(3, 4), i64([[0], [2]]), (2, 4)]),
         Sample([(3, 4), i64([[0, 1], [2, -1]]), (2,)]),
         Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "add"}, opset=18),
-        Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "mul"}, opset=18, grad=()),
-        Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "max"}, opset=18, grad=()),
+        Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "mul"}, opset=18),
+        Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "max"}, opset=18),
+        Sample([(3, 4), i64([[1], [0]]), (2, 4)], {"reduction": "min"}, opset=18),
         Sample([i64([1, 2, 3]), i64([[2]]), i64([9])]),
     )
     bad = (
@@ -624,6 +659,7 @@ class OneHot(Op):
     attrs = {"axis": Int(-1)}
     min_inputs = max_inputs = 3
     static_inputs = (1,)
+    differentiable = (2,)
     samples = (
         Sample([i64([0, 2, -1, 5]), i64(3), f32([0.0, 1.0])]),
         Sample([i64([[0, 1], [2, 2]]), i64([3]), (2,)], {"axis": 1}),
@@ -648,7 +684,13 @@ class OneHot(Op):
         return checked(self, values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        return [None] * 3
+        if g.dtype(ins[2]) != "float32":
+            return [None] * 3
+        ends = g.constant("float32", (2,), [0.0, 1.0])
+        (dy,) = Var.of(g, douts[0])
+        hot = dy * Var(g, g.op("OneHot", [ins[0], ins[1], ends], axis=self.axis), dy.dtype)
+        on, all_ = (g.unsqueeze(g.reduce_sum(v.name, None, keepdims=False), [0]) for v in (hot, dy))
+        return [None, None, g.op("Concat", [g.op("Sub", [all_, on]), on], axis=0)]
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         indices, _, values = ins

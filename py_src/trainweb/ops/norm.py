@@ -10,6 +10,7 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, register
+from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -108,12 +109,31 @@ class LayerNormalization(_LayerNorm):
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
-        if any(d for d in douts[1:]):
-            raise self.unsupported("the gradient of the statistics")
         mean, inv = g.extra_output(1, "_mean"), g.extra_output(2, "_inv_std")
-        given = [douts[0] or "", ins[0], ins[1], mean, inv]
-        names = g.op("LayerNormalizationGrad", given, domain=MS, n_outputs=3, axis=self.axis)
-        return [n if name and g.wants(name) else None for n, name in zip(names, ins, strict=False)]
+        found: list[str | None] = [None] * len(ins)
+        if douts[0]:
+            given = [douts[0], ins[0], ins[1], mean, inv]
+            made = g.op("LayerNormalizationGrad", given, domain=MS, n_outputs=3, axis=self.axis)
+            found = [n if name and g.wants(name) else None for n, name in zip(made, ins, strict=False)]
+        statistics = self._through_statistics(g, ins[0], mean, inv, douts) if g.wants(ins[0]) else None
+        if statistics is not None:
+            found[0] = statistics if found[0] is None else g.op("Add", [found[0], statistics])
+        return found
+
+    def _through_statistics(
+        self, g: GradientBuilder, x: str, mean: str, inv: str, douts: list[str | None]
+    ) -> str | None:
+        """d mean / dx = 1 / n, d inv / dx = -inv^3 (x - mean) / n."""
+        by_mean, by_inv = (douts[k] if k < len(douts) else None for k in (1, 2))
+        value, m, r = Var.of(g, x, mean, inv)
+        total = value * 0.0 + Var(g, by_mean, value.dtype) if by_mean else None
+        if by_inv:
+            spread = Var(g, by_inv, value.dtype) * r * r * r * (value - m)
+            total = -spread if total is None else total - spread
+        if total is None:
+            return None
+        count = Var(g, g.op("Div", [g.op("Size", [x]), g.op("Size", [mean])]), "int64")
+        return total.op("Scale", count, domain=MS, scale_down=1).name
 
     def reference(self, x: Any, scale: Any, bias: Any = None) -> tuple[Any, Any, Any]:
         v = self.rows_of(x)
@@ -129,6 +149,7 @@ class LayerNormalization(_LayerNorm):
         Sample([(3, 8), (8,), (8,)], outputs=1),
         Sample([(2, 3, 5), (3, 5), (3, 5)], {"axis": 1, "epsilon": 1e-3}, outputs=1),
         Sample([(4, 6), (6,)], outputs=1),
+        Sample([(2, 3, 5), (3, 5), (3, 5)], {"axis": 1}, outputs=3),
     )
     bad = (Bad([(3, 8), (7,), (8,)]), Bad([(3, 8), (8,)], {"axis": 5}))
 

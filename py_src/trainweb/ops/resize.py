@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Node
 from trainweb.ops.arguments import checked, integers, numbers, unknown
 from trainweb.ops.copies import gather_axis
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
 from trainweb.ops.matmul import lower_matmul
-from trainweb.ops.op import Bad, Float, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -36,7 +37,7 @@ class Resize(Op):
     Along an axis the result is a product with a matrix of weights (linear and cubic), or a choice of slices (nearest).
     """
 
-    versions: ClassVar[tuple[int, ...]] = (11, 13, 18, 19)
+    versions: ClassVar[tuple[int, ...]] = (10, 11, 13, 18, 19)
     attrs = {
         "antialias": Int(0),
         "axes": Ints(),
@@ -50,7 +51,7 @@ class Resize(Op):
     }
     min_inputs, max_inputs = 1, 4
     differentiable: ClassVar[Sequence[int]] = (0,)
-    static_inputs = (1, 2, 3)
+    static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
     antialias: int
     axes: tuple[int, ...] | None
     coordinate_transformation_mode: str
@@ -59,6 +60,16 @@ class Resize(Op):
     keep_aspect_ratio_policy: str
     mode: str
     nearest_mode: str
+
+    def __init__(self, node: Node, opset: int) -> None:
+        super().__init__(node, opset)
+        if self.is_old:
+            self.coordinate_transformation_mode, self.nearest_mode = "asymmetric", "floor"
+
+    @property
+    def is_old(self) -> bool:
+        """Before opset 11 there were X and scales, and one way to place elements."""
+        return self.domain == "" and self.opset < 11
 
     def asked(
         self, rank: int, scales: TensorType | None, sizes: TensorType | None
@@ -156,6 +167,7 @@ class Resize(Op):
         self, x: TensorType, roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
     ) -> TensorType:
         self.need_float32(x)
+        scales = roi if self.is_old else scales
         fed = scales is not None and scales.value is None and scales.size != 0
         if fed or not static(*x.shape, *(sizes.value or () if sizes is not None else ())):
             return checked(self, "float32", self._symbolic(x.shape, scales, sizes))
@@ -184,11 +196,17 @@ class Resize(Op):
                 result[a] = unknown(self, a, *x, *target)
         return result
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, _roi: Buf | None, *given: Buf | None) -> None:
-        y = outs[0]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, roi: Buf | None, *given: Buf | None) -> None:
+        given = (roi,) if self.is_old else given
+        self.resize(b, outs[0], x, *(None if t is None else TensorType(t.dtype, t.shape, t.value) for t in given))
+
+    def resize(
+        self, b: Builder, y: Buf | None, x: Buf, scales: TensorType | None = None, sizes: TensorType | None = None
+    ) -> None:
+        """y = x of another size."""
         if y is None or not y.size:
             return
-        scaled = self.scaled(x.shape, *(None if t is None else TensorType(t.dtype, t.shape, t.value) for t in given))
+        scaled = self.scaled(x.shape, scales, sizes)
         if not scaled:
             b.copy(y, x)
         for k, (axis, (n, scale)) in enumerate(scaled.items(), 1):
@@ -209,6 +227,9 @@ class Resize(Op):
     ) -> list[str | None]:
         shape, sizes, dx = g.shape(ins[0]), list(g.shape(outs[0])), douts[0] or ""
         rest: list[str | None] = [None] * (len(ins) - 1)
+        if self.is_old:
+            attrs = {name: getattr(self, name) for name in ("mode", "coordinate_transformation_mode", "nearest_mode")}
+            return [g.op("ResizeGrad", [dx, g.shape_of(ins[0]), ins[1]], domain=OWN, **attrs), *rest]
         scaled = self._scaled_back(g, ins, shape, sizes)
         if scaled is None or not all(static(*shape[k:], *sizes[k:]) for k in scaled):
             given = [dx, g.shape_of(ins[0]), *(ins[2:] if len(ins) > 2 else [])]
@@ -262,6 +283,7 @@ class Resize(Op):
         return g.constant("int64", (len(shape),), shape)
 
     def reference(self, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+        scales = roi if self.is_old else scales
         types = [
             None if v is None else TensorType(dtype, v.shape, tuple(v.tolist()))
             for dtype, v in (("float32", scales), ("int64", sizes))
@@ -289,6 +311,7 @@ class Resize(Op):
             {"mode": "linear", "coordinate_transformation_mode": "asymmetric"},
         ),
         Sample([(1, 2, 4, 4), None, f32([1, 1, 1, 1])]),
+        Sample([(1, 2, 4, 3), f32([1, 1, 0.5, 2])], {"mode": "linear"}, opset=10),
     )
     bad: ClassVar[Sequence[Bad]] = (
         Bad([(1, 2, 3, 3), None, f32([1, 1, 2])]),
@@ -310,7 +333,7 @@ class ResizeGrad(Resize):
     versions = (1,)
     min_inputs, max_inputs = 2, 4
     differentiable = ()
-    static_inputs = (1, 2, 3)
+    static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
     gradient = Op.gradient
 
     def infer(
@@ -362,3 +385,57 @@ class ResizeGrad(Resize):
         Bad([(1, 2, 6, 6), i64([1, 2, 3, 4]), f32([1, 1, 2, 2])]),
         Bad([(1, 2, 6, 6), i64([1, 2, 3]), f32([1, 1, 2, 2])]),
     )
+
+
+@register
+class Upsample(Resize):
+    """Enlargement of opset 7 to 9: element i lies at i / scale. https://onnx.ai/onnx/operators/onnx__Upsample.html"""
+
+    versions = (7, 9, 10)
+    attrs = {"mode": Str("nearest"), "scales": Floats()}
+    min_inputs, max_inputs = 1, 2
+    static_inputs = (1,)
+    scales: tuple[float, ...] | None
+    antialias = exclude_outside = 0
+    axes = None
+    cubic_coeff_a = 0.0
+    keep_aspect_ratio_policy = "stretch"
+    samples = (
+        Sample([(1, 2, 3, 4), f32([1, 1, 2, 3])], opset=9),
+        Sample([(1, 2, 3, 3), f32([1, 1, 2, 1.5])], {"mode": "linear"}, opset=9),
+        Sample([(2, 3, 5)], {"scales": [1.0, 1.0, 2.0]}, opset=7),
+    )
+    bad = (
+        Bad([(1, 2, 3, 3), f32([1, 1, 0.5, 2])], opset=9),
+        Bad([(1, 2, 3, 3), f32([1, 1, 2, 2])], {"mode": "cubic"}, opset=9),
+        Bad([(1, 2, 3, 3)], opset=9),
+    )
+
+    def _factors(self, scales: TensorType | None) -> TensorType:
+        if self.opset > 9:
+            raise self.unsupported("a model of opset 10 or newer, which has Resize")
+        if scales is None:
+            if self.scales is None:
+                raise self.error("scales are missing.")
+            scales = TensorType("float32", (len(self.scales),), tuple(self.scales))
+        if self.mode == "cubic" or any(scale < 1 for scale in scales.value or ()):
+            raise self.error(
+                f"mode {self.mode!r} with scales {list(scales.value or ())}: at least 1, nearest or linear."
+            )
+        return scales
+
+    def infer(self, x: TensorType, scales: TensorType | None = None, *_: TensorType | None) -> TensorType:
+        return super().infer(x, self._factors(scales), None, None)
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, given: Buf | None = None, *_: Buf | None) -> None:
+        factors = self._factors(None if given is None else TensorType(given.dtype, given.shape, given.value))
+        self.resize(b, outs[0], x, factors)
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        given = ins if len(ins) > 1 else [*ins, g.constant("float32", (len(self.scales or ()),), self.scales or ())]
+        return super().gradient(g, given, outs, douts)[: len(ins)]
+
+    def reference(self, x: Any, scales: Any = None, *_: Any) -> Any:
+        return super().reference(x, np.array(self.scales) if scales is None else scales)

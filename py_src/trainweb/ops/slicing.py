@@ -14,7 +14,7 @@ from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
 from trainweb.ops.op import MS, Bad, Float, Ints, Op, Sample, Str, register
 from trainweb.ops.pointwise import Names
-from trainweb.ops.symbolic import Var
+from trainweb.ops.symbolic import Var, when
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -253,12 +253,13 @@ class Pad(Op):
     versions = (2, 11, 13, 18, 19, 21, 23, 24, 25)
     attrs = {"mode": Str("constant"), "pads": Ints(), "value": Float(0.0)}
     max_inputs = 4
-    differentiable = (0,)
+    differentiable = (0, 2)
     static_inputs = (1, 3)
     samples = (
         Sample([(2, 3), i64([1, 0, 0, 2])]),
         Sample([(3, 4), i64([-1, 1, 0, -2])]),
         Sample([(2, 3), i64([1, 1, 1, 1]), f32(2.5)]),
+        Sample([(3, 4), i64([-1, 1, 0, -2]), f32([2.5])]),
         Sample([(2, 3), i64([1, 2]), None, i64([1])], opset=18),
         Sample([(3, 4), i64([2, 1, 1, 3])], {"mode": "reflect"}),
         Sample([(3, 4), i64([2, 1, 1, 5])], {"mode": "edge"}),
@@ -366,7 +367,12 @@ class Pad(Op):
             return [g.op("Pad", [dy], pads=[-p for p in self.pads], mode="constant"), *rest]
         axes = ins[3:4] if len(ins) > 3 and ins[3] else []
         opposite = g.op("Neg", [ins[1]])
-        return [g.op("Pad", [dy, opposite, *([""] if axes else []), *axes], mode="constant"), *rest]
+        dx = g.op("Pad", [dy, opposite, *([""] if axes else []), *axes], mode="constant")
+        if when(g, ins, 2):
+            # What went to the margin did not go to x.
+            margin = g.op("Sub", [g.reduce_sum(v, None, keepdims=False) for v in (dy, dx)])
+            rest[1] = g.reshape_like(margin, ins[2])
+        return [dx, *rest]
 
     def _scatter(self, g: GradientBuilder, ins: list[str], dy: str) -> str:
         """Gradient rows added where the margin's elements came from, one axis after the other."""

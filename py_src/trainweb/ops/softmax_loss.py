@@ -297,10 +297,13 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
         log_prob = g.extra_output(1, "_log_prob")
+        parts = []
+        if douts[0]:
+            given = [douts[0], log_prob, *ins[1:]]
+            parts.append(g.op("SoftmaxCrossEntropyLossGrad", given, domain=MS, **self.loss_attrs()))
         if len(douts) > 1 and douts[1]:
-            raise self.unsupported("the gradient of the log_prob output")
-        given = [douts[0] or "", log_prob, *ins[1:]]
-        dx = g.op("SoftmaxCrossEntropyLossGrad", given, domain=MS, **self.loss_attrs())
+            parts.append(g.op("LogSoftmaxGrad_13", [douts[1], log_prob], domain=MS, axis=1))
+        dx = parts[0] if len(parts) == 1 else g.op("Add", parts)
         return [dx, *[None] * (len(ins) - 1)]
 
     def reference(self, scores: Any, labels: Any, weights: Any = None) -> tuple[Any, Any]:
@@ -317,6 +320,7 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
             grad=[0],
         ),
         Sample([(4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}, outputs=1),
+        Sample([(2, 3, 4), i64([[0, 1, 2, 0], [1, 2, 0, 1]])], outputs=2),
     )
     bad = (Bad([(4, 5), i64([0, 1])]),)
 

@@ -1,0 +1,295 @@
+"""Fourier transforms of signals as products with matrices of cosines, and the filters that follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import cos, floor, log10, pi, sin
+from typing import Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import UndecidedError, at_most, equal_shapes, minimum, static
+from trainweb.ir.shapes import TensorType
+from trainweb.model.checks import DTYPE_CODES
+from trainweb.ops.arguments import by_unknown_axes, checked, is_fed, scalar, unknown
+from trainweb.ops.attention import part, reshape, unsqueeze
+from trainweb.ops.composite import Composite
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i64
+from trainweb.ops.op import Bad, Int, Sample, register
+from trainweb.ops.symbolic import Var
+
+MAX_MATRIX = 1 << 22
+"""Elements of a transform's matrix: 16 MiB, as of 1,024 complex numbers."""
+
+
+def fourier_matrix(rows: int, parts: int, n: int, columns: int, *, inverse: bool) -> list[float]:
+    """[rows, parts, columns, 2]: what (real, imaginary) of element j gives to those of frequency k of n."""
+    sign, scale = (1.0, 1.0 / n) if inverse else (-1.0, 1.0)
+    cosines = [scale * cos(2 * pi * t / n) for t in range(n)]
+    sines = [sign * scale * sin(2 * pi * t / n) for t in range(n)]
+    matrix: list[float] = []
+    for j in range(rows):
+        turns = [j * k % n for k in range(columns)]
+        for part_of in range(parts):
+            for t in turns:
+                matrix += (cosines[t], sines[t]) if part_of == 0 else (-sines[t], cosines[t])
+    return matrix
+
+
+def real_inverse_matrix(rows: int, n: int) -> list[float]:
+    """[rows, 2, n]: what (real, imaginary) of frequency k gives to the n real elements; the others are conjugates."""
+    matrix: list[float] = []
+    for k in range(rows):
+        twice = 1.0 if k == 0 or 2 * k == n else 2.0
+        matrix += [twice / n * cos(2 * pi * j * k / n) for j in range(n)]
+        matrix += [-twice / n * sin(2 * pi * j * k / n) for j in range(n)]
+    return matrix
+
+
+def _is_number(parts: int) -> bool:
+    """Whether a dim may hold a real or a complex number."""
+    return not static(parts) or parts in (1, 2)
+
+
+def _is_complex(parts: int) -> bool:
+    return static(parts) and parts == 2
+
+
+@register
+class DFT(Composite):
+    """The discrete Fourier transform along an axis. https://onnx.ai/onnx/operators/onnx__DFT.html
+
+    The last dim is the real and, where it has two, the imaginary part. It is a product with a matrix.
+    """
+
+    versions = (17, 20)
+    attrs = {"axis": Int(), "inverse": Int(0), "onesided": Int(0)}
+    max_inputs = 3
+    differentiable = (0,)
+    static_inputs = (1, 2)
+    samples = (
+        Sample([(2, 5, 1)], opset=20),
+        Sample([(2, 4, 3, 2), None, i64(1)], {"inverse": 1}, opset=20),
+        Sample([(2, 6, 1), i64(4)], {"onesided": 1}, opset=20),
+        Sample([(1, 5, 3, 1), i64(8), i64(-3)], opset=20),
+        Sample([(2, 6, 2)], {"axis": 1}, opset=17),
+        Sample([(2, 4, 2), i64(6)], {"inverse": 1, "onesided": 1}, opset=20),
+    )
+    bad = (
+        Bad([(2, 5, 3)], opset=20),
+        Bad([(2, 5, 2)], {"onesided": 1}, opset=20),
+        Bad([(2, 5, 1), None, i64(2)], opset=20),
+        Bad([(2, 5, 1), i64(0)], opset=20),
+        Bad([(2, 5000, 2)], opset=20, error=UnsupportedError),
+    )
+
+    def _plan(self, x: TensorType, length: TensorType | None, axis: TensorType | None) -> tuple[int, int, int, int]:
+        """Axis, length of the transform, elements that go in, and that come out."""
+        given = scalar(self, axis, "axis") if axis is not None else self.axis
+        default = 1 if self.opset < 20 else -2
+        along = self.axis_of(default if given is None else given, x.rank)
+        if x.rank < 2 or along == x.rank - 1 or not _is_number(x.shape[-1]):
+            raise self.error(f"X has shape {list(x.shape)} and axis is {along}: real or complex numbers come last.")
+        size = x.shape[along]
+        halved = bool(self.onesided)
+        if halved and not self.inverse and _is_complex(x.shape[-1]):
+            raise self.error("onesided is for real signals.")
+        n = (
+            scalar(self, length, "dft_length")
+            if length is not None
+            else 2 * (size - 1)
+            if halved and self.inverse
+            else size
+        )
+        if not at_most(1, n):
+            raise self.error(f"the transform has length {n}.")
+        there = n // 2 + 1 if halved and self.inverse else n
+        out = n // 2 + 1 if halved and not self.inverse else n
+        return along, n, minimum(size, there), out
+
+    def infer(self, x: TensorType, length: TensorType | None = None, axis: TensorType | None = None) -> TensorType:
+        self.need_float32(x)
+        if is_fed(axis):
+            assert axis is not None
+            return TensorType("float32", by_unknown_axes(self, x.rank, axis))
+        along, _, rows, out = self._plan(x, length, axis)
+        if static(rows, out, x.shape[-1]) and rows * x.shape[-1] * out * 2 > MAX_MATRIX:
+            raise self.unsupported(
+                f"a transform of {rows} to {out} numbers: its matrix has more than {MAX_MATRIX} elements"
+            )
+        parts = 1 if self.onesided and self.inverse else 2
+        return checked(self, "float32", (*x.shape[:along], out, *x.shape[along + 1 : -1], parts))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, *given = (*ins, None, None)[:3]
+        assert x is not None
+        rank = g.rank(x.name)
+        types = [None if v is None else g.type(v.name) for v in given]
+        axis, n, rows, out = self._plan(g.type(x.name), *types)
+        if not static(n, rows, g.shape(x.name)[-1]):
+            raise UndecidedError("the length of a signal")
+        signal = part(x, axis, 0, rows)
+        order = [*[k for k in range(rank) if k not in (axis, rank - 1)], axis, rank - 1]
+        parts = g.shape(x.name)[-1]
+        real = bool(self.onesided and self.inverse)
+        values = (
+            real_inverse_matrix(rows, n) if real else fourier_matrix(rows, parts, n, out, inverse=bool(self.inverse))
+        )
+        columns = out if real else 2 * out
+        matrix = Var(g, g.constant("float32", (rows * parts, columns), values), "float32")
+        keep = [0] * (rank - 2)
+        flat = reshape(signal.op("Transpose", perm=order), *keep, rows * parts)
+        y = reshape(flat.op("MatMul", matrix), *keep, out, 1 if real else 2)
+        back = sorted(range(rank), key=lambda k: order[k])
+        return [y.op("Transpose", perm=back)]
+
+    def reference(self, x: Any, length: Any = None, axis: Any = None) -> Any:
+        default = 1 if self.opset < 20 else -2
+        along = (int(axis) if axis is not None else default if self.axis is None else self.axis) % x.ndim
+        z = x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0)
+        n = None if length is None else int(length)
+        if self.onesided and self.inverse:
+            return np.fft.irfft(z, n, along)[..., None]
+        if self.onesided:
+            y = np.fft.rfft(z.real, n, along)
+        else:
+            y = (np.fft.ifft if self.inverse else np.fft.fft)(z, n, along)
+        return np.stack([y.real, y.imag], -1)
+
+
+@register
+class STFT(Composite):
+    """Fourier transforms of frames of a signal. https://onnx.ai/onnx/operators/onnx__STFT.html"""
+
+    versions = (17,)
+    attrs = {"onesided": Int(1)}
+    min_inputs, max_inputs = 2, 4
+    differentiable = (0, 2)
+    static_inputs = (1, 3)
+    samples = (
+        Sample([(2, 12, 1), i64(3), None, i64(6)]),
+        Sample([(1, 11, 1), i64(2), (5,)]),
+        Sample([(1, 10, 2), i64(4), (4,), i64(4)], {"onesided": 0}),
+    )
+    bad = (
+        Bad([(2, 12, 1), i64(3)]),
+        Bad([(2, 12, 1), i64(0), None, i64(6)]),
+        Bad([(2, 12, 1), i64(3), (5,), i64(6)]),
+        Bad([(2, 12, 2), i64(3), None, i64(6)]),
+        Bad([(2, 4, 1), i64(3), None, i64(6)]),
+    )
+
+    def _plan(
+        self, x: TensorType, step: TensorType, window: TensorType | None, length: TensorType | None
+    ) -> tuple[int, int, int, int]:
+        """Step, length and number of the frames, and frequencies."""
+        if x.rank not in (2, 3) or (x.rank == 3 and not _is_number(x.shape[2])):
+            raise self.error(f"the signal has shape {list(x.shape)}, not [batch, length, 1 or 2].")
+        size, every = x.shape[1], scalar(self, step, "frame_step")
+        n = scalar(self, length, "frame_length") if length is not None else window.shape[0] if window is not None else 0
+        if not at_most(1, every) or not at_most(1, n) or not at_most(n, size):
+            raise self.error(f"frames of {n} every {every} of a signal of {size}.")
+        if window is not None and not equal_shapes(window.shape, (n,)):
+            raise self.error(f"the window has shape {list(window.shape)}, the frames {n} elements.")
+        if self.onesided and x.rank == 3 and _is_complex(x.shape[2]):
+            raise self.error("onesided is for real signals.")
+        frames = 1 + (size - n) // every if static(every) else unknown(self, 1, every)
+        return every, n, frames, n // 2 + 1 if self.onesided else n
+
+    def infer(
+        self, x: TensorType, step: TensorType, window: TensorType | None = None, length: TensorType | None = None
+    ) -> TensorType:
+        self.need_float32(x, window)
+        _, n, frames, out = self._plan(x, step, window, length)
+        if static(n) and 4 * n * out > MAX_MATRIX:
+            raise self.unsupported(f"a transform of {n} numbers: its matrix has more than {MAX_MATRIX} elements")
+        return checked(self, "float32", (x.shape[0], frames, out, 2))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, step, window, length = (*ins, None, None)[:4]
+        assert x is not None and step is not None
+        types = [None if v is None else g.type(v.name) for v in (window, length)]
+        every, n, frames, out = self._plan(g.type(x.name), g.type(step.name), *types)
+        if not static(every, n, frames, *g.shape(x.name)[2:]):
+            raise UndecidedError("the length of a signal")
+        x = x if g.rank(x.name) == 3 else unsqueeze(x, 2)
+        parts = g.shape(x.name)[2]
+        places = [every * f + k for f in range(frames) for k in range(n)]
+        framed = x.op("Gather", Var(g, g.constant("int64", (frames, n), places), "int64"), axis=1)
+        if window is not None:
+            framed = framed * unsqueeze(window, 1)
+        values = fourier_matrix(n, parts, n, out, inverse=False)
+        matrix = Var(g, g.constant("float32", (n * parts, 2 * out), values), "float32")
+        return [reshape(reshape(framed, 0, 0, n * parts).op("MatMul", matrix), 0, 0, out, 2)]
+
+    def reference(self, x: Any, step: Any, window: Any = None, length: Any = None) -> Any:
+        x = x if x.ndim == 3 else x[..., None]
+        n = int(length) if length is not None else len(window)
+        z = x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0)
+        frames = np.stack([z[:, k : k + n] for k in range(0, z.shape[1] - n + 1, int(step))], 1)
+        frames = frames if window is None else frames * window
+        y = np.fft.fft(frames, axis=-1)[..., : n // 2 + 1 if self.onesided else n]
+        return np.stack([y.real, y.imag], -1)
+
+
+@register
+class MelWeightMatrix(Composite):
+    """Triangular filters from frequencies to mels. https://onnx.ai/onnx/operators/onnx__MelWeightMatrix.html"""
+
+    versions = (17,)
+    attrs = {"output_datatype": Int(1)}
+    min_inputs = max_inputs = 5
+    static_inputs = (0, 1, 2, 3, 4)
+    samples = (
+        Sample([i64(8), i64(16), i64(8192), f32(0.0), f32(4096.0)]),
+        Sample([i64(3), i64(32), i64(16000), f32(100.0), f32(7000.0)]),
+    )
+    bad = (
+        Bad([i64(0), i64(16), i64(8192), f32(0.0), f32(4096.0)]),
+        Bad([i64(8), i64(16), i64(8192), f32(0.0), f32(4096.0)], {"output_datatype": 7}, UnsupportedError),
+        Bad([i64(8), i64(16), i64(8192), f32(0.0), f32(9000.0)]),
+    )
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        if self.output_datatype != DTYPE_CODES["float32"]:
+            raise self.unsupported(f"output_datatype {self.output_datatype}")
+        bins, length, *_ = self._numbers(inputs)
+        return checked(self, "float32", (length // 2 + 1, bins))
+
+    def _numbers(self, inputs: Sequence[TensorType | None]) -> tuple[Any, ...]:
+        words = ("num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz")
+        found = tuple(scalar(self, t, word) for t, word in zip(inputs, words, strict=True) if t is not None)
+        bins, length, rate, low, high = found
+        if min(bins, length, rate) < 1 or not 0 <= low < high <= rate / 2:
+            raise self.error(f"{bins} bins of {length} frequencies from {low} to {high} Hz at {rate} Hz.")
+        return found
+
+    def _edges(self, bins: int, length: int, rate: int, low: float, high: float) -> list[int]:
+        """The frequencies at which the filters begin, peak and end."""
+        first, last = (2595 * log10(1 + hertz / 700) for hertz in (low, high))
+        step = (last - first) / (bins + 2)
+        hertz = [700 * (10 ** ((first + k * step) / 2595) - 1) for k in range(bins + 2)]
+        return [floor((length + 1) * h / rate) for h in hertz]
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        bins, length, *rest = self._numbers([g.type(v.name) if v is not None else None for v in ins])
+        edges = self._edges(bins, length, *rest)
+        rows, values = length // 2 + 1, [0.0] * ((length // 2 + 1) * bins)
+        for i in range(bins):
+            start, peak, end = edges[i : i + 3]
+            for j in range(start, min(end + 1, rows)):
+                rising = (j - start) / (peak - start) if peak > start else 1.0
+                values[j * bins + i] = rising if j <= peak else (end - j) / (end - peak)
+        return [Var(g, g.constant("float32", (rows, bins), values), "float32")]
+
+    def reference(self, bins: Any, length: Any, rate: Any, low: Any, high: Any) -> Any:
+        n, size = int(bins), int(length)
+        mels = 2595 * np.log10(1 + np.array([low, high], np.float64) / 700)
+        hertz = 700 * (10 ** ((mels[0] + np.arange(n + 2) * (mels[1] - mels[0]) / (n + 2)) / 2595) - 1)
+        edges = ((size + 1) * hertz // float(rate)).astype(int)
+        at = np.arange(size // 2 + 1)[:, None]
+        start, peak, end = edges[:-2], edges[1:-1], edges[2:]
+        up = np.where(peak > start, (at - start) / np.maximum(peak - start, 1), 1.0)
+        down = (end - at) / np.maximum(end - peak, 1)
+        return np.where((at < start) | (at > end), 0.0, np.where(at <= peak, up, np.where(end > peak, down, 0.0)))

@@ -1,0 +1,153 @@
+"""Models of float16, bfloat16 and float64 in a page: the bytes of native sessions, past Python, too."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from playwright.sync_api import Browser
+
+import trainweb
+from trainweb.artifacts import build_artifacts
+from trainweb.model.lazy import LARGE
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float64": np.float64}
+CODES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16, "float64": TensorProto.DOUBLE}
+ROWS, WIDTH, BATCH = 8, LARGE // 8, 4
+
+STEPS = """
+    const tensor = (values, dims) => {
+      const bits = Uint8Array.from(atob(values), (c) => c.charCodeAt(0)).buffer;
+      if (dtype === "float64") return new Tensor("float64", new Float64Array(bits), dims);
+      if (dtype === "bfloat16") return new Tensor("uint16", new Uint16Array(bits), dims);
+      return new Tensor("float16", useFloat16Array ? new Float16Array(bits) : new Uint16Array(bits), dims);
+    };
+    const encode = (array) => {
+      const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
+      let text = "";
+      for (let k = 0; k < bytes.length; k += 8192) text += String.fromCharCode(...bytes.subarray(k, k + 8192));
+      return btoa(text);
+    };
+    const feeds = { x: tensor(x, [batch, rows]), target: tensor(target, [batch, 2]) };
+    const step = async (s) => {
+      const results = await s.runTrainStep(feeds);
+      await s.runOptimizerStep();
+      await s.lazyResetGrad();
+      return results;
+    };
+    const options = { threads: 1, reproducible: true };
+    const session = await TrainingSession.createFromModel(
+      url, { loss: "MSELoss", optimizer: "AdamW", additionalOutputNames: ["y"] }, options);
+    let results;
+    for (let k = 0; k < 2; k++) results = await step(session);
+    const y = results.y;
+    const saved = await session.saveCheckpoint();
+    const blob = await session.saveCheckpoint({ as: "blob" });
+    const exported = await session.exportModelForInferencing(["y"]);
+    const whole = await session.saveCheckpoint({ includeOptimizerState: true });
+    const files = await session.getArtifacts();
+    await step(session);
+    const after = await session.getContiguousParameters();
+    const resumed = await TrainingSession.create({
+      checkpointState: whole, trainModel: files.trainModel, evalModel: files.evalModel,
+      optimizerModel: files.optimizerModel,
+    }, options);
+    await step(resumed);
+    const again = await resumed.getContiguousParameters();
+    const inference = await InferenceSession.create(exported, options);
+    const inferred = await inference.run({ x: feeds.x });
+    const report = await inspectModel(url, { loss: "MSELoss", optimizer: "AdamW" });
+    const out = {
+      y: encode(y.data), type: y.type, array: y.data.constructor.name, saved: encode(saved),
+      blob: encode(new Uint8Array(await blob.arrayBuffer())), exported: encode(exported),
+      resumes: after.data.every((value, k) => Object.is(value, again.data[k])),
+      inferred: encode(inferred.y.data), precision: report.precision,
+    };
+    for (const s of [session, resumed, inference]) await s.release();
+    return out;
+"""
+
+
+def model_of(dtype: str) -> bytes:
+    """x [n, ROWS] -> y [n, 2]; its first weight is large enough to stay outside of Python."""
+    rng, code = np.random.default_rng(5), CODES[dtype]
+    tensors = {"wide": (ROWS, WIDTH), "bias": (WIDTH,), "narrow": (WIDTH, 2)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "wide"], ["a"]),
+        helper.make_node("Add", ["a", "bias"], ["b"]),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("MatMul", ["c", "narrow"], ["y"]),
+    ]
+    edges = [helper.make_tensor_value_info(*v) for v in (("x", code, ["n", ROWS]), ("y", code, ["n", 2]))]
+    weights = [
+        numpy_helper.from_array((rng.standard_normal(shape) / 8).astype(DTYPES[dtype]), name)
+        for name, shape in tensors.items()
+    ]
+    graph = helper.make_graph(nodes, "g", edges[:1], edges[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def feeds_of(dtype: str) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(6)
+    return {name: rng.standard_normal((BATCH, k)).astype(DTYPES[dtype]) for name, k in (("x", ROWS), ("target", 2))}
+
+
+def native(model: bytes, feeds: dict[str, np.ndarray]) -> tuple[np.ndarray, bytes, bytes]:
+    """Output of the second step, checkpoint and exported model."""
+    files = build_artifacts(model, loss="MSELoss", optimizer="AdamW", additional_output_names=["y"])
+    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
+    models = files.training_model, files.eval_model, files.optimizer_model
+    with trainweb.TrainingSession(state, *models, {"reproducible": True}) as session:
+        for _ in range(2):
+            results = session.train_step(feeds)
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        saved = trainweb.CheckpointState.save_checkpoint(state)
+        assert saved is not None
+        return results["y"], saved, session.export_model_for_inferencing(["y"])
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    for dtype in DTYPES:
+        plain_site.add(f"/floats/{dtype}.onnx", model_of(dtype))
+    with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_page_gives_the_same_bytes_as_python(js: JsPage, dtype: str) -> None:
+    feeds = feeds_of(dtype)
+    has_array = bool(js.run("return typeof Float16Array === 'function';"))
+    given = {name: base64.b64encode(array.tobytes()).decode() for name, array in feeds.items()}
+    found = js.run(
+        STEPS, **given, dtype=dtype, url=f"/floats/{dtype}.onnx", batch=BATCH, rows=ROWS, useFloat16Array=has_array
+    )
+    y, saved, exported = native(model_of(dtype), feeds)
+    decoded = {name: base64.b64decode(found[name]) for name in ("y", "saved", "blob", "exported", "inferred")}
+    assert decoded["y"] == y.tobytes()
+    arrays = {
+        "float64": "Float64Array",
+        "bfloat16": "Uint16Array",
+        "float16": "Float16Array" if has_array else "Uint16Array",
+    }
+    assert (found["type"], found["array"]) == ("uint16" if dtype == "bfloat16" else dtype, arrays[dtype])
+    assert decoded["saved"] == decoded["blob"] == saved
+    assert decoded["exported"] == exported
+    written = {t.name: t.data_type for t in onnx.load_from_string(exported).graph.initializer}
+    assert written == dict.fromkeys(("wide", "bias", "narrow"), CODES[dtype])
+    assert found["resumes"]
+    assert f"inputs of {dtype}: x" in found["precision"]
+    session = trainweb.InferenceSession(exported, {"reproducible": True})
+    (expected,) = session.run(None, {"x": feeds["x"]})
+    session.release()
+    assert decoded["inferred"] == expected.tobytes()

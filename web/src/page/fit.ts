@@ -297,7 +297,10 @@ export class FitRun implements PromiseLike<History>, AsyncIterable<FitEvent> {
     const { handle } = this.#host.info;
     const buffers = (task.batches ?? []).flatMap(buffersOf);
     const answer = await this.#host.send(() => callOf("fitTrain", [handle, task], buffers));
-    this.#history.losses.push(...answer.losses);
+    // An epoch may have more batches than a call may have arguments.
+    for (const loss of answer.losses) {
+      this.#history.losses.push(loss);
+    }
     this.#history.optimizerSteps = answer.optimizerSteps;
     return answer;
   }

@@ -1,9 +1,7 @@
 /** The rows of each batch of an epoch; `epoch_batches` of trainweb/data/dataset.py is the same. */
 
+import type { Remainder } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
-
-/** What becomes of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start. */
-export type Remainder = "keep" | "drop" | "pad";
 
 /** How many batches an epoch has. */
 export function countBatches(rows: number, size: number, remainder: Remainder): number {

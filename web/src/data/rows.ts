@@ -5,7 +5,7 @@ import { Tensor } from "onnxruntime-common";
 import { sessionError } from "../wire/messages.js";
 import { describe, isTensor } from "../page/tensors.js";
 import { RandomStream } from "./random.js";
-import type { Remainder } from "./epoch.js";
+import type { Remainder } from "../wire/fit.js";
 
 /** A value of a row: a tensor or typed array without the axis of the batch, a number (float32), bigint (int64) or boolean. */
 export type RowValue = Tensor | ArrayBufferView | number | bigint | boolean;

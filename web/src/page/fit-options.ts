@@ -2,8 +2,7 @@
 
 import type { DataSource } from "../data/dataset.js";
 import { Dataset } from "../data/dataset.js";
-import type { Remainder } from "../data/epoch.js";
-import type { EvalValues, WireEvaluation, WireMetric } from "../wire/fit.js";
+import type { EvalValues, Remainder, WireEvaluation, WireMetric } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionInfo } from "../wire/protocol.js";
 import { badSetting, checkFields, resolveKind, type Fields } from "./check-settings.js";

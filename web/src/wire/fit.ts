@@ -1,8 +1,10 @@
 /** What crosses between the page and its worker for a fit: data once, then a call an epoch, and words on a port meanwhile. */
 
-import type { Remainder } from "../data/epoch.js";
 import type { Feed } from "./protocol.js";
 import type { NamedTensor } from "./values.js";
+
+/** What becomes of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start. */
+export type Remainder = "keep" | "drop" | "pad";
 
 /** A metric with its settings, by Python's names. */
 export type WireMetric = { readonly type: string } & Readonly<Record<string, unknown>>;

@@ -409,6 +409,18 @@ def command_test_large(arguments: list[str]) -> None:
     _exec(PYTHON, "-m", "pytest", *tests, *arguments, TRAINWEB_CHROMIUM=browser)
 
 
+def command_test_attacks(arguments: list[str]) -> None:
+    """Try every fault of every file, fuzz plans and bundles, soak; [--minutes M] for each of these three."""
+    parser = argparse.ArgumentParser(prog="./build.sh test-attacks")
+    parser.add_argument("--minutes", type=float, default=10)
+    minutes = str(parser.parse_args(arguments).minutes)
+    build_all()
+    browser = {"TRAINWEB_CHROMIUM": setup_chromium()}
+    run(PYTHON, "-m", "pytest", "--sweep", "-rP", env=browser)
+    for script in ("fuzz_plans", "fuzz_bundles", "soak"):
+        run(PYTHON, f"scripts/{script}.py", "--minutes", minutes, env=browser)
+
+
 def command_test_bundlers(arguments: list[str]) -> None:
     """Train with the tarball in projects of bundlers; needs npm's registry."""
     build_all()
@@ -486,6 +498,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "demo": command_demo,
     "test": command_test,
     "test-large": command_test_large,
+    "test-attacks": command_test_attacks,
     "test-bundlers": command_test_bundlers,
     "test-browsers": command_test_browsers,
     "bench": command_bench,

@@ -20,16 +20,19 @@ HTML = (
     b"<!doctype html><title>Home</title><p>There is nothing here, but we are friendly and say it with status 200.</p>"
 )
 KERNELS = "kernels.relaxed.wasm.gz"
+THREADED = "kernels.relaxed.threads.wasm.gz"
+POOL = "pool-worker.js"
 FILES = {
     "worker.js": "JavaScript",
     KERNELS: "WebAssembly",
+    THREADED: "WebAssembly",
     "python/pyodide.mjs": "JavaScript",
     "python/pyodide.asm.mjs": "JavaScript",
     "python/pyodide.asm.wasm.gz": "WebAssembly",
     "python/python_stdlib.zip": "zip archive",
     "python/packages.zip": "zip archive",
 }
-"""What is fetched at a plain start, and what errors call it."""
+"""What is fetched at a plain start, that for threads in isolated pages, and what errors call it."""
 
 
 def damaged(path: str) -> bytes:
@@ -59,9 +62,10 @@ FAULTS: dict[str, Callable[[str], Reply]] = {
 STARTING = f"""{OPEN}
     env.timeouts.stall = stall;
     env.pyodide.snapshot = snapshot;
+    const threads = crossOriginIsolated ? 2 : 1;
     const attempt = async () => {{
       try {{
-        const s = await open({{ threads: 1 }});
+        const s = await open({{ threads }});
         const value = await loss(s);
         await s.release();
         return {{ value }};
@@ -119,7 +123,8 @@ class Starts:
 
 @pytest.fixture
 def starts(browser: Browser, make_site: Callable[..., Site], request: pytest.FixtureRequest) -> Iterator[Starts]:
-    site = make_site()
+    path = getattr(request.node, "callspec", None) and request.node.callspec.params.get("path")
+    site = make_site(isolated=path in (THREADED, POOL))
     with open_js_page(browser, site, expected=(r".*",)) as js:
         yield Starts(js, site, snapshot=getattr(request, "param", False))
 
@@ -130,6 +135,15 @@ def test_a_file_that_is_something_else(starts: Starts, path: str) -> None:
     for fault in FAULTS:
         starts.check(starts.with_fault(path, fault), path, fault)
     assert starts.attempt().get("value", 0) > 0
+
+
+@pytest.mark.parametrize("path", [POOL])
+def test_without_the_script_of_threads_there_is_one(starts: Starts, path: str) -> None:
+    """A step needs none of them: it computes the same."""
+    value = starts.attempt()["value"]
+    assert value > 0
+    for fault in ("html", "empty", "damaged", "missing"):
+        assert starts.with_fault(path, fault).get("value") == value, fault
 
 
 @pytest.mark.parametrize("starts", [True], indirect=True, ids=["snapshot"])

@@ -4,8 +4,9 @@
  *
  *     node bundles.js KERNELS FOLDER SEED FIRST COUNT SECONDS NOW
  *
- * Every block of the kernels' memory lies between walls, which are looked at afterwards. What ran is run again with other
- * walls: other results mean that it read there. Generated code stays as it is, for it is code; all else may change.
+ * The worker's code may write and read blocks that it allocated and nothing else; a run of a plan may change these alone, of
+ * all memory behind the first one. Every block lies between walls: what ran is run again with other walls, and other
+ * results mean that it read there. Generated code stays as it is, for it is code; all else may change.
  */
 
 import { createHash } from "node:crypto";
@@ -25,6 +26,7 @@ const WALL_BYTES = 4096;
 const WALLS = [0x00, 0x7f];
 const WALL_OF = Object.fromEntries(WALLS.map((byte) => [byte, Buffer.alloc(WALL_BYTES, byte)]));
 const FRESH = 0x5a;
+const HEADER_BYTES = 64;
 /** No bundle here needs more; a larger block is as if memory were full. */
 const LARGEST_BLOCK = 2 ** 24;
 const NUMBERS = [
@@ -44,26 +46,28 @@ function randomOf(text) {
   };
 }
 
-/** Walls around each block, and the same fresh bytes in every one. */
+/** Walls around each block, the same fresh bytes in every one, and an eye on who writes where. */
 class Walls {
   constructor(engine) {
     this.engine = engine;
     this.alloc = engine.alloc.bind(engine);
     this.free = engine.free.bind(engine);
     this.blocks = new Map();
+    this.isPlacing = false;
+    this.watch();
     this.fill = WALLS[0];
     engine.alloc = (nbytes) => {
       // Too much is refused by the real one, in its words.
       const tooMuch = !(nbytes <= LARGEST_BLOCK);
       const before = tooMuch ? 0 : this.wall();
       const ptr = this.alloc(tooMuch ? 2 ** 32 : nbytes);
-      engine.view(ptr, nbytes).fill(FRESH);
-      this.blocks.set(ptr, [before, this.wall()]);
+      engine.u8.fill(FRESH, ptr, ptr + nbytes);
+      this.blocks.set(ptr, { nbytes, walls: [before, this.wall()] });
       return ptr;
     };
     engine.free = (ptr) => {
       this.free(ptr);
-      const walls = this.blocks.get(ptr) ?? [];
+      const { walls } = this.blocks.get(ptr) ?? { walls: [] };
       this.blocks.delete(ptr);
       this.broken ||= !this.stand(walls);
       walls.forEach((wall) => this.free(wall));
@@ -71,19 +75,61 @@ class Walls {
     this.broken = false;
   }
 
+  /** Have accesses of the host and runs of plans looked at. */
+  watch() {
+    const { engine } = this;
+    const { write, view, place, run } = { write: engine.write, view: engine.view, place: engine.place, run: engine.run };
+    engine.write = (ptr, data) => {
+      // The table of segments is the kernels' own.
+      this.broken ||= !this.isPlacing && !this.owns(ptr, data.byteLength);
+      write.call(engine, ptr, data);
+    };
+    engine.view = (ptr, nbytes) => {
+      this.broken ||= !this.owns(ptr, nbytes);
+      return view.call(engine, ptr, nbytes);
+    };
+    engine.place = (...given) => {
+      this.isPlacing = true;
+      try {
+        place.apply(engine, given);
+      } finally {
+        this.isPlacing = false;
+      }
+    };
+    engine.run = (plan) => {
+      const before = Buffer.from(engine.u8);
+      const status = run.call(engine, plan);
+      const after = engine.u8;
+      let at = this.lowest;
+      for (const [ptr, { nbytes }] of [...this.blocks].sort(([a], [b]) => a - b)) {
+        // Before a plan the kernels note that it is verified.
+        const end = ptr === plan ? ptr - HEADER_BYTES : ptr;
+        this.broken ||= Buffer.compare(before.subarray(at, end), after.subarray(at, end)) !== 0;
+        at = ptr + nbytes;
+      }
+      this.broken ||= Buffer.compare(before.subarray(at), after.subarray(at)) !== 0;
+      return status;
+    };
+  }
+
+  owns(ptr, nbytes) {
+    return nbytes === 0 || [...this.blocks].some(([start, block]) => ptr >= start && ptr + nbytes <= start + block.nbytes);
+  }
+
   wall() {
     const ptr = this.alloc(WALL_BYTES);
-    this.engine.view(ptr, WALL_BYTES).fill(this.fill);
+    this.engine.u8.fill(this.fill, ptr, ptr + WALL_BYTES);
+    this.lowest = Math.min(this.lowest ?? ptr, ptr);
     return ptr;
   }
 
   stand(walls) {
-    return walls.every((wall) => Buffer.compare(this.engine.view(wall, WALL_BYTES), WALL_OF[this.fill]) === 0);
+    return walls.every((wall) => Buffer.compare(this.engine.u8.subarray(wall, wall + WALL_BYTES), WALL_OF[this.fill]) === 0);
   }
 
   /** Whether anybody wrote into a wall since the last time. */
   fell() {
-    const broken = this.broken || ![...this.blocks.values()].every((walls) => this.stand(walls));
+    const broken = this.broken || ![...this.blocks.values()].every(({ walls }) => this.stand(walls));
     this.broken = false;
     return broken;
   }
@@ -231,7 +277,7 @@ function once(machine, file, feeds, fill) {
     return { kind: "LOST", text: engine.lost };
   }
   if (walls.fell()) {
-    return { kind: "OUTSIDE", text: "wrote into a wall" };
+    return { kind: "OUTSIDE", text: "touched memory that is not its own" };
   }
   if (engine.bytesInUse !== 0) {
     return { kind: "LEFT", text: `${engine.bytesInUse} bytes of the kernels are in use` };

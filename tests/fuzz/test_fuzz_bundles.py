@@ -8,11 +8,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from fuzz_bundles import NO_HARM, fuzz
 
-BUNDLES = 1500
+BUNDLES = 500
 
 
 def test_mutated_bundles_do_no_harm(capsys) -> None:
-    counts = fuzz("suite", 0, BUNDLES, 240)
+    counts = fuzz("suite", 0, BUNDLES, 3600)
     assert set(counts) <= set(NO_HARM), capsys.readouterr().out
     # Enough of each kind: bundles that pass every check, too.
     assert counts.total() == BUNDLES and all(counts[kind] > BUNDLES // 30 for kind in NO_HARM), counts

@@ -125,3 +125,10 @@ def test_the_engine_reads_files() -> None:
     build, threads, data = node(code).split()
     assert re.fullmatch(r"kernels(\.relaxed)?\.threads", build)
     assert (threads, data) == ("2", "1,2,3,4,5,6,7,8")
+
+
+def test_the_ten_lines_train() -> None:
+    """As they stand, beside the model."""
+    lines = [[float(word) for word in line.split()] for line in node(code_block("js"), ROOT / "docs").splitlines()]
+    assert [epoch for epoch, *_ in lines] == list(range(1, 21))
+    assert lines[-1][1] < lines[0][1] / 2

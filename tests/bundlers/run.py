@@ -247,7 +247,7 @@ def drive(browser: Browser, url: str, *, isolated: bool) -> Outcome:
         context.close()
     if failed:
         raise BundlerError(f"{failed}\n" + "\n".join(lines))
-    return _judge(result, lines, isolated=isolated)
+    return _judge(result, lines, isolated=isolated, shares=isolated)
 
 
 def run_program(project: Project, mode: Mode, folder: Path, *, isolated: bool) -> Outcome:
@@ -257,19 +257,18 @@ def run_program(project: Project, mode: Mode, folder: Path, *, isolated: bool) -
     results = [line.removeprefix("TRAINED ") for line in lines if line.startswith("TRAINED ")]
     if len(results) != 1:
         raise BundlerError("\n".join(lines))
-    return _judge(json.loads(results[0]), lines, isolated=isolated)
+    # Memory can always be shared with threads there.
+    return _judge(json.loads(results[0]), lines, isolated=isolated, shares=True)
 
 
-def _judge(result: dict[str, Any], lines: Sequence[str], *, isolated: bool) -> Outcome:
+def _judge(result: dict[str, Any], lines: Sequence[str], *, isolated: bool, shares: bool) -> Outcome:
     """Whether it trained, on the kernels that it should have run."""
     first, last = result["losses"]
     if not (first > 0.5 and last < LOSS and result["modelBytes"] > 0):
         raise BundlerError(f"trained from {first} to {last}, {result['modelBytes']} bytes of model")
     kernels = next((found for line in lines if (found := re.search(r"(kernels\S*), (\d+) threads", line))), None)
-    wanted = (".threads", "2") if isolated else ("", "1")
-    if result["isolated"] != isolated or kernels is None or (".threads" in kernels[1], kernels[2]) != (
-        bool(wanted[0]), wanted[1],
-    ):  # fmt: skip
+    wanted = (shares, "2" if isolated else "1")
+    if result["isolated"] != isolated or kernels is None or (".threads" in kernels[1], kernels[2]) != wanted:
         raise BundlerError(f"isolated: {result['isolated']}, kernels: {kernels and kernels[0]}; wanted {wanted}")
     return Outcome(None, result["first"], tuple(result["parameters"]))
 

@@ -28,7 +28,7 @@ import {
 } from "./arguments.js";
 import { checkNumber } from "./call-values.js";
 import { checkKind, type FileOptions, formOf } from "./call-arguments.js";
-import { CheckpointState, type StateUser } from "./checkpoint-state.js";
+import { CheckpointState } from "./checkpoint-state.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
@@ -87,7 +87,7 @@ export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
 const KEY = Symbol("TrainingSession");
 const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
-export class TrainingSession extends SessionMethods implements MethodsByHand, StateUser {
+export class TrainingSession extends SessionMethods implements MethodsByHand {
   readonly #info: SessionInfo;
   readonly #client: WorkerClient;
   readonly #channel: Channel;

@@ -12,8 +12,10 @@ from tests.python.test_resume import feeds, net
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
+from trainweb.checkpoint import read_checkpoint, write_checkpoint
 from trainweb.compat.gradient_graph import GradientGraphBuilder
 from trainweb.onnxblock import loss, optim
+from trainweb.training.arrays import from_numpy
 
 from .js_session import JsPage, from_json, open_js_page, to_json
 from .server import ROOT, Site
@@ -117,6 +119,36 @@ def test_a_state_keeps_what_its_sessions_learned(js: JsPage) -> None:
                 saved.append(trainweb.CheckpointState.save_checkpoint(state, include_optimizer_state=True))
     assert found["losses"] == losses and found["same"] and found["properties"] == ["a", 2]
     assert [bytes(found["between"]), bytes(found["end"])] == saved
+
+
+def test_parameters_of_other_dtypes_keep_their_place(js: JsPage) -> None:
+    content = read_checkpoint(MLP / "checkpoint")
+    arrays = {"a.int": np.array([1, 2**40, -3]), "fc1.half": np.float16([1, 2]), "z.int32": np.int32([4])}
+    content.frozen[:] = [from_numpy(name, array) for name, array in arrays.items()]
+    js.site.add("/resume/mixed", write_checkpoint(content))
+    found = js.run(
+        CALLS
+        + """
+        const state = await CheckpointState.load("/resume/mixed");
+        const names = await state.parameterNames();
+        const types = await Promise.all(names.slice(-3).map((name) => state.getParameterTypeAndShape(name)));
+        const value = fromTensor(await state.getParameter("a.int"));
+        await state.updateParameter("a.int", new Tensor("int64", [7n, 8n, 9n], [3]));
+        const session = await TrainingSession.create({ ...files, checkpointState: state }, options);
+        const saved = bytes(await session.saveCheckpoint());
+        await session.release();
+        const after = bytes(await state.save());
+        await state.release();
+        return { names, types, value, saved, after };"""
+    )
+    state = trainweb.CheckpointState.load_checkpoint(write_checkpoint(content))
+    assert found["names"] == list(state.parameters)
+    # Half precision is shown as float32, and saved as it was.
+    assert [t["type"] for t in found["types"]] == [str(p.data.dtype) for p in list(state.parameters.values())[-3:]]
+    assert [t.dtype for t in read_checkpoint(bytes(found["saved"])).frozen] == ["int64", "float16", "int32"]
+    np.testing.assert_array_equal(from_json(found["value"]), arrays["a.int"])
+    state.parameters["a.int"] = np.array([7, 8, 9])
+    assert bytes(found["saved"]) == bytes(found["after"]) == trainweb.CheckpointState.save_checkpoint(state)
 
 
 CONFIG = """{

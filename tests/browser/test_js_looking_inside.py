@@ -110,3 +110,57 @@ def test_what_migrated_pages_set_does_not_break_them(js: JsPage) -> None:
     assert "env.wasm.wasmPaths" in found["warnings"][0] and "Delete" in found["warnings"][0]
     package = json.loads((ROOT / "node_modules" / "onnxruntime-common" / "package.json").read_text())
     assert found["common"] == package["version"] and found["names"]
+
+
+def test_moments_and_outputs(js: JsPage) -> None:
+    found = js.run(
+        CALLS
+        + """
+        const before = await s.getMoments("fc2.bias");
+        await s.runTrainStep({ x, labels });
+        await s.runOptimizerStep();
+        const after = await s.getMoments("fc2.bias");
+        const answer = {
+            before: mapValues(before, fromTensor), after: mapValues(after, fromTensor),
+            outputs: await s.outputMetadata(), evalOutputs: await s.outputMetadata({ training: false }),
+            unknown: await failure(() => s.getMoments("fc9.bias")),
+        };
+        await s.release();
+        return answer;"""
+    )
+    state = trainweb.CheckpointState.load_checkpoint(MLP / "checkpoint")
+    files = [MLP / f"{name}_model.onnx" for name in ("training", "eval", "optimizer")]
+    with trainweb.TrainingSession(state, *files) as s:
+        s.train_step({"x": X, "labels": Y})
+        s.optimizer_step()
+        expected = s.get_moments("fc2.bias")
+        assert list(found["after"]) == list(expected) == ["momentum0", "momentum1"]
+        for name, array in expected.items():
+            assert not from_json(found["before"][name]).any() and array.any()
+            np.testing.assert_allclose(from_json(found["after"][name]), array, rtol=1e-4, atol=1e-7)
+        for training, key in ((True, "outputs"), (False, "evalOutputs")):
+            mine = [{"name": v.name, "shape": v.shape} for v in s.output_metadata(training)]
+            assert [{"name": v["name"], "shape": v["shape"]} for v in found[key]] == mine
+    assert found["unknown"]["name"] == "CheckpointError"
+
+
+def test_a_run_logs_from_the_severity_that_it_asks_for(js: JsPage) -> None:
+    found = js.run(
+        CALLS
+        + """
+        const lines = [];
+        const before = console.debug;
+        console.debug = (...parts) => lines.push(parts.join(" "));
+        await s.runTrainStep({ x, labels });
+        await s.runTrainStep({ x, labels }, { logSeverityLevel: 0, tag: "night" });
+        await s.runOptimizerStep({ logSeverityLevel: 0 });
+        await s.runEvalStep({ x, labels }, { logSeverityLevel: 1 });
+        console.debug = before;
+        const wrong = await failure(() => s.runTrainStep({ x, labels }, { logSeverityLevel: 9 }));
+        await s.release();
+        return { lines, wrong: wrong.message };"""
+    )
+    first, second = found["lines"]
+    assert first.startswith("trainweb: night: train step: ") and first.endswith(" ms")
+    assert second.startswith("trainweb: optimizer step: ")
+    assert "9" in found["wrong"]

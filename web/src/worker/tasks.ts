@@ -1,14 +1,14 @@
 /** Let the messages in that have come meanwhile. */
 
-const { port1, port2 } = new MessageChannel();
-const waiting: (() => void)[] = [];
-
-port1.onmessage = () => waiting.shift()?.();
-
 /** Settles in a task of its own, after those of the messages that are there; timers would wait for 4 ms. */
 export function nextTask(): Promise<void> {
+  // A channel for each: one that stays open would keep a process alive where workers are threads of one (Node).
+  const { port1, port2 } = new MessageChannel();
   return new Promise((resolve) => {
-    waiting.push(resolve);
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
     port2.postMessage(null);
   });
 }

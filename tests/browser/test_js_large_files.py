@@ -11,6 +11,12 @@ from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
 
 from trainweb.artifacts import LossType, OptimType, build_artifacts
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.ir.shapes import TensorType
+from trainweb.model.reader import read_model
+from trainweb.training.bundle import make_bundle
+from trainweb.training.core import SessionCore
+from trainweb.training.state import CheckpointState
 
 from .js_session import JsPage, expose_python, open_js_page
 from .server import Site
@@ -242,6 +248,73 @@ def test_large_weights_are_cached_in_a_file_of_their_own(
             assert second == first
             assert bool(site.requests("/dist/python/")) == (damage is not None and visit == "the second"), visit
             again.run("await new Promise((go) => setTimeout(go, 1500));")
+
+
+BUNDLE = """
+    const file = new Uint8Array(await (await fetch("/large/bundle")).arrayBuffer());
+    if (damaged !== null) file[damaged] ^= 1;
+    const sources = { bytes: file, Blob: new Blob([file]), ...(damaged === null ? { URL: "/large/bundle" } : {}) };
+    const feeds = {
+      x: new Tensor("float32", new Float32Array(10240).fill(1 / 64), [1, 10240]),
+      labels: new Tensor("int64", BigInt64Array.of(3n), [1]),
+    };
+    const hash = async (data) =>
+      Array.from(new Uint8Array(await crypto.subtle.digest("SHA-256", data)),
+        (byte) => byte.toString(16).padStart(2, "0")).join("");
+    const train = async (bundle) => {
+      const s = await TrainingSession.create({ bundle }, options);
+      const found = [await hash((await s.getContiguousParameters()).data)];
+      for (let k = 0; k < 2; k++) {
+        await s.runTrainStep(feeds);
+        await s.runOptimizerStep();
+        await s.lazyResetGrad();
+      }
+      found.push(await hash((await s.getContiguousParameters()).data));
+      await s.release();
+      return found;
+    };
+"""
+WATCH_BLOBS = """() => {
+  const { arrayBuffer } = Blob.prototype;
+  globalThis.largest = 0;
+  Blob.prototype.arrayBuffer = function () {
+    globalThis.largest = Math.max(globalThis.largest, this.size);
+    return arrayBuffer.call(this);
+  };
+}"""
+
+
+def large_bundle() -> tuple[bytes, bytes]:
+    """A bundle of 40 MiB, and its weights."""
+    head, tail = large_model(MIB * 2**20 // (4 * CLASSES))
+    weights = np.random.default_rng(6).standard_normal(MIB * 2**18).astype("<f4").tobytes()
+    built = build_artifacts(head + weights + tail, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+    state = CheckpointState.load_checkpoint(built.checkpoint)
+    models = (built.training_model, built.eval_model, built.optimizer_model)
+    core = SessionCore(state, *map(read_model, models), engine=get_engine(reproducible=True))
+    core.release()
+    types = {"x": TensorType("float32", (1, 10240)), "labels": TensorType("int64", (1,))}
+    return make_bundle(core.models, state.lent(), {}, [types], None), weights
+
+
+def test_a_large_bundle_is_read_by_parts(js: JsPage, plain_site: Site) -> None:
+    """From a Blob as from bytes: weights go to kernel memory, and a byte that is wrong is found wherever it is."""
+    bundle, weights = large_bundle()
+    plain_site.add("/large/bundle", bundle)
+    run = OPEN + BUNDLE + "const found = {}; for (const [name, source] of Object.entries(sources)) found[name] = "
+    js.run(OPEN + "await (await fromModel()).release();")
+    js.worker.evaluate(WATCH_BLOBS)
+    found = js.run(run + "await train(source); return found;", damaged=None)
+    assert js.worker.evaluate("() => globalThis.largest") == 2**24
+    assert found["bytes"][0] == hashlib.sha256(weights).hexdigest() != found["bytes"][1]
+    assert found["Blob"] == found["URL"] == found["bytes"]
+    for at in (2**24 + 100, len(bundle) - 1):
+        errors = js.run(run + "await failure(() => train(source)); return found;", damaged=at)
+        for name, error in errors.items():
+            assert error["name"] == "ModelError" and "damaged" in error["message"], (at, name)
+    chunks = [hashlib.sha256(bundle[k : k + 2**24]).digest() for k in range(64, len(bundle), 2**24)]
+    assert bundle[16:48] == hashlib.sha256(b"".join(chunks)).digest()
+    plain_site.remove("/large/bundle")
 
 
 EXTERNAL = """

@@ -3,7 +3,7 @@
     bytes 0-7   "TWBUNDLE"
     8-11        version (2), u32
     12-15       length of the JSON header, u32
-    16-47       SHA-256 of all that follows byte 64
+    16-47       SHA-256 of all that follows byte 64; of more than 16 MiB, that of the SHA-256s of chunks of 16 MiB
     48-63       zeros
     64-         the header, UTF-8 JSON, padded with spaces to a multiple of 64
     then        blobs, each 64-byte aligned; the header gives their offsets from the first
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 2, 64
 PREFIX_BYTES = 64
+HASH = slice(16, 48)
+HASHED_BYTES = 2**24
 Header = dict[str, Any]
 
 
@@ -238,10 +240,17 @@ def pack(header: Header, blobs: Blobs) -> bytes:
     """The file."""
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    digest = hashlib.sha256(text)
-    digest.update(blobs.data)
-    prefix = MAGIC + struct.pack("<II", VERSION, len(text)) + digest.digest()
-    return prefix.ljust(PREFIX_BYTES, b"\0") + text + blobs.data
+    file = bytearray(MAGIC + struct.pack("<II", VERSION, len(text))).ljust(PREFIX_BYTES, b"\0")
+    file += text
+    file += blobs.data
+    file[HASH] = _digest(memoryview(file)[PREFIX_BYTES:])
+    return bytes(file)
+
+
+def _digest(data: memoryview) -> bytes:
+    """As `sha256OfFile` of the page, which need not have all of a file in memory."""
+    hashes = [hashlib.sha256(data[k : k + HASHED_BYTES]).digest() for k in range(0, len(data), HASHED_BYTES)]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256(b"".join(hashes)).digest()
 
 
 def signature_of(items: Iterable[Mapping[str, Any]]) -> dict[str, TensorType]:

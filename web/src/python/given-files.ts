@@ -21,6 +21,11 @@ export interface GivenFile {
 /** What only workers have, and TypeScript declares apart from the rest of a page's interface. */
 declare const FileReaderSync: new () => { readAsArrayBuffer(blob: Blob): ArrayBuffer };
 
+/** The bytes of a Blob, at once. */
+export function readBlob(blob: Blob): Uint8Array<ArrayBuffer> {
+  return new Uint8Array(new FileReaderSync().readAsArrayBuffer(blob));
+}
+
 export class GivenFiles {
   readonly #files = new Map<number, Uint8Array | Blob>();
   #next = 1;
@@ -60,7 +65,7 @@ export class GivenFiles {
       throw new RangeError(`bytes [${offset}, ${offset + nbytes}) lie outside file ${index} of ${size} bytes`);
     }
     return data instanceof Blob
-      ? new Uint8Array(new FileReaderSync().readAsArrayBuffer(data.slice(offset, offset + nbytes)))
+      ? readBlob(data.slice(offset, offset + nbytes))
       : data.subarray(offset, offset + nbytes);
   }
 
@@ -84,27 +89,10 @@ export class GivenFiles {
     write: (start: number, data: Uint8Array) => void,
   ): Promise<void> {
     const data = this.#files.get(index);
-    if (!(data instanceof Blob)) {
+    if (data instanceof Blob) {
+      await streamBlob(data.slice(offset, offset + nbytes), nbytes, write);
+    } else {
       write(0, this.read(index, offset, nbytes));
-      return;
-    }
-    const reader = byteReader(data.slice(offset, offset + nbytes));
-    if (reader === null) {
-      for (let start = 0; start < nbytes; start += CHUNK_BYTES) {
-        write(start, this.read(index, offset + start, Math.min(CHUNK_BYTES, nbytes - start)));
-      }
-      return;
-    }
-    // Into one buffer: others would be garbage for long, as much as all of the file.
-    let buffer = new ArrayBuffer(CHUNK_BYTES);
-    for (let start = 0; start < nbytes; ) {
-      const { value } = await reader.read(new Uint8Array(buffer));
-      if (value === undefined || value.length === 0) {
-        throw new RangeError(`file ${index} ends at byte ${offset + start}, before byte ${offset + nbytes}`);
-      }
-      write(start, value);
-      start += value.length;
-      buffer = value.buffer;
     }
   }
 
@@ -135,6 +123,37 @@ export class GivenFiles {
       return new Uint16Array(buffer, byteOffset, count);
     }
     return size === 4 ? new Uint32Array(buffer, byteOffset, count) : new BigUint64Array(buffer, byteOffset, count);
+  }
+}
+
+/**
+ * Go through the bytes of a Blob.
+ *
+ * @param nbytes - its size
+ * @param write - takes them from a start on; valid while it runs
+ */
+export async function streamBlob(
+  blob: Blob,
+  nbytes: number,
+  write: (start: number, data: Uint8Array) => void,
+): Promise<void> {
+  const reader = byteReader(blob);
+  if (reader === null) {
+    for (let start = 0; start < nbytes; start += CHUNK_BYTES) {
+      write(start, readBlob(blob.slice(start, Math.min(start + CHUNK_BYTES, nbytes))));
+    }
+    return;
+  }
+  // Into one buffer: others would be garbage for long, as much as all of the file.
+  let buffer = new ArrayBuffer(CHUNK_BYTES);
+  for (let start = 0; start < nbytes; ) {
+    const { value } = await reader.read(new Uint8Array(buffer));
+    if (value === undefined || value.length === 0) {
+      throw new RangeError(`a file ends at byte ${start} instead of ${nbytes}`);
+    }
+    write(start, value);
+    start += value.length;
+    buffer = value.buffer;
   }
 }
 

@@ -1,6 +1,7 @@
 /** SHA-256: the browser's, or our own where a page is not secure and the browser keeps its to itself. */
 
 const BLOCK_BYTES = 64;
+const HASH_BYTES = 32;
 
 const ROUNDS = roots(3, 64);
 const START = roots(2, 8);
@@ -34,13 +35,39 @@ function fraction(prime: number, degree: number): number {
 }
 
 /** The hash of some bytes. */
-export async function sha256(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
+export async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
   const { subtle } = globalThis.crypto ?? {};
-  return subtle === undefined ? sha256InScript(bytes) : new Uint8Array(await subtle.digest("SHA-256", bytes));
+  return subtle === undefined
+    ? sha256InScript(bytes)
+    : new Uint8Array(await subtle.digest("SHA-256", bytes as Uint8Array<ArrayBuffer>));
+}
+
+/** Of larger files the hash is made of hashes of chunks. */
+const CHUNK_BYTES = 2 ** 24;
+
+/**
+ * The hash of a file. Of one with more than 16 MiB it is that of the hashes of its chunks of 16 MiB, one after the
+ * other: browsers hash what is in memory as a whole, and a Blob need not be.
+ */
+export async function sha256OfFile(file: Uint8Array | Blob): Promise<Uint8Array<ArrayBuffer>> {
+  const nbytes = file instanceof Blob ? file.size : file.length;
+  if (nbytes <= CHUNK_BYTES) {
+    return sha256(await bytesOf(file, 0, nbytes));
+  }
+  const hashes = new Uint8Array(HASH_BYTES * Math.ceil(nbytes / CHUNK_BYTES));
+  for (let start = 0; start < nbytes; start += CHUNK_BYTES) {
+    const end = Math.min(nbytes, start + CHUNK_BYTES);
+    hashes.set(await sha256(await bytesOf(file, start, end)), (HASH_BYTES * start) / CHUNK_BYTES);
+  }
+  return sha256(hashes);
+}
+
+async function bytesOf(file: Uint8Array | Blob, start: number, end: number): Promise<Uint8Array> {
+  return file instanceof Blob ? new Uint8Array(await file.slice(start, end).arrayBuffer()) : file.subarray(start, end);
 }
 
 /** FIPS 180-4, section 6.2. */
-export function sha256InScript(bytes: Uint8Array): Uint8Array {
+export function sha256InScript(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
   const state = START.slice();
   const whole = bytes.length - (bytes.length % BLOCK_BYTES);
   const schedule = new Uint32Array(64);

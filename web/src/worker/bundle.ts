@@ -20,8 +20,9 @@ import {
   STATE_WORDS,
 } from "../engine/layout.js";
 import { ModelError } from "../wire/errors.js";
+import { readBlob } from "../python/given-files.js";
 import type { InputDeclaration, TensorType, WireDtype } from "../wire/protocol.js";
-import { sha256 } from "../wire/sha256.js";
+import { sha256OfFile } from "../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
 const VERSION = 2;
@@ -117,10 +118,10 @@ export interface BundleModels {
   readonly checkpoint: Uint8Array;
 }
 
-/** Size of a segment and what it starts from; null for zeros. */
+/** Size of a segment and what it starts from, which may be a part of a file; null for zeros. */
 export interface SegmentStart {
   readonly bytes: number;
-  readonly data: Uint8Array | null;
+  readonly data: Uint8Array | Blob | null;
 }
 
 /** A segment that is not all zeros. */
@@ -130,9 +131,9 @@ export interface SegmentSize {
 }
 
 /** A bundle before it is checked: the header as JSON, and the bytes that it refers to. */
-export interface RawBundle {
+export interface RawBundle<Blobs extends Uint8Array | Blob = Uint8Array> {
   readonly header: unknown;
-  readonly blobs: Uint8Array;
+  readonly blobs: Blobs;
 }
 
 /** An inference session: what a bundle has of it, but for plans. */
@@ -160,11 +161,11 @@ export interface Bundle {
 /**
  * Read a bundle.
  *
- * @param raw - of the result only the contents of segments are views of its bytes
+ * @param raw - of the result only the contents of segments are views of its bytes, or parts of its file
  * @param fingerprint - of the kernels that are to run it
  * @throws ModelError when it is for other kernels, or damaged
  */
-export function parseBundle({ header, blobs }: RawBundle, fingerprint: number): Bundle {
+export function parseBundle({ header, blobs }: RawBundle<Uint8Array | Blob>, fingerprint: number): Bundle {
   const reader = new Reader(blobs);
   const root = reader.object(header, "the header");
   checkKernels(reader, root, fingerprint);
@@ -219,14 +220,19 @@ export function planKey(kind: string, overwrite: boolean, feeds: readonly FeedTy
 /**
  * Split a file into its header and what that refers to.
  *
+ * @param file - of a Blob only the header comes into memory
  * @throws ModelError when it is no bundle, of another version, or other bytes than were written
  */
-export async function splitBundle(bytes: Uint8Array<ArrayBuffer>): Promise<RawBundle> {
-  const magic = String.fromCharCode(...bytes.subarray(0, MAGIC.length));
-  if (magic !== MAGIC || bytes.length < PREFIX_BYTES) {
-    throw malformed(`the ${bytes.length} bytes do not start with ${MAGIC}`);
+export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
+  file: File,
+): Promise<RawBundle<File>> {
+  const nbytes = file instanceof Blob ? file.size : file.length;
+  const prefix = await bytesOf(partOf(file, 0, PREFIX_BYTES));
+  const magic = String.fromCharCode(...prefix.subarray(0, MAGIC.length));
+  if (magic !== MAGIC || nbytes < PREFIX_BYTES) {
+    throw malformed(`the ${nbytes} bytes do not start with ${MAGIC}`);
   }
-  const words = new DataView(bytes.buffer, bytes.byteOffset, PREFIX_BYTES);
+  const words = new DataView(prefix.buffer, prefix.byteOffset, PREFIX_BYTES);
   const version = words.getUint32(8, true);
   if (version !== VERSION) {
     throw malformed(
@@ -234,21 +240,29 @@ export async function splitBundle(bytes: Uint8Array<ArrayBuffer>): Promise<RawBu
     );
   }
   const end = PREFIX_BYTES + words.getUint32(12, true);
-  if (end > bytes.length || end % ALIGNMENT !== 0) {
-    throw malformed(`its header ends at byte ${end} of ${bytes.length}`);
+  if (end > nbytes || end % ALIGNMENT !== 0) {
+    throw malformed(`its header ends at byte ${end} of ${nbytes}`);
   }
-  const expected = bytes.subarray(HASH.start, HASH.end);
-  if (String(await sha256(bytes.subarray(PREFIX_BYTES))) !== String(expected)) {
+  const expected = prefix.subarray(HASH.start, HASH.end);
+  if (String(await sha256OfFile(partOf(file, PREFIX_BYTES, nbytes))) !== String(expected)) {
     throw malformed("it is damaged: its bytes are not those that were written");
   }
   let header: unknown;
   try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes.slice(PREFIX_BYTES, end));
-    header = JSON.parse(text);
+    const text = await bytesOf(partOf(file, PREFIX_BYTES, end));
+    header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(text));
   } catch (error) {
     throw malformed(`its header cannot be read: ${error instanceof Error ? error.message : error}`);
   }
-  return { header, blobs: bytes.subarray(end) };
+  return { header, blobs: partOf(file, end, nbytes) };
+}
+
+function partOf<File extends Uint8Array | Blob>(file: File, start: number, end: number): File {
+  return (file instanceof Blob ? file.slice(start, end) : file.subarray(start, end)) as File;
+}
+
+async function bytesOf(part: Uint8Array<ArrayBuffer> | Blob): Promise<Uint8Array<ArrayBuffer>> {
+  return part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part;
 }
 
 /** The file of a bundle; the reverse of `splitBundle`. */
@@ -263,7 +277,7 @@ export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Arr
   bytes.fill(SPACE, PREFIX_BYTES, PREFIX_BYTES + length);
   bytes.set(text, PREFIX_BYTES);
   bytes.set(blobs, PREFIX_BYTES + length);
-  bytes.set(await sha256(bytes.subarray(PREFIX_BYTES)), HASH.start);
+  bytes.set(await sha256OfFile(bytes.subarray(PREFIX_BYTES)), HASH.start);
   return bytes;
 }
 
@@ -322,10 +336,10 @@ type Fields = Readonly<Record<string, unknown>>;
 
 /** Values of the header, each of the type it should have. */
 class Reader {
-  readonly #blobs: Uint8Array;
+  readonly #blobs: Uint8Array | Blob;
   readonly #kept = new Map<string, Uint8Array>();
 
-  constructor(blobs: Uint8Array) {
+  constructor(blobs: Uint8Array | Blob) {
     this.#blobs = blobs;
   }
 
@@ -395,21 +409,27 @@ class Reader {
     return dims;
   }
 
-  /** A view of a blob. */
-  blob(value: unknown, where: string): Uint8Array {
+  /** A blob: a view, or a part of the file. */
+  blob(value: unknown, where: string): Uint8Array | Blob {
+    const [offset, length] = this.#place(value, where);
+    return partOf(this.#blobs, offset, offset + length);
+  }
+
+  #place(value: unknown, where: string): Place {
     const [offset = -1, length = -1, ...rest] = this.list(value, where, (item, at) => this.integer(item, at));
-    const fits = rest.length === 0 && length >= 0 && offset + length <= this.#blobs.length;
+    const nbytes = this.#blobs instanceof Blob ? this.#blobs.size : this.#blobs.length;
+    const fits = rest.length === 0 && length >= 0 && offset + length <= nbytes;
     if (!fits || offset % ALIGNMENT !== 0) {
-      throw malformed(`${where} is at [${offset}, ${offset + length}) of ${this.#blobs.length} bytes`);
+      throw malformed(`${where} is at [${offset}, ${offset + length}) of ${nbytes} bytes`);
     }
-    return this.#blobs.subarray(offset, offset + length);
+    return [offset, length];
   }
 
   /** A copy of a blob, one for all who refer to it, so that the file itself need not stay in memory. */
   keep(value: unknown, where: string): Uint8Array {
-    const view = this.blob(value, where);
-    const key = `${view.byteOffset} ${view.length}`;
-    const kept = this.#kept.get(key) ?? view.slice();
+    const part = this.blob(value, where);
+    const key = String(this.#place(value, where));
+    const kept = this.#kept.get(key) ?? (part instanceof Blob ? readBlob(part) : part.slice());
     this.#kept.set(key, kept);
     return kept;
   }
@@ -511,8 +531,9 @@ function readSegments(reader: Reader, root: Fields): SegmentStart[] {
     const fields = reader.object(item, where);
     const bytes = reader.integer(fields["bytes"], `${where}.bytes`);
     const data = fields["data"] === null ? null : reader.blob(fields["data"], `${where}.data`);
-    if (data !== null && data.length !== bytes) {
-      throw malformed(`${where} has ${bytes} bytes, but ${data.length} bytes of data`);
+    const given = data instanceof Blob ? data.size : (data?.length ?? bytes);
+    if (given !== bytes) {
+      throw malformed(`${where} has ${bytes} bytes, but ${given} bytes of data`);
     }
     return { bytes, data };
   });

@@ -18,6 +18,7 @@ import {
   TW_BAD_POINTER,
   TW_BAD_SEGMENT,
 } from "../engine/layout.js";
+import { streamBlob } from "../python/given-files.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, KeptValue, TensorPlace, SegmentStart } from "./bundle.js";
@@ -309,7 +310,7 @@ export class PlanMemory {
       }
       const base = this.#engine.alloc(bytes, data === null);
       this.#bases[segment] = base;
-      if (data !== null) {
+      if (data instanceof Uint8Array) {
         this.#engine.write(base, data);
       }
     });
@@ -382,6 +383,18 @@ export class PlanMemory {
     }
     if (codeBase !== 0) {
       this.#engine.unloadCode(codeBase);
+    }
+  }
+}
+
+/** Write what segments start from that lies in a file: until then they hold anything. */
+export async function fillFromFile(
+  starts: readonly SegmentStart[],
+  segments: Pick<PlanMemory, "range">,
+): Promise<void> {
+  for (const [segment, { bytes, data }] of starts.entries()) {
+    if (data instanceof Blob) {
+      await streamBlob(data, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
     }
   }
 }

@@ -7,6 +7,7 @@
 
 import { inTime } from "../wire/fetch-file.js";
 import { log } from "../wire/log.js";
+import { sha256, sha256OfFile } from "../wire/sha256.js";
 import type { FileData } from "../wire/values.js";
 
 const FOLDERS = ["trainweb", "bundles"];
@@ -190,29 +191,18 @@ function hexOf(bytes: Uint8Array): string {
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where there is none. */
+/** SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where the browser has none. */
 export async function hashOf(parts: readonly (string | FileData | null)[]): Promise<string | null> {
   if (globalThis.crypto?.subtle === undefined) {
     return null;
   }
   const hashes = await Promise.all(
-    parts.map((part) => (part === null ? new Uint8Array(32) : hashOfPart(part))),
+    parts.map((part) => {
+      const file = typeof part === "string" ? new TextEncoder().encode(part) : part;
+      return file === null ? new Uint8Array(32) : sha256OfFile(file);
+    }),
   );
   return hexOf(await sha256(concatenate(hashes)));
-}
-
-/** SHA-256; of a large file that of its chunks' hashes, which need not all be in memory. */
-async function hashOfPart(part: string | FileData): Promise<Uint8Array<ArrayBuffer>> {
-  const data = typeof part === "string" ? new TextEncoder().encode(part) : part;
-  const size = data instanceof Blob ? data.size : data.length;
-  const hashes: Uint8Array[] = [];
-  for (let start = 0; start < size; start += CHUNK_BYTES) {
-    const end = Math.min(size, start + CHUNK_BYTES);
-    const chunk =
-      data instanceof Blob ? new Uint8Array(await data.slice(start, end).arrayBuffer()) : data.subarray(start, end);
-    hashes.push(await sha256(chunk));
-  }
-  return hashes.length === 1 ? (hashes[0] as Uint8Array<ArrayBuffer>) : sha256(concatenate(hashes));
 }
 
 async function openFolder(): Promise<FileSystemDirectoryHandle> {
@@ -338,10 +328,6 @@ async function makeHeader(sequence: number, bytes: Uint8Array): Promise<Uint8Arr
   const hash = await sha256(header.slice(0, HEADER_HASH));
   header.set(hash.subarray(0, HEADER_BYTES - HEADER_HASH), HEADER_HASH);
   return header;
-}
-
-async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
-  return new Uint8Array(await crypto.subtle.digest("SHA-256", bytes as Uint8Array<ArrayBuffer>));
 }
 
 function concatenate(parts: readonly Uint8Array[]): Uint8Array {

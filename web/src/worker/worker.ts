@@ -38,12 +38,12 @@ import type {
   WorkerInfo,
   WorkerSettings,
 } from "../wire/protocol.js";
-import { parseBundle, parseInference, splitBundle, type RawBundle } from "./bundle.js";
+import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
 import { buildArtifacts, gradientGraph, StateCore } from "./file-calls.js";
 import { runTrainSteps, WorkerFit } from "./fit.js";
 import { InferenceCore } from "./inference-core.js";
-import type { Kernels } from "./plan-memory.js";
+import { fillFromFile, type Kernels } from "./plan-memory.js";
 import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
 import { performCall, SessionCore, type CoreOptions } from "./session-core.js";
@@ -154,8 +154,10 @@ class SessionWorker implements WorkerApi {
 
   createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>> {
     return attemptAsync(async () => {
-      const bytes = file instanceof Blob ? new Uint8Array(await file.arrayBuffer()) : file;
-      return this.#add(await splitBundle(bytes as Uint8Array<ArrayBuffer>), optionsJson, null, null, null);
+      const bundle = this.#parse(await splitBundle(file as Uint8Array<ArrayBuffer> | Blob));
+      const info = this.#add(bundle, optionsJson, null, null, null);
+      await this.#filled(info, (core) => fillFromFile(bundle.segments, core.segments));
+      return info;
     });
   }
 
@@ -410,7 +412,7 @@ class SessionWorker implements WorkerApi {
       try {
         const cache = new BundleCache(name, () => this.#lastUse);
         const bundle = await splitBundle(stored);
-        const info = this.#add(bundle, optionsJson, origin, null, cache);
+        const info = this.#add(this.#parse(bundle), optionsJson, origin, null, cache);
         await this.#filled(info, (core) => cache.fill(bundle, core.segments));
         return info;
       } catch {
@@ -420,7 +422,7 @@ class SessionWorker implements WorkerApi {
     const bridge = await this.#bootPython();
     const { models, raw } = PythonModels.open(bridge, origin.call, origin.args);
     const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
-    const info = this.#add(raw, optionsJson, { ...origin, args: [] }, models, cache);
+    const info = this.#add(this.#parse(raw), optionsJson, { ...origin, args: [] }, models, cache);
     await this.#filled(info, async (core) => {
       await models.fill(core.segments);
       await cache?.setStart(raw, core.contents, core.segments);
@@ -447,14 +449,13 @@ class SessionWorker implements WorkerApi {
    * @param models - if they are open already
    */
   #add(
-    raw: RawBundle,
+    bundle: Bundle,
     optionsJson: string,
     origin: Origin | null,
     models: PythonModels | null,
     cache: BundleCache | null,
   ): SessionInfo {
     const kernels = this.#describeKernels();
-    const bundle = parseBundle(raw, kernels.fingerprint);
     const lazy = new LazyModels(() => this.#bootPython(), origin ?? originOf(bundle, optionsJson), models);
     const onPlan = cache === null ? () => {} : cache.add.bind(cache);
     const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
@@ -462,6 +463,10 @@ class SessionWorker implements WorkerApi {
     const handle = this.#nextHandle++;
     this.#sessions.set(handle, { core, cache, fit: null, waiting: 0, turn: Promise.resolve() });
     return { ...core.info, handle };
+  }
+
+  #parse(raw: RawBundle<Uint8Array | Blob>): Bundle {
+    return parseBundle(raw, this.#describeKernels().fingerprint);
   }
 
   /** Do something with a session: at once, or in turn where an earlier call waits for Python. */

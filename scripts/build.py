@@ -379,6 +379,14 @@ def command_test(arguments: list[str]) -> None:
     _exec(PYTHON, "-m", "pytest", *parallel, *arguments, TRAINWEB_CHROMIUM=browser, TRAINWEB_ORT_PYTHON=ort_python)
 
 
+def command_test_large(arguments: list[str]) -> None:
+    """Run the tests with up to 900 MB of weights and 2 GiB files alone (14 GiB)."""
+    build_all()
+    browser = setup_chromium()
+    tests = ("-s", "--durations=0", "tests/browser/test_js_large.py")
+    _exec(PYTHON, "-m", "pytest", *tests, *arguments, TRAINWEB_CHROMIUM=browser)
+
+
 def command_test_bundlers(arguments: list[str]) -> None:
     """Train with the tarball in projects of bundlers; needs npm's registry."""
     build_all()
@@ -455,6 +463,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "build": command_build,
     "demo": command_demo,
     "test": command_test,
+    "test-large": command_test_large,
     "test-bundlers": command_test_bundlers,
     "test-browsers": command_test_browsers,
     "bench": command_bench,

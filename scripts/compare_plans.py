@@ -131,7 +131,7 @@ def record() -> dict[str, dict[str, Any]]:
         for title, plan, _ in plans(name, folder, given):
             parts = {
                 "words": json.dumps(words_of(plan)).encode(),
-                "constants": bytes(plan.constants),
+                "constants": plan.constants.data,
                 "code": without_custom_sections(bytes(plan.code)),
             }
             found[title] = {

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
 
+import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.ir.shapes import TensorType
@@ -18,7 +19,7 @@ from trainweb.training.bundle import make_bundle
 from trainweb.training.core import SessionCore
 from trainweb.training.state import CheckpointState
 
-from .js_session import JsPage, expose_python, open_js_page
+from .js_session import READY, JsPage, expose_python, open_js_page
 from .server import Site
 from .test_js_large import CLASSES, large_model
 
@@ -315,6 +316,74 @@ def test_a_large_bundle_is_read_by_parts(js: JsPage, plain_site: Site) -> None:
     chunks = [hashlib.sha256(bundle[k : k + 2**24]).digest() for k in range(64, len(bundle), 2**24)]
     assert bundle[16:48] == hashlib.sha256(b"".join(chunks)).digest()
     plain_site.remove("/large/bundle")
+
+
+CONSTANT = """
+    const feeds = (row) => ({
+      row: new Tensor("int64", BigInt64Array.of(BigInt(row)), [1]),
+      labels: new Tensor("int64", BigInt64Array.of(3n), [1]),
+    });
+    const train = async (more) => {
+      const s = await TrainingSession.createFromModel("/large/table", config, { ...options, ...more });
+      const losses = [];
+      for (const row of [5, 60000, 81919, 5]) {
+        losses.push((await s.runTrainStep(feeds(row)))[s.trainingOutputNames[0]].data[0]);
+        await s.runOptimizerStep();
+        await s.lazyResetGrad();
+      }
+      const { plans } = await s.memory();
+      await new Promise((go) => setTimeout(go, more.cache ? 3000 : 0));
+      await s.release();
+      return { losses, plans };
+    };
+"""
+
+
+def large_table() -> bytes:
+    """Logits of a row that is chosen from a frozen table of 40 MiB."""
+    table = np.random.default_rng(7).integers(-1000, 1000, (MIB * 2**20 // 512, 64))
+    weights = np.random.default_rng(8).standard_normal((64, 10)).astype(np.float32) / 1000
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "row"], ["found"]),
+            helper.make_node("Cast", ["found"], ["float"], to=TensorProto.FLOAT),
+            helper.make_node("Gemm", ["float", "w"], ["logits"]),
+        ],
+        "table",
+        [helper.make_tensor_value_info("row", TensorProto.INT64, [1])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, 10])],
+        [numpy_helper.from_array(table, "table"), numpy_helper.from_array(weights, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def test_a_large_constant_goes_from_its_file_to_kernel_memory(js: JsPage, plain_site: Site) -> None:
+    """And into the cache: the next visit starts without Python, as a native session trains."""
+    model = large_table()
+    plain_site.add("/large/table", model)
+    js.run(OPEN + "await (await fromModel()).release();")
+    heap = js.worker.evaluate(HEAP)
+    found = [js.run(OPEN + CONSTANT + "return train({ cache: true });")]
+    assert js.worker.evaluate(HEAP) < heap + MIB * 2**20 / 2
+    js.page.reload()
+    js.page.evaluate(READY, 60_000)
+    plain_site.clear_log()
+    found.append(js.run(OPEN + CONSTANT + "return train({ cache: true });"))
+    assert plain_site.requests("/dist/python/") == []
+    built = build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+    state = CheckpointState.load_checkpoint(built.checkpoint)
+    models = (built.training_model, built.eval_model, built.optimizer_model)
+    losses = []
+    with trainweb.TrainingSession(state, *models, options={"reproducible": True}) as session:
+        for row in (5, 60000, 81919, 5):
+            given = {"row": np.array([row]), "labels": np.array([3])}
+            losses.append(float(next(iter(session.train_step(given).values()))))
+            session.optimizer_step()
+            session.lazy_reset_grad()
+    for visit in found:
+        assert visit["losses"] == losses
+        assert MIB * 2**20 < visit["plans"] < 1.1 * MIB * 2**20  # one for both kinds of train step
+    plain_site.remove("/large/table")
 
 
 EXTERNAL = """

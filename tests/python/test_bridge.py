@@ -128,9 +128,10 @@ def test_a_plan_is_that_of_a_native_session(handle: int, core: SessionCore) -> N
         plan = json.loads(text)["ok"]
         feeds = {s["name"]: trainweb.ir.shapes.TensorType(s["dtype"], tuple(s["dims"])) for s in signature}
         wanted = core.models.compile_step(kind, feeds, overwrite)
-        for part in ("words", "constants", "code"):
+        parts = {"words": wanted.words, "constants": wanted.constants.data, "code": wanted.code}
+        for part, expected in parts.items():
             start, nbytes = plan[part]
-            assert bytes(blobs[start : start + nbytes]) == getattr(wanted, part)
+            assert bytes(blobs[start : start + nbytes]) == expected
         assert plan["text"] == wanted.text and plan["nodes"] == wanted.nodes
         assert all(slot["segment"] not in (CONSTANTS, PREPARED) for slot in plan["inputs"])
 

@@ -104,6 +104,53 @@ def test_large_data_is_not_read() -> None:
     assert host.seen(2).sum() == len(checkpoint)  # by `data`, which reads all of it anew
 
 
+def nested(count: int) -> bytes:
+    """A model with tensors of `count` numbers in a Constant node, in branches within a branch, and in a function."""
+
+    def floats(name: str, factor: int) -> TensorProto:
+        return numpy_helper.from_array(np.arange(count, dtype=np.float32) * factor, name)
+
+    def branch(name: str, nodes: list[Any], tensors: list[TensorProto]) -> Any:
+        return helper.make_graph(
+            nodes, name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, [count])], tensors
+        )
+
+    inner = branch("z", [helper.make_node("Add", ["x", "a"], ["z"])], [floats("a", 2)])
+    other = branch("v", [helper.make_node("Constant", [], ["v"], value=floats("", 3))], [])
+    then = branch("t", [helper.make_node("If", ["c"], ["t"], then_branch=inner, else_branch=other)], [])
+    orelse = branch("e", [helper.make_node("local", ["x"], ["e"], domain="mine")], [])
+    body = [helper.make_node("Constant", [], ["k"], value=floats("", 5)), helper.make_node("Add", ["p", "k"], ["q"])]
+    function = helper.make_function("mine", "local", ["p"], ["q"], body, [helper.make_opsetid("", 17)])
+    graph = helper.make_graph(
+        [
+            helper.make_node("Constant", [], ["w"], value=floats("", 7)),
+            helper.make_node("If", ["c"], ["r"], then_branch=then, else_branch=orelse),
+            helper.make_node("Mul", ["r", "w"], ["y"]),
+        ],
+        "nested",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [count]),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [count])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    return helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def test_large_tensors_in_attributes_subgraphs_and_functions_are_not_read() -> None:
+    model, host = nested(2**17), Host()
+    found, wanted = read_model(host.open(model)), read_model(model)
+    tensors = [t for t in found.tensors() if t.nbytes == 2**19]
+    assert len(tensors) == 4 and all(isinstance(t, RemoteTensor) for t in tensors)
+    assert host.seen(1).sum() < len(model) / 2
+    assert write_model(found) == write_model(wanted)
+    for cut in (len(model) - 1, len(model) // 2, 2**19):
+        assert outcome(lambda cut=cut: read_model(Host().open(model[:cut]))) == outcome(
+            lambda cut=cut: read_model(model[:cut])
+        )
+
+
 def outcome(read: Callable[[], Any]) -> tuple[str, str] | bytes:
     """What a file holds, as bytes, or the error it gives."""
     try:
@@ -342,3 +389,55 @@ def test_more_weights_than_kernel_memory_is_told_with_numbers(mib: int, optimize
         return
     with pytest.raises(LimitError, match=f"{4 * mib * 2**20 + 64} bytes .* 4294967296"):
         SessionModels({"w": True}, *built.graphs, **settings)
+
+
+# Constants of plans.
+
+
+def lookup(rows: int) -> tuple[bytes, np.ndarray]:
+    """A model that gives a row, as it is and divided by a sum over the table, of a table [rows, 64] of int64."""
+    table = np.arange(rows * 64, dtype=np.int64).reshape(rows, 64) % 1009 + 1
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "row"], ["found"]),
+            helper.make_node("Cast", ["table"], ["floats"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceSum", ["floats"], ["total"], keepdims=0),
+            helper.make_node("Cast", ["found"], ["float"], to=TensorProto.FLOAT),
+            helper.make_node("Div", ["float", "total"], ["share"]),
+        ],
+        "lookup",
+        [helper.make_tensor_value_info("row", TensorProto.INT64, [1])],
+        [
+            helper.make_tensor_value_info("found", TensorProto.INT64, [1, 64]),
+            helper.make_tensor_value_info("share", TensorProto.FLOAT, [1, 64]),
+        ],
+        [numpy_helper.from_array(table, "table")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model.SerializeToString(), table
+
+
+def test_large_constants_of_plans_stay_in_their_file(host: Host) -> None:
+    model, table = lookup(2**15)
+    signature = json.dumps([{"name": "row", "dtype": "int64", "dims": [1], "value": None}])
+    of_bytes, given = answer(bridge.create_inference(model, "{}")), host.add(model)
+    whole, whole_data = bridge.compile_plan(of_bytes["handle"], "inference", True, signature, "[]")
+    tracemalloc.start()
+    try:
+        made = answer(bridge.create_inference(given, "{}"))
+        text, data = bridge.compile_plan(made["handle"], "inference", True, signature, "[]")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Its hash is made of pieces of 4 MiB.
+    assert peak < 10 * 2**20 < table.nbytes
+    assert len(data or b"") < 2**16 < table.nbytes < len(whole_data or b"")
+    plan, expected = json.loads(text)["ok"], json.loads(whole)["ok"]
+    assert [file for _, file, _, _ in plan["large"]] == [given.index] and expected["large"] == []
+    start, length = expected["constants"]
+    constants = np.frombuffer(whole_data or b"", np.uint8)[start : start + length].tobytes()
+    for _, _, at, nbytes in plan["large"]:
+        assert model[at : at + nbytes] == table.tobytes() in constants
+    filled_files = filled(made, host)
+    assert filled_files[2] == [given.index]
+    free(filled_files[0])

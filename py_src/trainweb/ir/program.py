@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from trainweb.ir.expr import Expr
 from trainweb.ir.layout import ARENA, CONSTANTS
 from trainweb.model.graph import ITEM_SIZE
+from trainweb.model.lazy import LazyTensor
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -26,8 +27,8 @@ class Storage:
     segment: int
     nbytes: int
     offset: int | None = None
-    data: bytes | memoryview | None = None
-    """Contents of a constant."""
+    data: bytes | memoryview | LazyTensor | None = None
+    """Contents of a constant; a large one may stay in its file."""
     is_feed: bool = False
     is_output: bool = False
 

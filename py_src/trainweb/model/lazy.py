@@ -6,7 +6,7 @@ the kernels' memory; Python knows dtype, shape and place, and the page's worker 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from .graph import Tensor
@@ -76,8 +76,18 @@ class LazyTensor(Tensor):
     def data(self, value: bytes | bytearray | memoryview) -> None:
         raise AttributeError(f"the data of {self.name!r} lies elsewhere")
 
+    def pieces(self) -> Iterator[bytes | bytearray | memoryview]:
+        """The data from its start to its end, not all of it at once where that can be helped."""
+        yield self.data
+
     def renamed(self, name: str) -> Tensor:
         return LazyTensor(name, self.dtype, self.shape, self.read_into, self.place, self.notes)
+
+
+def identity(tensor: Tensor) -> Hashable:
+    """Equal for tensors that are equal but for their names; data that lies elsewhere counts by its place."""
+    place = tensor.place if isinstance(tensor, LazyTensor) else None
+    return tensor.dtype, tensor.shape, bytes(tensor.data) if place is None else place
 
 
 Part = bytes | bytearray | memoryview | LazyTensor

@@ -1,20 +1,30 @@
 """Files that somebody else holds, in a page its worker: read by ranges, so that large tensors never are in Python.
 
-`detach` gives a model without the data of its large initializers. In their place are references to external data, in
+`detach` gives a model without the data of its large tensors. In their place are references to external data, in
 ONNX's own words, at a location that stands for the file itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol, overload
 
-from .checks import DTYPE_CODES, MODEL_GRAPH, TruncatedError, message_fields, varint
+from .checks import (
+    DTYPE_CODES,
+    FUNCTION_NODE,
+    GRAPH_NODE,
+    MODEL_FUNCTION,
+    MODEL_GRAPH,
+    TruncatedError,
+    message_fields,
+    varint,
+)
 from .graph import ITEM_SIZE, Tensor
 from .lazy import LARGE, LazyTensor, Place
 from .schema import messages
 
 LOCATION = "trainweb:large"
-"""The external file that a detached initializer names."""
+"""The external file that a detached tensor names."""
 
 WINDOW = 64 * 1024
 """Bytes that are read at once where a file is looked through."""
@@ -29,6 +39,20 @@ PLAIN_FIELDS = {1, TENSOR_DATA_TYPE, 8, TENSOR_RAW_DATA, 12, 16}
 DETACHED = {DTYPE_CODES[dtype] for dtype in ITEM_SIZE if dtype != "bool"}
 """Data types of which nobody looks at every element."""
 LENGTH_DELIMITED = 2
+
+Form = dict[int, Any]
+"""The fields of a message of ONNX in which there may be large tensors, and what they hold."""
+
+TENSOR: Form = {}
+NODE: Form = {}
+GRAPH: Form = {GRAPH_NODE: NODE, GRAPH_INITIALIZER: TENSOR}
+ATTRIBUTE: Form = {5: TENSOR, 6: GRAPH, 10: TENSOR, 11: GRAPH}
+NODE[5] = ATTRIBUTE
+FUNCTION: Form = {FUNCTION_NODE: NODE, 11: ATTRIBUTE}
+MODEL: Form = {MODEL_GRAPH: GRAPH, MODEL_FUNCTION: FUNCTION}
+
+MAX_DEPTH = 100
+"""Messages within messages, as protobuf allows."""
 
 
 class FileHost(Protocol):
@@ -122,6 +146,10 @@ class RemoteTensor(LazyTensor):
         assert self.place is not None
         return self.file.host.read(self.file.index, self.place.offset + start, nbytes)
 
+    def pieces(self) -> Iterator[bytes]:
+        for start in range(0, self.nbytes, LONG_READ):
+            yield self.read(start, min(LONG_READ, self.nbytes - start))
+
     def renamed(self, name: str) -> Tensor:
         assert self.place is not None
         data = RemoteRange(self.file, self.place.offset, self.place.nbytes)
@@ -154,32 +182,32 @@ def tensor_of(name: str, dtype: str, shape: tuple[int, ...], data: bytes | memor
 
 
 def detach(file: RemoteFile) -> bytes:
-    """A model with references instead of the data of its large initializers.
+    """A model with references instead of the data of its large tensors: initializers, and values of attributes.
 
     Raises
     ------
     TruncatedError
         The outermost levels of the message are not whole.
     """
-    found = bytearray()
-    for field, kind, begin, start, stop in message_fields(file, 0, len(file)):
-        if field == MODEL_GRAPH and kind == LENGTH_DELIMITED:
-            graph = _detached_graph(file, start, stop)
-            found += varint(field << 3 | kind) + varint(len(graph)) + graph
-        else:
-            found += file[begin:stop]
-    return bytes(found)
+    return _detached(file, 0, len(file), MODEL, 0)
 
 
-def _detached_graph(file: RemoteFile, start: int, stop: int) -> bytes:
+def _detached(file: RemoteFile, start: int, stop: int, form: Form, depth: int) -> bytes:
+    """A message without the data of the large tensors in it."""
     found, kept = bytearray(), start
     for field, kind, begin, at, end in message_fields(file, start, stop):
-        if field != GRAPH_INITIALIZER or kind != LENGTH_DELIMITED or end - at < LARGE:
+        inner = form.get(field)
+        if inner is None or kind != LENGTH_DELIMITED or end - at < LARGE or depth == MAX_DEPTH:
             continue
-        tensor = _detached_tensor(file, at, end)
-        if tensor is not None:
+        try:
+            changed = _detached_tensor(file, at, end) if inner is TENSOR else _detached(file, at, end, inner, depth + 1)
+        except TruncatedError:
+            if inner is GRAPH and form is MODEL:
+                raise
+            continue
+        if changed is not None:
             found += file[kept:begin]
-            found += varint(field << 3 | kind) + varint(len(tensor)) + tensor
+            found += varint(field << 3 | kind) + varint(len(changed)) + changed
             kept = end
     return bytes(found + file[kept:stop])
 

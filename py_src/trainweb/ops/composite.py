@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainweb.ir.dims import UndecidedError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor
+from trainweb.model.lazy import identity
 from trainweb.ops.emission import Emission
 from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import MANY, Int, Ints, Op, Str, bind, find, register
@@ -211,7 +211,7 @@ class _Names:
         self.made: set[str] = set()
         """Constants that were added."""
         self._used = set(graph.names())
-        self._constants: dict[tuple[Any, ...], str] = {}
+        self._constants: dict[Hashable, str] = {}
 
     def fresh(self, name: str) -> str:
         """`name`, or a variation of it that is not in use."""
@@ -224,10 +224,10 @@ class _Names:
 
     def constant(self, tensor: Tensor, prefix: str) -> str:
         """The name of an initializer that equals `tensor`: one for all, so that what is computed twice is seen."""
-        key = (tensor.dtype, tensor.shape, bytes(tensor.data))
+        key = identity(tensor)
         if key not in self._constants:
             name = self.fresh(f"{prefix}/Constant_{len(self._constants)}")
-            self.graph.initializers[name] = replace(tensor, name=name)
+            self.graph.initializers[name] = tensor.renamed(name)
             self.types.constant(self.graph.initializers[name])
             self.made.add(name)
             self._constants[key] = name

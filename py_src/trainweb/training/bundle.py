@@ -148,12 +148,19 @@ def plan_json(plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs
         ]
 
     cost = plan.recomputation
+    large = [
+        [offset, place.index, place.offset, place.nbytes]
+        for offset, place in ((offset, tensor.place) for offset, tensor in plan.constants.large)
+        if place is not None
+    ]
     return {
         "kind": kind,
         "overwrite": overwrite,
         "signature": [_feed_json(n, t) for n, t in feeds.items()],
         "words": blobs.add(plan.words),
-        "constants": blobs.add(plan.constants),
+        "constants": blobs.add(plan.constants.data),
+        # Copied from files that the session was made of: of plans that go to the page right from Python alone.
+        "large": large,
         "code": blobs.add(plan.code),
         "arenaBytes": plan.arena_bytes,
         "preparedBytes": plan.prepared_bytes,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.backend.wasm.engine.base import MORE
+from trainweb.backend.wasm.memory import Constants
 from trainweb.backend.wasm.plan import Plan, TensorPlace
 from trainweb.compiler.context import SEEN
 from trainweb.ir.layout import (
@@ -134,7 +135,7 @@ class PlanHost(SegmentMemory):
         """Runs plans in the place of `run`, with `timed`."""
         self.sizes = list(segment_bytes)
         self.loaded: list[LoadedPlan] = []
-        self._constants: dict[bytes, list[int]] = {}
+        self._constants: dict[Constants, list[int]] = {}
         """Address of constants, and how many plans use them."""
         self.sizes[STATE] = STATE_BYTES
         try:
@@ -186,15 +187,20 @@ class PlanHost(SegmentMemory):
         if code_base:
             self.engine.unload_code(code_base)
 
-    def _hold_constants(self, data: bytes) -> int:
+    def _hold_constants(self, constants: Constants) -> int:
         """Address of constants that the caller uses from now on; equal ones are there once."""
-        if not data:
+        if not constants:
             return 0
-        held = self._constants.get(data)
+        held = self._constants.get(constants)
         if held is None:
-            held = [self.engine.alloc(len(data)), 0]
-            self.engine.write(held[0], data)
-            self._constants[data] = held
+            held = [self.engine.alloc(len(constants)), 0]
+            try:
+                for offset, piece in constants.pieces():
+                    self.engine.write(held[0] + offset, piece)
+            except BaseException:
+                self.engine.free(held[0])
+                raise
+            self._constants[constants] = held
         held[1] += 1
         return held[0]
 

@@ -81,6 +81,16 @@ export interface Recomputation {
   readonly share: number;
 }
 
+/** A constant that lies in a file that the session was made of. */
+export interface LargeConstant {
+  /** Where it belongs in the segment of constants. */
+  readonly offset: number;
+  readonly nbytes: number;
+  readonly file: number;
+  /** Where it starts in the file. */
+  readonly start: number;
+}
+
 export interface BundlePlan {
   readonly kind: PlanKind;
   /** Whether its gradients overwrite instead of adding. */
@@ -88,6 +98,10 @@ export interface BundlePlan {
   readonly signature: readonly FeedType[];
   readonly words: Uint8Array;
   readonly constants: Uint8Array;
+  /** Constants behind those, if Python made the plan just now. */
+  readonly large: readonly LargeConstant[];
+  /** Size of the segment of constants. */
+  readonly constantBytes: number;
   readonly code: Uint8Array;
   readonly arenaBytes: number;
   /** Size of the segment of what it keeps from run to run. */
@@ -173,6 +187,9 @@ export function parseBundle({ header, blobs }: RawBundle<Uint8Array | Blob>, fin
   const plans = reader.list(root["plans"], "plans", (plan, where) =>
     readPlan(reader, plan, where, session, fingerprint),
   );
+  if (plans.some(({ large }) => large.length > 0)) {
+    throw malformed("a plan has constants in other files");
+  }
   const keys = plans.map((plan) => planKey(plan.kind, plan.overwrite, plan.signature));
   if (new Set(keys).size !== keys.length) {
     throw malformed("two plans are for the same feeds");
@@ -283,11 +300,39 @@ export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Arr
 
 /** A plan's JSON, and the bytes that it refers to. */
 export interface RawPlan extends RawBundle {
-  readonly header: { readonly words: Place; readonly constants: Place; readonly code: Place };
+  readonly header: {
+    readonly words: Place;
+    readonly constants: Place;
+    readonly large: readonly unknown[];
+    readonly code: Place;
+  };
 }
 
 /** Offset and length among the blobs. */
 type Place = readonly [number, number];
+
+/**
+ * A plan that has all its constants in itself.
+ *
+ * @param read - fills a target with bytes of a file
+ */
+export function withLargeConstants(
+  raw: RawPlan,
+  { constants, large, constantBytes }: BundlePlan,
+  read: (file: number, start: number, target: Uint8Array) => void,
+): RawPlan {
+  if (large.length === 0) {
+    return raw;
+  }
+  const end = aligned(raw.blobs.length);
+  const blobs = new Uint8Array(end + constantBytes);
+  blobs.set(raw.blobs);
+  blobs.set(constants, end);
+  for (const { offset, nbytes, file, start } of large) {
+    read(file, start, blobs.subarray(end + offset, end + offset + nbytes));
+  }
+  return { header: { ...raw.header, large: [], constants: [end, constantBytes] }, blobs };
+}
 
 /** A bundle with more plans. */
 export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[]): RawBundle {
@@ -590,13 +635,15 @@ function readPlan(
   }
   const words = reader.keep(fields["words"], `${where}.words`);
   const constants = reader.keep(fields["constants"], `${where}.constants`);
+  const large = readLarge(reader, fields["large"] ?? [], `${where}.large`);
+  const constantBytes = Math.max(constants.length, ...large.map(({ offset, nbytes }) => offset + nbytes));
   const arenaBytes = reader.integer(fields["arenaBytes"], `${where}.arenaBytes`);
   const preparedBytes = reader.integer(fields["preparedBytes"], `${where}.preparedBytes`);
   checkWords(words, where, fingerprint);
   const sizes = session.segments.map(({ bytes }) => bytes);
   sizes[ARENA] = arenaBytes;
   sizes[PREPARED] = preparedBytes;
-  sizes[CONSTANTS] = constants.length;
+  sizes[CONSTANTS] = constantBytes;
   const slots = (name: string): TensorPlace[] =>
     reader.list(fields[name], `${where}.${name}`, (item, at) => readPlace(reader, item, at, sizes));
   const plan = {
@@ -605,6 +652,8 @@ function readPlan(
     signature: reader.list(fields["signature"], `${where}.signature`, (item, at) => readFeed(reader, item, at)),
     words,
     constants,
+    large,
+    constantBytes,
     code: reader.keep(fields["code"], `${where}.code`),
     arenaBytes,
     preparedBytes,
@@ -620,6 +669,18 @@ function readPlan(
   };
   checkInterface(plan, where, session);
   return plan;
+}
+
+function readLarge(reader: Reader, value: unknown, where: string): LargeConstant[] {
+  return reader.list(value, where, (item, at) => {
+    const [offset, file, start, nbytes] = reader.list(item, at, (one) => one);
+    return {
+      offset: reader.integer(offset, at),
+      file: reader.integer(file, at),
+      start: reader.integer(start, at),
+      nbytes: reader.integer(nbytes, at),
+    };
+  });
 }
 
 function readKept(reader: Reader, value: unknown, where: string, preparedBytes: number): KeptValue {

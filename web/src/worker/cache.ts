@@ -8,12 +8,15 @@ import { VERSION } from "../wire/version.js";
 import {
   joinBundle,
   splitBundle,
+  withLargeConstants,
   withPlans,
   withSegments,
+  type BundlePlan,
   type RawBundle,
   type RawPlan,
   type SegmentSize,
 } from "./bundle.js";
+import type { ReadFile } from "./plan-memory.js";
 import type { FilledSegments } from "./python-models.js";
 import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";
 
@@ -92,8 +95,8 @@ export class BundleCache {
   }
 
   /** Keep a plan, too. */
-  add(plan: RawPlan): void {
-    this.#unwritten.push(plan);
+  add(raw: RawPlan, plan: BundlePlan, read: ReadFile): void {
+    this.#unwritten.push(withLargeConstants(raw, plan, read));
     this.#due = performance.now() + PATIENCE_MS;
     this.#timer ??= setTimeout(() => this.#tick(), QUIET_MS);
   }

@@ -4,7 +4,7 @@ import type { Engine } from "../engine/engine.js";
 import type { Feed, Fetch, InferenceInfo, MaybePromise } from "../wire/protocol.js";
 import { parsePlan, type BundlePlan, type Declaration, type FeedType, type InferenceBundle, type PlanKind } from "./bundle.js";
 import { checkFeeds } from "./feeds.js";
-import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
+import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./plan-memory.js";
 import type { FilledSegments, PythonModels } from "./python-models.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 
@@ -61,6 +61,8 @@ export class InferenceCore implements PlanSource {
     const owner = { segments, inputs: { inference: inputs }, outputs: { inference: outputs } };
     return parsePlan(raw, owner, this.#kernels.fingerprint);
   }
+
+  readonly readFile: ReadFile = (file, start, target) => this.#models.readFile(file, start, target);
 
   release(): void {
     this.#memory.release();

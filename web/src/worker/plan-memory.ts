@@ -62,6 +62,9 @@ export interface MemoryOptions {
   onRefused(): void;
 }
 
+/** Fills a target with bytes of a file that the session was made of. */
+export type ReadFile = (file: number, start: number, target: Uint8Array) => void;
+
 /** Per instruction of a plan, its disassembly and the node it came from. */
 export interface Listing {
   readonly text: readonly string[];
@@ -71,7 +74,7 @@ export interface Listing {
 /** Constants in kernel memory, and how many plans use them. */
 interface HeldConstants {
   readonly ptr: number;
-  readonly bytes: Uint8Array;
+  readonly plan: BundlePlan;
   uses: number;
 }
 
@@ -138,7 +141,7 @@ export class PlanMemory {
   /** Bytes of plans and their constants. */
   get planBytes(): number {
     const words = this.plans.reduce((sum, plan) => sum + plan.words.length, 0);
-    return this.#constants.reduce((sum, { bytes }) => sum + bytes.length, words);
+    return this.#constants.reduce((sum, { plan }) => sum + plan.constantBytes, words);
   }
 
   /** What the plans keep in the segment of prepared values. */
@@ -188,7 +191,7 @@ export class PlanMemory {
    *
    * @throws LimitError when it needs more workspace than is allowed; EngineError when there is no room
    */
-  load(key: string, plan: BundlePlan): LoadedPlan {
+  load(key: string, plan: BundlePlan, read: ReadFile): LoadedPlan {
     const { arenaLimit } = this.#options;
     if (plan.arenaBytes > arenaLimit) {
       throw sessionError("ARENA_LIMIT", { nbytes: plan.arenaBytes, limit: arenaLimit });
@@ -199,7 +202,7 @@ export class PlanMemory {
     let constants = 0;
     let ptr = 0;
     try {
-      constants = this.#holdConstants(plan.constants);
+      constants = this.#holdConstants(plan, read);
       ptr = engine.alloc(plan.words.length);
       engine.write(ptr, plan.words);
       this.#place({ plan, ptr, constants, codeBase });
@@ -344,20 +347,28 @@ export class PlanMemory {
 
   #place({ plan, ptr, constants, codeBase }: LoadedPlan): void {
     const segments = this.#bases.flatMap((base, segment) =>
-      segment === CONSTANTS ? [constants, plan.constants.length] : [base, this.#sizes[segment] as number],
+      segment === CONSTANTS ? [constants, plan.constantBytes] : [base, this.#sizes[segment] as number],
     );
     this.#engine.place(ptr, Uint32Array.from(segments), codeBase);
   }
 
-  #holdConstants(bytes: Uint8Array): number {
-    if (bytes.length === 0) {
+  #holdConstants(plan: BundlePlan, read: ReadFile): number {
+    if (plan.constantBytes === 0) {
       return 0;
     }
-    let held = this.#constants.find((one) => sameBytes(one.bytes, bytes));
+    let held = this.#constants.find((one) => sameConstants(one.plan, plan));
     if (held === undefined) {
-      const ptr = this.#engine.alloc(bytes.length);
-      this.#engine.write(ptr, bytes);
-      held = { ptr, bytes, uses: 0 };
+      const ptr = this.#engine.alloc(plan.constantBytes);
+      try {
+        this.#engine.write(ptr, plan.constants);
+        for (const { offset, nbytes, file, start } of plan.large) {
+          read(file, start, this.#engine.view(ptr + offset, nbytes));
+        }
+      } catch (error) {
+        this.#engine.free(ptr);
+        throw error;
+      }
+      held = { ptr, plan, uses: 0 };
       this.#constants.push(held);
     }
     held.uses++;
@@ -401,6 +412,10 @@ export async function fillFromFile(
 
 function needOf(plan: BundlePlan, segment: number): number {
   return segment === ARENA ? plan.arenaBytes : segment === PREPARED ? plan.preparedBytes : 0;
+}
+
+function sameConstants(a: BundlePlan, b: BundlePlan): boolean {
+  return JSON.stringify(a.large) === JSON.stringify(b.large) && sameBytes(a.constants, b.constants);
 }
 
 function sameBytes(a: Uint8Array, b: Uint8Array): boolean {

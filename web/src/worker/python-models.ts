@@ -4,6 +4,7 @@ import type { Bridge } from "../python/bridge.js";
 import type { GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
+import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { FileData, MaybePromise } from "../wire/protocol.js";
 import type { ModelReport } from "../wire/report.js";
@@ -225,6 +226,14 @@ export class LazyModels {
     const bridge = await this.#boot();
     this.#models ??= PythonModels.open(bridge, call, args).models;
     return this.#models;
+  }
+
+  /** Fill a target with bytes of a file that the models were read from, while they are open. */
+  readFile(file: number, start: number, target: Uint8Array): void {
+    if (this.#models === null) {
+      throw new EngineError(`file ${file} is not open.`);
+    }
+    this.#models.readFile(file, start, target);
   }
 
   release(): void {

@@ -7,7 +7,7 @@ import type { WireProfile } from "../wire/profile.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } from "../wire/protocol.js";
 import { planKey, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle.js";
 import { ofBits, signatureOf } from "./feeds.js";
-import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
+import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
 import { withValue } from "./python-models.js";
 
 /** Where plans come from that are not in kernel memory. */
@@ -18,6 +18,8 @@ export interface PlanSource {
   check(kind: PlanKind, signature: readonly FeedType[]): void;
   /** The plan; Python may have to start first. */
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan>;
+  /** Reads files that the session was made of. */
+  readonly readFile: ReadFile;
 }
 
 /** What a run gave, and where. */
@@ -141,7 +143,9 @@ export class PlanRunner {
     if (signature.length > 0) {
       this.#memory.evict();
     }
-    return withValue(this.#source.make(kind, overwrite, signature), (made) => this.#memory.load(key, made));
+    return withValue(this.#source.make(kind, overwrite, signature), (made) =>
+      this.#memory.load(key, made, this.#source.readFile),
+    );
   }
 
   #execute(loaded: LoadedPlan, feeds: readonly Feed[]): void {

@@ -57,7 +57,7 @@ import {
 import type { StepHost } from "./fast-steps.js";
 import { checkFeeds, signatureOf } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
-import { PlanMemory, type Kernels, type MemoryOptions } from "./plan-memory.js";
+import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
@@ -68,7 +68,7 @@ export interface CoreOptions extends MemoryOptions {
 }
 
 /** Who wants to know of plans that Python compiled for the session. */
-export type PlanListener = (plan: RawPlan) => void;
+export type PlanListener = (raw: RawPlan, plan: BundlePlan, read: ReadFile) => void;
 
 /** What each call of `SessionCalls` is here; one that is missing does not compile. */
 type CallTable = {
@@ -232,10 +232,12 @@ export class SessionCore implements CallTable, PlanSource {
       const kept = [...this.#plans.values(), ...this.#memory.plans].flatMap((plan) => plan.kept);
       const raw = models.compile(kind, overwrite, signature, kept);
       const plan = parsePlan(raw, this.#owner, this.#kernels.fingerprint);
-      this.#onPlan(raw);
+      this.#onPlan(raw, plan, this.readFile);
       return plan;
     });
   }
+
+  readonly readFile: ReadFile = (file, start, target) => this.#models.readFile(file, start, target);
 
   #checkStep(kind: "train" | "eval"): void {
     if (kind === "eval" && !this.#bundle.hasEval) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -12,6 +12,7 @@ from math import prod
 from trainweb.ir.arena import Arena, align
 from trainweb.ir.layout import ARENA, CONSTANTS
 from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Storage
+from trainweb.model.lazy import LazyTensor, Place
 
 
 @dataclass(eq=False, slots=True)
@@ -25,7 +26,37 @@ class _Tenant:
     offset: int = 0
 
 
-def place(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> tuple[int, bytes]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Constants:
+    """The segment of constants: bytes, and behind them, at their offsets, tensors that lie in files."""
+
+    data: bytes
+    large: tuple[tuple[int, LazyTensor], ...]
+
+    def __len__(self) -> int:
+        return max((offset + tensor.nbytes for offset, tensor in self.large), default=len(self.data))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constants) and (self.data, self._places()) == (other.data, other._places())
+
+    def __hash__(self) -> int:
+        return hash((self.data, tuple(self._places())))
+
+    def _places(self) -> list[tuple[int, Place | None]]:
+        return [(offset, tensor.place) for offset, tensor in self.large]
+
+    def pieces(self) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
+        """All that is to be written, with its offsets."""
+        if self.data:
+            yield 0, self.data
+        for start, tensor in self.large:
+            at = start
+            for piece in tensor.pieces():
+                yield at, piece
+                at += len(piece)
+
+
+def place(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> tuple[int, Constants]:
     """Give every storage an offset.
 
     Returns
@@ -150,11 +181,19 @@ def _in_place_donor(
     return None
 
 
-def _constants(instructions: Sequence[Instruction], outputs: Sequence[Buf]) -> bytes:
-    blob = bytearray()
+def _constants(instructions: Sequence[Instruction], outputs: Sequence[Buf]) -> Constants:
+    blob, large = bytearray(), []
     storages = [b.storage for b in [*(b for i in instructions for b in i.reads), *outputs]]
-    for s in dict.fromkeys(s for s in storages if s.segment == CONSTANTS):
-        blob += bytes(align(len(blob)) - len(blob))
-        s.offset = len(blob)
-        blob += s.data or b""
-    return bytes(blob)
+    constants = dict.fromkeys(s for s in storages if s.segment == CONSTANTS)
+    for s in constants:
+        if not isinstance(s.data, LazyTensor):
+            blob += bytes(align(len(blob)) - len(blob))
+            s.offset = len(blob)
+            blob += s.data or b""
+    end = len(blob)
+    for s in constants:
+        if isinstance(s.data, LazyTensor):
+            s.offset = align(end)
+            end = s.offset + s.nbytes
+            large.append((s.offset, s.data))
+    return Constants(bytes(blob), tuple(large))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
+from trainweb.backend.wasm.memory import Constants
 from trainweb.ir.expr import text_of
 from trainweb.ir.layout import (
     BUFFER_WORDS,
@@ -60,7 +61,7 @@ class Plan:
     """
 
     words: bytes
-    constants: bytes
+    constants: Constants
     code: bytes
     n_functions: int
     arena_bytes: int
@@ -87,7 +88,7 @@ def encode(
     feeds: Sequence[Buf],
     outputs: Sequence[Buf],
     arena_bytes: int,
-    constants: bytes,
+    constants: Constants,
     segment_bytes: Sequence[int],
 ) -> Plan:
     """Turn placed instructions into a Plan.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.ir.program import KernelCall, Program
 from trainweb.model.graph import Tensor
+from trainweb.model.lazy import identity
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context
@@ -19,7 +20,7 @@ def computation(op: Op, results: Sequence[TensorType]) -> Hashable:
     node = op.node
     # The text tells 0.0 from -0.0, and 1 from 1.0.
     attrs = sorted((k, v if isinstance(v, Tensor) else repr(v)) for k, v in node.attrs.items())
-    flat = tuple((k, (v.dtype, v.shape, bytes(v.data)) if isinstance(v, Tensor) else v) for k, v in attrs)
+    flat = tuple((k, identity(v) if isinstance(v, Tensor) else v) for k, v in attrs)
     wanted = tuple(map(bool, node.outputs))
     return node.domain, node.op_type, flat, tuple(node.inputs), wanted, tuple((t.dtype, t.shape) for t in results)
 

@@ -16,6 +16,7 @@ from trainweb.ir import calls
 from trainweb.ir.expr import Expr
 from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEEN_WORDS
 from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, Program, Storage
+from trainweb.model.lazy import LazyTensor
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context
@@ -165,10 +166,7 @@ def _describe(i: Instruction, keys: dict[Storage, str]) -> str:
         if not isinstance(value, Buf):
             return repr(value)
         s = value.storage
-        if s.segment == CONSTANTS:
-            where = hashlib.sha256(s.data or b"").hexdigest()
-        else:
-            where = keys.get(s, "") if s.segment != PARAMETERS else f"{s.offset}"
+        where = f"{s.offset}" if s.segment == PARAMETERS else _hash_of(s) if s.segment == CONSTANTS else keys.get(s, "")
         return f"{s.segment} {where} {value.shift} {value.dtype} {value.shape}"
 
     if isinstance(i, ElementwiseCall):
@@ -176,6 +174,14 @@ def _describe(i: Instruction, keys: dict[Storage, str]) -> str:
     else:
         parts = [i.KERNEL, *(f"{name}={described(value)}" for name, value in i.arguments())]
     return "\n".join(parts)
+
+
+def _hash_of(s: Storage) -> str:
+    """Of the contents of a constant, wherever they are: what is kept outlives the numbers of files."""
+    hashed = hashlib.sha256()
+    for piece in s.data.pieces() if isinstance(s.data, LazyTensor) else [s.data or b""]:
+        hashed.update(piece)
+    return hashed.hexdigest()
 
 
 def _text(roots: Sequence[Expr]) -> str:

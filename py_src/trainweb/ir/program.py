@@ -197,6 +197,13 @@ class KernelCall:
             if b is old:
                 setattr(self, name, new)
 
+    def __copy__(self) -> Self:
+        call = object.__new__(type(self))
+        call.node = self.node
+        for name in self.ARGUMENTS:
+            setattr(call, name, getattr(self, name))
+        return call
+
     def moved(self, change: Callable[[Buf], Buf], node: str) -> Self:
         """A copy for `node` that has `change(b)` in the place of each operand `b`."""
         call = copy(self)
@@ -332,17 +339,16 @@ class Program:
 
     def __iter__(self) -> Iterator[Instruction]:
         """Each instruction in turn; the loop may change what stands before it, at it and behind it."""
-        k, position, changes, bits = 0, 0, self._changes, self._bits
-        while True:
+        k, changes, bits = 0, self._changes, self._bits
+        while k < len(self._instructions):
+            i = self._instructions[k]
+            position = i.position
+            yield i
+            k += 1
             if changes != self._changes:
                 position <<= self._bits - bits
                 k = bisect_right(self._instructions, position, key=POSITION)
                 changes, bits = self._changes, self._bits
-            if k == len(self._instructions):
-                return
-            i = self._instructions[k]
-            position, k = i.position, k + 1
-            yield i
 
     # Questions.
 

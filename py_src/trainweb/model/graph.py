@@ -166,12 +166,18 @@ class Graph:
 
     def copy(self) -> Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
+        result = self.with_nodes(self.nodes)
+        result.nodes = [
+            Node(n.op_type, list(n.inputs), list(n.outputs), dict(n.attrs), n.domain, n.name, n.notes)
+            for n in self.nodes
+        ]
+        return result
+
+    def with_nodes(self, nodes: Iterable[Node]) -> Graph:
+        """A copy whose lists and dicts may be changed freely, with these nodes, which are not copied."""
         return Graph(
             self.name,
-            [
-                Node(n.op_type, list(n.inputs), list(n.outputs), dict(n.attrs), n.domain, n.name, n.notes)
-                for n in self.nodes
-            ],
+            list(nodes),
             list(self.inputs),
             list(self.outputs),
             dict(self.initializers),

@@ -35,8 +35,8 @@ class TrainingModels:
 
 
 def with_outputs(graph: Graph, names: Sequence[str], values: Mapping[str, Value | SequenceValue]) -> Graph:
-    """A copy with other outputs; the types of the former ones are kept as value_info."""
-    result = graph.copy()
+    """The same nodes with other outputs; the types of the former ones are kept as value_info."""
+    result = graph.with_nodes(graph.nodes)
     for former in graph.outputs:
         if isinstance(former, Value):
             result.value_info.setdefault(former.name, former)
@@ -152,11 +152,9 @@ def _check_parameters(graph: Graph, trainable: Sequence[str], frozen: Sequence[s
 
 
 def _with_inputs(graph: Graph, parameters: Sequence[Tensor]) -> Graph:
-    """A copy in which parameters are inputs, after those of the user."""
-    result = graph.copy()
+    """The same nodes, where parameters are inputs, after those of the user."""
     names = {t.name for t in parameters}
-    made = {name for node in result.nodes for name in node.outputs} & names
-    result.nodes = [n for n in result.nodes if not made.intersection(n.outputs)]
+    result = graph.with_nodes(n for n in graph.nodes if names.isdisjoint(n.outputs))
     result.inputs = [v for v in result.inputs if v.name not in names]
     result.inputs += [Value(t.name, t.dtype, t.shape) for t in parameters]
     result.initializers = {k: t for k, t in result.initializers.items() if k not in names}

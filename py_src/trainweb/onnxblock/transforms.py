@@ -19,16 +19,14 @@ AFFINE = (1, 2)
 
 
 def constants_to_initializers(graph: Graph) -> Graph:
-    """Constant nodes become initializers."""
-    result = graph.copy()
-    kept = []
-    for node in result.nodes:
+    """Constant nodes become initializers; the other nodes are the same."""
+    result = graph.with_nodes(())
+    for node in graph.nodes:
         tensor = _constant(node) if node.op_type == "Constant" and not node.domain else None
         if tensor is None:
-            kept.append(node)
+            result.nodes.append(node)
         else:
             result.initializers[tensor.name] = tensor
-    result.nodes = kept
     return result
 
 
@@ -45,17 +43,16 @@ def _constant(node: Node) -> Tensor | None:
 
 
 def prune(graph: Graph) -> Graph:
-    """A copy without the nodes that no output depends on."""
-    result = graph.copy()
-    live = {value.name for value in result.outputs}
+    """The graph without the nodes that no output depends on; the others are the same."""
+    live = {value.name for value in graph.outputs}
     kept = []
-    for node in reversed(result.nodes):
+    for node in reversed(graph.nodes):
         if live.intersection(node.outputs):
             live.update(node.inputs)
             live.update(_captured(node))
             kept.append(node)
-    result.nodes = kept[::-1]
-    result.initializers = {k: t for k, t in result.initializers.items() if k in live}
+    result = graph.with_nodes(reversed(kept))
+    result.initializers = {k: t for k, t in graph.initializers.items() if k in live}
     return result
 
 

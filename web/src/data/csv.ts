@@ -4,7 +4,7 @@ import { Tensor } from "onnxruntime-common";
 import { dsvFormat } from "d3-dsv";
 
 import { sessionError } from "../wire/messages.js";
-import { describe } from "../page/tensors.js";
+import { describe } from "./given.js";
 
 const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"] as const;
 export type CsvDtype = (typeof DTYPES)[number];

@@ -9,8 +9,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
-import { badSetting } from "../page/check-settings.js";
-import { describe, isTensor } from "../page/tensors.js";
+import { badSetting, describe, isTensor } from "./given.js";
 import type { Remainder } from "../wire/fit.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, type Batch, type Row } from "./rows.js";

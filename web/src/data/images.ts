@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { FeedError } from "../wire/errors.js";
-import { describe } from "../page/tensors.js";
+import { describe } from "./given.js";
 import { RandomStream } from "./random.js";
 
 /** A file, a URL, or what a canvas can draw: an image, a video (its frame), a canvas, a bitmap; or pixels. */

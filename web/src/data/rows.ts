@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
-import { describe, isTensor } from "../page/tensors.js";
+import { describe, isTensor } from "./given.js";
 import { RandomStream } from "./random.js";
 import type { Remainder } from "../wire/fit.js";
 

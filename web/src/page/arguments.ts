@@ -8,7 +8,8 @@ import { sessionError } from "../wire/messages.js";
 import { checkFeedNames } from "../wire/feed-names.js";
 import type { InputDeclaration } from "../wire/protocol.js";
 import { checkSeverity } from "./options.js";
-import { asTensor, describe, isTensor, type NumericArray } from "./tensors.js";
+import { describe, isTensor } from "../data/given.js";
+import { asTensor, type NumericArray } from "./tensors.js";
 
 /**
  * Feeds by input name: tensors, or typed arrays where the model declares all dims but one, which follows from the number of

@@ -6,7 +6,7 @@ import { formOf, type FileOptions } from "./call-arguments.js";
 import { callOf, withWorker } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
-import { describe } from "./tensors.js";
+import { describe } from "../data/given.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** What `buildArtifacts` gives: files as `TrainingSession.create` and onnxruntime-training take them. */

@@ -1,7 +1,7 @@
 /** Arguments that several classes take: what a property is kept as, and what a file is handed out as. */
 
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
-import { describe } from "./tensors.js";
+import { describe } from "../data/given.js";
 
 /**
  * What a file is handed out as: "bytes" is a Uint8Array in the page's memory (the default), "blob" a Blob, which

@@ -4,7 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
 import type { TensorType } from "../wire/protocol.js";
-import { describe } from "./tensors.js";
+import { describe } from "../data/given.js";
 
 export interface ParameterTypeAndShape {
   readonly type: Tensor.Type;

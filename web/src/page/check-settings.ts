@@ -1,8 +1,9 @@
 /** Checks of settings by what Python declares of them (settings.ts). */
 
+import { badSetting } from "../data/given.js";
 import { sessionError } from "../wire/messages.js";
 import type { Kind, Settings } from "./settings/kinds.js";
-import { isTensor } from "./tensors.js";
+import { isTensor } from "../data/given.js";
 
 export type Fields = Readonly<Record<string, unknown>>;
 
@@ -50,9 +51,6 @@ export function checkFields(
     }
   }
   return resolved;
-}
-export function badSetting(name: string, value: unknown, expected: string): Error {
-  return sessionError("BAD_SETTING", { name, value, expected });
 }
 
 /** The value as JSON can have it. */

@@ -12,7 +12,8 @@ import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
-import { copyBytes, describe, isTensor, packTensor, unpackTensor } from "./tensors.js";
+import { describe, isTensor } from "../data/given.js";
+import { copyBytes, packTensor, unpackTensor } from "./tensors.js";
 
 /** A checkpoint in a worker. */
 class StateHandle {

@@ -1,4 +1,63 @@
-/** Events of a fit on their way to who listens. */
+/** Events of a fit, and how they come to who listens. */
+
+import type { EvalValues } from "../wire/fit.js";
+
+/** Within an epoch, after a step; at most one a frame. */
+export interface ProgressEvent {
+  readonly type: "progress";
+  /** From 1. */
+  readonly epoch: number;
+  /** Batches of the epoch that are done. */
+  readonly step: number;
+  /** How many it has; null for a stream. */
+  readonly steps: number | null;
+  /** Mean over the rows of the epoch so far. */
+  readonly loss: number;
+}
+
+/** An epoch that is done. */
+export interface EpochEvent {
+  readonly type: "epoch";
+  /** From 1. */
+  readonly epoch: number;
+  /** Batches that were trained on. */
+  readonly steps: number;
+  /** Mean over the rows, while they were trained on. */
+  readonly loss: number;
+  /** That of its last optimizer step. */
+  readonly learningRate: number;
+  /** How long it took, evaluation included. */
+  readonly seconds: number;
+  /** "loss" and the metrics of the validation data. */
+  readonly validation: EvalValues | null;
+}
+
+export type FitEvent = ProgressEvent | EpochEvent;
+
+/** What a fit has done. */
+export interface History {
+  readonly epochs: readonly EpochEvent[];
+  /** Of each batch, in their order. */
+  readonly losses: readonly number[];
+  readonly optimizerSteps: number;
+  /** The best by early stopping. */
+  readonly bestEpoch: number | null;
+  /** Whether all epochs were done, `stop()` ended it, or early stopping did. */
+  readonly ended: "done" | "stopped" | "early";
+}
+
+/** What a callback may do with the fit that calls it. */
+export interface FitControl {
+  /** What was done so far. */
+  readonly history: History;
+  /** Let the worker rest after the step that it is at. */
+  pause(): void;
+  resume(): void;
+  /** End after the step that is under way; the history is that of what was done. */
+  stop(): void;
+  /** End after the step that is under way, and fail with this reason; what was trained stays. */
+  abort(reason?: unknown): void;
+}
 
 /** Lets through at most one value a frame, the last; at once where nothing is drawn. */
 export class FrameGate<T> {

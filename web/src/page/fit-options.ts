@@ -5,7 +5,8 @@ import { Dataset } from "../data/dataset.js";
 import type { EvalValues, Remainder, WireEvaluation, WireMetric } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionInfo } from "../wire/protocol.js";
-import { badSetting, checkFields, resolveKind, type Fields } from "./check-settings.js";
+import { badSetting } from "../data/given.js";
+import { checkFields, resolveKind, type Fields } from "./check-settings.js";
 import {
   BETTER,
   DEFAULT_BATCH,
@@ -17,13 +18,13 @@ import {
   type MetricSettings,
   type MetricType,
 } from "./settings/fit.js";
-import type { FitEvent, FitRun } from "./fit.js";
+import type { FitControl, FitEvent } from "./fit-events.js";
 import { schedule, type Schedule } from "./schedule.js";
 import type { Settings } from "./settings/kinds.js";
 import type { ScheduleSettings } from "./settings/schedules.js";
 
 /** Called with each event, and the fit, which it can pause and end. The end of an epoch waits for what it returns. */
-export type FitCallback = (event: FitEvent, fit: FitRun) => unknown;
+export type FitCallback = (event: FitEvent, fit: FitControl) => unknown;
 
 /** Ends the training when a metric of the validation data has not become better for a while. */
 export interface EarlyStoppingSettings extends EarlyStoppingFields {

@@ -21,53 +21,10 @@ import type {
 import { sessionError } from "../wire/messages.js";
 import type { Answer, Call, Feed, Method, NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { callOf } from "./client.js";
-import { FrameGate, Listeners } from "./fit-events.js";
+import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./fit-events.js";
 import { resolveFit, type ResolvedFit } from "./fit-options.js";
-import { copyBytes, describe, isOnCpu, isTensor, packTensor } from "./tensors.js";
-
-/** Within an epoch, after a step; at most one a frame. */
-export interface ProgressEvent {
-  readonly type: "progress";
-  /** From 1. */
-  readonly epoch: number;
-  /** Batches of the epoch that are done. */
-  readonly step: number;
-  /** How many it has; null for a stream. */
-  readonly steps: number | null;
-  /** Mean over the rows of the epoch so far. */
-  readonly loss: number;
-}
-
-/** An epoch that is done. */
-export interface EpochEvent {
-  readonly type: "epoch";
-  /** From 1. */
-  readonly epoch: number;
-  /** Batches that were trained on. */
-  readonly steps: number;
-  /** Mean over the rows, while they were trained on. */
-  readonly loss: number;
-  /** That of its last optimizer step. */
-  readonly learningRate: number;
-  /** How long it took, evaluation included. */
-  readonly seconds: number;
-  /** "loss" and the metrics of the validation data. */
-  readonly validation: EvalValues | null;
-}
-
-export type FitEvent = ProgressEvent | EpochEvent;
-
-/** What a fit has done. */
-export interface History {
-  readonly epochs: readonly EpochEvent[];
-  /** Of each batch, in their order. */
-  readonly losses: readonly number[];
-  readonly optimizerSteps: number;
-  /** The best by early stopping. */
-  readonly bestEpoch: number | null;
-  /** Whether all epochs were done, `stop()` ended it, or early stopping did. */
-  readonly ended: "done" | "stopped" | "early";
-}
+import { describe, isTensor } from "../data/given.js";
+import { copyBytes, isOnCpu, packTensor } from "./tensors.js";
 
 interface MutableHistory extends History {
   epochs: EpochEvent[];
@@ -87,7 +44,7 @@ export interface FitHost {
 }
 
 /** A fit under way: a promise of its history, and an async iterable of its events. */
-export class FitRun implements PromiseLike<History>, AsyncIterable<FitEvent> {
+export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<FitEvent> {
   readonly #host: FitHost;
   readonly #listeners = new Listeners<FitEvent>();
   readonly #history: MutableHistory = { epochs: [], losses: [], optimizerSteps: 0, bestEpoch: null, ended: "done" };

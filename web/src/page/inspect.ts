@@ -4,7 +4,7 @@ import type { ModelReport } from "../wire/report.js";
 import { callOf, withWorker } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
-import { describe } from "./tensors.js";
+import { describe } from "../data/given.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** What the model would be trained with, and sizes of its symbolic dims, the least that fit where none is given. */

@@ -1,6 +1,7 @@
 /** Schedules of the learning rate, as trainweb.schedules in Python: the same settings, the same formulas. */
 
-import { badSetting, checkFields, resolveKind } from "./check-settings.js";
+import { badSetting } from "../data/given.js";
+import { checkFields, resolveKind } from "./check-settings.js";
 import type { Setting } from "./settings/kinds.js";
 import { SCHEDULES, type ScheduleSettings, type ScheduleType } from "./settings/schedules.js";
 

@@ -40,17 +40,8 @@ import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
-import {
-  copyBytes,
-  describe,
-  describeFetch,
-  isTensor,
-  ownBytes,
-  packFeeds,
-  packTensor,
-  SpareBuffers,
-  unpackResults,
-} from "./tensors.js";
+import { describe, isTensor } from "../data/given.js";
+import { copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults } from "./tensors.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** The files of a training session: URLs, bytes or Blobs. */

@@ -3,7 +3,8 @@
 import type { Tensor } from "onnxruntime-common";
 
 import type { PlacedBytes, Workspace } from "../wire/protocol.js";
-import { isOnCpu, isTensor, type TakeBytes } from "./tensors.js";
+import { isTensor } from "../data/given.js";
+import { isOnCpu, type TakeBytes } from "./tensors.js";
 
 /** What tells feeds apart that go to different places; null where some have to be fetched first. */
 export function signatureOf(

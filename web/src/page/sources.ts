@@ -5,7 +5,8 @@ import { findFault, type FileName, type Integrity } from "./integrity.js";
 import { otherPlatform } from "../wire/platform.js";
 import type { ExternalFile } from "../wire/protocol.js";
 import type { LoadTracker } from "./progress.js";
-import { copyBytes, describe } from "./tensors.js";
+import { describe } from "../data/given.js";
+import { copyBytes } from "./tensors.js";
 
 /** Where a model or checkpoint comes from. A string is a URL, relative to the page; in Node it may be a path. */
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;

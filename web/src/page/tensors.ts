@@ -2,6 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { describe, isTensor } from "../data/given.js";
 import { FeedError, TrainwebError } from "../wire/errors.js";
 import type { Feed, Fetch, InputDeclaration, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "../wire/protocol.js";
 
@@ -42,26 +43,6 @@ const ARRAYS: Readonly<Record<WireDtype, NumericArrayConstructor>> = {
 
 /** Where browsers have it: what tensors of float16 hold there. */
 const HalfArray = (globalThis as { readonly Float16Array?: NumericArrayConstructor }).Float16Array;
-
-/**
- * Whether `value` is a tensor. By its members, not its class: onnxruntime-web carries a copy of
- * onnxruntime-common of its own, and its tensors are welcome here.
- */
-export function isTensor(value: unknown): value is Tensor {
-  if (value instanceof Tensor) {
-    return true;
-  }
-  if (typeof value !== "object" || value === null) {
-    return false;
-  }
-  const tensor = value as Partial<Tensor>;
-  return (
-    typeof tensor.type === "string" &&
-    Array.isArray(tensor.dims) &&
-    typeof tensor.location === "string" &&
-    typeof tensor.getData === "function"
-  );
-}
 
 /** Types that share their arrays with another one, which such an array is taken for unless the model declares them. */
 const SHARING: readonly string[] = ["float16", "bool"] satisfies WireDtype[];
@@ -272,15 +253,4 @@ export function unpackResults(
     });
   }
   return tensors;
-}
-
-/** A few words on a value of the wrong kind. */
-export function describe(value: unknown): string {
-  if (value === null || value === undefined) {
-    return String(value);
-  }
-  if (typeof value === "object") {
-    return value.constructor?.name ?? "an object";
-  }
-  return `a ${typeof value}`;
 }

@@ -1,7 +1,8 @@
 /** The configuration of `createFromModel`, checked by what Python declares (settings/), as Python takes it. */
 
 import { sessionError } from "../wire/messages.js";
-import { asFields, badSetting, checkFields, type Fields, resolveKind } from "./check-settings.js";
+import { badSetting } from "../data/given.js";
+import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
 import { CONFIG } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";

@@ -1,7 +1,7 @@
 /** Checks of what Python hands out: Pyodide's glue copies by itself, and a wrong address gives wrong bytes without a word. */
 
 import { EngineError } from "../wire/errors.js";
-import type { FloatType } from "../worker/floats.js";
+import type { FloatType } from "../wire/values.js";
 
 /** What Python says of the bytes that come with an answer. */
 export interface Announced {

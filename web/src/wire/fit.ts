@@ -1,7 +1,6 @@
 /** What crosses between the page and its worker for a fit: data once, then a call an epoch, and words on a port meanwhile. */
 
-import type { Feed } from "./protocol.js";
-import type { NamedTensor } from "./values.js";
+import type { Feed, NamedTensor } from "./values.js";
 
 /** What becomes of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start. */
 export type Remainder = "keep" | "drop" | "pad";

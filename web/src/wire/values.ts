@@ -16,6 +16,9 @@ export type WireDtype =
   | "uint64"
   | "bool";
 
+/** Types of floats that parameters may have in files. */
+export type FloatType = "float16" | "bfloat16" | "float32" | "float64";
+
 /** Element type and dims of a tensor. */
 export interface TensorType {
   readonly dtype: WireDtype;

@@ -1,6 +1,6 @@
 /** Types of floats to and from float32, in which parameters are kept: rounded to nearest even, beyond the range infinity. */
 
-export type FloatType = "float16" | "bfloat16" | "float32" | "float64";
+import type { FloatType } from "../wire/values.js";
 
 export const FLOAT_BYTES: Readonly<Record<FloatType, number>> = { float16: 2, bfloat16: 2, float32: 4, float64: 8 };
 

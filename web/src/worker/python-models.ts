@@ -8,7 +8,8 @@ import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { FileData, MaybePromise, ValueMetadata } from "../wire/protocol.js";
 import type { ModelReport } from "../wire/report.js";
-import { convertFloats, FLOAT_BYTES, type FloatType } from "./floats.js";
+import type { FloatType } from "../wire/values.js";
+import { convertFloats, FLOAT_BYTES } from "./floats.js";
 import type { Bundle, FeedType, KeptValue, PlanKind, Property, RawBundle, RawPlan } from "./bundle.js";
 
 /** Segments that are to be filled. */

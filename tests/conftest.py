@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from trainweb.training import seed
+
 # The same examples on every machine, and no deadline: two cores may be busy with a browser.
 settings.register_profile(
     "trainweb",
@@ -54,6 +56,14 @@ def bytes_in_use() -> int:
     if engine is None or "trainweb.backend.wasm.engine.wasmtime" not in sys.modules:
         return 0
     return sum(engine.get_engine(reproducible=mode).bytes_in_use() for mode in (False, True))
+
+
+@pytest.fixture(autouse=True)
+def same_seed() -> Iterator[None]:
+    """A test that sets the seed of random numbers sets it for itself alone."""
+    before = seed.current()
+    yield
+    seed.set_current(before)
 
 
 @pytest.fixture(autouse=True)

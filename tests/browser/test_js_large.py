@@ -314,4 +314,5 @@ def test_300_mb_of_weights_train_in_1300_mb(chromium_path: str, plain_site: Site
     assert result["losses"][-1] < result["losses"][0] and result["saved"] > 3 * weights.nbytes
     memory, peak = found["trained"]
     # All four are there, and not much besides.
-    assert 4 * weights.nbytes < memory.private <= peak <= ALLOWED_MB * 10**6
+    assert 4 * weights.nbytes < memory.private
+    assert max(memory.private, peak) <= ALLOWED_MB * 10**6  # the peak is sampled

@@ -369,6 +369,20 @@ FAULTS: dict[str, Fault] = {
         y0 = Pad (rest, pads)
         """,
     ),
+    "Pad-3": Fault(
+        ("Pad", 13),
+        "Tensor of integers indicating the number of padding elements to add or remove (if negative) at the beginning "
+        "and end of each axis.",
+        "It gives the numbers to `np.pad`, which refuses negative ones.",
+        """
+        start = Constant <value_ints = [1, 0]> ()
+        end = Constant <value_ints = [3, 2]> ()
+        rest = Slice (x0, start, end)
+        pads = Constant <value_ints = [0, 1, 0, 0]> ()
+        value = Constant <value_float = 2.5> ()
+        y0 = Pad (rest, pads, value)
+        """,
+    ),
     "Scatter-0": Fault(
         ("Scatter", 11),
         "This operator is deprecated. Please use ScatterElements, which provides the same functionality.",

@@ -19,7 +19,7 @@ export function formOf({ as = "bytes" }: FileOptions): FileForm {
   return as;
 }
 
-/** @throws TypeError or RangeError when a value is no property, or cannot be kept as this kind */
+/** @throws TypeError when a value is no property, or cannot be kept as this kind */
 export function checkKind(value: PropertyValue, kind: PropertyKind | undefined): void {
   if (!["number", "bigint", "string"].includes(typeof value)) {
     throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
@@ -34,6 +34,6 @@ export function checkKind(value: PropertyValue, kind: PropertyKind | undefined):
     throw new TypeError(`'value' is ${describe(value)}, which is not kept as "${kind}".`);
   }
   if (kind === "int" && typeof value === "number" && !Number.isSafeInteger(value)) {
-    throw new RangeError(`'value' is ${value}; "int" keeps integers, those beyond 2^53 as bigint.`);
+    throw new TypeError(`'value' is ${value}; "int" keeps integers, those beyond 2^53 as bigint.`);
   }
 }

@@ -103,6 +103,8 @@ export class WorkerClient {
   #memory: WebAssembly.Memory | null = null;
   #wakeWord = 0;
   #hasStarted = false;
+  /** Whether the worker ever answered. */
+  #isHeard = false;
   #python: Promise<PythonInfo> | null = null;
   /** Sessions, and those that are being made. */
   #sessions = 0;
@@ -343,11 +345,15 @@ export class WorkerClient {
         this.#fail(`${files.worker} did not load (env.baseURL)`);
       }
     } catch (error) {
-      this.#fail(`${messageOf(error)} Its folder is set by env.baseURL.`);
+      // It may have come while this was looked into.
+      if (isOver || !this.#isHeard) {
+        this.#fail(`${messageOf(error)} Its folder is set by env.baseURL.`);
+      }
     }
   }
 
   #receive({ id, result }: Reply): void {
+    this.#isHeard = true;
     const waiting = this.#waiting.get(id);
     this.#waiting.delete(id);
     if (this.#waiting.size === 0) {

@@ -18,6 +18,7 @@ from trainweb.artifacts import build_artifacts
 from trainweb.checkpoint.safetensors import read_safetensors
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.lora import Adapter, LoraConfig, LoraModel, inject
+from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.optim import AdamW
@@ -291,3 +292,20 @@ def test_read_as_the_library_reads() -> None:
         start, end = entry["data_offsets"]
         assert tensors[name].shape == tuple(entry["shape"])
         assert tensors[name].data == data[8 + length + start : 8 + length + end]
+
+
+def test_modules_to_save_are_saved_as_pytorch_has_them() -> None:
+    """(out, in), however an exporter stored the weight: one of the two turned it."""
+    for exporter in EXPORTERS:
+        adapted = inject(RECORDED / f"attention.{exporter}.onnx", ["q_proj"], modules_to_save=["o_proj"])
+        session = session_of(adapted)
+        trained(session, truth("attention"))
+        saved = arrays(adapted.adapter(session))
+        layer = next(x for x in find_layers(adapted.base) if x.module == "o_proj")
+        stored = session.get_parameter("o_proj.weight")
+        used = stored.T if layer.rows_first else stored
+        np.testing.assert_array_equal(saved["o_proj.weight"], used.T)
+        again = inject(RECORDED / f"attention.{exporter}.onnx", ["q_proj"], modules_to_save=["o_proj"])
+        other = session_of(again)
+        again.load_adapter(other, adapted.adapter(session))
+        np.testing.assert_array_equal(other.get_parameter("o_proj.weight"), stored)

@@ -130,6 +130,8 @@ class LoraModel:
         self._base_layers = layers
         whole = chosen(config.modules_to_save, _owners(base), "modules_to_save") if config.modules_to_save else []
         self._whole = [name for name in base.initializers if name.rpartition(".")[0] in whole]
+        turned = {x.weight for x in find_layers(base) if x.kind == LINEAR and not x.rows_first}
+        self._columns_first = turned.intersection(self._whole)
         rng = random.Random(seed)
         tensors = [t for layer in self.layers for t in start_values(layer, config, init, rng)]
         self.start = {t.name: t for t in tensors}
@@ -224,8 +226,7 @@ class LoraModel:
 
     def _turned(self, tensor: Tensor) -> Tensor:
         """A weight of `modules_to_save` as PyTorch has it, (out, in), or back."""
-        layer = next((x for x in find_layers(self.base) if x.weight == tensor.name), None)
-        if tensor.name not in self._whole or layer is None or layer.kind != LINEAR or layer.rows_first:
+        if tensor.name not in self._columns_first:
             return tensor
         rows, width = tensor.shape
         values = array("f", bytes(tensor.data))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.model.writer import write_model
 
 from .js_session import JsPage, open_js_page
-from .server import ROOT, Reply, Site
+from .server import ROOT, Site
 
 OPEN = """
     const open = (options) => TrainingSession.create(golden("mlp"), options);
@@ -695,29 +695,27 @@ class TestWorkerDeath:
             js.page.clock.fast_forward(600_000)
             assert js.run(f"{OPEN} return loss(await opening);") > 0
 
-    def test_a_worker_that_came_outlives_a_look_that_stalls(
-        self, browser: Browser, make_site: Callable[..., Site]
-    ) -> None:
+    def test_a_worker_outlives_a_look_that_stalls(self, browser: Browser, make_site: Callable[..., Site]) -> None:
         """The script is asked for again because it is late; it comes, and the second answer never does."""
         site = make_site()
-        body = (ROOT / "dist/npm/worker.js").read_bytes()
-        script = Reply(body, "text/javascript", delay_s=2)
-        replies = iter([script])
-        asked: list[Reply] = []
+        site.add("/dist/worker.js", (ROOT / "dist/npm/worker.js").read_bytes(), delay_s=2)
+        looks: list[Route] = []
 
-        def reply() -> Reply:
-            asked.append(next(replies, Reply(body, "text/javascript", sent=0, hangs=True)))
-            return asked[-1]
+        def route(found: Route) -> None:
+            if found.request.resource_type == "fetch":
+                looks.append(found)  # and never answered
+            else:
+                found.continue_()
 
-        site.add_dynamic("/dist/worker.js", reply)
         with open_js_page(browser, site) as js:
+            js.page.route("**/dist/worker.js", route)
             js.page.clock.install()
             js.run(f"{OPEN} window.opening = open();")
             js.page.clock.fast_forward(4_000)
             js.run(WATCHED)
             js.page.clock.fast_forward(600_000)
             assert js.run(f"{OPEN} return loss(await opening);") > 0
-        assert len(asked) == 2
+            assert len(looks) == 1
 
 
 def test_nothing_leaks_over_sessions_and_failures(browser: Browser, plain_site: Site) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from queue import Full, Queue
 from threading import Event, Thread
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 POLL_S = 0.05
@@ -49,7 +49,7 @@ def prefetched(rows: Iterator[T], count: int) -> Iterator[T]:
                 raise value
             if kind == "end":
                 return
-            yield value  # type: ignore[misc]
+            yield cast(T, value)
     finally:
         unwanted.set()
         thread.join()

@@ -12,14 +12,14 @@ from .processes import PROC, processes, resident_bytes
 from .server import ROOT, Site
 from .test_js_session import OPEN, SPY
 
-POLLS = 100
+POLLS = 600
 """Tenths of a second that workers have to end."""
 LEFT_BYTES = 30_000_000
 """What a page may keep of sessions that are released."""
 IN_TIME = """
     const inTime = (promise) => Promise.race([
       promise.then((value) => value, (error) => ({ name: error.name, message: error.message })),
-      new Promise((resolve) => setTimeout(() => resolve({ name: "nothing within 20 s" }), 20000)),
+      new Promise((resolve) => setTimeout(() => resolve({ name: "nothing within 60 s" }), 60000)),
     ]);
 """
 

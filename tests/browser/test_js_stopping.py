@@ -13,15 +13,19 @@ from playwright.sync_api import Browser
 from .js_session import JsPage, open_js_page
 from .server import Site
 
-ROWS = 300_000
+ROWS = 1_000_000
 """A step of so many takes several slices of 10 ms on any machine."""
 
 START = f"""
 const sent = [];
 const post = Worker.prototype.postMessage;
+let onceSent = () => undefined;
 Worker.prototype.postMessage = function (message, ...others) {{
-  if (Array.isArray(message)) sent.push(...message.map((call) => call.method));
-  return post.call(this, message, ...others);
+  const calls = Array.isArray(message) ? message.map((call) => call.method) : [];
+  sent.push(...calls);
+  const result = post.call(this, message, ...others);
+  if (calls.includes("step") || calls.includes("runInference")) queueMicrotask(onceSent);
+  return result;
 }};
 const files = golden("mlp");
 const s = await TrainingSession.create(files);
@@ -34,11 +38,11 @@ const remembered = async () => [sum(await s.saveCheckpoint({{ includeOptimizerSt
 const stopped = async (run) => {{
   const controller = new AbortController();
   const from = sent.length;
-  const outcome = run(controller.signal).then(() => "ran", (error) => error.name);
-  // A task later the step is on its way.
-  await new Promise((resolve) => setTimeout(resolve));
-  controller.abort();
-  return [await outcome, ...sent.slice(from)];
+  // The stop is sent right behind the step: it lies there before the first slice of the step ends.
+  onceSent = () => controller.abort();
+  const outcome = await run(controller.signal).then(() => "ran", (error) => error.name);
+  onceSent = () => undefined;
+  return [outcome, ...sent.slice(from)];
 }};
 """
 

@@ -81,6 +81,8 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     "plan output segment": _set("plans", 0, "outputs", 0, "segment", to=7),
     "plan signature": _set("plans", 0, "signature", to=[]),
     "plan nodes": _set("plans", 0, "nodes", to=[None]),
+    "fewer nodes than instructions": lambda h: h["plans"][2]["nodes"].pop(),
+    "more nodes than instructions": lambda h: h["plans"][2]["nodes"].append("x"),
     "no plans": lambda h: h.pop("plans"),
 }
 

@@ -137,13 +137,30 @@ def test_a_file_that_is_something_else(starts: Starts, path: str) -> None:
     assert starts.attempt().get("value", 0) > 0
 
 
+def without_threads(starts: Starts, fault: str, value: float) -> None:
+    """A step needs none of them: it computes the same, and a warning says what is wrong with which file."""
+    said: list[str] = []
+    starts.js.page.on("console", lambda message: said.append(message.text))
+    assert starts.with_fault(POOL, fault).get("value") == value, fault
+    (warning,) = (text for text in said if "running with 1 of 2 threads" in text)
+    assert starts.site.url(f"/dist/{POOL}") in warning, warning
+    for word in WORDS.get(fault, lambda _: ())("JavaScript"):
+        assert word in warning, (fault, warning)
+
+
 @pytest.mark.parametrize("path", [POOL])
 def test_without_the_script_of_threads_there_is_one(starts: Starts, path: str) -> None:
-    """A step needs none of them: it computes the same."""
     value = starts.attempt()["value"]
     assert value > 0
     for fault in ("html", "empty", "damaged", "missing"):
-        assert starts.with_fault(path, fault).get("value") == value, fault
+        without_threads(starts, fault, value)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("path", [POOL])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_without_the_script_of_threads_there_is_one_whatever_is_wrong(starts: Starts, path: str, fault: str) -> None:
+    without_threads(starts, fault, starts.attempt()["value"])
 
 
 @pytest.mark.parametrize("starts", [True], indirect=True, ids=["snapshot"])

@@ -15,10 +15,11 @@ import { join } from "node:path";
 
 import { Engine } from "../../web/src/engine/engine.ts";
 import { GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE } from "../../web/src/engine/layout.ts";
-import { TrainwebError } from "../../web/src/wire/errors.ts";
+import { EngineError, TrainwebError } from "../../web/src/wire/errors.ts";
 import { parseBundle, splitBundle } from "../../web/src/worker/bundle.ts";
 import { LazyModels } from "../../web/src/worker/python-models.ts";
 import { SessionCore } from "../../web/src/worker/session-core.ts";
+import { feedsOf, mutate, randomOf } from "./bundle-mutations.mjs";
 
 const [KERNELS, FOLDER, SEED, FIRST, COUNT, SECONDS, NOW] = process.argv.slice(2);
 const PREFIX_BYTES = 64;
@@ -29,22 +30,7 @@ const FRESH = 0x5a;
 const HEADER_BYTES = 64;
 /** No bundle here needs more; a larger block is as if memory were full. */
 const LARGEST_BLOCK = 2 ** 24;
-const NUMBERS = [
-  0, 1, 2, 3, 4, 7, 8, 16, 60, 63, 64, 65, 256, 4096, 65536, 2 ** 20, 2 ** 24, 2 ** 30, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 64,
-  2 ** 32 - 1, 2 ** 32, 2 ** 53, -1, -64, 0.5, 1e300,
-];
-const THINGS = [null, true, false, "", "x", "train", "eval", "optimizer", "float32", "int64", "__proto__", [], {}, [[]], [0, 64]];
-
-/** A number below n; equal for equal texts. */
-function randomOf(text) {
-  let state = createHash("sha256").update(text).digest().readUInt32LE();
-  return (n) => {
-    state = (state + 0x6d2b79f5) >>> 0; // mulberry32
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) % n;
-  };
-}
+const MOST_FEEDS = 2 ** 16;
 
 /** Walls around each block, the same fresh bytes in every one, and an eye on who writes where. */
 class Walls {
@@ -56,12 +42,12 @@ class Walls {
     this.isPlacing = false;
     this.watch();
     this.fill = WALLS[0];
-    engine.alloc = (nbytes) => {
+    engine.alloc = (nbytes, isZero = false) => {
       // Too much is refused by the real one, in its words.
       const tooMuch = !(nbytes <= LARGEST_BLOCK);
       const before = tooMuch ? 0 : this.wall();
       const ptr = this.alloc(tooMuch ? 2 ** 32 : nbytes);
-      engine.u8.fill(FRESH, ptr, ptr + nbytes);
+      engine.u8.fill(isZero ? 0 : FRESH, ptr, ptr + nbytes);
       this.blocks.set(ptr, { nbytes, walls: [before, this.wall()] });
       return ptr;
     };
@@ -97,7 +83,7 @@ class Walls {
       }
     };
     engine.run = (plan) => {
-      const before = Buffer.from(engine.u8);
+      const before = this.snapshot();
       const status = run.call(engine, plan);
       const after = engine.u8;
       let at = this.lowest;
@@ -110,6 +96,14 @@ class Walls {
       this.broken ||= Buffer.compare(before.subarray(at), after.subarray(at)) !== 0;
       return status;
     };
+  }
+
+  /** The kernels' memory as it is; valid until the next one, for new pages take longer than all else. */
+  snapshot() {
+    const { u8 } = this.engine;
+    this.copy = this.copy?.length === u8.length ? this.copy : Buffer.alloc(u8.length);
+    this.copy.set(u8);
+    return this.copy;
   }
 
   owns(ptr, nbytes) {
@@ -141,78 +135,6 @@ function start() {
   return { engine, kernels, walls: new Walls(engine) };
 }
 
-// ---- what is changed
-
-/** All places of a header, as an object and a key each. */
-function placesOf(value, found = []) {
-  if (typeof value === "object" && value !== null) {
-    for (const key of Object.keys(value)) {
-      found.push([value, key]);
-      placesOf(value[key], found);
-    }
-  }
-  return found;
-}
-
-function changeHeader(header, random) {
-  const places = placesOf(header);
-  const [object, key] = places[random(places.length)];
-  const value = object[key];
-  const [other, otherKey] = places[random(places.length)];
-  const draw = random(10);
-  if (draw < 4 && typeof value === "number") {
-    object[key] = value + [-64, -4, -1, 1, 4, 64][random(6)];
-  } else if (draw < 5) {
-    object[key] = NUMBERS[random(NUMBERS.length)];
-  } else if (draw < 6) {
-    object[key] = THINGS[random(THINGS.length)];
-  } else if (draw < 8) {
-    object[key] = structuredClone(other[otherKey]);
-  } else if (Array.isArray(object)) {
-    draw < 9 ? object.splice(Number(key), 1) : object.push(structuredClone(value));
-  } else {
-    delete object[key];
-  }
-}
-
-/** Ranges of the blobs that may change: all but generated code. */
-function dataOf(header) {
-  const words = header.plans.map((plan) => plan.words);
-  const others = [...header.plans.map((plan) => plan.constants), ...header.segments.map(({ data }) => data)];
-  return { words, others: others.filter((range) => range !== null && range[1] > 0) };
-}
-
-function changeWords(blobs, [offset, nbytes], random) {
-  const words = new DataView(blobs.buffer, blobs.byteOffset + offset, nbytes);
-  const at = 4 * random(nbytes >> 2);
-  const old = words.getUint32(at, true);
-  const values = [
-    NUMBERS[random(NUMBERS.length)], old ^ (1 << random(32)), old + [-64, -4, -1, 1, 4, 64][random(6)],
-    words.getUint32(4 * random(nbytes >> 2), true), random(2 ** 32),
-  ];
-  words.setUint32(at, values[random(values.length)], true);
-}
-
-function changeData(blobs, [offset, nbytes], random) {
-  blobs[offset + random(nbytes)] ^= 1 << random(8);
-}
-
-function mutate({ header, blobs }, random) {
-  const { words, others } = dataOf(header);
-  const changed = { header: structuredClone(header), blobs: blobs.slice() };
-  for (let left = [1, 1, 1, 2, 2, 3, 5][random(7)]; left > 0; left--) {
-    const draw = random(10);
-    if (draw < 5) {
-      changeHeader(changed.header, random);
-    } else if (draw < 9) {
-      changeWords(changed.blobs, words[random(words.length)], random);
-    } else {
-      changeData(changed.blobs, others[random(others.length)], random);
-    }
-  }
-  return changed;
-}
-
 /** The file, with the hash that its bytes have; now and then the file itself is changed after that. */
 function fileOf({ header, blobs }, prefix, random) {
   const text = Buffer.from(JSON.stringify(header) ?? "null");
@@ -227,31 +149,35 @@ function fileOf({ header, blobs }, prefix, random) {
   return new Uint8Array(draw === 1 ? file.subarray(0, random(file.length)) : file);
 }
 
-// ---- what is done with it
-
-function feedsOf(signature) {
-  return signature.map(({ name, dtype, dims }) => {
-    const n = dims.reduce((a, b) => a * b, 1);
-    const data =
-      dtype === "int64"
-        ? BigInt64Array.from({ length: n }, (_, k) => BigInt(k % 3))
-        : Float32Array.from({ length: n }, (_, k) => Math.sin(k));
-    return { name, dtype, dims, data: new Uint8Array(data.buffer) };
-  });
+/** What a step is fed that the bundle has a plan for, if that is no more than a test needs; else what it had a plan for. */
+function feedsFor({ plans }, kind, given) {
+  const signature = plans.find((plan) => plan.kind === kind)?.signature;
+  const nbytes = signature?.reduce((sum, { dims }) => sum + 8 * dims.reduce((a, b) => a * b, 1), 0);
+  return nbytes <= MOST_FEEDS ? feedsOf(signature) : given;
 }
 
-/** Steps of the session; what they leave, or the class of the error that they end with. */
-function steps({ engine, kernels }, bundle, feeds) {
+const textOf = (result) => JSON.stringify(result, (_, value) => (ArrayBuffer.isView(value) ? [...value] : value));
+
+/** Steps of the session and looks at all that it hands out; what they leave, or the class of the error that they end with. */
+async function steps({ engine, kernels }, bundle, given) {
   const options = { arenaLimit: LARGEST_BLOCK, memoryBudget: Infinity, maxPlans: 2, onRefused: () => {} };
   const models = new LazyModels(() => Promise.reject(new Error("there is no Python here")), null, null);
   const core = new SessionCore(engine, kernels, bundle, options, models, () => {});
   try {
     const results = [];
     for (const kind of ["train", "optimizer", "train", "eval"]) {
-      const run = core.step(kind, kind === "optimizer" ? [] : feeds, []);
-      if (run instanceof Promise) throw new Error(`a step of kind ${kind} waits for Python`);
-      results.push(JSON.stringify(run.results ?? run, (_, value) => (ArrayBuffer.isView(value) ? [...value] : value)));
+      const feeds = kind === "optimizer" ? [] : feedsFor(bundle, kind, given);
+      const fetches = (bundle.outputs[kind] ?? []).map((name) => ({ name }));
+      const run = core.step(kind, feeds, fetches);
+      if (run instanceof Promise) {
+        run.catch(() => {});
+        throw new EngineError(`a step of kind ${kind} waits for Python`);
+      }
+      results.push(textOf(run.results));
     }
+    const { text, nodes } = await core.profile("eval", feedsFor(bundle, "eval", given), 1);
+    results.push(textOf([text, nodes, core.info, core.memory(), core.getContiguousParameters(true)]));
+    results.push(textOf(core.parameterNames(true).map((name) => [core.getParameter(name), core.getGradient(name)])));
     for (const segment of [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE]) {
       results.push(Buffer.from(core.segments.range(segment, 0, bundle.segments[segment].bytes)).toString("base64"));
     }
@@ -262,12 +188,12 @@ function steps({ engine, kernels }, bundle, feeds) {
 }
 
 /** One bundle, once; what came of it. */
-function once(machine, file, feeds, fill) {
+async function once(machine, file, feeds, fill) {
   const { engine, walls } = machine;
   walls.fill = fill;
   let outcome = { kind: "RAN", text: "" };
   try {
-    outcome.text = steps(machine, parseBundle(file, machine.kernels.fingerprint), feeds);
+    outcome.text = await steps(machine, parseBundle(file, machine.kernels.fingerprint), feeds);
   } catch (error) {
     const isOurs = error instanceof TrainwebError;
     const kind = isOurs ? (error.name === "ModelError" ? "REFUSED" : "FAILED") : "RAW";
@@ -292,11 +218,11 @@ async function trial(machine, given, random) {
   } catch (error) {
     return error instanceof TrainwebError ? { kind: "REFUSED", text: "" } : { kind: "RAW", text: String(error.stack) };
   }
-  const first = once(machine, raw, given.feeds, WALLS[0]);
+  const first = await once(machine, raw, given.feeds, WALLS[0]);
   if (first.kind !== "RAN") {
     return first;
   }
-  const second = once(machine, raw, given.feeds, WALLS[1]);
+  const second = await once(machine, raw, given.feeds, WALLS[1]);
   return second.text === first.text ? first : { kind: "OUTSIDE", text: `other results between other walls: ${second.kind}` };
 }
 
@@ -313,7 +239,7 @@ const now = openSync(NOW, "r+");
 const end = performance.now() + 1000 * Number(SECONDS);
 let machine = start();
 for (const given of bundles) {
-  const unchanged = once(machine, given, given.feeds, WALLS[0]);
+  const unchanged = await once(machine, given, given.feeds, WALLS[0]);
   if (unchanged.kind !== "RAN") throw new Error(`${given.name} itself: ${unchanged.kind} ${unchanged.text}`);
 }
 for (let k = Number(FIRST); k < Number(FIRST) + Number(COUNT) && performance.now() < end; k++) {

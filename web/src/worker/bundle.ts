@@ -9,6 +9,7 @@ import {
   ARENA,
   CONSTANTS,
   GRADIENTS,
+  HEADER_N_INSTRUCTIONS,
   HEADER_N_SEGMENTS,
   HEADER_WORDS,
   MOMENTUM1,
@@ -639,7 +640,7 @@ function readPlan(
   const constantBytes = Math.max(constants.length, ...large.map(({ offset, nbytes }) => offset + nbytes));
   const arenaBytes = reader.integer(fields["arenaBytes"], `${where}.arenaBytes`);
   const preparedBytes = reader.integer(fields["preparedBytes"], `${where}.preparedBytes`);
-  checkWords(words, where, fingerprint);
+  const instructions = checkWords(words, where, fingerprint);
   const sizes = session.segments.map(({ bytes }) => bytes);
   sizes[ARENA] = arenaBytes;
   sizes[PREPARED] = preparedBytes;
@@ -659,7 +660,7 @@ function readPlan(
     preparedBytes,
     inputs: slots("inputs"),
     outputs: slots("outputs"),
-    nodes: reader.list(fields["nodes"], `${where}.nodes`, (item, at) => reader.text(item, at)),
+    nodes: readNodes(reader, fields["nodes"], `${where}.nodes`, instructions),
     recomputation: readRecomputation(reader, fields["recomputation"], `${where}.recomputation`),
     kept: reader.list(fields["kept"], `${where}.kept`, (item, at) => readKept(reader, item, at, preparedBytes)),
     text:
@@ -692,6 +693,15 @@ function readKept(reader: Reader, value: unknown, where: string, preparedBytes: 
   return [reader.text(name, where), ...place];
 }
 
+/** One for each instruction: a profile has room for so many times. */
+function readNodes(reader: Reader, value: unknown, where: string, instructions: number): string[] {
+  const nodes = reader.list(value, where, (item, at) => reader.text(item, at));
+  if (nodes.length !== instructions) {
+    throw malformed(`${where} has ${nodes.length} nodes for ${instructions} instructions`);
+  }
+  return nodes;
+}
+
 function readRecomputation(reader: Reader, value: unknown, where: string): Recomputation {
   const fields = reader.object(value, where);
   const number = (name: string): number => reader.number(fields[name], `${where}.${name}`);
@@ -703,7 +713,8 @@ function readRecomputation(reader: Reader, value: unknown, where: string): Recom
   };
 }
 
-function checkWords(words: Uint8Array, where: string, fingerprint: number): void {
+/** How many instructions the plan says that it has; the verifier counts them. */
+function checkWords(words: Uint8Array, where: string, fingerprint: number): number {
   const minimum = 4 * (HEADER_WORDS + N_SEGMENTS * SEGMENT_WORDS);
   if (words.length % 4 !== 0 || words.length < minimum) {
     throw malformed(`${where} has ${words.length} bytes of words`);
@@ -714,6 +725,7 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number): void
   if (String(header.slice(0, expected.length)) !== String(expected) || header[HEADER_N_SEGMENTS] !== N_SEGMENTS) {
     throw malformed(`${where} is no plan of ${words.length / 4} words for these kernels`);
   }
+  return header[HEADER_N_INSTRUCTIONS] as number;
 }
 
 /** The plan takes the feeds it says, in the arena, and gives outputs that the model has. */
@@ -775,9 +787,7 @@ export function sizeOf(dims: readonly number[]): number {
   return dims.reduce((product, dim) => product * dim, 1);
 }
 
-function hex(word: number): string {
-  return `0x${word.toString(16).padStart(8, "0")}`;
-}
+const hex = (word: number): string => `0x${word.toString(16).padStart(8, "0")}`;
 
 function wrong(where: string, wanted: string, value: unknown): ModelError {
   const text = JSON.stringify(value)?.slice(0, 80) ?? "missing";

@@ -4,11 +4,16 @@
  * while they compute.
  */
 
+import { checkScript, messageOf } from "../wire/fetch-file.js";
 import { startWorker } from "../wire/start-worker.js";
 import type { ThreadExports } from "./kernels.js";
 
 /** How long a worker may take to start; the others compute without it. */
 const START_TIMEOUT_MS = 10_000;
+
+/** When it is looked at what the server sends for their script, and how long it may send nothing. */
+const PATIENCE_MS = 2000;
+const STALL_MS = 6000;
 
 const POLL_MS = 1;
 
@@ -56,26 +61,26 @@ export class Pool {
       try {
         const worker = startWorker(script);
         worker.onerror = (event) => {
-          failure = event.message || "the script did not load";
+          failure = event.message ? `${script}: ${event.message}` : `${script} did not load.`;
         };
         const task: PoolTask = { module, memory, index };
         worker.postMessage(task);
         workers.push(worker);
       } catch (error) {
-        failure = String(error);
+        failure = `${script}: ${messageOf(error)}`;
       }
     }
-    const deadline = performance.now() + START_TIMEOUT_MS;
-    while (kernels.tw_threads_ready() < workers.length && performance.now() < deadline) {
-      if (failure !== null) {
-        break;
-      }
-      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    const isReady = (): boolean => kernels.tw_threads_ready() >= workers.length;
+    await until(() => isReady() || failure !== null, PATIENCE_MS);
+    if (!isReady() || failure !== null) {
+      // The server may send something else under this name, which the browser does not tell; or nothing.
+      await checkScript(script, STALL_MS).catch((error: unknown) => (failure = messageOf(error)));
+      await until(() => isReady() || failure !== null, START_TIMEOUT_MS - PATIENCE_MS);
     }
     const ready = kernels.tw_threads_ready();
     if (ready < threads - 1) {
-      const reason = failure ?? `only ${ready} of ${threads - 1} workers started in time`;
-      console.warn(`trainweb: running with ${ready + 1} threads: ${reason}.`);
+      const reason = failure ?? `only ${ready} of ${threads - 1} workers of ${script} started in time.`;
+      console.warn(`trainweb: running with ${ready + 1} of ${threads} threads: ${reason}`);
     }
     return new Pool(workers, kernels);
   }
@@ -92,5 +97,13 @@ export class Pool {
       worker.terminate();
     }
     this.#workers.length = 0;
+  }
+}
+
+/** Wait for something that no message tells of, so long at most. */
+async function until(isDone: () => boolean, limitMs: number): Promise<void> {
+  const deadline = performance.now() + limitMs;
+  while (!isDone() && performance.now() < deadline) {
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
 }

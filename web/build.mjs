@@ -234,7 +234,8 @@ async function buildAll() {
     return;
   }
   if (process.argv.includes("--scripts")) {
-    await buildModules();
+    await buildWorkers();
+    await buildEntries();
     return;
   }
   // Whatever an older build left would be packed, too.

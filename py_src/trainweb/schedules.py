@@ -10,26 +10,35 @@ A page has the same, by the same settings: `schedule({ type: "Cosine", learningR
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass
+from inspect import getdoc
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from trainweb._names import public_names
-from trainweb.settings import Choice, Kind, NotNegative, Number, Positive, Whole, checked, make
+from trainweb.settings import Choice, Kind, NotNegative, Number, Positive, Whole, checked, fields_of, make
 
 Steps = Annotated[int, Whole(least=1)]
 Warmup = Annotated[int, Whole(least=0)]
 Share = Annotated[float, Number(least=0, most=1)]
 
 
+@dataclass(eq=False, repr=False)
 class Schedule:
-    """Base class: a subclass gives `factor`, the learning rate after the warm-up in parts of `learning_rate`."""
+    """Base class: a subclass has its settings as fields, and gives `factor`."""
 
-    def __init__(self, learning_rate: float, warmup: int = 0, warmup_start: float = 0.0) -> None:
-        self.learning_rate, self.warmup, self.warmup_start = float(learning_rate), int(warmup), float(warmup_start)
+    learning_rate: NotNegative
+
+    def __post_init__(self) -> None:
+        for name, field in fields_of(type(self)).items():
+            if isinstance(field.kind, Number | Whole):
+                number = int if isinstance(field.kind, Whole) else float
+                setattr(self, name, number(getattr(self, name)))
 
     def factor(self, t: int) -> float:
-        """The rate `t` steps after the warm-up, in parts of the learning rate."""
+        """The rate after `t` steps, the warm-up not counted, in parts of the learning rate."""
         raise NotImplementedError
 
     def observe(self, metric: float) -> None:
@@ -49,20 +58,45 @@ class Schedule:
             `step` is no integer >= 0.
         """
         Whole(least=0).check("step", step)
+        return self.learning_rate * self.factor(step)
+
+
+@dataclass(eq=False, repr=False)
+class WithWarmup(Schedule):
+    """Base class of schedules that may start with a warm-up.
+
+    Parameters
+    ----------
+    warmup : int
+        Steps over which the rate rises to `learning_rate`.
+    warmup_start : float
+        Where it rises from, in parts of it.
+    """
+
+    warmup: Warmup = dataclasses.field(default=0, kw_only=True)
+    warmup_start: Share = dataclasses.field(default=0.0, kw_only=True)
+
+    def rate(self, step: int) -> float:
+        Whole(least=0).check("step", step)
         if step < self.warmup:
             return self.learning_rate * (self.warmup_start + (1 - self.warmup_start) * (step / self.warmup))
-        return self.learning_rate * self.factor(step - self.warmup)
+        return super().rate(step - self.warmup)
 
 
 SCHEDULES: dict[str, type[Schedule]] = {}
 """By name."""
-T = TypeVar("T", bound="type[Schedule]")
+T = TypeVar("T", bound=Schedule)
 
 
-def schedule(cls: T) -> T:
-    """Class decorator that makes a schedule known by its name."""
-    SCHEDULES[cls.__name__] = cls
-    return cls
+@dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
+def schedule(cls: type[T]) -> type[T]:
+    """Class decorator that makes a schedule known by its name, and arguments of its fields, which are checked."""
+    if cls.__doc__ and issubclass(cls, WithWarmup):  # a page has none
+        cls.__doc__ = "\n".join([getdoc(cls) or "", *(getdoc(WithWarmup) or "").splitlines()[4:]])
+    made = dataclass(eq=False, repr=False)(cls)
+    made.__init__ = checked(made.__init__)  # type: ignore[method-assign]
+    SCHEDULES[cls.__name__] = made
+    return made
 
 
 def make_schedule(given: Mapping[str, Any] | Callable[[int], float]) -> Schedule:
@@ -99,29 +133,21 @@ RATE: Kind = Number(least=0)
 
 
 @schedule
-class Constant(Schedule):
+class Constant(WithWarmup):
     """The same rate at every step.
 
     Parameters
     ----------
     learning_rate : float
         The rate after the warm-up.
-    warmup : int
-        Steps over which the rate rises to it.
-    warmup_start : float
-        Where it rises from, in parts of it.
     """
-
-    @checked
-    def __init__(self, learning_rate: NotNegative, warmup: Warmup = 0, warmup_start: Share = 0.0) -> None:
-        super().__init__(learning_rate, warmup, warmup_start)
 
     def factor(self, t: int) -> float:
         return 1.0
 
 
 @schedule
-class Linear(Schedule):
+class Linear(WithWarmup):
     """A straight line from `start` to `end`, and `end` from then on.
 
     Parameters
@@ -134,31 +160,18 @@ class Linear(Schedule):
         The first rate after the warm-up, in parts of `learning_rate`.
     end : float
         The last rate, in parts of `learning_rate`.
-    warmup : int
-        Steps over which the rate rises to `learning_rate`.
-    warmup_start : float
-        Where it rises from, in parts of it.
     """
 
-    @checked
-    def __init__(
-        self,
-        learning_rate: NotNegative,
-        total: Steps,
-        start: NotNegative = 1.0,
-        end: NotNegative = 0.0,
-        warmup: Warmup = 0,
-        warmup_start: Share = 0.0,
-    ) -> None:
-        super().__init__(learning_rate, warmup, warmup_start)
-        self.total, self.start, self.end = int(total), float(start), float(end)
+    total: Steps
+    start: NotNegative = 1.0
+    end: NotNegative = 0.0
 
     def factor(self, t: int) -> float:
         return self.start + (self.end - self.start) * (min(t, self.total) / self.total)
 
 
 @schedule
-class Cosine(Schedule):
+class Cosine(WithWarmup):
     """Half a wave of the cosine down to `end`, and `end` from then on, https://arxiv.org/abs/1608.03983.
 
     Parameters
@@ -169,23 +182,10 @@ class Cosine(Schedule):
         Steps after the warm-up until the end.
     end : float
         The last rate, in parts of `learning_rate`.
-    warmup : int
-        Steps over which the rate rises to `learning_rate`.
-    warmup_start : float
-        Where it rises from, in parts of it.
     """
 
-    @checked
-    def __init__(
-        self,
-        learning_rate: NotNegative,
-        total: Steps,
-        end: NotNegative = 0.0,
-        warmup: Warmup = 0,
-        warmup_start: Share = 0.0,
-    ) -> None:
-        super().__init__(learning_rate, warmup, warmup_start)
-        self.total, self.end = int(total), float(end)
+    total: Steps
+    end: NotNegative = 0.0
 
     def factor(self, t: int) -> float:
         return half_wave(1.0, self.end, min(t, self.total) / self.total)
@@ -197,7 +197,7 @@ def half_wave(start: float, end: float, share: float) -> float:
 
 
 @schedule
-class Step(Schedule):
+class Step(WithWarmup):
     """Times `gamma` after every so many steps.
 
     Parameters
@@ -208,30 +208,17 @@ class Step(Schedule):
         Steps between two changes.
     gamma : float
         What the rate is multiplied by.
-    warmup : int
-        Steps over which the rate rises to `learning_rate`.
-    warmup_start : float
-        Where it rises from, in parts of it.
     """
 
-    @checked
-    def __init__(
-        self,
-        learning_rate: NotNegative,
-        every: Steps,
-        gamma: Positive = 0.1,
-        warmup: Warmup = 0,
-        warmup_start: Share = 0.0,
-    ) -> None:
-        super().__init__(learning_rate, warmup, warmup_start)
-        self.every, self.gamma = int(every), float(gamma)
+    every: Steps
+    gamma: Positive = 0.1
 
     def factor(self, t: int) -> float:
         return math.pow(self.gamma, t // self.every)
 
 
 @schedule
-class Exponential(Schedule):
+class Exponential(WithWarmup):
     """Times `gamma` after every step.
 
     Parameters
@@ -240,25 +227,16 @@ class Exponential(Schedule):
         The rate after the warm-up.
     gamma : float
         What the rate is multiplied by.
-    warmup : int
-        Steps over which the rate rises to `learning_rate`.
-    warmup_start : float
-        Where it rises from, in parts of it.
     """
 
-    @checked
-    def __init__(
-        self, learning_rate: NotNegative, gamma: Positive, warmup: Warmup = 0, warmup_start: Share = 0.0
-    ) -> None:
-        super().__init__(learning_rate, warmup, warmup_start)
-        self.gamma = float(gamma)
+    gamma: Positive
 
     def factor(self, t: int) -> float:
         return math.pow(self.gamma, t)
 
 
 @schedule
-class Polynomial(Schedule):
+class Polynomial(WithWarmup):
     """The remaining share of the steps to a power, down to `end`, and `end` from then on.
 
     Parameters
@@ -271,24 +249,11 @@ class Polynomial(Schedule):
         The exponent.
     end : float
         The last rate, in parts of `learning_rate`.
-    warmup : int
-        Steps over which the rate rises to `learning_rate`.
-    warmup_start : float
-        Where it rises from, in parts of it.
     """
 
-    @checked
-    def __init__(
-        self,
-        learning_rate: NotNegative,
-        total: Steps,
-        power: Positive = 1.0,
-        end: NotNegative = 0.0,
-        warmup: Warmup = 0,
-        warmup_start: Share = 0.0,
-    ) -> None:
-        super().__init__(learning_rate, warmup, warmup_start)
-        self.total, self.power, self.end = int(total), float(power), float(end)
+    total: Steps
+    power: Positive = 1.0
+    end: NotNegative = 0.0
 
     def factor(self, t: int) -> float:
         return self.end + (1 - self.end) * math.pow(1 - min(t, self.total) / self.total, self.power)
@@ -312,17 +277,10 @@ class OneCycle(Schedule):
         The last rate, in parts of `learning_rate`.
     """
 
-    @checked
-    def __init__(
-        self,
-        learning_rate: NotNegative,
-        total: Steps,
-        rise: Annotated[float, Number(above=0, below=1)] = 0.3,
-        start: Share = 0.04,
-        end: Share = 4e-6,
-    ) -> None:
-        super().__init__(learning_rate)
-        self.total, self.rise, self.start, self.end = int(total), float(rise), float(start), float(end)
+    total: Steps
+    rise: Annotated[float, Number(above=0, below=1)] = 0.3
+    start: Share = 0.04
+    end: Share = 4e-6
 
     def factor(self, t: int) -> float:
         top, last = self.rise * self.total - 1, self.total - 1
@@ -332,7 +290,7 @@ class OneCycle(Schedule):
 
 
 @schedule
-class Plateau(Schedule):
+class Plateau(WithWarmup):
     """Times `reduction` when a metric has not become better for a while: tell it with `observe`.
 
     Parameters
@@ -351,29 +309,18 @@ class Plateau(Schedule):
         Observations after a change that do not count.
     least : float
         The rate is not lowered further than this, in parts of `learning_rate`.
-    warmup : int
-        Steps over which the rate rises to `learning_rate`.
-    warmup_start : float
-        Where it rises from, in parts of it.
     """
 
-    @checked
-    def __init__(
-        self,
-        learning_rate: NotNegative,
-        reduction: Annotated[float, Number(above=0, below=1)] = 0.1,
-        patience: Warmup = 10,
-        threshold: Share = 1e-4,
-        mode: Annotated[str, Choice(("min", "max"))] = "min",
-        cooldown: Warmup = 0,
-        least: Share = 0.0,
-        warmup: Warmup = 0,
-        warmup_start: Share = 0.0,
-    ) -> None:
-        super().__init__(learning_rate, warmup, warmup_start)
-        self.reduction, self.patience, self.threshold, self.mode = float(reduction), patience, float(threshold), mode
-        self.cooldown, self.least = cooldown, float(least)
-        self._best = math.inf if mode == "min" else -math.inf
+    reduction: Annotated[float, Number(above=0, below=1)] = 0.1
+    patience: Warmup = 10
+    threshold: Share = 1e-4
+    mode: Annotated[str, Choice(("min", "max"))] = "min"
+    cooldown: Warmup = 0
+    least: Share = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._best = math.inf if self.mode == "min" else -math.inf
         self._current, self._bad, self._pause = 1.0, 0, 0
 
     def observe(self, metric: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable
@@ -67,6 +68,31 @@ def node(code: str, *arguments: str, cwd: Path = ROOT) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_scripts_are_built_alone_as_with_all_else(tmp_path: Path) -> None:
+    """For the mutants of TypeScript, `node web/build.mjs --scripts` in a copy of the tree."""
+    require_built(NPM / "index.js")
+    engine = "py_src/trainweb/backend/wasm/engine"
+    for folder in (tmp_path / "web", tmp_path / engine):
+        folder.mkdir(parents=True)
+    for name in ("build.mjs", "snapshot.mjs", "tsconfig.json"):
+        shutil.copy(ROOT / "web" / name, tmp_path / "web" / name)
+    shutil.copy(ROOT / "package.json", tmp_path / "package.json")
+    shutil.copytree(NPM, tmp_path / "dist" / "npm")
+    shutil.copytree(ROOT / "web" / "src", tmp_path / "web" / "src")
+    (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
+    names = [p.name for p in NPM.glob("*.js") if p.name != "cli.js"]
+
+    def scripts(folder: Path) -> dict[str, str]:
+        # Comments say where a package lies.
+        return {n: re.sub("// .*node_modules/", "", (folder / n).read_text()) for n in names}
+
+    for name in names:
+        (tmp_path / "dist" / "npm" / name).unlink()
+    subprocess.run(["node", "web/build.mjs", "--scripts"], cwd=tmp_path, check=True)
+    found, wanted = scripts(tmp_path / "dist" / "npm"), scripts(NPM)
+    assert [n for n in names if found[n] != wanted[n]] == []
 
 
 @pytest.mark.parametrize("specifier", ["trainweb", "trainweb/bundle", "trainweb/engine"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from tests.conformance.models import make_model, normal
+from tests.python.remote_files import Host
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
@@ -287,3 +288,39 @@ def test_inference_keeps_the_floats_of_quantised_constants(monkeypatch: pytest.M
     assert hoisted(loaded.plan.text) == ["skip_if_current", "generated", "note_current"]
     assert core.host.sizes[PREPARED] >= 4 * codes.size
     core.host.release()
+
+
+@pytest.mark.parametrize("budget", [None, GENEROUS])
+def test_results_of_constants_in_a_file_are_kept_in_kernel_memory_instead_of_folded(budget: int | None) -> None:
+    codes = np.random.default_rng(0).integers(-99, 99, (80, 256)).astype(np.int32)
+    model = make_model(
+        [
+            helper.make_node("Cast", ["codes"], ["floats"], "cast", to=TensorProto.FLOAT),
+            helper.make_node("Exp", ["small"], ["scale"], "exp"),
+            helper.make_node("Mul", ["floats", "scale"], ["scaled"], "mul"),
+            helper.make_node("Softmax", ["scaled"], ["w"], "softmax", axis=0),
+            helper.make_node("ReduceSum", ["w"], ["sums"], "sum", keepdims=0),
+            helper.make_node("MatMul", ["w", "x"], ["product"], "product"),
+            helper.make_node("Add", ["product", "sums"], ["y"], "add"),
+        ],
+        {"x": [256, "n"]},
+        {"y": [80, "n"]},
+        {"codes": codes, "small": normal(256) / 99},
+    ).SerializeToString()
+    host = Host()
+    results, plans = {}, {}
+    for where, graph in (("Python", read_model(model)), ("file", read_model(host.open(model)))):
+        core = InferenceCore(graph, memory_budget=budget)
+        results[where] = [core.run({"x": from_numpy("x", normal(256, 3))})["y"].data for _ in range(2)]
+        plans[where] = core.host.loaded[0].plan
+        kept = core.host.sizes[PREPARED]
+        core.host.release()
+    assert len({bytes(r) for found in results.values() for r in found}) == 1
+    kernels = {where: [line.split("(")[0] for line in plan.text] for where, plan in plans.items()}
+    # What is small is folded: the exponentials, which were not in the file's large part, and the sums.
+    assert hoisted(plans["Python"].text) == [] and "softmax_f32" not in kernels["Python"]
+    if budget is None:
+        assert hoisted(plans["file"].text).count("softmax_f32") == 1
+        assert len(plans["file"].constants.data) < codes.nbytes < kept
+    else:
+        assert kernels["file"] == kernels["Python"] and len(plans["file"].constants.data) >= codes.nbytes

@@ -11,7 +11,7 @@ from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
 from trainweb.compiler.passes.eliminate import computation
-from trainweb.compiler.pipeline import Observer, run_passes
+from trainweb.compiler.pipeline import CACHING, Observer, run_passes
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.deciding import deciding_names
 from trainweb.errors import ModelError
@@ -20,6 +20,7 @@ from trainweb.ir.layout import ARENA, SEGMENT_NAMES
 from trainweb.ir.program import Buf, BufSequence, Program, Recomputation, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
+from trainweb.model.lazy import LARGE, stays_outside
 from trainweb.ops.composite import StaticTypes, expand_composites, has_composites
 from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import Op, bind
@@ -96,9 +97,9 @@ def compile_model(
     """
     if has_control_flow(graph):
         graph = expand_control_flow(graph, {**feeds, **(known or {})})
-    compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite)
-    program = compilation.program(feeds, outputs, known or {}, evaluate)
     context = Context(workspace_bytes, memory_budget, cache, cache_trained)
+    compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite, CACHING.holds(context))
+    program = compilation.program(feeds, outputs, known or {}, evaluate)
     run_passes(program, context, observe or requested_dump(graph.name))
     plan = compile_program(program, segment_bytes, arena_limit)
     plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
@@ -114,8 +115,10 @@ class _Compilation:
         bindings: Mapping[str, Binding],
         sequences: Mapping[str, BufSequence],
         overwrite: bool,
+        hoists: bool,
     ) -> None:
         self.graph, self.bindings, self.sequences = graph.copy(), bindings, dict(sequences)
+        self.hoists = hoists
         self.builder = Builder(overwrite=overwrite)
         self.types: dict[str, TensorType] = {}
         self.ops: dict[int, Op] = {}
@@ -251,7 +254,7 @@ class _Compilation:
 
     def fold(self, outputs: Sequence[str], evaluate: Callable[[Graph, list[str]], Mapping[str, Tensor]]) -> None:
         """Let `evaluate` compute what needed nodes read of the results that constants alone decide."""
-        members, sizes = self._constant_nodes()
+        members, sizes, outside = self._constant_nodes()
         stays = {self.producers.get(self.same.get(name, name), -1) for name in outputs}
         wanted: list[str] = []
         for k in sorted(self.needed, reverse=True):
@@ -261,7 +264,7 @@ class _Compilation:
                 j = self.producers.get(name, -1)
                 if j not in members or j in stays or name in wanted or self.types[name].value is not None:
                     continue
-                if self._worth_folding(name, sizes):
+                if self._worth_folding(name, sizes[name]) and not (name in outside and self._nbytes(name) >= LARGE):
                     wanted.append(name)
                 else:
                     stays.add(j)
@@ -276,9 +279,15 @@ class _Compilation:
         self.uses.clear()
         self.mark_needed(outputs)
 
-    def _constant_nodes(self) -> tuple[set[int], dict[str, int]]:
-        """Nodes that read constants alone, and by tensor the bytes of the constants that it is made of."""
-        sizes = {n: t.nbytes for n, t in self.graph.initializers.items() if n not in self.given}
+    def _constant_nodes(self) -> tuple[set[int], dict[str, int], set[str]]:
+        """Nodes that read constants alone, the bytes of the constants that each tensor is made of, and what is hoisted.
+
+        A folded result is in Python. One of constants that are not in Python stays out of it, too, where the `hoist`
+        pass takes its instructions out of the step: it is computed once in the kernels' memory and kept there.
+        """
+        constants = {n: t for n, t in self.graph.initializers.items() if n not in self.given}
+        sizes = {n: t.nbytes for n, t in constants.items()}
+        outside = {n for n, t in constants.items() if self.hoists and stays_outside(t)}
         members: set[int] = set()
         for k in sorted(self.needed):
             inputs = [name for name in self.graph.nodes[k].inputs if name]
@@ -286,16 +295,21 @@ class _Compilation:
             if self.ops[k].is_pure and None not in known:
                 members.add(k)
                 sizes.update((name, sum(n or 0 for n in known)) for name in self.graph.nodes[k].outputs if name)
-        return members, sizes
+                if not outside.isdisjoint(inputs):
+                    outside.update(self.graph.nodes[k].outputs)
+        return members, sizes, outside
 
-    def _worth_folding(self, name: str, sizes: Mapping[str, int]) -> bool:
+    def _nbytes(self, name: str) -> int:
+        t = self.types[name]
+        return t.size * ITEM_SIZE[t.dtype]
+
+    def _worth_folding(self, name: str, made_of: int) -> bool:
         root = self._root(name)
         if root is None:
             return False  # a view of a constant
         if all(self.types[n].value is not None for n in self.graph.nodes[self.producers[root]].inputs if n):
             return False  # made of a few numbers: cheaper than reading it
-        t = self.types[name]
-        return t.size * ITEM_SIZE[t.dtype] <= max(sizes[name], FOLDED_BYTES)
+        return self._nbytes(name) <= max(made_of, FOLDED_BYTES)
 
     def _part(self, wanted: Sequence[str]) -> Graph:
         """The graph of the nodes and constants that `wanted` are made of."""

@@ -14,7 +14,7 @@ from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
-from trainweb.model.lazy import LARGE, LazyTensor
+from trainweb.model.lazy import LazyTensor, stays_outside
 
 
 class Builder:
@@ -51,8 +51,7 @@ class Builder:
 
     def constant_tensor(self, tensor: Tensor, value: tuple[Any, ...] | None = None) -> Buf:
         """A constant from a tensor; its data is not copied here, and stays in its file if it is large."""
-        stays = isinstance(tensor, LazyTensor) and tensor.place is not None and tensor.nbytes >= LARGE
-        data = tensor if isinstance(tensor, LazyTensor) and stays else memoryview(tensor.data)
+        data = tensor if isinstance(tensor, LazyTensor) and stays_outside(tensor) else memoryview(tensor.data)
         storage = Storage(CONSTANTS, tensor.nbytes, data=data)
         return Buf(storage, tensor.dtype, tensor.shape, value, name=tensor.name)
 

@@ -6,6 +6,7 @@ the kernels' memory; Python knows dtype, shape and place, and the page's worker 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ class LazyTensor(Tensor):
         As of every tensor.
     """
 
-    __slots__ = ("place", "read_into")
+    __slots__ = ("_digest", "place", "read_into")
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class LazyTensor(Tensor):
     ) -> None:
         self.name, self.dtype, self.shape, self.notes = name, dtype, shape, notes or {}
         self.read_into, self.place = read_into, place
+        self._digest = ""
 
     @property
     def data(self) -> bytes | bytearray | memoryview:
@@ -80,8 +82,22 @@ class LazyTensor(Tensor):
         """The data from its start to its end, not all of it at once where that can be helped."""
         yield self.data
 
+    def digest(self) -> str:
+        """SHA-256 of the data, which is read for it once."""
+        if not self._digest:
+            hashed = hashlib.sha256()
+            for piece in self.pieces():
+                hashed.update(piece)
+            self._digest = hashed.hexdigest()
+        return self._digest
+
     def renamed(self, name: str) -> Tensor:
         return LazyTensor(name, self.dtype, self.shape, self.read_into, self.place, self.notes)
+
+
+def stays_outside(tensor: Tensor) -> bool:
+    """Whether the data of a tensor is so large, and lies where others can read it, that Python leaves it there."""
+    return isinstance(tensor, LazyTensor) and tensor.place is not None and tensor.nbytes >= LARGE
 
 
 def identity(tensor: Tensor) -> Hashable:

@@ -178,10 +178,7 @@ def _describe(i: Instruction, keys: dict[Storage, str]) -> str:
 
 def _hash_of(s: Storage) -> str:
     """Of the contents of a constant, wherever they are: what is kept outlives the numbers of files."""
-    hashed = hashlib.sha256()
-    for piece in s.data.pieces() if isinstance(s.data, LazyTensor) else [s.data or b""]:
-        hashed.update(piece)
-    return hashed.hexdigest()
+    return s.data.digest() if isinstance(s.data, LazyTensor) else hashlib.sha256(s.data or b"").hexdigest()
 
 
 def _text(roots: Sequence[Expr]) -> str:

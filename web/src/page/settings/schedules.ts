@@ -16,7 +16,7 @@ export type ScheduleType =
 export interface ConstantFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Steps over which the rate rises to it. Default 0. */
+  /** Steps over which the rate rises to `learning_rate`. Default 0. */
   readonly warmup?: number;
   /** Where it rises from, in parts of it. Default 0.0. */
   readonly warmupStart?: number;

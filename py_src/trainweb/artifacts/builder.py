@@ -171,9 +171,11 @@ def build_artifacts(
         output of the model is the loss already. A str is the name of a class of `onnxblock.loss`, a dict that
         name as "type" and the arguments of the class.
     optimizer : OptimType, Block, str or dict, optional
-        None: there is no optimizer model. A str or dict names a class of `onnxblock.optim`, see `make_optimizer`
-        there. docs/operators.md lists them: models with nodes of ai.trainweb run in trainweb only, for ONNX Runtime
-        training has AdamW and plain SGD.
+        None: there is no optimizer model. A str is the name of a class of `onnxblock.optim`, a dict that name as
+        "type", the arguments of the class and two more: "groups", a list of dicts of the arguments of
+        `Optimizer.group`, and "decay_biases_and_norms", which is False to have weight decay leave out
+        parameters of fewer than two axes. docs/operators.md lists them:
+        models with nodes of ai.trainweb run in trainweb only, for ONNX Runtime training has AdamW and plain SGD.
     additional_output_names : list of str, optional
         Tensors that the training and the eval model return after the loss.
     loss_input_names : list of str, optional

@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -49,6 +50,11 @@ def public_modules() -> dict[str, ModuleType]:
     return dict(sorted(found.items()))
 
 
+def choices(value: Any) -> list[str]:
+    """The members of an enumeration, none of anything else."""
+    return [member.name for member in value] if inspect.isclass(value) and issubclass(value, Enum) else []
+
+
 class Reference:
     """The docstrings of trainweb, read without running it."""
 
@@ -72,14 +78,16 @@ class Reference:
             return self.find(f"{home}.{value.__qualname__}")
         return self.find(f"{module.__name__}.{name}")
 
-    def public(self) -> dict[str, list[tuple[str, griffe.Object]]]:
-        """By public module, its names that are no modules."""
+    def public(self) -> dict[str, list[tuple[str, griffe.Object, list[str]]]]:
+        """By public module, its names that are no modules, what they stand for, and the members of enumerations."""
         found = {}
         for path, module in public_modules().items():
             names = [name for name in dir(module) if not inspect.ismodule(getattr(module, name))]
-            found[path] = [(name, self.of(module, name)) for name in names if name != "__version__"]
+            found[path] = [
+                (name, self.of(module, name), choices(getattr(module, name))) for name in names if name != "__version__"
+            ]
         torch = self.find(NEEDS_TORCH)
-        found[NEEDS_TORCH] = [(str(name), self.find(f"{NEEDS_TORCH}.{name}")) for name in torch.exports or ()]
+        found[NEEDS_TORCH] = [(str(name), self.find(f"{NEEDS_TORCH}.{name}"), []) for name in torch.exports or ()]
         return found
 
 
@@ -189,11 +197,12 @@ def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | N
             yield from entry(f"{short}.{member}", target, level + 1, thing)
 
 
-def page(path: str, about: griffe.Docstring | None, names: Iterable[tuple[str, griffe.Object]]) -> str:
+def page(path: str, about: griffe.Docstring | None, names: Iterable[tuple[str, griffe.Object, list[str]]]) -> str:
     """The page of a module."""
     parts = [f"# {path}", *sections(about, 1)]
-    for name, thing in names:
+    for name, thing, members_of_enum in names:
         parts += entry(name, thing, 2)
+        parts.append(", ".join(f"`{name}.{member}`" for member in members_of_enum))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -205,7 +214,7 @@ def python_pages() -> dict[str, str]:
         about = reference.find(path).docstring
         pages[f"{path}.md"] = page(path, about, names)
         summary = prose(about.value).splitlines()[0] if about else ""
-        rows.append(f"| [{path}]({path}.md) | {summary} | {', '.join(f'`{name}`' for name, _ in names)} |")
+        rows.append(f"| [{path}]({path}.md) | {summary} | {', '.join(f'`{name}`' for name, *_ in names)} |")
     head = "# Python\n\n| module | about | names |\n|---|---|---|\n"
     return {"index.md": head + "\n".join(rows) + "\n", **pages}
 

@@ -23,17 +23,39 @@ Share = Annotated[float, Number(least=0, most=1)]
 
 
 class Schedule:
-    """Base class: a subclass gives `factor`, the learning rate after the warm-up in parts of `learning_rate`."""
+    """Base class: a subclass gives `factor`, the learning rate after the warm-up in parts of `learning_rate`.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The rate after the warm-up, at its height.
+    warmup : int
+        Optimizer steps of the warm-up.
+    warmup_start : float
+        Where it starts, in parts of `learning_rate`.
+    """
 
     def __init__(self, learning_rate: float, warmup: int = 0, warmup_start: float = 0.0) -> None:
         self.learning_rate, self.warmup, self.warmup_start = float(learning_rate), int(warmup), float(warmup_start)
 
     def factor(self, t: int) -> float:
-        """The rate `t` steps after the warm-up, in parts of the learning rate."""
+        """The rate `t` steps after the warm-up, in parts of the learning rate.
+
+        Parameters
+        ----------
+        t : int
+            Optimizer steps since the warm-up.
+        """
         raise NotImplementedError
 
     def observe(self, metric: float) -> None:
-        """Take note of a metric, such as the loss of an epoch in evaluation: `Plateau` goes by it, others do not."""
+        """Take note of a metric, such as the loss of an epoch in evaluation: `Plateau` goes by it, others do not.
+
+        Parameters
+        ----------
+        metric : float
+            The lower the better, unless the schedule says otherwise.
+        """
 
     def rate(self, step: int) -> float:
         """The learning rate of an optimizer step.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.python.test_public_names import public_modules
 
@@ -40,6 +43,34 @@ def members(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def unexplained(path: str, value: Any, *, signature: bool = True) -> Iterator[str]:
+    """What a docstring leaves out."""
+    doc = inspect.getdoc(value) or ""
+    if not doc:
+        yield f"{path}: no docstring"
+    if isinstance(value, property) or not callable(value) or not signature:
+        return
+    words = set(re.findall(r"\w+", doc))
+    for name, parameter in inspect.signature(value).parameters.items():
+        if name not in {"self", "cls", *words} and parameter.kind is not parameter.VAR_KEYWORD:
+            yield f"{path}: nothing on {name}"
+
+
+def test_public_names_of_python_are_explained() -> None:
+    missing = []
+    for module, name, value in public_names():
+        path = f"{module}.{name}"
+        if not inspect.isclass(value):
+            missing += unexplained(path, value) if inspect.isfunction(value) else []
+            continue
+        # Of these, nobody calls what trainweb did not write.
+        missing += unexplained(path, value, signature=not issubclass(value, (Exception, Enum, np.ndarray)))
+        for _, function in members(value):
+            place = function.fget if isinstance(function, property) else function
+            missing += unexplained(f"{place.__module__}.{place.__qualname__}", function)
+    assert not missing, "\n".join(sorted(set(missing)))
+
+
 def test_the_python_reference_has_every_public_name() -> None:
     pages = api_reference.python_pages()
     for module, name, value in public_names():
@@ -47,6 +78,8 @@ def test_the_python_reference_has_every_public_name() -> None:
         assert f"\n## {name}\n" in page, f"{module}.{name}"
         for member, _ in members(value) if inspect.isclass(value) else ():
             assert f"\n### {name}.{member}\n" in page, f"{module}.{name}.{member}"
+        for member in value if inspect.isclass(value) and issubclass(value, Enum) else ():
+            assert f"`{name}.{member.name}`" in page
     assert "\n## export\n" in pages["trainweb.torch.md"]
 
 

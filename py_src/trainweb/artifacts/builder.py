@@ -116,7 +116,17 @@ class Artifacts:
         return generated_checkpoint(*self._parameters, nominal=nominal)
 
     def write(self, directory: Any, prefix: str = "", *, nominal: bool = False) -> None:
-        """Write the files under their usual names after `prefix` into a directory that exists."""
+        """Write the files under their usual names after `prefix` into a directory that exists.
+
+        Parameters
+        ----------
+        directory : path
+            Where to.
+        prefix : str
+            Put before every name.
+        nominal : bool
+            Write the nominal checkpoint, too.
+        """
         folder = Path(directory)
         if not folder.is_dir():
             raise FileNotFoundError(f"The artifact directory {str(folder)!r} does not exist.")

@@ -20,6 +20,7 @@ import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
 import torch_environment
+import typedoc
 from steps import (
     BUILD,
     DIST,
@@ -378,6 +379,7 @@ def command_setup(_: list[str]) -> None:
         setup_python()
         setup_node()
         setup_chromium()
+        typedoc.setup()
 
 
 def _exec(*command: str | Path, **variables: str) -> None:
@@ -394,6 +396,7 @@ def command_test(arguments: list[str]) -> None:
         if pyodide_lockfile.find_python():
             build_pyodide_distribution()
         ort_python = onnxruntime_training.setup()
+        typedoc.setup()
     browser = setup_chromium()
     run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
     processes = str(min(os.cpu_count() or 1, 4))
@@ -487,6 +490,16 @@ def command_lint(_: list[str]) -> None:
     run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
 
 
+def command_api(_: list[str]) -> None:
+    """Write the API reference of both languages to docs/api, as Markdown."""
+    with build_lock():
+        setup_python()
+        setup_node()
+        build_schema()
+        typedoc.setup()
+    run(PYTHON, "scripts/api_reference.py")
+
+
 def command_clean(_: list[str]) -> None:
     """Remove dist/ and all stamps, so that everything is built anew."""
     for folder in (DIST, BUILD / "stamps", ROOT / "wasm_kernels" / "build"):
@@ -506,6 +519,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "record-exports": command_record_exports,
     "record-lora": command_record_lora,
     "record-zoo": command_record_zoo,
+    "api": command_api,
     "lint": command_lint,
     "setup": command_setup,
     "clean": command_clean,

@@ -247,6 +247,8 @@ def page_docs(call: Call) -> str:
     paragraphs = [in_page(p, call) for p in call.does.split("\n\n")]
     tags = []
     for a in call.arguments:
+        if a.in_options and not any("options." in tag for tag in tags):
+            tags.append("@param options - settings by name")
         name = f"options.{page_name(a)}" if a.in_options else page_name(a)
         default = "" if a.default is REQUIRED else f"; default {json.dumps(a.default)}"
         tags.append(f"@param {name} - {lower_first(in_page(a.does, call))}{default}")

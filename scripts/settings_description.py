@@ -16,6 +16,8 @@ from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.schedules import SCHEDULES
 from trainweb.settings import PAGE_NAMES, Field, fields_of
 
+INTERNAL = "/** @internal */\n"
+"""Before what the worker reads: neither in the types of the package nor in the API reference."""
 MADE = "/** Made by scripts/session_description.py of what Python declares: edit that. */"
 
 
@@ -93,7 +95,7 @@ def interfaces(kinds: Mapping[str, type]) -> str:
 def tables(constant: str, kind: str, kinds: Mapping[str, type]) -> str:
     """The settings of all classes, by name."""
     rows = ",\n".join(table(f"  {name}: ", fields_of(cls), "  ") for name, cls in kinds.items())
-    return f"export const {constant}: Readonly<Record<{kind}, Settings>> = {{\n{rows},\n}};\n"
+    return f"{INTERNAL}export const {constant}: Readonly<Record<{kind}, Settings>> = {{\n{rows},\n}};\n"
 
 
 def union(names: Iterable[str]) -> str:
@@ -117,7 +119,8 @@ def file(body: str) -> str:
 
 def losses() -> str:
     """The file of losses."""
-    return file(f"""export type LossType ={union(map(json.dumps, LOSSES))};
+    return file(f"""/** The losses. */
+export type LossType ={union(map(json.dumps, LOSSES))};
 
 {interfaces(LOSSES)}
 /** A loss with its settings. */
@@ -128,7 +131,8 @@ export type LossSettings ={choices(LOSSES)};
 
 def schedules() -> str:
     """The file of schedules."""
-    return file(f"""export type ScheduleType ={union(map(json.dumps, SCHEDULES))};
+    return file(f"""/** The schedules. */
+export type ScheduleType ={union(map(json.dumps, SCHEDULES))};
 
 {interfaces(SCHEDULES)}
 /** A schedule with its settings. */
@@ -139,7 +143,8 @@ export type ScheduleSettings ={choices(SCHEDULES)};
 
 def optimizers() -> str:
     """The file of optimizers."""
-    return file(f"""export type OptimizerType ={union(map(json.dumps, OPTIMIZERS))};
+    return file(f"""/** The optimizers. */
+export type OptimizerType ={union(map(json.dumps, OPTIMIZERS))};
 
 {interfaces(OPTIMIZERS)}
 /** Parameters that are updated otherwise than most. */
@@ -158,13 +163,13 @@ interface InGroups<Fields> {{
 export type OptimizerSettings ={choices(OPTIMIZERS, "{}Fields & InGroups<{}Fields>")};
 
 {tables("OPTIMIZERS", "OptimizerType", OPTIMIZERS)}
-{table("export const GROUP: Settings = ", fields_of(Optimizer.group))};
+{INTERNAL}{table("export const GROUP: Settings = ", fields_of(Optimizer.group))};
 """)
 
 
 def config() -> str:
     """The file of what stands beside optimizer and loss."""
-    return file(f"""{table("export const CONFIG: Settings = ", CONFIG)};
+    return file(f"""{INTERNAL}{table("export const CONFIG: Settings = ", CONFIG)};
 """)
 
 
@@ -184,22 +189,23 @@ export interface FitFields {{
 }}
 
 {interface("EarlyStopping", EarlyStopping)}
+/** The metrics. */
 export type MetricType ={union(map(json.dumps, METRICS))};
 
 {interfaces(named)}
 /** A metric with its settings. */
 export type MetricSettings ={settings};
 
-{table("export const FIT: Settings = ", FIT)};
+{INTERNAL}{table("export const FIT: Settings = ", FIT)};
 
-{table("export const EARLY_STOPPING: Settings = ", EARLY_STOPPING)};
+{INTERNAL}{table("export const EARLY_STOPPING: Settings = ", EARLY_STOPPING)};
 
 {tables("METRICS", "MetricType", METRICS)}
-/** Which value of a metric is better; null: it is no number. */
+/** Which value of a metric is better; null: it is no number. @internal */
 export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {{
 {better}}};
 
-export const DEFAULT_BATCH = {DEFAULT_BATCH};
+{INTERNAL}export const DEFAULT_BATCH = {DEFAULT_BATCH};
 """)
 
 

@@ -55,7 +55,13 @@ class Pairs:
         return repr(self._mapping)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value, or `default`."""
+        """The value, or `default`.
+
+        Parameters
+        ----------
+        name : str
+            A name.
+        """
         return self._mapping.get(name, default)
 
     def keys(self) -> list[str]:
@@ -179,19 +185,47 @@ class Module:
         return self._session.output_names(self.training)
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> Result:
-        """All (trainable) parameters as one float32 vector."""
+        """All (trainable) parameters as one float32 vector.
+
+        Parameters
+        ----------
+        trainable_only : bool
+            True: no frozen ones.
+        """
         return self._session.get_contiguous_parameters(trainable_only).view(Result)
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
-        """Number of elements of all (trainable) parameters."""
+        """Number of elements of all (trainable) parameters.
+
+        Parameters
+        ----------
+        trainable_only : bool
+            False: frozen ones, too.
+        """
         return self._session.get_parameters_size(trainable_only)
 
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
-        """Overwrite all (trainable) parameters with a float32 vector."""
+        """Overwrite all (trainable) parameters with a float32 vector.
+
+        Parameters
+        ----------
+        buffer : array_like or OrtValue
+            float32, as long as `get_parameters_size` says.
+        trainable_only : bool
+            False: frozen ones, too.
+        """
         self._session.load_parameters_buffer(as_array(buffer), trainable_only)
 
     def export_model_for_inferencing(self, inference_model_uri: Any, graph_output_names: Sequence[str]) -> None:
-        """Write the eval model, cut to these outputs, with the current parameters."""
+        """Write the eval model, cut to these outputs, with the current parameters.
+
+        Parameters
+        ----------
+        inference_model_uri : path
+            The file to write.
+        graph_output_names : sequence of str
+            Outputs of the eval model.
+        """
         self._session.export_model_for_inferencing(inference_model_uri, list(graph_output_names))
 
     def release(self) -> None:
@@ -243,7 +277,13 @@ class Optimizer:
         self._session.optimizer_step()
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Set the current learning rate."""
+        """Set the current learning rate.
+
+        Parameters
+        ----------
+        learning_rate : float
+            At least 0.
+        """
         self._session.set_learning_rate(learning_rate)
 
     def get_learning_rate(self) -> float:
@@ -256,6 +296,15 @@ class LinearLRScheduler:
 
     The rate of the current step is set at once, then at each `step`. (In onnxruntime 1.19 this
     class takes its counts the wrong way round; here they mean what they are called.)
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Whose rate is set.
+    warmup_step_count, total_step_count : int
+        Optimizer steps of the warm-up and of all.
+    initial_lr : float
+        The rate at the end of the warm-up.
     """
 
     def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:

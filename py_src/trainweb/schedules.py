@@ -27,7 +27,17 @@ Share = Annotated[float, Number(least=0, most=1)]
 
 @dataclass(eq=False, repr=False)
 class Schedule:
-    """Base class: a subclass has its settings as fields, and gives `factor`."""
+    """Base class: a subclass has its settings as fields, and gives `factor`, the learning rate after the warm-up in parts of `learning_rate`.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The rate after the warm-up, at its height.
+    warmup : int
+        Optimizer steps of the warm-up.
+    warmup_start : float
+        Where it starts, in parts of `learning_rate`.
+    """
 
     learning_rate: NotNegative
 
@@ -38,11 +48,23 @@ class Schedule:
                 setattr(self, name, number(getattr(self, name)))
 
     def factor(self, t: int) -> float:
-        """The rate after `t` steps, the warm-up not counted, in parts of the learning rate."""
+        """The rate `t` steps after the warm-up, in parts of the learning rate.
+
+        Parameters
+        ----------
+        t : int
+            Optimizer steps since the warm-up.
+        """
         raise NotImplementedError
 
     def observe(self, metric: float) -> None:
-        """Take note of a metric, such as the loss of an epoch in evaluation: `Plateau` goes by it, others do not."""
+        """Take note of a metric, such as the loss of an epoch in evaluation: `Plateau` goes by it, others do not.
+
+        Parameters
+        ----------
+        metric : float
+            The lower the better, unless the schedule says otherwise.
+        """
 
     def rate(self, step: int) -> float:
         """The learning rate of an optimizer step.

@@ -25,6 +25,8 @@ from trainweb.model.reader import read_model
 from trainweb.training.session import TrainingSession
 from trainweb.training.state import CheckpointState
 
+__all__ = ["Proof", "export"]
+
 STEPS = 5
 RATE = 0.01
 """Learning rate of the steps of SGD that are compared."""
@@ -283,3 +285,7 @@ def _check_close(what: str, difference: float) -> None:
             f"{what} differs from PyTorch's by {difference:.2g} of its size: the exported model does not train as the "
             "module does. `trainweb check` of the file says what is trained; please report the module."
         )
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

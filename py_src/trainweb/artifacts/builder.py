@@ -116,7 +116,17 @@ class Artifacts:
         return generated_checkpoint(*self._parameters, nominal=nominal)
 
     def write(self, directory: Any, prefix: str = "", *, nominal: bool = False) -> None:
-        """Write the files under their usual names after `prefix` into a directory that exists."""
+        """Write the files under their usual names after `prefix` into a directory that exists.
+
+        Parameters
+        ----------
+        directory : path
+            Where to.
+        prefix : str
+            Put before every name.
+        nominal : bool
+            Write the nominal checkpoint, too.
+        """
         folder = Path(directory)
         if not folder.is_dir():
             raise FileNotFoundError(f"The artifact directory {str(folder)!r} does not exist.")
@@ -171,9 +181,11 @@ def build_artifacts(
         output of the model is the loss already. A str is the name of a class of `onnxblock.loss`, a dict that
         name as "type" and the arguments of the class.
     optimizer : OptimType, Block, str or dict, optional
-        None: there is no optimizer model. A str or dict names a class of `onnxblock.optim`, see `make_optimizer`
-        there. docs/operators.md lists them: models with nodes of ai.trainweb run in trainweb only, for ONNX Runtime
-        training has AdamW and plain SGD.
+        None: there is no optimizer model. A str is the name of a class of `onnxblock.optim`, a dict that name as
+        "type", the arguments of the class and two more: "groups", a list of dicts of the arguments of
+        `Optimizer.group`, and "decay_biases_and_norms", which is False to have weight decay leave out
+        parameters of fewer than two axes. docs/operators.md lists them:
+        models with nodes of ai.trainweb run in trainweb only, for ONNX Runtime training has AdamW and plain SGD.
     additional_output_names : list of str, optional
         Tensors that the training and the eval model return after the loss.
     loss_input_names : list of str, optional

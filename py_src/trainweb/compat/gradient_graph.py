@@ -88,7 +88,13 @@ class GradientGraphBuilder:
         return write_model(self._built)
 
     def save(self, path: Any) -> None:
-        """Write the model with gradients."""
+        """Write the model with gradients.
+
+        Parameters
+        ----------
+        path : path
+            The file to write.
+        """
         write_file_atomically(Path(path), self.get_model())
 
 

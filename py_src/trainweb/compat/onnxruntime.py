@@ -56,6 +56,47 @@ class TrainingParameters(Attributes):
     """How to train; attributes and defaults are those of onnxruntime. One that is misspelt is an AttributeError.
 
     Those for several devices, half precision and recomputation must keep their defaults: `check` says of each why.
+
+    Attributes
+    ----------
+    loss_output_name : str
+        The output of the model to differentiate.
+    weights_to_train, weights_not_to_train : set of str
+        Names of initializers; all of float32 are trained, unless some are named.
+    immutable_weights : dict of str to dict
+        By operator, the inputs whose initializers are never trained: ``{op_type: {index: value}}``.
+    training_optimizer_name : str
+        "SGDOptimizer", "AdamOptimizer" or "LambOptimizer"; "": gradients alone.
+    optimizer_attributes_map, optimizer_int_attributes_map : dict of str to dict
+        By weight, attributes of its optimizer that are not the default's.
+    lr_params_feed_name : str
+        Name of the input that has the learning rate in every step, of shape (1,).
+    gradient_accumulation_steps : int
+        Steps whose gradients are added up for an update.
+    enable_grad_norm_clip : bool
+        Whether Adam and Lamb clip the gradients, to a joint norm of `max_norm_clip` (1.0).
+    set_gradients_as_graph_outputs : bool
+        Whether ``<weight>_grad`` are outputs, too.
+    model_after_graph_transforms_path, model_with_gradient_graph_path, model_with_training_graph_path : str
+        Files to write: the model before, with and ready for training; "": none.
+    initial_state : dict of str to dict
+        See `set_optimizer_initial_state`.
+    use_memory_efficient_gradient, gelu_recompute, attn_dropout_recompute, transformer_layer_recompute : bool
+        False: ``memory_budget`` decides, an option of the session.
+    number_recompute_layers : int
+        0, as well.
+    use_mixed_precision, use_fp16_moments, loss_scale : bool and float
+        False and 0: everything is computed in float32.
+    propagate_cast_ops_level, propagate_cast_ops_allow : int and list
+        1 and empty: there are no casts to move.
+    world_rank, world_size, data_parallel_size, horizontal_parallel_size, pipeline_parallel_size : int
+        0 and 1: there is one device.
+    num_pipeline_micro_batches, pipeline_cut_info_string : int and str
+        1 and "", as well.
+    allreduce_post_accumulation, deepspeed_zero_stage, enable_adasum : bool and int
+        False and 0, as well.
+    sliced_schema, sliced_axes, sliced_tensor_names : dict and list
+        Empty, as well.
     """
 
     loss_output_name: str = ""
@@ -98,7 +139,13 @@ class TrainingParameters(Attributes):
     initial_state: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def set_optimizer_initial_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Start from these moments: {weight: {"Moment_1": array, "Moment_2": array, "Update_Count": int}}."""
+        """Start from these moments: {weight: {"Moment_1": array, "Moment_2": array, "Update_Count": int}}.
+
+        Parameters
+        ----------
+        state : dict of str to dict
+            Moments by weight.
+        """
         self.initial_state = {name: dict(moments) for name, moments in state.items()}
 
     def check(self) -> None:
@@ -143,7 +190,13 @@ FIXED = (
 
 @dataclass(frozen=True)
 class TrainingConfigurationResult:
-    """What loading a model gives: the name of the loss scale's input, which there is none of."""
+    """What loading a model gives: the name of the loss scale's input, which there is none of.
+
+    Attributes
+    ----------
+    loss_scale_input_name : str
+        Empty.
+    """
 
     loss_scale_input_name: str = ""
 
@@ -188,7 +241,17 @@ class NativeTrainingSession(SessionBase):
     def read_bytes(
         self, data: Any, parameters: TrainingParameters, providers: Any = None, provider_options: Any = None
     ) -> TrainingConfigurationResult:
-        """Build the training graph of a model given as bytes (or onnx.ModelProto); see `load_model`."""
+        """Build the training graph of a model given as bytes (or onnx.ModelProto); see `load_model`.
+
+        Parameters
+        ----------
+        data : bytes or onnx.ModelProto
+            A forward model that has its loss as an output.
+        parameters : TrainingParameters
+            What to train and how.
+        providers, provider_options : optional
+            As `load_model`.
+        """
         return self._load(data, parameters, providers, provider_options)
 
     def finalize(self) -> None:
@@ -388,7 +451,13 @@ class NativeTrainingSession(SessionBase):
     # State.
 
     def get_model_state(self, include_mixed_precision_weights: bool = False) -> dict[str, dict[str, np.ndarray]]:
-        """Weights by name, in the one group "full_precision"."""
+        """Weights by name, in the one group "full_precision".
+
+        Parameters
+        ----------
+        include_mixed_precision_weights : bool
+            False: there are none.
+        """
         return {MODEL_GROUP: {name: p.data for name, p in self._state.parameters.items()}}
 
     def get_optimizer_state(self) -> dict[str, dict[str, np.ndarray]]:
@@ -412,6 +481,11 @@ class NativeTrainingSession(SessionBase):
 
     def load_state(self, state: Mapping[str, Any], strict: bool = False) -> None:
         """Load what `get_state` returned; accumulated gradients are lost.
+
+        Parameters
+        ----------
+        state : dict of str to ndarray
+            What to load; other keys are left out.
 
         Raises
         ------
@@ -465,7 +539,13 @@ class NativeTrainingSession(SessionBase):
         return outputs
 
     def is_output_fp32_node(self, output_name: str) -> bool:
-        """Whether an output is float32."""
+        """Whether an output is float32.
+
+        Parameters
+        ----------
+        output_name : str
+            The output.
+        """
         return output_name in self._values and self._values[output_name].dtype == "float32"
 
     def get_partition_info_map(self) -> dict[str, Any]:

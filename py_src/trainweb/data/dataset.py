@@ -85,7 +85,13 @@ class Dataset:
         return self._stream(lambda: map(function, self), is_batched=self.is_batched)
 
     def filter(self, predicate: Callable[[Any], bool]) -> Dataset:
-        """The rows (or batches) for which a function is true."""
+        """The rows (or batches) for which a function is true.
+
+        Parameters
+        ----------
+        predicate : function
+            Called with a row (or batch).
+        """
         return self._stream(lambda: filter(predicate, self), is_batched=self.is_batched)
 
     def shuffle(self, buffer: int = 1024, seed: int = 0) -> Dataset:
@@ -104,7 +110,16 @@ class Dataset:
         return self._stream(lambda: drawn(iter(self), buffer, seed, next(rounds)), is_batched=self.is_batched)
 
     def batch(self, size: int, remainder: Remainder = "keep") -> Dataset:
-        """Batches of so many rows, which are stacked."""
+        """Batches of so many rows, which are stacked.
+
+        Parameters
+        ----------
+        size : int
+            Rows of a batch.
+        remainder : {"keep", "drop", "pad"}
+            What becomes of the rows that are left over: a smaller batch, nothing, or a batch that is filled
+            up with the first rows.
+        """
         COUNT.check("size", size)
         check_remainder(remainder)
         if self.is_batched:
@@ -151,13 +166,25 @@ class Dataset:
         return self.rows(order[:first]), self.rows(order[first:])
 
     def rows(self, indices: np.ndarray) -> Dataset:
-        """The dataset of arrays with these rows."""
+        """The dataset of arrays with these rows.
+
+        Parameters
+        ----------
+        indices : ndarray of int
+            Which, in this order.
+        """
         if self.columns is None:
             raise messages.STREAM_SPLIT()
         return Dataset({n: a[indices] for n, a in self.columns.items()})
 
     def take(self, count: int) -> Dataset:
-        """The first rows (or batches)."""
+        """The first rows (or batches).
+
+        Parameters
+        ----------
+        count : int
+            How many, at most.
+        """
         COUNT.check("count", count)
         if self.columns is not None:
             return self.rows(np.arange(min(count, len(self))))
@@ -183,7 +210,13 @@ class Dataset:
         return self._stream(rows, is_batched=self.is_batched)
 
     def prefetch(self, count: int = 1) -> Dataset:
-        """Let a thread make so many rows (or batches) ahead; in Pyodide, which has no threads, the same without."""
+        """Let a thread make so many rows (or batches) ahead; in Pyodide, which has no threads, the same without.
+
+        Parameters
+        ----------
+        count : int
+            How many.
+        """
         from trainweb.data.prefetch import prefetched
 
         COUNT.check("count", count)

@@ -180,7 +180,13 @@ class Trainer:
         return run.history
 
     async def fit_async(self, data: Any, **options: Any) -> History:
-        """`fit` that lets other tasks, and in Pyodide the page, go on while it runs; cancelling it ends it."""
+        """`fit` that lets other tasks, and in Pyodide the page, go on while it runs; cancelling it ends it.
+
+        Parameters
+        ----------
+        data, **options
+            As `fit`.
+        """
         run, events = self._start(data, options)
         last = perf_counter()
         try:

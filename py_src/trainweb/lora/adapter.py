@@ -68,7 +68,15 @@ class Adapter:
 
     @classmethod
     def from_bytes(cls, weights: bytes, config: str | bytes | Mapping[str, Any]) -> Adapter:
-        """An adapter from the contents of `adapter_model.safetensors` and `adapter_config.json`."""
+        """An adapter from the contents of `adapter_model.safetensors` and `adapter_config.json`.
+
+        Parameters
+        ----------
+        weights : bytes
+            The contents of `adapter_model.safetensors`.
+        config : str, bytes or dict
+            Those of `adapter_config.json`.
+        """
         if isinstance(config, (str, bytes)):
             try:
                 config = json.loads(config)

@@ -96,6 +96,11 @@ class LoraConfig:
     def from_peft(cls, values: Mapping[str, Any]) -> LoraConfig:
         """The settings that an `adapter_config.json` holds.
 
+        Parameters
+        ----------
+        values : dict
+            The settings.
+
         Raises
         ------
         ModelError

@@ -104,6 +104,13 @@ def inject(
 class LoraModel:
     """A forward model and its adapters.
 
+    Parameters
+    ----------
+    init : str
+        How adapters start; see `inject`.
+    seed : int
+        Of their random numbers.
+
     Attributes
     ----------
     base : Graph
@@ -168,12 +175,25 @@ class LoraModel:
         return [t.name for t in tensors if evidence.decide(t).trained]
 
     def adapter(self, source: TrainingSession | CheckpointState | None = None) -> Adapter:
-        """What a session or a checkpoint learned; without one, what training starts from."""
+        """What a session or a checkpoint learned; without one, what training starts from.
+
+        Parameters
+        ----------
+        source : TrainingSession or CheckpointState, optional
+            Who learned.
+        """
         held = {n: self._read(n, source) for n in self.parameter_names}
         return Adapter({n: self._turned(t) for n, t in held.items()}, self.config)
 
     def load_adapter(self, target: TrainingSession | CheckpointState, adapter: Adapter) -> None:
         """Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay.
+
+        Parameters
+        ----------
+        target : TrainingSession or CheckpointState
+            Who goes on with it.
+        adapter : Adapter
+            What is loaded.
 
         Raises
         ------
@@ -205,6 +225,13 @@ class LoraModel:
         """The forward model with what was learned added to its weights: written to `path`, or returned as bytes.
 
         The same computation as with adapters, to rounding; there are no adapters in it.
+
+        Parameters
+        ----------
+        source : TrainingSession, CheckpointState or Adapter
+            Who learned.
+        path : path, optional
+            The file to write.
         """
         if isinstance(source, Adapter):
             held = {n: self._turned(t) for n, t in source.tensors.items() if not self._is_base(n, t)}

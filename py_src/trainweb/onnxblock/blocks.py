@@ -35,7 +35,13 @@ class Block:
         return NoModelProto() if onnx_package() is None else accessor.model
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """Append nodes; the subclass's business."""
+        """Append nodes; the subclass's business.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            What the block is called with: names of tensors, as a rule.
+        """
         raise NotImplementedError(f"{type(self).__name__} must implement build().")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +66,21 @@ class Block:
     def add_node(
         self, op_type: str, inputs: list[str], n_outputs: int = 1, *, domain: str = "", **attrs: Any
     ) -> str | list[str]:
-        """Append one node; the name of its output, or a list of them when `n_outputs` > 1."""
+        """Append one node; the name of its output, or a list of them when `n_outputs` > 1.
+
+        Parameters
+        ----------
+        op_type : str
+            The operator.
+        inputs : list of str
+            Names of tensors; "" is an input that is left out.
+        n_outputs : int
+            How many outputs it has.
+        domain : str
+            Of the operator; "" is ai.onnx.
+        **attrs
+            Its attributes.
+        """
         outputs = [generate_name(f"{op_type.lower()}_output") for _ in range(n_outputs)]
         add_node(op_type, list(inputs), outputs, domain=domain, **attrs)
         return outputs if n_outputs > 1 else outputs[0]
@@ -68,11 +88,13 @@ class Block:
 
 class _Binary(Block):
     def build(self, a: str, b: str) -> str:
+        """Name of the result for the tensors `a` and `b`, whose shapes are broadcast."""
         return self.add_node(type(self).__name__, [a, b])
 
 
 class _Unary(Block):
     def build(self, x: str) -> str:
+        """Name of the result for the tensor `x`."""
         return self.add_node(type(self).__name__, [x])
 
 
@@ -113,12 +135,19 @@ class Softplus(_Unary):
 
 
 class Pow(Block):
-    """x to a constant power."""
+    """x to a constant power.
+
+    Parameters
+    ----------
+    exponent : float
+        The power.
+    """
 
     def __init__(self, exponent: float) -> None:
         self._exponent = float(exponent)
 
     def build(self, x: str) -> str:
+        """Name of the result for the tensor `x`."""
         exponent = float_initializer("pow_exponent", [self._exponent])
         return self.add_node("Pow", [x, exponent])
 
@@ -128,15 +157,28 @@ class _Reduction(Block):
         self._keepdims = bool(keepdims)
 
     def build(self, x: str) -> str:
+        """Name of the result for the tensor `x`."""
         return self.add_node(type(self).__name__, [x], keepdims=int(self._keepdims))
 
 
 class ReduceMean(_Reduction):
-    """Mean of all elements."""
+    """Mean of all elements.
+
+    Parameters
+    ----------
+    keepdims : bool
+        The result has as many axes, all of size 1; False: it is a scalar.
+    """
 
 
 class ReduceSum(_Reduction):
-    """Sum of all elements."""
+    """Sum of all elements.
+
+    Parameters
+    ----------
+    keepdims : bool
+        The result has as many axes, all of size 1; False: it is a scalar.
+    """
 
 
 def over_last_axis(op_type: str, x: str) -> str:
@@ -148,12 +190,19 @@ def over_last_axis(op_type: str, x: str) -> str:
 
 
 class Constant(Block):
-    """A float constant of shape (1,)."""
+    """A float constant of shape (1,).
+
+    Parameters
+    ----------
+    value : float
+        The constant.
+    """
 
     def __init__(self, value: float) -> None:
         self._value = float(value)
 
     def build(self) -> str:
+        """Name of the constant."""
         return float_initializer("initializer", [self._value])
 
 
@@ -161,6 +210,7 @@ class SequenceConstruct(Block):
     """A sequence of the tensors."""
 
     def build(self, *names: str) -> str:
+        """Name of the sequence of the tensors `names`."""
         return self.add_node("SequenceConstruct", list(names))
 
 
@@ -168,6 +218,7 @@ class ReduceAllL2(Block):
     """Square root of the sum of squares over all tensors."""
 
     def build(self, *names: str) -> str:
+        """Name of the result, a scalar, for the tensors (or sequences) `names`."""
         return self.add_node("ReduceAllL2", list(names), domain="com.microsoft")
 
 
@@ -178,6 +229,7 @@ class Clip(Block):
         self._bounds = clip_min, clip_max
 
     def build(self, x: str) -> str:
+        """Name of the result for the tensor `x`."""
         inputs = [x]
         for token, bound in zip(("clip_min", "clip_max"), self._bounds, strict=True):
             inputs.append("" if bound is None else float_initializer(token, [float(bound)], shape=()))
@@ -190,16 +242,24 @@ class PassThrough(Block):
     """Returns its arguments."""
 
     def build(self, *names: str) -> Any:
+        """`names` as they are; a single one is not in a tuple."""
         return names[0] if len(names) == 1 else names
 
 
 class InputLike(Block):
-    """A new graph input of the type of another tensor."""
+    """A new graph input of the type of another tensor.
+
+    Parameters
+    ----------
+    like : str
+        Name of the other tensor.
+    """
 
     def __init__(self, like: str) -> None:
         self._like = like
 
     def build(self, name: str | None = None) -> str:
+        """Name of the input: `name`, which may be there already, or a new one."""
         accessor = context.current()
         name = name or generate_name("input")
         if accessor.has(name):
@@ -211,6 +271,15 @@ class LabelEncoder(Block):
     """Maps keys to values (ai.onnx.ml.LabelEncoder).
 
     Give one of the keys_ and one of the values_ arguments.
+
+    Parameters
+    ----------
+    default_float, default_int64, default_string : float, int and str
+        The value of a key that is not in the list, by type of the values.
+    keys_float, keys_int64, keys_string : list, optional
+        The keys, of one type.
+    values_float, values_int64, values_string : list, optional
+        Their values, of one type.
     """
 
     def __init__(
@@ -241,6 +310,7 @@ class LabelEncoder(Block):
         self._attrs: dict[str, Any] = defaults | {k: list(v) for k, v in tables.items() if v is not None}
 
     def build(self, x: str) -> str:
+        """Name of the result for the tensor `x`."""
         output = generate_name("label_encoder.output")
         add_node("LabelEncoder", [x], [output], domain="ai.onnx.ml", **self._attrs)
         return output
@@ -253,6 +323,7 @@ class Cast(Block):
         self._to = DTYPE_CODES[to] if isinstance(to, str) else int(to)
 
     def build(self, x: str) -> str:
+        """Name of the result for the tensor `x`."""
         output = generate_name("cast.output")
         add_node("Cast", [x], [output], to=self._to)
         return output
@@ -283,6 +354,7 @@ class Linear(Block):
         self._bias, self._alpha, self._beta = bias, float(alpha), float(beta)
 
     def build(self, x: str) -> str:
+        """Name of the result for the tensor `x`."""
         rows, columns = self._shape
         inputs = [x, float_initializer("linear.weight", _normal(rows * columns), self._shape)]
         if self._bias:

@@ -166,14 +166,31 @@ def base(model: Any, model_path: Any = None) -> Iterator[ModelAccessor]:
 
 @contextmanager
 def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
-    """Let blocks build a model from nothing, as optimizers do."""
+    """Let blocks build a model from nothing, as optimizers do.
+
+    Parameters
+    ----------
+    opset_version : int, optional
+        Of ai.onnx.
+    """
     opsets = {"com.microsoft": 1, "": opset_version or EMPTY_BASE_OPSET}
     with accessing(Graph("graph", opsets=opsets)) as accessor:
         yield accessor
 
 
 def custom_op_library(path: Any) -> Any:
-    """Custom operator libraries are native code, which a page cannot run."""
+    """Refuse: custom operator libraries are native code, which a page cannot run.
+
+    Raises
+    ------
+    UnsupportedError
+        Always.
+
+    Parameters
+    ----------
+    path : path
+        The library.
+    """
     raise UnsupportedError(f"Custom operator libraries are not supported: {path}.")
 
 

@@ -482,7 +482,7 @@ class TripletMarginLoss(Loss):
         self._margin, self._reduce = float(margin), _reduction(reduction)
 
     def build(self, anchor: str, positive: str, negative: str) -> str:
-        """Name of the loss of the three, each (N, D)."""
+        """Name of the loss of the vectors `anchor`, `positive` and `negative`, each (N, D)."""
         further = blocks.Sub()(_distance(anchor, positive), _distance(anchor, negative))
         return str(self._reduce(self.add_node("Relu", [blocks.Add()(further, blocks.Constant(self._margin)())])))
 

@@ -91,6 +91,13 @@ class Optimizer(ForwardBlock):
 
     Its name, its operator with the kernel, its moments and the arguments of `__init__`, with their defaults and what
     they may be (`trainweb.settings`), are all there is to know of an optimizer: see `optimizer` below.
+
+    Parameters
+    ----------
+    clip_grad : Block, optional
+        Clips the gradients: `ClipGradNorm` or `ClipGradValue`.
+    **attributes
+        Those of the operator.
     """
 
     operator: type[operators.Optimizer]
@@ -121,7 +128,13 @@ class Optimizer(ForwardBlock):
         return fields_of(cls)
 
     def clip(self, block: Block) -> Self:
-        """Let a block clip the gradients, after others."""
+        """Let a block clip the gradients, after others.
+
+        Parameters
+        ----------
+        block : Block
+            `ClipGradNorm` or `ClipGradValue`.
+        """
         self._clips.append(block)
         return self
 
@@ -172,7 +185,15 @@ class Optimizer(ForwardBlock):
         return self
 
     def build(self, parameters: Any = None, frozen: Any = None) -> str:
-        """Name of the flag the model returns; called with (trainable, frozen), a pair or two."""
+        """Name of the flag the model returns; called with (trainable, frozen), a pair or two.
+
+        Parameters
+        ----------
+        parameters : list of parameters, or a pair of lists
+            The trainable ones, or these and the frozen ones.
+        frozen : list of parameters, optional
+            What is not updated.
+        """
         accessor = context.current()
         accessor.add_input(Value("learning_rate", "float32", (1,)))
         accessor.add_input(Value("step", "int64", (1,)))
@@ -690,7 +711,13 @@ class _Update(Block):
 
 
 class AdamWOptimizer(_Update):
-    """The AdamW node; takes the names of its inputs. Arguments: see `AdamW`."""
+    """The AdamW node; takes the names of its inputs. Arguments: see `AdamW`.
+
+    Parameters
+    ----------
+    bias_correction, betas, eps, weight_decay, adam_mode
+        As of `AdamW`.
+    """
 
     def __init__(
         self,
@@ -705,7 +732,15 @@ class AdamWOptimizer(_Update):
     def build(
         self, learning_rate: str, step: str, params: str, gradients: str, first_moments: str, second_moments: str
     ) -> str:
-        """Name of the flag that says whether the parameters were updated."""
+        """Name of the flag that says whether the parameters were updated.
+
+        Parameters
+        ----------
+        learning_rate, step : str
+            Names of tensors (1,), float32 and int64.
+        params, gradients, first_moments, second_moments : str
+            Names of sequences of tensors of the same shapes.
+        """
         return self._model.add_update([learning_rate, step, params, gradients, first_moments, second_moments])
 
 
@@ -716,7 +751,15 @@ class SGDOptimizer(_Update):
         super().__init__(SGD())
 
     def build(self, learning_rate: str, params: str, gradients: str) -> str:
-        """Name of the flag that says whether the parameters were updated."""
+        """Name of the flag that says whether the parameters were updated.
+
+        Parameters
+        ----------
+        learning_rate : str
+            Name of a tensor (1,).
+        params, gradients : str
+            Names of sequences of tensors of the same shapes.
+        """
         return self._model.add_update([learning_rate, params, gradients])
 
 

@@ -65,7 +65,15 @@ class TrainingBlock(Block):
         self._models: TrainingModels | None = None
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
-        """Train a parameter (or a graph input), or keep it as frozen if `value` is False."""
+        """Train a parameter (or a graph input), or keep it as frozen if `value` is False.
+
+        Parameters
+        ----------
+        argument_name : str
+            The parameter or input.
+        value : bool
+            Whether it is trained.
+        """
         self._requires_grad[argument_name] = bool(value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -73,6 +73,15 @@ class InferenceSession(SessionBase):
     ) -> list[np.ndarray]:
         """Outputs in the order of `output_names` (None or empty: all).
 
+        Parameters
+        ----------
+        output_names : sequence of str or None
+            Outputs wanted.
+        input_feed : dict of str to array_like
+            Every input by name.
+        run_options : dict or RunOptions, optional
+            See `RunOptions`.
+
         Raises
         ------
         FeedError

@@ -31,7 +31,17 @@ PROVIDERS = (
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output of a session: name, type such as ``tensor(float)``, and dims, symbols as their names."""
+    """An input or output of a session: name, type such as ``tensor(float)``, and dims, symbols as their names.
+
+    Attributes
+    ----------
+    name : str
+        Of the input or output.
+    type : str
+        Such as ``tensor(float)``.
+    shape : list of int or str
+        Dims; a symbolic one is its name.
+    """
 
     name: str
     type: str
@@ -39,13 +49,29 @@ class NodeArg:
 
     @classmethod
     def of(cls, value: Value) -> NodeArg:
-        """That of a graph's."""
+        """That of a graph's.
+
+        Parameters
+        ----------
+        value : Value
+            An input or output of a graph.
+        """
         return cls(value.name, type_name(value.dtype), list(value.shape or ()))
 
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a model says of itself."""
+    """What a model says of itself.
+
+    Attributes
+    ----------
+    producer_name, domain, description, version
+        Fields of the ModelProto.
+    graph_name, graph_description
+        Fields of its graph.
+    custom_metadata_map : dict of str to str
+        Its metadata_props.
+    """
 
     producer_name: str = ""
     graph_name: str = ""
@@ -146,7 +172,13 @@ class SessionBase(ABC):
         return {CPU: {}}
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Check that the providers are what there is; see `check_providers`."""
+        """Check that the providers are what there is; see `check_providers`.
+
+        Parameters
+        ----------
+        providers, provider_options : optional
+            As `InferenceSession` takes them.
+        """
         check_providers(providers, provider_options)
 
     def enable_fallback(self) -> None:
@@ -166,6 +198,13 @@ class SessionBase(ABC):
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Run on what is bound.
 
+        Parameters
+        ----------
+        iobinding : IOBinding
+            Inputs and outputs of this session.
+        run_options : dict or RunOptions, optional
+            See `RunOptions`.
+
         Raises
         ------
         FeedError
@@ -181,7 +220,17 @@ class SessionBase(ABC):
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: Any = None,
     ) -> list[OrtValue]:
-        """As `run`, on OrtValues."""
+        """As `run`, on OrtValues.
+
+        Parameters
+        ----------
+        output_names : sequence of str or None
+            Outputs wanted; all by default.
+        input_dict_ort_values : dict of str to OrtValue
+            Every input by name.
+        run_options : dict or RunOptions, optional
+            See `RunOptions`.
+        """
         feeds = {name: as_array(value) for name, value in input_dict_ort_values.items()}
         return [OrtValue(array) for array in self.run(output_names, feeds, run_options)]
 

@@ -73,6 +73,13 @@ class Attributes:
     def named(cls, given: Mapping[str, Any], what: str) -> Self:
         """An instance of a dict.
 
+        Parameters
+        ----------
+        given : dict
+            Attributes by name.
+        what : str
+            What they are called in an error.
+
         Raises
         ------
         TypeError
@@ -125,16 +132,33 @@ class RunOptions(Attributes):
         self.tag = value
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Refuse: no entry means anything here."""
+        """Refuse: no entry means anything here.
+
+        Parameters
+        ----------
+        key, value : str
+            The entry.
+        """
         raise UnsupportedError(f"Run configuration {key!r} ({value!r}) is not supported: it is for other backends.")
 
     def get_run_config_entry(self, key: str) -> str:
-        """Raise KeyError: there is none."""
+        """Raise KeyError: there is none.
+
+        Parameters
+        ----------
+        key : str
+            The entry.
+        """
         raise KeyError(f"Run configuration {key!r} was not set.")
 
     @classmethod
     def of(cls, given: Any) -> RunOptions:
         """Options from None, a dict, or an object with onnxruntime's attributes; checked.
+
+        Parameters
+        ----------
+        given : None, dict or object
+            As users give them.
 
         Raises
         ------
@@ -219,6 +243,16 @@ class SessionOptions(Attributes):
         Sizes of symbolic dimensions of the inputs, by name.
     enable_profiling, profile_file_prefix
         `InferenceSession` and `compat.onnxruntime`: time every run; ``end_profiling`` writes the trace.
+    use_deterministic_compute : bool
+        Accepted: the same session computes the same bytes whenever it is run.
+    intra_op_num_threads : int
+        As ``threads``.
+    log_verbosity_level : int
+        There is one level of verbose lines.
+    inter_op_num_threads, execution_mode, execution_order, graph_optimization_level
+        One value is accepted, that of onnxruntime's defaults; the error on another says why.
+    enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse, optimized_model_filepath
+        Of these as well.
     """
 
     threads: int = 0
@@ -248,6 +282,11 @@ class SessionOptions(Attributes):
     @classmethod
     def of(cls, given: Any) -> SessionOptions:
         """Options from None, a dict, or an object with onnxruntime's attributes; checked.
+
+        Parameters
+        ----------
+        given : None, dict or object
+            As users give them.
 
         Raises
         ------
@@ -301,19 +340,41 @@ class SessionOptions(Attributes):
         }
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Give a symbolic dimension of the inputs this size."""
+        """Give a symbolic dimension of the inputs this size.
+
+        Parameters
+        ----------
+        name : str
+            The dimension.
+        size : int
+            Its size, at least 0.
+        """
         check_count(f"the size of {name!r}", size)
         self.free_dimension_overrides[name] = size
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Refuse: dimensions are known by their names."""
+        """Refuse: dimensions are known by their names.
+
+        Parameters
+        ----------
+        denotation : str
+            The dimension.
+        size : int
+            Its size.
+        """
         raise UnsupportedError(
             f"Free dimensions by denotation ({denotation!r} = {size}) are not supported; "
             "use add_free_dimension_override_by_name."
         )
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Accept what is so anyway: no prepacking. Refuse every other entry."""
+        """Accept what is so anyway: no prepacking. Refuse every other entry.
+
+        Parameters
+        ----------
+        key, value : str
+            The entry.
+        """
         if key == "session.disable_prepacking":
             if value == "1":
                 return
@@ -321,21 +382,49 @@ class SessionOptions(Attributes):
         raise UnsupportedError(f"Session configuration {key!r} is not supported: it is for other backends.")
 
     def get_session_config_entry(self, key: str) -> str:
-        """An entry of the session's configuration."""
+        """An entry of the session's configuration.
+
+        Parameters
+        ----------
+        key : str
+            The entry.
+        """
         if key == "session.disable_prepacking":
             return "1"
         raise KeyError(f"Session configuration {key!r} was not set.")
 
     def add_initializer(self, name: str, value: Any) -> None:
-        """Refuse: initializers come with the model."""
+        """Refuse: initializers come with the model.
+
+        Parameters
+        ----------
+        name : str
+            The initializer.
+        value : OrtValue
+            Its value.
+        """
         raise UnsupportedError(f"Initializer {name!r} cannot be given apart: put it into the model.")
 
     def add_external_initializers(self, names: Iterable[str], values: Any) -> None:
-        """Refuse: initializers come with the model, or as its external data."""
+        """Refuse: initializers come with the model, or as its external data.
+
+        Parameters
+        ----------
+        names : list of str
+            The initializers.
+        values : list of OrtValue
+            Their values.
+        """
         raise UnsupportedError(f"Initializers {', '.join(names)} cannot be given apart: use external_data={{...}}.")
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Refuse: such libraries are native code."""
+        """Refuse: such libraries are native code.
+
+        Parameters
+        ----------
+        path : path
+            The library.
+        """
         raise UnsupportedError(f"Custom operator libraries are native code, which does not run here: {path}.")
 
 

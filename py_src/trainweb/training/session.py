@@ -124,7 +124,17 @@ class TrainingSession(SessionMethods):
     def eval_step(
         self, feeds: Mapping[str, Any], fetches: Fetches = None, options: RunOptions | Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
-        """Run the eval model on the current parameters; arguments as `train_step`."""
+        """Run the eval model on the current parameters; arguments as `train_step`.
+
+        Parameters
+        ----------
+        feeds : dict of str to array_like
+            Every input of the eval model by name.
+        fetches : sequence of str, or dict of str to ndarray or None
+            Outputs wanted, all by default.
+        options : dict or RunOptions, optional
+            As `train_step`.
+        """
         return self._step("eval", feeds, fetches, options)
 
     def _step(
@@ -149,7 +159,13 @@ class TrainingSession(SessionMethods):
         }
 
     def optimizer_step(self, options: RunOptions | Mapping[str, Any] | None = None) -> None:
-        """Update the trainable parameters with the accumulated gradients, which stay until reset."""
+        """Update the trainable parameters with the accumulated gradients, which stay until reset.
+
+        Parameters
+        ----------
+        options : dict or RunOptions, optional
+            ``tag``, ``log_severity_level``, ``terminate``.
+        """
         self.core.optimizer_step(RunOptions.of(options))
 
     # Learning rate.
@@ -172,6 +188,8 @@ class TrainingSession(SessionMethods):
         ----------
         out : ndarray, optional
             Writable float32 vector of `get_parameters_size` elements, which is filled and returned.
+        trainable_only : bool
+            False: frozen ones, too.
 
         Raises
         ------
@@ -193,13 +211,32 @@ class TrainingSession(SessionMethods):
         return out
 
     def update_parameter(self, name: str, value: Any) -> None:
-        """Overwrite one parameter; dtype and shape must match. Gradients and moments stay."""
+        """Overwrite one parameter; dtype and shape must match. Gradients and moments stay.
+
+        Raises
+        ------
+        CheckpointError
+            There is no such parameter, or it has another dtype or shape.
+
+        Parameters
+        ----------
+        name : str
+            The parameter.
+        value : array_like
+            Its new value.
+        """
         self.core.update_parameter(from_numpy(name, value))
 
     # Names.
 
     def input_names(self, training: bool = True) -> list[str]:
-        """User inputs of the training (or eval) model; empty without an eval model."""
+        """User inputs of the training (or eval) model; empty without an eval model.
+
+        Parameters
+        ----------
+        training : bool
+            False: of the eval model.
+        """
         return list(self.core.inputs["train" if training else "eval"])
 
     def output_names(self, training: bool = True) -> list[str]:
@@ -246,6 +283,15 @@ class TrainingSession(SessionMethods):
 
         A training profile leaves gradients and running statistics as `runs` steps would, and one before them; one
         that fails leaves the session as it was.
+
+        Parameters
+        ----------
+        feeds : dict of str to array_like
+            As for the step.
+        runs : int
+            How often it is run.
+        training : bool
+            False: an eval step.
         """
         kind = "train" if training else "eval"
         plan, milliseconds = self.core.profile(kind, self._converted(kind, feeds), runs)
@@ -253,6 +299,13 @@ class TrainingSession(SessionMethods):
 
     def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
         """How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept.
+
+        Parameters
+        ----------
+        feeds : dict of str to array_like
+            As for the step; their types count, and the values of those that decide about shapes.
+        training : bool
+            False: of an eval step.
 
         Returns
         -------

@@ -69,7 +69,13 @@ class CheckpointState:
         return self.store
 
     def gradient(self, name: str) -> Tensor | None:
-        """The gradient that the latest session accumulated; None where there is no session, or no gradient."""
+        """The gradient that the latest session accumulated; None where there is no session, or no gradient.
+
+        Parameters
+        ----------
+        name : str
+            A parameter.
+        """
         latest = self.latest
         return None if latest is None or latest.host.released else latest.gradient(name)
 
@@ -131,7 +137,13 @@ class CheckpointState:
         return None
 
     def to_checkpoint(self, include_optimizer_state: bool) -> Checkpoint:
-        """The contents as they are now."""
+        """The contents as they are now.
+
+        Parameters
+        ----------
+        include_optimizer_state : bool
+            Keep all that exact resumption takes; see `save_checkpoint`.
+        """
         if self.is_nominal:
             raise messages.NOMINAL_SAVE()
         return checkpoint_of(

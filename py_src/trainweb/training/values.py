@@ -37,14 +37,28 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
 
 
 class OrtValue:
-    """A tensor on the CPU. Made by `ortvalue_from_numpy` or `ortvalue_from_shape_and_type`."""
+    """A tensor on the CPU. Made by `ortvalue_from_numpy` or `ortvalue_from_shape_and_type`.
+
+    Parameters
+    ----------
+    array : ndarray
+        Its memory.
+    """
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
 
     @staticmethod
     def ortvalue_from_numpy(numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """A tensor on the memory of an array, where that is contiguous; on a copy else."""
+        """A tensor on the memory of an array, where that is contiguous; on a copy else.
+
+        Parameters
+        ----------
+        numpy_obj : ndarray
+            Of any dtype that tensors have.
+        device_type, device_id : str and int
+            "cpu" and 0.
+        """
         check_device(device_type, device_id)
         array = np.ascontiguousarray(numpy_obj)
         dtype_of(array.dtype)
@@ -54,7 +68,17 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """A tensor of zeros."""
+        """A tensor of zeros.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Its dims.
+        element_type : dtype, str or int
+            A numpy dtype, its name, or a TensorProto.DataType.
+        device_type, device_id : str and int
+            "cpu" and 0.
+        """
         check_device(device_type, device_id)
         return OrtValue(np.zeros(tuple(shape), dtype_of(element_type)))
 
@@ -64,6 +88,11 @@ class OrtValue:
 
     def update_inplace(self, np_arr: np.ndarray) -> None:
         """Overwrite the elements.
+
+        Parameters
+        ----------
+        np_arr : ndarray
+            Of the same shape and dtype.
 
         Raises
         ------
@@ -118,7 +147,13 @@ class OrtValue:
 
     @staticmethod
     def ort_value_from_sparse_tensor(sparse_tensor: Any) -> OrtValue:
-        """Refuse: there are none."""
+        """Refuse: there are none.
+
+        Parameters
+        ----------
+        sparse_tensor : object
+            What is refused.
+        """
         raise UnsupportedError("Sparse tensors are not supported: give a dense array.")
 
     def __repr__(self) -> str:
@@ -155,18 +190,48 @@ class IOBinding:
         self.outputs: dict[str, _Output] = {}
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
-        """Read an input from an array."""
+        """Read an input from an array.
+
+        Parameters
+        ----------
+        name : str
+            The input.
+        arr_on_cpu : array_like
+            Its value.
+        """
         self._check(name, self._session.input_names)
         self.feeds[name] = np.asarray(arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Read an input from an OrtValue."""
+        """Read an input from an OrtValue.
+
+        Parameters
+        ----------
+        name : str
+            The input.
+        ortvalue : OrtValue
+            Its value.
+        """
         self.bind_cpu_input(name, as_array(ortvalue))
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        """Read an input from memory, which must stay until the run."""
+        """Read an input from memory, which must stay until the run.
+
+        Parameters
+        ----------
+        name : str
+            The input.
+        device_type, device_id : str and int
+            "cpu" and 0.
+        element_type : dtype, str or int
+            A numpy dtype, its name, or a TensorProto.DataType.
+        shape : sequence of int
+            Its dims.
+        buffer_ptr : int
+            Address of the first element.
+        """
         check_device(device_type, device_id)
         self.bind_cpu_input(name, _at(buffer_ptr, dtype_of(element_type), shape))
 
@@ -179,14 +244,36 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Want an output: in memory of its own, or where `buffer_ptr` points, of this type and shape."""
+        """Want an output: in memory of its own, or where `buffer_ptr` points, of this type and shape.
+
+        Parameters
+        ----------
+        name : str
+            The output.
+        device_type, device_id : str and int
+            "cpu" and 0.
+        element_type : dtype, str or int
+            A numpy dtype, its name, or a TensorProto.DataType.
+        shape : sequence of int
+            Its dims.
+        buffer_ptr : int
+            Address of the first element.
+        """
         check_device(device_type, device_id)
         self._check(name, self._session.output_names)
         target = None if buffer_ptr is None else _at(buffer_ptr, dtype_of(element_type), shape or ())
         self.outputs[name] = _Output(target)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Want an output, written into an OrtValue."""
+        """Want an output, written into an OrtValue.
+
+        Parameters
+        ----------
+        name : str
+            The output.
+        ortvalue : OrtValue
+            Where it goes.
+        """
         self._check(name, self._session.output_names)
         self.outputs[name] = _Output(ortvalue.numpy())
 

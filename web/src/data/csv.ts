@@ -7,8 +7,10 @@ import { sessionError } from "../wire/messages.js";
 import { describe } from "./given.js";
 
 const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"] as const;
+/** Types that values of a CSV file may become. */
 export type CsvDtype = (typeof DTYPES)[number];
 
+/** How a CSV file is read. */
 export interface CsvOptions {
   /** Types of inputs: float32, unless given, and int64 for those with `classes`. */
   readonly dtypes?: Readonly<Record<string, CsvDtype>>;

@@ -17,7 +17,8 @@ import { asTensor, batched, bucketed, drawn, type Batch, type Row } from "./rows
 /** Tensors by input name whose first axis counts rows; typed arrays have a value a row. */
 export type Columns = { readonly [name: string]: Tensor | ArrayBufferView };
 
-type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
+/** One after the other. */
+export type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
 
 /** What data may be given as. What can be iterated over once alone lasts for one epoch: give the function that makes it. */
 export type DataSource = Dataset | Columns | Rows<object> | (() => Rows<object>);
@@ -26,6 +27,7 @@ export type DataSource = Dataset | Columns | Rows<object> | (() => Rows<object>)
 const SPLIT_STREAM = 2 ** 32 - 1;
 const DEFAULT_BUFFER = 1024;
 
+/** Rows or batches to train on, and what is done with them on their way. Every method gives another dataset. */
 export class Dataset implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
@@ -62,6 +64,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     return first === undefined ? null : (first.dims[0] as number);
   }
 
+  /** The rows, or the batches of a dataset that makes them, in their order. */
   [Symbol.asyncIterator](): AsyncIterator<Row | Batch> {
     return this.#rows()[Symbol.asyncIterator]();
   }

@@ -25,8 +25,11 @@ export interface Augmentation {
   readonly contrast?: number;
 }
 
+/** How an image becomes a tensor. */
 export interface ImageOptions {
+  /** Of the tensor, in pixels. */
   readonly width: number;
+  /** Of the tensor, in pixels. */
   readonly height: number;
   /** 3: red, green, blue; 1: grey (Rec. 601). Default 3. */
   readonly channels?: 1 | 3;
@@ -38,6 +41,7 @@ export interface ImageOptions {
   readonly layout?: "CHW" | "HWC";
   /** "stretch" (the default), or "cover": keep the proportions and cut off what is beyond. */
   readonly resize?: "stretch" | "cover";
+  /** Random changes, for training; none by default. */
   readonly augment?: Augmentation;
 }
 

@@ -1,6 +1,8 @@
 /**
  * The kernel engine: a memory, the kernels on it, and generated code beside them. Everything above
  * speaks to kernels through `alloc`, `free`, `write`, `read`, `loadCode`, `place` and `run`, and nothing else.
+ *
+ * @module trainweb/engine
  */
 
 import { isPacked, unpack } from "../wire/packed.js";
@@ -39,9 +41,16 @@ const STATUS_TRAPPED = 30;
 
 /** Bytes on the other side of a foreign-function interface, as Pyodide hands them over. */
 export interface ForeignBuffer {
-  getBuffer(type: string): { readonly data: Uint8Array; release(): void };
+  /** The bytes in the memory of JavaScript; `release` gives them back. */
+  getBuffer(type: string): {
+    /** The bytes. */
+    readonly data: Uint8Array;
+    /** Give them back. */
+    release(): void;
+  };
 }
 
+/** How an engine is made. */
 export interface EngineOptions {
   /** The bytes of a kernel build, or what gives the URL of a build. */
   readonly wasm: ArrayBuffer | Uint8Array | URL | ((build: KernelBuild) => URL | string);
@@ -67,6 +76,7 @@ interface LoadedCode extends TableSlots {
   uses: number;
 }
 
+/** Kernels in a memory of their own. Addresses are offsets in it, in bytes. */
 export class Engine {
   readonly #memory: WebAssembly.Memory;
   readonly #kernels: KernelExports;
@@ -159,10 +169,12 @@ export class Engine {
     return this.#bytes;
   }
 
+  /** The memory as words, as large as it is now. */
   get u32(): Uint32Array {
     return new Uint32Array(this.#memory.buffer);
   }
 
+  /** The memory as float32, as large as it is now. */
   get f32(): Float32Array {
     return new Float32Array(this.#memory.buffer);
   }

@@ -23,6 +23,7 @@ export type FetchesType = readonly string[] | { readonly [name: string]: Tensor 
 /** Results by output name. */
 export type ReturnType = { readonly [name: string]: Tensor };
 
+/** Options of a step: those of onnxruntime-web, and trainweb's own. None of them is needed. */
 export interface RunOptions {
   /** Hand the feeds' buffers over instead of copying them: the tensors cannot be used afterwards. */
   readonly transfer?: boolean;
@@ -40,6 +41,7 @@ export interface RunOptions {
   readonly terminate?: boolean;
   /** An error of this step has it as its field `tag`. */
   readonly tag?: string | undefined;
+  /** Configuration of onnxruntime, which has no meaning here. */
   readonly extra?: Record<string, unknown>;
 }
 

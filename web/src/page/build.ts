@@ -11,10 +11,13 @@ import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** What `buildArtifacts` gives: files as `TrainingSession.create` and onnxruntime-training take them. */
 export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
+  /** The model of train steps, with gradients (ONNX). */
   readonly trainModel: File;
+  /** The parameters and their names, as the model has them. */
   readonly checkpointState: File;
   /** The checkpoint without weights: names and shapes alone. */
   readonly nominalCheckpoint: File;
+  /** The model of eval steps: the loss and what is asked for (ONNX). */
   readonly evalModel: File;
   /** Null without an optimizer in the configuration. */
   readonly optimizerModel: File | null;

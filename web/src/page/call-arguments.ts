@@ -8,6 +8,7 @@ import { describe } from "../data/given.js";
  * the browser keeps elsewhere: to be stored, sent, downloaded, or given to `create` again, it need not be in memory.
  */
 export interface FileOptions<Form extends FileForm = FileForm> {
+  /** "bytes" by default. */
   readonly as?: Form;
 }
 

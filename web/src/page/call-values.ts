@@ -6,8 +6,11 @@ import { sessionError } from "../wire/messages.js";
 import type { TensorType } from "../wire/protocol.js";
 import { describe } from "../data/given.js";
 
+/** Type and dims of a parameter. */
 export interface ParameterTypeAndShape {
+  /** As of tensors, "float32" for nearly all. */
   readonly type: Tensor.Type;
+  /** Sizes, outermost first; [] for a scalar. */
   readonly dims: readonly number[];
 }
 

@@ -161,6 +161,7 @@ export class CheckpointState {
     }
   }
 
+  /** `release`, at the end of a block with `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.release();
   }

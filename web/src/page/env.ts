@@ -11,6 +11,7 @@ import type { ProgressListener } from "./progress.js";
 
 const MAX_DEFAULT_THREADS = 4;
 
+/** Flags of the kernels. */
 export interface WasmFlags {
   /**
    * Threads of the kernels. 0 or undefined: min(4, ceil(cores / 2)). One without cross-origin
@@ -23,9 +24,18 @@ export interface WasmFlags {
    * URL prefix of the kernels*.wasm files, where they do not lie with the rest of the package. An object, which names
    * files of onnxruntime-web, and a prefix under which there are no kernels are warned of, and the package's own are taken.
    */
-  wasmPaths?: string | { readonly wasm?: unknown; readonly mjs?: unknown } | undefined;
+  wasmPaths?:
+    | string
+    | {
+        /** A file of onnxruntime-web. */
+        readonly wasm?: unknown;
+        /** A file of onnxruntime-web. */
+        readonly mjs?: unknown;
+      }
+    | undefined;
 }
 
+/** Flags of Python in the page. */
 export interface PyodideFlags {
   /** URL prefix of a Pyodide distribution; null: the Pyodide in this package. */
   indexURL: string | null;
@@ -53,17 +63,21 @@ export interface Timeouts {
 /** Called by `env.release()`. */
 export const releasers = new Set<() => Promise<void>>();
 
-class Env {
-
+/** Flags of the whole page. A running worker keeps the values that it was started with. */
+export class Env {
+  /** Of the kernels: threads, and where their files are. */
   readonly wasm: WasmFlags = { numThreads: 0, simd: true };
 
+  /** Of Python. */
   readonly pyodide: PyodideFlags = {
     indexURL: null,
     snapshot: "auto",
   };
 
+  /** Nothing: pages of onnxruntime-web set flags of it. Computation is on the CPU. */
   readonly webgl: InertFlags = {};
 
+  /** Nothing, as `webgl`. */
   readonly webgpu: InertFlags = {};
 
   /**
@@ -77,9 +91,18 @@ class Env {
 
   #seed: bigint | undefined;
 
+  /** How long is waited, in milliseconds. */
   readonly timeouts: Timeouts = { start: 60_000, stall: 8_000, idle: 30_000 };
 
-  readonly versions: Readonly<{ common: string; web: string; trainweb: string }> = Object.freeze({
+  /** Versions that are loaded. */
+  readonly versions: {
+    /** Of onnxruntime-common. */
+    readonly common: string;
+    /** Of this package, where pages of onnxruntime-web look for it. */
+    readonly web: string;
+    /** Of this package. */
+    readonly trainweb: string;
+  } = Object.freeze({
     // Of the package that `Tensor` comes from.
     common: common.versions.common,
     web: VERSION,
@@ -110,10 +133,12 @@ class Env {
     await Promise.all([...releasers].map((release) => release()));
   }
 
+  /** What is written to the console: "verbose", "info", "warning", "error" or "fatal", and what is graver. Default "warning". */
   get logLevel(): LogLevel {
     return getLogLevel();
   }
 
+  /** @throws Error for a level that does not exist */
   set logLevel(value: LogLevel | undefined) {
     if (value !== undefined) {
       setLogLevel(value);

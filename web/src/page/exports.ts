@@ -10,7 +10,7 @@ export type { FileOptions } from "./call-arguments.js";
 export { CheckpointState } from "./checkpoint-state.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
-export type { InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
+export type { Env, InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
 export {
   BufferSizeError,
   CheckpointError,
@@ -27,12 +27,12 @@ export {
 export { readCsv, type CsvDtype, type CsvOptions } from "../data/csv.js";
 export { Dataset } from "../data/dataset.js";
 export { readImage, type Augmentation, type ImageOptions, type ImageSource } from "../data/images.js";
-export type { Columns, DataSource } from "../data/dataset.js";
+export type { Columns, DataSource, Rows } from "../data/dataset.js";
 export type { Batch, Row, RowValue } from "../data/rows.js";
 export type { FitRun } from "./fit.js";
 export type { EpochEvent, FitControl, FitEvent, History, ProgressEvent } from "./fit-events.js";
 export type { EarlyStoppingSettings, FitCallback, FitOptions } from "./fit-options.js";
-export type { MetricSettings, MetricType } from "./settings/fit.js";
+export type * from "./settings/fit.js";
 export type { EvalValues, MetricValue, Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";
 export type { FileName } from "./integrity.js";
@@ -40,12 +40,12 @@ export { inspectModel } from "./inspect.js";
 export type { InspectConfig } from "./inspect.js";
 export type { ModelProblem, ModelReport, ParameterDecision } from "../wire/report.js";
 export type { ExternalData, SessionOptions } from "./options.js";
-export type { LossSettings, LossType } from "./settings/losses.js";
-export type { OptimizerSettings, OptimizerType, ParameterGroup } from "./settings/optimizers.js";
-export type { ScheduleSettings, ScheduleType } from "./settings/schedules.js";
+export type * from "./settings/losses.js";
+export type * from "./settings/optimizers.js";
+export type * from "./settings/schedules.js";
 export { Profile } from "../wire/profile.js";
 export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
-export type { SessionLimits } from "../wire/protocol.js";
+export type { SessionLimits, SnapshotChoice } from "../wire/protocol.js";
 export type { LoadProgress, LoadStage, ProgressListener } from "./progress.js";
 export { type Schedule, schedule } from "./schedule.js";
 export { TrainingSession } from "./session.js";
@@ -57,4 +57,6 @@ export type {
 } from "./session.js";
 export type { PropertyKind, PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
+export type { NumericArray } from "./tensors.js";
+export type { FileForm, WireDtype } from "../wire/values.js";
 export type { TrainingConfig } from "./training-config.js";

@@ -4,6 +4,7 @@ import type { EvalValues } from "../wire/fit.js";
 
 /** Within an epoch, after a step; at most one a frame. */
 export interface ProgressEvent {
+  /** What tells it from the other events. */
   readonly type: "progress";
   /** From 1. */
   readonly epoch: number;
@@ -17,6 +18,7 @@ export interface ProgressEvent {
 
 /** An epoch that is done. */
 export interface EpochEvent {
+  /** What tells it from the other events. */
   readonly type: "epoch";
   /** From 1. */
   readonly epoch: number;
@@ -32,13 +34,16 @@ export interface EpochEvent {
   readonly validation: EvalValues | null;
 }
 
+/** What a fit tells while it goes on. */
 export type FitEvent = ProgressEvent | EpochEvent;
 
 /** What a fit has done. */
 export interface History {
+  /** One for each that is done. */
   readonly epochs: readonly EpochEvent[];
   /** Of each batch, in their order. */
   readonly losses: readonly number[];
+  /** Updates of the parameters: batches divided by `accumulate`. */
   readonly optimizerSteps: number;
   /** The best by early stopping. */
   readonly bestEpoch: number | null;
@@ -52,6 +57,7 @@ export interface FitControl {
   readonly history: History;
   /** Let the worker rest after the step that it is at. */
   pause(): void;
+  /** Let it go on after `pause`. */
   resume(): void;
   /** End after the step that is under way; the history is that of what was done. */
   stop(): void;

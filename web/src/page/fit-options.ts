@@ -32,6 +32,7 @@ export interface EarlyStoppingSettings extends EarlyStoppingFields {
   readonly metric?: "loss" | MetricType;
 }
 
+/** Options of `fit`. */
 export interface FitOptions extends FitFields {
   /** Evaluated after each epoch with the eval model. */
   readonly validationData?: DataSource | null;
@@ -43,7 +44,9 @@ export interface FitOptions extends FitFields {
   readonly predictions?: string;
   /** The input of the eval model that they compare it with; by default the last one. */
   readonly targets?: string;
+  /** End when the validation data tell that nothing is gained; by default all epochs are done. */
   readonly earlyStopping?: EarlyStoppingSettings | null;
+  /** Called with every event. */
   readonly callbacks?: FitCallback | readonly FitCallback[];
   /** Aborted, the fit ends within a step and fails with the signal's reason. */
   readonly signal?: AbortSignal;

@@ -81,6 +81,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     this.#say("pause");
   }
 
+  /** Let a fit that was paused go on. */
   resume(): void {
     this.#paused = null;
     this.#endPause();
@@ -108,10 +109,12 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return this.#done.then(onDone, onError);
   }
 
+  /** As of a promise: a fit fails with what its steps, data or callbacks fail with. */
   catch<B = never>(onError?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<History | B> {
     return this.#done.catch(onError);
   }
 
+  /** As of a promise. */
   finally(action?: (() => void) | null): Promise<History> {
     return this.#done.finally(action);
   }

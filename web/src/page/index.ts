@@ -5,6 +5,8 @@
  *
  * The interface is that of onnxruntime-web/training 1.17 - 1.19, continued. Nothing of a browser is
  * touched before a session is created, so that the module loads anywhere.
+ *
+ * @module trainweb
  */
 
 import * as trainweb from "./exports.js";

@@ -20,6 +20,7 @@ import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from 
 
 const KEY = Symbol("InferenceSession");
 
+/** Runs a forward model. */
 export class InferenceSession {
   readonly #info: InferenceInfo;
   readonly #client: WorkerClient;
@@ -81,10 +82,12 @@ export class InferenceSession {
     });
   }
 
+  /** Names of the inputs, in the model's order. */
   get inputNames(): readonly string[] {
     return this.#info.inputNames;
   }
 
+  /** Names of the outputs, in the model's order. */
   get outputNames(): readonly string[] {
     return this.#info.outputNames;
   }
@@ -132,6 +135,7 @@ export class InferenceSession {
     return this.#channel.release();
   }
 
+  /** `release`, at the end of a block with `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.release();
   }

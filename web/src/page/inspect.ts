@@ -9,6 +9,7 @@ import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** What the model would be trained with, and sizes of its symbolic dims, the least that fit where none is given. */
 export interface InspectConfig extends Partial<TrainingConfig> {
+  /** Sizes by the name of the dim. */
   readonly dims?: Readonly<Record<string, number>>;
 }
 

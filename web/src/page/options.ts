@@ -8,6 +8,7 @@ import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
 import { LoadTracker, type ProgressListener } from "./progress.js";
 import { isSource, type Source } from "./sources.js";
 
+/** Options of a session: trainweb's own, and those of onnxruntime-web. */
 export interface SessionOptions {
   /** Threads of the kernels; default `env.wasm.numThreads`. */
   readonly threads?: number;
@@ -46,25 +47,53 @@ export interface SessionOptions {
    */
   readonly integrity?: string | Readonly<Partial<Record<FileName, string>>>;
 
-  readonly executionProviders?: readonly (string | { readonly name: string })[];
+  /** Names that onnxruntime-web knows; all of them come down to the kernels on the CPU. */
+  readonly executionProviders?: readonly (
+    | string
+    | {
+        /** Of the provider. */
+        readonly name: string;
+      }
+  )[];
+  /** Every level is "all": plans are always optimized. */
   readonly graphOptimizationLevel?: "disabled" | "basic" | "extended" | "layout" | "all";
+  /** Every mode is "sequential"; threads work within an instruction. */
   readonly executionMode?: "sequential" | "parallel";
+  /** 0 (verbose) to 4 (fatal), checked alone: `env.logLevel` is that of sessions, and steps have their own. */
   readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
+  /** At least 0; there is one level of verbose lines. */
   readonly logVerbosityLevel?: number;
+  /** Of onnxruntime for Node; here it is `threads`. */
   readonly intraOpNumThreads?: number;
+  /** Of onnxruntime for Node; instructions run one after the other. */
   readonly interOpNumThreads?: number;
+  /** There is always an arena. */
   readonly enableCpuMemArena?: boolean;
+  /** Memory is always planned ahead. */
   readonly enableMemPattern?: boolean;
+  /** False: `session.profile(feeds)` measures instead. */
   readonly enableProfiling?: boolean;
+  /** Of the files of `enableProfiling`. */
   readonly profileFilePrefix?: string;
+  /** Of the lines of onnxruntime. */
   readonly logId?: string;
+  /** Sizes of symbolic dims of the inputs, by the name of the dim. */
   readonly freeDimensionOverrides?: Readonly<Record<string, number>>;
+  /** "cpu": results are in memory. */
   readonly preferredOutputLocation?: "cpu" | "cpu-pinned" | Readonly<Record<string, string>>;
+  /** Configuration of onnxruntime, which has no meaning here. */
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
 /** A file with tensors of a model. */
-export type ExternalData = string | { readonly path: string; readonly data: Source };
+export type ExternalData =
+  | string
+  | {
+      /** As the model names it. */
+      readonly path: string;
+      /** Its contents. */
+      readonly data: Source;
+    };
 
 /** Providers that onnxruntime-web knows. All of them come down to our kernels. */
 const PROVIDERS = ["wasm", "cpu", "webgpu", "webnn", "webgl"];

@@ -18,6 +18,7 @@ export interface LoadProgress {
   readonly percent: number;
 }
 
+/** Called while a session is made. */
 export type ProgressListener = (progress: LoadProgress) => void;
 
 /** What is known of a file of the package. */

@@ -113,6 +113,7 @@ export class SessionMethods {
   /**
    * Names of all (trainable) parameters, in the order of the training model's inputs.
    *
+   * @param options - settings by name
    * @param options.trainableOnly - leave out the frozen ones; default false
    */
   async parameterNames({ trainableOnly = false }: { readonly trainableOnly?: boolean } = {}): Promise<readonly string[]> {
@@ -158,6 +159,7 @@ export class SessionMethods {
   /**
    * Name, type and dims, with symbols, of the inputs of a train (or eval) step.
    *
+   * @param options - settings by name
    * @param options.training - false: of an eval step; default true
    */
   async inputMetadata({ training = true }: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
@@ -167,6 +169,7 @@ export class SessionMethods {
   /**
    * Name, type and dims, with symbols, of the outputs of a train (or eval) step.
    *
+   * @param options - settings by name
    * @param options.training - false: of an eval step; default true
    */
   async outputMetadata({ training = true }: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {

@@ -46,18 +46,23 @@ import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** The files of a training session: URLs, bytes or Blobs. */
 export interface TrainingSessionCreateOptions {
+  /** The model of train steps, as `buildArtifacts`, Python or onnxruntime-training made it. */
   readonly trainModel: Source;
   /** Its file, or a `CheckpointState`, which the session works on. */
   readonly checkpointState: Source | CheckpointState;
+  /** Without it there are no eval steps. */
   readonly evalModel?: Source | null;
+  /** Without it parameters are not updated. */
   readonly optimizerModel?: Source | null;
 }
 
 /** A session that `trainweb compile` compiled ahead: it trains without Python. */
 export interface TrainingSessionBundle {
+  /** Its file. */
   readonly bundle: Source;
 }
 
+/** What is saved, and as what. */
 export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
   /**
    * Keep what exact resumption takes: moments, step count, learning rate and schedule, accumulated gradients, and the
@@ -68,16 +73,20 @@ export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends
 
 /** Training artifacts, as `TrainingSession.create` takes them. */
 export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
+  /** The model of train steps, with gradients (ONNX). */
   readonly trainModel: File;
   /** As it was before training. */
   readonly checkpointState: File;
+  /** The model of eval steps (ONNX). */
   readonly evalModel: File | null;
+  /** The model of optimizer steps (ONNX). */
   readonly optimizerModel: File | null;
 }
 
 const KEY = Symbol("TrainingSession");
 const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
+/** Trains a model in a worker. Calls may be made before others are answered: they are worked off in their order. */
 export class TrainingSession extends SessionMethods implements MethodsByHand {
   readonly #info: SessionInfo;
   readonly #client: WorkerClient;
@@ -195,6 +204,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     return this.#info.trainingInputNames;
   }
 
+  /** User outputs of the training model: the loss first, no gradients. */
   get trainingOutputNames(): readonly string[] {
     return this.#info.trainingOutputNames;
   }
@@ -204,6 +214,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     return this.#info.evalInputNames;
   }
 
+  /** User outputs of the eval model; empty without one. */
   get evalOutputNames(): readonly string[] {
     return this.#info.evalOutputNames;
   }
@@ -431,6 +442,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * starts Python for it.
    *
    * @param feeds - as for the step; their types count, and the values of those that decide about shapes
+   * @param options - settings by name
    * @param options.training - false: of an eval step; default true
    * @returns the instructions as the operators emit them, one a line, by names of tensors; then, for every pass of the
    *   compiler, what it changes as a unified diff
@@ -467,6 +479,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     return this.#channel.post(null, () => callOf("call", [this.#info.handle, call], buffers));
   }
 
+  /** `release`, at the end of a block with `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.release();
   }

@@ -19,7 +19,9 @@ export interface TrainingConfig {
   readonly clipGradValue?: number | null;
   /** Names or regular expressions of the parameters to train; default: all but `frozenParams`. */
   readonly requiresGrad?: readonly string[] | null;
+  /** Names or regular expressions of the parameters to leave as they are; default: none. */
   readonly frozenParams?: readonly string[] | null;
+  /** Tensors of the model that steps give as well; by default those are the loss and the outputs of the model. */
   readonly additionalOutputNames?: readonly string[] | null;
   /** The outputs of the model that the loss takes. */
   readonly lossInputNames?: readonly string[] | null;

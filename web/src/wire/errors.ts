@@ -13,21 +13,25 @@ export interface WireError {
 
 /** Base class of all errors raised by trainweb. */
 export class TrainwebError extends Error {
+  /** The name of the class. */
   override name = "TrainwebError";
 }
 
 /** A model is malformed: not ONNX, truncated, inconsistent shapes, a name that nothing defines. */
 export class ModelError extends TrainwebError {
+  /** The name of the class. */
   override name = "ModelError";
 }
 
 /** The model is valid but uses something trainweb does not do. */
 export class UnsupportedError extends TrainwebError {
+  /** The name of the class. */
   override name = "UnsupportedError";
   /** Operator type, e.g. "Einsum". */
   readonly op?: string | null;
   /** Operator domain; "" is ai.onnx. */
   readonly domain?: string | null;
+  /** Version of the operator set that the model asks for. */
   readonly opset?: number | null;
   /** Name of the node that uses it. */
   readonly node?: string | null;
@@ -35,8 +39,11 @@ export class UnsupportedError extends TrainwebError {
 
 /** An operator on the path from the loss to a parameter has no gradient. */
 export class GradientError extends TrainwebError {
+  /** The name of the class. */
   override name = "GradientError";
+  /** Operator type, e.g. "Einsum". */
   readonly op?: string | null;
+  /** Name of the node. */
   readonly node?: string | null;
   /** Node names from the loss back to that node. */
   readonly path?: readonly string[];
@@ -44,36 +51,43 @@ export class GradientError extends TrainwebError {
 
 /** A checkpoint is corrupt, of an unknown version, nominal, or does not fit the model. */
 export class CheckpointError extends TrainwebError {
+  /** The name of the class. */
   override name = "CheckpointError";
 }
 
 /** A feed is missing, unknown, or has the wrong type, dims or values. */
 export class FeedError extends TrainwebError {
+  /** The name of the class. */
   override name = "FeedError";
 }
 
 /** A parameter buffer has the wrong number of elements or bytes. */
 export class BufferSizeError extends TrainwebError {
+  /** The name of the class. */
   override name = "BufferSizeError";
 }
 
 /** The session lacks what a call needs (eval model, optimizer model, scheduler), or its state is in use. */
 export class SessionError extends TrainwebError {
+  /** The name of the class. */
   override name = "SessionError";
 }
 
 /** The session was released. */
 export class ReleasedError extends TrainwebError {
+  /** The name of the class. */
   override name = "ReleasedError";
 }
 
 /** The model or a request is larger than the configured limits. */
 export class LimitError extends TrainwebError {
+  /** The name of the class. */
   override name = "LimitError";
 }
 
 /** The kernel engine or its worker failed: out of memory, a trap, a file that is missing. */
 export class EngineError extends TrainwebError {
+  /** The name of the class. */
   override name = "EngineError";
 }
 

@@ -68,6 +68,7 @@ export interface TrainAnswer {
   readonly isStopped: boolean;
 }
 
+/** A number, or rows of numbers: a confusion matrix has a row for each true class. */
 export type MetricValue = number | readonly (readonly number[])[];
 
 /** The loss and metrics, by name. */

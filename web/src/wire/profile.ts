@@ -19,6 +19,7 @@ export interface WireProfile {
   readonly milliseconds: readonly number[];
 }
 
+/** How `profile` measures. */
 export interface ProfileOptions {
   /** Runs to take the mean of; default 10. */
   readonly runs?: number;
@@ -28,6 +29,7 @@ export interface ProfileOptions {
 
 /** Times of the instructions of a step, in order; as text a table by kernel. */
 export class Profile {
+  /** The instructions, in their order. */
   readonly entries: readonly ProfileEntry[];
 
   /** @internal */
@@ -67,6 +69,7 @@ export class Profile {
     return JSON.stringify({ traceEvents, displayTimeUnit: "ms" });
   }
 
+  /** A table of milliseconds and shares by kernel. */
   toString(): string {
     const all = this.total;
     const row = (name: string, ms: string, share: string): string =>

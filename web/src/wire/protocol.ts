@@ -63,9 +63,13 @@ export interface PythonInfo {
 
 /** What a page may ask of the Python session; JSON on the way into Python. */
 export interface SessionLimits {
+  /** Bytes of all tensors together; default 4 GiB, the size of a WebAssembly memory. */
   readonly arenaBytes?: number;
+  /** Nodes after functions and loops are written out; default 250 000. */
   readonly nodes?: number;
+  /** Iterations of a loop; default 1 000 000. */
   readonly loopIterations?: number;
+  /** Bytes of one model or checkpoint; default 2 GiB - 1, the most that protobuf and flatbuffers hold. */
   readonly fileBytes?: number;
 }
 

@@ -2,8 +2,11 @@
 
 /** A tensor of the model, whether it is trained, and why. */
 export interface ParameterDecision {
+  /** Its name in the model. */
   readonly name: string;
+  /** Whether it is trained. */
   readonly trained: boolean;
+  /** Why, in words. */
   readonly reason: string;
   /** The file does not settle it: name it in `requiresGrad` or `frozenParams`. */
   readonly doubtful: boolean;
@@ -11,20 +14,29 @@ export interface ParameterDecision {
 
 /** Why a model cannot be trained, and where. */
 export interface ModelProblem {
+  /** Operator type. */
   readonly op: string;
+  /** Operator domain; "" is ai.onnx. */
   readonly domain: string;
+  /** Names of the nodes that have it. */
   readonly nodes: readonly string[];
+  /** What is wrong, in words. */
   readonly message: string;
 }
 
+/** What `inspectModel` found. */
 export interface ModelReport {
   /** Whether the model can be trained as asked. */
   readonly ok: boolean;
   /** Parameters of a session, with their dims. */
   readonly trainable: Readonly<Record<string, readonly number[]>>;
+  /** Parameters that keep their values, with their dims. */
   readonly frozen: Readonly<Record<string, readonly number[]>>;
+  /** Tensors that are trained. */
   readonly trained: readonly ParameterDecision[];
+  /** Tensors that are not trained. */
   readonly leftOut: readonly ParameterDecision[];
+  /** Those of both that the file does not settle. */
   readonly doubtful: readonly ParameterDecision[];
   /** Operators that cannot be executed. */
   readonly unsupported: readonly ModelProblem[];

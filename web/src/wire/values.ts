@@ -65,9 +65,13 @@ export type PropertyKind = "int" | "float" | "string";
 
 /** An input of a model, as onnxruntime-common describes it; a dim without a size is its name. */
 export interface ValueMetadata {
+  /** Of the input or output. */
   readonly name: string;
+  /** Sequences and maps cannot be fed. */
   readonly isTensor: true;
+  /** Type of the elements. */
   readonly type: WireDtype;
+  /** A number for each dim, or its name. */
   readonly shape: readonly (number | string)[];
 }
 
@@ -81,6 +85,7 @@ export interface NamedTensor extends WireTensor {
 
 /** What a session takes of the kernels' memory, in bytes, and what `memoryBudget` costs it. */
 export interface SessionMemory {
+  /** The parameters. */
   readonly parameters: number;
   /** Accumulated gradients. */
   readonly gradients: number;

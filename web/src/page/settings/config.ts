@@ -2,6 +2,7 @@
 
 import type { Settings } from "./kinds.js";
 
+/** @internal */
 export const CONFIG: Settings = {
   clipGradNorm: {
     python: "clip_grad_norm",

@@ -30,6 +30,7 @@ export interface EarlyStoppingFields {
   readonly restoreBest?: boolean;
 }
 
+/** The metrics. */
 export type MetricType =
   | "accuracy"
   | "topK"
@@ -94,6 +95,7 @@ export type MetricSettings =
   | Of<"r2", R2Fields>
   | Of<"perplexity", PerplexityFields>;
 
+/** @internal */
 export const FIT: Settings = {
   epochs: {
     python: "epochs",
@@ -139,6 +141,7 @@ export const FIT: Settings = {
   },
 };
 
+/** @internal */
 export const EARLY_STOPPING: Settings = {
   patience: {
     python: "patience",
@@ -159,6 +162,7 @@ export const EARLY_STOPPING: Settings = {
   },
 };
 
+/** @internal */
 export const METRICS: Readonly<Record<MetricType, Settings>> = {
   accuracy: {
     ignoreIndex: {
@@ -217,7 +221,7 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
   perplexity: {},
 };
 
-/** Which value of a metric is better; null: it is no number. */
+/** Which value of a metric is better; null: it is no number. @internal */
 export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {
   accuracy: "max",
   topK: "max",
@@ -229,4 +233,5 @@ export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {
   perplexity: "min",
 };
 
+/** @internal */
 export const DEFAULT_BATCH = 32;

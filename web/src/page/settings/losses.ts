@@ -4,6 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import type { Of, Settings } from "./kinds.js";
 
+/** The losses. */
 export type LossType =
   | "MSELoss"
   | "CrossEntropyLoss"
@@ -127,6 +128,7 @@ export type LossSettings =
   | Of<"ContrastiveLoss", ContrastiveLossFields>
   | Of<"TripletMarginLoss", TripletMarginLossFields>;
 
+/** @internal */
 export const LOSSES: Readonly<Record<LossType, Settings>> = {
   MSELoss: {
     reduction: {

@@ -2,6 +2,7 @@
 
 import type { Of, Settings } from "./kinds.js";
 
+/** The optimizers. */
 export type OptimizerType =
   | "AdamW"
   | "SGD"
@@ -164,6 +165,7 @@ export type OptimizerSettings =
   | Of<"Adafactor", AdafactorFields & InGroups<AdafactorFields>>
   | Of<"Muon", MuonFields & InGroups<MuonFields>>;
 
+/** @internal */
 export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
   AdamW: {
     biasCorrection: {
@@ -433,6 +435,7 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
   },
 };
 
+/** @internal */
 export const GROUP: Settings = {
   parameters: {
     python: "parameters",

@@ -2,6 +2,7 @@
 
 import type { Of, Settings } from "./kinds.js";
 
+/** The schedules. */
 export type ScheduleType =
   | "Constant"
   | "Linear"
@@ -141,6 +142,7 @@ export type ScheduleSettings =
   | Of<"OneCycle", OneCycleFields>
   | Of<"Plateau", PlateauFields>;
 
+/** @internal */
 export const SCHEDULES: Readonly<Record<ScheduleType, Settings>> = {
   Constant: {
     learningRate: {

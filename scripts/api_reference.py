@@ -1,0 +1,238 @@
+"""Write the API reference of both languages to docs/api/, as Markdown.
+
+python scripts/api_reference.py
+
+What is public in Python is what `dir` of a public module shows; griffe reads their docstrings. TypeDoc reads the
+TSDoc of what the npm package exports.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import griffe
+import typedoc
+from steps import ROOT, BuildError
+
+OUT = ROOT / "docs" / "api"
+SOURCES = ROOT / "py_src"
+NEEDS_TORCH = "trainweb.torch"
+"""A public module that cannot be imported here; its `__all__` is read instead."""
+LINE = 100
+OPTIONS: griffe.NumpyOptions = {"warn_unknown_params": False}
+"""Of docstrings: what is taken as `**options` is explained by its names."""
+INDEX = """# API reference
+
+Made by `./build.sh api` of docstrings and TSDoc: public names alone.
+
+- [Python](python/index.md)
+- [JavaScript and TypeScript](javascript/index.md)
+"""
+
+
+def public_modules() -> dict[str, ModuleType]:
+    """`trainweb`, and the modules that are public names of public modules, by name."""
+    found: dict[str, ModuleType] = {}
+    waiting = [import_module("trainweb")]
+    while waiting:
+        module = waiting.pop()
+        if module.__name__ not in found:
+            found[module.__name__] = module
+            waiting += [value for name in dir(module) if inspect.ismodule(value := getattr(module, name))]
+    return dict(sorted(found.items()))
+
+
+def choices(value: Any) -> list[str]:
+    """The members of an enumeration, none of anything else."""
+    return [member.name for member in value] if inspect.isclass(value) and issubclass(value, Enum) else []
+
+
+class Reference:
+    """The docstrings of trainweb, read without running it."""
+
+    def __init__(self) -> None:
+        loader = griffe.GriffeLoader(
+            search_paths=[str(SOURCES)], docstring_parser=griffe.Parser.numpy, docstring_options=OPTIONS
+        )
+        self._package = loader.load("trainweb")
+        loader.resolve_aliases()
+
+    def find(self, path: str) -> griffe.Object:
+        """The object of a dotted path, where it is defined."""
+        found = self._package[path.removeprefix("trainweb.")] if path != "trainweb" else self._package
+        return found.final_target if found.is_alias else found  # type: ignore[return-value]
+
+    def of(self, module: ModuleType, name: str) -> griffe.Object:
+        """A public name of a module."""
+        value = getattr(module, name)
+        home = getattr(value, "__module__", None)
+        if home and home.startswith("trainweb") and hasattr(value, "__qualname__"):
+            return self.find(f"{home}.{value.__qualname__}")
+        return self.find(f"{module.__name__}.{name}")
+
+    def public(self) -> dict[str, list[tuple[str, griffe.Object, list[str]]]]:
+        """By public module, its names that are no modules, what they stand for, and the members of enumerations."""
+        found = {}
+        for path, module in public_modules().items():
+            names = [name for name in dir(module) if not inspect.ismodule(getattr(module, name))]
+            found[path] = [
+                (name, self.of(module, name), choices(getattr(module, name))) for name in names if name != "__version__"
+            ]
+        torch = self.find(NEEDS_TORCH)
+        found[NEEDS_TORCH] = [(str(name), self.find(f"{NEEDS_TORCH}.{name}"), []) for name in torch.exports or ()]
+        return found
+
+
+def members(cls: griffe.Object) -> Iterator[tuple[str, griffe.Object]]:
+    """Public methods and properties of a class, inherited ones as well, and its constants that are explained."""
+    for name, member in cls.all_members.items():
+        if name.startswith("_") or member.is_class or (member.is_alias and not _is_ours(member)):
+            continue
+        target = member.final_target if member.is_alias else member
+        if target.is_function or "property" in target.labels or target.docstring:
+            yield name, target  # type: ignore[misc]
+
+
+def _is_ours(alias: Any) -> bool:
+    try:
+        return bool(alias.final_target.path.startswith("trainweb."))
+    except griffe.AliasResolutionError:
+        return False
+
+
+def parameters(function: griffe.Object) -> list[griffe.Parameter]:
+    """What callers pass, without `self`."""
+    found = function.parameters if function.is_function or function.is_class else ()
+    return [parameter for parameter in found if parameter.name not in {"self", "cls"}]
+
+
+def docstring(cls: griffe.Object | None, name: str, thing: griffe.Object) -> griffe.Docstring | None:
+    """The docstring of a member, or that of the method which it overrides."""
+    if thing.docstring or cls is None or not cls.is_class:
+        return thing.docstring
+    for base in cls.mro():  # type: ignore[attr-defined]
+        if name in base.members and base.members[name].docstring:
+            return base.members[name].docstring  # type: ignore[no-any-return]
+    return None
+
+
+def signature(name: str, function: griffe.Object) -> str:
+    """A call in code, a parameter a line where one line is too long."""
+    parts: list[str] = []
+    kinds = griffe.ParameterKind
+    positional = False
+    for parameter in parameters(function):
+        if parameter.kind is kinds.keyword_only and "*" not in parts and not any(p.startswith("*") for p in parts):
+            parts.append("*")
+        if positional and parameter.kind is not kinds.positional_only:
+            parts.append("/")
+        positional = parameter.kind is kinds.positional_only
+        stars = {kinds.var_positional: "*", kinds.var_keyword: "**"}.get(parameter.kind, "")
+        text = stars + parameter.name
+        if parameter.annotation is not None:
+            text += f": {parameter.annotation}"
+        if parameter.default is not None and not stars:
+            text += f" = {parameter.default}" if parameter.annotation is not None else f"={parameter.default}"
+        parts.append(text)
+    returns = getattr(function, "returns", None)
+    tail = f" -> {returns}" if returns is not None and function.is_function else ""
+    line = f"{name}({', '.join(parts)}){tail}"
+    if len(line) <= LINE:
+        return line
+    return "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){tail}"])
+
+
+def prose(text: str) -> str:
+    """Text of a docstring as Markdown: RST's double backticks, and names in italics become code."""
+    return re.sub(r"``([^`]+)``", r"`\1`", text.strip())
+
+
+def _item(name: str, kind: Any, text: str) -> str:
+    if isinstance(kind, griffe.ExprTuple):
+        kind = str(kind)[1:-1]  # "bytes, path or ModelProto" is no tuple
+    head = f"**{name}**" if name else ""
+    if kind:
+        head += f" (`{kind}`)" if head else f"`{kind}`"
+    body = prose(text).replace("\n", "\n  ")
+    return f"- {head}: {body}" if body else f"- {head}"
+
+
+def sections(doc: griffe.Docstring | None, level: int) -> Iterator[str]:
+    """A docstring as Markdown, section by section."""
+    kinds = griffe.DocstringSectionKind
+    for section in doc.parsed if doc else ():
+        value: Any = section.value
+        if section.kind is kinds.text:
+            yield prose(value)
+        elif section.kind is kinds.examples:
+            yield "**Examples**"
+            yield from (f"```python\n{text}\n```" if kind is kinds.examples else prose(text) for kind, text in value)
+        elif section.kind is kinds.admonition:
+            yield f"**{section.title or value.kind.capitalize()}**"
+            yield prose(value.description)
+        else:
+            yield f"**{section.title or section.kind.value.capitalize()}**"
+            yield "\n".join(_item(getattr(i, "name", "") or "", i.annotation, i.description) for i in value)
+
+
+def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | None = None) -> Iterator[str]:
+    """A public name: heading, signature, docstring, and the members of a class."""
+    yield f"{'#' * level} {name}"
+    short = name.rpartition(".")[2]
+    if thing.is_function or (thing.is_class and thing.parameters):
+        yield f"```python\n{signature(short, thing)}\n```"
+    elif thing.is_attribute and thing.annotation is not None:
+        yield f"```python\n{short}: {thing.annotation}\n```"
+    yield from sections(docstring(inside, short, thing), level)
+    if thing.is_class:
+        for member, target in members(thing):
+            yield from entry(f"{short}.{member}", target, level + 1, thing)
+
+
+def page(path: str, about: griffe.Docstring | None, names: Iterable[tuple[str, griffe.Object, list[str]]]) -> str:
+    """The page of a module."""
+    parts = [f"# {path}", *sections(about, 1)]
+    for name, thing, members_of_enum in names:
+        parts += entry(name, thing, 2)
+        parts.append(", ".join(f"`{name}.{member}`" for member in members_of_enum))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def python_pages() -> dict[str, str]:
+    """The pages of Python, by file name."""
+    reference = Reference()
+    pages, rows = {}, []
+    for path, names in reference.public().items():
+        about = reference.find(path).docstring
+        pages[f"{path}.md"] = page(path, about, names)
+        summary = prose(about.value).splitlines()[0] if about else ""
+        rows.append(f"| [{path}]({path}.md) | {summary} | {', '.join(f'`{name}`' for name, *_ in names)} |")
+    head = "# Python\n\n| module | about | names |\n|---|---|---|\n"
+    return {"index.md": head + "\n".join(rows) + "\n", **pages}
+
+
+def main() -> int:
+    """Write everything anew."""
+    shutil.rmtree(OUT, ignore_errors=True)
+    (OUT / "python").mkdir(parents=True)
+    (OUT / "index.md").write_text(INDEX)
+    for name, text in python_pages().items():
+        (OUT / "python" / name).write_text(text)
+    try:
+        warnings = typedoc.run_typedoc(OUT / "javascript")
+    except BuildError as error:
+        warnings = [str(error)]
+    print("\n".join(warnings), file=sys.stderr, end="\n" if warnings else "")
+    return bool(warnings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""TypeDoc, which makes the API reference of JavaScript, in an environment of its own under .build/.
+
+It reads the sources with its own TypeScript: the one that builds the package is too new for it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from steps import BUILD, LOCKS, ROOT, BuildError, Step, environment, run, run_step
+
+FOLDER = BUILD / "typedoc"
+LOCK = LOCKS / "typedoc"
+SCRIPT = FOLDER / "node_modules" / "typedoc" / "bin" / "typedoc"
+ENTRIES = {"trainweb": "page/index.ts", "trainweb/engine": "engine/engine.ts"}
+"""What package.json exports, and where it is written; the others are files to be loaded, not names."""
+KINDS = (
+    *("Accessor", "Class", "Enum", "EnumMember", "Function", "Interface", "Method", "Property", "TypeAlias"),
+    *("Variable", "GetSignature", "SetSignature"),
+)
+INTENDED = ("MethodsByHand", "Of", "InGroups", "DTYPES")
+"""Types that only declare what the classes of the reference have."""
+OPTIONS: dict[str, Any] = {
+    "tsconfig": str(ROOT / "web" / "tsconfig.json"),
+    "basePath": str(ROOT / "web" / "src"),
+    "entryPoints": [str(ROOT / "web" / "src" / path) for path in ENTRIES.values()],
+    "plugin": ["typedoc-plugin-markdown"],
+    "name": "JavaScript and TypeScript",
+    "readme": "none",
+    "entryFileName": "index.md",
+    "modulesFileName": "index.md",
+    "hidePageHeader": True,
+    "disableSources": True,
+    "excludePrivate": True,
+    "excludeInternal": True,
+    "skipErrorChecking": True,  # tsc, which builds the package, checks types
+    "intentionallyNotExported": list(INTENDED),
+    "requiredToBeDocumented": list(KINDS),
+    "validation": {"notExported": True, "invalidLink": True, "notDocumented": True},
+}
+
+
+def setup() -> None:
+    """Install TypeDoc as its lock file says."""
+
+    def install() -> None:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copyfile(LOCK / name, FOLDER / name)
+        run("npm", "ci", "--no-audit", "--no-fund", "--loglevel=error", cwd=FOLDER)
+
+    run_step(Step("typedoc", install, inputs=[LOCK], outputs=[SCRIPT]))
+
+
+def run_typedoc(out: Path | None) -> list[str]:
+    """Write the reference to `out`, or only read the sources; returns TypeDoc's warnings, a line each."""
+    if not SCRIPT.exists():
+        raise BuildError("TypeDoc is not installed: run ./build.sh setup")
+    options = {**OPTIONS, "out": str(out), "emit": "docs" if out else "none"}
+    file = FOLDER / "typedoc.json"
+    file.write_text(json.dumps(options, indent=1))
+    command = ("node", str(SCRIPT), "--options", str(file), "--pretty", "false")
+    done = subprocess.run(command, cwd=FOLDER, env={**environment(), "NO_COLOR": "1"}, capture_output=True, text=True)
+    lines = (done.stdout + done.stderr).splitlines()
+    if done.returncode != 0:
+        raise BuildError("\n".join(["TypeDoc failed:", *lines]))
+    return [line for line in lines if line.startswith("[warning] ") and not line.startswith("[warning] Found ")]

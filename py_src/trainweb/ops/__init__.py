@@ -40,6 +40,7 @@ FAMILIES = (
     "regions",
     "grid_sample",
     "fold",
+    "selection",
     "stateful",
     "composed_norm",
     "optim",

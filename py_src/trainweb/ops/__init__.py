@@ -39,6 +39,7 @@ FAMILIES = (
     "spectral",
     "regions",
     "grid_sample",
+    "deformable",
     "fold",
     "selection",
     "stateful",

@@ -35,6 +35,7 @@ FAMILIES = (
     "contrib_attention",
     "contrib",
     "recurrent",
+    "linear_attention",
     "composed",
     "spectral",
     "regions",

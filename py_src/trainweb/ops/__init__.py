@@ -36,6 +36,7 @@ FAMILIES = (
     "contrib",
     "recurrent",
     "linear_attention",
+    "determinant",
     "composed",
     "spectral",
     "regions",

@@ -491,8 +491,8 @@ FAULTS: dict[str, Fault] = {
     "MaxRoiPool-0": Fault(
         ("MaxRoiPool", 1),
         "ROI max pool consumes an input tensor X and region of interests (RoIs) to apply max pooling across each RoI",
-        "It has no such operator. The regions are rows 1 to 4 and columns 0 to 3 of the first image, rows 0 to 5 and columns "
-        "1 to 4 of the second one.",
+        "It has no such operator. The regions are rows 1 to 4 and columns 0 to 3 of the first image, rows 0 to 5 and "
+        "columns 1 to 4 of the second one.",
         """
         begin = Constant <value_ints = [0, 0, 1, 0]> ()
         end = Constant <value_ints = [1, 3, 5, 4]> ()

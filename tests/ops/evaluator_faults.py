@@ -488,11 +488,49 @@ FAULTS: dict[str, Fault] = {
     "Resize-8": _asymmetric("Resize", 10, "It takes the scales for the roi of opset 11."),
     "Upsample-1": _asymmetric("Upsample", 9, "It knows no mode linear."),
     "Upsample-2": _asymmetric("Upsample", 7, "It knows no attribute scales.", "[1.0, 1.0, 2.0]"),
+    "MaxRoiPool-0": Fault(
+        ("MaxRoiPool", 1),
+        "ROI max pool consumes an input tensor X and region of interests (RoIs) to apply max pooling across each RoI",
+        "It has no such operator. The regions are rows 1 to 4 and columns 0 to 3 of the first image, rows 0 to 5 and "
+        "columns 1 to 4 of the second one.",
+        """
+        begin = Constant <value_ints = [0, 0, 1, 0]> ()
+        end = Constant <value_ints = [1, 3, 5, 4]> ()
+        one = Slice (x0, begin, end)
+        begin2 = Constant <value_ints = [1, 0, 0, 1]> ()
+        end2 = Constant <value_ints = [2, 3, 6, 5]> ()
+        other = Slice (x0, begin2, end2)
+        upper = MaxPool <kernel_shape = [4, 2], strides = [4, 2]> (one)
+        lower = MaxPool <kernel_shape = [6, 2], strides = [6, 2]> (other)
+        y0 = Concat <axis = 0> (upper, lower)
+        """,
+    ),
+    "MaxRoiPool-1": Fault(
+        ("MaxRoiPool", 1),
+        "Multiplicative spatial scale factor to translate ROI coordinates from their input scale to the scale used "
+        "when pooling.",
+        "It has no such operator. The region is rows and columns 3 to 9, of which the first bin has 3 to 6 and the "
+        "image the last row and column.",
+        """
+        begin = Constant <value_ints = [0, 0, 3, 3]> ()
+        end = Constant <value_ints = [1, 2, 4, 4]> ()
+        corner = Slice (x0, begin, end)
+        pads = Constant <value_ints = [0, 0, 0, 0, 0, 0, 1, 1]> ()
+        y0 = Pad (corner, pads)
+        """,
+    ),
     "RoiAlign-2": Fault(
         ("RoiAlign", 16),
         "'output_half_pixel' to omit the pixel shift for the input (use this for a backward-compatible behavior)",
         "It shifts by half a pixel, as from opset 16 on, whatever the opset.",
         'y0 = RoiAlign <coordinate_transformation_mode = "output_half_pixel", sampling_ratio = 1> (x0, x1, x2)',
+        opset=16,
+    ),
+    "RoiAlign-4": Fault(
+        ("RoiAlign", 16),
+        "'output_half_pixel' to omit the pixel shift for the input (use this for a backward-compatible behavior)",
+        "It shifts by half a pixel, as from opset 16 on, whatever the opset.",
+        'y0 = RoiAlign <coordinate_transformation_mode = "output_half_pixel", output_width = 2> (x0, x1, x2)',
         opset=16,
     ),
     "RNN-1": _lengths("RNN", 1),

@@ -117,7 +117,8 @@ def window(
             continue
         b, e = (pads[k], pads[k + rank]) if pads is not None and auto_pad == "NOTSET" else (0, 0)
         room = size[k] + b + e - span
-        if not at_most(0, room):
+        # Where sizes are rounded up, a window may begin anywhere in the input and end anywhere behind it.
+        if not at_most(1 - stride[k] if ceil_mode else 0, room):
             raise op.error(f"a window of {span} is larger than the padded input of {size[k] + b + e} (axis {k}).")
         o = (-(-room // stride[k]) if ceil_mode else room // stride[k]) + 1
         if ceil_mode and not static(o):

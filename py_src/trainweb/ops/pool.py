@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from trainweb.ir.program import Buf
 
 
+ONE_WINDOW = Sample([(1, 2, 2, 3)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, outputs=1)
+"""Which is larger than the input, as sizes are rounded up."""
+
+
 class _Average(Axes):
     planes: int
     pad_end: tuple[int, ...]
@@ -101,6 +105,7 @@ class _Pool(Op):
         Bad([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "strides": [0, 1]}),
         Bad([(2, 3, 6, 6)], {"kernel_shape": [7, 7]}),
         Bad([(2, 3, 6, 6)], {"kernel_shape": [2]}),
+        Bad([(2, 3, 1, 6)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
         Bad([(2, 3, 6, 6)]),
         Bad([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "pads": [2, 0, 0, 0]}),
         Bad([(2, 3, 6, 6)], {"kernel_shape": [2, 3], "pads": [0, 0, 0, 3]}),
@@ -147,6 +152,7 @@ class MaxPool(_Pool):
         *_Pool.samples,
         Sample([(2, 3, 9, 9)], {"kernel_shape": [2, 3], "dilations": [2, 1]}, outputs=1),
         Sample([(2, 3, 6, 6)], {"kernel_shape": [2, 2]}, outputs=2),
+        ONE_WINDOW,
     )
 
 
@@ -228,6 +234,7 @@ class AveragePool(_Pool):
     samples = (
         *_Pool.samples,
         Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "count_include_pad": 1}),
+        ONE_WINDOW,
     )
 
 

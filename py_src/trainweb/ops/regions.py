@@ -1,4 +1,4 @@
-"""What detectors and decoders of pooled images do: MaxUnpool, RoiAlign."""
+"""What detectors and decoders of pooled images do: MaxUnpool, RoiAlign, MaxRoiPool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.arguments import checked
 from trainweb.ops.arguments import integers as known_integers
-from trainweb.ops.attention import extent, integers, part, reshape, unsqueeze
+from trainweb.ops.attention import extent, integers, part, places, reshape, unsqueeze
 from trainweb.ops.composite import Composite
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
@@ -84,6 +84,10 @@ class MaxUnpool(Composite):
         return y
 
 
+LARGEST_REGION = 4
+"""How many times as long as an image a region may be whose samples are as many as it is long."""
+
+
 @register
 class RoiAlign(Composite):
     """Regions of images, resampled bin by bin. https://onnx.ai/onnx/operators/onnx__RoiAlign.html
@@ -116,11 +120,18 @@ class RoiAlign(Composite):
             grad=(0,),
         ),
         Sample([(1, 1, 4, 4), f32([[0.0, 0.0, 0.5, 3.0]]), i64([0])], {"sampling_ratio": 1}, opset=10, grad=(0,)),
+        Sample(
+            [(2, 2, 6, 5), f32([[0.3, 0.6, 3.1, 4.2], [1.2, 0.1, 4.7, 5.9], [2.0, 2.0, 9.0, 9.0]]), i64([0, 1, 0])],
+            {"output_height": 2, "output_width": 1},
+            opset=16,
+            grad=(0,),
+        ),
+        Sample([(1, 1, 4, 4), f32([[0.0, 0.0, 0.5, 3.0]]), i64([0])], {"output_width": 2}, opset=10, grad=(0,)),
     )
     bad = (
         Bad([(1, 1, 4, 4), f32([[0.0, 0.0, 2.0]]), i64([0])], {"sampling_ratio": 1}, opset=16),
         Bad([(1, 1, 4, 4), f32([[0.0, 0.0, 2.0, 2.0]]), i64([0, 0])], {"sampling_ratio": 1}, opset=16),
-        Bad([(1, 1, 4, 4), f32([[0.0, 0.0, 2.0, 2.0]]), i64([0])], error=UnsupportedError, opset=16),
+        Bad([(1, 1, 4, 4), f32([[0.0, 0.0, 2.0, 2.0]]), i64([0])], {"mode": "max"}, UnsupportedError, opset=16),
     )
 
     def infer(self, x: TensorType, rois: TensorType, batch: TensorType) -> TensorType:
@@ -134,8 +145,8 @@ class RoiAlign(Composite):
             raise self.error(f"X, rois and indices have the shapes {[list(t.shape) for t in (x, rois, batch)]}.")
         if self.mode not in ("avg", "max") or min(self.output_height, self.output_width) < 1:
             raise self.error(f"mode {self.mode!r} of {self.output_height} by {self.output_width} bins.")
-        if self.sampling_ratio < 1:
-            raise self.unsupported("a sampling_ratio of 0, by which the data decide about sizes; set one, such as 2,")
+        if self.sampling_ratio < 1 and self.mode == "max":
+            raise self.unsupported("mode max with a sampling_ratio of 0; set one, such as 2: that")
         return checked(self, "float32", (rois.shape[0], x.shape[1], self.output_height, self.output_width))
 
     @property
@@ -145,6 +156,11 @@ class RoiAlign(Composite):
 
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
         x, rois, batch = (v for v in ins if v is not None)
+        if self.sampling_ratio < 1:
+            # A mean over samples is one over rows of that over columns: two products.
+            rows, columns = (unsqueeze(self._mean(x, rois, axis), 1) for axis in (0, 1))
+            images = x.op("Gather", batch.cast("int64"), axis=0)
+            return [rows.op("MatMul", images).op("MatMul", columns.op("Transpose", perm=[0, 1, 3, 2]))]
         height, width = (self._axis(x, rois, axis) for axis in (0, 1))
         pixels = x.op("Transpose", perm=[0, 2, 3, 1])
         channels = extent(x, 1)
@@ -170,12 +186,41 @@ class RoiAlign(Composite):
             return bins.op(kind, integers(bins.g, [axis]), keepdims=0)
         return bins.op(kind, axes=[axis], keepdims=0)
 
+    def _span(self, rois: Var, axis: int) -> tuple[Var, Var]:
+        """Where regions start along an axis, and how long they are: [regions, 1]."""
+        shift = 0.5 if self.is_half_pixel else 0.0
+        start, end = (part(rois, 1, k, k + 1) * self.spatial_scale - shift for k in (1 - axis, 3 - axis))
+        return start, end - start if self.is_half_pixel else (end - start).op("Max", 1.0)
+
+    def _mean(self, x: Var, rois: Var, axis: int) -> Var:
+        """Weights of the pixels along an axis in each bin, whose samples are a pixel apart: [regions, bins, pixels]."""
+        g, bins = x.g, (self.output_height, self.output_width)[axis]
+        pixels = g.shape(x.name)[2 + axis]
+        if not static(pixels):
+            raise UndecidedError("the size of an image")
+        most = -(-LARGEST_REGION * pixels // bins)
+        start, span = self._span(rois, axis)
+        count = (span / float(bins)).op("Ceil")
+        # A count that is too large is an error of the step that names the index.
+        share = [0.0, *(1 / k for k in range(1, most + 1))]
+        counted = count.op("Max", 0.0).cast("int64")
+        weight = unsqueeze(
+            Var(g, g.constant("float32", (most + 1,), share), "float32").op("Gather", counted, axis=0), 2
+        )
+        each = Var(g, g.constant("float32", (1, 1, most), [k + 0.5 for k in range(most)]), "float32")
+        first = Var(g, g.constant("float32", (1, bins, 1), range(bins)), "float32")
+        at = unsqueeze(start, 2) + unsqueeze(span, 2) / float(bins) * (first + each * weight)
+        used = (each < unsqueeze(count, 2)).and_((at < -1.0).or_(at > float(pixels)).not_())
+        held = unsqueeze(at.op("Max", 0.0).op("Min", pixels - 1.0), 3)
+        centre = Var(g, g.constant("float32", (pixels,), range(pixels)), "float32")
+        near = (1.0 - (held - centre).op("Abs")).op("Max", 0.0)
+        taken = near * unsqueeze(used.cast("float32") * weight, 3)
+        return Var(g, g.reduce_sum(taken.name, [2], False), "float32")
+
     def _axis(self, x: Var, rois: Var, axis: int) -> list[tuple[Var, Var]]:
         """The two pixels of each sample along an axis (0: rows), and their weights: [regions, samples]."""
         g, bins, n = x.g, (self.output_height, self.output_width)[axis], self.sampling_ratio
-        shift = 0.5 if self.is_half_pixel else 0.0
-        start, end = (part(rois, 1, k, k + 1) * self.spatial_scale - shift for k in (1 - axis, 3 - axis))
-        span = end - start if self.is_half_pixel else (end - start).op("Max", 1.0)
+        start, span = self._span(rois, axis)
         steps = [bin_of + (k + 0.5) / n for bin_of in range(bins) for k in range(n)]
         at = start + span / float(bins) * Var(g, g.constant("float32", (len(steps),), steps), "float32")
         size = extent(x, 2 + axis).cast("float32")
@@ -187,22 +232,25 @@ class RoiAlign(Composite):
         return [(low.cast("int64"), (1.0 - share) * inside), (high.cast("int64"), share * inside)]
 
     def reference(self, x: Any, rois: Any, batch: Any) -> Any:
-        h, w, n = self.output_height, self.output_width, self.sampling_ratio
+        h, w = self.output_height, self.output_width
         y = np.zeros((len(rois), x.shape[1], h, w))
         for r, c, i, j in np.ndindex(*y.shape):
             image = x[int(batch[r]), c]
             box = np.asarray(rois[r], np.float64) * self.spatial_scale - (0.5 if self.is_half_pixel else 0.0)
             spans = box[2:] - box[:2] if self.is_half_pixel else np.maximum(box[2:] - box[:2], 1.0)
+            down, right = (self.sampling_ratio or int(np.ceil(spans[k] / bins)) for k, bins in ((1, h), (0, w)))
             taps = [
                 self._taps(
                     image,
-                    box[1] + spans[1] / h * (i + (a + 0.5) / n),
-                    box[0] + spans[0] / w * (j + (b + 0.5) / n),
+                    box[1] + spans[1] / h * (i + (a + 0.5) / down),
+                    box[0] + spans[0] / w * (j + (b + 0.5) / right),
                 )
-                for a in range(n)
-                for b in range(n)
+                for a in range(down)
+                for b in range(right)
             ]
-            y[r, c, i, j] = np.mean([sum(t) for t in taps]) if self.mode == "avg" else max(max(t) for t in taps)
+            y[r, c, i, j] = (
+                np.mean([sum(t) for t in taps] or [0.0]) if self.mode == "avg" else max(max(t) for t in taps)
+            )
         return y
 
     @staticmethod
@@ -217,3 +265,94 @@ class RoiAlign(Composite):
                 weight = max(0.0, 1 - abs(row - i)) * max(0.0, 1 - abs(column - j))
                 found.append(weight * image[min(i, height - 1), min(j, width - 1)])
         return found
+
+
+@register
+class MaxRoiPool(Composite):
+    """The maximum of each bin of a region. https://onnx.ai/onnx/operators/onnx__MaxRoiPool.html
+
+    Girshick, Fast R-CNN, https://arxiv.org/abs/1504.08083. Regions are (image, x1, y1, x2, y2), rounded to pixels, both
+    ends within; bins may overlap, and an empty one is 0. No gradient goes to the regions.
+    """
+
+    versions = (1, 22)
+    attrs = {"pooled_shape": Ints(required=True), "spatial_scale": Float(1.0)}
+    min_inputs = max_inputs = 2
+    differentiable = (0,)
+    _regions = f32([[0.0, 0.3, 0.6, 3.1, 4.2], [1.0, 1.2, 0.1, 3.7, 4.9]])
+    samples = (
+        Sample([(2, 3, 6, 5), _regions], {"pooled_shape": [1, 2]}, grad=(0,)),
+        Sample(
+            [(1, 2, 4, 4), f32([[0.0, 6.0, 6.0, 18.0, 18.0]])],
+            {"pooled_shape": [2, 2], "spatial_scale": 0.5},
+            grad=(0,),
+        ),
+    )
+    bad = (
+        Bad([(2, 3, 6, 5), f32([[0.0, 1.0, 1.0, 2.0]])], {"pooled_shape": [2, 3]}),
+        Bad([(2, 3, 6, 5), _regions], {"pooled_shape": [2]}),
+        Bad([(2, 3, 6, 5), _regions], {"pooled_shape": [2, 0]}),
+    )
+
+    def infer(self, x: TensorType, rois: TensorType) -> TensorType:
+        self.need_float32(x, rois)
+        if x.rank != 4 or rois.rank != 2 or not equal(rois.shape[1], 5):
+            raise self.error(f"X and rois have the shapes {list(x.shape)} and {list(rois.shape)}.")
+        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
+            raise self.error(f"pooled_shape {list(self.pooled_shape)} is not a height and a width.")
+        return checked(self, "float32", (rois.shape[0], x.shape[1], *self.pooled_shape))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, rois = (v for v in ins if v is not None)
+        image = Var(g, g.squeeze(part(rois, 1, 0, 1).cast("int64").name, [1]), "int64")
+        found = x.op("Gather", image, axis=0)
+        for axis in (0, 1):
+            found = self._pooled(found, self._bins(x, rois, axis), 2 + axis)
+        return [(found < EMPTY / 2).where(found.lift(0.0), found)]
+
+    def _bins(self, x: Var, rois: Var, axis: int) -> list[Var]:
+        """Which pixels along an axis belong to each bin: [regions, pixels]."""
+        count = self.pooled_shape[axis]
+        # Half away from zero, as C rounds.
+        start, end = (_rounded(part(rois, 1, k, k + 1) * self.spatial_scale) for k in (2 - axis, 4 - axis))
+        size = (end - start + 1.0).op("Max", 1.0) / float(count)
+        pixel = unsqueeze(places(x, 2 + axis).cast("float32"), 0)
+        return [
+            (pixel < start + (size * float(k)).op("Floor"))
+            .or_((pixel < start + (size * float(k + 1)).op("Ceil")).not_())
+            .not_()
+            for k in range(count)
+        ]
+
+    def _pooled(self, x: Var, bins: Sequence[Var], axis: int) -> Var:
+        """The maxima of (regions, C, height, width) over the pixels of each bin."""
+        found = []
+        for inside in bins:
+            held = unsqueeze(inside, *(k for k in (1, 2, 3) if k != axis)).where(x, EMPTY)
+            if x.g.opset >= 18:
+                found.append(held.op("ReduceMax", integers(x.g, [axis]), keepdims=1))
+            else:
+                found.append(held.op("ReduceMax", axes=[axis], keepdims=1))
+        return found[0].op("Concat", *found[1:], axis=axis)
+
+    def reference(self, x: Any, rois: Any) -> Any:
+        h, w = self.pooled_shape
+        y = np.zeros((len(rois), x.shape[1], h, w))
+        for r, c, i, j in np.ndindex(*y.shape):
+            box = np.asarray(rois[r, 1:], np.float64) * self.spatial_scale
+            x1, y1, x2, y2 = (int(np.floor(abs(v) + 0.5) * np.sign(v)) for v in box)
+            down, right = max(y2 - y1 + 1, 1) / h, max(x2 - x1 + 1, 1) / w
+            top, left = int(y1 + np.floor(i * down)), int(x1 + np.floor(j * right))
+            bottom, end = int(y1 + np.ceil((i + 1) * down)), int(x1 + np.ceil((j + 1) * right))
+            part_of = x[int(rois[r, 0]), c, max(top, 0) : max(bottom, 0), max(left, 0) : max(end, 0)]
+            y[r, c, i, j] = part_of.max() if part_of.size else 0.0
+        return y
+
+
+EMPTY = -3e38
+"""What pixels outside of a bin count as: below half of it is a bin without any."""
+
+
+def _rounded(x: Var) -> Var:
+    """The nearest whole number, of two the farther from zero."""
+    return (x.op("Abs") + 0.5).op("Floor") * x.op("Sign")

@@ -1,0 +1,170 @@
+"""Convolutions whose kernels read where offsets say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.arguments import checked
+from trainweb.ops.attention import extent, integers, part, places, reshape, unsqueeze
+from trainweb.ops.composite import Composite
+from trainweb.ops.conv import window
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.op import Bad, Int, Ints, Sample, register
+from trainweb.ops.symbolic import Var
+
+
+@register
+class DeformConv(Composite):
+    """A convolution of images whose taps are moved by offsets. https://onnx.ai/onnx/operators/onnx__DeformConv.html
+
+    Zhu et al., Deformable ConvNets v2, https://arxiv.org/abs/1811.11168. X is (N, C, H, W), the offsets
+    (N, groups * taps * 2, height, width): for each tap how far it is moved down, and to the right.
+    """
+
+    versions = (19, 22)
+    attrs = {
+        "dilations": Ints(),
+        "group": Int(1),
+        "kernel_shape": Ints(),
+        "offset_group": Int(1),
+        "pads": Ints(),
+        "strides": Ints(),
+    }
+    min_inputs, max_inputs = 3, 5
+    differentiable = (0, 1, 2, 3, 4)
+    samples = (
+        Sample([(2, 2, 5, 4), (3, 2, 2, 2), (2, 8, 4, 3)], opset=19),
+        Sample(
+            [(1, 4, 5, 5), (4, 2, 3, 3), (1, 36, 3, 2), (4,), (1, 18, 3, 2)],
+            {"group": 2, "offset_group": 2, "pads": [1, 1, 1, 0], "strides": [2, 2]},
+            opset=19,
+        ),
+        Sample(
+            [(1, 1, 5, 6), (2, 1, 2, 2), (1, 8, 3, 5), (2,)], {"dilations": [2, 1], "kernel_shape": [2, 2]}, opset=22
+        ),
+    )
+    bad = (
+        Bad([(2, 2, 5, 4), (3, 2, 2, 2), (2, 8, 4, 4)], opset=19),
+        Bad([(2, 2, 5, 4), (3, 1, 2, 2), (2, 8, 4, 3)], opset=19),
+        Bad([(2, 2, 5, 4), (3, 2, 2, 2), (2, 8, 4, 3), None, (2, 8, 4, 3)], opset=19),
+        Bad([(2, 2, 5, 4), (3, 2, 2, 2), (2, 8, 4, 3)], {"kernel_shape": [3, 3]}, opset=19),
+        Bad([(2, 2, 5, 4), (3, 2, 2, 2), (2, 8, 4, 3)], {"offset_group": 4}, opset=19),
+        Bad([(2, 2, 5, 4, 3), (3, 2, 2, 2, 2), (2, 24, 4, 3, 2)], error=UnsupportedError, opset=19),
+    )
+
+    def infer(
+        self,
+        x: TensorType,
+        w: TensorType,
+        offset: TensorType,
+        bias: TensorType | None = None,
+        mask: TensorType | None = None,
+    ) -> TensorType:
+        self.need_float32(x, w, offset, bias, mask)
+        if x.rank != 4:
+            raise self.unsupported(f"X of shape {list(x.shape)}: other than images (N, C, H, W)")
+        if w.rank != 4 or not equal(w.shape[1] * self.group, x.shape[1]) or not equal(w.shape[0] % self.group, 0):
+            raise self.error(f"{self.group} groups, X {list(x.shape)} and W {list(w.shape)} do not fit.")
+        kernel = w.shape[2:]
+        if not equal(x.shape[1] % self.offset_group, 0):
+            raise self.error(f"X has shape {list(x.shape)}, and there are {self.offset_group} groups of offsets.")
+        if self.kernel_shape is not None and not equal_shapes(self.kernel_shape, kernel):
+            raise self.error(f"kernel_shape is {list(self.kernel_shape)}, W has shape {list(w.shape)}.")
+        size = self._size(x.shape, kernel)
+        taps = self.offset_group * prod(kernel)
+        fits = equal_shapes(offset.shape, (x.shape[0], 2 * taps, *size))
+        fits = fits and (mask is None or equal_shapes(mask.shape, (x.shape[0], taps, *size)))
+        if not fits or (bias is not None and not equal_shapes(bias.shape, w.shape[:1])):
+            raise self.error(
+                f"offsets {list(offset.shape)}, bias and mask are not for {2 * taps} channels of {list(size)} places."
+            )
+        return checked(self, "float32", (x.shape[0], w.shape[0], *size))
+
+    def _size(self, x: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[int, ...]:
+        """Height and width of the result."""
+        given = {"strides": self.strides, "dilations": self.dilations, "pads": self.pads}
+        return window(self, x[2:], kernel, auto_pad="NOTSET", ceil_mode=False, **given).out
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, w, offset, bias, mask = ins
+        assert x is not None and w is not None and offset is not None
+        out_channels, width, *kernel = g.shape(w.name)
+        if not static(out_channels, width, *kernel):
+            raise UndecidedError("the shape of W")
+        groups, taps = self.offset_group, prod(kernel)
+        channels = width * self.group // groups
+        moved = reshape(offset, 0, groups, taps, 2, -1)
+        corners = [self._corners(self._places(moved, offset, kernel, axis), extent(x, 2 + axis)) for axis in (0, 1)]
+        pixels = reshape(reshape(x, 0, groups, channels, -1).op("Transpose", perm=[0, 1, 3, 2]), -1, channels)
+        item = reshape(places(x, 0), -1, 1, 1, 1) * groups + reshape(integers(g, range(groups)), 1, -1, 1, 1)
+        first = item * (extent(x, 2) * extent(x, 3))
+        total: Var | None = None
+        for (row, by_row), (column, by_column) in product(*corners):
+            weight = by_row * by_column
+            if mask is not None:
+                weight = weight * reshape(mask, 0, groups, taps, -1)
+            read = pixels.op("Gather", first + row * extent(x, 3) + column, axis=0) * unsqueeze(weight, 4)
+            total = read if total is None else total + read
+        assert total is not None
+        # (N, groups, taps, places, channels of a group) as (N, group, channels and their taps, places).
+        patches = reshape(total.op("Transpose", perm=[0, 1, 4, 2, 3]), 0, self.group, width * taps, -1)
+        weights = reshape(w, self.group, out_channels // self.group, width * taps)
+        size = part(Var(g, g.shape_of(offset.name), "int64"), 0, 2, 4)
+        y = weights.op("MatMul", patches).op("Reshape", integers(g, [0, out_channels]).op("Concat", size, axis=0))
+        return [y if bias is None else y + reshape(bias, 1, -1, 1, 1)]
+
+    def _places(self, moved: Var, offset: Var, kernel: Sequence[int], axis: int) -> Var:
+        """Row (axis 0) or column in X that each tap reads: (N, groups, taps, places)."""
+        rows, columns = (places(offset, 2 + k) for k in (0, 1))
+        at = reshape(rows, -1, 1) + columns * 0 if axis == 0 else reshape(rows, -1, 1) * 0 + columns
+        step, spread, pad = (
+            values[axis] for values in (self.strides or (1, 1), self.dilations or (1, 1), self.pads or (0, 0))
+        )
+        taps = [place[axis] * spread - pad for place in product(*map(range, kernel))]
+        at = reshape(at, 1, -1) * step + reshape(integers(moved.g, taps), -1, 1)
+        by = Var(moved.g, moved.g.squeeze(part(moved, 3, axis, axis + 1).name, [3]), "float32")
+        return at.cast("float32") + by
+
+    @staticmethod
+    def _corners(at: Var, size: Var) -> list[tuple[Var, Var]]:
+        """The two pixels next to a place along an axis, and their weights, 0 outside of X."""
+        low = at.op("Floor")
+        share = at - low
+        found = []
+        for pixel, weight in ((low, 1.0 - share), (low + 1.0, share)):
+            held = pixel.op("Max", 0.0).op("Min", size.cast("float32") - 1.0)
+            found.append((held.cast("int64"), held.equal(pixel).where(weight, 0.0)))
+        return found
+
+    def reference(self, x: Any, w: Any, offset: Any, bias: Any = None, mask: Any = None) -> Any:
+        kernel, taps = w.shape[2:], prod(w.shape[2:])
+        y = np.zeros((len(x), len(w), *offset.shape[2:]))
+        strides, dilations, pads = self.strides or (1, 1), self.dilations or (1, 1), self.pads or (0, 0)
+        for item, out, row, column in np.ndindex(*y.shape):
+            for k, (i, j) in enumerate(np.ndindex(*kernel)):
+                for c in range(w.shape[1]):
+                    channel = out // (len(w) // self.group) * w.shape[1] + c
+                    tap = channel // (x.shape[1] // self.offset_group) * taps + k
+                    down, right = offset[item, 2 * tap : 2 * tap + 2, row, column]
+                    place = (
+                        row * strides[0] + i * dilations[0] - pads[0] + down,
+                        column * strides[1] + j * dilations[1] - pads[1] + right,
+                    )
+                    share = 1.0 if mask is None else mask[item, tap, row, column]
+                    y[item, out, row, column] += share * w[out, c, i, j] * self._pixel(x[item, channel], *place)
+        return y if bias is None else y + bias.reshape(1, -1, 1, 1)
+
+    @staticmethod
+    def _pixel(image: Any, row: float, column: float) -> float:
+        found = 0.0
+        for i, j in product(*([int(np.floor(v)), int(np.floor(v)) + 1] for v in (row, column))):
+            if 0 <= i < image.shape[0] and 0 <= j < image.shape[1]:
+                found += (1 - abs(row - i)) * (1 - abs(column - j)) * image[i, j]
+        return found

@@ -1,0 +1,99 @@
+"""Determinants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import UndecidedError, equal
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.attention import integers, part, reshape, unsqueeze
+from trainweb.ops.composite import Composite
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32
+from trainweb.ops.op import Bad, Sample, register
+from trainweb.ops.symbolic import Var
+
+MAX_SIZE = 32
+"""Each row and column takes some twenty nodes."""
+
+
+@register
+class Det(Composite):
+    """Determinants of square matrices. https://onnx.ai/onnx/operators/onnx__Det.html
+
+    Elimination with complete pivoting: where a pivot is zero, all that is left is. So the gradient, the matrix of
+    cofactors, is right for matrices without an inverse, too.
+    """
+
+    versions = (11, 22)
+    differentiable = (0,)
+    samples = (
+        Sample([(3, 3)]),
+        Sample([(2, 3, 4, 4)]),
+        Sample([(2, 1, 1)]),
+        Sample([f32([[[1.0, 2.0], [2.0, 4.0]], [[0.0, 3.0], [0.5, 0.0]]])]),
+        Sample([(1, 7, 7)], opset=22),
+    )
+    bad = (
+        Bad([(3, 4)]),
+        Bad([(3,)]),
+        Bad([(MAX_SIZE + 1, MAX_SIZE + 1)], error=UnsupportedError),
+    )
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        if x.rank < 2 or not equal(x.shape[-1], x.shape[-2]):
+            raise self.error(f"X of shape {list(x.shape)} has no square matrices.")
+        n = x.shape[-1]
+        if isinstance(n, int) and not 1 <= n <= MAX_SIZE:
+            raise self.unsupported(f"a matrix of {n} rows (1 to {MAX_SIZE})")
+        return TensorType("float32", x.shape[:-2])
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        (x,) = (v for v in ins if v is not None)
+        shape = g.shape(x.name)
+        n = shape[-1]
+        if not isinstance(n, int):
+            raise UndecidedError("the size of the matrices")
+        left, found = reshape(x, -1, n, n), None
+        for size in range(n, 1, -1):
+            factor, left = self._eliminated(left, size)
+            found = factor if found is None else found * factor
+        last = reshape(left, -1, 1)
+        found = last if found is None else found * last
+        batch = part(Var(g, g.shape_of(x.name), "int64"), 0, 0, len(shape) - 2)
+        return [found.op("Reshape", batch)]
+
+    def _eliminated(self, m: Var, n: int) -> tuple[Var, Var]:
+        """The largest element of each matrix with the sign of its cofactor, (batch, 1), and what is left without it."""
+        g = m.g
+        flat = reshape(m, -1, n * n)
+        at = Var(g, g.op("ArgMax", [flat.op("Abs").name], axis=1, keepdims=1), "int64")
+        row = at / n
+        column = at - row * n
+        pivot = flat.op("GatherElements", at, axis=1)
+        odd = row + column
+        sign = 1.0 - ((odd - odd / 2 * 2) * 2).cast("float32")
+        rows, columns = (self._others(at, n) for at in (row, column))
+        wide = integers(g, [0] * n)
+        below = m.op("GatherElements", unsqueeze(rows, 2) + wide, axis=1)
+        beside = m.op("GatherElements", unsqueeze(row, 2) + wide, axis=1)
+        narrow = integers(g, [0] * (n - 1))
+        tall = reshape(narrow, 1, -1, 1)
+        rest = below.op("GatherElements", unsqueeze(columns, 1) + tall, axis=2)
+        down = below.op("GatherElements", unsqueeze(column, 2) + tall, axis=2)
+        right = beside.op("GatherElements", unsqueeze(columns, 1), axis=2)
+        divisor = pivot.equal(0.0).where(pivot.lift(1.0), pivot)
+        return sign * pivot, rest - down * right / unsqueeze(divisor, 2)
+
+    @staticmethod
+    def _others(index: Var, n: int) -> Var:
+        """All indices below n but one: (batch, n - 1)."""
+        each = reshape(integers(index.g, range(n - 1)), 1, -1)
+        return each + (each < index).not_().cast("int64")
+
+    def reference(self, x: Any) -> Any:
+        return np.linalg.det(x)

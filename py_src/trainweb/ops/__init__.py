@@ -35,6 +35,7 @@ FAMILIES = (
     "contrib_attention",
     "contrib",
     "recurrent",
+    "recurrence",
     "composed",
     "spectral",
     "regions",

@@ -2,6 +2,9 @@
 
     python bench/models.py [--models A,B,...] [--force]
 
+Models with nodes that onnxruntime-training does not know have a training model of its own, where TRAINWEB_ORT_PYTHON
+names an interpreter that has it.
+
 init.bin holds the initial parameters (float32, one after the other), data.bin all inputs of `nb` batches and then
 all labels (int32); the manifest has names, shapes and offsets. Every contender starts from these.
 """
@@ -11,6 +14,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +32,8 @@ ROOT = HERE.parent
 BUILD = ROOT / ".build" / "bench"
 FOLDER = BUILD / "models"
 N_BATCHES = 4
+OWN_OF_ORT = ("recurrent",)
+"""Kinds of models for which onnxruntime takes training_model.onnx from the folder `ort`."""
 ADAMW = {"lr": 1e-3, "b1": 0.9, "b2": 0.999, "eps": 1e-8, "wd": 0.0}
 
 
@@ -56,6 +63,7 @@ def manifest(net: Network) -> dict[str, Any]:
         n_trainable=net.n_trainable,
         flops=net.flops,
         adamw=ADAMW,
+        ort="ort/" if net.description["kind"] in OWN_OF_ORT else "",
     )
 
 
@@ -85,10 +93,22 @@ def write_artifacts(folder: Path, described: dict[str, Any]) -> None:
     optimizer = AdamW(eps=ADAMW["eps"], weight_decay=ADAMW["wd"])
     built = build_artifacts(folder / "base.onnx", trainable, frozen, LossType.CrossEntropyLoss, optimizer)
     built.write(folder, nominal=True)
+    if described["kind"] in OWN_OF_ORT:
+        write_ort_model(folder)
+
+
+def write_ort_model(folder: Path) -> None:
+    """Have onnxruntime-training make the training model that it runs."""
+    python = os.environ.get("TRAINWEB_ORT_PYTHON")
+    if python is None:
+        print(f"{folder.name}: onnxruntime has no model to train; TRAINWEB_ORT_PYTHON names no interpreter")
+        return
+    command = [python, str(HERE / "native" / "ort_training_model.py"), str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def _fingerprint(name: str) -> str:
-    digest = hashlib.sha256(name.encode())
+    digest = hashlib.sha256(f"{name} {'TRAINWEB_ORT_PYTHON' in os.environ}".encode())
     sources = [HERE / "networks.py", HERE / "models.py"]
     sources += [
         p for f in ("artifacts", "autodiff", "onnxblock") for p in (ROOT / "py_src" / "trainweb" / f).glob("*.py")

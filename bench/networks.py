@@ -10,6 +10,8 @@
 | E | GPT-nano: 4 layers, d 128, 4 heads, 64 tokens, vocabulary 96 | 8 |
 | F | four frozen strided convolutions under a linear layer that trains, 3x64x64 | 32 |
 | M | MLP 128-32-10, so small that a step is mostly what is around it | 1 |
+| R | LSTM 16 -> 64 over 32 steps, and a linear layer on its last state | 32 |
+| G | GRU 128 -> 256 over 64 steps, and a linear layer on its last state | 16 |
 """
 
 from __future__ import annotations
@@ -293,6 +295,28 @@ def gpt(
     return net
 
 
+def recurrent(
+    name: str, op_type: str, gates: int, batch: int, seed: int, *, steps: int, features: int, hidden: int
+) -> Network:
+    """A recurrent layer, initialised as PyTorch does, and a linear layer on its last state."""
+    net = Network(name, seed, dict(kind="recurrent", batch=batch, steps=steps))
+    x = net.op("Transpose", [net.input([batch, steps, features])], perm=[1, 0, 2])
+    bound, rows = 1 / math.sqrt(hidden), gates * hidden
+    shapes = {"W": (1, rows, features), "R": (1, rows, hidden), "B": (1, 2 * rows)}
+    weights = [net.parameter(f"rnn.{n}", net.rng.uniform(-bound, bound, shape)) for n, shape in shapes.items()]
+    net.count(batch * steps * rows * features, trainable=True, needs_dx=False)
+    net.count(batch * steps * rows * hidden, trainable=True, needs_dx=True)
+    # The gradients of ONNX Runtime 1.19 want the first states, and every output named.
+    n_states = 1 if op_type == "GRU" else 2
+    first = [net.constant(np.zeros((1, batch, hidden), np.float32)) for _ in range(n_states)]
+    attributes: dict[str, int] = {"linear_before_reset": 1} if op_type == "GRU" else {}
+    outputs = ["states", "last", "cell"][: 1 + n_states]
+    last = net.ops(op_type, [x, *weights, "", *first], outputs, hidden_size=hidden, **attributes)[1]
+    last = net.op("Squeeze", [last, net.constant(np.array([0], np.int64))])
+    net.output(net.linear(last, batch, hidden, N_CLASSES, "head"), batch, N_CLASSES)
+    return net
+
+
 def transfer(name: str, batch: int, seed: int) -> Network:
     """Frozen convolutions as features under a linear layer."""
     net = Network(name, seed, dict(kind="transfer", batch=batch))
@@ -334,6 +358,8 @@ MODELS: dict[str, Callable[[], Network]] = {
     "E": lambda: gpt("E", 5),
     "F": lambda: transfer("F", 32, 6),
     "M": lambda: mlp("M", (128, 32, 10), 1, 7),
+    "R": lambda: recurrent("R", "LSTM", 4, 32, 8, steps=32, features=16, hidden=64),
+    "G": lambda: recurrent("G", "GRU", 3, 16, 9, steps=64, features=128, hidden=256),
 }
 
 

@@ -20,7 +20,8 @@ def main() -> int:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     state = CheckpointState.load_checkpoint(str(artifacts / "checkpoint"))
-    module = Module(str(artifacts / "training_model.onnx"), state, device="cpu", session_options=options)
+    own = described["ort"] if artifacts is folder else ""
+    module = Module(str(artifacts / own / "training_model.onnx"), state, device="cpu", session_options=options)
     optimizer = Optimizer(str(artifacts / "optimizer_model.onnx"), module)
     optimizer.set_learning_rate(described["adamw"]["lr"])
     module.train()

@@ -27,16 +27,12 @@ Share = Annotated[float, Number(least=0, most=1)]
 
 @dataclass(eq=False, repr=False)
 class Schedule:
-    """Base class: a subclass has its settings as fields, and gives `factor`, the learning rate after the warm-up in parts of `learning_rate`.
+    """Base class: a subclass has its settings as fields, and gives `factor`.
 
     Parameters
     ----------
     learning_rate : float
         The rate after the warm-up, at its height.
-    warmup : int
-        Optimizer steps of the warm-up.
-    warmup_start : float
-        Where it starts, in parts of `learning_rate`.
     """
 
     learning_rate: NotNegative

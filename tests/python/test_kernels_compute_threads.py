@@ -191,6 +191,29 @@ def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int) 
     )
 
 
+def recurrence(job: Job, cell: int, batch: int) -> None:
+    steps, hidden, gates = 3, 21, (1, 1, 4, 3, 3)[cell]
+    kept = 1 if gates == 1 else 4
+    every, last = (steps, batch, hidden), (batch, hidden)
+    sizes = {"steps": steps, "batch": batch, "hidden": hidden, "cell": cell, "reverse": cell % 2}
+    own = {"r": draw(gates * hidden, hidden), "lengths": (np.arange(batch) % (steps + 1)).astype(np.int32)}
+    results = {
+        "y": zeros(*every),
+        "before": zeros(*every),
+        "cells": zeros(*every),
+        "h": zeros(*last),
+        "c": zeros(*last),
+    }
+    gates_of = {"x": draw(steps, batch, gates * hidden), "gates": zeros(steps, batch, kept * hidden)}
+    bias = {"bias": draw(gates * hidden), "h0": draw(*last), "c0": draw(*last)}
+    job.call("recurrence_f32", **own, **results, **gates_of, **bias, **sizes)
+    given = {"dy": draw(*every), "dh": draw(*last), "dc": draw(*last), "before": draw(*every), "cells": draw(*every)}
+    flows = {name: zeros(steps, batch, gates * hidden) for name in ("dx", "dproduct")}
+    firsts = {"dh0": zeros(*last), "dc0": zeros(*last)}
+    gates_were = draw(steps, batch, kept * hidden)
+    job.call("recurrence_gradient_f32", **own, **given, **flows, **firsts, gates=gates_were, **sizes)
+
+
 CASES = {
     "products": products,
     "attention": lambda job: attention(job, 6, 150, 130, 20, 12, 1),
@@ -206,6 +229,10 @@ CASES = {
     "from one channel": lambda job: convolution(job, 2, 1, 20, 33, 3, 1),
     "1x1": lambda job: convolution(job, 3, 32, 40, 14, 1, 1),
     "pooling": pooling,
+    "RNN": lambda job: recurrence(job, 1, 11),
+    "LSTM": lambda job: recurrence(job, 2, 37),
+    "GRU": lambda job: recurrence(job, 3, 70),
+    "GRU, linear before reset": lambda job: recurrence(job, 4, 130),
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2850038721
+FINGERPRINT: Final = 1156710891
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -91,6 +91,14 @@ SCATTER_MIN: Final = 4
 
 ACTIVATION_NONE: Final = 0
 ACTIVATION_RELU: Final = 1
+
+# Weights [gates*hidden, hidden], gates as ONNX orders them: z r h of a GRU, i o f c of an LSTM. Linear: the reset gate
+# is applied to the product (linear_before_reset).
+CELL_RNN_TANH: Final = 0
+CELL_RNN_RELU: Final = 1
+CELL_LSTM: Final = 2
+CELL_GRU: Final = 3
+CELL_GRU_LINEAR: Final = 4
 
 # The head of a plan. `code_base`: first slot of its generated functions; `failed`: the instruction that failed, `value`
 # what was wrong at which `position`. The host places a plan: that writes `code_base` and the base and size of each

@@ -37,6 +37,7 @@ FAMILIES = (
     "recurrent",
     "linear_attention",
     "determinant",
+    "recurrence",
     "composed",
     "spectral",
     "regions",

@@ -93,7 +93,7 @@ def _batch_strides(shape: tuple[int, ...], batch: tuple[int, ...], size: int) ->
     return tuple(reversed(strides))
 
 
-def _product(g: GradientBuilder, pair: list[str], trans: tuple[int, int], alpha: float = 1.0) -> str:
+def matrix_product(g: GradientBuilder, pair: list[str], trans: tuple[int, int], alpha: float = 1.0) -> str:
     """alpha * A' B' of two matrices: a Gemm without C, which is legal from opset 11 on."""
     attrs: dict[str, Any] = {} if alpha == 1.0 else {"alpha": alpha}
     attrs |= {name: 1 for name, value in zip(("transA", "transB"), trans, strict=True) if value}
@@ -102,6 +102,14 @@ def _product(g: GradientBuilder, pair: list[str], trans: tuple[int, int], alpha:
     else:
         name = g.op("FusedMatMul", pair, domain=MS, **attrs)
     return name
+
+
+def matrix_of_rows(g: GradientBuilder, x: str) -> str:
+    """`x` as a matrix of its rows."""
+    columns = g.shape(x)[-1]
+    if static(columns):
+        return g.op("Reshape", [x, g.constant("int64", (2,), (-1, columns))])
+    return g.op("Flatten", [x], axis=g.rank(x) - 1)
 
 
 @register
@@ -132,27 +140,19 @@ class MatMul(Op):
         da = db = None
         if ranks == (2, 2):
             if g.wants(a):
-                da = _product(g, [dy, b], (0, 1))
+                da = matrix_product(g, [dy, b], (0, 1))
             if g.wants(b):
-                db = _product(g, [a, dy], (1, 0))
+                db = matrix_product(g, [a, dy], (1, 0))
             return [da, db]
         if g.wants(a):
             da = g.op("FusedMatMul", [dy, b], domain=MS, transB=1)
             da = g.reduce_to(da, a, of=da)
         if g.wants(b) and ranks[1] == 2:
-            db = _product(g, [self._rows(g, x) for x in (a, dy)], (1, 0))
+            db = matrix_product(g, [matrix_of_rows(g, x) for x in (a, dy)], (1, 0))
         elif g.wants(b):
             db = g.op("FusedMatMul", [a, dy], domain=MS, transA=1)
             db = g.reduce_to(db, b, of=db)
         return [da, db]
-
-    @staticmethod
-    def _rows(g: GradientBuilder, x: str) -> str:
-        """`x` as a matrix of its rows."""
-        columns = g.shape(x)[-1]
-        if static(columns):
-            return g.op("Reshape", [x, g.constant("int64", (2,), (-1, columns))])
-        return g.op("Flatten", [x], axis=g.rank(x) - 1)
 
     def _vector_gradient(self, g: GradientBuilder, a: str, b: str, dy: str) -> list[str | None]:
         # A vector is a matrix with one row (left) or one column (right); its gradient loses that dim again.
@@ -268,10 +268,10 @@ class Gemm(Op):
         result: list[str | None] = [None] * len(ins)
         if g.wants(a):
             pair, trans = ([b, dy], (tb, 1)) if ta else ([dy, b], (0, 1 - tb))
-            result[0] = _product(g, pair, trans, alpha)
+            result[0] = matrix_product(g, pair, trans, alpha)
         if g.wants(b):
             pair, trans = ([dy, a], (1, ta)) if tb else ([a, dy], (1 - ta, 0))
-            result[1] = _product(g, pair, trans, alpha)
+            result[1] = matrix_product(g, pair, trans, alpha)
         if c and g.wants(c):
             dc = g.reduce_to(dy, c, of=outs[0])
             if self.beta != 1.0:

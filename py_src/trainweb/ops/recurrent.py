@@ -1,4 +1,7 @@
-"""Recurrent layers, unrolled: one product for the inputs of all steps, one or two small ones for each step."""
+"""Recurrent layers: one product for the inputs of all steps, and one node for the steps (`ops/recurrence.py`).
+
+With other gates than the usual ones the steps are written out, each with one or two small products.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any, ClassVar
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention import extent, integers, part, unsqueeze
-from trainweb.ops.composite import Composite
+from trainweb.ops.composite import TRAINWEB, Composite
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import i32
@@ -16,7 +19,7 @@ from trainweb.ops.op import Attr, Bad, Float, Floats, Int, Sample, Str, Strs, re
 from trainweb.ops.symbolic import Var
 
 MAX_STEPS = 1024
-"""Longer sequences are refused: each step is a few nodes of the compiled graph."""
+"""Longer sequences are refused where steps are written out: each is a few nodes of the compiled graph."""
 
 _COMMON: dict[str, Attr] = {
     "activation_alpha": Floats(),
@@ -164,15 +167,15 @@ class _Recurrent(Composite):
         if self.layout:
             x, *states = (None if t is None else t.op("Transpose", perm=[1, 0, 2]) for t in (x, *states))
             assert x is not None
-        steps = g.shape(x.name)[0]
-        if not isinstance(steps, int):
-            raise UndecidedError("the length of the sequence")
-        if steps > MAX_STEPS:
-            raise self.unsupported(f"a sequence of {steps} steps (at most {MAX_STEPS})")
         sequences, finals = [], []
         for k, (reverse, activations) in enumerate(zip(self._directions, self._activations(), strict=True)):
             own = [None if t is None else self._direction(t, k) for t in (w, r, bias, peepholes, *states)]
-            rows, last = self._run(g, x, own, activations, lengths, range(steps)[:: -1 if reverse else 1])
+            cell = None if peepholes is not None or self.clip is not None else self._usual_cell(activations)
+            if cell is not None:
+                rows, last = self._run_at_once(g, x, own, cell, lengths, reverse)
+            else:
+                order = range(self._steps(x))[:: -1 if reverse else 1]
+                rows, last = self._run(g, x, own, activations, lengths, order)
             sequences.append(unsqueeze(rows, 1))
             finals.append([unsqueeze(t, 0) for t in last])
         y = _joined(sequences, 1)
@@ -180,6 +183,47 @@ class _Recurrent(Composite):
         if self.layout:
             return [y.op("Transpose", perm=[2, 0, 1, 3]), *(t.op("Transpose", perm=[1, 0, 2]) for t in ends)]
         return [y, *ends]
+
+    def _steps(self, x: Var) -> int:
+        """How many steps are written out."""
+        steps = x.g.shape(x.name)[0]
+        if not isinstance(steps, int):
+            raise UndecidedError("the length of the sequence")
+        if steps > MAX_STEPS:
+            raise self.unsupported(
+                f"a sequence of {steps} steps with clip, peepholes, input_forget or activations other than the usual "
+                f"ones (at most {MAX_STEPS})"
+            )
+        return steps
+
+    def _usual_cell(self, activations: list[Activation]) -> str | None:
+        """The cell as `Recurrence` names it; None: it has no such cell."""
+        raise NotImplementedError
+
+    def _run_at_once(
+        self, g: Emission, x: Var, own: list[Var | None], cell: str, lengths: Var | None, reverse: bool
+    ) -> tuple[Var, list[Var]]:
+        """The states of all steps in the order of time, and those after the last step."""
+        w, r, bias, _, *given = own
+        assert w is not None and r is not None
+        hidden = g.shape(r.name)[1]
+        inputs = x.op("MatMul", w.op("Transpose", perm=[1, 0]))
+        shared = self._input_bias(bias, hidden)
+        inputs = inputs if shared is None else inputs + shared
+        of_product = self._product_bias(bias, hidden)
+        names = ["" if t is None else t.name for t in (inputs, r, of_product, lengths, *given)]
+        wanted = [True] * (1 + self.n_states)
+        results = g.op(
+            "Recurrence",
+            names,
+            domain=TRAINWEB,
+            n_outputs=len(wanted),
+            wanted=wanted,
+            cell=cell,
+            reverse=int(reverse),
+        )
+        y, *last = [Var(g, name, x.dtype) for name in results]
+        return y, last
 
     def _direction(self, x: Var, k: int) -> Var:
         one = part(x, 0, k, k + 1) if len(self._directions) > 1 else x
@@ -231,6 +275,10 @@ class _Recurrent(Composite):
             return None
         rows = self.gates * hidden
         return part(bias, 0, 0, rows) + part(bias, 0, rows, 2 * rows)
+
+    def _product_bias(self, bias: Var | None, hidden: int) -> Var | None:
+        """What is added to the products of all steps with the recurrent weights."""
+        return None
 
     def _cell(
         self, r: Var, bias: Var | None, peepholes: Var | None, hidden: int, activations: list[Activation]
@@ -301,6 +349,10 @@ class RNN(_Recurrent):
     gates = 1
     default_activations = ("Tanh",)
 
+    def _usual_cell(self, activations: list[Activation]) -> str | None:
+        name = activations[0][0]
+        return f"rnn_{name}" if name in ("tanh", "relu") else None
+
     def _cell(
         self, r: Var, bias: Var | None, peepholes: Var | None, hidden: int, activations: list[Activation]
     ) -> Callable[[Var, list[Var]], list[Var]]:
@@ -345,6 +397,13 @@ class GRU(_Recurrent):
         # That of the recurrent product is multiplied by the reset gate.
         return part(bias, 0, 0, 3 * hidden)
 
+    def _product_bias(self, bias: Var | None, hidden: int) -> Var | None:
+        return part(bias, 0, 3 * hidden, 6 * hidden) if bias is not None and self.linear_before_reset else None
+
+    def _usual_cell(self, activations: list[Activation]) -> str | None:
+        usual = [name for name, _, _ in activations] == ["sigmoid", "tanh"]
+        return ("gru_linear" if self.linear_before_reset else "gru") if usual else None
+
     def _cell(
         self, r: Var, bias: Var | None, peepholes: Var | None, hidden: int, activations: list[Activation]
     ) -> Callable[[Var, list[Var]], list[Var]]:
@@ -352,12 +411,12 @@ class GRU(_Recurrent):
         linear = bool(self.linear_before_reset)
         weights = _turned(r) if linear else _turned(part(r, 0, 0, 2 * hidden))
         candidate = None if linear else _turned(part(r, 0, 2 * hidden, 3 * hidden))
-        recurrent_bias = None if bias is None else part(bias, 0, 3 * hidden, 6 * hidden)
+        recurrent_bias = self._product_bias(bias, hidden)
 
         def step(row: Var, states: list[Var]) -> list[Var]:
             (h,) = states
             product = h.op("MatMul", weights)
-            if linear and recurrent_bias is not None:
+            if recurrent_bias is not None:
                 product = product + recurrent_bias
             z, reset = (
                 activate(self._clipped(self._gate(row, k, hidden) + part(product, 1, k * hidden, (k + 1) * hidden)), f)
@@ -405,6 +464,10 @@ class LSTM(_Recurrent):
     gates = 4
     n_states = 2
     default_activations = ("Sigmoid", "Tanh", "Tanh")
+
+    def _usual_cell(self, activations: list[Activation]) -> str | None:
+        usual = [name for name, _, _ in activations] == ["sigmoid", "tanh", "tanh"]
+        return "lstm" if usual and not self.input_forget else None
 
     def _cell(
         self, r: Var, bias: Var | None, peepholes: Var | None, hidden: int, activations: list[Activation]

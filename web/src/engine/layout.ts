@@ -86,6 +86,14 @@ export const SCATTER_MIN = 4;
 export const ACTIVATION_NONE = 0;
 export const ACTIVATION_RELU = 1;
 
+// Weights [gates*hidden, hidden], gates as ONNX orders them: z r h of a GRU, i o f c of an LSTM.
+// Linear: the reset gate is applied to the product (linear_before_reset).
+export const CELL_RNN_TANH = 0;
+export const CELL_RNN_RELU = 1;
+export const CELL_LSTM = 2;
+export const CELL_GRU = 3;
+export const CELL_GRU_LINEAR = 4;
+
 // The head of a plan. `code_base`: first slot of its generated functions; `failed`: the instruction
 // that failed, `value` what was wrong at which `position`. The host places a plan: that writes
 // `code_base` and the base and size of each segment.

@@ -55,12 +55,16 @@ from trainweb.ir.calls.optim import (
 )
 from trainweb.ir.calls.pool import AveragePool, AveragePoolGradient, MaxPool, MaxPoolGradient
 from trainweb.ir.calls.random import Dropout, Random, RandomAdvance
+from trainweb.ir.calls.recurrent import Recurrence, RecurrenceGradient
 from trainweb.ir.calls.reduce import ArgReduce, ArgReduceI64, Cumsum, Reduce, ReduceInt, Topk, TopkI64
 from trainweb.ir.calls.sizes import (
+    cell_gates,
+    cell_kept,
     chunks,
     conv_weights,
     key_blocks,
     mask_spans,
+    panels,
     winograd_channels,
     winograd_planes,
     winograd_tiled,
@@ -124,6 +128,8 @@ __all__ = [
     "OptimizerAdvance",
     "Random",
     "RandomAdvance",
+    "Recurrence",
+    "RecurrenceGradient",
     "Reduce",
     "ReduceInt",
     "Rmsprop",
@@ -143,10 +149,13 @@ __all__ = [
     "WinogradConv",
     "WinogradWeightGradient",
     "WinogradWeights",
+    "cell_gates",
+    "cell_kept",
     "chunks",
     "conv_weights",
     "key_blocks",
     "mask_spans",
+    "panels",
     "winograd_channels",
     "winograd_planes",
     "winograd_tiled",

@@ -25,6 +25,25 @@ def mask_spans(batch: tuple[int, ...], m: int, n: int, mask_strides: tuple[int, 
     return (1 + 16 * key_blocks(n)) * ((m + 64 - 1) // 64) * max(1, batch[0] * (mask_strides[0] > 0)) * max(1, batch[1] * (mask_strides[1] > 0))
 
 
+def cell_gates(cell: int) -> int:
+    """`cell_gates` of kernels.def."""
+    return 1 + 3 * (cell == 2) + 2 * (cell >= 3)
+
+
+def cell_kept(cell: int) -> int:
+    """`cell_kept` of kernels.def.
+
+    Floats a state that the backward pass needs: the gates; of a GRU also the product that r multiplies, or r times the
+    state.
+    """
+    return 1 + 3 * (cell >= 2)
+
+
+def panels(hidden: int) -> int:
+    """`panels` of kernels.def."""
+    return (hidden + 7) // 8 * 8
+
+
 def conv_weights(c: int, m: int, groups: int, kernel: tuple[int, ...]) -> int:
     """`conv_weights` of kernels.def."""
     return m * (c // groups) * prod(kernel)

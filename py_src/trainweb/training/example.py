@@ -51,13 +51,20 @@ def example_code(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: S
     outputs
         What to export.
     """
-    given = {name: value.name if isinstance(value, Enum) else value for name, value in arguments.items()}
+    given = {name: _name_of(value) for name, value in arguments.items()}
     given = {name: value for name, value in given.items() if value not in (None, [], ()) and name in IN_PAGE}
     given.setdefault("loss", None)
     given.setdefault("optimizer", "AdamW")
     if not all(_is_plain(value) for value in given.values()):
         return {}
     return {"javascript": _javascript(given, feeds, outputs), "python": _python(given, feeds, outputs)}
+
+
+def _name_of(value: Any) -> Any:
+    """The name of a loss or optimizer without settings; other values as they are."""
+    if isinstance(value, Mapping) and list(value) == ["type"]:
+        return value["type"]
+    return value.name if isinstance(value, Enum) else value
 
 
 def _is_plain(value: Any) -> bool:

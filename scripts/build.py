@@ -487,7 +487,8 @@ def command_lint(_: list[str]) -> None:
     run(PYTHON, "-m", "ruff", "check", *folders)
     run(PYTHON, "-m", "ruff", "format", "--check", *folders)
     run(PYTHON, "-m", "mypy")
-    run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
+    for project in ("web/tsconfig.json", "site/tsconfig.json"):
+        run("npx", "--no-install", "tsc", "-p", project, "--noEmit")
 
 
 def command_api(_: list[str]) -> None:

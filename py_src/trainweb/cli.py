@@ -9,16 +9,18 @@ import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainweb._version import __version__
 from trainweb.errors import FeedError, TrainwebError
 
 if TYPE_CHECKING:
     from trainweb.ir.shapes import TensorType
+    from trainweb.training.check import Feed
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
+Kind = TypeVar("Kind", bound=Enum)
 ARTIFACT_FILES = {
     "train_model": "training_model.onnx",
     "eval_model": "eval_model.onnx",
@@ -81,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="parameters to train, and no others")
     p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="parameters not to train")
     p.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a symbolic dimension")
+    p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
+    p.add_argument("--steps", type=int, default=0, help="train so many steps on random data, and say what one takes")
+    p.add_argument("--code", choices=["javascript", "python"], help="print lines that train the model as well")
     p.add_argument("--json", action="store_true", help="print the report as JSON")
     p.set_defaults(run=_check)
 
@@ -157,18 +162,12 @@ def _artifacts(args: argparse.Namespace) -> None:
     from trainweb.onnxblock.optim import OPTIMIZERS
     from trainweb.ops.optim import TRAINWEB
 
-    kinds: tuple[tuple[str, str, type[LossType | OptimType]], ...] = (
-        ("loss", args.loss, LossType),
-        ("optimizer", args.optimizer, OptimType),
-    )
-    for name, given, enum in kinds:
-        if given not in enum.__members__:
-            raise ValueError(f"--{name} {given!r} is none of {', '.join(enum.__members__)}.")
+    loss, optimizer = _member(LossType, "--loss", args.loss), _member(OptimType, "--optimizer", args.optimizer)
     args.output.mkdir(parents=True, exist_ok=True)
     generate_artifacts(
         args.model,
-        loss=LossType[args.loss],
-        optimizer=OptimType[args.optimizer],
+        loss=loss,
+        optimizer=optimizer,
         frozen_params=args.freeze or None,
         artifact_directory=args.output,
         additional_output_names=args.output_name or None,
@@ -181,23 +180,63 @@ def _artifacts(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from trainweb.artifacts import LossType
+    from trainweb.artifacts import LossType, OptimType
     from trainweb.training.check import check
 
-    if args.loss is not None and args.loss not in LossType.__members__:
-        raise ValueError(f"--loss {args.loss!r} is none of {', '.join(LossType.__members__)}.")
+    loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
+    optimizer = _member(OptimType, "--optimizer", args.optimizer)
     sizes = dict(text.partition("=")[::2] for text in args.dim)
     if not all(size.isdecimal() for size in sizes.values()):
         raise ValueError("--dim is of the form NAME=SIZE.")
-    report = check(
-        args.model,
-        args.train or None,
-        args.freeze or None,
-        LossType[args.loss] if args.loss else None,
-        dims={name: int(size) for name, size in sizes.items()},
-    )
+    choices = (args.train or None, args.freeze or None, loss, optimizer)
+    report = check(args.model, *choices, dims={name: int(size) for name, size in sizes.items()})
     print(json.dumps(report.as_data(), indent=2) if args.json else report)
+    if report.ok and args.steps > 0:
+        losses, milliseconds = _try_steps(args, choices, report.feeds)
+        print(
+            f"{args.steps} steps on random data: {milliseconds:.2f} ms each, loss {losses[0]:.4f} to {losses[-1]:.4f}"
+        )
+    if args.code is not None and args.code in report.code:
+        print("\n" + report.code[args.code].replace('"model.onnx"', json.dumps(str(args.model))), end="")
     return 0 if report.ok else 1
+
+
+def _member(kinds: type[Kind], option: str, name: str) -> Kind:
+    if name not in kinds.__members__:
+        raise ValueError(f"{option} {name!r} is none of {', '.join(kinds.__members__)}.")
+    return kinds[name]
+
+
+def _try_steps(args: argparse.Namespace, choices: tuple[Any, ...], feeds: Sequence[Feed]) -> tuple[list[float], float]:
+    """Train on random data, integers of which are 0 and 1: the losses, and the median milliseconds of a step."""
+    from statistics import median
+    from time import perf_counter
+
+    import numpy as np
+
+    from trainweb.artifacts import build_artifacts
+    from trainweb.training.arrays import numpy_dtype
+    from trainweb.training.session import TrainingSession
+    from trainweb.training.state import CheckpointState
+
+    files = build_artifacts(args.model, *choices)
+    state = CheckpointState.load_checkpoint(files.checkpoint)
+    rng = np.random.default_rng(0)
+    data = {}
+    for feed in feeds:
+        drawn = rng.standard_normal(feed.shape) if "float" in feed.dtype else rng.integers(0, 2, feed.shape)
+        data[feed.name] = drawn.astype(numpy_dtype(feed.dtype))
+    losses, times = [], []
+    with TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as session:
+        session.prepare({feed.name: feed.shape for feed in feeds})
+        for _ in range(args.steps):
+            start = perf_counter()
+            results = session.train_step(data, session.output_names()[:1])
+            session.optimizer_step()
+            session.lazy_reset_grad()
+            times.append(1e3 * (perf_counter() - start))
+            losses.append(float(next(iter(results.values())).reshape(-1)[0]))
+    return losses, median(times)
 
 
 def _inspect(args: argparse.Namespace) -> None:

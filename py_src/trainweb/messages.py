@@ -65,6 +65,11 @@ FEED_SYMBOL = Message(
     errors.FeedError, "Feeds disagree on the dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}."
 )
 EMPTY_BATCH = Message(errors.FeedError, "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.")
+NOT_A_SHAPE = Message(errors.FeedError, "The shape of {name!r} must be a list of integers >= 0, got {given!r}.")
+DECIDING_SHAPE = Message(
+    errors.SessionError,
+    "The values of {name!r} decide about shapes: a plan for them is compiled by the first step that has them.",
+)
 UNKNOWN_FETCH = Message(errors.FeedError, "'fetches' contains invalid output name: {name}; the outputs are {names}.")
 FETCH_TYPE = Message(
     errors.FeedError,

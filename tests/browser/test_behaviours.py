@@ -33,6 +33,7 @@ PAGE = """
       eval: async (given) => first(await s.runEvalStep(feeds(given))),
       profile: async (isEval, given, runs) =>
         (await s.profile(feeds(given), { runs, training: !isEval })).entries.length,
+      prepare: (shapes) => nothing(s.prepare(shapes)),
       explain: (isEval, given) => s.explain(feeds(given), { training: !isEval }),
       seed: () => Number(s.seed),
       optimizer: () => nothing(s.runOptimizerStep()),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,17 +174,87 @@ def test_prediction_of_a_drawing_changes_while_it_trains(fresh: Page) -> None:
 
 def test_drawing_is_scaled_and_centred_as_mnist_is(fresh: Page) -> None:
     draw_three(fresh)
-    pixels = fresh.evaluate("""() => {
-        const canvas = document.getElementById("seen");
-        const { data } = canvas.getContext("2d").getImageData(0, 0, 28, 28);
-        return Array.from(data).filter((_, i) => i % 4 === 3);
-    }""")
-    image = np.array(pixels, np.float64).reshape(SIDE, SIDE)
+    image = 255 * seen(fresh)
     rows, columns = np.nonzero(image > 20)
     assert max(np.ptp(rows), np.ptp(columns)) + 1 == pytest.approx(20, abs=1)
     grid = np.arange(SIDE)
     assert (image.sum(1) @ grid) / image.sum() == pytest.approx(13.5, abs=0.75)
     assert (image.sum(0) @ grid) / image.sum() == pytest.approx(13.5, abs=0.75)
+
+
+def photograph(digit: np.ndarray, *, dark: bool, side: int = 500) -> bytes:
+    """A PNG of a digit (28, 28) in [0, 1], off the middle, on paper lit from one side, with noise and a spot."""
+    rng = np.random.default_rng(0)
+    rows, columns = np.indices((side, side))
+    ink = np.zeros((side, side))
+    # A pixel of the digit is 9 of the photograph; between their middles it is linear.
+    at = np.clip(np.stack([(rows - 60) / 9, (columns - 200) / 9]), 0, SIDE - 1.001)
+    (r, c), (dr, dc) = at.astype(int), at % 1
+    for row, column, share in ((r, c, (1 - dr) * (1 - dc)), (r + 1, c, dr * (1 - dc)), (r, c + 1, (1 - dr) * dc),
+                               (r + 1, c + 1, dr * dc)):  # fmt: skip
+        ink += digit[row, column] * share
+    ink[450:455, 20:25] = 1
+    paper = 0.9 - 0.35 * columns / side
+    light = paper * (1 - 0.7 * ink) + rng.normal(0, 0.01, ink.shape)
+    grey = (255 * np.clip(light if dark else 1 - light, 0, 1)).astype(np.uint8)
+    return png(grey)
+
+
+def png(grey: np.ndarray) -> bytes:
+    """A grey image of 8 bits as the specification has it: https://www.w3.org/TR/png-3/"""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", grey.shape[1], grey.shape[0], 8, 0, 0, 0, 0)
+    lines = b"".join(b"\0" + line.tobytes() for line in grey)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+
+
+def seen(page: Page) -> np.ndarray:
+    """What the network sees, (28, 28) in [0, 1]."""
+    pixels = page.evaluate("""() => {
+        const { data } = document.getElementById("seen").getContext("2d").getImageData(0, 0, 28, 28);
+        return Array.from(data).filter((_, i) => i % 4 === 3);
+    }""")
+    return np.array(pixels, np.float64).reshape(SIDE, SIDE) / 255
+
+
+@pytest.mark.parametrize("dark", [True, False], ids=["dark on light", "light on dark"])
+def test_a_photograph_is_read_as_the_image_that_mnist_has(trained: Page, dark: bool) -> None:
+    """Photographs of test images come close to these again, and are read as they are."""
+    images, _ = held_out_images(6 if dark else 3)
+    likeness, same = [], 0
+    for image in images[:, 0]:
+        file = {"name": "digit.png", "mimeType": "image/png", "buffer": photograph(image, dark=dark)}
+        trained.click("#clear")
+        trained.set_input_files("#photo-file", file)  # type: ignore[arg-type]
+        trained.wait_for_function("document.getElementById('pad-hint').hidden")
+        shown = seen(trained)
+        rows, columns = np.nonzero(shown > 0.1)
+        assert max(np.ptp(rows), np.ptp(columns)) + 1 == pytest.approx(20, abs=2)
+        shifted = [np.roll(shown, (y, x), (0, 1)).ravel() for y in (-1, 0, 1) for x in (-1, 0, 1)]
+        likeness.append(max(np.corrcoef(one, image.ravel())[0, 1] for one in shifted))
+        read = [
+            trained.evaluate(
+                "async (bytes) => Array.from(await demo.trainer.predict(Uint8Array.from(bytes)))",
+                np.rint(255 * pixels).astype(int).ravel().tolist(),
+            )
+            for pixels in (image, shown)
+        ]
+        same += int(np.argmax(read[0]) == np.argmax(read[1]))
+    assert np.mean(likeness) > 0.85, likeness
+    assert same >= len(images) - 1
+
+
+def test_what_is_no_photograph_of_a_digit_is_said(fresh: Page) -> None:
+    empty = png(np.full((60, 60), 230, np.uint8))
+    for data, text in ((b"GIF89", "no image that the browser can read"), (empty, "No ink was found")):
+        fresh.set_input_files("#photo-file", {"name": "x.png", "mimeType": "image/png", "buffer": data})  # type: ignore[arg-type]
+        expect(fresh.locator("#alert")).to_contain_text(text)
+    file = {"name": "digit.png", "mimeType": "image/png", "buffer": photograph(held_out_images(1)[0][0, 0], dark=True)}
+    fresh.set_input_files("#photo-file", file)  # type: ignore[arg-type]
+    expect(fresh.locator("#alert")).to_be_hidden()
 
 
 def test_pause_stops_and_continue_goes_on(fresh: Page) -> None:

@@ -28,6 +28,12 @@ SETTLED = (
     "unsupported",
     "missing_gradients",
     "refined",
+    "inputs",
+    "outputs",
+    "operators",
+    "suggested_loss",
+    "feeds",
+    "code",
 )
 CASES: dict[str, tuple[bytes, dict[str, Any], dict[str, Any]]] = {
     "trains": (

@@ -51,6 +51,19 @@ FEED_FAULTS: dict[str, dict[str, Any]] = {
 }
 TRAIN, EVAL = ["train", GOOD, None], ["eval", GOOD, None]
 STEP = [TRAIN, ["optimizer"], ["reset"]]
+SHAPES = {"labels": [8], "x": [8, 10]}
+SHAPE_FAULTS: list[dict[str, Any]] = [
+    {"x": [8, 10]},
+    {**SHAPES, "more": [1]},
+    {"x": [8, 10], "y": [8]},
+    {"x": [8, 9], "labels": [8]},
+    {"x": [80], "labels": [8]},
+    {"x": [8, 10], "labels": [3]},
+    {"x": [0, 10], "labels": [0]},
+    {"x": [-1, 10], "labels": [8]},
+    {"x": [8, 10], "labels": [1.5]},
+    {"x": 8, "labels": [8]},
+]
 NO_RATES = (float("nan"), float("inf"), float("-inf"), -0.5, 3.5e38)
 
 BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
@@ -110,6 +123,21 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
         ],
     ),
     (
+        "plans made ahead",
+        "all",
+        [
+            *(["prepare", shapes] for shapes in SHAPE_FAULTS),
+            ["prepare", SHAPES],
+            *STEP,
+            EVAL,
+            ["prepare", SHAPES],
+            *STEP,
+            ["get_all", False],
+        ],
+    ),
+    ("plans made ahead, no eval model", "no eval", [["prepare", SHAPES], *STEP, EVAL]),
+    ("plans made ahead, no optimizer model", "no optimizer", [["prepare", SHAPES], TRAIN, ["optimizer"], EVAL]),
+    (
         "no eval model",
         "no eval",
         [EVAL, ["eval", FEED_FAULTS["dtype"], None], ["export", ["logits"]], ["explain", True, GOOD]],
@@ -127,6 +155,7 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
             ["train", FEED_FAULTS["both dtypes"], None],
             EVAL,
             ["explain", False, FEED_FAULTS["dim"]],
+            ["prepare", SHAPES],
             ["optimizer"],
             ["get_all", False],
             ["get", "fc1.bias"],
@@ -188,6 +217,7 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
             ["train", FEED_FAULTS["both dtypes"], None],
             EVAL,
             ["explain", False, GOOD],
+            ["prepare", SHAPES],
             ["optimizer"],
             ["reset"],
             ["rate"],
@@ -271,6 +301,7 @@ def perform(core: Any, call: list[Any]) -> Any:
         "train": lambda given, fetches: step("train", given, fetches),
         "eval": lambda given, fetches: step("eval", given, fetches),
         "profile": lambda is_eval, given, runs: profile("eval" if is_eval else "train", given, runs),
+        "prepare": core.prepare,
         "explain": lambda is_eval, given: explain("eval" if is_eval else "train", given),
         "seed": core.get_seed,
         "optimizer": core.optimizer_step,

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import datetime
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -21,13 +22,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import sync_playwright
 from tests.browser.conftest import CHROMIUM_FLAGS, find_chromium
 from tests.browser.server import MOUNTS, ROOT, Site
+from tests.browser.test_js_prepare import fixed_model
 from tests.browser.test_node import trained_in_python
 from tests.browser.test_readme import check_log, code_block
 from tests.bundlers.projects import Project
@@ -36,12 +38,21 @@ from tests.bundlers.run import WORK, BundlerError, free_port, install, write_loc
 HERE = Path(__file__).resolve().parent
 MARKS = ("<!-- results of ./build.sh test-browsers -->", "<!-- end of browsers -->")
 TIMEOUT_S = 240
+POINTS = 64
+"""The batch of cases.js."""
 DRIVER = Project("puppeteer-core {}", "puppeteer", {"puppeteer-core": "25.16.0"}, ())
 
 MINI_BROWSER = (
     "/usr/lib/x86_64-linux-gnu/webkit2gtk-4.1/MiniBrowser",
     "/usr/lib/aarch64-linux-gnu/webkit2gtk-4.1/MiniBrowser",
 )
+
+MEANWHILE = {
+    "": "then its first step",
+    "prepare": "after `prepare`",
+    "idle": "fixed model, left alone",
+}
+"""What happens between a made session and its first step (`meanwhile` in cases.js), and how the table says it."""
 
 TELL_LOG = """<script>
 setInterval(() => {
@@ -177,13 +188,15 @@ class Result:
     faults: list[str]
     n_cases: int = 0
     made_ms: float = 0.0
-    step_ms: float = 0.0
+    step_ms: dict[str, float] = field(default_factory=dict)
+    """From a made session to the end of its first step, by what happened meanwhile."""
 
 
 def _site(*, isolated: bool) -> Site:
     mounts = {**MOUNTS, "/docs/": (ROOT / "docs",), "/engines/": (HERE,), "/dist/npm/": (ROOT / "dist" / "npm",)}
     site = Site(isolated=isolated, mounts=mounts)
     icon = '<link rel="icon" href="data:,">'
+    site.add("/fixed.onnx", fixed_model(POINTS))
     site.add("/first.html", code_block("html").replace("<title>", icon + "<title>") + TELL_LOG)
     for build in ("", ".relaxed", ".threads", ".relaxed.threads"):
         site.add(f"/html/kernels{build}.wasm", "<!doctype html><title>Not here</title>", "text/html")
@@ -209,8 +222,15 @@ def visit(name: str, wanted: Sequence[int], *, isolated: bool) -> Result:
         result.faults += [f"{case}: {it['error']}" for case, it in cases.items() if it["error"] is not None]
         if cases["reproducible"]["value"] != wanted:
             result.faults.append("reproducible: other bytes than in CPython")
-        first = cases["firstStep"]["value"] or {"made": 0.0, "step": 0.0}
-        result.made_ms, result.step_ms = first["made"], first["step"]
+        for meanwhile in MEANWHILE:
+            page = site.url(f"/engines/index.html?meanwhile={meanwhile}")
+            first = cases if not meanwhile else json.loads(ENGINES[name](page).outcome)["results"]
+            if first["firstStep"]["error"] is not None:
+                result.faults.append(f"firstStep {meanwhile}: {first['firstStep']['error']}")
+                continue
+            result.step_ms[meanwhile] = first["firstStep"]["value"]["step"]
+            if not meanwhile:
+                result.made_ms = first["firstStep"]["value"]["made"]
     except (BundlerError, subprocess.TimeoutExpired) as error:
         result.faults.append(str(error))
     finally:
@@ -223,11 +243,13 @@ def table(results: Sequence[Result]) -> str:
     rows = [
         f"| {it.version} | {'isolated, 2 threads' if it.isolated else 'plain'} | "
         f"{it.n_cases} cases{', **' + str(len(it.faults)) + ' fail**' if it.faults else ' pass'} | "
-        f"{it.made_ms / 1000:.1f} s | {it.step_ms / 1000:.1f} s |"
+        f"{it.made_ms / 1000:.1f} s | {' | '.join(f'{it.step_ms.get(m, math.nan):.0f} ms' for m in MEANWHILE)} |"
         for it in results
     ]
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    head = "| browser | page | result | session made | then its first step |\n|---|---|---|---|---|"
+    head = (
+        f"| browser | page | result | session made | {' | '.join(MEANWHILE.values())} |\n|---|---|---|---|---|---|---|"
+    )
     return f"Written by the command on {day}.\n\n{head}\n" + "\n".join(rows)
 
 

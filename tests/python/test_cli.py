@@ -116,3 +116,42 @@ def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.
 def test_malformed_feeds_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not of the form"):
         parse_feed(text)
+
+
+def test_check_says_what_a_model_is_and_what_a_step_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["check", str(GOLDEN / "base.onnx"), "--loss", "CrossEntropyLoss", "--dim", "batch=8"]
+    assert main([*arguments, "--steps", "30"]) == 0
+    said = capsys.readouterr().out
+    for line in (
+        "can be trained",
+        "input x: float32['batch', 10]",
+        "operators: Gemm 3, Relu 2",
+        "  x: float32[8, 10]",
+        "  labels: int64[8]",
+        "  fc1.weight: weight of a product",
+    ):
+        assert line in said.splitlines()
+    first, last = re.search(r"30 steps on random data: [\d.]+ ms each, loss ([\d.]+) to ([\d.]+)", said).groups()  # type: ignore[union-attr]
+    assert float(last) < float(first), "the same batch again and again"
+
+
+def test_check_gives_lines_that_train_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--loss", "CrossEntropyLoss", "--optimizer", "SGD", "--freeze", "fc1.*", "--dim", "batch=3"]
+    assert main(["check", str(GOLDEN / "base.onnx"), *arguments, "--code", "python"]) == 0
+    code = capsys.readouterr().out.partition("\n\n")[2]
+    told: dict[str, object] = {}
+    exec(code, told)
+    session = told["session"]
+    assert isinstance(session, trainweb.TrainingSession)
+    assert session.get_step_count() == 100 and "fc1.weight" not in session.parameter_names(trainable_only=True)
+    steps = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(steps) == 100 and steps[-1] < steps[0]
+    exported = told["trained"]
+    assert isinstance(exported, bytes) and b"logits" in exported
+    session.release()
+
+
+def test_code_is_not_given_for_what_it_cannot_say() -> None:
+    model = GOLDEN / "base.onnx"
+    report = trainweb.check(model, loss=trainweb.onnxblock.loss.CrossEntropyLoss(label_smoothing=0.1))
+    assert report.ok and report.code == {}

@@ -144,3 +144,19 @@ def test_a_guard_starts_from_zeros_where_another_plan_left_its_counts() -> None:
             assert after[at : at + n] == bytes(n)
         changed = {k for k, (a, b) in enumerate(zip(after, marks, strict=True)) if a != b}
         assert changed == {k for at, n in guards for k in range(at, at + n)}
+
+
+@pytest.mark.parametrize("max_plans", [1, 2, 16])
+def test_prepared_plans_are_those_of_the_steps(max_plans: int, caplog: pytest.LogCaptureFixture) -> None:
+    """However few are kept, that of the train step is among them."""
+    shapes = {name: np.shape(value) for name, value in batch().items()}
+    options = {"max_plans": max_plans, "log_severity_level": 1}
+    with caplog.at_level("INFO", "trainweb"), session(options=options) as s:
+        s.prepare(shapes)
+        made = [line for line in caplog.messages if "compiled a" in line]
+        assert [line.split("compiled a ")[1].split()[0] for line in made] == ["eval", "train"]
+        s.train_step(batch())
+        s.optimizer_step()
+        if max_plans > 1:
+            s.eval_step(batch())
+        assert [line for line in caplog.messages if "compiled a" in line] == made

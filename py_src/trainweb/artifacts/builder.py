@@ -325,18 +325,34 @@ def _types_of_labels(graph: Graph, own: Collection[str], declared: Declared, com
     return {} if dtype is None else {v.name: dtype for v in added}
 
 
-def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None = None) -> str | None:
-    """What to say of a model that is asked to train without a loss, None where its first output can be one."""
+def _no_loss_yet(graph: Graph, loss_input_names: Sequence[str] | None) -> Value | None:
+    """The output that a loss is to be made of, None where the first can be one."""
     outputs = {v.name: v for v in graph.outputs if isinstance(v, Value)}
-    name = next(iter(loss_input_names or outputs), "")
-    value = outputs.get(name)
+    value = outputs.get(next(iter(loss_input_names or outputs), ""))
     if value is None or value.shape is None or all(dim in (1, None) for dim in value.shape):
+        return None
+    return value
+
+
+def suggest_loss(graph: Graph, loss_input_names: Sequence[str] | None = None) -> str | None:
+    """The loss that an output is most likely made for: of classes, or of numbers; None where it can be one itself."""
+    value = _no_loss_yet(graph, loss_input_names)
+    if value is None or value.shape is None:
         return None
     last = value.shape[-1]
     several = isinstance(last, int) and last > 1 and len(value.shape) > 1
+    return losses.CrossEntropyLoss.__name__ if several else losses.MSELoss.__name__
+
+
+def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None = None) -> str | None:
+    """What to say of a model that is asked to train without a loss, None where its first output can be one."""
+    value = _no_loss_yet(graph, loss_input_names)
+    if value is None or value.shape is None:
+        return None
+    several = suggest_loss(graph, loss_input_names) == losses.CrossEntropyLoss.__name__
     fits = "CrossEntropyLoss for classes, MSELoss or L1Loss" if several else "MSELoss or L1Loss"
     return (
-        f"Output {name!r} has shape {list(value.shape)} and is no loss yet: name one, such as "
+        f"Output {value.name!r} has shape {list(value.shape)} and is no loss yet: name one, such as "
         f"loss=LossType.{fits} for numbers, BCEWithLogitsLoss for yes and no."
     )
 

@@ -25,8 +25,12 @@ def folded_elements(dtype: str) -> int:
 
 def initializer_type(tensor: Tensor) -> TensorType:
     """Type of a constant, with its value where it is small."""
-    small = tensor.size <= folded_elements(tensor.dtype)
-    return TensorType(tensor.dtype, tensor.shape, tensor.values() if small else None)
+    return TensorType(tensor.dtype, tensor.shape, tensor.values() if may_decide(tensor) else None)
+
+
+def may_decide(tensor: Tensor | TensorType) -> bool:
+    """Whether values of so few elements are known while a model is compiled."""
+    return tensor.size <= folded_elements(tensor.dtype)
 
 
 def infer_outputs(op: Op, types: Mapping[str, TensorType]) -> tuple[list[TensorType], bool]:

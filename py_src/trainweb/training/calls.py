@@ -63,6 +63,11 @@ SEED = Kind("int", "bigint")
 TENSOR = Kind("np.ndarray", "Tensor", "Tensor", "WireTensor", from_core="to_numpy($)", from_wire="unpackTensor($)")
 STEP_KIND = Kind("str", '"train" | "eval"')
 FEEDS = Kind("Mapping[str, Any]", "FeedsType", "Mapping[str, TensorType]", "readonly Feed[]")
+SHAPES = Kind(
+    "Mapping[str, Sequence[int]]",
+    "Readonly<Record<string, readonly number[]>>",
+    documented="dict of str to sequence of int",
+)
 TEXT = Kind("str", "string")
 NAMED_TENSOR = Kind("Any", "Tensor", "Tensor", "NamedTensor")
 TENSORS = Kind(
@@ -318,6 +323,19 @@ CALLS = (
         "memory",
         "Bytes of kernel memory that the session takes, and what `memory_budget` costs; after a step.",
         result=MEMORY,
+    ),
+    Call(
+        "prepare",
+        "Compile ahead what steps with feeds of these shapes run: while data is on its way, say.\n\n"
+        "These are the plans of the train step, as it is at first and after each `lazy_reset_grad`, of the eval step "
+        "and of the optimizer step, as far as the session has them. Nothing runs. A train step that adds to gradients "
+        "has another plan, which is compiled when it is first called.",
+        (Argument("shapes", SHAPES, "The sizes of the axes of every training input, by its name."),),
+        raises={
+            "FeedError": "A shape is missing, unknown, or does not fit the model.",
+            "SessionError": "The values of an input decide about shapes: only a step has them.",
+        },
+        page=Public.BY_HAND,
     ),
     Call(
         "explain",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import prod
@@ -17,7 +18,7 @@ from trainweb.errors import GradientError, ModelError, TrainwebError, Unsupporte
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.floats import in_float32
-from trainweb.model.graph import Graph
+from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.ops.shapes import ShapeInference
 from trainweb.training.models import SessionModels, check_feed
@@ -37,6 +38,24 @@ class Problem:
     domain: str
     nodes: list[str]
     message: str
+
+
+@dataclass(slots=True)
+class Described:
+    """An input or output of the model; dims as it declares them, None where it does not."""
+
+    name: str
+    dtype: str
+    dims: list[int | str | None] | None
+
+
+@dataclass(slots=True)
+class Feed:
+    """An input of a train step, and the shape that the report is about."""
+
+    name: str
+    dtype: str
+    shape: list[int]
 
 
 @dataclass(slots=True)
@@ -65,6 +84,16 @@ class Report:
         Kernel memory of a session for these shapes: workspace, parameters, gradients, moments and constants.
     flops : int
         Floating-point operations of products and convolutions in one train step.
+    inputs, outputs : list of Described
+        Of the forward model.
+    operators : dict of str to int
+        How many nodes of the model are of which operator, those of other domains as domain.operator.
+    suggested_loss : str or None
+        The name of a loss that fits the first output where that is no loss: for classes, or for numbers.
+    feeds : list of Feed
+        What a train step takes.
+    code : dict of str to str
+        Lines that train the model, "javascript" and "python"; none where an argument is no plain value.
     """
 
     trainable: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -78,6 +107,12 @@ class Report:
     error: str | None = None
     peak_bytes: int = 0
     flops: int = 0
+    inputs: list[Described] = field(default_factory=list)
+    outputs: list[Described] = field(default_factory=list)
+    operators: dict[str, int] = field(default_factory=dict)
+    suggested_loss: str | None = None
+    feeds: list[Feed] = field(default_factory=list)
+    code: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -114,11 +149,19 @@ class Report:
             "error": self.error,
             "peak_bytes": self.peak_bytes,
             "flops": self.flops,
+            **{key: [asdict(one) for one in getattr(self, key)] for key in ("inputs", "outputs", "feeds")},
+            "operators": self.operators,
+            "suggested_loss": self.suggested_loss,
+            "code": self.code,
         }
 
     def __str__(self) -> str:
         refused = self.unsupported or self.missing_gradients or self.error
         lines = ["cannot be trained" if refused else self.missing_loss or "can be trained"]
+        for kind, values in (("input", self.inputs), ("output", self.outputs)):
+            lines += [f"{kind} {v.name}: {v.dtype}{'' if v.dims is None else v.dims}" for v in values]
+        if self.operators:
+            lines.append("operators: " + ", ".join(f"{name} {n}" for name, n in self.operators.items()))
         for kind, problems in (("not supported", self.unsupported), ("no gradient", self.missing_gradients)):
             lines += [f"{kind}: {p.op} at {', '.join(p.nodes)}: {p.message}" for p in problems]
         lines += self.refined
@@ -130,7 +173,8 @@ class Report:
             frozen = f"{len(self.frozen)} frozen ones"
             lines.append(f"{len(self.trainable)} trainable parameters with {n} elements, {frozen}")
         if self.ok:
-            lines.append(f"{self.peak_bytes / 2**20:.1f} MiB of kernel memory, {self.flops / 1e6:.1f} MFLOP a step")
+            lines.append(f"{self.peak_bytes / 2**20:.1f} MiB of kernel memory, {self.flops / 1e6:.1f} MFLOP a step of")
+            lines += [f"  {feed.name}: {feed.dtype}{feed.shape}" for feed in self.feeds]
         for title, decisions in (
             ("trained", self.trained),
             ("left out", self.left_out),
@@ -186,6 +230,7 @@ def report_on(
     report = Report()
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
+        _describe(graph, report)
         graph, declared = in_float32(graph)
         report.precision = str(declared) or None
         _find_unsupported(graph, report)
@@ -200,6 +245,16 @@ def report_on(
     except TrainwebError as e:
         report.error = f"{type(e).__name__}: {e}"
     return report
+
+
+def _describe(graph: Graph, report: Report) -> None:
+    """What the file says, before anything is made of it."""
+    for values, described in ((graph.inputs, report.inputs), (graph.outputs, report.outputs)):
+        for v in values:
+            dims = list(v.shape) if isinstance(v, Value) and v.shape is not None else None
+            described.append(Described(v.name, v.dtype, dims))
+    names = [f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in graph.nodes]
+    report.operators = dict(sorted(Counter(names).items()))
 
 
 def _find_unsupported(graph: Graph, report: Report) -> None:
@@ -244,12 +299,15 @@ def _try(
     report: Report,
 ) -> None:
     from trainweb.artifacts import build_artifacts
-    from trainweb.artifacts.builder import describe_missing_loss
+    from trainweb.artifacts.builder import describe_missing_loss, suggest_loss
     from trainweb.training.core import SessionCore
+    from trainweb.training.example import example_code
     from trainweb.training.state import CheckpointState
 
     if choices[2] is None:
-        report.missing_loss = describe_missing_loss(graph, arguments.get("loss_input_names"))
+        names = arguments.get("loss_input_names")
+        report.missing_loss = describe_missing_loss(graph, names)
+        report.suggested_loss = suggest_loss(graph, names)
         if report.missing_loss:
             _select(graph, choices, report)
             return
@@ -264,12 +322,16 @@ def _try(
             (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
         inference = ShapeInference(_as_declared(built.graphs[1], graph))
         report.refined = inference.table.refinements()
-        plan = core.models.compile_step("train", _signature(core.models, inference, *sizes), True)
+        types = _signature(core.models, inference, *sizes)
+        plan = core.models.compile_step("train", types, True)
         if built.graphs[2] is not None:
             core.models.compile_optimizer()
         fixed = sum(size for k, size in enumerate(core.host.sizes) if k >= PARAMETERS)
         report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
         report.flops = plan.flops
+        report.feeds = [Feed(name, t.dtype, list(t.shape)) for name, t in types.items()]
+        named = zip(("requires_grad", "frozen_params", "loss", "optimizer"), choices, strict=True)
+        report.code = example_code({**dict(named), **arguments}, report.feeds, [v.name for v in graph.outputs])
     finally:
         core.release()
 

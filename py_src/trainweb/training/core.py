@@ -36,6 +36,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.lazy import join_parts
+from trainweb.ops.infer import may_decide
 from trainweb.ops.optim import MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
@@ -180,6 +181,30 @@ class SessionCore:
         if self.parameters.is_nominal:
             raise messages.NOMINAL_OPTIMIZER()
         return self.plans.other("optimizer", self.models.compile_optimizer)
+
+    def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Compile ahead the plans of steps with feeds of these shapes, and of the optimizer step."""
+        self.check_step("train")
+        # The train step's comes last, so that it is there even where only one is kept.
+        kinds = ("train",) if self.models.graphs["eval"] is None else ("eval", "train")
+        types = {kind: self._types(kind, shapes) for kind in reversed(kinds)}
+        for kind in kinds:
+            self._plan(kind, types[kind], overwrite=True)
+        if self.models.graphs["optimizer"] is not None:
+            self.optimizer_plan()
+
+    def _types(self, kind: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
+        """Types of feeds of a "train" step with these shapes, or of those that an "eval" step takes, once checked."""
+        inputs = self.inputs[kind]
+        for name, shape in shapes.items():
+            check_shape(name, shape)
+        dtypes = {n: inputs[n].dtype if n in inputs else "" for n in shapes if n in inputs or kind == "train"}
+        types = {n: TensorType(dtype, tuple(shapes[n])) for n, dtype in dtypes.items()}
+        self.models.key(kind, types)
+        deciding = next((n for n, t in types.items() if n in self.models.deciding[kind] and may_decide(t)), None)
+        if deciding is not None:
+            raise messages.DECIDING_SHAPE(name=deciding)
+        return types
 
     def explain(self, kind: str, feeds: Mapping[str, TensorType]) -> str:
         """How the compiler comes to the plan of a "train" step, as it would run now, or "eval" step."""
@@ -448,6 +473,13 @@ def check_count(name: str, value: Any, least: int = 0) -> None:
     """Raise SessionError unless `value` is an integer from `least` on, of 63 bits."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63:
         raise messages.NOT_A_COUNT(name=name, least=least, value=value)
+
+
+def check_shape(name: str, shape: Any) -> None:
+    """Raise FeedError unless `shape` is a sequence of sizes."""
+    is_list = isinstance(shape, Sequence) and not isinstance(shape, str)
+    if not is_list or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape):
+        raise messages.NOT_A_SHAPE(name=name, given=list(shape) if is_list else shape)
 
 
 def _rate(name: str, value: Any) -> float:

@@ -63,6 +63,8 @@ class SessionCalls(Protocol):
 
     def memory(self) -> SessionMemory: ...
 
+    def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None: ...
+
     def explain(self, kind: str, feeds: Mapping[str, TensorType]) -> str: ...
 
     def get_seed(self) -> int: ...
@@ -287,3 +289,24 @@ class SessionMethods(ABC):
     def memory(self) -> SessionMemory:
         """Bytes of kernel memory that the session takes, and what `memory_budget` costs; after a step."""
         return self.core.memory()
+
+    def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Compile ahead what steps with feeds of these shapes run: while data is on its way, say.
+
+        These are the plans of the train step, as it is at first and after each `lazy_reset_grad`, of the eval step and
+        of the optimizer step, as far as the session has them. Nothing runs. A train step that adds to gradients has
+        another plan, which is compiled when it is first called.
+
+        Parameters
+        ----------
+        shapes : dict of str to sequence of int
+            The sizes of the axes of every training input, by its name.
+
+        Raises
+        ------
+        FeedError
+            A shape is missing, unknown, or does not fit the model.
+        SessionError
+            The values of an input decide about shapes: only a step has them.
+        """
+        self.core.prepare(shapes)

@@ -8,6 +8,7 @@ import { confusionTable } from "./confusion.js";
 import { type Digits, loadDigits } from "./data.js";
 import { Gallery } from "./gallery.js";
 import { Pad } from "./pad.js";
+import { inkOf } from "./picture.js";
 import { onThemeChange, paintDigit } from "./theme.js";
 import { argmax, type Evaluation, type Settings, Trainer, type TrainerState } from "./trainer.js";
 
@@ -60,6 +61,8 @@ const ui = {
   progress: element<HTMLProgressElement>("progress"),
   clear: element<HTMLButtonElement>("clear"),
   sample: element<HTMLButtonElement>("sample"),
+  photo: element<HTMLButtonElement>("photo"),
+  photoFile: element<HTMLInputElement>("photo-file"),
   alert: element("alert"),
   status: element("status"),
   verdict: element("verdict"),
@@ -270,12 +273,35 @@ function drawing(trainer: Trainer, digits: Digits): { pad: Pad; refresh(): void 
     truth = digits.test.label(index);
     changed();
   });
+  connectPhotographs(pad);
   const refresh = (): void => {
     if (!pad.empty && performance.now() - last > REPREDICT_MS) {
       predict().catch(showError);
     }
   };
   return { pad, refresh };
+}
+
+/** Images of one's own: from a file, a phone's camera, or dropped on the pad. */
+function connectPhotographs(pad: Pad): void {
+  const show = async (file: File | undefined): Promise<void> => {
+    if (file !== undefined) {
+      element("alert").hidden = true;
+      pad.showInk(await inkOf(file));
+    }
+  };
+  onClick(ui.photo, () => ui.photoFile.click());
+  ui.photoFile.addEventListener("change", () => {
+    show(ui.photoFile.files?.[0]).catch(showError);
+    // The same file may be chosen again.
+    ui.photoFile.value = "";
+  });
+  const canvas = element("pad");
+  canvas.addEventListener("dragover", (event) => event.preventDefault());
+  canvas.addEventListener("drop", (event) => {
+    event.preventDefault();
+    show(event.dataTransfer?.files[0]).catch(showError);
+  });
 }
 
 function verdict(probabilities: Float32Array | undefined, truth: number | undefined): string {

@@ -51,6 +51,17 @@ export class Pad {
     this.#changed();
   }
 
+  /** Show a photograph's ink, which is its opacity, scaled and centred as strokes are. */
+  showInk(ink: ImageData): void {
+    const context = new OffscreenCanvas(ink.width, ink.height).getContext("2d");
+    context?.putImageData(ink, 0, 0);
+    const raster = surface(RASTER);
+    if (context) {
+      raster.drawImage(context.canvas, 0, 0, RASTER, RASTER);
+    }
+    this.show(normalise(raster));
+  }
+
   /** What the network sees: 28 x 28 bytes. */
   image(): Uint8Array {
     if (this.#picture) {

@@ -38,7 +38,7 @@ export { InferenceSession } from "./inference.js";
 export type { FileName } from "./integrity.js";
 export { inspectModel } from "./inspect.js";
 export type { InspectConfig } from "./inspect.js";
-export type { ModelProblem, ModelReport, ParameterDecision } from "../wire/report.js";
+export type { DescribedValue, ModelProblem, ModelReport, ParameterDecision, ReportFeed } from "../wire/report.js";
 export type { ExternalData, SessionOptions } from "./options.js";
 export type * from "./settings/losses.js";
 export type * from "./settings/optimizers.js";

@@ -210,7 +210,7 @@ export class SessionMethods {
 /** The calls that `TrainingSession` has besides. */
 export type MethodsByHand = Readonly<
   Record<
-    "lazyResetGrad" | "updateParameter" | "addProperty" | "explain" | "saveCheckpoint" | "exportModelForInferencing",
+    "lazyResetGrad" | "updateParameter" | "addProperty" | "prepare" | "explain" | "saveCheckpoint" | "exportModelForInferencing",
     (...args: never[]) => Promise<unknown>
   >
 >;

@@ -438,6 +438,29 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   }
 
   /**
+   * Compile ahead what steps with feeds of these shapes run: while data is on its way, say.
+   *
+   * These are the plans of the train step, as it is at first and after each `lazyResetGrad`, of the eval step and of the
+   * optimizer step, as far as the session has them. Nothing runs. A train step that adds to gradients has another plan,
+   * which is compiled when it is first called. Calls that follow come after it.
+   *
+   * Without it the first steps compile them, or the worker does before, while it has nothing to do, where the model has
+   * no symbolic dims.
+   *
+   * @param shapes - dims of every training input, by its name
+   * @throws FeedError: a shape is missing, unknown, or does not fit the model
+   * @throws SessionError: the values of an input decide about shapes: only a step has them
+   */
+  async prepare(shapes: Readonly<Record<string, readonly number[]>>): Promise<void> {
+    this.#channel.check();
+    if (typeof shapes !== "object" || shapes === null) {
+      throw new TypeError(`'shapes' must be an object of input names and dims, got ${describe(shapes)}.`);
+    }
+    const answer = this.#channel.post(null, () => this.#calls.callOf("prepare", [shapes]));
+    await this.#follow(answer.then((value) => ({ value })));
+  }
+
+  /**
    * How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept. A session of a bundle
    * starts Python for it.
    *

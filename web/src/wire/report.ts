@@ -24,6 +24,20 @@ export interface ModelProblem {
   readonly message: string;
 }
 
+/** An input or output of the model; dims as it declares them, null where it does not. */
+export interface DescribedValue {
+  readonly name: string;
+  readonly dtype: string;
+  readonly dims: readonly (number | string | null)[] | null;
+}
+
+/** An input of a train step. */
+export interface ReportFeed {
+  readonly name: string;
+  readonly dtype: string;
+  readonly shape: readonly number[];
+}
+
 /** What `inspectModel` found. */
 export interface ModelReport {
   /** Whether the model can be trained as asked. */
@@ -54,4 +68,15 @@ export interface ModelReport {
   readonly peakBytes: number;
   /** Floating-point operations of products and convolutions in a train step. */
   readonly flops: number;
+  /** Of the forward model. */
+  readonly inputs: readonly DescribedValue[];
+  readonly outputs: readonly DescribedValue[];
+  /** How many nodes of the model are of which operator, those of other domains as domain.operator. */
+  readonly operators: Readonly<Record<string, number>>;
+  /** A loss that fits the first output, where that is no loss. */
+  readonly suggestedLoss: string | null;
+  /** What a train step takes, in the shape that the report is about. */
+  readonly feeds: readonly ReportFeed[];
+  /** Lines that train the model; none where the configuration has more than names and numbers. */
+  readonly code: { readonly javascript?: string; readonly python?: string };
 }

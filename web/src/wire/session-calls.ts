@@ -56,6 +56,8 @@ export interface SessionCalls {
   readonly deleteProperty: Call<[name: string], null>;
   /** Bytes of kernel memory that the session takes, and what `memoryBudget` costs; after a step. */
   readonly memory: Call<[], SessionMemory>;
+  /** Compile ahead what steps with feeds of these shapes run: while data is on its way, say. */
+  readonly prepare: Call<[shapes: Readonly<Record<string, readonly number[]>>], null>;
   /** How the compiler comes to the plan of a step for such feeds, as text; nothing runs, and no plan is kept. */
   readonly explain: Call<[kind: "train" | "eval", feeds: readonly Feed[]], string>;
   /** The seed of its random operators. */
@@ -116,6 +118,16 @@ export const MESSAGES = {
     error: "FeedError",
     text:
       "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.",
+  },
+  NOT_A_SHAPE: {
+    error: "FeedError",
+    text:
+      "The shape of {name!r} must be a list of integers >= 0, got {given!r}.",
+  },
+  DECIDING_SHAPE: {
+    error: "SessionError",
+    text:
+      "The values of {name!r} decide about shapes: a plan for them is compiled by the first step that has them.",
   },
   UNKNOWN_FETCH: {
     error: "FeedError",

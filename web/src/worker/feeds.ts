@@ -25,6 +25,51 @@ export function signatureOf(inputs: readonly Declaration[], feeds: readonly Feed
   });
 }
 
+/** Shapes of feeds by their names. */
+export type Shapes = Readonly<Record<string, readonly number[]>>;
+
+/**
+ * Types of feeds of these shapes, without values.
+ *
+ * @param isStrict - keep those that the model does not take
+ * @throws FeedError for a shape that is none
+ */
+export function typesOf(inputs: readonly Declaration[], shapes: Shapes, isStrict: boolean): readonly FeedType[] {
+  return Object.entries(shapes).flatMap(([name, dims]: readonly [string, unknown]) => {
+    if (!Array.isArray(dims) || !dims.every((size) => Number.isSafeInteger(size) && size >= 0)) {
+      throw sessionError("NOT_A_SHAPE", { name, given: dims });
+    }
+    const declared = inputs.find((input) => input.name === name);
+    if (declared === undefined && !isStrict) {
+      return [];
+    }
+    return [{ name, dtype: declared?.dtype ?? "float32", dims: dims as readonly number[], value: null }];
+  });
+}
+
+/** @throws SessionError where a plan depends on the value of a feed, too */
+export function checkValuesDecideNothing(inputs: readonly Declaration[], types: readonly FeedType[]): void {
+  for (const { name, decides } of inputs) {
+    const type = types.find((one) => one.name === name);
+    if (decides > 0 && type !== undefined && sizeOf(type.dims) <= decides) {
+      throw sessionError("DECIDING_SHAPE", { name });
+    }
+  }
+}
+
+/** Types of the feeds of every step, in the order of the inputs; null where only feeds tell sizes or values. */
+export function fixedTypes(inputs: readonly Declaration[]): readonly FeedType[] | null {
+  const types: FeedType[] = [];
+  for (const { name, dtype, dims, decides } of inputs) {
+    const sizes = dims?.filter((dim): dim is number => typeof dim === "number");
+    if (decides > 0 || sizes === undefined || sizes.length !== dims?.length) {
+      return null;
+    }
+    types.push({ name, dtype, dims: sizes, value: null });
+  }
+  return types;
+}
+
 /** Tensors have no bfloat16: where a model has it, its bits come and go as uint16. */
 export function ofBits(dtype: WireDtype): WireDtype {
   return dtype === "uint16" ? "bfloat16" : dtype;

@@ -178,6 +178,11 @@ export class PlanMemory {
     return loaded;
   }
 
+  /** Whether a plan is in kernel memory; it is not used by that. */
+  has(key: string): boolean {
+    return this.#loaded.has(key);
+  }
+
   /** Give back plans of steps that were not used for long, until there is one less than may be kept. */
   evict(): void {
     const steps = [...this.#loaded].filter(([, { plan }]) => plan.signature.length > 0);

@@ -226,6 +226,11 @@ export class LazyModels {
     return this.#origin?.call === "create_from_model";
   }
 
+  /** Null while they are not open. */
+  get opened(): PythonModels | null {
+    return this.#models;
+  }
+
   /**
    * @param what - they are needed for
    * @throws SessionError when there is no way to open them; EngineError when Python does not start

@@ -55,7 +55,7 @@ import {
   type SegmentSize,
 } from "./bundle.js";
 import type { StepHost } from "./fast-steps.js";
-import { checkFeeds, signatureOf } from "./feeds.js";
+import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
@@ -82,6 +82,8 @@ export class SessionCore implements CallTable, PlanSource {
   readonly #bundle: Omit<Bundle, "models" | "segments" | "plans" | "properties">;
   readonly #owner: Pick<Bundle, "segments" | "inputs" | "outputs">;
   readonly #plans: ReadonlyMap<string, BundlePlan>;
+  /** Plans that were compiled before their steps were called. */
+  readonly #ahead = new Map<string, BundlePlan>();
   readonly #memory: PlanMemory;
   readonly #runner: PlanRunner;
   readonly #models: LazyModels;
@@ -221,20 +223,25 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan> {
-    const known = this.#plans.get(planKey(kind, overwrite, signature));
+    const key = planKey(kind, overwrite, signature);
+    const known = this.#plans.get(key) ?? this.#ahead.get(key);
     if (known !== undefined) {
+      this.#ahead.delete(key);
       return known;
     }
     const feeds = signature.map((feed) => `${feed.name} ${feed.dtype}[${feed.dims.join(", ")}]`);
     const what = feeds.length === 0 ? `a ${kind} step` : `a ${kind} step of ${feeds.join(", ")}`;
-    return withValue(this.#models.get(what), (models) => {
-      // Plans of the bundle keep their places even while they are not in kernel memory.
-      const kept = [...this.#plans.values(), ...this.#memory.plans].flatMap((plan) => plan.kept);
-      const raw = models.compile(kind, overwrite, signature, kept);
-      const plan = parsePlan(raw, this.#owner, this.#kernels.fingerprint);
-      this.#onPlan(raw, plan, this.readFile);
-      return plan;
-    });
+    return withValue(this.#models.get(what), (models) => this.#compile(models, kind, overwrite, signature));
+  }
+
+  #compile(models: PythonModels, kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
+    // Plans of the bundle, and those made ahead, keep their places even while they are not in kernel memory.
+    const others = [...this.#plans.values(), ...this.#ahead.values(), ...this.#memory.plans];
+    const kept = others.flatMap((plan) => plan.kept);
+    const raw = models.compile(kind, overwrite, signature, kept);
+    const plan = parsePlan(raw, this.#owner, this.#kernels.fingerprint);
+    this.#onPlan(raw, plan, this.readFile);
+    return plan;
   }
 
   readonly readFile: ReadFile = (file, start, target) => this.#models.readFile(file, start, target);
@@ -479,6 +486,54 @@ export class SessionCore implements CallTable, PlanSource {
       }
     };
     return { data: assemble(call, file, converting(copy), form) };
+  }
+
+  prepare(shapes: Shapes): MaybePromise<null> {
+    const { hasEval, hasOptimizer } = this.#bundle;
+    const ofTrain = { kind: "train", signature: this.#typesOf("train", shapes) } as const;
+    const ofEval = hasEval ? [{ kind: "eval", signature: this.#typesOf("eval", shapes) } as const] : [];
+    const ofOptimizer = hasOptimizer ? [{ kind: "optimizer", signature: [] } as const] : [];
+    // The train step's comes after the eval step's, so that it is there even where only one is kept.
+    const made = [...ofEval, ofTrain, ...ofOptimizer].reduce<MaybePromise<unknown>>(
+      (before, { kind, signature }) => withValue(before, () => this.#runner.prepare(kind, true, signature)),
+      null,
+    );
+    return withValue(made, () => null);
+  }
+
+  /** Types of feeds of a train step with these shapes, or of those that an eval step takes. */
+  #typesOf(kind: "train" | "eval", shapes: Shapes): readonly FeedType[] {
+    const inputs = this.#bundle.inputs[kind];
+    const types = typesOf(inputs, shapes, kind === "train");
+    this.check(kind, types);
+    checkValuesDecideNothing(inputs, types);
+    return inputs.map(({ name }) => types.find((type) => type.name === name) as FeedType);
+  }
+
+  /**
+   * Compile one more of the plans that the first steps will run, where the model says the shapes of its feeds and Python
+   * has the models open. It takes no room in the kernels' memory until its step is called.
+   *
+   * @returns whether there may be more
+   */
+  compileAhead(): boolean {
+    const models = this.#models.opened;
+    const feeds = this.#nominal ? null : fixedTypes(this.#bundle.inputs.train);
+    if (models === null || feeds === null) {
+      return false;
+    }
+    const steps: { readonly kind: PlanKind; readonly signature: readonly FeedType[] }[] = [
+      { kind: "train", signature: feeds },
+      ...(this.#bundle.hasOptimizer ? [{ kind: "optimizer", signature: [] } as const] : []),
+    ];
+    for (const { kind, signature } of steps) {
+      const key = planKey(kind, true, signature);
+      if (!this.#plans.has(key) && !this.#ahead.has(key) && !this.#memory.has(key)) {
+        this.#ahead.set(key, this.#compile(models, kind, true, signature));
+        return true;
+      }
+    }
+    return false;
   }
 
   explain(kind: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {

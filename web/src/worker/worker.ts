@@ -64,6 +64,11 @@ interface TrainingTurns extends Turns<SessionCore> {
   fit: WorkerFit | null;
 }
 
+/** Plans are compiled ahead when nothing was asked for this long: a page that steps at once is not kept waiting, */
+const AHEAD_QUIET_MS = 20;
+/** and not later than this: a page that has not been quiet until then will ask for what it needs. */
+const AHEAD_PATIENCE_MS = 5_000;
+
 class SessionWorker implements WorkerApi {
   #settings: WorkerSettings | null = null;
   #engine: Promise<Engine> | null = null;
@@ -427,7 +432,31 @@ class SessionWorker implements WorkerApi {
       await models.fill(core.segments);
       await cache?.setStart(raw, core.contents, core.segments);
     });
+    void this.#compileAhead(info.handle);
     return info;
+  }
+
+  /** Compile what the first steps of a new session will run, while nobody asks for anything. */
+  async #compileAhead(handle: number): Promise<void> {
+    const end = performance.now() + AHEAD_PATIENCE_MS;
+    while (performance.now() < end) {
+      await new Promise((resolve) => setTimeout(resolve, AHEAD_QUIET_MS));
+      const session = this.#sessions.get(handle);
+      if (session === undefined) {
+        return;
+      }
+      if (session.waiting > 0 || performance.now() - this.#lastUse < AHEAD_QUIET_MS) {
+        continue;
+      }
+      try {
+        if (!session.core.compileAhead()) {
+          return;
+        }
+      } catch {
+        // What is wrong the step says that needs the plan.
+        return;
+      }
+    }
   }
 
   /** Write into a new session what it starts from; there is none where that fails. */

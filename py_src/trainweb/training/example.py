@@ -1,0 +1,130 @@
+"""The lines of code that train a checked model, in both languages, for somebody to copy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainweb.training.check import Feed
+
+ARRAYS = {
+    "bool": "Uint8Array",
+    "bfloat16": "Uint16Array",
+    "float16": "Uint16Array",
+    "float32": "Float32Array",
+    "float64": "Float64Array",
+    "int8": "Int8Array",
+    "int16": "Int16Array",
+    "int32": "Int32Array",
+    "int64": "BigInt64Array",
+    "uint8": "Uint8Array",
+    "uint16": "Uint16Array",
+    "uint32": "Uint32Array",
+    "uint64": "BigUint64Array",
+}
+"""Typed arrays of a page by dtype."""
+IN_PAGE = {
+    "loss": "loss",
+    "optimizer": "optimizer",
+    "requires_grad": "requiresGrad",
+    "frozen_params": "frozenParams",
+    "loss_input_names": "lossInputNames",
+    "stop_gradient": "stopGradient",
+    "batch_norm": "batchNorm",
+    "clip_grad_norm": "clipGradNorm",
+    "clip_grad_value": "clipGradValue",
+}
+"""Arguments of `build_artifacts` that the lines may need, as a page spells them."""
+
+
+def example_code(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str]) -> dict[str, str]:
+    """Code by language, which trains the file "model.onnx" on zeros; none where an argument is no plain value.
+
+    Parameters
+    ----------
+    arguments
+        Of `build_artifacts`.
+    outputs
+        What to export.
+    """
+    given = {name: _name_of(value) for name, value in arguments.items()}
+    given = {name: value for name, value in given.items() if value not in (None, [], ()) and name in IN_PAGE}
+    given.setdefault("loss", None)
+    given.setdefault("optimizer", "AdamW")
+    if not all(_is_plain(value) for value in given.values()):
+        return {}
+    return {"javascript": _javascript(given, feeds, outputs), "python": _python(given, feeds, outputs)}
+
+
+def _name_of(value: Any) -> Any:
+    """The name of a loss or optimizer without settings; other values as they are."""
+    if isinstance(value, Mapping) and list(value) == ["type"]:
+        return value["type"]
+    return value.name if isinstance(value, Enum) else value
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float, type(None))) or (
+        isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)
+    )
+
+
+def _javascript(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str]) -> str:
+    config = ", ".join(f"{IN_PAGE[name]}: {json.dumps(value)}" for name, value in arguments.items())
+    lines = [
+        'import { Tensor, TrainingSession } from "trainweb";',
+        "",
+        f'const session = await TrainingSession.createFromModel("model.onnx", {{ {config} }});',
+        "const feeds = {  // your data in the place of zeros",
+        *(f"  {json.dumps(feed.name)}: {_tensor(feed)}," for feed in feeds),
+        "};",
+        "for (let step = 1; step <= 100; step++) {",
+        "  const results = await session.runTrainStep(feeds);",
+        "  console.log(step, results[session.trainingOutputNames[0]].data[0]);",
+        "  await session.runOptimizerStep();",
+        "  await session.lazyResetGrad();",
+        "}",
+        f"const trained = await session.exportModelForInferencing({json.dumps(list(outputs))});",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tensor(feed: Feed) -> str:
+    dtype = "uint16" if feed.dtype == "bfloat16" else feed.dtype
+    return f'new Tensor("{dtype}", new {ARRAYS[feed.dtype]}({prod(feed.shape)}), {list(feed.shape)})'
+
+
+def _python(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str]) -> str:
+    config = ", ".join(f"{name}={_literal(value)}" for name, value in arguments.items())
+    lines = [
+        "import numpy as np",
+        "import trainweb",
+        "",
+        f'files = trainweb.artifacts.build_artifacts("model.onnx", {config})',
+        "state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)",
+        "session = trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model)",
+        "feeds = {  # your data in the place of zeros",
+        *(f"    {json.dumps(feed.name)}: {_array(feed)}," for feed in feeds),
+        "}",
+        "for step in range(1, 101):",
+        "    results = session.train_step(feeds)",
+        "    print(step, results[session.output_names()[0]])",
+        "    session.optimizer_step()",
+        "    session.lazy_reset_grad()",
+        f"trained = session.export_model_for_inferencing(graph_output_names={json.dumps(list(outputs))})",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: Any) -> str:
+    return "None" if value is None else json.dumps(value)
+
+
+def _array(feed: Feed) -> str:
+    shape = f"({', '.join(map(str, feed.shape))}{',' if len(feed.shape) == 1 else ''})"
+    # numpy has no bfloat16 by itself: a list is converted.
+    return f"np.zeros({shape}).tolist()" if feed.dtype == "bfloat16" else f'np.zeros({shape}, "{feed.dtype}")'

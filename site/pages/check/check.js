@@ -1,0 +1,347 @@
+// @ts-check
+/** Does my model train? Reports on a dropped file, measures a step, trains on random data. Nothing leaves the page. */
+
+import { env, inspectModel, Tensor, TrainingSession } from "trainweb";
+
+import { listSafetensors } from "./safetensors.js";
+import { element, fillSelect, fillTable, make, showCosts, showCurve, showReport, showVerdict } from "./view.js";
+
+/**
+ * @import { ModelReport, OptimizerType, LossType, TrainingConfig } from "trainweb"
+ * @typedef {{ model: File, external: { path: string, data: File }[] }} Given
+ */
+
+/** @type {LossType[]} */
+const LOSSES = ["CrossEntropyLoss", "MSELoss", "L1Loss", "HuberLoss", "BCEWithLogitsLoss"];
+const NO_LOSS = "none: it is the output";
+/** @type {OptimizerType[]} */
+const OPTIMIZERS = ["AdamW", "SGD"];
+/** The first symbolic dim is most likely the batch, and norms want more than one row. */
+const BATCH = 8;
+const MEASURED_MS = 1000;
+const MOST_MEASURED = 50;
+const STEPS = 100;
+
+const status = element("status", "p");
+const lossSelect = element("loss", "select");
+const outputSelect = element("output", "select");
+const optimizerSelect = element("optimizer", "select");
+const trainButton = element("train", "button");
+const saveButton = element("save", "button");
+
+/** @type {Given | null} */
+let given = null;
+/** @type {ModelReport | null} */
+let report = null;
+/** @type {TrainingSession | null} */
+let session = null;
+/** Counts what was asked for: answers to earlier questions are dropped. */
+let asked = 0;
+
+env.onProgress = ({ stage, loaded, total, percent }) => {
+  status.textContent = stage === "compile" ? "Compiling …"
+    : `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB, ${percent} %`;
+};
+
+/** @param {File[]} files */
+async function open(files) {
+  await forget();
+  const model = files.find(({ name }) => name.endsWith(".onnx"));
+  const weights = files.find(({ name }) => name.endsWith(".safetensors"));
+  if (model === undefined && weights !== undefined) {
+    await openSafetensors(weights);
+    return;
+  }
+  const first = model ?? files[0];
+  if (first === undefined) {
+    return;
+  }
+  given = {
+    model: first,
+    external: files.filter((file) => file !== first).map((file) => ({ path: file.name, data: file })),
+  };
+  optimizerSelect.value = "AdamW";
+  await look({}, null);
+}
+
+/** Weights without a graph: say so, and what they are. @param {File} file */
+async function openSafetensors(file) {
+  try {
+    const tensors = await listSafetensors(file);
+    showVerdict(
+      `${file.name} is a safetensors file: weights without the graph that uses them. ` +
+        "Export the model as .onnx, which has both, and drop that.",
+      "bad",
+    );
+    element("report", "section").hidden = false;
+    element("problems", "div").replaceChildren();
+    fillTable(element("values", "table"), ["name", "type", "dims"], []);
+    element("operators", "p").textContent = "None: the file has no graph.";
+    const count = tensors.reduce((sum, { dims }) => sum + dims.reduce((a, b) => a * b, 1), 0);
+    element("parameter-count", "p").textContent = `${tensors.length} tensors with ${count.toLocaleString("en")} numbers.`;
+    const rows = tensors.map(({ name, dtype, dims }) => [name, dtype, `[${dims.join(", ")}]`]);
+    fillTable(element("parameters", "table"), ["name", "type", "dims"], rows);
+  } catch (error) {
+    showVerdict(`${file.name}: ${messageOf(error)}`, "bad");
+  }
+  status.textContent = "";
+}
+
+/** Drop what is known of the file before. */
+async function forget() {
+  asked++;
+  given = report = null;
+  for (const id of /** @type {const} */ (["report", "trial"])) {
+    element(id, "section").hidden = true;
+  }
+  element("settings", "form").hidden = true;
+  showVerdict("", "");
+  await endSession();
+}
+
+async function endSession() {
+  const ended = session;
+  session = null;
+  showCurve([]);
+  saveButton.hidden = true;
+  await ended?.release();
+}
+
+/**
+ * Report on the file, and try it if it trains.
+ *
+ * @param {Record<string, number>} dims - sizes of symbolic dims
+ * @param {string | null} loss - null: what fits
+ */
+async function look(dims, loss) {
+  if (given === null) {
+    return;
+  }
+  const { model, external } = given;
+  const turn = ++asked;
+  await endSession();
+  status.textContent = `Reading ${model.name} …`;
+  try {
+    const config = configOf(report, loss ?? NO_LOSS, outputSelect.value);
+    let found = await inspectModel(model, { ...config, dims }, { externalData: external });
+    if (loss === null) {
+      const symbol = found.inputs.flatMap(({ dims: declared }) => declared?.slice(0, 1) ?? []).find((dim) => typeof dim === "string");
+      const sizes = typeof symbol === "string" ? { ...dims, [symbol]: BATCH } : dims;
+      const suggested = configOf(found, found.suggestedLoss ?? NO_LOSS, found.outputs[0]?.name);
+      found = await inspectModel(model, { ...suggested, dims: sizes }, { externalData: external });
+      if (turn === asked) {
+        showSettings(found, suggested.loss ?? NO_LOSS, sizes);
+      }
+    }
+    if (turn !== asked) {
+      return;
+    }
+    report = found;
+    showReport(found);
+    showVerdict(found.ok ? `${model.name} trains.` : `${model.name} does not train like this.`, found.ok ? "good" : "bad");
+    element("trial", "section").hidden = !found.ok;
+    status.textContent = "";
+    if (found.ok) {
+      await tryOut(found, turn);
+    }
+  } catch (error) {
+    if (turn === asked) {
+      status.textContent = "";
+      showVerdict(`${model.name}: ${messageOf(error)}`, "bad");
+    }
+  }
+}
+
+/**
+ * What the form says, or would say.
+ *
+ * @param {ModelReport | null} found - of the same file
+ * @param {string} loss
+ * @param {string | undefined} output - that the loss is of
+ * @returns {TrainingConfig}
+ */
+function configOf(found, loss, output) {
+  const optimizer = /** @type {OptimizerType} */ (optimizerSelect.value);
+  if (loss === NO_LOSS) {
+    return { loss: null, optimizer };
+  }
+  const named = output !== undefined && found !== null && found.outputs.length > 1 ? { lossInputNames: [output] } : {};
+  return { loss: /** @type {LossType} */ (loss), optimizer, ...named };
+}
+
+/**
+ * @param {ModelReport} found
+ * @param {unknown} loss
+ * @param {Record<string, number>} sizes
+ */
+function showSettings(found, loss, sizes) {
+  element("settings", "form").hidden = false;
+  fillSelect(lossSelect, [...LOSSES, NO_LOSS], String(loss));
+  fillSelect(outputSelect, found.outputs.map(({ name }) => name), found.outputs[0]?.name ?? "");
+  const symbols = new Set(found.inputs.flatMap(({ dims }) => dims ?? []).filter((dim) => typeof dim === "string"));
+  element("dims", "span").replaceChildren(...[...symbols].map((symbol) => {
+    const input = document.createElement("input");
+    Object.assign(input, { type: "number", min: "1", value: String(sizes[symbol] ?? ""), placeholder: "least", name: symbol });
+    return make("label", symbol, input);
+  }));
+}
+
+/** Make a session and measure its steps. @param {ModelReport} found @param {number} turn */
+async function tryOut(found, turn) {
+  const { model, external } = /** @type {Given} */ (given);
+  for (const language of /** @type {const} */ (["javascript", "python"])) {
+    element(language, "code").textContent = (found.code[language] ?? "").replaceAll('"model.onnx"', JSON.stringify(model.name));
+  }
+  showCosts([["Measuring", "…"]]);
+  const config = configOf(found, lossSelect.value, outputSelect.value);
+  const made = await TrainingSession.createFromModel(model, config, { externalData: external });
+  if (turn !== asked) {
+    await made.release();
+    return;
+  }
+  session = made;
+  await made.prepare(Object.fromEntries(found.feeds.map(({ name, shape }) => [name, shape])));
+  const times = await measure(made, randomFeeds(found));
+  const memory = await made.memory();
+  const all = Object.entries(memory).filter(([name]) => KERNEL_MEMORY.includes(name));
+  const bytes = all.reduce((sum, [, size]) => sum + size, 0);
+  const [median = NaN] = times.sort((a, b) => a - b).slice(times.length >> 1);
+  status.textContent = "";
+  showCosts([
+    ["Batch", found.feeds.map(({ name, dtype, shape }) => `${name} ${dtype}[${shape.join(", ")}]`).join(", ")],
+    ["Time of a step", `${median.toPrecision(3)} ms (median of ${times.length})`],
+    ["Kernel memory", `${(bytes / 2 ** 20).toFixed(1)} MiB`],
+    ["Operations", `${(found.flops / 1e6).toFixed(1)} MFLOP a step`],
+  ]);
+}
+
+const KERNEL_MEMORY = ["parameters", "gradients", "moments", "arena", "prepared", "plans"];
+
+/**
+ * Times of steps in milliseconds; the parameters are as before.
+ *
+ * @param {TrainingSession} made
+ * @param {Record<string, Tensor>} feeds
+ */
+async function measure(made, feeds) {
+  const before = await made.getContiguousParameters();
+  const times = [];
+  await step(made, feeds);
+  const end = performance.now() + MEASURED_MS;
+  while (times.length < MOST_MEASURED && (times.length === 0 || performance.now() < end)) {
+    const start = performance.now();
+    await step(made, feeds);
+    times.push(performance.now() - start);
+  }
+  await made.loadParametersBuffer(/** @type {Float32Array} */ (before.data));
+  return times;
+}
+
+/** @param {TrainingSession} made @param {Record<string, Tensor>} feeds */
+async function step(made, feeds) {
+  const loss = /** @type {string} */ (made.trainingOutputNames[0]);
+  const results = await made.runTrainStep(feeds, [loss]);
+  await made.runOptimizerStep();
+  await made.lazyResetGrad();
+  return Number(results[loss]?.data[0]);
+}
+
+/** Numbers like a normal distribution's; integers are 0 and 1, which are labels and indices of most models. @param {ModelReport} found */
+function randomFeeds(found) {
+  return Object.fromEntries(found.feeds.map(({ name, dtype, shape }) => {
+    const size = shape.reduce((a, b) => a * b, 1);
+    const isFloat = dtype.startsWith("float") || dtype === "bfloat16";
+    const values = Array.from({ length: size }, () => (isFloat ? normal() : Math.random() < 0.5 ? 0 : 1));
+    return [name, tensorOf(dtype, values, shape)];
+  }));
+}
+
+function normal() {
+  return Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
+}
+
+/** @param {string} dtype @param {number[]} values @param {readonly number[]} shape @returns {Tensor} */
+function tensorOf(dtype, values, shape) {
+  if (dtype === "bfloat16") {
+    return new Tensor("uint16", Uint16Array.from(new Uint32Array(Float32Array.from(values).buffer), (bits) => bits >>> 16), shape);
+  }
+  return dtype.endsWith("int64")
+    ? new Tensor(/** @type {"int64"} */ (dtype), values.map(BigInt), shape)
+    : new Tensor(/** @type {"float32"} */ (dtype), values, shape);
+}
+
+async function train() {
+  const [made, found, turn] = [session, report, asked];
+  if (made === null || found === null) {
+    return;
+  }
+  trainButton.disabled = true;
+  try {
+    /** @type {number[]} */
+    const losses = [];
+    const feeds = randomFeeds(found);
+    while (losses.length < STEPS && turn === asked) {
+      losses.push(await step(made, feeds));
+      showCurve(losses);
+    }
+    saveButton.hidden = turn !== asked;
+  } catch (error) {
+    if (turn === asked) {
+      showVerdict(messageOf(error), "bad");
+    }
+  } finally {
+    trainButton.disabled = false;
+  }
+}
+
+async function save() {
+  if (session === null || report === null || given === null) {
+    return;
+  }
+  const names = report.outputs.map(({ name }) => name);
+  const trained = await session.exportModelForInferencing(names, { as: "blob" });
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(trained);
+  link.download = given.model.name.replace(/\.onnx$/, "") + ".trained.onnx";
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+/** Ask anew, with what the form says. */
+function change() {
+  const inputs = [...element("dims", "span").querySelectorAll("input")];
+  const dims = Object.fromEntries(inputs.filter(({ value }) => value !== "").map(({ name, value }) => [name, Number(value)]));
+  void look(dims, lossSelect.value);
+}
+
+/** @param {unknown} error */
+function messageOf(error) {
+  return error instanceof Error ? error.message : String(error);
+}
+
+fillSelect(optimizerSelect, OPTIMIZERS, "AdamW");
+const [drop, input] = [element("drop", "div"), element("file", "input")];
+input.addEventListener("change", () => void open([...(input.files ?? [])]));
+for (const name of ["dragenter", "dragover"]) {
+  drop.addEventListener(name, (event) => {
+    event.preventDefault();
+    drop.classList.add("over");
+  });
+}
+for (const name of ["dragleave", "drop"]) {
+  drop.addEventListener(name, () => drop.classList.remove("over"));
+}
+drop.addEventListener("drop", (event) => {
+  event.preventDefault();
+  void open([...(event.dataTransfer?.files ?? [])]);
+});
+element("settings", "form").addEventListener("change", change);
+element("settings", "form").addEventListener("submit", (event) => event.preventDefault());
+trainButton.addEventListener("click", () => void train());
+saveButton.addEventListener("click", () => void save());
+for (const button of document.querySelectorAll("button[data-copies]")) {
+  button.addEventListener("click", () => {
+    const code = element(/** @type {HTMLElement} */ (button).dataset["copies"] ?? "", "code");
+    void navigator.clipboard.writeText(code.textContent ?? "");
+  });
+}

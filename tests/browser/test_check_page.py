@@ -1,0 +1,223 @@
+"""The page "Does my model train?": what it says of a file, what it measures, and the code it gives."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from playwright.sync_api import Browser, Page, expect
+from tests.python.test_check import model
+from tests.zoo.recording import load
+
+from trainweb.checkpoint.safetensors import write_safetensors
+from trainweb.model.graph import Tensor
+from trainweb.model.reader import read_model
+
+from .conftest import require_built, watched_page
+from .server import ROOT, Site
+
+READY_MS = 120_000
+PAGE = ROOT / "site" / "pages" / "check"
+ZOO = {"mlp": "CrossEntropyLoss", "nano_gpt": "CrossEntropyLoss", "autoencoder": "CrossEntropyLoss"}
+"""Models, and the loss that the page takes by itself."""
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """The page with the package's folder beside it."""
+    require_built(ROOT / "dist" / "npm" / "index.js")
+    site = Site(mounts={"/any/folder/check/": (PAGE,), "/any/folder/trainweb/": (ROOT / "dist" / "npm",)})
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, site: Site) -> Iterator[Page]:
+    """The page, which must send nothing, fetch from its own server alone, and log no error."""
+    page, errors = watched_page(browser)
+    page.set_default_timeout(READY_MS)
+    sent: list[str] = []
+    page.on(
+        "request",
+        lambda r: (
+            sent.append(f"{r.method} {r.url}")
+            if r.method != "GET" or not r.url.startswith((site.origin, "blob:", "data:"))
+            else None
+        ),
+    )
+    page.goto(site.url("/any/folder/check/index.html"))
+    yield page
+    page.context.close()
+    assert sent == []
+    if errors.messages:
+        pytest.fail("errors in the page:\n" + "\n".join(errors.messages), pytrace=False)
+
+
+def give(page: Page, *files: tuple[str, bytes]) -> None:
+    """Choose files."""
+    payload = [{"name": name, "mimeType": "application/octet-stream", "buffer": data} for name, data in files]
+    page.set_input_files("#file", payload)  # type: ignore[arg-type]
+
+
+def verdict(page: Page, text: str) -> None:
+    expect(page.locator("#verdict")).to_have_text(text, timeout=READY_MS)
+
+
+def exported(name: str) -> bytes:
+    """A model of the zoo."""
+    return next(iter(load(name).files.values()))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_models_of_the_zoo_train_on_random_data(page: Page, name: str) -> None:
+    data = exported(name)
+    give(page, (f"{name}.onnx", data))
+    verdict(page, f"{name}.onnx trains.")
+    expect(page.locator("#loss")).to_have_value(ZOO[name])
+    expect(page.locator("#costs")).to_contain_text(re.compile(r"Time of a step[\d.e+]+ ms \(median of \d+\)"))
+    graph = read_model(data)
+    for value in (*graph.inputs, *graph.outputs):
+        expect(page.locator("#values")).to_contain_text(value.name)
+    counts = re.findall(r"(\w+) (\d+)", page.locator("#operators").inner_text())
+    assert sum(int(count) for _, count in counts) == len(graph.nodes)
+    page.click("#train")
+    expect(page.locator("#course")).to_contain_text("Step 100:", timeout=READY_MS)
+    last, first = map(float, re.findall(r"loss ([\d.e-]+), ([\d.e-]+) at first", page.inner_text("#course"))[0])
+    assert last < first, "the same batch again and again"
+    with page.expect_download() as download:
+        page.click("#save")
+    trained = onnx.load(download.value.path())
+    onnx.checker.check_model(trained)
+    assert [value.name for value in trained.graph.output] == [value.name for value in graph.outputs]
+
+
+def test_the_code_to_copy_trains_the_model(page: Page, site: Site) -> None:
+    data = (ROOT / "docs" / "first.onnx").read_bytes()
+    give(page, ('my "first".onnx', data))
+    verdict(page, 'my "first".onnx trains.')
+    code = page.inner_text("#javascript")
+    assert 'createFromModel("my \\"first\\".onnx"' in code
+    site.add("/any/folder/check/my%20%22first%22.onnx", data)
+    site.add('/any/folder/check/my "first".onnx', data)
+    lines = page.evaluate(
+        """async (code) => {
+            const [lines, here] = [[], new URL("./", location.href)];
+            globalThis.tell = (...line) => lines.push(line);
+            const script = code.replace("console.log", "tell")
+                .replace('"trainweb"', JSON.stringify(new URL("../trainweb/index.js", here)))
+                .replace('"my ', `"${here}my `)
+                + "globalThis.trained = trained; await session.release();";
+            await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })));
+            return [lines, trained.length];
+        }""",
+        code,
+    )
+    losses = [loss for _, loss in lines[0]]
+    assert len(losses) == 100 and losses[-1] < losses[0] and lines[1] > 300
+    compile(page.inner_text("#python"), "python", "exec")
+    assert "trainweb.artifacts.build_artifacts" in page.inner_text("#python")
+
+
+def test_other_settings_are_tried(page: Page) -> None:
+    give(page, ("first.onnx", (ROOT / "docs" / "first.onnx").read_bytes()))
+    verdict(page, "first.onnx trains.")
+    expect(page.locator("#costs")).to_contain_text("points float32[8, 2]")
+    page.fill("#dims input[name=batch]", "5")
+    page.select_option("#loss", "MSELoss")
+    expect(page.locator("#costs")).to_contain_text("points float32[5, 2]", timeout=READY_MS)
+    expect(page.locator("#javascript")).to_contain_text('loss: "MSELoss"')
+    page.select_option("#loss", "none: it is the output")
+    verdict(page, "first.onnx does not train like this.")
+    expect(page.locator("#problems")).to_contain_text("is no loss yet: name one")
+    expect(page.locator("#trial")).to_be_hidden()
+
+
+def unsupported() -> bytes:
+    """A model with an operator that nobody has."""
+    return model(("MatMul", ["x", "w"], ["a"]), ("Bogus", ["a"], ["y"]))
+
+
+def test_what_is_missing_is_said(page: Page) -> None:
+    give(page, ("bogus.onnx", unsupported()))
+    verdict(page, "bogus.onnx does not train like this.")
+    expect(page.locator("#problems")).to_contain_text("Bogus cannot be executed (Bogus_1)")
+    expect(page.locator("#trial")).to_be_hidden()
+    give(page, ("page.onnx", b"<!doctype html><title>404</title>"))
+    verdict(page, "page.onnx does not train like this.")
+    expect(page.locator("#problems")).to_contain_text("ModelError")
+
+
+def test_names_of_a_model_are_text(page: Page) -> None:
+    """What a file says never becomes a part of the page."""
+    name = "<img src=x onerror='window.owned = 1'>"
+    proto = onnx.load_from_string(model(("MatMul", ["x", "w"], ["y"])))
+    node = proto.graph.node[0]
+    node.input[0] = proto.graph.input[0].name = name
+    node.input[1] = proto.graph.initializer[0].name = name + "w"
+    give(page, ("<b>x.onnx", proto.SerializeToString()))
+    verdict(page, "<b>x.onnx trains.")
+    expect(page.locator("#values")).to_contain_text(name)
+    expect(page.locator("#parameters")).to_contain_text(name + "w")
+    assert page.evaluate("window.owned ?? document.querySelectorAll('img').length") == 0
+
+
+def test_weights_beside_the_model_are_given_with_it(page: Page) -> None:
+    weight = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=weight.shape)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="weights.data")
+    proto = onnx.load_from_string(model(("MatMul", ["x", "w"], ["y"])))
+    proto.graph.initializer[0].CopyFrom(tensor)
+    give(page, ("weights.data", weight.tobytes()), ("big.onnx", proto.SerializeToString()))
+    verdict(page, "big.onnx trains.")
+    expect(page.locator("#parameters")).to_contain_text("weight of a product")
+
+
+def safetensors() -> bytes:
+    """A file as Python's side writes it."""
+    tensors = {"layer.weight": np.ones((4, 3), np.float32), "ids": np.arange(5)}
+    return write_safetensors(Tensor(n, str(a.dtype), a.shape, a.tobytes()) for n, a in tensors.items())
+
+
+BROKEN: dict[str, Callable[[], bytes]] = {
+    "short": lambda: b"\0\0",
+    "long header": lambda: struct.pack("<Q", 2**62) + b"{}",
+    "no JSON": lambda: struct.pack("<Q", 4) + b"{,,}",
+}
+
+
+def test_safetensors_are_listed_and_told_apart(page: Page) -> None:
+    give(page, ("model.safetensors", safetensors()))
+    expect(page.locator("#verdict")).to_contain_text("weights without the graph that uses them")
+    expect(page.locator("#parameters")).to_contain_text("layer.weight")
+    expect(page.locator("#parameters")).to_contain_text("[4, 3]")
+    expect(page.locator("#parameter-count")).to_have_text("2 tensors with 17 numbers.")
+    for make in BROKEN.values():
+        give(page, ("broken.safetensors", make()))
+        expect(page.locator("#verdict")).to_contain_text("It is no safetensors file")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(page: Page, scheme: str) -> None:
+    give(page, ("first.onnx", (ROOT / "docs" / "first.onnx").read_bytes()))
+    verdict(page, "first.onnx trains.")
+    expect(page.locator("#costs")).to_contain_text("Time of a step")
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
+    found: list[Any] = page.evaluate("""async () => {
+        const { violations } = await axe.run(document);
+        return violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3).join("; ")}`);
+    }""")
+    assert found == [], json.dumps(found, indent=2)
+
+
+def test_nothing_is_wider_than_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainweb.artifacts.config import CONFIG
 from trainweb.fit.metrics import METRICS
-from trainweb.fit.options import DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
+from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.schedules import SCHEDULES
@@ -188,6 +188,11 @@ export interface FitFields {{
 {members(FIT, DOCS)}
 }}
 
+/** What is said of a checkpoint besides where it is. */
+export interface CheckpointFields {{
+{members(CHECKPOINT, DOCS)}
+}}
+
 {interface("EarlyStopping", EarlyStopping)}
 /** The metrics. */
 export type MetricType ={union(map(json.dumps, METRICS))};
@@ -199,6 +204,8 @@ export type MetricSettings ={settings};
 {INTERNAL}{table("export const FIT: Settings = ", FIT)};
 
 {INTERNAL}{table("export const EARLY_STOPPING: Settings = ", EARLY_STOPPING)};
+
+{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
 
 {tables("METRICS", "MetricType", METRICS)}
 /** Which value of a metric is better; null: it is no number. @internal */

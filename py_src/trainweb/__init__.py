@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from trainweb.training.options import RunOptions, SessionOptions
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
+    from trainweb.training.store import CheckpointStore
 
 _HOMES = {
     "CheckpointState": "trainweb.training.state",
+    "CheckpointStore": "trainweb.training.store",
     "GradientGraphBuilder": "trainweb.compat.gradient_graph",
     "InferenceSession": "trainweb.training.inference_session",
     "RunOptions": "trainweb.training.options",
@@ -36,6 +38,7 @@ _MODULES = ("api", "artifacts", "compat", "data", "errors", "fit", "lora", "onnx
 
 __all__ = [
     "CheckpointState",
+    "CheckpointStore",
     "GradientGraphBuilder",
     "InferenceSession",
     "RunOptions",

@@ -83,6 +83,22 @@ class LimitError(TrainwebError):
     """The model or a request is larger than the configured limits."""
 
 
+class StorageError(TrainwebError):
+    """A checkpoint could not be stored: there is no room, no storage, or another tab or process has it.
+
+    Attributes
+    ----------
+    needed, usage, quota : int | None
+        Bytes of the checkpoint, and, where the storage says so, what is used and what may be.
+    """
+
+    def __init__(
+        self, message: str, *, needed: int | None = None, usage: int | None = None, quota: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.needed, self.usage, self.quota = needed, usage, quota
+
+
 class EngineError(TrainwebError):
     """The kernel engine failed: out of memory, a trap, or a plan that does not verify."""
 
@@ -97,6 +113,7 @@ __all__ = [
     "ModelError",
     "ReleasedError",
     "SessionError",
+    "StorageError",
     "TrainwebError",
     "UnsupportedError",
 ]

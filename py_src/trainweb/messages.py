@@ -207,6 +207,40 @@ METRIC_CLASS = Message(
     "{name}: the target {value} is none of the {count} classes; 'ignoreIndex' leaves one out.",
 )
 
+# Checkpoints of a store.
+
+BAD_CHECKPOINT_NAME = Message(
+    errors.StorageError, "A checkpoint is called by a text of 1 to {most} bytes, not {given!r}."
+)
+NO_CHECKPOINT = Message(errors.StorageError, "There is no checkpoint {name!r} in {folder!r}.")
+CHECKPOINT_EXISTS = Message(
+    errors.StorageError, "There is a checkpoint {name!r} in {folder!r} already: delete it first."
+)
+CHECKPOINT_IN_USE = Message(
+    errors.StorageError,
+    "The checkpoint {name!r} is in use by another process: end its fit first.",
+    "The checkpoint {name!r} is in use by a fit, or by another tab: end it first.",
+)
+CHECKPOINT_DAMAGED = Message(errors.CheckpointError, "The checkpoint {name!r} in {folder!r} is damaged.")
+NO_ROOM = Message(
+    errors.StorageError,
+    "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The one before is intact.",
+)
+NO_STORAGE = Message(errors.StorageError, "There is no storage for checkpoints here: {reason}")
+NO_SNAPSHOT = Message(
+    errors.CheckpointError, "This is no checkpoint of a store: its format is {given!r}, not {expected!r}."
+)
+OTHER_SNAPSHOT = Message(errors.CheckpointError, "The checkpoint is of a session with other {what}.")
+OTHER_FIT = Message(
+    errors.ModelError,
+    "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}: take the same, "
+    "another name, or delete the checkpoint.",
+)
+NO_FIT = Message(
+    errors.CheckpointError,
+    "The checkpoint {name!r} was not written by fit: load it with the store, and give fit another name.",
+)
+
 # Nominal states: only the names of the parameters are there.
 
 NOMINAL_STEP = Message(

@@ -57,17 +57,7 @@ def read_safetensors(data: bytes) -> dict[str, Tensor]:
     CheckpointError
         It is no such file, is cut off, or says what does not fit: every byte belongs to one tensor.
     """
-    if len(data) < ALIGNMENT:
-        raise CheckpointError(f"A safetensors file has at least {ALIGNMENT} bytes, this one {len(data)}.")
-    (length,) = struct.unpack_from("<Q", data)
-    if length > HEADER_LIMIT or ALIGNMENT + length > len(data):
-        raise CheckpointError(f"The safetensors file has {len(data)} bytes, and its header would have {length}.")
-    try:
-        header = json.loads(data[ALIGNMENT : ALIGNMENT + length])
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"The header of the safetensors file is no JSON: {error}") from error
-    if not isinstance(header, dict):
-        raise CheckpointError("The header of the safetensors file is no object.")
+    header, length = _header(data)
     header.pop("__metadata__", None)
     body = memoryview(data)[ALIGNMENT + length :]
     places = {name: _place(name, entry) for name, entry in header.items()}
@@ -79,6 +69,36 @@ def read_safetensors(data: bytes) -> dict[str, Tensor]:
     if at != len(body):
         raise CheckpointError(f"The tensors of the safetensors file end at {at}; it has {len(body)} bytes of them.")
     return {n: Tensor(n, dtype, shape, bytes(body[start:end])) for n, (start, end, dtype, shape) in places.items()}
+
+
+def read_metadata(data: bytes) -> dict[str, str]:
+    """The texts of a file by name.
+
+    Raises
+    ------
+    CheckpointError
+        It is no such file.
+    """
+    found = _header(data)[0].get("__metadata__", {})
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise CheckpointError("The metadata of the safetensors file are no texts.")
+    return found
+
+
+def _header(data: bytes) -> tuple[dict[str, Any], int]:
+    """The header of a file, and its bytes."""
+    if len(data) < ALIGNMENT:
+        raise CheckpointError(f"A safetensors file has at least {ALIGNMENT} bytes, this one {len(data)}.")
+    (length,) = struct.unpack_from("<Q", data)
+    if length > HEADER_LIMIT or ALIGNMENT + length > len(data):
+        raise CheckpointError(f"The safetensors file has {len(data)} bytes, and its header would have {length}.")
+    try:
+        header = json.loads(data[ALIGNMENT : ALIGNMENT + length])
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"The header of the safetensors file is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise CheckpointError("The header of the safetensors file is no object.")
+    return header, length
 
 
 def _place(name: str, entry: Any) -> tuple[int, int, str, tuple[int, ...]]:

@@ -48,6 +48,7 @@ class Dataset:
         """The arrays, unless the rows are a stream."""
         self.is_batched = False
         """Whether what comes are batches."""
+        self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
         if isinstance(source, Mapping):
             columns = checked_columns(source)
@@ -65,11 +66,17 @@ class Dataset:
         """`source` itself if it is one, else one made of it."""
         return source if isinstance(source, Dataset) else cls(source)
 
-    @classmethod
-    def _stream(cls, rows: Callable[[], Iterator[Any]], *, is_batched: bool = False) -> Dataset:
-        made = cls(rows)
+    def _stream(
+        self, rows: Callable[[], Iterator[Any]], *, is_batched: bool = False, skip: Callable[[int], None] | None = None
+    ) -> Dataset:
+        made = Dataset(rows)
         made.is_batched = is_batched
+        made._skip = self.skip_rounds if skip is None else skip
         return made
+
+    def skip_rounds(self, rounds: int) -> None:
+        """Go on as if the data had been iterated over so often: what `shuffle` draws depends on it."""
+        self._skip(rounds)
 
     def __len__(self) -> int:
         """Rows; TypeError where they are a stream."""
@@ -106,8 +113,19 @@ class Dataset:
         """
         COUNT.check("buffer", buffer)
         SEED.check("seed", seed)
-        rounds = iter(range(2**32))
-        return self._stream(lambda: drawn(iter(self), buffer, seed, next(rounds)), is_batched=self.is_batched)
+        done = 0
+
+        def rows() -> Iterator[Any]:
+            nonlocal done
+            done += 1
+            return drawn(iter(self), buffer, seed, done - 1)
+
+        def skip(rounds: int) -> None:
+            nonlocal done
+            done += rounds
+            self.skip_rounds(rounds)
+
+        return self._stream(rows, is_batched=self.is_batched, skip=skip)
 
     def batch(self, size: int, remainder: Remainder = "keep") -> Dataset:
         """Batches of so many rows, which are stacked.
@@ -207,7 +225,8 @@ class Dataset:
                 yield row
             kept = found
 
-        return self._stream(rows, is_batched=self.is_batched)
+        # What is before it is iterated over once, however many rounds there are.
+        return self._stream(rows, is_batched=self.is_batched, skip=lambda rounds: None)
 
     def prefetch(self, count: int = 1) -> Dataset:
         """Let a thread make so many rows (or batches) ahead; in Pyodide, which has no threads, the same without.

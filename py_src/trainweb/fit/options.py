@@ -24,7 +24,11 @@ FIT = {
 }
 """The plain ones; data, schedule, metrics, early stopping and callbacks come besides."""
 
+CHECKPOINT = {"every": Field(Whole(least=1), None, is_optional=True)}
+"""What may be given of a checkpoint besides its store and name."""
+
 DOCS = {
+    "every": "Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway.",
     "epochs": "How often all rows are trained on.",
     "batch_size": f"Rows of a batch; {DEFAULT_BATCH} unless the data comes in batches.",
     "remainder": "What becomes of the last rows where they do not fill a batch: a smaller batch, for which a plan of "

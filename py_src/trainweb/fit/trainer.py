@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation
 from trainweb.fit.history import Epoch, Event, History, Progress
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
+from trainweb.fit.resume import FitCheckpoint, Position
 from trainweb.schedules import Schedule, make_schedule
 
 if TYPE_CHECKING:
@@ -65,20 +67,21 @@ class Batches:
         size = self.options["batch_size"] or DEFAULT_BATCH
         return epoch_batches(len(order), size, self.options["remainder"], order)
 
-    def epoch(self, number: int) -> Iterator[tuple[Batch, int]]:
-        """Batches with their numbers of rows."""
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
+        """Batches with their numbers of rows, without the first ones."""
         columns = self.data.columns
         if columns is None:
             count = 0
             for batch in self.data:
                 count += 1
-                yield batch, rows_of(batch)
+                if count > start:
+                    yield batch, rows_of(batch)
             if not count:
                 raise messages.EMPTY_DATASET()
             return
         rows = len(self.data)
         order = permutation(rows, self.options["seed"], number) if self.shuffle else np.arange(rows)
-        for indices in self._rows(order):
+        for indices in self._rows(order)[start:]:
             yield {name: array[indices] for name, array in columns.items()}, len(indices)
 
 
@@ -152,6 +155,10 @@ class Trainer:
         predictions, targets : str, optional
             The output and input of the eval model that metrics compare: by default its only output besides the loss,
             and its last input.
+        checkpoint : dict, optional
+            ``store`` (a `CheckpointStore` or its folder), ``name``, and ``every`` (optimizer steps between two
+            checkpoints within an epoch; one is written after each epoch anyway). A fit whose checkpoint is there goes
+            on from it, and ends with the bytes of one that was never ended.
         early_stopping : dict, optional
             See `trainweb.fit.options.EarlyStopping`; "metric" names "loss" or one of the metrics.
         callbacks : function or list of functions
@@ -166,7 +173,11 @@ class Trainer:
         Raises
         ------
         ModelError
-            An option is wrong.
+            An option is wrong, or other than that of the checkpoint's fit.
+        StorageError
+            There is no room for the checkpoint, or another process has it.
+        CheckpointError
+            The checkpoint is damaged, or of another session.
         FeedError
             The data is none, or does not fit the model.
         SessionError
@@ -208,7 +219,7 @@ class Trainer:
 
 OPTIONS = (
     *("validation_data", "schedule", "metrics", "predictions", "targets", "early_stopping", "callbacks"),
-    *("progress",),
+    *("progress", "checkpoint"),
 )
 
 
@@ -250,71 +261,132 @@ class FitPlan:
         self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
         self.callbacks = as_callbacks(others.get("callbacks"))
         self.progress = others.get("progress", True)
+        self.at = Position()
+        self.best: np.ndarray | None = None
+        given_checkpoint = others.get("checkpoint")
+        self.checkpoint: FitCheckpoint | None = None
+        if given_checkpoint is not None:
+            kept = self._kept_options(options, train, validation, shuffle=shuffle)
+            self.checkpoint = FitCheckpoint(session, given_checkpoint, kept)
+
+    @staticmethod
+    def _kept_options(
+        options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
+    ) -> dict[str, Any]:
+        """What the batches and their order follow from, by the names of the page."""
+        has_size = not train.is_batched
+        return {
+            "batchSize": (options["batch_size"] or DEFAULT_BATCH) if has_size else None,
+            "remainder": options["remainder"] if has_size else None,
+            "seed": options["seed"] if shuffle else None,
+            "accumulate": options["accumulate"],
+            "rows": None if train.columns is None else len(train),
+            "validationRows": None if validation is None or validation.columns is None else len(validation),
+        }
 
     def events(self) -> Iterator[None]:
         """Run; yields after each step."""
         running().add(self.session)
-        bar = make_bar(self.epochs * self.steps if self.steps else None) if self.progress else None
-        try:
-            for number in range(self.epochs):
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            if self.checkpoint is not None:
+                stack.enter_context(self.checkpoint.locked())
+                self._resume(self.checkpoint)
+            bar = (
+                make_bar((self.epochs - self.at.epoch) * self.steps if self.steps else None) if self.progress else None
+            )
+            if bar is not None:
+                stack.callback(bar.close)
+            for number in range(self.at.epoch, self.epochs):
+                if self.early and self.early.is_over:
+                    break
                 yield from self._epoch(number, bar)
                 if self.run.is_stopping:
                     self.run.history.ended = "stopped"
                     break
-                if self.early and self.early.is_over:
-                    self.run.history.ended = "early"
-                    break
+            if self.early and self.early.is_over:
+                self.run.history.ended = "early"
             self._restore()
-        finally:
-            running().discard(self.session)
-            if bar is not None:
-                bar.close()
-            if self.session._core is not None:
-                # Gradients of batches that no optimizer step took are nobody's.
-                self.session.lazy_reset_grad()
+
+    def _end(self) -> None:
+        running().discard(self.session)
+        if self.session._core is not None:
+            # Gradients of batches that no optimizer step took are nobody's.
+            self.session.lazy_reset_grad()
+
+    def _resume(self, checkpoint: FitCheckpoint) -> None:
+        history = self.run.history
+        found = checkpoint.resume(history)
+        if found is None:
+            return
+        self.at, best = found
+        for epoch in history.epochs:
+            self._learn_of(epoch)
+        self.best = best
+        self.batches.data.skip_rounds(self.at.epoch)
+        if self.validation is not None:
+            self.validation.data.skip_rounds(len(history.epochs))
+
+    def _save(self) -> None:
+        if self.checkpoint is not None:
+            self.at.optimizer_steps = self.run.history.optimizer_steps
+            self.session.lazy_reset_grad()
+            self.checkpoint.save(self.at, self.run.history, self.best)
 
     def _epoch(self, number: int, bar: Bar | None) -> Iterator[None]:
-        start = shown = perf_counter()
-        history = self.run.history
-        total, rows, step, waiting = 0.0, 0, 0, 0
-        rate = self.session.get_learning_rate()
-        for feeds, count in self.batches.epoch(number):
-            if not waiting:
-                self.session.lazy_reset_grad()
-                rate = self._set_rate(rate)
-            loss = self._train(feeds, number + 1, step + 1)
-            step, waiting = step + 1, waiting + 1
-            history.losses.append(loss)
-            total, rows = total + loss * count, rows + count
-            if waiting == self.accumulate:
-                self._update()
-                waiting = 0
-            now = perf_counter()
-            if bar is not None:
-                bar.update(loss=total / rows)
-            if now - shown > FRAME_S:
-                shown = now
-                self._tell(Progress(number + 1, step, self.steps, total / rows))
-            yield
-            if self.run.is_stopping:
-                break
-        if waiting:
-            self._update()
+        start = perf_counter()
+        history, at = self.run.history, self.at
+        if at.epoch != number:
+            at.epoch, at.step, at.loss_sum, at.rows = number, 0, 0.0, 0
+        yield from self._train_epoch(bar)
         values: dict[str, Value] | None = None
         if self.evaluation and self.validation and not self.run.is_stopping:
             for found in self.evaluation.run(self.validation.epoch(0)):
                 values = found
                 yield
-        epoch = Epoch(number + 1, step, total / rows, rate, perf_counter() - start, values)
+        rate = self.session.get_learning_rate()
+        epoch = Epoch(number + 1, at.step, at.loss_sum / at.rows, rate, perf_counter() - start, values)
         history.epochs.append(epoch)
-        self._observe(epoch)
+        if not self.run.is_stopping:
+            self._observe(epoch)
+            at.epoch, at.step, at.loss_sum, at.rows = number + 1, 0, 0.0, 0
+            self._save()
         self._tell(epoch)
 
-    def _set_rate(self, rate: float) -> float:
-        if self.schedule is None:
-            return rate
-        self.session.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
-        return self.session.get_learning_rate()
+    def _train_epoch(self, bar: Bar | None) -> Iterator[None]:
+        history, at = self.run.history, self.at
+        every = self.checkpoint.every if self.checkpoint is not None else None
+        shown, waiting = perf_counter(), 0
+        for feeds, count in self.batches.epoch(at.epoch, at.step):
+            if not waiting:
+                self.session.lazy_reset_grad()
+                self._set_rate()
+            loss = self._train(feeds, at.epoch + 1, at.step + 1)
+            at.step, waiting = at.step + 1, waiting + 1
+            history.losses.append(loss)
+            at.loss_sum, at.rows = at.loss_sum + loss * count, at.rows + count
+            if waiting == self.accumulate:
+                self._update()
+                waiting = 0
+                if every is not None and history.optimizer_steps % every == 0:
+                    self._save()
+            now = perf_counter()
+            if bar is not None:
+                bar.update(loss=at.loss_sum / at.rows)
+            if now - shown > FRAME_S:
+                shown = now
+                self._tell(Progress(at.epoch + 1, at.step, self.steps, at.loss_sum / at.rows))
+            yield
+            if self.run.is_stopping:
+                break
+        if waiting:
+            self._update()
+        elif self.run.is_stopping:
+            self._save()
+
+    def _set_rate(self) -> None:
+        if self.schedule is not None:
+            self.session.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
 
     def _train(self, feeds: Batch, epoch: int, step: int) -> float:
         result = self.session.train_step(feeds, [self.loss])[self.loss]
@@ -332,19 +404,22 @@ class FitPlan:
 
     def _observe(self, epoch: Epoch) -> None:
         """Tell schedule and early stopping how the epoch was."""
+        if self._learn_of(epoch) and self.early is not None and self.early.restore_best:
+            self.best = self.session.get_contiguous_parameters(False)
+
+    def _learn_of(self, epoch: Epoch) -> bool:
+        """Whether it is the best so far, by early stopping."""
         values: dict[str, Any] = {"loss": epoch.loss} if epoch.validation is None else epoch.validation
-        if self.run.is_stopping:
-            return
         if self.schedule is not None:
             self.schedule.observe(values["loss"])
-        if self.early is not None and self.early.observe(values[self.early.metric]):
-            self.run.history.best_epoch = epoch.epoch
-            if self.early.restore_best:
-                self._best = self.session.get_contiguous_parameters(False)
+        if self.early is None or not self.early.observe(values[self.early.metric]):
+            return False
+        self.run.history.best_epoch = epoch.epoch
+        return True
 
     def _restore(self) -> None:
-        if self.early is not None and self.early.restore_best and self.run.history.best_epoch is not None:
-            self.session.load_parameters_buffer(self._best, False)
+        if self.best is not None:
+            self.session.load_parameters_buffer(self.best, False)
 
     def _tell(self, event: Event) -> None:
         for callback in self.callbacks:

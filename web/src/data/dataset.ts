@@ -32,6 +32,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
   readonly #isBatched: boolean;
+  readonly #skip: (rounds: number) => void;
 
   /**
    * @throws FeedError when there are no rows, or tensors of different numbers of them
@@ -40,7 +41,9 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
-    this.#isBatched = isBatchedBy.get(source as object) ?? false;
+    const { isBatched = false, skip = () => {} } = streams.get(source as object) ?? {};
+    this.#isBatched = isBatched;
+    this.#skip = skip;
   }
 
   /** `source` itself if it is a dataset, else one made of it. */
@@ -67,6 +70,15 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   /** The rows, or the batches of a dataset that makes them, in their order. */
   [Symbol.asyncIterator](): AsyncIterator<Row | Batch> {
     return this.#rows()[Symbol.asyncIterator]();
+  }
+
+  /**
+   * Go on as if the data had been iterated over so often: what `shuffle` draws depends on it.
+   *
+   * @internal
+   */
+  skipRounds(rounds: number): void {
+    this.#skip(rounds);
   }
 
   /** What a function makes of each row (or batch); it may take its time. */
@@ -100,7 +112,10 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     checkCount("buffer", buffer);
     checkSeed(seed);
     let rounds = 0;
-    return this.#stream((rows) => drawn(rows, buffer, seed, rounds++));
+    return this.#stream((rows) => drawn(rows, buffer, seed, rounds++), this.#isBatched, (count) => {
+      rounds += count;
+      this.skipRounds(count);
+    });
   }
 
   /** Batches of so many rows, which are stacked. */
@@ -173,7 +188,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   /** What comes, kept in memory once the first iteration has reached its end. */
   cache(): Dataset {
     let kept: (Row | Batch)[] | null = null;
-    return this.#stream(async function* (rows) {
+    const make = async function* (rows: AsyncIterable<Row | Batch>): AsyncGenerator<Row | Batch> {
       if (kept !== null) {
         yield* kept;
         return;
@@ -184,7 +199,9 @@ export class Dataset implements AsyncIterable<Row | Batch> {
         yield row;
       }
       kept = found;
-    });
+    };
+    // What is before it is iterated over once, however many rounds there are.
+    return this.#stream(make, this.#isBatched, () => {});
   }
 
   /** Have so many rows (or batches) made ahead. `fit` has one batch made ahead by itself. */
@@ -212,9 +229,13 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     });
   }
 
-  #stream(make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>, isBatched = this.#isBatched): Dataset {
+  #stream(
+    make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>,
+    isBatched = this.#isBatched,
+    skip: (rounds: number) => void = (rounds) => this.skipRounds(rounds),
+  ): Dataset {
     const rows = (): AsyncIterable<Row | Batch> => make(this);
-    isBatchedBy.set(rows, isBatched);
+    streams.set(rows, { isBatched, skip });
     return new Dataset(rows);
   }
 
@@ -242,8 +263,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 }
 
-/** Of the functions that streams are made of: whether they give batches. */
-const isBatchedBy = new WeakMap<object, boolean>();
+/** Of the functions that streams are made of: whether they give batches, and how to skip rounds. */
+const streams = new WeakMap<object, { readonly isBatched: boolean; readonly skip: (rounds: number) => void }>();
 
 function open(source: unknown): [ReadonlyMap<string, Tensor> | null, () => AsyncIterable<Row | Batch>] {
   if (typeof source === "function") {

@@ -8,6 +8,7 @@ export { buildArtifacts, GradientGraphBuilder } from "./build.js";
 export type { ArtifactSet } from "./build.js";
 export type { FileOptions } from "./call-arguments.js";
 export { CheckpointState } from "./checkpoint-state.js";
+export { CheckpointStore, type StorageQuota, type StoredCheckpoint } from "./checkpoint-store.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
 export type { Env, InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
@@ -21,6 +22,7 @@ export {
   ModelError,
   ReleasedError,
   SessionError,
+  StorageError,
   TrainwebError,
   UnsupportedError,
 } from "../wire/errors.js";
@@ -31,7 +33,7 @@ export type { Columns, DataSource, Rows } from "../data/dataset.js";
 export type { Batch, Row, RowValue } from "../data/rows.js";
 export type { FitRun } from "./fit.js";
 export type { EpochEvent, FitControl, FitEvent, History, ProgressEvent } from "./fit-events.js";
-export type { EarlyStoppingSettings, FitCallback, FitOptions } from "./fit-options.js";
+export type { EarlyStoppingSettings, FitCallback, FitCheckpointSettings, FitOptions } from "./fit-options.js";
 export type * from "./settings/fit.js";
 export type { EvalValues, MetricValue, Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";

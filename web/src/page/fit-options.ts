@@ -9,15 +9,18 @@ import { badSetting } from "../data/given.js";
 import { checkFields, resolveKind, type Fields } from "./check-settings.js";
 import {
   BETTER,
+  CHECKPOINT,
   DEFAULT_BATCH,
   EARLY_STOPPING,
   FIT,
   METRICS,
+  type CheckpointFields,
   type EarlyStoppingFields,
   type FitFields,
   type MetricSettings,
   type MetricType,
 } from "./settings/fit.js";
+import { CheckpointStore } from "./checkpoint-store.js";
 import type { FitControl, FitEvent } from "./fit-events.js";
 import { schedule, type Schedule } from "./schedule.js";
 import type { Settings } from "./settings/kinds.js";
@@ -30,6 +33,12 @@ export type FitCallback = (event: FitEvent, fit: FitControl) => unknown;
 export interface EarlyStoppingSettings extends EarlyStoppingFields {
   /** "loss" (the default; without validation data that of the training), or one of the metrics. */
   readonly metric?: "loss" | MetricType;
+}
+
+/** Where a fit is kept while it runs. */
+export interface FitCheckpointSettings extends CheckpointFields {
+  readonly store: CheckpointStore;
+  readonly name: string;
 }
 
 /** Options of `fit`. */
@@ -46,6 +55,8 @@ export interface FitOptions extends FitFields {
   readonly targets?: string;
   /** End when the validation data tell that nothing is gained; by default all epochs are done. */
   readonly earlyStopping?: EarlyStoppingSettings | null;
+  /** A fit whose checkpoint is there goes on from it, and ends with the bytes of one that was never ended. */
+  readonly checkpoint?: FitCheckpointSettings | null;
   /** Called with every event. */
   readonly callbacks?: FitCallback | readonly FitCallback[];
   /** Aborted, the fit ends within a step and fails with the signal's reason. */
@@ -54,6 +65,7 @@ export interface FitOptions extends FitFields {
 
 const OTHERS = [
   "validationData", "schedule", "metrics", "predictions", "targets", "earlyStopping", "callbacks", "signal",
+  "checkpoint",
 ];
 
 /** Options after the checks. */
@@ -71,6 +83,16 @@ export interface ResolvedFit {
   readonly early: EarlyStopping | null;
   readonly callbacks: readonly FitCallback[];
   readonly signal: AbortSignal | null;
+  readonly checkpoint: ResolvedCheckpoint | null;
+}
+
+/** A checkpoint after the checks. */
+export interface ResolvedCheckpoint {
+  readonly store: CheckpointStore;
+  readonly name: string;
+  readonly every: number | null;
+  /** What batches and their order follow from. */
+  readonly options: Readonly<Record<string, unknown>>;
 }
 
 /** @throws ModelError for an option that is wrong; FeedError for data that is none; SessionError without the models */
@@ -100,20 +122,52 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   if (signal !== null && !(signal instanceof AbortSignal)) {
     throw badSetting("signal", signal, "an AbortSignal");
   }
+  const batchSize = plain.batchSize ?? DEFAULT_BATCH;
+  const seed = isStream || plain.shuffle === false ? null : plain.seed;
+  const kept = {
+    batchSize: train.isBatched ? null : batchSize,
+    remainder: train.isBatched ? null : plain.remainder,
+    seed,
+    accumulate: plain.accumulate,
+    rows: train.size,
+    validationRows: validation?.size ?? null,
+  };
   return {
     train,
     validation,
     epochs: plain.epochs,
-    batchSize: plain.batchSize ?? DEFAULT_BATCH,
+    batchSize,
     remainder: plain.remainder,
-    seed: isStream || plain.shuffle === false ? null : plain.seed,
+    seed,
     accumulate: plain.accumulate,
     schedule: asSchedule(given.schedule ?? null),
     evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
     early: early === null ? null : new EarlyStopping(early, metrics),
     callbacks: asCallbacks(given.callbacks ?? []),
     signal,
+    checkpoint: resolveCheckpoint(given.checkpoint ?? null, kept),
   };
+}
+
+function resolveCheckpoint(given: unknown, options: ResolvedCheckpoint["options"]): ResolvedCheckpoint | null {
+  if (given === null) {
+    return null;
+  }
+  const expected = "an object with 'store' and 'name'";
+  if (typeof given !== "object") {
+    throw badSetting("checkpoint", given, expected);
+  }
+  const { store, name, ...settings } = given as Fields;
+  for (const [key, value] of Object.entries({ store, name })) {
+    if (value === undefined || value === null) {
+      throw sessionError("MISSING_SETTING", { what: "checkpoint", name: key, expected });
+    }
+  }
+  if (!(store instanceof CheckpointStore)) {
+    throw badSetting("checkpoint.store", store, "a CheckpointStore");
+  }
+  const checked = checkFields("checkpoint", "checkpoint.", settings, CHECKPOINT, ["store", "name"]);
+  return { store, name: name as string, every: (checked["every"] as number | undefined) ?? null, options };
 }
 
 type Plain = Required<Omit<FitFields, "batchSize" | "shuffle" | "validationSplit">> &

@@ -3,7 +3,7 @@
  * The loop itself is worker/fit.ts; `trainweb/fit/trainer.py` is both in Python.
  */
 
-import type { Tensor } from "onnxruntime-common";
+import { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../data/dataset.js";
 import { countBatches } from "../data/epoch.js";
@@ -11,9 +11,11 @@ import type { Batch, Row } from "../data/rows.js";
 import { FeedError } from "../wire/errors.js";
 import type {
   EvalValues,
+  FitCheckpoint,
   FitOrder,
   FitProgress,
   FitSpec,
+  Resumed,
   TrainAnswer,
   TrainTask,
   WireBatch,
@@ -22,7 +24,8 @@ import { sessionError } from "../wire/messages.js";
 import type { Answer, Call, Feed, Method, NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { callOf } from "./client.js";
 import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./fit-events.js";
-import { resolveFit, type ResolvedFit } from "./fit-options.js";
+import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./fit-options.js";
+import { hearEpochs, tellEpochs } from "./fit-records.js";
 import { describe, isTensor } from "../data/given.js";
 import { copyBytes, isOnCpu, packTensor } from "./tensors.js";
 
@@ -58,6 +61,10 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   #endPause: () => void = () => {};
   #best: Tensor | null = null;
   #steps: number | null = null;
+  /** Where a fit goes on: the epoch, from 0, and how many of its batches are done. */
+  #start = { epoch: 0, step: 0 };
+  /** Whether the best parameters are others than the checkpoint has. */
+  #isNewBest = false;
 
   /** @internal */
   constructor(host: FitHost, data: unknown, options: unknown) {
@@ -153,19 +160,25 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const gate = new FrameGate<FitProgress>((progress) => this.#tellProgress(plan, progress));
     this.#port.onmessage = ({ data }: MessageEvent<FitProgress>) => gate.push(data);
     let isStarted = false;
+    let isWhole = false;
     try {
       const spec = await specOf(info, plan);
       this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
       this.#throwIfAborted();
-      await this.#host.send(() => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]));
       isStarted = true;
+      const resumed = await this.#host.send(() => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]));
+      if (resumed !== null) {
+        this.#goOn(plan, resumed);
+      }
       await this.#epochs(plan, gate);
+      isWhole = true;
     } finally {
       signal?.removeEventListener("abort", abort);
       gate.close();
       if (isStarted) {
         // A session that is released meanwhile, or a worker that is lost, has no fit either.
-        await this.#host.send(() => callOf("endFit", [info.handle])).catch(() => {});
+        const end = this.#host.send(() => callOf("endFit", [info.handle]));
+        await (isWhole && plan.checkpoint !== null ? end : end.catch(() => {}));
       }
     }
     if (plan.early?.restoresBest === true && this.#best !== null) {
@@ -173,25 +186,41 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     }
   }
 
+  /** Have history, schedule, early stopping and data as they were when the checkpoint was written. */
+  #goOn(plan: ResolvedFit, { position, epochs, losses, best }: Resumed): void {
+    const history = this.#history;
+    history.epochs = hearEpochs(epochs);
+    history.losses = [...losses];
+    history.optimizerSteps = position.optimizerSteps;
+    history.epochs.forEach((epoch) => this.#learnOf(plan, epoch));
+    this.#best = best === null ? null : new Tensor("float32", new Float32Array(best.slice().buffer), [best.length / 4]);
+    this.#start = position;
+    plan.train.skipRounds(position.epoch);
+    plan.validation?.skipRounds(history.epochs.length);
+  }
+
   async #epochs(plan: ResolvedFit, gate: FrameGate<FitProgress>): Promise<void> {
-    for (let number = 0; number < plan.epochs; number++) {
+    const isOver = (): boolean => plan.early?.isOver === true;
+    for (let number = this.#start.epoch; number < plan.epochs && !isOver(); number++) {
       await this.#epoch(plan, number, gate);
       if (this.#isStopping) {
         this.#history.ended = "stopped";
         return;
       }
-      if (plan.early?.isOver === true) {
-        this.#history.ended = "early";
-        return;
-      }
     }
+    this.#history.ended = isOver() ? "early" : "done";
+  }
+
+  /** Batches of an epoch that a fit which goes on has done already. */
+  #doneOf(number: number): number {
+    return number === this.#start.epoch ? this.#start.step : 0;
   }
 
   async #epoch(plan: ResolvedFit, number: number, gate: FrameGate<FitProgress>): Promise<void> {
     await this.#paused;
     this.#throwIfAborted();
     const start = performance.now();
-    const before = this.#history.losses.length;
+    const before = this.#history.losses.length - this.#doneOf(number);
     const trained =
       plan.train.columns === null ? await this.#trainStream(plan, number) : await this.#trainRows(plan, number);
     this.#throwIfAborted();
@@ -209,6 +238,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     this.#history.epochs.push(epoch);
     if (!this.#isStopping) {
       await this.#observe(plan, epoch);
+      await this.#save(plan.checkpoint);
     }
     gate.flush();
     await this.#tell(plan, epoch);
@@ -216,7 +246,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   }
 
   #trainRows(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
-    const count = Math.ceil((this.#steps as number) / plan.accumulate);
+    const count = Math.ceil(((this.#steps as number) - this.#doneOf(number)) / plan.accumulate);
     const rates = this.#rates(plan, this.#history.optimizerSteps, count);
     return this.#train({ epoch: number, seed: plan.seed, batches: null, rates, isLast: true });
   }
@@ -227,7 +257,13 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const first = this.#history.optimizerSteps;
     let latest: Promise<TrainAnswer> | null = null;
     let count = 0;
+    let skipped = this.#doneOf(number);
+    const isEmpty = skipped === 0;
     for await (const batch of batchesOf(plan.train, plan)) {
+      if (skipped > 0) {
+        skipped--;
+        continue;
+      }
       const packed = await packBatch(batch, this.#host.info.trainingInputNames);
       await this.#paused;
       this.#throwIfAborted();
@@ -243,7 +279,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     }
     await latest;
     this.#throwIfAborted();
-    if (count === 0) {
+    if (count === 0 && isEmpty) {
       throw sessionError("EMPTY_DATASET", {});
     }
     return this.#train({ ...task, batches: [], rates: null, isLast: true });
@@ -286,13 +322,30 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return this.#host.send(() => callOf("fitEvaluate", [handle, [], true]));
   }
 
-  async #observe({ schedule, early }: ResolvedFit, { epoch, loss, validation }: EpochEvent): Promise<void> {
+  async #observe(plan: ResolvedFit, epoch: EpochEvent): Promise<void> {
+    if (this.#learnOf(plan, epoch) && plan.early?.restoresBest === true) {
+      this.#best = await this.#host.getContiguousParameters(false);
+      this.#isNewBest = true;
+    }
+  }
+
+  /** Tell schedule and early stopping how an epoch was; whether it is the best so far. */
+  #learnOf({ schedule, early }: ResolvedFit, { epoch, loss, validation }: EpochEvent): boolean {
     const values = validation ?? { loss };
     schedule?.observe(values["loss"] as number);
-    if (early?.observe(values) === true) {
-      this.#history.bestEpoch = epoch;
-      this.#best = early.restoresBest ? await this.#host.getContiguousParameters(false) : null;
+    const isBest = early?.observe(values) === true;
+    this.#history.bestEpoch = isBest ? epoch : this.#history.bestEpoch;
+    return isBest;
+  }
+
+  async #save(checkpoint: ResolvedCheckpoint | null): Promise<void> {
+    if (checkpoint === null) {
+      return;
     }
+    const best = this.#isNewBest && this.#best !== null ? copyBytes(this.#best.data as Float32Array) : null;
+    const record = { epochs: tellEpochs(this.#history.epochs), best };
+    await this.#host.send(() => callOf("fitSave", [this.#host.info.handle, record]));
+    this.#isNewBest = false;
   }
 
   #tellProgress(plan: ResolvedFit, progress: FitProgress): void {
@@ -324,7 +377,12 @@ async function specOf(info: SessionInfo, plan: ResolvedFit): Promise<FitSpec> {
     train: await packColumns(plan.train),
     validation: plan.validation === null ? null : await packColumns(plan.validation),
     evaluation: plan.evaluation,
+    checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint),
   };
+}
+
+async function checkpointOf({ store, name, every, options }: ResolvedCheckpoint): Promise<FitCheckpoint> {
+  return { where: await store.where(), name, every, options: JSON.stringify(options) };
 }
 
 async function packColumns({ columns }: Dataset): Promise<NamedTensor[] | null> {

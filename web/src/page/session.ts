@@ -15,6 +15,7 @@ import type {
   SessionMemory,
   StepKind,
 } from "../wire/protocol.js";
+import type { CheckpointFolder } from "../wire/fit.js";
 import type { DataSource } from "../data/dataset.js";
 import {
   parseRunArguments,
@@ -315,6 +316,16 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    */
   async runTrainSteps(batches: readonly FeedsType[]): Promise<Float32Array> {
     return runTrainSteps(this.#fitHost(this.#fit), batches);
+  }
+
+  /** @internal */
+  async keepIn(where: CheckpointFolder, name: string): Promise<void> {
+    await this.#fitHost(null).send(() => callOf("saveSession", [this.#info.handle, where, name]));
+  }
+
+  /** @internal */
+  async goOnFrom(where: CheckpointFolder, name: string): Promise<void> {
+    await this.#fitHost(this.#fit).send(() => callOf("loadSession", [this.#info.handle, where, name]));
   }
 
   /** @param other - a fit that must have ended */

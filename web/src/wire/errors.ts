@@ -85,6 +85,15 @@ export class LimitError extends TrainwebError {
   override name = "LimitError";
 }
 
+/** A checkpoint could not be stored: there is no room, no storage, or another tab or process has it. */
+export class StorageError extends TrainwebError {
+  override name = "StorageError";
+  /** Bytes of the checkpoint, and, where the storage says so, what is used and what may be. */
+  readonly needed?: number | null;
+  readonly usage?: number | null;
+  readonly quota?: number | null;
+}
+
 /** The kernel engine or its worker failed: out of memory, a trap, a file that is missing. */
 export class EngineError extends TrainwebError {
   /** The name of the class. */
@@ -103,6 +112,7 @@ const CLASSES: ReadonlyMap<string, new (message?: string) => Error> = new Map(
     SessionError,
     ReleasedError,
     LimitError,
+    StorageError,
     EngineError,
     // What Python's own argument checks become in a page.
     TypeError,

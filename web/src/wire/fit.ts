@@ -17,6 +17,51 @@ export interface WireEvaluation {
   readonly targets: string | null;
 }
 
+/** Where checkpoints are kept: which storage of the browser, and a folder in it. */
+export interface CheckpointFolder {
+  readonly folder: string;
+  readonly backend: "opfs" | "indexedDB";
+}
+
+/** The checkpoint of a fit. */
+export interface FitCheckpoint {
+  readonly where: CheckpointFolder;
+  readonly name: string;
+  /** Optimizer steps between two of them within an epoch; null: there are none within. */
+  readonly every: number | null;
+  /** As JSON, what must be as it was for the fit to go on. */
+  readonly options: string;
+}
+
+/** How far a fit is; `Position` of trainweb/fit/resume.py. */
+export interface FitPosition {
+  /** That is under way, from 0. */
+  readonly epoch: number;
+  /** Batches of it that are done. */
+  readonly step: number;
+  readonly lossSum: number;
+  readonly rows: number;
+  readonly optimizerSteps: number;
+}
+
+/** What a fit goes on from. */
+export interface Resumed {
+  readonly position: FitPosition;
+  /** The epochs that are done, as JSON. */
+  readonly epochs: string;
+  readonly losses: Float32Array;
+  /** Parameters of the best epoch. */
+  readonly best: Uint8Array | null;
+}
+
+/** An epoch that is done, for the checkpoint. */
+export interface EpochRecord {
+  /** All epochs so far, as JSON. */
+  readonly epochs: string;
+  /** Parameters of the best epoch, if that is another than before. */
+  readonly best: Uint8Array | null;
+}
+
 /** A fit as the worker knows it. */
 export interface FitSpec {
   /** The first output of the training model. */
@@ -29,6 +74,7 @@ export interface FitSpec {
   readonly train: readonly NamedTensor[] | null;
   readonly validation: readonly NamedTensor[] | null;
   readonly evaluation: WireEvaluation | null;
+  readonly checkpoint: FitCheckpoint | null;
 }
 
 /** A batch with its number of rows. */

@@ -2,7 +2,9 @@
 
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
-import type { EvalValues, FitSpec, StepsTask, TrainAnswer, TrainTask, WireBatch } from "./fit.js";
+import type {
+  CheckpointFolder, EpochRecord, EvalValues, FitSpec, Resumed, StepsTask, TrainAnswer, TrainTask, WireBatch,
+} from "./fit.js";
 import type { LogLevel } from "./log.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
@@ -201,11 +203,11 @@ export interface WorkerApi {
   /** Train on batches, each with its optimizer step; the losses. */
   trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<Float32Array>>;
   /**
-   * Begin a fit, the only one of its session.
+   * Begin a fit, the only one of its session; what it goes on from, if its checkpoint is there.
    *
    * @param port - where the page says a `FitOrder`, and is told the `FitProgress`
    */
-  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<null>>;
+  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<Resumed | null>>;
   fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>>;
   /** The values once the last batches have come; null before, and when the fit ends early. */
   fitEvaluate(
@@ -213,7 +215,14 @@ export interface WorkerApi {
     batches: readonly WireBatch[] | null,
     isLast: boolean,
   ): MaybePromise<Result<EvalValues | null>>;
+  /** An epoch is done: have the checkpoint written. */
+  fitSave(handle: number, record: EpochRecord): MaybePromise<Result<null>>;
+  /** Settles when the checkpoint is written. */
   endFit(handle: number): MaybePromise<Result<null>>;
+  /** Keep all that a session goes on from. */
+  saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
+  /** Have a session go on from what was kept. */
+  loadSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
     MaybePromise<Result<WireProfile>>;
   /** End the step of a session that is under way and may be stopped, if there is one. */

@@ -394,6 +394,61 @@ export const MESSAGES = {
     text:
       "{name}: the target {value} is none of the {count} classes; 'ignoreIndex' leaves one out.",
   },
+  BAD_CHECKPOINT_NAME: {
+    error: "StorageError",
+    text:
+      "A checkpoint is called by a text of 1 to {most} bytes, not {given!r}.",
+  },
+  NO_CHECKPOINT: {
+    error: "StorageError",
+    text:
+      "There is no checkpoint {name!r} in {folder!r}.",
+  },
+  CHECKPOINT_EXISTS: {
+    error: "StorageError",
+    text:
+      "There is a checkpoint {name!r} in {folder!r} already: delete it first.",
+  },
+  CHECKPOINT_IN_USE: {
+    error: "StorageError",
+    text:
+      "The checkpoint {name!r} is in use by a fit, or by another tab: end it first.",
+  },
+  CHECKPOINT_DAMAGED: {
+    error: "CheckpointError",
+    text:
+      "The checkpoint {name!r} in {folder!r} is damaged.",
+  },
+  NO_ROOM: {
+    error: "StorageError",
+    text:
+      "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The one before is intact.",
+  },
+  NO_STORAGE: {
+    error: "StorageError",
+    text:
+      "There is no storage for checkpoints here: {reason}",
+  },
+  NO_SNAPSHOT: {
+    error: "CheckpointError",
+    text:
+      "This is no checkpoint of a store: its format is {given!r}, not {expected!r}.",
+  },
+  OTHER_SNAPSHOT: {
+    error: "CheckpointError",
+    text:
+      "The checkpoint is of a session with other {what}.",
+  },
+  OTHER_FIT: {
+    error: "ModelError",
+    text:
+      "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}: take the same, another name, or delete the checkpoint.",
+  },
+  NO_FIT: {
+    error: "CheckpointError",
+    text:
+      "The checkpoint {name!r} was not written by fit: load it with the store, and give fit another name.",
+  },
   NOMINAL_STEP: {
     error: "CheckpointError",
     text:

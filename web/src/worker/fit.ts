@@ -6,10 +6,12 @@
 import { epochBatches } from "../data/epoch.js";
 import { permutation } from "../data/random.js";
 import type {
+  EpochRecord,
   EvalValues,
   FitOrder,
   FitProgress,
   FitSpec,
+  Resumed,
   StepsTask,
   TrainAnswer,
   TrainTask,
@@ -18,6 +20,7 @@ import type {
 } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
+import { CheckpointWriter } from "./fit-checkpoint.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
 import { makeMetric, numbersOf, type Metric } from "./metrics.js";
 import { withValue } from "./python-models.js";
@@ -54,6 +57,9 @@ export class WorkerFit {
   #step = 0;
   #lossSum = 0;
   #rows = 0;
+  /** Of all batches so far. */
+  #losses: number[] = [];
+  #checkpoint: CheckpointWriter | null = null;
 
   constructor(core: SessionCore, spec: FitSpec, port: MessagePort) {
     this.#core = core;
@@ -65,6 +71,43 @@ export class WorkerFit {
     const { trainingInputNames, valuesDecide } = core.info;
     const isFast = this.#train !== null && !valuesDecide;
     this.#trainSteps = isFast ? new RowSteps(core.host, "train", this.#train as Columns, trainingInputNames) : null;
+  }
+
+  /** Go on from the checkpoint, if there is one. */
+  async resume(): Promise<Resumed | null> {
+    if (this.#spec.checkpoint === null) {
+      return null;
+    }
+    this.#checkpoint = await CheckpointWriter.open(this.#core, this.#spec.checkpoint);
+    const resumed = await this.#checkpoint.resume();
+    if (resumed !== null) {
+      const { position, losses } = resumed;
+      this.#losses = [...losses];
+      this.#optimizerSteps = position.optimizerSteps;
+      [this.#epoch, this.#step, this.#lossSum, this.#rows] = [position.epoch, position.step, position.lossSum, position.rows];
+    }
+    return resumed;
+  }
+
+  /** An epoch is done. */
+  save(record: EpochRecord): void {
+    this.#checkpoint?.note(record);
+    [this.#epoch, this.#step, this.#lossSum, this.#rows] = [this.#epoch + 1, 0, 0, 0];
+    this.#keep();
+  }
+
+  #keep(): void {
+    this.#core.setLazyReset(true);
+    this.#checkpoint?.save(
+      {
+        epoch: this.#epoch,
+        step: this.#step,
+        lossSum: this.#lossSum,
+        rows: this.#rows,
+        optimizerSteps: this.#optimizerSteps,
+      },
+      this.#losses,
+    );
   }
 
   /** Train on an epoch of the rows, or on batches. */
@@ -87,6 +130,9 @@ export class WorkerFit {
         if (++this.#waiting === this.#spec.accumulate) {
           await this.#update();
           taken++;
+          if (this.#checkpoint?.isDue(this.#optimizerSteps) === true) {
+            this.#keep();
+          }
         }
         if (this.#control.isDue && !(await this.#control.listen(this.#progress()))) {
           break;
@@ -96,6 +142,8 @@ export class WorkerFit {
         this.#waiting = 0;
       } else if (this.#waiting > 0 && (task.isLast || this.#control.isStopping)) {
         await this.#update();
+      } else if (this.#waiting === 0 && this.#control.isStopping) {
+        this.#keep();
       }
       core.setLazyReset(this.#waiting === 0);
     } catch (error) {
@@ -136,8 +184,9 @@ export class WorkerFit {
     return evaluation.values();
   }
 
-  end(): void {
+  async end(): Promise<void> {
     this.#control.end();
+    await this.#checkpoint?.end();
   }
 
   *#thunks({ batches, seed, epoch }: TrainTask): Generator<StepThunk> {
@@ -156,7 +205,13 @@ export class WorkerFit {
     const columns = this.#train as Columns;
     const order = seed === null ? inOrder(columns.rows) : permutation(columns.rows, seed, epoch);
     const steps = this.#trainSteps;
+    // A fit that goes on has done the first ones.
+    let skipped = this.#step;
     for (const rows of epochBatches(order, batchSize, remainder)) {
+      if (skipped > 0) {
+        skipped--;
+        continue;
+      }
       if (steps === null) {
         const feeds = columns.feeds(rows, core.info.trainingInputNames);
         yield run({ feeds, rows: rows.length });
@@ -181,6 +236,9 @@ export class WorkerFit {
     this.#step++;
     if (!Number.isFinite(loss)) {
       throw sessionError("NON_FINITE_LOSS", { value: loss, step: this.#step, epoch: this.#epoch + 1 });
+    }
+    if (this.#checkpoint !== null) {
+      this.#losses.push(loss);
     }
     this.#lossSum += loss * rows;
     this.#rows += rows;

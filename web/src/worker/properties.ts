@@ -10,7 +10,14 @@ export class PropertyTable {
   readonly #properties: Map<string, Property>;
 
   constructor(properties: readonly Property[]) {
-    this.#properties = new Map(properties.map((property) => [property[0], property]));
+    this.#properties = new Map();
+    this.replace(properties);
+  }
+
+  /** Have these and no others. */
+  replace(properties: readonly Property[]): void {
+    this.#properties.clear();
+    properties.forEach((property) => this.#properties.set(property[0], property));
   }
 
   get all(): readonly Property[] {

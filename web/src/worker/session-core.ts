@@ -61,6 +61,8 @@ import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./p
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
+import type { TensorFile } from "./safetensors.js";
+import { restoreSnapshot, takeSnapshot, type SnapshotHost } from "./snapshot.js";
 
 export interface CoreOptions extends MemoryOptions {
   /** Plans that use more are compiled by Python, which makes them do with it. */
@@ -422,6 +424,26 @@ export class SessionCore implements CallTable, PlanSource {
         return { name: moment, dtype: "float32", dims, data };
       }),
     );
+  }
+
+  /** All that the session goes on from. */
+  snapshot(): TensorFile {
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_SAVE", {});
+    }
+    return takeSnapshot(this.#snapshotHost, this.#properties.all);
+  }
+
+  /** @throws CheckpointError when it is of another session; nothing was changed */
+  restore(snapshot: TensorFile): void {
+    this.#properties.replace(restoreSnapshot(this.#snapshotHost, snapshot));
+    this.#countLoad();
+    this.#nominal = false;
+  }
+
+  get #snapshotHost(): SnapshotHost {
+    const { sizes } = this.#memory;
+    return { sizes, parameters: this.#bundle.parameters, view: (segment) => this.#memory.view(segment) };
   }
 
   // Properties and files.

@@ -5,12 +5,23 @@ import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
 import type { PulseTask } from "../engine/pool.js";
 import { EngineError, toWire } from "../wire/errors.js";
+import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
 import { startWorker } from "../wire/start-worker.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { followFiles } from "../wire/progress.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
-import type { EvalValues, FitSpec, StepsTask, TrainAnswer, TrainTask, WireBatch } from "../wire/fit.js";
+import type {
+  CheckpointFolder,
+  EpochRecord,
+  EvalValues,
+  FitSpec,
+  Resumed,
+  StepsTask,
+  TrainAnswer,
+  TrainTask,
+  WireBatch,
+} from "../wire/fit.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { ModelReport } from "../wire/report.js";
 import type {
@@ -47,6 +58,8 @@ import { fillFromFile, type Kernels } from "./plan-memory.js";
 import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
 import { performCall, SessionCore, type CoreOptions } from "./session-core.js";
+import { writeSafetensors } from "./safetensors.js";
+import { readSnapshot } from "./snapshot.js";
 import { readFile } from "./store.js";
 
 /** A session, and the calls that wait for their turn. */
@@ -198,9 +211,16 @@ class SessionWorker implements WorkerApi {
     return this.#perform(handle, ({ core }) => runTrainSteps(core, task, loss));
   }
 
-  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<null>> {
+  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<Resumed | null>> {
     return this.#perform(handle, (session) => {
       session.fit = new WorkerFit(session.core, spec, port);
+      return session.fit.resume();
+    });
+  }
+
+  fitSave(handle: number, record: EpochRecord): MaybePromise<Result<null>> {
+    return this.#perform(handle, (session) => {
+      fitOf(session).save(record);
       return null;
     });
   }
@@ -218,9 +238,29 @@ class SessionWorker implements WorkerApi {
   }
 
   endFit(handle: number): MaybePromise<Result<null>> {
-    return this.#perform(handle, (session) => {
-      session.fit?.end();
+    return this.#perform(handle, async (session) => {
+      const { fit } = session;
       session.fit = null;
+      await fit?.end();
+      return null;
+    });
+  }
+
+  saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
+    return this.#perform(handle, ({ core }) => {
+      const { metadata, tensors } = core.snapshot();
+      const file = writeSafetensors([...tensors.values()], metadata);
+      return withCheckpoint(where, name, () => writeCheckpoint(where, name, file)).then(() => null);
+    });
+  }
+
+  loadSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
+    return this.#perform(handle, async ({ core }) => {
+      const file = await readCheckpoint(where, name);
+      if (file === null) {
+        throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
+      }
+      core.restore(readSnapshot(file));
       return null;
     });
   }
@@ -242,8 +282,10 @@ class SessionWorker implements WorkerApi {
     if (!this.#sessions.has(handle)) {
       return { ok: null };
     }
-    return this.#perform(handle, ({ core, cache }) => {
+    return this.#perform(handle, ({ core, cache, fit }) => {
       this.#sessions.delete(handle);
+      // Nobody is left to hear that its checkpoint was not written.
+      fit?.end().catch(() => {});
       this.#stops.delete(handle);
       cache?.finish();
       this.#keepWriting(cache);

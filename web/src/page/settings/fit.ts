@@ -20,6 +20,12 @@ export interface FitFields {
   readonly accumulate?: number;
 }
 
+/** What is said of a checkpoint besides where it is. */
+export interface CheckpointFields {
+  /** Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway. */
+  readonly every?: number | null;
+}
+
 /** Ends the training when a metric has not become better for a while. */
 export interface EarlyStoppingFields {
   /** Epochs without a better one that are let pass. */
@@ -159,6 +165,15 @@ export const EARLY_STOPPING: Settings = {
     kind: {"kind": "flag", "expected": "true or false"},
     isOptional: false,
     default: false,
+  },
+};
+
+export const CHECKPOINT: Settings = {
+  every: {
+    python: "every",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: true,
+    default: null,
   },
 };
 

@@ -1,0 +1,300 @@
+"""`CheckpointStore` on disk, and fits that are ended anywhere and go on from their checkpoint."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainweb
+from trainweb.checkpoint import store as store_module
+from trainweb.data import Dataset
+from trainweb.errors import CheckpointError, ModelError, StorageError
+from trainweb.fit import History, Run, Trainer
+
+from .sessions import session
+from .test_fit import rows
+
+SCHEDULE = {"type": "Plateau", "learning_rate": 0.02, "patience": 0, "reduction": 0.5, "threshold": 0.3, "warmup": 3}
+EARLY = {"patience": 1, "restore_best": True}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {"batch_size": 8},
+    "accumulated": {"batch_size": 4, "accumulate": 3, "remainder": "pad"},
+    "validated": {"batch_size": 8, "validation_split": 0.4, "schedule": SCHEDULE, "early_stopping": EARLY},
+}
+
+
+class Ended(BaseException):
+    """A process that is killed, as far as one process can tell."""
+
+
+def streamed() -> Dataset:
+    return Dataset(lambda: iter(Dataset(rows(20)))).shuffle(6, seed=4).map(dict).batch(4).prefetch(2)
+
+
+def fitted(
+    data: Any, folder: Path, every: int | None, ends_at: int | None, **options: Any
+) -> tuple[dict[str, Any], History] | None:
+    """What a fit leaves, or None when it is ended before this many optimizer steps."""
+    with session() as s:
+        update, count = s.optimizer_step, 0
+
+        def step() -> None:
+            nonlocal count
+            if count == ends_at:
+                raise Ended
+            update()
+            count += 1
+
+        s.optimizer_step = step  # type: ignore[method-assign, assignment]
+        checkpoint = {"store": folder, "name": "run", "every": every}
+        try:
+            history = Trainer(s).fit(data, epochs=3, progress=False, checkpoint=checkpoint, **options)
+        except Ended:
+            return None
+        state = {"parameters": s.get_contiguous_parameters(False).tobytes(), "rate": s.get_learning_rate()}
+        for name in s.parameter_names(True):
+            state |= {f"{name} {n}": moment.tobytes() for n, moment in s.get_moments(name).items()}
+        return state, history
+
+
+def by_format(data: bytes) -> dict[str, np.ndarray]:
+    """Tensors of a safetensors file, by the description of the format alone."""
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + length])
+    types = {"F32": "<f4", "U8": "u1"}
+    return {
+        name: np.frombuffer(data[8 + length :][slice(*entry["data_offsets"])], types[entry["dtype"]])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def timeless(history: History) -> History:
+    return replace(history, epochs=[replace(e, seconds=0.0) for e in history.epochs])
+
+
+@pytest.mark.parametrize("every", [None, 1, 2])
+@pytest.mark.parametrize("case", [*OPTIONS, "streamed"])
+def test_a_fit_that_is_ended_anywhere_ends_with_the_same_bytes(tmp_path: Path, case: str, every: int | None) -> None:
+    def data() -> Any:
+        return streamed() if case == "streamed" else rows(20)
+
+    options = OPTIONS.get(case, {})
+    whole = fitted(data(), tmp_path / "whole", None, None, **options)
+    assert whole is not None
+    steps = whole[1].optimizer_steps
+    for first in range(0, steps, 2 if every is None else 3):
+        folder = tmp_path / str(first)
+        found, ends_at = None, first
+        for _ in range(20):
+            found = fitted(data(), folder, every, ends_at, **options)
+            if found is not None:
+                break
+            ends_at = 5 if every is None else 2  # enough for an epoch, or for the next checkpoint
+        else:
+            # Epochs that are ended before their end make no progress.
+            found = fitted(data(), folder, every, None, **options)
+        assert found is not None and found[0] == whole[0], first
+        assert timeless(found[1]) == timeless(whole[1]), first
+    # At the end there is nothing left to do, and the same to be had.
+    again = fitted(data(), tmp_path / "0", every, 0, **options)
+    assert again is not None and again[0] == whole[0] and timeless(again[1]) == timeless(whole[1])
+
+
+def test_more_epochs_go_on_and_stop_keeps_the_place(tmp_path: Path) -> None:
+    checkpoint = {"store": tmp_path, "name": "a/b", "every": 100}
+
+    def stop(event: Any, run: Run) -> None:
+        if len(run.history.losses) >= 7:
+            run.stop()
+
+    with session() as s:
+        whole = Trainer(s).fit(rows(20), epochs=4, batch_size=4, progress=False)
+        expected = s.get_contiguous_parameters(False).tobytes()
+    with session() as s:
+        ended = Trainer(s).fit(rows(20), epochs=2, batch_size=4, progress=False, checkpoint=checkpoint)
+        assert ended.ended == "done" and len(ended.losses) == 10
+    with session() as s:
+        more = Trainer(s).fit(rows(20), epochs=4, batch_size=4, progress=False, checkpoint=checkpoint)
+        assert s.get_contiguous_parameters(False).tobytes() == expected and timeless(more) == timeless(whole)
+    assert [entry.name for entry in trainweb.CheckpointStore(tmp_path).list()] == ["a/b"]
+
+
+def test_a_stopped_fit_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    data = {"store": tmp_path, "name": "run"}
+    with session() as s:
+        Trainer(s).fit(rows(20), epochs=2, batch_size=4, progress=False)
+        expected = s.get_contiguous_parameters(False).tobytes()
+    with session() as s:
+        update = s.optimizer_step
+        run = Trainer(s)
+        found, events = run._start(rows(20), {"epochs": 2, "batch_size": 4, "progress": False, "checkpoint": data})
+        for k, _ in enumerate(events):
+            if k == 2:
+                found.stop()
+        assert found.history.ended == "stopped" and len(found.history.losses) == 3
+        assert update == s.optimizer_step
+    with session() as s:
+        assert len(Trainer(s).fit(rows(20), epochs=2, batch_size=4, progress=False, checkpoint=data).losses) == 10
+        assert s.get_contiguous_parameters(False).tobytes() == expected
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[tuple[trainweb.CheckpointStore, trainweb.TrainingSession]]:
+    """A store with the checkpoint "one" of a session that has gone on since."""
+    store = trainweb.CheckpointStore(tmp_path / "deep" / "folder")
+    with session() as s:
+        Trainer(s).fit(rows(12), batch_size=4, progress=False)
+        store.save(s, "one")
+        yield store, s
+
+
+def test_sessions_are_saved_and_loaded(kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession]) -> None:
+    store, s = kept
+    with session() as other:
+        store.load(other, "one")
+        for one in (s, other):
+            Trainer(one).fit(rows(12, seed=3), batch_size=4, progress=False)
+        assert (s.get_contiguous_parameters() == other.get_contiguous_parameters()).all()
+        assert other.get_step_count() == s.get_step_count() == 6
+    # It is a file of that format, with the parameters in it.
+    tensors = by_format(store.read("one"))
+    assert set(tensors) == {"parameters", "momentum0", "momentum1", "state"}
+    with session() as other:
+        store.load(other, "one")
+        assert (other.get_contiguous_parameters(False) == tensors["parameters"]).all()
+        # Accumulated gradients are kept where they count.
+        other.train_step(rows(4))
+        store.save(other, "two")
+        gradients = [other.get_gradient(n) for n in other.parameter_names(True)]
+    with session() as third:
+        store.load(third, "two")
+        again = [third.get_gradient(n) for n in third.parameter_names(True)]
+        assert all((a == b).all() for a, b in zip(gradients, again, strict=True)) and any(g.any() for g in gradients)
+
+
+def test_names(kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession]) -> None:
+    store, s = kept
+    for name in ("Größe/1 %", "..", ".hidden", "a.b"):
+        store.save(s, name)
+    assert [e.name for e in store.list()] == sorted(["one", "Größe/1 %", "..", ".hidden", "a.b"])
+    assert all(e.nbytes == len(store.read(e.name)) and e.written.year > 2000 for e in store.list())
+    contents = store.read("one")
+    store.rename("one", "uno")
+    store.delete("..")
+    store.delete("..")
+    assert [e.name for e in store.list()] == [".hidden", "Größe/1 %", "a.b", "uno"] and store.read("uno") == contents
+    for action in (lambda: store.rename("one", "x"), lambda: store.read("one"), lambda: store.load(s, "one")):
+        with pytest.raises(StorageError, match="There is no checkpoint 'one'"):
+            action()
+    with pytest.raises(StorageError, match=r"There is a checkpoint 'a.b' in .* already"):
+        store.rename("uno", "a.b")
+    for name in ("", "x" * 200, 3):
+        with pytest.raises(StorageError, match="A checkpoint is called by a text"):
+            store.save(s, name)  # type: ignore[arg-type]
+    store.write("moved", contents)
+    assert store.read("moved") == contents
+    with pytest.raises(CheckpointError, match="safetensors"):
+        store.write("moved", b"rubbish and more")
+
+
+def test_damage_and_other_sessions_are_refused(
+    kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession],
+) -> None:
+    store, s = kept
+    (path,) = store.files.folder.glob("*.checkpoint")
+    data = path.read_bytes()
+    before = s.get_contiguous_parameters(False)
+    for cut in [*range(0, len(data), 61), len(data) - 1]:
+        path.write_bytes(data[:cut])
+        with pytest.raises(CheckpointError, match="is damaged"):
+            store.load(s, "one")
+    for place in range(0, len(data), 97):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        with pytest.raises(CheckpointError, match="is damaged"):
+            store.load(s, "one")
+    path.write_bytes(data)
+    assert (s.get_contiguous_parameters(False) == before).all()
+    with session(optimizer="SGD") as other, pytest.raises(CheckpointError, match="other optimizer state"):
+        store.load(other, "one")
+    with session("embedding") as other, pytest.raises(CheckpointError, match="other parameters"):
+        store.load(other, "one")
+    with pytest.raises(CheckpointError, match="'one' was not written by fit"):
+        Trainer(s).fit(rows(12), progress=False, checkpoint={"store": store, "name": "one"})
+    Trainer(s).fit(rows(12), batch_size=4, progress=False, checkpoint={"store": store, "name": "fit"})
+    for options, text in (
+        ({"batch_size": 5}, "batchSize 4, and this one has 5"),
+        ({"seed": 1}, "seed 0, and this one has 1"),
+        ({"shuffle": False}, "seed 0, and this one has None"),
+        ({"accumulate": 2}, "accumulate 1, and this one has 2"),
+        ({"validation_split": 0.5}, "rows 12, and this one has 6"),
+    ):
+        with pytest.raises(ModelError, match=text):
+            Trainer(s).fit(
+                rows(12), **{"batch_size": 4, **options}, progress=False, checkpoint={"store": store, "name": "fit"}
+            )
+    for wrong, text in (
+        ("name", "checkpoint is 'name'; it must be a mapping"),
+        ({"store": store}, "checkpoint needs the setting 'name'"),
+        ({"store": store, "name": "x", "every": 0}, "checkpoint.every is 0; it must be an integer >= 1"),
+        ({"store": store, "name": "x", "often": 1}, "checkpoint has no setting 'often'"),
+    ):
+        with pytest.raises(ModelError, match=text):
+            Trainer(s).fit(rows(12), progress=False, checkpoint=wrong)
+
+
+def test_a_full_disk_leaves_the_old_one(
+    kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, s = kept
+    before = store.read("one")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store_module, "write_file_atomically", full)
+    with pytest.raises(StorageError, match="There is no room for the checkpoint 'one'") as info:
+        store.save(s, "one")
+    error: Any = info.value
+    assert error.needed > 4 * s.get_parameters_size(False) and error.quota >= error.usage > 0
+    assert store.read("one") == before
+
+
+HOLDER = """
+import sys
+from trainweb.checkpoint.store import NamedFiles
+with NamedFiles(sys.argv[1]).locked("one"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_kept_out(kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession]) -> None:
+    store, s = kept
+    command = [sys.executable, "-c", HOLDER, str(store.files.folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdin is not None
+        assert holder.stdout.readline() == "held\n"
+        checkpoint = {"store": store, "name": "one"}
+        for action in (
+            lambda: store.save(s, "one"),
+            lambda: store.delete("one"),
+            lambda: store.rename("one", "two"),
+            lambda: Trainer(s).fit(rows(12), progress=False, checkpoint=checkpoint),
+        ):
+            with pytest.raises(StorageError, match="'one' is in use"):
+                action()
+        holder.kill()
+    store.save(s, "one")
+    assert np.isfinite(s.get_contiguous_parameters()).all()

@@ -1,0 +1,169 @@
+/** `CheckpointStore`: named checkpoints of sessions in the browser's own storage. */
+
+import {
+  findBackend,
+  listCheckpoints,
+  readCheckpoint,
+  removeCheckpoint,
+  withCheckpoint,
+  writeCheckpoint,
+} from "../storage/checkpoints.js";
+import type { CheckpointFolder } from "../wire/fit.js";
+import { sessionError } from "../wire/messages.js";
+import { badSetting } from "../data/given.js";
+
+/** What `CheckpointStore.list` says. */
+export interface StoredCheckpoint {
+  readonly name: string;
+  /** Bytes of the checkpoint, without what the store adds. */
+  readonly nbytes: number;
+  readonly written: Date;
+}
+
+/** What the browser says of the storage of this origin, which all of its checkpoints and other data share. */
+export interface StorageQuota {
+  readonly usage: number | null;
+  readonly quota: number | null;
+  /** Whether the browser keeps the data until the user removes it; else it may go when the disk is full. */
+  readonly isPersistent: boolean;
+}
+
+/** A session, as the store knows it. */
+export interface StoredSession {
+  /** @internal */
+  keepIn(where: CheckpointFolder, name: string): Promise<void>;
+  /** @internal */
+  goOnFrom(where: CheckpointFolder, name: string): Promise<void>;
+}
+
+/**
+ * Named checkpoints, each with all that exact resumption takes, in the private file system of this origin, or in IndexedDB
+ * where there is none. A checkpoint is written so that a crash at any moment leaves the old or the new one, has a
+ * checksum, and is kept from other tabs while a fit has it. Its contents are the same file in pages and in Python: `read`
+ * of one and `write` of the other move a training.
+ */
+export class CheckpointStore {
+  readonly #folder: string;
+  readonly #chosen: CheckpointFolder["backend"] | null;
+  #where: Promise<CheckpointFolder> | null = null;
+
+  /**
+   * @param folder - of the origin's checkpoints, for several programs of one origin; default "default"
+   * @param options - `backend`: "opfs" or "indexedDB"; default: the first, where the browser has it
+   * @throws ModelError for an argument that is wrong
+   */
+  constructor(folder = "default", { backend = null }: { readonly backend?: CheckpointFolder["backend"] | null } = {}) {
+    if (typeof folder !== "string" || folder === "") {
+      throw badSetting("folder", folder, "a text");
+    }
+    if (backend !== null && backend !== "opfs" && backend !== "indexedDB") {
+      throw badSetting("backend", backend, "opfs or indexedDB");
+    }
+    this.#folder = folder;
+    this.#chosen = backend;
+  }
+
+  /** @internal */
+  where(): Promise<CheckpointFolder> {
+    this.#where ??= (async () => ({ folder: this.#folder, backend: this.#chosen ?? (await findBackend()) }))();
+    return this.#where;
+  }
+
+  /**
+   * Keep what a session is made of now: parameters, moments, rate, random numbers, accumulated gradients.
+   *
+   * @throws StorageError when there is no room, or a fit has the checkpoint; the one before is intact
+   */
+  async save(session: StoredSession, name: string): Promise<void> {
+    await session.keepIn(await this.where(), name);
+  }
+
+  /**
+   * Have a session go on from a checkpoint.
+   *
+   * @throws StorageError when there is none of this name; CheckpointError when it is damaged, or of a session with other
+   *   parameters or another optimizer: nothing was changed
+   */
+  async load(session: StoredSession, name: string): Promise<void> {
+    await session.goOnFrom(await this.where(), name);
+  }
+
+  /** What there is, by name. */
+  async list(): Promise<StoredCheckpoint[]> {
+    const found = await listCheckpoints(await this.where());
+    return found.map(({ name, nbytes, written }) => ({ name, nbytes, written: new Date(written) }));
+  }
+
+  /**
+   * Remove a checkpoint, if there is one of this name.
+   *
+   * @throws StorageError when a fit has it
+   */
+  async delete(name: string): Promise<void> {
+    const where = await this.where();
+    await withCheckpoint(where, name, () => removeCheckpoint(where, name));
+  }
+
+  /**
+   * Call a checkpoint by another name.
+   *
+   * @throws StorageError when there is none, there is one of the other name already, or a fit has one of them
+   */
+  async rename(name: string, to: string): Promise<void> {
+    const where = await this.where();
+    const { folder } = where;
+    await withCheckpoint(where, name, () =>
+      withCheckpoint(where, to, async () => {
+        if ((await readCheckpoint(where, to)) !== null) {
+          throw sessionError("CHECKPOINT_EXISTS", { name: to, folder });
+        }
+        await writeCheckpoint(where, to, await this.#contents(name));
+        await removeCheckpoint(where, name);
+      }),
+    );
+  }
+
+  /**
+   * The contents of a checkpoint, for `write` of another store.
+   *
+   * @throws StorageError when there is none of this name; CheckpointError when it is damaged
+   */
+  async read(name: string): Promise<Blob> {
+    return new Blob([await this.#contents(name)]);
+  }
+
+  /**
+   * Keep contents that `read` of a store gave.
+   *
+   * @throws StorageError when there is no room, or a fit has the checkpoint
+   */
+  async write(name: string, contents: Blob | Uint8Array): Promise<void> {
+    const bytes = contents instanceof Blob ? new Uint8Array(await contents.arrayBuffer()) : contents;
+    if (!(bytes instanceof Uint8Array)) {
+      throw badSetting("contents", contents, "a Blob or Uint8Array");
+    }
+    const where = await this.where();
+    await withCheckpoint(where, name, () => writeCheckpoint(where, name, bytes));
+  }
+
+  /** Bytes that this origin uses and may use, as far as the browser says. */
+  async quota(): Promise<StorageQuota> {
+    const { storage } = globalThis.navigator;
+    const { usage = null, quota = null } = (await storage?.estimate?.()) ?? {};
+    return { usage, quota, isPersistent: (await storage?.persisted?.()) ?? false };
+  }
+
+  /** Ask the browser to keep the data of this origin until the user removes it; whether it does. */
+  async persist(): Promise<boolean> {
+    return (await globalThis.navigator.storage?.persist?.()) ?? false;
+  }
+
+  async #contents(name: string): Promise<Uint8Array<ArrayBuffer>> {
+    const where = await this.where();
+    const found = await readCheckpoint(where, name);
+    if (found === null) {
+      throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
+    }
+    return found;
+  }
+}

@@ -1,0 +1,145 @@
+/** Checkpoints by name: in the private file system, or in IndexedDB where there is none. In the page and its workers. */
+
+import type { CheckpointFolder } from "../wire/fit.js";
+import { sessionError } from "../wire/messages.js";
+import { deleteEntry, listEntries, readEntry, writeEntry } from "./database.js";
+import { hasSlot, listSlots, openFolder, readNewest, removeSlots, writeSlot, type SlotEntry } from "./slots.js";
+
+/** Bytes of a file name, which has suffixes besides; `NamedFiles` of Python has the same. */
+const MAX_NAME = 180;
+const FOLDERS = ["trainweb", "checkpoints"];
+/** How long somebody waits for a checkpoint that another has: a tab that is closed takes a moment to go. */
+const PATIENCE_MS = 3_000;
+
+/**
+ * Where checkpoints can be kept.
+ *
+ * @throws StorageError where that is nowhere
+ */
+export async function findBackend(): Promise<CheckpointFolder["backend"]> {
+  try {
+    await openFolder(FOLDERS);
+    return "opfs";
+  } catch (error) {
+    if (globalThis.indexedDB === undefined) {
+      throw sessionError("NO_STORAGE", { reason: String(error) });
+    }
+    return "indexedDB";
+  }
+}
+
+/**
+ * The contents; null where there is no such checkpoint.
+ *
+ * @throws CheckpointError when it is damaged
+ */
+export async function readCheckpoint(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null> {
+  const found = where.backend === "indexedDB" ? await readEntry(where.folder, checked(name)) : await readFromSlots(where, name);
+  if (found === false) {
+    throw sessionError("CHECKPOINT_DAMAGED", { name, folder: where.folder });
+  }
+  return found;
+}
+
+async function readFromSlots(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null | false> {
+  const folder = await openSlots(where);
+  const found = await readNewest(folder, coded(name));
+  // Of a write that was interrupted there is no header.
+  return found === null && (await hasSlot(folder, coded(name))) ? false : found;
+}
+
+/**
+ * Write a checkpoint.
+ *
+ * @throws StorageError when there is no room; the one before is intact
+ */
+export async function writeCheckpoint(where: CheckpointFolder, name: string, bytes: Uint8Array): Promise<void> {
+  try {
+    if (where.backend === "indexedDB") {
+      await writeEntry(where.folder, checked(name), bytes);
+    } else {
+      await writeSlot(await openSlots(where), coded(name), bytes);
+    }
+  } catch (error) {
+    throw await explained(error, where, name, bytes.length);
+  }
+}
+
+export async function removeCheckpoint(where: CheckpointFolder, name: string): Promise<void> {
+  if (where.backend === "indexedDB") {
+    await deleteEntry(where.folder, checked(name));
+  } else {
+    await removeSlots(await openSlots(where), coded(name));
+  }
+}
+
+/** What there is, by name. */
+export async function listCheckpoints(where: CheckpointFolder): Promise<SlotEntry[]> {
+  const isDatabase = where.backend === "indexedDB";
+  const found = isDatabase ? await listEntries(where.folder) : await listSlots(await openSlots(where));
+  const named = isDatabase ? found : found.map((entry) => ({ ...entry, name: decodeURIComponent(entry.name) }));
+  return named.sort((a, b) => (a.name < b.name ? -1 : 1));
+}
+
+/**
+ * Do something while nobody else, in this tab or another, has a checkpoint.
+ *
+ * @throws StorageError when somebody has it
+ */
+export async function withCheckpoint<T>(where: CheckpointFolder, name: string, action: () => Promise<T>): Promise<T> {
+  const locks = globalThis.navigator?.locks;
+  const lock = `trainweb-checkpoint-${where.backend}-${where.folder}/${checked(name)}`;
+  if (locks === undefined) {
+    return action();
+  }
+  let isHeld = false;
+  const signal = AbortSignal.timeout(PATIENCE_MS);
+  const held = locks.request(lock, { signal }, () => {
+    isHeld = true;
+    return action();
+  });
+  return held.catch((error: unknown) => {
+    throw isHeld ? error : sessionError("CHECKPOINT_IN_USE", { name });
+  }) as Promise<T>;
+}
+
+/** Keep a checkpoint from others until the function that this gives is called. */
+export function holdCheckpoint(where: CheckpointFolder, name: string): Promise<() => void> {
+  return new Promise((resolve, reject) => {
+    const held = withCheckpoint(where, name, () => new Promise<void>((release) => resolve(release)));
+    held.catch(reject);
+  });
+}
+
+function openSlots({ folder }: CheckpointFolder): Promise<FileSystemDirectoryHandle> {
+  return openFolder([...FOLDERS, coded(folder)]);
+}
+
+/** A name as one of a file. */
+function coded(name: string): string {
+  return encodeURIComponent(checked(name)).replace(/^\./, "%2E");
+}
+
+/** @throws StorageError for what is no name */
+function checked(name: unknown): string {
+  let length = 0;
+  try {
+    length = typeof name === "string" ? encodeURIComponent(name).length : 0;
+  } catch {
+    // Half of a pair of surrogates.
+  }
+  if (length < 1 || length > MAX_NAME) {
+    throw sessionError("BAD_CHECKPOINT_NAME", { most: MAX_NAME, given: name });
+  }
+  return name as string;
+}
+
+/** What a write that failed fails with. */
+async function explained(error: unknown, { folder }: CheckpointFolder, name: string, needed: number): Promise<unknown> {
+  if (!(error instanceof DOMException) || error.name !== "QuotaExceededError") {
+    return error;
+  }
+  const { usage = null, quota = null } = (await globalThis.navigator?.storage?.estimate?.()) ?? {};
+  const reason = quota === null ? error.message : `${usage ?? 0} of ${quota} bytes are in use`;
+  return Object.assign(sessionError("NO_ROOM", { name, needed, folder, reason }), { needed, usage, quota });
+}

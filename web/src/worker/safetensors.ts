@@ -1,0 +1,118 @@
+/** The safetensors format: 8 bytes of length, a JSON header, then the tensors without gaps. `checkpoint/safetensors.py` is the same. */
+
+import { CheckpointError } from "../wire/errors.js";
+import type { NamedTensor, WireDtype } from "../wire/values.js";
+
+const DTYPES: Readonly<Record<string, readonly [dtype: WireDtype, size: number]>> = {
+  F64: ["float64", 8],
+  F32: ["float32", 4],
+  F16: ["float16", 2],
+  BF16: ["bfloat16", 2],
+  I64: ["int64", 8],
+  I32: ["int32", 4],
+  I16: ["int16", 2],
+  I8: ["int8", 1],
+  U64: ["uint64", 8],
+  U32: ["uint32", 4],
+  U16: ["uint16", 2],
+  U8: ["uint8", 1],
+  BOOL: ["bool", 1],
+};
+const CODES = new Map(Object.entries(DTYPES).map(([code, [dtype, size]]) => [dtype, { code, size }]));
+const ALIGNMENT = 8;
+
+export type Metadata = Readonly<Record<string, string>>;
+
+export interface TensorFile {
+  readonly metadata: Metadata;
+  readonly tensors: ReadonlyMap<string, NamedTensor>;
+}
+
+/** A file of these tensors, widest elements first and then by name, as the library orders them. */
+export function writeSafetensors(tensors: readonly NamedTensor[], metadata: Metadata = {}): Uint8Array<ArrayBuffer> {
+  const entryOf = (dtype: WireDtype): { code: string; size: number } => CODES.get(dtype) as { code: string; size: number };
+  const ordered = [...tensors].sort(
+    (a, b) => entryOf(b.dtype).size - entryOf(a.dtype).size || (a.name < b.name ? -1 : 1),
+  );
+  const header: [string, unknown][] = Object.keys(metadata).length > 0 ? [["__metadata__", metadata]] : [];
+  let nbytes = 0;
+  for (const { name, dtype, dims, data } of ordered) {
+    header.push([name, { dtype: entryOf(dtype).code, shape: dims, data_offsets: [nbytes, nbytes + data.length] }]);
+    nbytes += data.length;
+  }
+  // Written out, for an object would put names that are numbers first.
+  const body = header.map(([name, entry]) => `${JSON.stringify(name)}:${JSON.stringify(entry)}`).join(",");
+  const text = new TextEncoder().encode(`{${body}}`);
+  const length = text.length + ((ALIGNMENT - (text.length % ALIGNMENT)) % ALIGNMENT);
+  const file = new Uint8Array(ALIGNMENT + length + nbytes);
+  new DataView(file.buffer).setBigUint64(0, BigInt(length), true);
+  file.fill(0x20, ALIGNMENT, ALIGNMENT + length);
+  file.set(text, ALIGNMENT);
+  let at = ALIGNMENT + length;
+  for (const { data } of ordered) {
+    file.set(data, at);
+    at += data.length;
+  }
+  return file;
+}
+
+interface Place {
+  readonly name: string;
+  readonly dtype: WireDtype;
+  readonly dims: readonly number[];
+  readonly start: number;
+  readonly end: number;
+}
+
+/** @throws CheckpointError for what is no such file, cut off, or says what does not fit: every byte belongs to one tensor */
+export function readSafetensors(file: Uint8Array): TensorFile {
+  const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
+  const length = file.length < ALIGNMENT ? Infinity : Number(view.getBigUint64(0, true));
+  if (ALIGNMENT + length > file.length) {
+    throw new CheckpointError(`The safetensors file has ${file.length} bytes, which is less than its header.`);
+  }
+  let header: unknown;
+  try {
+    header = JSON.parse(new TextDecoder().decode(file.subarray(ALIGNMENT, ALIGNMENT + length)));
+  } catch (error) {
+    throw new CheckpointError(`The header of the safetensors file is no JSON: ${String(error)}`);
+  }
+  if (typeof header !== "object" || header === null || Array.isArray(header)) {
+    throw new CheckpointError("The header of the safetensors file is no object.");
+  }
+  const { __metadata__: metadata = {}, ...entries } = header as Readonly<Record<string, unknown>>;
+  const body = file.subarray(ALIGNMENT + length);
+  const places = Object.entries(entries).map(([name, entry]) => placeOf(name, entry));
+  let at = 0;
+  for (const { name, start, end } of [...places].sort((a, b) => a.start - b.start || a.end - b.end)) {
+    if (start !== at) {
+      throw new CheckpointError(`Tensor '${name}' of the safetensors file starts at ${start}, not at ${at}.`);
+    }
+    at = end;
+  }
+  if (at !== body.length) {
+    throw new CheckpointError(`The tensors of the safetensors file end at ${at}; it has ${body.length} bytes of them.`);
+  }
+  const tensors = new Map(
+    places.map(({ name, dtype, dims, start, end }) => [name, { name, dtype, dims, data: body.subarray(start, end) }]),
+  );
+  return { metadata: metadata as Metadata, tensors };
+}
+
+function placeOf(name: string, entry: unknown): Place {
+  const { dtype: code, shape, data_offsets: offsets } = (entry ?? {}) as Readonly<Record<string, unknown>>;
+  const [dtype, size] = (typeof code === "string" && Object.hasOwn(DTYPES, code) ? DTYPES[code] : null) ?? [null, 0];
+  if (dtype === null || !areNaturals(shape) || !areNaturals(offsets) || offsets.length !== 2) {
+    throw new CheckpointError(`The safetensors header of '${name}' is not what it should be.`);
+  }
+  const [start = 0, end = 0] = offsets;
+  const needed = shape.reduce((product, dim) => product * dim, size);
+  if (end - start !== needed) {
+    throw new CheckpointError(`Tensor '${name}' of the safetensors file needs ${needed} bytes, and has ${end - start}.`);
+  }
+  return { name, dtype, dims: shape, start, end };
+}
+
+function areNaturals(values: unknown): values is readonly number[] {
+  return Array.isArray(values) && values.every((value) => Number.isSafeInteger(value) && (value as number) >= 0);
+}

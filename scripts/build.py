@@ -445,6 +445,12 @@ def command_demo(arguments: list[str]) -> None:
     _exec(PYTHON, "scripts/demo.py", *arguments, TRAINWEB_CHROMIUM=browser)
 
 
+def command_examples(arguments: list[str]) -> None:
+    """Serve the pages of examples/ [--port N]."""
+    build_all()
+    _exec(PYTHON, "scripts/examples.py", *arguments)
+
+
 def command_bench(arguments: list[str]) -> None:
     """Run the benchmarks; further arguments go to bench/run.py."""
     build_all()
@@ -510,6 +516,7 @@ def command_clean(_: list[str]) -> None:
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "build": command_build,
     "demo": command_demo,
+    "examples": command_examples,
     "test": command_test,
     "test-large": command_test_large,
     "test-attacks": command_test_attacks,

@@ -33,7 +33,11 @@ LICENCES = {
     "flatbuffers": "Apache-2.0",
     "onnx": "Apache-2.0",
     "onnxruntime-common": "MIT",
+    "d3-dsv": "ISC",
+    "uplot": "MIT",
 }
+BUNDLED = ("onnxruntime-common", "d3-dsv", "uplot")
+"""npm packages whose code is in scripts of ours."""
 PLACES = {
     "pyodide": "https://github.com/pyodide/pyodide",
     "cpython": "https://github.com/python/cpython",
@@ -41,6 +45,8 @@ PLACES = {
     "flatbuffers": "https://github.com/google/flatbuffers",
     "onnx": "https://github.com/onnx/onnx",
     "onnxruntime-common": "https://github.com/microsoft/onnxruntime",
+    "d3-dsv": "https://github.com/d3/d3-dsv",
+    "uplot": "https://github.com/leeoniya/uPlot",
 }
 """Where the sources are."""
 
@@ -91,7 +97,7 @@ def make(version: str, released: Iterable[Path]) -> str:
     root = _component("npm", NAME, version, released)
     bom.metadata.component = root
     pins = _pins()
-    common = json.loads((ROOT / "package-lock.json").read_text())["packages"]["node_modules/onnxruntime-common"]
+    locked = json.loads((ROOT / "package-lock.json").read_text())["packages"]
     cpython = json.loads((pyodide_dist.OUT / "pyodide-lock.json").read_text())["info"]["python"]
     runtime = [pyodide_dist.OUT / name for name in pyodide_dist.RUNTIME]
     parts = [
@@ -99,7 +105,7 @@ def make(version: str, released: Iterable[Path]) -> str:
         _component("generic", "cpython", cpython),
         *(_component("pypi", *pin.split("==")) for pin in pyodide_dist.PURE_WHEELS),
         _component("pypi", "onnx", pins["onnx"]),
-        _component("npm", "onnxruntime-common", common["version"]),
+        *(_component("npm", name, locked[f"node_modules/{name}"]["version"]) for name in BUNDLED),
     ]
     for part in parts:
         bom.components.add(part)

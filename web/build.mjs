@@ -88,6 +88,7 @@ async function buildEntries() {
   await build({ ...entry(false), ...SMALL, entryPoints: { index: source("page", "index") } });
   await build({ ...entry(true), ...SMALL, entryPoints: { engine: source("engine", "engine") } });
   await build({ ...entry(true), entryPoints: { module: source("page", "index") }, external: EXTERNAL });
+  await build({ ...entry(true), minify: true, entryPoints: { vis: source("vis", "index") }, loader: { ".css": "text" } });
   // Node, Deno and Bun: the page's script and the engine with what surrounds them there.
   await build({
     ...entry(true),

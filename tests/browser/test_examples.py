@@ -1,0 +1,123 @@
+"""The pages and notebooks of examples/: each trains to what it promises."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from .conftest import PageErrors
+from .server import ROOT, Site
+from .test_readme import wait_for_log
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import examples
+import make_example_models
+
+EXAMPLES = ROOT / "examples"
+MOST_LINES = 150
+
+#: What the line "done: ..." of a page must say: a number of it, and its bounds.
+PROMISES: dict[str, tuple[str, float, float]] = {
+    "digits": (r"done: ([\d.]+) %", 93, 100),
+    "federated": (r"done: ([\d.]+) %", 80, 100),
+    "personal": (r"then ([\d.]+)", 0, 0.5),
+    "recommender": (r"R2 ([\d.]+)", 0.6, 1),
+    "sentences": (r"done: ([\d.]+) %", 90, 100),
+    "tabular": (r"([\d.]+) % of the test wines", 90, 100),
+    "timeseries": (r"squared error ([\d.e-]+)", 0, 5e-3),
+}
+#: What a notebook has in `result` at its end.
+RESULTS: dict[str, tuple[float, float]] = {
+    "digits": (0.93, 1),
+    "federated": (0.8, 1),
+    "personal": (0, 0.5),
+    "recommender": (0.6, 1),
+    "sentences": (0.9, 1),
+    "tabular": (0.9, 1),
+    "timeseries": (0, 5e-3),
+}
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    examples.make_bundle()
+    site = examples.serve()
+    yield site
+    site.close()
+
+
+def test_every_example_is_a_page_and_a_notebook() -> None:
+    pages = {path.stem for path in EXAMPLES.glob("*.html")}
+    assert pages == set(PROMISES)
+    assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == set(RESULTS)
+    listed = re.findall(r"\((\w+)\.html\)", (EXAMPLES / "README.md").read_text())
+    assert sorted(listed) == sorted(pages)
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_a_page_keeps_its_promise(name: str, page: Page, page_errors: PageErrors, site: Site) -> None:
+    assert len((EXAMPLES / f"{name}.html").read_text().splitlines()) < MOST_LINES
+    page.goto(site.url(f"/examples/{name}.html"))
+    page.click("#train")
+    pattern, lowest, highest = PROMISES[name]
+    text = wait_for_log(page, page_errors, "done:")
+    found = re.search(pattern, text)
+    assert found is not None and lowest <= float(found[1]) <= highest, text
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if name == "personal":
+        site.clear_log()
+        page.reload()
+        page.click("#train")
+        assert "weights of the last visit" in wait_for_log(page, page_errors, "done:")
+        assert not site.requests("/dist/npm/python/")
+
+
+def cells(name: str) -> list[str]:
+    notebook = json.loads((EXAMPLES / f"{name}.ipynb").read_text())
+    assert notebook["nbformat"] == 4
+    assert all(cell.get("outputs", []) == [] for cell in notebook["cells"])
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_notebook_keeps_its_promise(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Cell after cell in one scope; what a cell ends with is shown, as a notebook does."""
+    install, *code = cells(name)
+    assert install == "%pip install trainweb"
+    assert sum(len(cell.splitlines()) for cell in code) < MOST_LINES
+    for folder in ("models", "data"):
+        (tmp_path / folder).symlink_to(EXAMPLES / folder)
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    for cell in code:
+        tree = ast.parse(cell)
+        last = tree.body[-1]
+        if isinstance(last, ast.Expr):
+            exec(compile(ast.Module(tree.body[:-1], []), f"{name}.ipynb", "exec"), scope)
+            value = eval(compile(ast.Expression(last.value), f"{name}.ipynb", "eval"), scope)
+            show: Callable[[], str] = getattr(value, "_repr_html_", lambda: "")
+            assert isinstance(show(), str)
+        else:
+            exec(compile(tree, f"{name}.ipynb", "exec"), scope)
+    lowest, highest = RESULTS[name]
+    assert lowest <= scope["result"] <= highest
+
+
+def test_the_models_are_what_their_script_writes() -> None:
+    files = {path.stem: path.read_bytes() for path in (EXAMPLES / "models").glob("*.onnx")}
+    made = {name: make() for name, make in make_example_models.MODELS.items()}
+    assert files == {name: model.SerializeToString(deterministic=True) for name, model in made.items()}
+
+
+def test_examples_carry_no_more_than_they_need() -> None:
+    """Two mebibytes in all: they are in every clone."""
+    files = [path for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".bundle"]
+    assert sum(path.stat().st_size for path in files) < 2 << 20

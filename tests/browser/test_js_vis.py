@@ -1,0 +1,236 @@
+"""`trainweb/vis`: what the elements show, against numpy and counting by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from .js_session import JsPage, open_js_page
+from .server import ROOT, Site
+from .test_js_fit import OPEN
+from .test_js_package import node
+
+EPOCHS = """
+    const epoch = (number, loss, validation = null) =>
+      ({ type: "epoch", epoch: number, steps: 4, loss, learningRate: 0.1, seconds: 0.25, validation });
+    const frame = () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+    const place = (name) => document.body.appendChild(document.createElement(name));
+"""
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        page.run("window.vis = await import('/dist/vis.js'); document.body.style.width = '600px';")
+        yield page
+
+
+def test_curves_show_a_fit_as_it_runs(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}{EPOCHS}
+        const s = await open();
+        const curves = place("trainweb-curves");
+        const confusion = place("trainweb-confusion");
+        const metrics = ["accuracy", "confusionMatrix"];
+        const callbacks = [confusion.listener];
+        const fit = s.fit(data(), {{ epochs: 3, batchSize: 10, validationSplit: 0.4, metrics, callbacks }});
+        const history = await curves.watch(fit);
+        await frame();
+        const cells = [...confusion.shadowRoot.querySelectorAll("tbody tr")].map((row) =>
+          [...row.querySelectorAll("td")].map((cell) => Number(cell.textContent)));
+        const legend = [...curves.shadowRoot.querySelectorAll(".legend li")].map((item) => item.textContent);
+        const caption = confusion.shadowRoot.querySelector("figcaption").textContent;
+        const plots = curves.shadowRoot.querySelectorAll("canvas").length;
+        await s.release();
+        curves.remove(); confusion.remove();
+        return {{ last: history.epochs[2], cells, legend, caption, plots }};
+        """
+    )
+    last = found["last"]["validation"]
+    assert found["cells"] == last["confusionMatrix"]
+    right = round(20 * last["accuracy"])
+    assert found["caption"] == f"{right} of 20 right"
+    assert found["plots"] == 2
+    names = [item.rsplit(" ", 1) for item in found["legend"]]
+    assert [name for name, _ in names] == ["loss", "validation loss", "accuracy"]
+    expected = [found["last"]["loss"], last["loss"], last["accuracy"]]
+    assert [float(value) for _, value in names] == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_page_of_the_docs_shows_its_training(page: Page, make_site: Callable[..., Site]) -> None:
+    (html,) = re.findall(r"^```html\n(.*?)^```$", (ROOT / "docs" / "vis.md").read_text(), re.DOTALL | re.MULTILINE)
+    site = make_site(mounts={"/dist/npm/": [ROOT / "dist" / "npm"], "/docs/": [ROOT / "docs"]})
+    page.goto(site.add("/vis.html", html.replace("<title>", '<link rel="icon" href="data:,"><title>')))
+    shown = [page.locator(f"trainweb-{name} figcaption") for name in ("curves", "confusion", "histogram")]
+    expect(shown[0]).to_contain_text("20 epochs", timeout=60_000)
+    expect(shown[1]).to_contain_text("of 200 right")
+    expect(shown[2]).to_contain_text("hidden.weight: ")
+
+
+def test_curves_are_drawn_where_the_values_are(js: JsPage) -> None:
+    """A line that falls from the left to the right is above the middle on the left, and below it on the right."""
+    heights = js.run(
+        f"""{EPOCHS}
+        const curves = place("trainweb-curves");
+        curves.style.setProperty("--trainweb-training", "rgb(255, 0, 0)");
+        curves.style.setProperty("--trainweb-line", "rgb(0, 0, 0)");
+        curves.show({{ epochs: Array.from({{ length: 11 }}, (_, k) => epoch(k + 1, 10 - k)) }});
+        await frame();
+        const canvas = curves.shadowRoot.querySelector("canvas");
+        const {{ data }} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const found = [[], []];
+        for (let y = 0; y < canvas.height; y++) {{
+          for (let x = 0; x < canvas.width; x++) {{
+            const at = 4 * (y * canvas.width + x);
+            if (data[at] > 200 && data[at + 1] < 50) found[Number(x > canvas.width / 2)].push(y / canvas.height);
+          }}
+        }}
+        curves.remove();
+        return found.map((ys) => ys.reduce((a, b) => a + b, 0) / ys.length);"""
+    )
+    left, right = heights
+    assert left < 0.45 < 0.5 < right
+
+
+def test_attributes_of_curves(js: JsPage) -> None:
+    found = js.run(
+        f"""{EPOCHS}
+        const curves = place("trainweb-curves");
+        const legend = () => [...curves.shadowRoot.querySelectorAll(".legend li")].map((item) => item.textContent);
+        const words = [];
+        curves.setAttribute("log", "");
+        curves.setAttribute("metrics", "r2");
+        curves.add({{ type: "progress", epoch: 1, step: 2, steps: null, loss: 5 }});
+        await frame(); words.push(legend());
+        curves.add(epoch(1, 4, {{ loss: 3, mae: 2, r2: 0.5, confusionMatrix: [[1]] }}));
+        curves.add({{ type: "progress", epoch: 2, step: 2, steps: null, loss: 2 }});
+        await frame(); words.push(legend());
+        curves.removeAttribute("metrics");
+        await frame(); words.push(legend());
+        curves.clear();
+        await frame(); words.push(legend(), curves.shadowRoot.querySelector("figcaption").textContent);
+        curves.remove();
+        return words;"""
+    )
+    shown = ["loss 2", "validation loss 3"]
+    # A stream tells no length: progress of its first epoch has no place yet.
+    assert found == [["loss"], [*shown, "r2 0.5"], [*shown, "mae 2", "r2 0.5"], ["loss"], "no epoch yet"]
+
+
+def test_a_histogram_counts_as_numpy_does(js: JsPage) -> None:
+    values = np.random.default_rng(3).standard_normal(1000).astype(np.float32)
+    found = js.run(
+        """
+        const { counts, lowest, highest, mean, standardDeviation, notFinite } =
+          vis.histogramOf(Float32Array.from([...values, NaN, Infinity]), 17);
+        return { counts, ends: [lowest, highest], moments: [mean, standardDeviation], notFinite };""",
+        values=values.tolist(),
+    )
+    assert found["counts"] == np.histogram(values.astype(np.float64), 17)[0].tolist()
+    assert found["ends"] == [values.min(), values.max()]
+    assert found["moments"] == pytest.approx([values.mean(), values.std()], rel=1e-4)
+    assert found["notFinite"] == 2
+
+
+def test_a_histogram_of_nothing_and_of_equal_values(js: JsPage) -> None:
+    found = js.run(
+        """
+        const of = (values, bins) => vis.histogramOf(values, bins).counts;
+        return [of([], 3), of([5, 5], 3), String(await failure(() => of([1], 0)).then((e) => e.message))];"""
+    )
+    assert found == [[0, 0, 0], [2, 0, 0], "'bins' must be an integer from 1 to 1000, got 0."]
+
+
+def test_a_histogram_follows_a_weight(js: JsPage) -> None:
+    captions = js.run(
+        f"""{OPEN}{EPOCHS}
+        const s = await open();
+        const histogram = place("trainweb-histogram");
+        const [name] = await s.parameterNames();
+        const caption = async () => {{
+          await frame();
+          return histogram.shadowRoot.querySelector("figcaption").textContent;
+        }};
+        await histogram.show(s, name);
+        const found = [name, await caption()];
+        await histogram.watch(s.fit(data(), {{ epochs: 1 }}));
+        await new Promise((resolve) => setTimeout(resolve, 100));
+        found.push(await caption(), (await failure(() => histogram.show(s, "nobody"))).name);
+        const {{ data: values }} = await s.getParameter(name);
+        found.push(Number((values.reduce((a, b) => a + b, 0) / values.length).toPrecision(4)));
+        await s.release();
+        histogram.remove();
+        return found;"""
+    )
+    name, before, after, error, mean = captions
+    assert before.startswith(f"{name}: ") and after.startswith(f"{name}: ") and before != after
+    assert f"mean {mean}," in after
+    assert error == "CheckpointError"
+
+
+def test_images_show_pixels_and_mark_mistakes(js: JsPage) -> None:
+    found = js.run(
+        f"""{EPOCHS}
+        const images = place("trainweb-images");
+        const image = new Tensor("float32", Float32Array.of(0, 1, 2, 4), [1, 2, 2]);
+        const [label, predicted] = ["cat", "dog"];
+        images.items = [{{ image, label, predicted }}, {{ image, label, predicted: label }}, {{ image }}];
+        const items = [...images.shadowRoot.querySelectorAll("li")];
+        const texts = items.map((item) => [item.className, item.textContent]);
+        const canvas = items[0].querySelector("canvas");
+        const pixels = [...canvas.getContext("2d").getImageData(0, 0, 2, 2).data];
+        const error = await failure(() => {{ images.items = [{{ image: new Tensor("float32", [1, 2], [2]) }}]; }});
+        images.remove();
+        return {{ texts, pixels, error: error.message }};"""
+    )
+    assert found["texts"] == [["wrong", "cat → dog"], ["", "cat"], ["", ""]]
+    grey = [0, 64, 128, 255]
+    assert found["pixels"] == [value for g in grey for value in (g, g, g, 255)]
+    assert found["error"] == "an image must be of shape [H, W], [1, H, W] or [3, H, W], got [2]."
+
+
+def test_a_failed_fit_fails_where_it_is_awaited(js: JsPage) -> None:
+    error = js.run(
+        f"""{OPEN}{EPOCHS}
+        const s = await open();
+        const curves = place("trainweb-curves");
+        const error = await failure(() => curves.watch(s.fit({{ x: new Tensor("float32", [1], [1]) }}, {{}})));
+        await s.release();
+        curves.remove();
+        return error.name;"""
+    )
+    assert error == "FeedError"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(js: JsPage, scheme: str) -> None:
+    js.page.emulate_media(color_scheme=scheme)
+    if not js.run("return 'axe' in window;"):
+        js.page.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
+    violations = js.run(
+        f"""{EPOCHS}
+        document.documentElement.style.colorScheme = "light dark";
+        document.body.style.background = "Canvas";
+        const all = Object.fromEntries(["curves", "confusion", "histogram", "images"].map((kind) =>
+          [kind, place(`trainweb-${{kind}}`)]));
+        const epochs = [epoch(1, 3, {{ loss: 2, accuracy: 0.5 }}), epoch(2, 2, {{ loss: 2, accuracy: 0.7 }})];
+        all.curves.show({{ epochs }});
+        all.confusion.values = [[90, 1], [20, 30]];
+        all.histogram.values = [1, 2, 2, 3];
+        all.images.items = [{{ image: new Tensor("float32", [1, 2, 3, 4], [2, 2]), label: "a", predicted: "b" }}];
+        await frame();
+        const panels = Object.values(all);
+        const {{ violations }} = await axe.run(panels);
+        panels.forEach((panel) => panel.remove());
+        return violations.map(({{ id, nodes }}) => [id, nodes.map(({{ failureSummary }}) => failureSummary)]);"""
+    )
+    assert violations == []
+
+
+def test_a_server_can_import_it() -> None:
+    code = "const m = await import('./dist/npm/vis.js'); console.log(m.histogramOf([1, 2, 4], 3).counts.join());"
+    assert node(code).strip() == "1,1,1"

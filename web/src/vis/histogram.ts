@@ -1,0 +1,157 @@
+/** How values are spread: those of a weight, a gradient, or any others. */
+
+import type { FitEvent } from "../page/fit-events.js";
+import type { TrainingSession } from "../page/session.js";
+import css from "./histogram.css";
+import { make, Panel, written } from "./panel.js";
+
+const BINS = 40;
+const MOST_BINS = 1000;
+const SVG = "http://www.w3.org/2000/svg";
+
+/** Counts of values in bins of equal width. */
+export interface Histogram {
+  /** One a bin, from the lowest value to the highest. */
+  readonly counts: readonly number[];
+  /** NaN where no value is finite. */
+  readonly lowest: number;
+  readonly highest: number;
+  readonly mean: number;
+  readonly standardDeviation: number;
+  /** How many are NaN or infinite; they are in no bin. */
+  readonly notFinite: number;
+}
+
+/**
+ * Counts of finite values in bins of equal width between the lowest and the highest.
+ *
+ * @param values - any numbers
+ * @param bins - how many, 1 to 1000; default 40
+ * @throws RangeError when there cannot be so many bins
+ */
+export function histogramOf(values: ArrayLike<number>, bins: number = BINS): Histogram {
+  if (!Number.isInteger(bins) || bins < 1 || bins > MOST_BINS) {
+    throw new RangeError(`'bins' must be an integer from 1 to ${MOST_BINS}, got ${bins}.`);
+  }
+  let [lowest, highest, sum, squares, finite] = [Infinity, -Infinity, 0, 0, 0];
+  for (let i = 0; i < values.length; i++) {
+    const value = values[i] as number;
+    if (Number.isFinite(value)) {
+      lowest = Math.min(lowest, value);
+      highest = Math.max(highest, value);
+      sum += value;
+      finite += 1;
+    }
+  }
+  const mean = sum / finite;
+  const counts = new Array<number>(bins).fill(0);
+  // All the same: one bin in the middle of nothing.
+  const scale = highest > lowest ? bins / (highest - lowest) : 0;
+  for (let i = 0; i < values.length; i++) {
+    const value = values[i] as number;
+    if (Number.isFinite(value)) {
+      const bin = Math.min(bins - 1, Math.floor((value - lowest) * scale));
+      counts[bin] = (counts[bin] as number) + 1;
+      squares += (value - mean) ** 2;
+    }
+  }
+  const isEmpty = finite === 0;
+  return {
+    counts,
+    lowest: isEmpty ? NaN : lowest,
+    highest: isEmpty ? NaN : highest,
+    mean,
+    standardDeviation: Math.sqrt(squares / finite),
+    notFinite: values.length - finite,
+  };
+}
+
+/**
+ * `<trainweb-histogram>`: how values are spread.
+ *
+ * Attributes: `bins` (default 40), `label` (what they are).
+ */
+export class TrainwebHistogram extends Panel {
+  static readonly observedAttributes = ["bins", "label"];
+
+  readonly #figure = make("figure");
+  #values: ArrayLike<number> = [];
+  #source: (() => Promise<void>) | null = null;
+
+  constructor() {
+    super(css);
+    this.root.append(this.#figure);
+  }
+
+  get values(): ArrayLike<number> {
+    return this.#values;
+  }
+
+  /** Any numbers: an array or a typed array. */
+  set values(values: ArrayLike<number>) {
+    this.#values = values;
+    this.update();
+  }
+
+  /**
+   * Show a parameter, now and after each epoch of a fit that is watched.
+   *
+   * @param session - whose parameter
+   * @param name - the parameter's name
+   * @param what - "weights" (the default) or "gradients": those accumulated since the last reset
+   * @throws CheckpointError: there is no such parameter, or it is frozen and has no gradient
+   */
+  async show(session: TrainingSession, name: string, what: "weights" | "gradients" = "weights"): Promise<void> {
+    const source = async (): Promise<void> => {
+      const { data } = await (what === "weights" ? session.getParameter(name) : session.getGradient(name));
+      if (this.#source === source) {
+        this.values = data as Float32Array;
+      }
+    };
+    this.#source = source;
+    if (!this.hasAttribute("label")) {
+      this.setAttribute("label", what === "weights" ? name : `gradient of ${name}`);
+    }
+    await source();
+  }
+
+  override add(event: FitEvent): void {
+    if (event.type === "epoch") {
+      // A session that was released meanwhile has no values to show.
+      this.#source?.().catch(() => {
+        this.#source = null;
+      });
+    }
+  }
+
+  /** @internal */
+  protected override render(): void {
+    const label = this.getAttribute("label") ?? "values";
+    const found = histogramOf(this.#values, Number(this.getAttribute("bins") ?? BINS));
+    const text =
+      `${label}: ${this.#values.length} values, mean ${written(found.mean)}, ` +
+      `standard deviation ${written(found.standardDeviation)}` +
+      (found.notFinite > 0 ? `, ${found.notFinite} NaN or infinite` : "");
+    const ends = make("div", { className: "ends" }, make("span", { textContent: written(found.lowest) }));
+    ends.append(make("span", { textContent: written(found.highest) }));
+    this.#figure.replaceChildren(drawing(found.counts, text), ends, make("figcaption", { textContent: text }));
+  }
+}
+
+function drawing(counts: readonly number[], label: string): SVGElement {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", `0 0 ${counts.length} 1`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", `histogram of ${label}`);
+  const most = Math.max(1, ...counts);
+  counts.forEach((count, k) => {
+    const bar = document.createElementNS(SVG, "rect");
+    const height = count / most;
+    for (const [name, value] of Object.entries({ x: k + 0.05, y: 1 - height, width: 0.9, height })) {
+      bar.setAttribute(name, String(value));
+    }
+    svg.append(bar);
+  });
+  return svg;
+}

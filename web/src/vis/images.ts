@@ -1,0 +1,100 @@
+/** A grid of images with what they are and what they were taken for. */
+
+import type { Tensor } from "onnxruntime-common";
+
+import type { FitEvent } from "../page/fit-events.js";
+import css from "./images.css";
+import { make, Panel } from "./panel.js";
+
+const BYTE = 255;
+const GREY = 1;
+const COLOURS = 3;
+
+/** An image of the grid. */
+export interface ImageItem {
+  /** Pixels; a tensor is [H, W], [1, H, W] or [3, H, W], its lowest value black and its highest white. */
+  readonly image: Tensor | ImageData | ImageBitmap | HTMLCanvasElement | HTMLImageElement;
+  readonly label?: string;
+  readonly predicted?: string;
+}
+
+/** `<trainweb-images>`: a grid of images; those that were taken for something else are marked. */
+export class TrainwebImages extends Panel {
+  readonly #figure = make("figure");
+  #items: readonly ImageItem[] = [];
+
+  constructor() {
+    super(css);
+    this.root.append(this.#figure);
+  }
+
+  get items(): readonly ImageItem[] {
+    return this.#items;
+  }
+
+  /** @throws TypeError when an image is none that can be drawn */
+  set items(items: readonly ImageItem[]) {
+    // Drawn once here, so that what is wrong is thrown here.
+    const drawn = items.map(itemOf);
+    this.#items = items;
+    this.#figure.replaceChildren(make("ul", {}, ...drawn));
+  }
+
+  /** Events of a fit have no images. */
+  override add(_event: FitEvent): void {}
+
+  /** @internal */
+  protected override render(): void {}
+}
+
+function itemOf({ image, label, predicted }: ImageItem): HTMLLIElement {
+  const isWrong = label !== undefined && predicted !== undefined && label !== predicted;
+  const words = [label, predicted].filter((word) => word !== undefined);
+  const canvas = draw(image);
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", isWrong ? `${label}, predicted as ${predicted}` : (words[0] ?? "image"));
+  const caption = make("figcaption");
+  if (isWrong) {
+    caption.append(`${label} → `, make("b", { textContent: predicted }));
+  } else {
+    caption.append(words[0] ?? "");
+  }
+  return make("li", { className: isWrong ? "wrong" : "" }, make("figure", {}, canvas, caption));
+}
+
+function draw(image: ImageItem["image"]): HTMLCanvasElement {
+  const source = image instanceof ImageData || !("dims" in image) ? image : pixelsOf(image);
+  const canvas = make("canvas", { width: source.width, height: source.height });
+  const context = canvas.getContext("2d") as CanvasRenderingContext2D;
+  if (source instanceof ImageData) {
+    context.putImageData(source, 0, 0);
+  } else {
+    context.drawImage(source, 0, 0);
+  }
+  return canvas;
+}
+
+function pixelsOf({ dims, data }: Tensor): ImageData {
+  const [height, width] = dims.slice(-2);
+  const channels = dims.length === 2 ? GREY : dims[0];
+  if (height === undefined || width === undefined || dims.length > 3 || (channels !== GREY && channels !== COLOURS)) {
+    throw new TypeError(`an image must be of shape [H, W], [1, H, W] or [3, H, W], got [${dims.join(", ")}].`);
+  }
+  const values = Float32Array.from(data as ArrayLike<number | bigint>, Number);
+  let [lowest, highest] = [Infinity, -Infinity];
+  for (const value of values) {
+    lowest = Math.min(lowest, value);
+    highest = Math.max(highest, value);
+  }
+  const scale = highest > lowest ? BYTE / (highest - lowest) : 0;
+  const plane = height * width;
+  const pixels = new ImageData(width, height);
+  for (let i = 0; i < plane; i++) {
+    for (let c = 0; c < COLOURS; c++) {
+      const value = values[(channels === GREY ? 0 : c) * plane + i] as number;
+      pixels.data[4 * i + c] = (value - lowest) * scale;
+    }
+    pixels.data[4 * i + COLOURS] = BYTE;
+  }
+  return pixels;
+}

@@ -1,0 +1,47 @@
+/**
+ * Web components that show a training as it runs.
+ *
+ *     import "trainweb/vis";
+ *
+ *     <trainweb-curves></trainweb-curves>
+ *
+ *     const history = await document.querySelector("trainweb-curves").watch(session.fit(data, options));
+ *
+ * Colours are custom properties: --trainweb-ink, -muted, -line, -training, -validation, -right, -wrong; the defaults
+ * follow `color-scheme`.
+ */
+
+import { TrainwebConfusion } from "./confusion.js";
+import { TrainwebCurves } from "./curves.js";
+import { TrainwebHistogram } from "./histogram.js";
+import { TrainwebImages } from "./images.js";
+
+export { TrainwebConfusion, TrainwebCurves, TrainwebHistogram, TrainwebImages };
+export { histogramOf, type Histogram } from "./histogram.js";
+export type { ImageItem } from "./images.js";
+export type { Panel } from "./panel.js";
+
+declare global {
+  interface HTMLElementTagNameMap {
+    "trainweb-confusion": TrainwebConfusion;
+    "trainweb-curves": TrainwebCurves;
+    "trainweb-histogram": TrainwebHistogram;
+    "trainweb-images": TrainwebImages;
+  }
+}
+
+const ELEMENTS = {
+  "trainweb-confusion": TrainwebConfusion,
+  "trainweb-curves": TrainwebCurves,
+  "trainweb-histogram": TrainwebHistogram,
+  "trainweb-images": TrainwebImages,
+};
+
+// Servers that render pages import this, too.
+if (typeof customElements !== "undefined") {
+  for (const [name, element] of Object.entries(ELEMENTS)) {
+    if (customElements.get(name) === undefined) {
+      customElements.define(name, element);
+    }
+  }
+}

@@ -1,0 +1,103 @@
+/** What the elements share: a shadow root with styles, colours of the theme, and events of a fit. */
+
+import type { FitEvent } from "../page/fit-events.js";
+import styles from "./panel.css";
+
+/** Node has no elements; there the module can be imported, as servers that render pages do, but no element made. */
+const Base = (globalThis as { HTMLElement?: typeof HTMLElement }).HTMLElement ?? (class {} as unknown as typeof HTMLElement);
+
+export type ColourName = "ink" | "muted" | "line" | "training" | "validation" | "right" | "wrong";
+
+/** An element that can be given the events of a fit. */
+export abstract class Panel extends Base {
+  /** @internal */
+  protected readonly root: ShadowRoot;
+  #darkness: MediaQueryList | null = null;
+  readonly #redraw = (): void => this.render();
+  #frame: number | null = null;
+
+  /** @internal */
+  protected constructor(css: string) {
+    super();
+    this.root = this.attachShadow({ mode: "open" });
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync(styles + css);
+    this.root.adoptedStyleSheets = [sheet];
+  }
+
+  /** A callback of `fit` that shows its events here: `session.fit(data, { callbacks: [panel.listener] })`. */
+  readonly listener = (event: FitEvent): void => this.add(event);
+
+  /** Show an event of a fit. */
+  abstract add(event: FitEvent): void;
+
+  /**
+   * Show the events of a fit as they come.
+   *
+   * @param fit - what `session.fit` returned, or another async iterable of such events
+   * @returns the same fit, to be awaited: a failure is thrown there, not here
+   */
+  watch<T extends AsyncIterable<FitEvent>>(fit: T): T {
+    this.#follow(fit).catch(() => {});
+    return fit;
+  }
+
+  connectedCallback(): void {
+    this.#darkness = matchMedia("(prefers-color-scheme: dark)");
+    this.#darkness.addEventListener("change", this.#redraw);
+    this.render();
+  }
+
+  disconnectedCallback(): void {
+    this.#darkness?.removeEventListener("change", this.#redraw);
+  }
+
+  attributeChangedCallback(): void {
+    this.update();
+  }
+
+  /** @internal Draw with the next frame what has changed. */
+  protected update(): void {
+    if (this.isConnected) {
+      this.#frame ??= requestAnimationFrame(() => {
+        this.#frame = null;
+        this.render();
+      });
+    }
+  }
+
+  /** @internal */
+  protected abstract render(): void;
+
+  /** @internal A colour as a canvas takes it, of the theme of the moment. */
+  protected colour(name: ColourName): string {
+    const probe = document.createElement("span");
+    probe.style.color = `var(--${name})`;
+    this.root.append(probe);
+    const { color } = getComputedStyle(probe);
+    probe.remove();
+    return color;
+  }
+
+  async #follow(fit: AsyncIterable<FitEvent>): Promise<void> {
+    for await (const event of fit) {
+      this.add(event);
+    }
+  }
+}
+
+/** An HTML element with properties and children. */
+export function make<K extends keyof HTMLElementTagNameMap>(
+  name: K,
+  properties: Partial<HTMLElementTagNameMap[K]> = {},
+  ...children: (Node | string)[]
+): HTMLElementTagNameMap[K] {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...children);
+  return element;
+}
+
+/** A number as people read it: four digits that count. */
+export function written(value: number): string {
+  return Number.isFinite(value) ? String(Number(value.toPrecision(4))) : String(value);
+}

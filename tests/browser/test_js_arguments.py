@@ -319,6 +319,21 @@ def test_aborted_calls_are_refused(js: JsPage) -> None:
     assert error["name"] == "AbortError"
 
 
+def test_aborted_calls_are_refused_at_once(js: JsPage) -> None:
+    """Not once the step that is under way is answered."""
+    order = js.run(
+        f"""{OPEN}
+        const order = [], options = {{ signal: AbortSignal.abort() }};
+        const note = (what) => () => void order.push(what);
+        const running = s.runTrainStep(feeds).then(note("ran"));
+        const aborted = s.runTrainStep(feeds, options).catch((error) => order.push(error.name));
+        await Promise.all([running, aborted]);
+        await s.lazyResetGrad();
+        return order;"""
+    )
+    assert order == ["AbortError", "ran"]
+
+
 FRESH = f"await window.s?.release(); window.s = undefined; {OPEN}"
 QUEUED = f"""
 {FRESH}

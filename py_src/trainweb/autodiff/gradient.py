@@ -13,7 +13,7 @@ from typing import Any
 from trainweb.errors import GradientError, ModelError, UnsupportedError
 from trainweb.ir.dims import SymbolicDim, static
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.graph import Graph, Node, Tensor, Value, take_name
 from trainweb.ops.composite import Composite, expand_composites, has_composites
 from trainweb.ops.emission import Emission
 from trainweb.ops.op import MS, Op
@@ -80,9 +80,8 @@ class GradientBuilder(Emission):
     """What an operator's `gradient` emits nodes with; bound to one forward node."""
 
     def __init__(self, walk: _ReverseWalk, node: Node, index: int) -> None:
+        super().__init__(f"{node.name or f'{node.op_type}_{index}'}_Grad")
         self._walk, self._node = walk, node
-        self._prefix = f"{node.name or f'{node.op_type}_{index}'}_Grad"
-        self.nodes: list[Node] = []
 
     # Questions.
 
@@ -109,20 +108,8 @@ class GradientBuilder(Emission):
 
     # Emission.
 
-    def emit(
-        self,
-        op_type: str,
-        inputs: list[str],
-        domain: str,
-        n_outputs: int,
-        wanted: Sequence[bool],
-        attrs: dict[str, Any],
-    ) -> list[str]:
-        name = f"{self._prefix}/{op_type}_{len(self.nodes)}"
-        outputs = [self._walk.fresh(f"{name}_out" + (f"_{i}" if i else "")) for i in range(n_outputs)]
-        outputs = [output if want else "" for output, want in zip(outputs, wanted, strict=True)]
-        self.nodes.append(Node(op_type, inputs, outputs, attrs, domain, name))
-        return outputs
+    def fresh(self, base: str) -> str:
+        return self._walk.fresh(base)
 
     def constant(self, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> str:
         """An initializer, shared between equal ones."""
@@ -185,7 +172,7 @@ class GradientBuilder(Emission):
             self.rename(result, name)
             claimed[result] = name
             return
-        node_name = f"{self._prefix}/Identity_{len(self.nodes)}"
+        node_name = f"{self.prefix}/Identity_{len(self.nodes)}"
         self.nodes.append(Node("Identity", [claimed.get(result, result)], [name], {}, "", node_name))
 
     def rename(self, old: str, new: str) -> None:
@@ -451,12 +438,7 @@ class _ReverseWalk(_Paths):
 
     def fresh(self, name: str) -> str:
         """`name`, or a variation of it that is not in use."""
-        unique, k = name, 0
-        while unique in self.used:
-            k += 1
-            unique = f"{name}_{k}"
-        self.used.add(unique)
-        return unique
+        return take_name(name, self.used)
 
     def constant(self, dtype: str, shape: tuple[int, ...], values: tuple[Any, ...]) -> str:
         key = (dtype, shape, tuple(map(repr, values)))

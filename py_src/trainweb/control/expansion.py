@@ -14,7 +14,7 @@ from trainweb.control.operators import is_control
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph, Node, Tensor
+from trainweb.model.graph import Graph, Node, Tensor, take_name
 from trainweb.ops.op import bind
 from trainweb.ops.shapes import ShapeInference
 
@@ -172,12 +172,7 @@ class Expansion:
 
     def fresh(self, name: str) -> str:
         """`name`, or a variation that is not in use."""
-        unique, k = name, 0
-        while unique in self.used:
-            k += 1
-            unique = f"{name}_{k}"
-        self.used.add(unique)
-        return unique
+        return take_name(name, self.used)
 
     def hand(self, source: str, target: str) -> None:
         """Let `target`, an output of the node that is written out, be `source`."""

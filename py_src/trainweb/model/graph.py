@@ -223,3 +223,13 @@ class Graph:
     def opset(self, domain: str) -> int:
         """The opset version in force for `domain` (1 where the model does not say)."""
         return self.opsets.get(domain, 1)
+
+
+def take_name(name: str, used: set[str]) -> str:
+    """`name`, or a variation of it that is not `used`, which it is from now on."""
+    unique, k = name, 0
+    while unique in used:
+        k += 1
+        unique = f"{name}_{k}"
+    used.add(unique)
+    return unique

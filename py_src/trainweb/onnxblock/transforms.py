@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from trainweb.model.graph import Graph, Node, Tensor
+from trainweb.model.graph import Graph, Node, Tensor, take_name
 
 TRAINING_MODE_SINCE = 14
 """ai.onnx version that brought training_mode to BatchNormalization; outputs said it before."""
@@ -112,7 +112,7 @@ def train_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: str)
             continue
         y, *running = list(node.outputs[:3])
         suffixes = ("running_mean", "running_var", "saved_mean", "saved_inv_std")
-        names = [_unique(f"{y}_{suffix}", used) for suffix in suffixes]
+        names = [take_name(f"{y}_{suffix}", used) for suffix in suffixes]
         for k, name in enumerate(running):
             names[k] = name or names[k]
         node.name = f"{node.name or f'BatchNormalization_{index}'}_BatchNormInternal"
@@ -125,15 +125,6 @@ def train_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: str)
         }
         result.opsets.setdefault("com.microsoft", 1)
     return result
-
-
-def _unique(name: str, used: set[str]) -> str:
-    unique, k = name, 0
-    while unique in used:
-        k += 1
-        unique = f"{name}_{k}"
-    used.add(unique)
-    return unique
 
 
 def for_evaluation(graph: Graph) -> Graph:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trainweb.ir.dims import UndecidedError
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph, Node, Tensor
+from trainweb.model.graph import Graph, Node, Tensor, take_name
 from trainweb.model.lazy import identity
 from trainweb.ops.emission import Emission
 from trainweb.ops.infer import infer_outputs, initializer_type
@@ -42,7 +42,7 @@ class Composite(Op):
         if self.node.domain:
             attrs["of_domain"] = self.node.domain
         given = [*ins, *(douts[k] or "" for k in seeds)]
-        names = g.emit("CompositeGradient", given, TRAINWEB, len(wanted), [True] * len(wanted), attrs)
+        names = g.emit("CompositeGradient", given, TRAINWEB, [True] * len(wanted), attrs)
         gradients = dict(zip(wanted, names, strict=True))
         return [gradients.get(i) for i in range(len(ins))]
 
@@ -215,12 +215,7 @@ class _Names:
 
     def fresh(self, name: str) -> str:
         """`name`, or a variation of it that is not in use."""
-        unique, k = name, 0
-        while unique in self._used:
-            k += 1
-            unique = f"{name}_{k}"
-        self._used.add(unique)
-        return unique
+        return take_name(name, self._used)
 
     def constant(self, tensor: Tensor, prefix: str) -> str:
         """The name of an initializer that equals `tensor`: one for all, so that what is computed twice is seen."""
@@ -240,15 +235,14 @@ class _Expansion(Emission):
     def __init__(self, names: _Names, op: Composite) -> None:
         self._names, self._types, self._op = names, names.types, op
         first = next(name for name in op.node.outputs if name)
-        self._prefix = op.node.name or f"{op.node.op_type}_{first}"
-        self._nodes: list[Node] = []
+        super().__init__(op.node.name or f"{op.node.op_type}_{first}")
 
     def run(self) -> list[Node]:
         """The nodes, whose results have the names of the outputs."""
         node = self._op.node
         given = [Var(self, name, self.dtype(name)) if name else None for name in node.inputs]
         results = self._op.expand(self, self._op.complete(given))
-        made = {name: n for n in self._nodes for name in n.outputs}
+        made = {name: n for n in self.nodes for name in n.outputs}
         for result, name in zip(results, node.outputs, strict=False):
             if not name:
                 continue
@@ -256,12 +250,12 @@ class _Expansion(Emission):
                 raise self._op.unsupported(f"output {name!r}")
             source = made.pop(result.name, None)
             if source is None:
-                self._nodes.append(Node("Identity", [result.name], [name], {}, "", f"{self._prefix}/Identity_{name}"))
+                self.nodes.append(Node("Identity", [result.name], [name], {}, "", f"{self.prefix}/Identity_{name}"))
                 continue
-            for n in self._nodes:
+            for n in self.nodes:
                 n.inputs = [name if i == result.name else i for i in n.inputs]
                 n.outputs = [name if o == result.name else o for o in n.outputs]
-        return self._nodes
+        return self.nodes
 
     @property
     def opset(self) -> int:
@@ -270,22 +264,12 @@ class _Expansion(Emission):
     def type(self, name: str) -> TensorType:
         return self._types[name]
 
-    def emit(
-        self,
-        op_type: str,
-        inputs: list[str],
-        domain: str,
-        n_outputs: int,
-        wanted: Sequence[bool],
-        attrs: dict[str, Any],
-    ) -> list[str]:
-        name = f"{self._prefix}/{op_type}_{len(self._nodes)}"
-        outputs = [self._names.fresh(f"{name}_out" + (f"_{i}" if i else "")) for i in range(n_outputs)]
-        outputs = [output if want else "" for output, want in zip(outputs, wanted, strict=True)]
-        node = Node(op_type, inputs, outputs, attrs, domain, name)
+    def fresh(self, base: str) -> str:
+        return self._names.fresh(base)
+
+    def add(self, node: Node) -> None:
         self._types.add(node)
-        self._nodes.append(node)
-        return outputs
+        super().add(node)
 
     def constant(self, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> str:
-        return self._names.constant(Tensor.of("", dtype, shape, tuple(values)), self._prefix)
+        return self._names.constant(Tensor.of("", dtype, shape, tuple(values)), self.prefix)

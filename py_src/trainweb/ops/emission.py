@@ -7,10 +7,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Node
 
 
 class Emission(ABC):
-    """Emits nodes after those of a graph; asks for the types of tensors known so far."""
+    """Emits nodes after those of a graph; asks for the types of tensors known so far.
+
+    Parameters
+    ----------
+    prefix
+        How the names of its nodes start.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.nodes: list[Node] = []
 
     @property
     @abstractmethod
@@ -52,20 +63,25 @@ class Emission(ABC):
         given = list(inputs)
         while given and not given[-1]:
             given.pop()
-        outputs = self.emit(op_type, given, domain, n_outputs, wanted or [True] * n_outputs, attrs)
+        outputs = self.emit(op_type, given, domain, wanted or [True] * n_outputs, attrs)
         return outputs if n_outputs > 1 else outputs[0]
 
-    @abstractmethod
     def emit(
-        self,
-        op_type: str,
-        inputs: list[str],
-        domain: str,
-        n_outputs: int,
-        wanted: Sequence[bool],
-        attrs: dict[str, Any],
+        self, op_type: str, inputs: list[str], domain: str, wanted: Sequence[bool], attrs: dict[str, Any]
     ) -> list[str]:
-        """Add a node; the names of its outputs, "" for those that are not wanted."""
+        """Emit a node; the names of its outputs, "" for those that are not wanted."""
+        name = f"{self.prefix}/{op_type}_{len(self.nodes)}"
+        outputs = [self.fresh(f"{name}_out" + (f"_{i}" if i else "")) if want else "" for i, want in enumerate(wanted)]
+        self.add(Node(op_type, inputs, outputs, attrs, domain, name))
+        return outputs
+
+    @abstractmethod
+    def fresh(self, base: str) -> str:
+        """A name for a tensor that nothing else has."""
+
+    def add(self, node: Node) -> None:
+        """Add a node behind the others."""
+        self.nodes.append(node)
 
     @abstractmethod
     def constant(self, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> str:

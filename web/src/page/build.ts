@@ -5,7 +5,8 @@ import type { BuiltArtifacts } from "../wire/protocol.js";
 import { formOf, type FileOptions } from "./call-arguments.js";
 import { callOf, withWorker } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
-import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
+import { checkModel, withModel } from "./load-model.js";
+import { buffersOf, loadSource, type Source } from "./sources.js";
 import { describe } from "../data/given.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
@@ -49,17 +50,7 @@ export async function buildArtifacts(
   const form = formOf({ as });
   const configJson = resolveConfig(config);
   const options = resolveOptions(sessionOptions);
-  options.integrity.expect(["model"]);
-  return withWorker(options, async (client) => {
-    const python = client.startPython();
-    const [file, external] = await Promise.all([
-      loadSource("model", model, options.integrity, options.progress),
-      loadExternalData(options.externalData, options.progress),
-    ]);
-    await client.ready;
-    await python;
-    options.progress.compiles();
-    const buffers = buffersOf(file, ...external.map(({ data }) => data));
+  return withModel(model, options, async (client, { file, external, buffers }) => {
     const built = await client.request(callOf("buildArtifacts", [file, external, configJson, options.json, form], buffers));
     client.leave();
     return built;
@@ -119,12 +110,6 @@ export class GradientGraphBuilder {
       throw sessionError("NOT_BUILT", {});
     }
     return this.#built;
-  }
-}
-
-function checkModel(model: unknown): void {
-  if (!isSource(model)) {
-    throw new TypeError(`'model' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(model)}.`);
   }
 }
 

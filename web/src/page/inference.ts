@@ -12,10 +12,11 @@ import {
   type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";
-import { callOf, withWorker, type WorkerClient } from "./client.js";
+import { callOf, type WorkerClient } from "./client.js";
+import { withModel } from "./load-model.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { buffersOf, loadExternalData, loadSource, type Source } from "./sources.js";
+import type { Source } from "./sources.js";
 import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from "./tensors.js";
 
 const KEY = Symbol("InferenceSession");
@@ -66,17 +67,7 @@ export class InferenceSession {
   ): Promise<InferenceSession> {
     const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
-    resolved.integrity.expect(["model"]);
-    return withWorker(resolved, async (client) => {
-      const python = client.startPython();
-      const [file, external] = await Promise.all([
-        loadSource("model", source, resolved.integrity, resolved.progress),
-        loadExternalData(resolved.externalData, resolved.progress),
-      ]);
-      await client.ready;
-      await python;
-      resolved.progress.compiles();
-      const buffers = buffersOf(file, ...external.map(({ data }) => data));
+    return withModel(source, resolved, async (client, { file, external, buffers }) => {
       const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
       return new InferenceSession(KEY, client, info);
     });

@@ -1,10 +1,10 @@
 /** Whether and at what cost a model can be trained, before any data are fetched: `trainweb.check` of Python as data. */
 
 import type { ModelReport } from "../wire/report.js";
-import { callOf, withWorker } from "./client.js";
+import { callOf } from "./client.js";
+import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
-import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
-import { describe } from "../data/given.js";
+import type { Source } from "./sources.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** What the model would be trained with, and sizes of its symbolic dims, the least that fit where none is given. */
@@ -25,23 +25,11 @@ export async function inspectModel(
   config: InspectConfig = {},
   sessionOptions?: SessionOptions,
 ): Promise<ModelReport> {
-  if (!isSource(model)) {
-    throw new TypeError(`'model' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(model)}.`);
-  }
+  checkModel(model);
   const { dims = {}, ...rest } = config;
   const configJson = resolveConfig(rest);
   const options = resolveOptions(sessionOptions);
-  options.integrity.expect(["model"]);
-  return withWorker(options, async (client) => {
-    const python = client.startPython();
-    const [file, external] = await Promise.all([
-      loadSource("model", model, options.integrity, options.progress),
-      loadExternalData(options.externalData, options.progress),
-    ]);
-    await client.ready;
-    await python;
-    options.progress.compiles();
-    const buffers = buffersOf(file, ...external.map(({ data }) => data));
+  return withModel(model, options, async (client, { file, external, buffers }) => {
     const call = callOf("inspectModel", [file, external, configJson, JSON.stringify(dims)], buffers);
     const report = await client.request(call);
     client.leave();

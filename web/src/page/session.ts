@@ -36,11 +36,12 @@ import { env } from "./env.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit.js";
 import type { FitOptions } from "./fit-options.js";
 import type { FileName } from "./integrity.js";
+import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
+import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults } from "./tensors.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
@@ -169,30 +170,18 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     config: TrainingConfig,
     sessionOptions?: SessionOptions,
   ): Promise<TrainingSession> {
-    if (!isSource(model)) {
-      throw new TypeError(`'model' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(model)}.`);
-    }
+    checkModel(model);
     const configJson = resolveConfig(config);
     const options = resolveOptions(sessionOptions);
-    options.integrity.expect(["model"]);
-    return withWorker(options, async (client) => {
-      // What is cached needs no Python, or it starts when that turns out to be nothing.
-      const python = options.cache ? null : client.startPython();
-      const [file, external] = await Promise.all([
-        loadSource("model", model, options.integrity, options.progress),
-        loadExternalData(options.externalData, options.progress),
-      ]);
-      await client.ready;
-      await python;
-      if (!options.cache) {
-        options.progress.compiles();
-      }
-      const buffers = buffersOf(file, ...external.map(({ data }) => data));
-      const info = await client.request(
-        callOf("createFromModel", [file, external, configJson, options.json, options.cache], buffers),
-      );
-      return TrainingSession.open(client, info, options);
-    });
+    return withModel(
+      model,
+      options,
+      async (client, { file, external, buffers }) => {
+        const call = callOf("createFromModel", [file, external, configJson, options.json, options.cache], buffers);
+        return TrainingSession.open(client, await client.request(call), options);
+      },
+      options.cache,
+    );
   }
 
   /** The seed of its random operators (Dropout), of 64 bits: `env.seed` as it was, or else 0, or what a bundle has. */

@@ -1,0 +1,51 @@
+/** What every call that takes a forward model does before it: load it with its external data, and start the worker. */
+
+import { describe } from "../data/given.js";
+import type { ExternalFile, FileData } from "../wire/protocol.js";
+import { withWorker, type WorkerClient } from "./client.js";
+import type { ResolvedOptions } from "./options.js";
+import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
+
+/** A model and its external data, and the buffers that go over to the worker with them. */
+export interface LoadedModel {
+  readonly file: FileData;
+  readonly external: readonly ExternalFile[];
+  readonly buffers: ArrayBuffer[];
+}
+
+/** @throws TypeError unless `model` is something that can be loaded */
+export function checkModel(model: unknown): asserts model is Source {
+  if (!isSource(model)) {
+    throw new TypeError(`'model' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(model)}.`);
+  }
+}
+
+/**
+ * Open something of a model in the worker, once both are there, and Python.
+ *
+ * @param open - makes what is opened, which keeps the worker until `WorkerClient.leave`
+ * @param mayBeCached - whether the worker may have it stored, and need no Python
+ * @throws ModelError when a file cannot be fetched or has another hash; EngineError when the worker does not start
+ */
+export function withModel<T>(
+  model: Source,
+  options: ResolvedOptions,
+  open: (client: WorkerClient, loaded: LoadedModel) => Promise<T>,
+  mayBeCached = false,
+): Promise<T> {
+  options.integrity.expect(["model"]);
+  return withWorker(options, async (client) => {
+    // What is cached needs no Python, or it starts when that turns out to be nothing.
+    const python = mayBeCached ? null : client.startPython();
+    const [file, external] = await Promise.all([
+      loadSource("model", model, options.integrity, options.progress),
+      loadExternalData(options.externalData, options.progress),
+    ]);
+    await client.ready;
+    await python;
+    if (!mayBeCached) {
+      options.progress.compiles();
+    }
+    return open(client, { file, external, buffers: buffersOf(file, ...external.map(({ data }) => data)) });
+  });
+}

@@ -342,7 +342,7 @@ def lost_parameters(graph: Graph) -> list[Decision]:
         if is_transposed(tensor, sources):
             held.update(sources)
     for node in graph.nodes:
-        # What a module reads under the name of another one's parameter is tied to that.
+        # A parameter that a module reads under the name of another module's is tied to it.
         for name in node.inputs:
             read = graph.initializers.get(name)
             if read and KIND in notes_of(graph, read) and not name.startswith(f"{module_of(node)}."):

@@ -56,12 +56,12 @@ def _open_temporary(directory: Path, prefix: str) -> tuple[int, str]:
     """A temporary file that others see is in use for as long as it is open: it is locked."""
     while True:
         descriptor, temporary = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=directory)
-        with contextlib.suppress(OSError):  # a file system without locks, where nobody sweeps either
+        with contextlib.suppress(OSError):  # a file system without locks, where temporary files are never removed
             if fcntl is not None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.path.exists(temporary):
             return descriptor, temporary
-        os.close(descriptor)  # swept before it was locked
+        os.close(descriptor)  # removed by another process before it was locked
 
 
 def _sweep(directory: Path, prefix: str) -> None:

@@ -298,7 +298,7 @@ class R2(Compared):
 
     def compare(self, predicted: np.ndarray, target: np.ndarray) -> None:
         if not self.rows:
-            # Near the mean: squares of what is far from zero would leave no digits to their difference.
+            # Around the mean: sums of squares of large numbers would lose the digits of their difference.
             self.shift = target[0].copy()
             self.sums = self.squares = self.errors = np.zeros(target.shape[1])
         around = target - self.shift

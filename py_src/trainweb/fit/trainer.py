@@ -311,7 +311,7 @@ class FitPlan:
     def _end(self) -> None:
         running().discard(self.session)
         if self.session._core is not None:
-            # Gradients of batches that no optimizer step took are nobody's.
+            # Gradients that no optimizer step has used are dropped.
             self.session.lazy_reset_grad()
 
     def _resume(self, checkpoint: FitCheckpoint) -> None:

@@ -599,7 +599,7 @@ def divide_common(dim: SymbolicDim) -> int:
 
 
 def _extremum(largest: bool, dims: Sequence[int]) -> int:
-    """Without those that another one certainly outdoes."""
+    """The largest or smallest of some dims, without those that another is certainly at least, or at most."""
     table = table_of(dims)
     assert table is not None
     flat: list[int] = []

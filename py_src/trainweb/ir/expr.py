@@ -41,7 +41,7 @@ class Emitter:
 
     def make(self, op: str, dtype: str, *args: Expr, imm: float | None = None) -> Expr:
         """The unique expression `op(*args)`."""
-        # The bits tell 0.0 from -0.0, and NaN from nothing.
+        # By their bits 0.0 and -0.0 differ, and a NaN equals itself.
         bits = struct.pack("<d", imm) if isinstance(imm, float) else imm
         key = (op, dtype, args, bits)
         made = self._made.get(key)

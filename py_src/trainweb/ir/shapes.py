@@ -60,7 +60,7 @@ def _meet(dims: Sequence[int]) -> int | None:
         return (dims or [1])[0] if len(dims) < 2 else None
     sure = [dim for dim in dims if certainly_at_most(2, dim)]
     for dim in dims:
-        # A minimum of another dim and sizes that are not 1, as of rows cut from a table: it is the dim, being no 1.
+        # min(n, 512) beside n, as where rows are cut from a table, is not 1: it broadcasts with n only if it is n.
         atom = sole_atom(dim)
         if isinstance(atom, Extremum) and not atom.largest:
             others = [d for d in atom.args if d in dims]

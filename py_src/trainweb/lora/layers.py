@@ -122,7 +122,7 @@ def _layer(node: Node, weights: dict[str, tuple[Tensor, bool]]) -> Layer | None:
         if node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0:
             return None
         flipped ^= bool(node.attrs.get("transB", 0))
-    # A weight (out, in) has to be turned for the product.
+    # A weight (out, in) has to be transposed for the product.
     shape = tensor.shape if flipped else tensor.shape[::-1]
     return Layer("", LINEAR, tensor.name, flipped, shape)
 

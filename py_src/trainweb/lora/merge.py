@@ -37,7 +37,7 @@ def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, hel
         turned = f"{own.name}.turned"
         for site in layer.sites:
             node = copies[id(site)]
-            # What reads a weight (out, in) as it is, turns it itself.
+            # A node that reads a weight (out, in) as it is transposes it itself.
             as_it_is = layer.kind != LINEAR or not layer.rows_first or node.attrs.get("transB", 0)
             node.inputs[position] = own.name if as_it_is else turned
         if any(turned in node.inputs for node in result.nodes):

@@ -60,7 +60,7 @@ class ReluGrad(GradientOp):
     samples = (*GradientOp.samples, Sample([(3,), f32([1.0, 0.0, -2.0])]))
 
     def rewire(self, consumers: Mapping[str, list[Node]], known: Mapping[str, Any]) -> list[str]:
-        # Y has the signs that matter of X, which then need not be kept.
+        # The gradient needs only the sign of X, which Y has, too: X need not be kept.
         dy, x = self.node.inputs
         for other in consumers.get(x, ()):
             if other.op_type == "Relu" and other.outputs[0] in known:
@@ -87,7 +87,7 @@ class LeakyRelu(Unary):
         return e.select(e.compare("lt", x, e.like(x, 0)), e.mul(x, e.like(x, self.alpha)), x)
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        if self.alpha < 0:  # the sign of Y does not tell that of X
+        if self.alpha < 0:  # the sign of Y does not determine that of X
             return (x > 0.0).where(dy, dy * self.alpha)
         return dy.op("LeakyReluGrad", y, domain=MS, alpha=self.alpha)
 

@@ -210,7 +210,7 @@ class _Convolution(Op):
         if self.group == 1 and win.is_pointwise:
             self.mix_channels(b, w, x, y, bias, transposed=back)
         elif self.is_tiled(win, x, y, back=back):
-            # Weights on their own: of those that stay, they are transformed once.
+            # The weights are transformed by a call of their own, which is hoisted where they are frozen.
             m, c, flipped = y.shape[1], x.shape[1], int(back)
             u = b.temp("float32", (calls.winograd_planes(c, m),))
             b.emit(calls.WinogradWeights(w=w, u=u, m=m, c=c, stride=win.stride[0], flipped=flipped))

@@ -194,7 +194,7 @@ def start(js_engine: Any, js_files: Any) -> None:
     """Use the worker's engine for everything, and read the files that it holds."""
     from trainweb.backend.wasm.engine.pyodide import PyodideEngine
 
-    # The modules stay for ever: the collector need not look through them again.
+    # Modules are never freed: the collector need not traverse them again.
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
     _engine[:] = [PyodideEngine(js_engine)]

@@ -159,7 +159,7 @@ def plan_json(plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs
         "signature": [_feed_json(n, t) for n, t in feeds.items()],
         "words": blobs.add(plan.words),
         "constants": blobs.add(plan.constants.data),
-        # Copied from files that the session was made of: of plans that go to the page right from Python alone.
+        # Copied from the session's files; only plans for the page have such, those of a bundle do not.
         "large": large,
         "code": blobs.add(plan.code),
         "arenaBytes": plan.arena_bytes,

@@ -215,7 +215,7 @@ class PlanHost(SegmentMemory):
                 self._grow(segment, nbytes)
 
     def _grow(self, segment: int, nbytes: int) -> None:
-        # The old one first: both together may be more than there is.
+        # The old one is freed first: memory may not hold both.
         if self.bases[segment]:
             self.engine.free(self.bases[segment])
         self.bases[segment] = self.sizes[segment] = 0

@@ -223,7 +223,7 @@ class TensorStore(ParameterStore):
     def contents(self) -> Contents:
         resume, optimizer = self.resume, self.optimizer
         if resume is None and self.has_optimizer_state:
-            # Of a session that ended: its gradients and random numbers ended with it.
+            # The session has ended: its gradients and the state of its random numbers are not kept.
             resume = Resume(learning_rate=optimizer.learning_rate, schedule=optimizer.schedule)
         return Contents(dict(self.tensors), optimizer, self.has_optimizer_state, resume, self.declared)
 

@@ -60,7 +60,7 @@ export interface EngineOptions {
   readonly poolWorker?: URL | string;
   /** Keep to the build whose results are the same bytes everywhere. */
   readonly reproducible?: boolean;
-  /** How long nothing may come of a build that is fetched, in milliseconds; default 8 000. */
+  /** How long a build that is fetched may send no bytes, in milliseconds; default 8 000. */
   readonly stallMs?: number;
 }
 

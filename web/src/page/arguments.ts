@@ -173,7 +173,7 @@ export async function tagged<T>(
     log("verbose", `${name}: ${(performance.now() - start).toFixed(3)} ms`, level);
     return result;
   } catch (error) {
-    // The reason of an abort is its giver's.
+    // What an aborted signal throws is the caller's own reason: it stays as it is.
     throw error instanceof TrainwebError ? Object.assign(error, { tag }) : error;
   }
 }

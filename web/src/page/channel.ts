@@ -1,4 +1,4 @@
-/** What a session keeps of its worker: an order of calls, and an end. */
+/** A session's calls to its worker: in order, and none after its release. */
 
 import { SessionError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";

@@ -1,4 +1,4 @@
-/** Files that Python lays out and that are put together here: bytes of Python's, and ranges that it only names. */
+/** Files of parts that Python lists: bytes that it sends, and ranges of files or segments, which are copied here. */
 
 import { LimitError } from "../wire/errors.js";
 import type { FileForm } from "../wire/protocol.js";

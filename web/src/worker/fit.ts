@@ -147,7 +147,7 @@ export class WorkerFit {
       }
       core.setLazyReset(this.#waiting === 0);
     } catch (error) {
-      // Gradients of batches that no optimizer step takes are nobody's.
+      // Gradients that no optimizer step has used are dropped.
       this.#waiting = 0;
       core.setLazyReset(true);
       throw error;

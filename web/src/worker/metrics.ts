@@ -254,7 +254,7 @@ class R2 extends NumberMetric {
 
   protected compare(predicted: ArrayLike<number>, target: ArrayLike<number>, columns: number): void {
     if (this.#rows === 0) {
-      // Near the mean: squares of what is far from zero would leave no digits to their difference.
+      // Around the mean: sums of squares of large numbers would lose the digits of their difference.
       this.#columns = Array.from({ length: columns }, (_, c) => {
         return { shift: target[c] as number, sum: 0, squares: 0, errors: 0 };
       });

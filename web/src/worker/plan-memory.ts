@@ -335,7 +335,7 @@ export class PlanMemory {
 
   #grow(segment: number, nbytes: number): void {
     const old = this.#bases[segment] as number;
-    // The old one first: both together may be more than there is.
+    // The old one is freed first: memory may not hold both.
     if (old !== 0) {
       this.#engine.free(old);
     }

@@ -495,7 +495,7 @@ class SessionWorker implements WorkerApi {
           return;
         }
       } catch {
-        // What is wrong the step says that needs the plan.
+        // The step that needs the plan reports the error.
         return;
       }
     }

@@ -16,7 +16,7 @@ from trainweb.model.lazy import LazyTensor, Place
 
 
 @dataclass(eq=False, slots=True)
-class _Tenant:
+class _Allocation:
     """Storages that take one place after the other, and from which to which instruction it is theirs."""
 
     storages: list[Storage]
@@ -64,45 +64,47 @@ def place(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Se
     arena_bytes, constants
         Size of the arena, and the contents of the constants segment.
     """
-    tenants = _tenants(instructions, feeds, outputs)
-    size = _place_in_order(tenants)
-    if size > _needed_at_once(tenants):
-        offsets = [t.offset for t in tenants]
-        by_size = _place_by_size(tenants)
+    allocations = _allocations(instructions, feeds, outputs)
+    size = _place_in_order(allocations)
+    if size > _needed_at_once(allocations):
+        offsets = [t.offset for t in allocations]
+        by_size = _place_by_size(allocations)
         if by_size < size:
             size = by_size
         else:
-            for t, offset in zip(tenants, offsets, strict=True):
+            for t, offset in zip(allocations, offsets, strict=True):
                 t.offset = offset
-    for t in tenants:
+    for t in allocations:
         for s in t.storages:
             s.offset = t.offset
     return size, _constants(instructions, outputs)
 
 
-def _tenants(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> list[_Tenant]:
-    """Tenants of the arena, in the order in which they come."""
+def _allocations(
+    instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]
+) -> list[_Allocation]:
+    """Allocations of the arena, in the order in which they come."""
     last: dict[Storage, int] = {}
     for k, instruction in enumerate(instructions):
         for b in (*instruction.reads, *instruction.writes):
             last[b.storage] = k
     for b in outputs:
         last[b.storage] = len(instructions)
-    tenants: dict[Storage, _Tenant] = {}
-    found: list[_Tenant] = []
+    allocations: dict[Storage, _Allocation] = {}
+    found: list[_Allocation] = []
 
     def add(s: Storage, k: int) -> None:
-        if s.segment == ARENA and s not in tenants:
-            tenants[s] = tenant = _Tenant([s], align(max(s.nbytes, 1)), k, last.get(s, len(instructions)))
-            found.append(tenant)
+        if s.segment == ARENA and s not in allocations:
+            allocations[s] = allocation = _Allocation([s], align(max(s.nbytes, 1)), k, last.get(s, len(instructions)))
+            found.append(allocation)
 
     for b in feeds:
         add(b.storage, -1)
     for k, instruction in enumerate(instructions):
         for b in instruction.writes:
-            donor = _in_place_donor(instruction, b, last, k, tenants) if b.storage not in tenants else None
+            donor = _in_place_donor(instruction, b, last, k, allocations) if b.storage not in allocations else None
             if donor is not None:
-                tenants[b.storage] = donor
+                allocations[b.storage] = donor
                 donor.storages.append(b.storage)
                 donor.last = last[b.storage]
             else:
@@ -112,20 +114,20 @@ def _tenants(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs:
     return found
 
 
-def _needed_at_once(tenants: list[_Tenant]) -> int:
-    """Bytes of the tenants that are there at the same time, at most: no placement takes less."""
+def _needed_at_once(allocations: list[_Allocation]) -> int:
+    """Bytes of the allocations that are there at the same time, at most: no placement takes less."""
     changes: dict[int, int] = {}
-    for t in tenants:
+    for t in allocations:
         changes[t.first] = changes.get(t.first, 0) + t.nbytes
         changes[t.last + 1] = changes.get(t.last + 1, 0) - t.nbytes
     return max(accumulate(changes[k] for k in sorted(changes)), default=0)
 
 
-def _place_in_order(tenants: list[_Tenant]) -> int:
-    """Place tenants as they come, each where it fits best; returns the size of the arena."""
+def _place_in_order(allocations: list[_Allocation]) -> int:
+    """Place allocations as they come, each where it fits best; returns the size of the arena."""
     arena = Arena()
-    leaving: list[tuple[int, int, _Tenant]] = []
-    for k, t in enumerate(tenants):
+    leaving: list[tuple[int, int, _Allocation]] = []
+    for k, t in enumerate(allocations):
         while leaving and leaving[0][0] < t.first:
             gone = heappop(leaving)[2]
             arena.give(gone.offset, gone.nbytes)
@@ -134,14 +136,14 @@ def _place_in_order(tenants: list[_Tenant]) -> int:
     return arena.size
 
 
-def _place_by_size(tenants: list[_Tenant]) -> int:
+def _place_by_size(allocations: list[_Allocation]) -> int:
     """Place the largest first, each as low as those allow that are there at the same time; returns the size.
 
     Y. Pisarchyk and J. Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by size.
     """
     placed: list[tuple[int, int, int, int]] = []
     size = 0
-    for t in sorted(tenants, key=lambda t: -t.nbytes):
+    for t in sorted(allocations, key=lambda t: -t.nbytes):
         offset, first, last = 0, t.first, t.last
         for start, end, begins, ends in placed:
             if begins <= last and first <= ends:
@@ -156,8 +158,8 @@ def _place_by_size(tenants: list[_Tenant]) -> int:
 
 
 def _in_place_donor(
-    instruction: Instruction, out: Buf, last: dict[Storage, int], k: int, tenants: dict[Storage, _Tenant]
-) -> _Tenant | None:
+    instruction: Instruction, out: Buf, last: dict[Storage, int], k: int, allocations: dict[Storage, _Allocation]
+) -> _Allocation | None:
     # An elementwise result may overwrite an operand that nobody reads afterwards, as long as it goes where the same
     # element was read.
     if not isinstance(instruction, ElementwiseCall) or out.storage.segment != ARENA:
@@ -166,9 +168,9 @@ def _in_place_donor(
     for b in instruction.ins:
         s = b.storage
         if (
-            s in tenants
+            s in allocations
             and last[s] == k
-            and tenants[s].storages[-1] is s
+            and allocations[s].storages[-1] is s
             and b.shift == 0
             and out.shift == 0
             and b.size == size
@@ -177,7 +179,7 @@ def _in_place_donor(
             and b.nbytes == out.nbytes == s.nbytes
             and sum(other.storage is s for other in (*instruction.ins, *instruction.outs)) == 1
         ):
-            return tenants[s]
+            return allocations[s]
     return None
 
 

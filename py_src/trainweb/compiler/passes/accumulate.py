@@ -32,7 +32,7 @@ def accumulate_in_place(program: Program, _: Context) -> None:
 
 
 def _sum_of(program: Program, call: Accumulates, b: Buf) -> ElementwiseCall | None:
-    """What adds the result `b` of `call` to a gradient buffer, if nothing else becomes of it."""
+    """What adds the result `b` of `call` to a gradient buffer, if nothing else reads it."""
     if b.storage.segment != ARENA or b.storage in program.output_storages:
         return None
     users = program.users(b.storage)
@@ -46,7 +46,7 @@ def _sum_of(program: Program, call: Accumulates, b: Buf) -> ElementwiseCall | No
     other = added_operand(e.roots[0], e, value)
     if buffer.storage.segment != GRADIENTS or other is None or not other.same_place(buffer):
         return None
-    # Nothing may look at the buffer between the product and the sum.
+    # Nothing may read or write the buffer between the product and the sum.
     if not value.same_place(b) or value.size != buffer.size or program.is_used_from(buffer.storage, call, e):
         return None
     return e

@@ -44,7 +44,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Where the scores stay (`keeps`: where `buf` holds, else where it does not); elsewhere they become `fill`."""
+    """Scores are kept where `buf` is True (`keeps`) or where it is False (not `keeps`); the others become `fill`."""
 
     buf: Buf
     keeps: bool
@@ -453,7 +453,7 @@ def _name(f: Forward) -> str:
 
 
 def _replace(program: Program, members: Iterable[Instruction], at: Instruction, new: Sequence[Instruction]) -> None:
-    """Put `new` in the place of `at`, one of the `members`, which all leave."""
+    """Replace `at`, one of the `members`, by `new`, and remove the other members."""
     for i in members:
         if i is not at:
             program.remove(i)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def computation(op: Op, results: Sequence[TensorType]) -> Hashable:
     """What a pure node computes: nodes of one graph for which this is equal have equal results."""
     node = op.node
-    # The text tells 0.0 from -0.0, and 1 from 1.0.
+    # repr() distinguishes 0.0 from -0.0, and 1 from 1.0.
     attrs = sorted((k, v if isinstance(v, Tensor) else repr(v)) for k, v in node.attrs.items())
     flat = tuple((k, identity(v) if isinstance(v, Tensor) else v) for k, v in attrs)
     wanted = tuple(map(bool, node.outputs))

@@ -226,7 +226,7 @@ class _Fuser:
         calls = [r for r in readers if isinstance(r, ElementwiseCall) and not r.reduction]
         if len(calls) < len(readers):
             return False
-        if e.roots:  # looking at numbers is enough where nothing comes of it
+        if e.roots:  # rejects most calls before a chain is made of them
             made_of = [e.ins[k] for k in inputs_of(e.roots[number : number + 1])]
             if not _is_cheap(e.roots[number]) or not all(_reads_all(reader, made_of) for reader in calls):
                 return False

@@ -120,7 +120,7 @@ class _Independent:
             made = self.program.writers(b.storage)
             if not made or not chosen.issuperset(made):
                 return False
-            # The others see what the last one leaves.
+            # Instructions that are not hoisted may only read what the last writer stores.
             last = made[-1].position
             if any(r.position < last and r not in chosen for r in self.program.readers(b.storage)):
                 return False
@@ -155,7 +155,7 @@ class _Independent:
                 sources |= new
                 stack += new
         made_of = sum(r.nbytes for r in sources if r.segment != ARENA)
-        # What is made of nothing is cheaper to make than to read.
+        # A value without sources, such as a filled tensor, is cheaper to compute than to read.
         return 0 < s.nbytes <= max(MAX_RATIO * made_of, SMALL_BYTES * (made_of > 0))
 
 
@@ -177,7 +177,7 @@ def _describe(i: Instruction, keys: dict[Storage, str]) -> str:
 
 
 def _hash_of(s: Storage) -> str:
-    """Of the contents of a constant, wherever they are: what is kept outlives the numbers of files."""
+    """Hash of the contents of a constant: a later visit finds kept values by it, and numbers its files otherwise."""
     return s.data.digest() if isinstance(s.data, LazyTensor) else hashlib.sha256(s.data or b"").hexdigest()
 
 

@@ -1,6 +1,7 @@
-"""The gradient of relu before that of the max pooling after it: maxima have all the signs, and are fewer.
+"""The gradient of relu is computed before that of the max pooling after it.
 
-What the pooling read need not be kept for the backward pass then.
+A maximum is positive where the element that it was taken from is, and there are fewer maxima than elements. What the
+pooling read need not be kept for the backward pass then.
 """
 
 from __future__ import annotations

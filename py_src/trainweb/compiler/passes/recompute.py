@@ -280,7 +280,7 @@ class Schedule:
                     self._trace(other)
 
     def _trace(self, s: Storage) -> None:
-        """Find the roots of a value; it has none, and is one, where what it was made from has gone for good."""
+        """Find the roots of a value. One whose operands were overwritten is its own root."""
         roots = set[Storage]().union(*(self.roots.get(r, (r,)) for r in self.values.sources.get(s, ())))
         if s not in self.values.expiry or not roots <= self.present.keys():
             self.roots.pop(s, None)

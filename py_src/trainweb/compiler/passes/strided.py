@@ -179,7 +179,7 @@ def _write_target(program: Program, call: Gemm) -> Gemm | None:
         return None
     if any(r.position < reader.position for r in program.readers(target)):
         return None
-    # What fills the target before it is replaced as a whole is for nothing, such as the state that a step keeps.
+    # A copy to the whole target has no effect if all of it is overwritten afterwards, such as one of the former state.
     before = [w for w in program.writers(target) if w.position < reader.position]
     fills = [w for w in before if isinstance(w, Copy) and move.dense.nbytes == target.nbytes == w.n]
     # Other copies and products may put parts beside this one; what overlaps it must come first.

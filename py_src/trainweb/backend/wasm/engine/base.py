@@ -1,4 +1,4 @@
-"""The narrow waist: everything above the engine speaks to the kernels through this class alone."""
+"""The interface of engines: everything above uses the kernels through this class alone."""
 
 from __future__ import annotations
 

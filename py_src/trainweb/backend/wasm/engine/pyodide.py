@@ -1,6 +1,6 @@
 """The engine of the browser: drives `engine.js`, in a page's worker or in a notebook alike.
 
-In a worker of the JavaScript package the engine is there already, with its threads, and Python adopts
+In a worker of the JavaScript package the engine is there already, with its threads, and Python uses
 it. In a notebook the script and the kernels come out of the wheel: one thread, nothing to fetch.
 """
 

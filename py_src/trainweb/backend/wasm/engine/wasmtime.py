@@ -27,7 +27,7 @@ BUILDS = ("kernels", "kernels.relaxed")
 
 
 def _close_at_exit(managed: Any) -> None:
-    # wasmtime's own finalizers fail, with noise, once the interpreter has torn down its modules.
+    # wasmtime's own finalizers fail, and print that, once the interpreter has torn down its modules.
     reference = weakref.ref(managed)
 
     def close() -> None:

@@ -21,7 +21,7 @@ SIGMAS = 6.0
 
 def runs_alone(cls: type[Op]) -> bool:
     """Operators on the session's state, on sequences, or next to another node are tested with those."""
-    return not issubclass(cls, SequenceOp) and not cls.state_inputs and not getattr(cls, "tested_through", "")
+    return not issubclass(cls, SequenceOp) and not cls.state_inputs and not cls.tested_through
 
 
 CASES = [case for case in cases() if runs_alone(case.cls)]
@@ -101,12 +101,7 @@ def test_constant_inputs_give_the_same(case: Case) -> None:
         compare(case, actual, reference(bound(graph), arrays)[k])
 
 
-BAD = [
-    (cls, number, bad)
-    for cls in registry()
-    if not getattr(cls, "tested_through", "")
-    for number, bad in enumerate(cls.bad)
-]
+BAD = [(cls, number, bad) for cls in registry() if not cls.tested_through for number, bad in enumerate(cls.bad)]
 
 
 @pytest.mark.parametrize(("cls", "number", "bad"), BAD, ids=[f"{label(c)}-{k}" for c, k, _ in BAD])

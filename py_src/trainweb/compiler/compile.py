@@ -187,8 +187,9 @@ class _Compilation:
                 if name:
                     self.producers[name] = k
             if self.sequences and any(name in self.sequences for name in node.inputs):
-                if derive := getattr(op, "derive_sequence", None):
-                    self.sequences[node.outputs[0]] = derive(self.sequences[node.inputs[0]])
+                given = self.sequences.get(node.inputs[0])
+                if given is not None and (derived := op.derive_sequence(given)) is not None:
+                    self.sequences[node.outputs[0]] = derived
                 continue
             results, folded = infer_outputs(op, types)
             if not folded and op.is_pure and self._decides(op):
@@ -335,7 +336,7 @@ class _Compilation:
         """Let the node that makes a gradient write it into the accumulation buffer."""
         for k in sorted(self.needed):
             op = self.ops[k]
-            if not getattr(op, "accumulates", False):
+            if not op.accumulates:
                 continue
             buffer, value = op.node.inputs[0], op.node.inputs[1]
             binding = self.bindings.get(buffer)

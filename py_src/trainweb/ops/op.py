@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Buf
+    from trainweb.ir.program import Buf, BufSequence
 
 T = TypeVar("T")
 
@@ -133,6 +133,10 @@ class Op:
     """Inputs whose values decide shapes: they must be known at compile time."""
     stochastic: ClassVar[bool] = False
     """Output 0 is drawn at random; `reference` is its mean."""
+    accumulates: ClassVar[bool] = False
+    """Input 1 is added to input 0, a gradient buffer: what makes it may do so itself."""
+    tested_through: ClassVar[str] = ""
+    """An operator whose samples test this one, too; it has none of its own then."""
     draws: ClassVar[bool] = False
     """Two nodes with the same inputs give different results: each draws numbers of its own."""
     samples: ClassVar[Sequence[Sample]] = ()
@@ -152,6 +156,10 @@ class Op:
 
         def __getattr__(self, name: str) -> Any:
             """The node's attributes, by the names in `attrs`."""
+
+    def derive_sequence(self, given: BufSequence) -> BufSequence | None:
+        """The result where input 0 is a sequence, if that is one of the same tensors."""
+        return None
 
     def accepts_inputs(self, n: int) -> bool:
         """Whether another number of inputs than min_inputs..max_inputs is legal in this opset."""

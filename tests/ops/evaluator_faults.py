@@ -390,6 +390,13 @@ FAULTS: dict[str, Fault] = {
         "y0 = ScatterElements <axis = 1> (x0, x1, x2)",
         opset=11,
     ),
+    "Scatter-1": Fault(
+        ("Scatter", 11),
+        "This operator is deprecated. Please use ScatterElements, which provides the same functionality.",
+        "It has no Scatter, which opsets 9 and 10 have.",
+        "y0 = ScatterElements (x0, x1, x2)",
+        opset=11,
+    ),
     "SimplifiedLayerNormalization-0": Fault(
         ("RMSNormalization", 23),
         "XSquared = Mul(X, X) XSquaredMean = ReduceMean<axes=normalized_axes>(XSquared) MeanSquareEpsilon = "

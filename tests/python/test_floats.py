@@ -178,6 +178,36 @@ def test_training_is_that_of_float64_and_the_edges_keep_their_types(dtype: str) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_constants_that_are_no_parameters_are_exported_as_declared(dtype: str) -> None:
+    model = onnx.load_from_string(classifier(dtype))
+    factors = np.array([0.5, 2.0, 1.5]).astype(DTYPES[dtype])
+    node = onnx.helper.make_node("Constant", [], ["factors"], value=numpy_helper.from_array(factors))
+    model.graph.initializer.append(numpy_helper.from_array(factors[1:2], "moved"))
+    last = model.graph.node[-1]
+    last.output[0] = "raw"
+    model.graph.node.extend(
+        [
+            node,
+            onnx.helper.make_node("Mul", ["raw", "factors"], ["scaled"]),
+            onnx.helper.make_node("Add", ["scaled", "moved"], ["y"]),
+        ]
+    )
+    names = ["first.weight", "first.bias", "second.weight"]
+    files = build_artifacts(
+        model.SerializeToString(), requires_grad=names, loss="MSELoss", optimizer="SGD", additional_output_names=["y"]
+    )
+    with session_of(files) as session:
+        exported = session.export_model_for_inferencing(["y"])
+    written = weights_of(exported)
+    for name, values in (("factors", factors), ("moved", factors[1:2])):
+        assert same(written[name], values)
+    x = feeds(dtype)["x"]
+    (ours,), (theirs,) = run(exported, {"x": x}), ReferenceEvaluator(exported).run(None, {"x": x})
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_allclose(ours.astype(float), theirs.astype(float), rtol=EPSILON[dtype], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_inference_is_that_of_float64(dtype: str) -> None:
     model, x = classifier(dtype), feeds(dtype)["x"]
     w = {name: a.astype(np.float64) for name, a in weights_of(model).items()}

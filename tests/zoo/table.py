@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import onnx
 from tests.zoo.recording import FOLDER, RATES, Recording, load, names
 from tests.zoo.replay import Off, Trained, replay
 
@@ -29,8 +30,9 @@ options are those of [export.md](export.md): training mode, and for dynamo both 
 - **yes**: trains to PyTorch's trajectory from the file alone.
 - **yes, named**: the same, after `requires_grad` named the parameters: the file leaves it open, and a warning says so.
 - **yes, warned**: the same, although a warning names what the exporter merged or folded.
-- **warned**: the exporter's optimizer left parameters out of the file; a warning names them. The first loss is
-  PyTorch's, unless the remark says that the file computes something else: batch norms that train cannot be folded.
+- **warned**: the exporter's optimizer left parameters out of the file; a warning names them, and says to export with
+  `optimize=False`. The first loss is PyTorch's, unless the remark says that batch norms are folded: the file then has
+  their running statistics in its weights, and nothing that could be trained with the statistics of a batch.
 - **no**: it does not; the remark says why.
 - **-**: the exporter itself fails.
 """
@@ -81,7 +83,7 @@ def row(recording: Recording, exporter: str, result: Trained | Off | None, known
     elif result.untrained:
         trains = "yes, warned" if result.all_the_same else "warned"
         remark = f"folded, merged or removed: {_listed(result.untrained)}"
-        remark += "" if result.starts_the_same else "; the file computes something else"
+        remark += "" if result.starts_the_same else f"; {_lost_norms(recording, exporter)}"
     elif result.settled:
         trains, remark = "yes, named", f"doubtful: {_listed(result.settled)}"
     else:
@@ -91,6 +93,17 @@ def row(recording: Recording, exporter: str, result: Trained | Off | None, known
         remark = f"`frozen_params` names what the module freezes: {_listed(tuple(frozen))}"
     cells = [about["title"], about["library"], EXPORTERS[exporter], trains, remark.replace("|", "\\|")]
     return "| " + " | ".join(cells) + " |"
+
+
+def _lost_norms(recording: Recording, exporter: str) -> str:
+    """What makes the file another function: norms that the exporter's optimizer folds as if they did not train."""
+    there, kept = (
+        sum(node.op_type == "BatchNormalization" for node in onnx.load_from_string(recording.files[e]).graph.node)
+        for e in ("plain", exporter)
+    )
+    if kept == there:
+        raise ValueError(f"{recording.name}: {exporter} computes something else, and has all {there} batch norms")
+    return f"{there - kept} of {there} batch norms are folded as for inference: export with `optimize=False`"
 
 
 def _listed(tensors: tuple[str, ...], most: int = 3) -> str:

@@ -355,6 +355,7 @@ def cast_outputs(graph: Graph, dtypes: Mapping[str, str]) -> Graph:
 
 def with_declared_types(graph: Graph) -> Graph:
     """A copy whose constants have the types that they were declared with, and are cast to float32 before use."""
+    graph = _without_constant_nodes(graph)
     outputs = {v.name for v in graph.outputs}
     tensors = {name: as_declared(t) for name, t in graph.initializers.items() if name not in outputs}
     dtypes = {name: t.dtype for name, t in tensors.items() if t.dtype != graph.initializers[name].dtype}
@@ -362,4 +363,19 @@ def with_declared_types(graph: Graph) -> Graph:
         return graph
     result = cast_inputs(graph, dtypes)
     result.initializers = {**graph.initializers, **tensors}
+    return result
+
+
+def _without_constant_nodes(graph: Graph) -> Graph:
+    """A copy with initializers in the place of Constant nodes whose tensors were declared as another type."""
+    values = {}
+    for node in graph.nodes:
+        tensor = node.attrs.get("value")
+        if node.op_type == "Constant" and isinstance(tensor, Tensor) and declared_type(tensor) != tensor.dtype:
+            values[node.outputs[0]] = tensor.renamed(node.outputs[0])
+    if not values:
+        return graph
+    result = graph.copy()
+    result.nodes = [node for node in graph.nodes if node.outputs[0] not in values]
+    result.initializers = {**graph.initializers, **values}
     return result

@@ -25,7 +25,7 @@ from .checks import (
 )
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
-from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Value
+from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .remote import LOCATION, RemoteFile, detach
 from .repairs import check_newer, part_statistics, rename_duplicates
@@ -247,8 +247,7 @@ class _Reader:
         graph = Graph(check_name(proto.name, "the name of a graph"), notes=_notes(proto))
         what = f"graph {graph.name!r}"
         for entry in proto.initializer:
-            tensor = self._tensors.read(entry)
-            tensor.notes = _notes(entry)
+            tensor = self._tensor(entry)
             self._add_initializer(graph, tensor, frame)
         for entry in proto.sparse_initializer:
             name = check_name(entry.values.name, "the name of a sparse initializer")
@@ -276,6 +275,12 @@ class _Reader:
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise LimitError(f"subgraphs and functions are nested more than {MAX_NESTING} deep")
+
+    def _tensor(self, proto: Any, what: str = "") -> Tensor:
+        """A tensor with its notes."""
+        tensor = self._tensors.read(proto, what)
+        tensor.notes = _notes(proto)
+        return tensor
 
     def _add_initializer(self, graph: Graph, tensor: Any, frame: Frame | None) -> None:
         if not tensor.name:
@@ -408,9 +413,9 @@ class _Reader:
         if field == "strings":
             return _texts(list(value))
         if field == "t":
-            return self._tensors.read(value, what)
+            return self._tensor(value, what)
         if field == "tensors":
-            return [self._tensors.read(tensor, what) for tensor in value]
+            return [self._tensor(tensor, what) for tensor in value]
         if field == "g":
             return self.graph(value, frame)
         if field == "graphs":

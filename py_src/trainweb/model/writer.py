@@ -111,7 +111,6 @@ def _fill_graph(proto: Any, graph: Graph) -> None:
     for name, tensor in graph.initializers.items():
         entry = proto.initializer.add()
         _fill_tensor(entry, tensor, name)
-        _fill_notes(entry, tensor.notes)
     _fill_edges(proto, graph)
     _fill_notes(proto, graph.notes)
 
@@ -221,6 +220,7 @@ def _fill_tensor(proto: Any, tensor: Tensor, name: str) -> None:
     data = bytes(tensor.data)
     check_data(tensor.dtype, tensor.shape, data, f"tensor {name!r}")
     proto.raw_data = data
+    _fill_notes(proto, tensor.notes)
 
 
 def _code(dtype: str, name: str) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.program import Buf
 
+OWN = "ai.trainweb"
 REDUCTIONS = {
     "none": SCATTER_SET,
     "add": SCATTER_ADD,
@@ -326,10 +327,10 @@ class ElementsOp(Op):
 class GatherElements(ElementsOp):
     """data at the indices' own position but for one axis. https://onnx.ai/onnx/operators/onnx__GatherElements.html"""
 
-    versions = (11, 13)
+    versions: ClassVar[tuple[int, ...]] = (11, 13)
     attrs = {"axis": Int(0)}
     min_inputs = max_inputs = 2
-    differentiable = (0,)
+    differentiable: ClassVar[Sequence[int]] = (0,)
     samples = (
         Sample([(3, 4), i64([[0, 3], [1, 1], [-1, 0]])], {"axis": 1}),
         Sample([(3, 4), i64([[2, 0, -1, 1]])]),
@@ -361,6 +362,19 @@ class GatherElements(ElementsOp):
         axis = self.axis % data.ndim
         part = data[tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(indices.shape))]
         return np.take_along_axis(part, indices, axis)
+
+
+@register
+class GatherElementsBefore11(GatherElements):
+    """GatherElements for gradients of models that are older than it."""
+
+    domain = OWN
+    name = "GatherElements"
+    versions = (1,)
+    differentiable = ()
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        raise self.unsupported("differentiation of a gradient")
 
 
 def put_along_axis(data: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
@@ -451,7 +465,10 @@ class Scatter(ScatterElements):
     versions = (9, 11)
     attrs = {"axis": Int(0)}
     reduction = "none"
-    samples = (Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}, opset=10, grad=(0,)),)
+    samples = (
+        Sample([(3, 4), i64([[1, 3]]), (1, 2)], {"axis": 1}, opset=10),
+        Sample([(3, 2, 4), i64([[[2, -3, 0, 1]]]), (1, 1, 4)], opset=9),
+    )
     bad = (Bad([(3, 4), i64([[4]]), (1, 1)], {"axis": 1}, opset=10),)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -459,9 +476,7 @@ class Scatter(ScatterElements):
         dy = douts[0]
         taken = None
         if g.wants(updates):
-            if g.opset < 11:
-                raise self.unsupported("the gradient of updates before opset 11")
-            taken = g.op("GatherElements", [dy, indices], axis=self.axis)
+            taken = g.op("GatherElements", [dy, indices], domain="" if g.opset >= 11 else OWN, axis=self.axis)
         return [g.op("Scatter", [dy, indices, zeros_like(g, updates)], axis=self.axis), None, taken]
 
 

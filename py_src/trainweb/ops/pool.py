@@ -16,6 +16,7 @@ from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Emitter, Expr
     from trainweb.ir.program import Buf
 
 
@@ -123,8 +124,6 @@ class MaxPool(_Pool):
     storage_order: int
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
-        if self.storage_order and len(self.node.outputs) > 1 and self.node.outputs[1]:
-            raise self.unsupported("storage_order 1 with an Indices output")
         shape = self.pooled(x)
         return TensorType("float32", shape), TensorType("int64", shape)
 
@@ -132,7 +131,10 @@ class MaxPool(_Pool):
         arguments = self.window_of(x.shape).arguments()
         if x.size:
             out = outs[0] or b.temp("float32", outs[1].shape if outs[1] else ())
-            b.emit(calls.MaxPool(x=x, y=out, indices=outs[1], planes=self.planes(x.shape), **arguments))
+            indices = b.temp("int64", outs[1].shape) if outs[1] and self.storage_order else outs[1]
+            b.emit(calls.MaxPool(x=x, y=out, indices=indices, planes=self.planes(x.shape), **arguments))
+            if self.storage_order:
+                renumber(b, outs[1], indices, x.shape[2:])
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -146,6 +148,9 @@ class MaxPool(_Pool):
         p = patches(x, w, -np.inf).reshape(*x.shape[:2], *w.out, -1)
         at = p.argmax(axis=-1)[..., None]
         where = np.take_along_axis(patches(places, w, -1).reshape(p.shape), at, -1)[..., 0]
+        if self.storage_order:
+            plane, *place = np.unravel_index(where.astype(np.int64), (prod(x.shape[:2]), *x.shape[2:]))
+            where = np.ravel_multi_index((plane, *place[::-1]), (prod(x.shape[:2]), *x.shape[:1:-1]))
         return np.take_along_axis(p, at, -1)[..., 0], where.astype(np.int64)
 
     samples = (
@@ -153,7 +158,27 @@ class MaxPool(_Pool):
         Sample([(2, 3, 9, 9)], {"kernel_shape": [2, 3], "dilations": [2, 1]}, outputs=1),
         Sample([(2, 3, 6, 6)], {"kernel_shape": [2, 2]}, outputs=2),
         ONE_WINDOW,
+        Sample([(1, 1, 6, 5)], {"kernel_shape": [2, 2], "strides": [2, 1], "storage_order": 1}, outputs=2),
     )
+
+
+def renumber(b: Builder, out: Buf | None, indices: Buf | None, sizes: Sequence[int]) -> None:
+    """Indices into planes of these sizes, as they count if the first axis is the one that runs fastest.
+
+    With the sizes in the reverse order it is the way back.
+    """
+    if out is None or indices is None:
+        return
+
+    def compute(e: Emitter, index: Expr) -> Expr:
+        found, left = e.like(index, 0), index
+        for axis in reversed(range(len(sizes))):
+            rest = e.div(left, e.like(index, sizes[axis]))
+            digit = e.sub(left, e.mul(rest, e.like(index, sizes[axis])))
+            found, left = e.add(found, e.mul(digit, e.like(index, prod(sizes[:axis])))), rest
+        return e.add(found, e.mul(left, e.like(index, prod(sizes))))
+
+    b.elementwise([out], [indices], compute)
 
 
 @register
@@ -174,6 +199,10 @@ class MaxPoolGrad(_Pool):
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, indices: Buf) -> None:
         if outs[0] is not None and outs[0].size:
             shape = outs[0].shape
+            if self.storage_order:
+                row_major = b.temp("int64", indices.shape)
+                renumber(b, row_major, indices, shape[:1:-1])
+                indices = row_major
             b.emit(
                 calls.MaxPoolGradient(
                     dy=dy,

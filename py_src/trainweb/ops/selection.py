@@ -39,9 +39,9 @@ def values_of(op: Op, t: TensorType, what: str) -> tuple[Any, ...] | None:
         return None
     if t.value is None:
         raise op.unsupported(
-            f"{what} that the step computes, though it decides how large the result is. Feed it as an input of the "
+            f"{what} that the step computes, though it decides how large the result is (feed it as an input of the "
             "model, of at most 4096 integers or bools or 64 floats, or keep the size: choose with Where, or multiply "
-            "by a mask. What is described"
+            "by a mask)"
         )
     return t.value
 

@@ -56,15 +56,20 @@ class Constants:
                 at += len(piece)
 
 
-def place(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> tuple[int, Constants]:
-    """Give every storage an offset.
+def place(
+    instructions: Sequence[Instruction],
+    feeds: Sequence[Buf],
+    outputs: Sequence[Buf],
+    inner: frozenset[Storage] | None = None,
+) -> tuple[int, Constants]:
+    """Give every storage an offset; of those of the arena only `inner` ones, where they are given.
 
     Returns
     -------
     arena_bytes, constants
         Size of the arena, and the contents of the constants segment.
     """
-    tenants = _tenants(instructions, feeds, outputs)
+    tenants = _tenants(instructions, feeds, outputs, inner)
     size = _place_in_order(tenants)
     if size > _needed_at_once(tenants):
         offsets = [t.offset for t in tenants]
@@ -80,7 +85,9 @@ def place(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Se
     return size, _constants(instructions, outputs)
 
 
-def _tenants(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> list[_Tenant]:
+def _tenants(
+    instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf], inner: frozenset[Storage] | None
+) -> list[_Tenant]:
     """Tenants of the arena, in the order in which they come."""
     last: dict[Storage, int] = {}
     for k, instruction in enumerate(instructions):
@@ -92,7 +99,7 @@ def _tenants(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs:
     found: list[_Tenant] = []
 
     def add(s: Storage, k: int) -> None:
-        if s.segment == ARENA and s not in tenants:
+        if s.segment == ARENA and s not in tenants and (inner is None or s in inner):
             tenants[s] = tenant = _Tenant([s], align(max(s.nbytes, 1)), k, last.get(s, len(instructions)))
             found.append(tenant)
 
@@ -100,7 +107,8 @@ def _tenants(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs:
         add(b.storage, -1)
     for k, instruction in enumerate(instructions):
         for b in instruction.writes:
-            donor = _in_place_donor(instruction, b, last, k, tenants) if b.storage not in tenants else None
+            is_new = b.storage not in tenants and (inner is None or b.storage in inner)
+            donor = _in_place_donor(instruction, b, last, k, tenants) if is_new else None
             if donor is not None:
                 tenants[b.storage] = donor
                 donor.storages.append(b.storage)

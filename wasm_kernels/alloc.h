@@ -10,6 +10,12 @@ typedef struct {
     int32_t left_out; /* below 0: as many instructions more are left out */
 } tw_place_in_plan;
 
+/* The loop that a run is in: where its body begins, and how many iterations are left, this one among them. */
+typedef struct {
+    uint32_t instruction, word;
+    int32_t left;
+} tw_loop;
+
 /* A 64-byte header before each payload. */
 typedef struct tw_block {
     uint32_t magic;
@@ -18,13 +24,14 @@ typedef struct tw_block {
     uint32_t verified;       /* tw_code_generation() when the plan in the payload passed the verifier */
     struct tw_block *before; /* neighbour at the lower address */
     struct tw_block *next_free, *previous_free;
-    uint32_t in_use;
-    uint32_t placed;         /* 1: the payload is a plan that tw_place has seen */
+    uint8_t in_use;
+    uint8_t placed;          /* 1: the payload is a plan that tw_place has seen */
+    uint8_t paused;          /* 1: a run of the plan goes on from `at` */
+    uint8_t padding[1];
     uint32_t profile;        /* where the plan's runs add up times, or 0 */
     uint32_t written;        /* the segments that the plan writes, one bit each, once it was verified */
-    uint32_t paused;         /* 1: a run of the plan goes on from `at` */
     tw_place_in_plan at;
-    uint32_t padding[1];
+    tw_loop loop;
 } tw_block;
 
 uint32_t tw_alloc(uint32_t nbytes);

@@ -3,6 +3,8 @@
    The verifier is total: it believes nothing in the plan, and once it has passed a plan no instruction of the plan can
    touch memory outside the buffers it names, nor the plan itself. A plan is the whole of one allocated block; that it
    was verified is noted in the block's header, out of the plan's own reach. */
+#include <stdbool.h>
+
 #include "executor.h"
 
 #include "alloc.h"
@@ -196,6 +198,20 @@ static void run_generated(const uint32_t *words) {
     parallel_for(run_chunk, &task, chunk_count(task.n, task.grain));
 }
 
+/* After a loop_end: whether the loop goes on, whose counter then has the number of the next iteration. A plan cannot send the
+   executor anywhere: it goes back to behind a loop_begin that this run has passed, as often as that said, and forgets the loop
+   where another begins, so that every run ends. */
+static bool repeats(tw_loop *loop, const uint32_t *code, const loop_end_args *end) {
+    if (loop->left <= 1) {
+        loop->left = 0;
+        return false;
+    }
+    loop->left--;
+    const loop_begin_args *begin = (const loop_begin_args *)(code + loop->word) - 1;
+    *end->counter = begin->trips - loop->left;
+    return true;
+}
+
 /* Run from instruction `block->at.instruction` on to the end, or to the first boundary of instructions after `until`. */
 static int32_t run_code(uint32_t *header, tw_block *block, double *profile, double until) {
     const uint32_t *code = header + header[HEADER_TOTAL_WORDS] - header[HEADER_N_CODE], *word = code + block->at.word;
@@ -215,6 +231,12 @@ static int32_t run_code(uint32_t *header, tw_block *block, double *profile, doub
         if (!status && parallel_failed()) status = tw_fail(TW_TRAPPED, 0, 0);
         if (status > 0) return status;
         word += n_args + 1;
+        if (opcode == OPCODE_LOOP_BEGIN) {
+            block->loop = (tw_loop){i + 1, (uint32_t)(word - code), (int32_t)((const loop_begin_args *)word - 1)->trips};
+        } else if (opcode == OPCODE_LOOP_END && repeats(&block->loop, code, (const loop_end_args *)word - 1)) {
+            word = code + block->loop.word;
+            i = block->loop.instruction - 1; /* one less than the next */
+        }
         if (until != FOREVER && i + 1 < header[HEADER_N_INSTRUCTIONS] && tw_now() >= until) {
             block->at = (tw_place_in_plan){i + 1, (uint32_t)(word - code), status};
             block->paused = 1;
@@ -293,7 +315,10 @@ static int32_t run_from(uint32_t plan, int32_t anew, double until) {
     uint32_t *header = (uint32_t *)(uintptr_t)plan;
     fault.value = fault.position = 0;
     header[HEADER_FAILED] = NO_INSTRUCTION;
-    if (anew) block->at = (tw_place_in_plan){0};
+    if (anew) {
+        block->at = (tw_place_in_plan){0};
+        block->loop = (tw_loop){0};
+    }
     int32_t status = anew || block->paused ? TW_OK : tw_fail(TW_BAD_PLAN, 0, 0);
     block->paused = 0;
     if (!status) status = run_plan(header, block, until);

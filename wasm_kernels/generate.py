@@ -217,6 +217,7 @@ def emit_header(definition: Definition) -> str:
         "",
         f"#define TW_FINGERPRINT {definition.fingerprint()}u",
         f"#define TW_N_OPCODES {len(definition.kernels) + 1}",
+        *(f"#define OPCODE_{k.name.upper()} {n}" for n, k in enumerate(definition.kernels, 1)),
         *(f"#define {c.name} {c.value}{'u' * (c.value > INT32_MAX)}" for c in definition.constants),
         "",
         *(f"enum {{ {members(enumeration.members)} }};" for enumeration in definition.enumerations),

@@ -37,7 +37,7 @@ def test_a_class_has_samples_a_reference_and_a_docstring(cls: type[Op]) -> None:
 @pytest.mark.parametrize("cls", [c for c in CLASSES if c.differentiable], ids=label)
 def test_a_differentiable_class_has_a_gradient_and_a_sample_to_check_it_on(cls: type[Op]) -> None:
     assert cls.gradient is not Op.gradient or expands(cls)
-    assert any(sample.grad is None or sample.grad for sample in cls.samples)
+    assert hasattr(cls, "tested_through") or any(sample.grad is None or sample.grad for sample in cls.samples)
 
 
 IN_ONNX = [c for c in CLASSES if c.domain == "" and c.op_type() not in UNREGISTERED_IN_ONNX]

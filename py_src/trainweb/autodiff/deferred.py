@@ -30,11 +30,11 @@ def differentiate(op: CompositeGradient, types: Types, opsets: dict[str, int]) -
     result = build_gradients(graph, None, wanted, seeds=seeds)
     for i in op.wanted:
         if node.inputs[i] not in wanted:
-            result.nodes += _zeros(node.inputs[i], types[op.node.inputs[i]], result)
+            result.nodes += zero_gradient(node.inputs[i], types[op.node.inputs[i]], result)
     return result
 
 
-def _zeros(name: str, t: TensorType, graph: Graph) -> list[Node]:
+def zero_gradient(name: str, t: TensorType, graph: Graph) -> list[Node]:
     """The gradient of an input that nothing depends on."""
     shape = f"{name}_shape"
     graph.initializers[shape] = Tensor.of(shape, "int64", (t.rank,), t.shape)

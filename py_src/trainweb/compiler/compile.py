@@ -10,6 +10,7 @@ from trainweb.autodiff.deferred import differentiate
 from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
+from trainweb.compiler.loops import LoopCompiler
 from trainweb.compiler.passes.eliminate import computation
 from trainweb.compiler.pipeline import CACHING, Observer, run_passes
 from trainweb.control import expand_control_flow, has_control_flow
@@ -108,6 +109,16 @@ def compile_model(
     return plan
 
 
+def _body_program(body: Graph, types: Mapping[str, TensorType], outputs: Sequence[str]) -> Program:
+    """The finished program of a loop's body."""
+    for node in body.nodes:
+        if not (op := bind(node, body.opsets)).is_pure:
+            raise op.unsupported("an operator that draws or updates, in a loop that is not written out,")
+    program = _Compilation(body, {}, {}, True, hoists=False, loops=False).program(types, outputs, {}, None)
+    run_passes(program, Context(workspace_bytes))
+    return program
+
+
 class _Compilation:
     def __init__(
         self,
@@ -116,10 +127,14 @@ class _Compilation:
         sequences: Mapping[str, BufSequence],
         overwrite: bool,
         hoists: bool,
+        *,
+        loops: bool = True,
     ) -> None:
         self.graph, self.bindings, self.sequences = graph.copy(), bindings, dict(sequences)
         self.hoists = hoists
         self.builder = Builder(overwrite=overwrite)
+        if loops:
+            self.builder.loops = LoopCompiler(_body_program)
         self.types: dict[str, TensorType] = {}
         self.ops: dict[int, Op] = {}
         self.folded: set[int] = set()

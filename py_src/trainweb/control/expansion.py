@@ -77,7 +77,10 @@ class Expansion:
         handlers: Mapping[str, Handler],
         *,
         differentiable: bool,
+        may_repeat: bool = True,
     ) -> None:
+        self.may_repeat = may_repeat
+        """Whether long loops become nodes that run a body again and again, which do not hold each other."""
         self.source, self.handlers, self.differentiable = source, handlers, differentiable
         self.graph = source.copy()
         self.graph.nodes = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainweb.control.expansion import Expansion, Scope
+from trainweb.control.repeat import Outline, run_again_and_again
 from trainweb.ir.dims import static
 from trainweb.model.graph import Node, Tensor, Value
 
@@ -41,7 +42,14 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
     count = x.value(count_name) if count_name else None
     if count_name and count is None:
         raise x.unsupported("its trip count is only known at run time, or depends on a size that is not fixed")
-    stacked: list[list[str]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
+    n_stacked = len(body.outputs) - 1 - len(carried)
+    if count is not None and (not condition or x.value(condition)):
+        made = run_again_and_again(x, node, scope, Outline(count, carried, [], [False] * n_stacked, is_loop=True))
+        if made is not None:
+            for source, target in zip(made, node.outputs, strict=False):
+                x.hand(source, target)
+            return
+    stacked: list[list[str]] = [[] for _ in range(n_stacked)]
     k = 0
     while count is None or k < count:
         goes_on = x.value(condition) if condition else True
@@ -86,16 +94,65 @@ def write_scan(x: Expansion, node: Node, scope: Scope) -> None:
     outs = len(body.outputs) - n
     axes = node.attrs.get("scan_input_axes") or [0] * scanned
     backward = node.attrs.get("scan_input_directions") or [0] * scanned
+    out_axes = node.attrs.get("scan_output_axes") or [0] * outs
+    out_backward = node.attrs.get("scan_output_directions") or [0] * outs
+    if repeat_scan(x, node, scope, n, list(axes), list(backward), list(out_axes), list(out_backward)):
+        return
     parts = [
         elements(x, name, axis, bool(back)) for name, axis, back in zip(node.inputs[n:], axes, backward, strict=True)
     ]
     states, stacked = scan(x, node.inputs[:n], parts, scope, node)
     for source, target in zip(states, node.outputs, strict=False):
         x.hand(source, target)
-    out_axes = node.attrs.get("scan_output_axes") or [0] * outs
-    out_backward = node.attrs.get("scan_output_directions") or [0] * outs
     for k, (rows, target) in enumerate(zip(stacked, node.outputs[n:], strict=False)):
         stack(x, rows[::-1] if out_backward[k] else rows, out_axes[k], target, body.outputs[n + k])
+
+
+def repeat_scan(
+    x: Expansion,
+    node: Node,
+    scope: Scope,
+    n: int,
+    axes: list[int],
+    backward: list[int],
+    out_axes: list[int],
+    out_backward: list[int],
+) -> bool:
+    """Write a long scan as one node, if that is possible."""
+    names = node.inputs[n:]
+    if not names or any(name in x.sequences for name in names):
+        return False
+    places = [axis % max(1, x.type(name).rank) for name, axis in zip(names, axes, strict=True)]
+    sizes = [(*x.type(name).shape, 0)[at] for name, at in zip(names, places, strict=True)]
+    if not static(*sizes) or len(set(sizes)) > 1:
+        return False
+    since = len(x.graph.nodes)
+    scanned = [(to_front(x, name, at), bool(back)) for name, at, back in zip(names, places, backward, strict=True)]
+    outline = Outline(sizes[0], node.inputs[:n], scanned, [bool(back) for back in out_backward], is_loop=False)
+    made = run_again_and_again(x, node, scope, outline)
+    if made is None:
+        del x.graph.nodes[since:]
+        return False
+    for source, target in zip(made[:n], node.outputs, strict=False):
+        x.hand(source, target)
+    for source, axis, target in zip(made[n:], out_axes, node.outputs[n:], strict=False):
+        if target:
+            rank = x.type(source).rank
+            at = axis % rank
+            order = [*range(1, at + 1), 0, *range(at + 1, rank)]
+            if at:
+                x.op("Transpose", [source], target, perm=order)
+            else:
+                x.hand(source, target)
+    return True
+
+
+def to_front(x: Expansion, name: str, axis: int) -> str:
+    """A tensor with one of its axes before the others."""
+    if not axis:
+        return name
+    rank = x.type(name).rank
+    return x.op("Transpose", [name], perm=[axis, *(k for k in range(rank) if k != axis)])
 
 
 def write_batched_scan(x: Expansion, node: Node, scope: Scope) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
@@ -15,6 +15,12 @@ from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
 from trainweb.model.lazy import LazyTensor, stays_outside
+
+if TYPE_CHECKING:
+    from trainweb.compiler.loops import LoopCompiler
+    from trainweb.ir.shapes import TensorType
+    from trainweb.model.graph import Graph
+    from trainweb.ops.repeat import Iterations, RepeatGradient
 
 
 class Builder:
@@ -28,6 +34,8 @@ class Builder:
         self.state = Buf(Storage(STATE, 4 * STATE_WORDS, 0), "int32", (STATE_WORDS,), name="state")
         self._constants: dict[tuple[str, bytes], Storage] = {}
         self._draws = 0
+        self.loops: LoopCompiler | None = None
+        """What compiles loops; None within one."""
         self.takes_step = False
         """Whether an optimizer updates parameters here; however many do, it is one step."""
 
@@ -61,6 +69,30 @@ class Builder:
         """A constant from its bytes; equal ones are stored once."""
         storage = self._constants.setdefault((dtype, data), Storage(CONSTANTS, len(data), data=data))
         return Buf(storage, dtype, tuple(shape), value, name="constant")
+
+    # Loops.
+
+    def loop(
+        self,
+        body: Graph,
+        iterations: Iterations,
+        ins: Sequence[Buf],
+        outs: Sequence[Buf | None],
+        kept: Sequence[Buf | None],
+    ) -> None:
+        """Run a graph again and again; `kept` are what the iterations started from, one below the other."""
+        self._loops().loop(self, body, iterations, ins, outs, kept)
+
+    def loop_gradient(
+        self, op: RepeatGradient, types: Mapping[str, TensorType], ins: Sequence[Buf], outs: Sequence[Buf | None]
+    ) -> None:
+        """Run the gradient of a loop, whose body has tensors of these types."""
+        self._loops().loop_gradient(self, op, types, ins, outs)
+
+    def _loops(self) -> LoopCompiler:
+        if self.loops is None:
+            raise UnsupportedError(f"{self.node}: a loop within a loop that is not written out is not supported.")
+        return self.loops
 
     # Instructions.
 

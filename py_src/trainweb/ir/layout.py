@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 1156710891
+FINGERPRINT: Final = 192339515
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -32,6 +32,9 @@ ATTENTION_KEYS: Final = 64
 
 # Elements of a head at most.
 ATTENTION_WIDTH: Final = 256
+
+# Iterations of a loop at most.
+LOOP_TRIPS: Final = 65536
 
 # What a run returns, and what fails.
 TW_OK: Final = 0

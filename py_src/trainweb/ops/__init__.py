@@ -38,6 +38,7 @@ FAMILIES = (
     "linear_attention",
     "determinant",
     "recurrence",
+    "repeat",
     "composed",
     "spectral",
     "regions",

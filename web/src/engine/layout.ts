@@ -26,6 +26,9 @@ export const ATTENTION_KEYS = 64;
 // Elements of a head at most.
 export const ATTENTION_WIDTH = 256;
 
+// Iterations of a loop at most.
+export const LOOP_TRIPS = 65536;
+
 // What a run returns, and what fails.
 export const TW_OK = 0;
 export const TW_BAD_PLAN = 1;

@@ -10,14 +10,19 @@ from collections.abc import Sequence
 from trainweb import messages
 from trainweb.backend.wasm.memory import place
 from trainweb.backend.wasm.plan import Plan, TensorPlace, encode
-from trainweb.ir.program import Buf, Instruction, Program
+from trainweb.ir.program import Buf, Instruction, Program, Storage
 
 __all__ = ["Plan", "TensorPlace", "compile_program", "workspace_bytes"]
 
 
-def workspace_bytes(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> int:
-    """Bytes of workspace that these instructions take."""
-    return place(instructions, feeds, outputs)[0]
+def workspace_bytes(
+    instructions: Sequence[Instruction],
+    feeds: Sequence[Buf],
+    outputs: Sequence[Buf],
+    inner: frozenset[Storage] | None = None,
+) -> int:
+    """Bytes of workspace that these instructions take; with `inner`, of a loop: those of its own, which are placed."""
+    return place(instructions, feeds, outputs, inner)[0]
 
 
 def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit: int) -> Plan:

@@ -56,15 +56,20 @@ class Constants:
                 at += len(piece)
 
 
-def place(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]) -> tuple[int, Constants]:
-    """Give every storage an offset.
+def place(
+    instructions: Sequence[Instruction],
+    feeds: Sequence[Buf],
+    outputs: Sequence[Buf],
+    inner: frozenset[Storage] | None = None,
+) -> tuple[int, Constants]:
+    """Give every storage an offset; of those of the arena only `inner` ones, where they are given.
 
     Returns
     -------
     arena_bytes, constants
         Size of the arena, and the contents of the constants segment.
     """
-    allocations = _allocations(instructions, feeds, outputs)
+    allocations = _allocations(instructions, feeds, outputs, inner)
     size = _place_in_order(allocations)
     if size > _needed_at_once(allocations):
         offsets = [t.offset for t in allocations]
@@ -81,7 +86,7 @@ def place(instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Se
 
 
 def _allocations(
-    instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf]
+    instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf], inner: frozenset[Storage] | None
 ) -> list[_Allocation]:
     """Allocations of the arena, in the order in which they come."""
     last: dict[Storage, int] = {}
@@ -94,7 +99,7 @@ def _allocations(
     found: list[_Allocation] = []
 
     def add(s: Storage, k: int) -> None:
-        if s.segment == ARENA and s not in allocations:
+        if s.segment == ARENA and s not in allocations and (inner is None or s in inner):
             allocations[s] = allocation = _Allocation([s], align(max(s.nbytes, 1)), k, last.get(s, len(instructions)))
             found.append(allocation)
 
@@ -102,7 +107,8 @@ def _allocations(
         add(b.storage, -1)
     for k, instruction in enumerate(instructions):
         for b in instruction.writes:
-            donor = _in_place_donor(instruction, b, last, k, allocations) if b.storage not in allocations else None
+            is_new = b.storage not in allocations and (inner is None or b.storage in inner)
+            donor = _in_place_donor(instruction, b, last, k, allocations) if is_new else None
             if donor is not None:
                 allocations[b.storage] = donor
                 donor.storages.append(b.storage)

@@ -33,6 +33,7 @@ from trainweb.ir.layout import (
     SEGMENT_NAMES,
     SEGMENT_WORDS,
 )
+from trainweb.ir.loop import LoopCall
 from trainweb.ir.program import GRAIN_ELEMENTS, Buf, ElementwiseCall, Instruction, KernelCall, Recomputation
 from trainweb.ir.shapes import collapse
 
@@ -99,6 +100,8 @@ def encode(
         Sizes of the segments; those of the arena and the constants are taken from the other arguments.
     """
     encoder = _Encoder()
+    flops = sum(i.flops() for i in instructions if isinstance(i, KernelCall))
+    instructions = _written_out(instructions)
     for instruction in instructions:
         encoder.add(instruction)
     sizes = [arena_bytes, len(constants), *segment_bytes[2:]]
@@ -128,8 +131,16 @@ def encode(
         {b.name: _place_of(b) for b in outputs},
         [i.node for i in instructions],
         encoder.text,
-        sum(i.flops() for i in instructions if isinstance(i, KernelCall)),
+        flops,
     )
+
+
+def _written_out(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The instructions, those of loops among them."""
+    found: list[Instruction] = []
+    for i in instructions:
+        found += i.placed() if isinstance(i, LoopCall) else [i]
+    return found
 
 
 def _place_of(b: Buf) -> TensorPlace:

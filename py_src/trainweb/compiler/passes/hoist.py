@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from trainweb.ir import calls
 from trainweb.ir.expr import Expr
 from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEEN_WORDS
+from trainweb.ir.loop import LoopCall
 from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, Program, Storage
 from trainweb.model.lazy import LazyTensor
 
@@ -85,8 +86,8 @@ class _Independent:
 
     def _may_move(self, i: Instruction, chosen: set[Instruction]) -> bool:
         """Whether nothing before `i` keeps it in the step."""
-        if not all(self.program.is_temporary(b.storage) for b in i.writes):
-            return False
+        if isinstance(i, LoopCall) or not all(self.program.is_temporary(b.storage) for b in i.writes):
+            return False  # a group counts its instructions, of which a loop is several
         for b in i.reads:
             if self._level(b.storage) is None:
                 return False

@@ -29,6 +29,7 @@ from trainweb.ir.calls.index import (
     ScatterElements,
     ScatterNd,
 )
+from trainweb.ir.calls.loop import LoopBegin, LoopEnd, LoopPut, LoopTake
 from trainweb.ir.calls.norm import (
     BatchNorm,
     BatchNormGrad,
@@ -119,6 +120,10 @@ __all__ = [
     "LayerNormGrad",
     "LinearLr",
     "Lion",
+    "LoopBegin",
+    "LoopEnd",
+    "LoopPut",
+    "LoopTake",
     "MaxPool",
     "MaxPoolGradient",
     "Momentum",

@@ -1,0 +1,217 @@
+"""Loops: a body is compiled once, like a model, and stands between `loop_begin` and `loop_end`.
+
+What is carried lies in a slot of the loop's workspace, and is copied there at the end of an iteration. What is scanned
+or stacked is copied from or to its place, which the kernels find by the number of the iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from trainweb.autodiff.deferred import zero_gradient
+from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients, influences
+from trainweb.backend.wasm.compile import workspace_bytes
+from trainweb.ir import calls
+from trainweb.ir.builder import Builder
+from trainweb.ir.layout import ARENA
+from trainweb.ir.loop import LoopCall, inner_storages
+from trainweb.ir.program import Buf, Program, Storage
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.ops.repeat import Iterations, RepeatGradient
+
+CompileBody = Callable[[Graph, Mapping[str, TensorType], Sequence[str]], Program]
+"""The finished program of a graph, by the types of its inputs and the names of its outputs."""
+
+
+class LoopCompiler:
+    """Emits loops; `compile_body` is the compiler itself."""
+
+    def __init__(self, compile_body: CompileBody) -> None:
+        self._compile = compile_body
+
+    def loop(
+        self,
+        b: Builder,
+        body: Graph,
+        iterations: Iterations,
+        ins: Sequence[Buf],
+        outs: Sequence[Buf | None],
+        kept: Sequence[Buf | None],
+    ) -> None:
+        """Run `body`; `kept` are what the iterations started from, one below the other."""
+        if any(outs) or any(kept):
+            loop = _Loop(b, body, iterations, ins, self._compile)
+            b.instructions.append(loop.instruction(outs, kept))
+
+    def loop_gradient(
+        self,
+        b: Builder,
+        op: RepeatGradient,
+        types: Mapping[str, TensorType],
+        ins: Sequence[Buf],
+        outs: Sequence[Buf | None],
+    ) -> None:
+        """Run the gradient of a body, from the last iteration to the first."""
+        _Gradient(op, types).emit(self, b, list(ins), outs)
+
+
+class _Loop:
+    """The instructions of a loop."""
+
+    def __init__(
+        self, b: Builder, body: Graph, iterations: Iterations, ins: Sequence[Buf], compile_body: CompileBody
+    ) -> None:
+        self.b, self.it, self.ins = b.fresh(b.node), iterations, ins
+        number, *names = [value.name for value in body.inputs]
+        first = iterations.carried
+        last = first + len(iterations.scanned)
+        types = {number: TensorType("int64", ())}
+        for k, (name, x) in enumerate(zip(names, ins, strict=True)):
+            types[name] = TensorType(x.dtype, x.shape[1:] if first <= k < last else x.shape)
+        program = compile_body(body, types, [value.name for value in body.outputs])
+        found = {x.name: x for x in program.feeds}
+        self.counter = self.b.temp("int64", (1,))
+        self.slots = [found.get(n) or self.b.temp(types[n].dtype, types[n].shape) for n in names[:first]]
+        self.elements = [found.get(n) for n in names[first:last]]
+        self.places = {found[n].storage: x for n, x in zip(names[last:], ins[last:], strict=True) if n in found}
+        if number in found:
+            self.places[found[number].storage] = self.counter
+        self.body = [i.moved(self._placed, i.node) for i in program.instructions]
+        self.results = [self._placed(x) for x in program.outputs]
+
+    def _placed(self, x: Buf) -> Buf:
+        """A buffer of the body where it is outside of it."""
+        at = self.places.get(x.storage)
+        return x if at is None else Buf(at.storage, x.dtype, x.shape, x.value, at.shift + x.shift, x.name)
+
+    def instruction(self, outs: Sequence[Buf | None], kept: Sequence[Buf | None]) -> LoopCall:
+        """All of it as one instruction."""
+        b, it = self.b, self.it
+        for slot, x in zip(self.slots, self.ins, strict=False):
+            self._copy(slot, x)
+        b.emit(calls.LoopBegin(counter=self.counter, trips=it.trips))
+        for slot, rows in zip(self.slots, kept, strict=True):
+            self._put(slot, rows, False)
+        for element, x, reverse in zip(self.elements, self.ins[it.carried :], it.scanned, strict=False):
+            if element is not None and element.nbytes:
+                b.emit(
+                    calls.LoopTake(
+                        src=x, counter=self.counter, dst=element, n=element.nbytes, trips=it.trips, reverse=int(reverse)
+                    )
+                )
+        b.instructions += self.body
+        for result, rows, reverse in zip(self.results[it.carried :], outs[it.carried :], it.stacked, strict=True):
+            self._put(result, rows, reverse)
+        self._carry()
+        b.emit(calls.LoopEnd(counter=self.counter))
+        for slot, out in zip(self.slots, outs, strict=False):
+            if out is not None:
+                self._copy(out, slot)
+        outer = [*self.ins, *(x for x in (*outs, *kept) if x is not None)]
+        inner = inner_storages(b.instructions, outer)
+        live = [*self.slots, self.counter]
+        nbytes = workspace_bytes(b.instructions, [], live, inner)
+        workspace = Buf(Storage(ARENA, nbytes), "uint8", (nbytes,), name="temp")
+        return LoopCall(b.instructions, it.trips, inner, workspace, b.node)
+
+    def _copy(self, to: Buf, source: Buf) -> None:
+        if to.nbytes and not to.same_place(source):
+            self.b.copy(to, source)
+
+    def _put(self, x: Buf, rows: Buf | None, reverse: bool) -> None:
+        if rows is not None and x.nbytes:
+            trips = self.it.trips
+            self.b.emit(
+                calls.LoopPut(src=x, counter=self.counter, dst=rows, n=x.nbytes, trips=trips, reverse=int(reverse))
+            )
+
+    def _carry(self) -> None:
+        """What the iteration made, for the next one; first out of the way what lies in a slot itself."""
+        slots = {slot.storage for slot in self.slots}
+        made = self.results[: self.it.carried]
+        for k, (x, slot) in enumerate(zip(made, self.slots, strict=True)):
+            if x.storage in slots and not x.same_place(slot):
+                made[k] = self.b.temp(x.dtype, x.shape)
+                self._copy(made[k], x)
+        for x, slot in zip(made, self.slots, strict=True):
+            self._copy(slot, x)
+
+
+class _Gradient:
+    """The body of a loop that goes back, and what it is given.
+
+    It carries the gradients of what the loop carries and the sums of those of what all iterations read; it scans what
+    each iteration started from and read, and the gradients of what is stacked.
+    """
+
+    def __init__(self, op: RepeatGradient, types: Mapping[str, TensorType]) -> None:
+        self.op, self.types = op, types
+        number, *names = [value.name for value in op.body.inputs]
+        self.carried, self.names = names[: op.carried], names
+        self.n_scanned = len(op.scanned)
+        floats = [k for k, name in enumerate(self.carried) if types[name].dtype == "float32"]
+        self.flowing = floats
+        self.summed = [i for i in op.wanted if i >= op.carried + self.n_scanned]
+        self.parted = [i for i in op.wanted if op.carried <= i < op.carried + self.n_scanned]
+        self.stacked = [k - op.carried for k in op.seeds if k >= op.carried]
+        self.body = self._body(number)
+
+    def _body(self, number: str) -> Graph:
+        op = self.op
+        forward = op.body.copy()
+        forward.opsets = dict(op.opsets)
+        forward.inputs = [Value(v.name, self.types[v.name].dtype, self.types[v.name].shape) for v in op.body.inputs]
+        results = [f"{value.name}.result_{k}" for k, value in enumerate(op.body.outputs)]
+        for value, name in zip(op.body.outputs, results, strict=True):
+            forward.nodes.append(Node("Identity", [value.name], [name], {}, "", f"{name}/Identity"))
+        forward.outputs = []
+        seeds = [results[k] for k in (*self.flowing, *(op.carried + k for k in self.stacked))]
+        wanted = [self.carried[k] for k in self.flowing] + [self.names[i] for i in (*self.parted, *self.summed)]
+        reached = influences(forward, seeds)
+        graph = build_gradients(forward, None, [name for name in wanted if name in reached], seeds=seeds)
+        for name in wanted:
+            if name not in reached:
+                graph.nodes += zero_gradient(name, self.types[name], graph)
+        sums = [f"{self.names[i]}.sum" for i in self.summed]
+        for i, before in zip(self.summed, sums, strict=True):
+            gradient = self.names[i] + GRADIENT_SUFFIX
+            graph.nodes.append(Node("Add", [before, gradient], [f"{before}.after"], {}, "", f"{before}/Add"))
+        # The number of the iteration that is gone back through.
+        last = Tensor.of(f"{number}.last", "int64", (), [op.trips - 1])
+        graph.initializers[last.name] = last
+        back = f"{number}.back"
+        graph.nodes.insert(0, Node("Sub", [last.name, back], [number], {}, "", f"{back}/Sub"))
+        flows = [results[k] + GRADIENT_SUFFIX for k in self.flowing]
+        rows = [results[op.carried + k] + GRADIENT_SUFFIX for k in self.stacked]
+        start, end = op.carried, op.carried + self.n_scanned
+        inputs = [back, *flows, *sums, *self.carried, *self.names[start:end], *rows, *self.names[end:]]
+        made = [self.carried[k] + GRADIENT_SUFFIX for k in self.flowing] + [f"{name}.after" for name in sums]
+        made += [self.names[i] + GRADIENT_SUFFIX for i in self.parted]
+        graph.inputs = [Value(name, "", None) for name in inputs]
+        graph.outputs = [Value(name, "", None) for name in made]
+        graph.value_info = {}
+        return graph
+
+    def emit(self, compiler: LoopCompiler, b: Builder, ins: list[Buf], outs: Sequence[Buf | None]) -> None:
+        """Emit the loop."""
+        op = self.op
+        start, end = op.carried, op.carried + self.n_scanned
+        given, kept, seeds = ins[: op.inputs], ins[op.inputs : op.inputs + op.carried], ins[op.inputs + op.carried :]
+        of_seed = dict(zip(op.seeds, seeds, strict=True))
+        flows = [of_seed.get(k) or _zeros(b, given[k].shape) for k in self.flowing]
+        sums = [_zeros(b, given[i].shape) for i in self.summed]
+        rows = [of_seed[op.carried + k] for k in self.stacked]
+        scanned = [True] * op.carried + [not r for r in op.scanned] + [not op.stacked[k] for k in self.stacked]
+        parted = [not op.scanned[i - start] for i in self.parted]
+        iterations = Iterations(op.trips, len(flows) + len(sums), tuple(scanned), tuple(parted))
+        place = dict(zip(op.wanted, outs, strict=True))
+        results = [place.get(k) for k in (*self.flowing, *self.summed, *self.parted)]
+        bufs = [*flows, *sums, *kept, *given[start:end], *rows, *given[end:]]
+        compiler.loop(b, self.body, iterations, bufs, results, [None] * iterations.carried)
+
+
+def _zeros(b: Builder, shape: tuple[int, ...]) -> Buf:
+    zeros = b.temp("float32", shape)
+    b.fill(zeros, 0.0)
+    return zeros

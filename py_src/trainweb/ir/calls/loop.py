@@ -1,0 +1,121 @@
+"""Calls of loop. Generated from wasm_kernels/kernels.def by wasm_kernels/build.py: edit that instead."""
+
+from __future__ import annotations
+
+from trainweb.ir.program import Buf, KernelCall
+
+
+class LoopBegin(KernelCall):
+    """A call of `loop_begin`.
+
+    Up to the next loop_end the instructions run `trips` times, with 0, 1, ... in `counter`. A plan is in one loop at a
+    time: the last that began.
+    """
+
+    __slots__ = ("counter", "trips")
+    KERNEL = "loop_begin"
+    OPCODE = 51
+    WORDS = 2
+    ARGUMENTS = __slots__
+    OPERANDS = ("counter",)
+
+    def __init__(self, *, counter: Buf, trips: int, node: str = "") -> None:
+        self.node = node
+        self.counter = counter
+        self.trips = trips
+
+    @property
+    def reads(self) -> list[Buf]:
+        return []
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.counter]
+
+
+class LoopEnd(KernelCall):
+    """A call of `loop_end`."""
+
+    __slots__ = ("counter",)
+    KERNEL = "loop_end"
+    OPCODE = 52
+    WORDS = 1
+    ARGUMENTS = __slots__
+    OPERANDS = ("counter",)
+
+    def __init__(self, *, counter: Buf, node: str = "") -> None:
+        self.node = node
+        self.counter = counter
+
+    @property
+    def reads(self) -> list[Buf]:
+        return []
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.counter]
+
+
+class LoopTake(KernelCall):
+    """A call of `loop_take`.
+
+    Part `counter` of `trips` parts of src, counted from the end if `reverse`.
+    """
+
+    __slots__ = ("src", "counter", "dst", "n", "trips", "reverse")
+    KERNEL = "loop_take"
+    OPCODE = 53
+    WORDS = 6
+    ARGUMENTS = __slots__
+    OPERANDS = ("src", "counter", "dst")
+    FAILS = ("counter",)
+
+    def __init__(self, *, src: Buf, counter: Buf, dst: Buf, n: int, trips: int, reverse: int, node: str = "") -> None:
+        self.node = node
+        self.src = src
+        self.counter = counter
+        self.dst = dst
+        self.n = n
+        self.trips = trips
+        self.reverse = reverse
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.src, self.counter]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.dst]
+
+
+class LoopPut(KernelCall):
+    """A call of `loop_put`.
+
+    The same of dst.
+    """
+
+    __slots__ = ("src", "counter", "dst", "n", "trips", "reverse")
+    KERNEL = "loop_put"
+    OPCODE = 54
+    WORDS = 6
+    ARGUMENTS = __slots__
+    OPERANDS = ("src", "counter", "dst")
+    FAILS = ("counter",)
+    PARTS = ("dst",)
+
+    def __init__(self, *, src: Buf, counter: Buf, dst: Buf, n: int, trips: int, reverse: int, node: str = "") -> None:
+        self.node = node
+        self.src = src
+        self.counter = counter
+        self.dst = dst
+        self.n = n
+        self.trips = trips
+        self.reverse = reverse
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.src, self.counter]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.dst]

@@ -1,0 +1,95 @@
+"""A loop as one instruction: passes see what it reads and writes, and plans have its instructions in place of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from trainweb.ir.layout import ARENA, CONSTANTS
+from trainweb.ir.program import Buf, Instruction, KernelCall, Storage
+
+
+class LoopCall(KernelCall):
+    """Instructions of which those between `loop_begin` and `loop_end` run `trips` times.
+
+    Parameters
+    ----------
+    body : sequence of Instruction
+        All of them; those outside of the two bring first states in and last ones out.
+    trips : int
+        Iterations.
+    inner : frozenset of Storage
+        Storages that nobody outside knows; their offsets are those in `workspace`.
+    workspace : Buf
+        What holds them.
+    """
+
+    __slots__ = ("body", "inner", "trips", "workspace")
+    KERNEL = "loop"
+    ARGUMENTS = ()
+    OPERANDS = ()
+
+    def __init__(
+        self, body: Sequence[Instruction], trips: int, inner: frozenset[Storage], workspace: Buf, node: str
+    ) -> None:
+        self.body, self.trips, self.inner, self.workspace, self.node = list(body), trips, inner, workspace, node
+
+    def _outer(self, bufs: Iterator[Buf]) -> list[Buf]:
+        """Those that others know, too; each once."""
+        return list({(b.storage, b.shift, b.nbytes): b for b in bufs if b.storage not in self.inner}.values())
+
+    @property
+    def reads(self) -> list[Buf]:
+        return self._outer(b for i in self.body for b in i.reads)
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [*self._outer(b for i in self.body for b in i.writes), self.workspace]
+
+    def flops(self) -> int:
+        return self.trips * sum(i.flops() for i in self.body if isinstance(i, KernelCall))
+
+    def operands(self) -> Iterator[tuple[str, Buf]]:
+        yield from ((f"in{k}", b) for k, b in enumerate(self.reads))
+        yield from ((f"out{k}", b) for k, b in enumerate(self.writes))
+
+    def arguments(self) -> Iterator[tuple[str, Any]]:
+        yield "trips", self.trips
+        yield "instructions", len(self.body)
+        yield from self.operands()
+
+    def map_operands(self, change: Callable[[Buf], Buf]) -> None:
+        def outer(b: Buf) -> Buf:
+            return b if b.storage in self.inner else change(b)
+
+        self.body = [i.moved(outer, i.node) for i in self.body]
+        self.workspace = change(self.workspace)
+
+    def replace_operand(self, old: Buf, new: Buf) -> None:
+        self.map_operands(lambda b: new if b is old else b)
+
+    def __copy__(self) -> LoopCall:
+        return LoopCall(self.body, self.trips, self.inner, self.workspace, self.node)
+
+    def placed(self) -> list[Instruction]:
+        """The instructions, once the workspace has its place."""
+        start = (self.workspace.storage.offset or 0) + self.workspace.shift
+        moved = {s: Storage(ARENA, s.nbytes, start + (s.offset or 0)) for s in self.inner if s.segment == ARENA}
+
+        def place(b: Buf) -> Buf:
+            s = moved.get(b.storage)
+            return b if s is None else Buf(s, b.dtype, b.shape, b.value, b.shift, b.name)
+
+        return [i.moved(place, i.node) for i in self.body]
+
+
+def inner_storages(body: Sequence[Instruction], outer: Sequence[Buf]) -> frozenset[Storage]:
+    """What instructions use of the workspace that is none of `outer`."""
+    known = {b.storage for b in outer}
+    used = {b.storage for i in body for b in (*i.reads, *i.writes)}
+    return frozenset(s for s in used if s.segment == ARENA and s not in known)
+
+
+def is_constant(b: Buf) -> bool:
+    """Whether a buffer holds a constant of the plan."""
+    return b.storage.segment == CONSTANTS

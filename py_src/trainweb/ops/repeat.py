@@ -1,0 +1,183 @@
+"""Loops that are not written out: their body is a graph, which is compiled once and run again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ir.dims import equal_shapes
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Graph
+from trainweb.ops.composite import TRAINWEB
+from trainweb.ops.infer import infer_outputs, initializer_type
+from trainweb.ops.op import MANY, MS, Attr, Int, Ints, Op, bind, register
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
+
+
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """What a loop does with the inputs and outputs of its body.
+
+    Attributes
+    ----------
+    trips : int
+        How often it runs.
+    carried : int
+        Inputs, the first ones, that are the outputs of the iteration before.
+    scanned : tuple of bool
+        Inputs after those of which each iteration has its element along axis 0, and whether from the end.
+    stacked : tuple of bool
+        Outputs after the carried ones, which are put together along axis 0, and whether from the end.
+    """
+
+    trips: int
+    carried: int
+    scanned: tuple[bool, ...]
+    stacked: tuple[bool, ...]
+
+
+class _Repeat(Op):
+    domain = TRAINWEB
+    attrs = {
+        "body": Attr(Graph, required=True),
+        "trips": Int(required=True),
+        "carried": Int(required=True),
+        "scanned": Ints(required=True),
+        "stacked": Ints(required=True),
+        "body_opset": Int(required=True),
+    }
+    min_inputs, max_inputs = 0, MANY
+    tested_through = "Scan"
+    body: Graph
+    body_opset: int
+    trips: int
+    carried: int
+    scanned: tuple[int, ...]
+    stacked: tuple[int, ...]
+
+    @property
+    def opsets(self) -> dict[str, int]:
+        """Those of the body."""
+        return {"": self.body_opset, TRAINWEB: 1, MS: 1}
+
+    @property
+    def is_pure(self) -> bool:
+        """Equal bodies are not looked for, and loops over constants are not run when models are compiled."""
+        return False
+
+    @property
+    def iterations(self) -> Iterations:
+        """What the body's inputs and outputs are."""
+        return Iterations(self.trips, self.carried, tuple(map(bool, self.scanned)), tuple(map(bool, self.stacked)))
+
+    def typed_body(self) -> Graph:
+        """The body with its opsets, which a file does not keep."""
+        body = self.body.copy()
+        body.opsets = self.opsets
+        return body
+
+    def body_types(self, inputs: list[TensorType]) -> dict[str, TensorType]:
+        """Types of the tensors in the body."""
+        n = self.carried + len(self.scanned)
+        if len(self.body.inputs) != 1 + len(inputs):
+            raise self.error(f"its body has {len(self.body.inputs)} inputs, not {1 + len(inputs)}.")
+        types = {name: initializer_type(tensor) for name, tensor in self.body.initializers.items()}
+        names = [value.name for value in self.body.inputs]
+        types[names[0]] = TensorType("int64", ())
+        for k, (name, t) in enumerate(zip(names[1:], inputs, strict=True)):
+            shape = t.shape
+            if self.carried <= k < n:
+                if not shape or not equal_shapes(shape[:1], (self.trips,)):
+                    raise self.error(f"input {k} has shape {list(shape)}; its first size must be {self.trips}.")
+                shape = shape[1:]
+            types[name] = TensorType(t.dtype, shape)
+        for node in self.body.nodes:
+            results, _ = infer_outputs(bind(node, self.opsets), types)
+            types.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
+        return types
+
+
+@register
+class Repeat(_Repeat):
+    """A loop of a number of iterations that is known (ai.trainweb).
+
+    The body's inputs are the number of the iteration (an int64 scalar), then those of the node: what is carried, what
+    is scanned, what all iterations read. Its outputs are what is carried and what is stacked; the node has for the
+    gradient also what each iteration started from.
+    """
+
+    differentiable = range(MANY)
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        given = [t for t in inputs if t is not None]
+        types = self.body_types(given)
+        made = [types[value.name] for value in self.body.outputs]
+        first = given[: self.carried]
+        for k, (old, new) in enumerate(zip(first, made, strict=False)):
+            if old.dtype != new.dtype or old.rank != new.rank or not equal_shapes(old.shape, new.shape):
+                raise self.error(
+                    f"carried tensor {k} is {old.dtype}{list(old.shape)} at first, then {list(new.shape)}."
+                )
+        carried = [TensorType(t.dtype, t.shape) for t in first]
+        stacked = [*made[self.carried :], *carried]
+        return *carried, *(TensorType(t.dtype, (self.trips, *t.shape)) for t in stacked)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
+        n = self.carried + len(self.stacked)
+        kept = outs[n : n + self.carried]
+        b.loop(self.typed_body(), self.iterations, list(ins), outs[:n], [*kept, *[None] * (self.carried - len(kept))])
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        """One node, of which compilation makes the loop that goes back."""
+        wanted = [i for i, name in enumerate(ins) if g.wants(name) and g.dtype(name) == "float32"]
+        n = self.carried + len(self.stacked)
+        kept = [g.extra_output(n + k, f"_before_{k}") for k in range(self.carried)]
+        seeds = [k for k, dy in enumerate(douts[:n]) if dy]
+        inputs = [*ins, *kept, *(douts[k] or "" for k in seeds)]
+        attrs = {name: self.node.attrs[name] for name in self.attrs}
+        names = g.emit(
+            "RepeatGradient",
+            inputs,
+            TRAINWEB,
+            len(wanted),
+            [True] * len(wanted),
+            {**attrs, "inputs": len(ins), "wanted": wanted, "seeds": seeds},
+        )
+        found = dict(zip(wanted, names, strict=True))
+        return [found.get(i) for i in range(len(ins))]
+
+
+@register
+class RepeatGradient(_Repeat):
+    """Gradients of Repeat (ai.trainweb): the loop from the last iteration to the first.
+
+    Inputs are those of the Repeat, what each of its iterations started from, and the gradients of its outputs
+    `seeds`; outputs are those of its inputs `wanted`. An iteration computes again what its gradient needs.
+    """
+
+    attrs = {
+        **_Repeat.attrs,
+        "inputs": Int(required=True),
+        "wanted": Ints(required=True),
+        "seeds": Ints(required=True),
+    }
+    inputs: int
+    wanted: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        given = [t for t in inputs if t is not None]
+        if len(given) != self.inputs + self.carried + len(self.seeds) or not all(i < self.inputs for i in self.wanted):
+            raise self.error(f"{len(given)} inputs do not fit those of the loop.")
+        return tuple(TensorType(given[i].dtype, given[i].shape) for i in self.wanted)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
+        types: Mapping[str, TensorType] = self.body_types([self.types[n] for n in self.node.inputs[: self.inputs]])
+        b.loop_gradient(self, types, list(ins), outs)

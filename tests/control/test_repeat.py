@@ -1,0 +1,156 @@
+"""Loops that run their body again and again: what written-out ones make is checked in test_control_flow.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tests.control import test_control_flow as written
+from tests.python.kernel_description import kernels_of
+from tests.python.plan_builder import RawPlan, instruction
+
+import trainweb
+from trainweb.artifacts import OptimType, build_artifacts
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.engine.base import MORE
+from trainweb.control import expand_control_flow, repeat
+from trainweb.ir.layout import LOOP_TRIPS
+from trainweb.ir.shapes import TensorType
+from trainweb.model.reader import read_model
+from trainweb.training.arrays import from_numpy, to_numpy
+from trainweb.training.inference import InferenceCore
+
+STEPS = 1000
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeat, "WRITTEN_OUT_NODES", 0)
+
+
+@pytest.fixture
+def long() -> Iterator[tuple[InferenceCore, np.ndarray]]:
+    """A session of a recurrent net of 1,000 steps, and its input."""
+    core = InferenceCore(read_model(written.recurrent(STEPS)))
+    yield core, np.random.default_rng(3).standard_normal((STEPS, 3)).astype(np.float32)
+    core.host.release()
+
+
+def n_repeats(proto: object) -> int:
+    graph = expand_control_flow(read_model(proto), differentiable=True)  # type: ignore[arg-type]
+    return [n.op_type for n in graph.nodes].count("Repeat")
+
+
+@pytest.mark.usefixtures("always")
+def test_a_short_loop_forward_and_backward() -> None:
+    assert n_repeats(written.recurrent(4)) == 1
+    written.test_a_loop_of_known_length_forward_and_backward()
+    written.test_a_loop_trains_and_its_weight_is_one_parameter()
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("attrs", written.SCANS, ids=["plain", "one back", "rows back"])
+def test_a_short_scan_forward_and_backward(attrs: dict[str, list[int]]) -> None:
+    assert n_repeats(written.scanned(**attrs)) == 1
+    written.test_scan_forward_and_backward(attrs)
+
+
+def test_a_long_loop_is_few_instructions_in_little_memory(long: tuple[InferenceCore, np.ndarray]) -> None:
+    assert n_repeats(written.recurrent(STEPS)) == 1
+    core, x = long
+    plan = core.plan({"x": TensorType("float32", x.shape)}).plan
+    assert len(plan.text) < 40
+    assert plan.arena_bytes < 8 * x.nbytes
+    written.agree(written.recurrent(STEPS), {"x": x})
+    written.gradient_agrees(written.recurrent(STEPS), {"x": x}, ["x", "w"])
+
+
+def test_a_net_of_a_thousand_steps_trains() -> None:
+    built = build_artifacts(written.recurrent(STEPS), requires_grad=["w"], optimizer=OptimType.SGD)
+    x = np.random.default_rng(4).standard_normal((STEPS, 3)).astype(np.float32)
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+        session.set_learning_rate(0.5)
+        losses = []
+        for _ in range(5):
+            losses.append(float(session.train_step({"x": x})["loss"]))
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        assert losses == sorted(losses, reverse=True)
+        assert losses[-1] < 0.95 * losses[0]
+
+
+def test_a_run_goes_on_within_a_loop(long: tuple[InferenceCore, np.ndarray]) -> None:
+    core, x = long
+    feeds = {"x": from_numpy("x", x)}
+    expected = {name: to_numpy(t) for name, t in core.run(feeds).items()}
+    loaded = core.plan({"x": TensorType("float32", x.shape)})
+    core.host.write_feeds(loaded, feeds)
+    status, slices = core.engine.run_slice(loaded.ptr, anew=True, milliseconds=0), 1
+    while status == MORE:
+        status = core.engine.run_slice(loaded.ptr, anew=False, milliseconds=0)
+        slices += 1
+    assert (status, slices > 5 * STEPS) == (0, True)
+    place = loaded.plan.outputs["last"]
+    found = core.engine.read(core.host.address(place, loaded), place.nbytes)
+    assert found == expected["last"].tobytes()
+
+
+# ---- plans that nobody compiled
+
+
+def run_raw(*names_and_words: tuple[str, list[int]], counter: int = 0, trips: int = 3) -> tuple[str, list[int], bytes]:
+    """Run instructions whose buffers are 0: the counter, 1: a source, 2: a result; status, counter, result."""
+    engine = get_engine()
+    kernels = kernels_of(engine)
+    block = engine.alloc(256, zeroed=True)
+    engine.write(block, np.array([counter], np.int64).view(np.uint8))
+    engine.write(block + 64, np.arange(trips, dtype=np.uint8))
+    plan = RawPlan(engine.description.fingerprint)
+    plan.segments, plan.buffers = [[block, 192, 1]], [[0, 0, 8], [0, 64, trips], [0, 128, trips]]
+    plan.code = [instruction(kernels[name], words) for name, words in names_and_words]
+    words = plan.encode()
+    address = engine.alloc(words.nbytes)
+    engine.write(address, words)
+    plan.place(engine, address)
+    status = engine.description.status_name(engine.run(address))
+    number = np.frombuffer(engine.read(block, 8), np.int64).tolist()
+    result = engine.read(block + 128, trips)
+    engine.free(address)
+    engine.free(block)
+    return status, number, result
+
+
+BEGIN, END = ("loop_begin", [0, 3]), ("loop_end", [0])
+TAKE, PUT = ("loop_take", [1, 0, 1, 1, 3, 0]), ("loop_put", [1, 0, 2, 1, 3, 1])
+
+
+def test_an_end_without_a_beginning_is_passed_over() -> None:
+    assert run_raw(END, END, counter=2) == ("TW_OK", [0], bytes(3))
+
+
+def test_the_parts_of_all_iterations_are_written_once() -> None:
+    # The first byte of the source is taken from its parts 0, 1, 2 and put from the end on.
+    status, _, result = run_raw(BEGIN, TAKE, PUT, END)
+    assert (status, result) == ("TW_OK", bytes([2, 1, 0]))
+
+
+def test_a_loop_within_a_loop_ends() -> None:
+    # The second beginning is the loop from there on; the last end is passed over.
+    assert run_raw(BEGIN, BEGIN, PUT, END, END)[0] == "TW_OK"
+
+
+@pytest.mark.parametrize("counter", [-1, 3, 2**40])
+def test_a_counter_that_is_no_iteration_is_refused(counter: int) -> None:
+    for access in (TAKE, PUT):
+        assert run_raw(access, counter=counter)[0] == "TW_BAD_INDEX"
+
+
+@pytest.mark.parametrize("trips", [0, LOOP_TRIPS + 1])
+def test_loops_have_a_number_of_iterations_in_bounds(trips: int) -> None:
+    assert run_raw(("loop_begin", [0, trips]), END)[0] == "TW_BAD_CONDITION"
+
+
+def test_parts_outside_of_a_buffer_are_refused() -> None:
+    assert run_raw(BEGIN, ("loop_put", [1, 0, 2, 1, 4, 0]), END)[0] == "TW_BAD_EXTENT"

@@ -19,6 +19,7 @@ import chromium
 import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
+import teach_backbone
 import torch_environment
 import typedoc
 from steps import (
@@ -397,6 +398,7 @@ def command_test(arguments: list[str]) -> None:
             build_pyodide_distribution()
         ort_python = onnxruntime_training.setup()
         typedoc.setup()
+        teach_backbone.wheel()
     browser = setup_chromium()
     run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
     processes = str(min(os.cpu_count() or 1, 4))

@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 import venv
@@ -19,8 +20,10 @@ import chromium
 import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
+import teach_backbone
 import torch_environment
 import typedoc
+from published_readme import published_readme
 from steps import (
     BUILD,
     DIST,
@@ -46,6 +49,8 @@ MADE_OF_KERNELS = (PACKAGE / "ir" / "calls", PACKAGE / "ir" / "layout.py", ROOT 
 """What is checked in and must be what kernels.def says."""
 SCHEMA = PACKAGE / "model" / "onnx_schema.bin"
 ENGINE_JS = ENGINE / "engine.js"
+PACKED = ("package.json", "LICENSE", "THIRD_PARTY_LICENSES")
+"""What lies in the npm tarball beside dist/npm and the README."""
 WHEEL_BUILDER = ("build", "editables", "hatchling")
 
 DESCRIPTION = """\
@@ -240,6 +245,8 @@ def build_wheel() -> None:
             inputs=[
                 ROOT / "pyproject.toml",
                 ROOT / "README.md",
+                ROOT / "scripts" / "hatch_readme.py",
+                ROOT / "scripts" / "published_readme.py",
                 ROOT / "LICENSE",
                 ROOT / "THIRD_PARTY_LICENSES",
                 PACKAGE,
@@ -286,7 +293,13 @@ def build_web() -> None:
 def _pack() -> None:
     for old in DIST.glob("trainweb-*.tgz"):
         old.unlink()
-    run("npm", "pack", "--silent", "--pack-destination", DIST)
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+        package = Path(folder)
+        for name in PACKED:
+            shutil.copyfile(ROOT / name, package / name)
+        (package / "README.md").write_text(published_readme(ROOT), encoding="utf-8")
+        shutil.copytree(DIST / "npm", package / "dist" / "npm", copy_function=os.link)
+        run("npm", "pack", "--silent", "--pack-destination", DIST, package)
     for name in KERNELS:
         shutil.copyfile(ENGINE / name, DIST / name)
 
@@ -298,7 +311,7 @@ def build_npm_tarball() -> None:
             "npm-tarball",
             _pack,
             inputs=[
-                *(ROOT / name for name in ("package.json", "README.md", "LICENSE", "THIRD_PARTY_LICENSES")),
+                *(ROOT / name for name in (*PACKED, "README.md", "scripts/published_readme.py")),
                 DIST / "npm",
             ],
             outputs=[DIST / name for name in KERNELS],
@@ -397,6 +410,7 @@ def command_test(arguments: list[str]) -> None:
             build_pyodide_distribution()
         ort_python = onnxruntime_training.setup()
         typedoc.setup()
+        teach_backbone.wheel()
     browser = setup_chromium()
     run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
     processes = str(min(os.cpu_count() or 1, 4))

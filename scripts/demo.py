@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any
 from urllib.parse import urlencode
 
+import teach_backbone
 from chromium import find_chromium
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page, sync_playwright
@@ -29,6 +30,8 @@ from tests.browser.server import Reply, Site
 
 SOURCES = ROOT / "web" / "demo" / "mnist"
 PAGE = BUILD / "demo" / "mnist"
+TEACH_SOURCES = ROOT / "web" / "demo" / "teach"
+TEACH = BUILD / "demo" / "teach"
 TARGET_ACCURACY = 0.97
 DEFAULT_PORT = 8000
 LOAD_TIMEOUT_S = 300
@@ -91,10 +94,32 @@ def build_page() -> None:
     )
 
 
+def build_teach_page() -> None:
+    """Bundle the second demo's page and make its model, as far as their sources changed."""
+    model_script, wheel = ROOT / "scripts" / "make_teach_model.py", teach_backbone.wheel()
+    run_step(
+        Step(
+            "teach-page",
+            lambda: run("node", TEACH_SOURCES / "build.mjs", TEACH),
+            inputs=[TEACH_SOURCES, SOURCES / "icon.svg", ROOT / "package-lock.json", ROOT / "THIRD_PARTY_LICENSES"],
+            outputs=[TEACH / "index.html", TEACH / "main.js", TEACH / "THIRD_PARTY_LICENSES"],
+        )
+    )
+    run_step(
+        Step(
+            "teach-model",
+            lambda: run(PYTHON, model_script, wheel, TEACH / "teach.onnx"),
+            inputs=[model_script, wheel],
+            outputs=[TEACH / "teach.onnx"],
+        )
+    )
+
+
 def serve(*, isolated: bool = True, port: int = 0) -> Site:
     """Start a server of the page, the package and Pyodide; `/` leads to the page."""
     mounts = {
         "/mnist/": (PAGE,),
+        "/teach/": (TEACH,),
         "/trainweb/": (DIST / "npm",),
     }
     site = Site(isolated=isolated, mounts=mounts, port=port)
@@ -321,6 +346,7 @@ def main() -> int:
     query = urlencode({name: value for name, value in given.items() if value is not None})
     try:
         build_page()
+        build_teach_page()
         site = open_site(isolated=not options.no_isolation, port=0 if options.headless else options.port)
     except (BuildError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)

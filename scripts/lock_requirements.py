@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
+import teach_backbone
 import torch_environment
 from build import requirements
 from steps import BUILD, LOCKS, run
@@ -28,6 +29,7 @@ SETS: dict[str, tuple[Sequence[str], str, bool]] = {
     "pyodide-carrier": ((pyodide_dist.CARRIER,), "3.11", False),
     "pyodide-build": (pyodide_lockfile.REQUIREMENTS, "3.12", True),
     "onnxruntime": (onnxruntime_training.REQUIREMENTS, "3.11", True),
+    "teach": ((teach_backbone.PACKAGE,), "3.11", False),
     "torch": (torch_environment.REQUIREMENTS, "3.11", True),
 }
 """By the name of the file: what is pinned, the oldest Python for it, and whether what that needs comes along."""

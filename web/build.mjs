@@ -153,6 +153,25 @@ function buildDeclarations() {
   });
 }
 
+/** Drop the declarations that nobody who imports the package comes to. */
+async function dropInnerDeclarations() {
+  const { exports } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
+  const waiting = Object.values(exports).flatMap(({ types }) => (types === undefined ? [] : [join(ROOT, types)]));
+  const reached = new Set();
+  for (let file = waiting.pop(); file !== undefined; file = waiting.pop()) {
+    if (!reached.has(file)) {
+      reached.add(file);
+      const imports = (await readFile(file, "utf8")).matchAll(/\b(?:from|import)\s*\(?\s*"(\.[^"]+)\.js"/g);
+      waiting.push(...[...imports].map(([, name]) => join(dirname(file), `${name}.d.ts`)));
+    }
+  }
+  for (const name of await readdir(OUT, { recursive: true })) {
+    if (name.endsWith(".d.ts") && !reached.has(join(OUT, name))) {
+      await rm(join(OUT, name));
+    }
+  }
+}
+
 async function pack(file, target) {
   await writeFile(target, gzipSync(await readFile(file), { level: constants.Z_BEST_COMPRESSION }));
 }
@@ -248,6 +267,7 @@ async function buildAll() {
   await copyPyodide();
   await buildEntries();
   buildDeclarations();
+  await dropInnerDeclarations();
   await buildCommand();
 }
 

@@ -281,6 +281,21 @@ def test_bundlers_see_nothing_missing_in_pyodide(name: str) -> None:
     assert "sourceMappingURL" not in script
 
 
+def test_every_declaration_is_one_that_users_come_to(tmp_path: Path) -> None:
+    """Which files TypeScript reads for all entries together: the package has no others."""
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "trainweb").symlink_to(ROOT)
+    exports = json.loads((ROOT / "package.json").read_text())["exports"]
+    entries = [name for name, entry in exports.items() if isinstance(entry, dict) and "types" in entry]
+    lines = [f'import * as entry{k} from "trainweb{name[1:]}";' for k, name in enumerate(entries)]
+    (tmp_path / "program.ts").write_text("\n".join(lines))
+    options = ["--listFilesOnly", "--module", "nodenext", "--target", "es2022", "program.ts"]
+    tsc = ROOT / "node_modules" / "typescript" / "bin" / "tsc"
+    done = subprocess.run(["node", tsc, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
+    read = {Path(line).resolve() for line in done.stdout.splitlines()}
+    assert {file for file in read if file.is_relative_to(NPM)} == set(NPM.rglob("*.d.ts"))
+
+
 def test_source_maps_that_are_named_are_there() -> None:
     named = {
         script: match[1]

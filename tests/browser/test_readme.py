@@ -6,7 +6,9 @@ import contextlib
 import io
 import re
 import sys
+import tarfile
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,6 +148,25 @@ def test_pictures_of_the_readme_show_in_registries() -> None:
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README)
     assert len(pictures) == 2
     assert all(picture.startswith(RAW) for picture in pictures)
+
+
+def test_links_of_the_readme_hold_in_registries() -> None:
+    """In the wheel's metadata and in the tarball, links go to URLs or to places on the page."""
+    (wheel,) = (ROOT / "dist").glob("trainweb-*.whl")
+    (tarball,) = (ROOT / "dist").glob("trainweb-*.tgz")
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        texts = [archive.read(metadata).decode()]
+    with tarfile.open(tarball) as packed:
+        readme = packed.extractfile("package/README.md")
+        assert readme is not None
+        texts.append(readme.read().decode())
+    for text in texts:
+        targets = re.findall(r"\]\(([^)\s]+)\)", text)
+        assert len(targets) > 20
+        assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+        for name in set(re.findall(r"/blob/main/([^#)\s]+)", text)):
+            assert (ROOT / name).exists(), f"the README leads to {name}"
 
 
 def test_commands_of_workflows_exist() -> None:

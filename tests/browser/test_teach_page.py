@@ -1,0 +1,158 @@
+"""The second demo: classes taught with the camera and with files, in Chromium with its own fake camera."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tests.browser.test_demo import png
+
+from .conftest import CHROMIUM_FLAGS, find_chromium, require_built, watched_page
+from .server import ROOT, Site
+
+# isort: split
+# In scripts/, which conftest puts on the path.
+from demo import PHONE, TEACH, build_teach_page, serve
+from make_teach_model import CLASSES, SIDE, read_weights
+
+READY_MS = 120_000
+CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+"""A green picture with a moving shape and the time; permission is given."""
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    require_built(ROOT / "dist" / "npm" / "index.js")
+    build_teach_page()
+    site = serve()
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def camera_browser(browser: Browser) -> Iterator[Browser]:
+    """A Chromium with a camera: its flags count for the whole browser. `browser` keeps Playwright running."""
+    made = browser.browser_type.launch(executable_path=find_chromium(install=False), args=[*CHROMIUM_FLAGS, *CAMERA])
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def page(camera_browser: Browser, site: Site) -> Iterator[Page]:
+    """The page, loaded; it sends nothing, and logs no error."""
+    page, errors = watched_page(camera_browser)
+    page.set_default_timeout(READY_MS)
+    sent: list[str] = []
+    page.on("request", lambda r: sent.append(r.url) if r.method != "GET" else None)
+    page.goto(site.url("/teach/index.html"))
+    expect(page.locator("#status")).to_have_text(re.compile("Ready"), timeout=READY_MS)
+    yield page
+    page.context.close()
+    assert sent == []
+    if errors.messages:
+        pytest.fail("errors in the page:\n" + "\n".join(errors.messages), pytrace=False)
+
+
+def stripes(seed: int) -> bytes:
+    """Thick black and white stripes, somewhere."""
+    rows = np.indices((120, 160))[0] + 7 * seed
+    return png(np.where(rows // 12 % 2, 20, 235).astype(np.uint8))
+
+
+def files(count: int, first: int = 0) -> list[Any]:
+    return [{"name": f"{k}.png", "mimeType": "image/png", "buffer": stripes(first + k)} for k in range(count)]
+
+
+def test_camera_and_files_are_told_apart_after_seconds(page: Page, tmp_path: Path) -> None:
+    expect(page.locator("#train")).to_be_disabled()
+    page.click("#camera")
+    page.locator(".record").first.click()
+    expect(page.locator(".count").first).to_have_text("15 pictures", timeout=READY_MS)
+    expect(page.locator("#train")).to_be_disabled()
+    page.locator(".files input").nth(1).set_input_files(files(15))
+    expect(page.locator(".count").nth(1)).to_have_text("15 pictures", timeout=READY_MS)
+    page.locator("#classes input[type=text]").nth(1).fill("stripes")
+    page.click("#train")
+    expect(page.locator("#status")).to_have_text(re.compile(r"Trained in [\d.]+ s, 50 steps\."), timeout=READY_MS)
+    expect(page.locator("#result")).to_have_text("Of the pictures kept back, 100 % are told right.")
+    page.wait_for_function("Number.parseInt(document.querySelector('#bars span:nth-child(2)').textContent) > 80")
+    with page.expect_download() as download:
+        page.click("#export")
+    download.value.save_as(tmp_path / "classes.onnx")
+    expect(page.locator("#result")).to_contain_text("0 Class 1, 1 stripes")
+    model = onnx.load(tmp_path / "classes.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    before = onnx.load(TEACH / "teach.onnx")
+    moved = {t.name for t in changed(before, model)}
+    assert moved == {"head.weight", "head.bias"}
+
+
+def changed(before: onnx.ModelProto, after: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Weights that are others."""
+    old = {t.name: onnx.numpy_helper.to_array(t) for t in before.graph.initializer}
+    found = {t.name: t for t in after.graph.initializer}
+    assert {"head.weight", "head.bias", "_conv_stem.weight"} <= found.keys()
+    return [
+        t for name, t in found.items() if name in old and not np.array_equal(onnx.numpy_helper.to_array(t), old[name])
+    ]
+
+
+def test_classes_are_added_up_to_what_the_model_has(page: Page) -> None:
+    for count in range(3, CLASSES + 1):
+        page.click("#add")
+        assert page.locator("#classes li").count() == count
+    expect(page.locator("#add")).to_be_disabled()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(page: Page, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
+    found = page.evaluate("""async () => {
+        const { violations } = await axe.run(document);
+        return violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3).join("; ")}`);
+    }""")
+    assert found == []
+
+
+def test_nothing_is_wider_than_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+
+
+def test_without_a_camera_the_page_says_so(browser: Browser, site: Site) -> None:
+    page, _ = watched_page(browser)
+    page.goto(site.url("/teach/index.html"))
+    page.click("#camera")
+    expect(page.locator("#alert")).to_contain_text("Files work without one")
+    page.context.close()
+
+
+def test_the_backbone_is_that_of_the_paper() -> None:
+    """As many convolutions and sums as EfficientNet-Lite0 has: 16 blocks, of which the first expands nothing."""
+    model = onnx.load(TEACH / "teach.onnx")
+    dims = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    assert dims[1:] == [3, SIDE, SIDE]
+    # Every convolution takes the channels that the one before it gives: `full_check` has inferred all shapes.
+    onnx.checker.check_model(model, full_check=True)
+    assert sum(node.op_type == "Conv" for node in model.graph.node) == 1 + 16 * 3 - 1 + 1
+    assert sum(node.op_type == "Add" for node in model.graph.node) == 1 + 1 + 2 + 2 + 3
+
+
+def test_a_file_of_weights_runs_nothing() -> None:
+    """A pickle that names another function than those of tensors is refused."""
+    import io
+    import pickle
+
+    class Attack:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return exec, ("raise AssertionError('it ran')",)
+
+    with pytest.raises(pickle.UnpicklingError, match=r"__builtin__\.exec"):
+        read_weights(io.BytesIO(pickle.dumps(Attack(), 2)))

@@ -438,6 +438,12 @@ def command_test_attacks(arguments: list[str]) -> None:
         run(PYTHON, f"scripts/{script}.py", "--minutes", minutes, env=browser)
 
 
+def command_test_closed_tabs(arguments: list[str]) -> None:
+    """Kill the renderer of a page that trains at random moments, and open it again; [--kills N] [--seed N]."""
+    build_all()
+    run(PYTHON, "-m", "tests.browser.closed_tabs", *arguments, env={"TRAINWEB_CHROMIUM": setup_chromium()})
+
+
 def command_test_bundlers(arguments: list[str]) -> None:
     """Train with the tarball in projects of bundlers; needs npm's registry."""
     build_all()
@@ -534,6 +540,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "test": command_test,
     "test-large": command_test_large,
     "test-attacks": command_test_attacks,
+    "test-closed-tabs": command_test_closed_tabs,
     "test-bundlers": command_test_bundlers,
     "test-browsers": command_test_browsers,
     "bench": command_bench,

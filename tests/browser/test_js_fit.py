@@ -297,7 +297,7 @@ WRONG = [
     ("data(8)", "null", "ModelError", "options is None; it must be an object"),
     ("data(8)", "{ epochs: 0 }", "ModelError", "epochs is 0; it must be an integer >= 1"),
     ("data(8)", "{ epoch: 2 }", "ModelError", "fit has no setting 'epoch'; it has "),
-    ("data(8)", "{ checkpoint: {} }", "ModelError", "fit has no setting 'checkpoint'"),
+    ("data(8)", "{ checkpoint: {} }", "ModelError", "checkpoint needs the setting 'store'"),
     ("data(8)", "{ clipGradNorm: 1 }", "ModelError", "give 'clipGradNorm' in the config of createFromModel"),
     ("data(8)", "{ seed: -1 }", "ModelError", "seed is -1"),
     ("data(8)", "{ metrics: ['accuracy'] }", "ModelError", "Metrics are of validation data: give validationData"),

@@ -6,6 +6,7 @@ It reads the sources with its own TypeScript: the one that builds the package is
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,18 +17,26 @@ from steps import BUILD, LOCKS, ROOT, BuildError, Step, environment, run, run_st
 FOLDER = BUILD / "typedoc"
 LOCK = LOCKS / "typedoc"
 SCRIPT = FOLDER / "node_modules" / "typedoc" / "bin" / "typedoc"
-ENTRIES = {"trainweb": "page/index.ts", "trainweb/engine": "engine/engine.ts"}
-"""What package.json exports, and where it is written; the others are files to be loaded, not names."""
+SOURCES = ROOT / "web" / "src"
 KINDS = (
     *("Accessor", "Class", "Enum", "EnumMember", "Function", "Interface", "Method", "Property", "TypeAlias"),
     *("Variable", "GetSignature", "SetSignature"),
 )
-INTENDED = ("MethodsByHand", "Of", "InGroups", "DTYPES")
+INTENDED = ("MethodsByHand", "Of", "InGroups", "DTYPES", "StoredSession")
 """Types that only declare what the classes of the reference have."""
+
+
+def entries() -> list[str]:
+    """The sources of what package.json exports with types; its other exports are files to be loaded, not names."""
+    exports = json.loads((ROOT / "package.json").read_text())["exports"].values()
+    declared = {target["types"] for target in exports if isinstance(target, dict)}
+    return sorted(str(SOURCES / re.sub(r"^\./dist/npm/(.*)\.d\.ts$", r"\1.ts", path)) for path in declared)
+
+
 OPTIONS: dict[str, Any] = {
     "tsconfig": str(ROOT / "web" / "tsconfig.json"),
-    "basePath": str(ROOT / "web" / "src"),
-    "entryPoints": [str(ROOT / "web" / "src" / path) for path in ENTRIES.values()],
+    "basePath": str(SOURCES),
+    "entryPoints": entries(),
     "plugin": ["typedoc-plugin-markdown"],
     "name": "JavaScript and TypeScript",
     "readme": "none",

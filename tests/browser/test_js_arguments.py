@@ -59,6 +59,7 @@ RUN_RULES = [
         "Unexpected input data type of 'x'. Actual: (float64), expected: (float32). "
         "Make the tensor with new Tensor('float32', Float32Array.from(values), dims).",
     ),
+    ("feeds, {terminat: true}", "TypeError", "The run option 'terminat' is not known; did you mean 'terminate'?"),
     # the order of the checks
     ("null, null", "TypeError", FEEDS_TEXT),
     ("{}, null", "TypeError", "Unexpected argument[1]: cannot be null."),
@@ -94,6 +95,15 @@ CREATE_RULES = [
     ("files, {logSeverityLevel: 5}", "Error", "log serverity level is not valid: 5"),
     ("files, {logSeverityLevel: 1.5}", "Error", "log serverity level is not valid: 1.5"),
     ("files, {logVerbosityLevel: -1}", "Error", "log verbosity level is not valid: -1"),
+    ("files, {memorybudget: 1}", "TypeError", "'memorybudget' is not known; did you mean 'memoryBudget'?"),
+    ("files, {enableProfiling: true}", "UnsupportedError", "session.profile(feeds)"),
+    ("files, {enableGraphCapture: true}", "UnsupportedError", "enableGraphCapture is not supported: it is for WebGPU"),
+    ("files, {optimizedModelFilePath: 'a'}", "UnsupportedError", "session.explain(feeds)"),
+    ("files, {preferredOutputLocation: 'gpu-buffer'}", "UnsupportedError", "'gpu-buffer' is not supported"),
+    ("files, {preferredOutputLocation: {a: 'texture'}}", "UnsupportedError", "'texture' is not supported"),
+    ("files, {freeDimensionOverrides: {batch: -1}}", "SessionError", "'freeDimensionOverrides.batch' must be"),
+    ("files, {freeDimensionOverrides: {bath: 8}}", "ModelError", "did you mean 'batch'?"),
+    ("{bundle: 'a'}, {freeDimensionOverrides: {batch: 8}}", "TypeError", "a bundle has the sizes"),
     ("files, {extra: circular}", "Error", "Circular reference in options"),
     ("files, {extra: {f() {}}}", "Error", "Can't handle extra config type: function"),
     ("files, {threads: 1.5}", "SessionError", "'threads' must be an integer >= 0, got 1.5."),

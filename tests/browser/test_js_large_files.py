@@ -511,6 +511,31 @@ def test_external_data_is_taken_from_the_page(js: JsPage, external: None) -> Non
         assert found == [wanted, output], source
 
 
+def test_gradient_graphs_take_external_data(js: JsPage, external: None) -> None:
+    """The gradient for x of x w is the incoming one times w transposed."""
+    found = js.run(
+        EXTERNAL.replace("...options, ", "")
+        + """
+        const builder = new GradientGraphBuilder(model, ["y"], ["x"]);
+        let refused = null;
+        await builder.build().catch((e) => { refused = [e.name, e.message]; });
+        await builder.build(data(new Blob([weights])));
+        const session = await InferenceSession.create(builder.getModel());
+        const ones = new Tensor("float32", new Float32Array(128).fill(1), [1, 128]);
+        const x = new Tensor("float32", new Float32Array(512), [1, 512]);
+        const { x_grad } = await session.run({ x, y_grad: ones });
+        await session.release();
+        const limits = { ...data(weights), limits: { arenaBytes: 1000 } };
+        const limited = await builder.build(limits).catch((e) => e.name);
+        return [refused, [...x_grad.data], limited];"""
+    )
+    refused, gradient, limited = found
+    assert refused[0] == "ModelError" and "externalData" in refused[1]
+    weights = np.random.default_rng(4).standard_normal((512, 128)).astype("<f4")
+    np.testing.assert_allclose(gradient, weights.sum(1, dtype=np.float64), rtol=1e-4, atol=1e-4)
+    assert limited == "LimitError"
+
+
 @pytest.mark.parametrize(
     ("call", "name", "text"),
     [

@@ -164,3 +164,55 @@ def test_a_run_logs_from_the_severity_that_it_asks_for(js: JsPage) -> None:
     assert first.startswith("trainweb: night: train step: ") and first.endswith(" ms")
     assert second.startswith("trainweb: optimizer step: ")
     assert "9" in found["wrong"]
+
+
+def test_a_session_logs_from_the_severity_that_it_was_made_with(js: JsPage) -> None:
+    lines = js.run(
+        """
+        const lines = [];
+        const before = console.debug;
+        console.debug = (...parts) => lines.push(parts.join(" "));
+        const s = await TrainingSession.create(golden("mlp"), { logSeverityLevel: 0 });
+        const x = new Tensor("float32", new Float32Array(80), [8, 10]);
+        const labels = new Tensor("int64", new BigInt64Array(8), [8]);
+        lines.length = 0;
+        await s.runTrainStep({ x, labels });
+        await s.runEvalStep({ x, labels }, { logSeverityLevel: 2 });
+        await s.runOptimizerStep();
+        console.debug = before;
+        await s.release();
+        return lines;"""
+    )
+    assert [line.split(":")[1].strip() for line in lines] == ["train step", "optimizer step"]
+
+
+def test_dims_are_given_sizes(js: JsPage) -> None:
+    found = js.run(
+        """
+        const options = { freeDimensionOverrides: { batch: 8 } };
+        const x = new Tensor("float32", new Float32Array(80), [8, 10]);
+        const labels = new Tensor("int64", new BigInt64Array(8), [8]);
+        const few = { x: new Tensor("float32", new Float32Array(20), [2, 10]), labels };
+        const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+        const found = [];
+        for (const make of [
+          () => TrainingSession.create(golden("mlp"), options),
+          () => TrainingSession.createFromModel("/golden/mlp/base.onnx", config, options),
+        ]) {
+          const s = await make();
+          const loss = Object.values(await s.runTrainStep({ x, labels }))[0].data[0];
+          const refused = await failure(() => s.runTrainStep(few));
+          found.push([(await s.inputMetadata()).map(({ shape }) => shape), loss, refused.name]);
+          await s.release();
+        }
+        const i = await InferenceSession.create("/golden/mlp/base.onnx", options);
+        await i.run({ x });
+        const refused = await failure(() => i.run({ x: few.x }));
+        await i.release();
+        const wrong = { freeDimensionOverrides: { bat: 8 } };
+        const unknown = await failure(() => InferenceSession.create("/golden/mlp/base.onnx", wrong));
+        return { found, inference: refused.name, unknown: unknown.message };"""
+    )
+    for shapes, loss, error in found["found"]:
+        assert shapes == [[8, 10], [8]] and loss > 0 and error == "FeedError"
+    assert found["inference"] == "FeedError" and "'batch'" in found["unknown"]

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import trainweb
 from trainweb.autodiff.gradient import build_gradients, influences
 from trainweb.compat.gradient_graph import GradientGraphBuilder
-from trainweb.errors import GradientError, ModelError, SessionError
+from trainweb.errors import GradientError, LimitError, ModelError, SessionError
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.writer import write_model
 
@@ -227,6 +228,32 @@ def test_gradient_graph_builder_takes_incoming_gradients_as_inputs() -> None:
     got = session.run(["x_grad"], {"x": x, "a_grad": da, "b_grad": db})[0]
     session.release()
     np.testing.assert_allclose(got, 2 * x * da + 3 * x**2 * db, rtol=1e-4, atol=1e-6)
+
+
+def test_gradient_graph_builder_takes_external_data_and_limits() -> None:
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Mul", ["x", "w"], ["y"])],
+            "external",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
+            [TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    model.graph.initializer[0].external_data.add(key="location", value="w.bin")
+    data, w, x = model.SerializeToString(), normal(3), normal(3, seed=1)
+    with pytest.raises(ModelError, match="external_data="):
+        GradientGraphBuilder(data, ["y"], ["x"])
+    with pytest.raises(LimitError, match="exceed the limit of 8 bytes"):
+        GradientGraphBuilder(data, ["y"], ["x"], external_data={"w.bin": w.tobytes()}, limits={"arena_bytes": 8})
+    builder = GradientGraphBuilder(data, ["y"], ["x", "w"], external_data={"w.bin": w.tobytes()})
+    builder.build()
+    session = trainweb.InferenceSession(builder.get_model())
+    found = session.run(["x_grad", "w_grad"], {"x": x, "y_grad": np.ones(3, np.float32)})
+    session.release()
+    np.testing.assert_array_equal(found, [w, x])
 
 
 def test_gradient_graph_builder_refuses_unknown_names() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from trainweb._names import public_names
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import ModelError, UnsupportedError
+from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
@@ -33,11 +34,17 @@ class GradientGraphBuilder:
         inputs `<y>_grad`.
     options
         None: there is nothing to choose.
+    external_data : dict of str to bytes, optional
+        Contents of external data files for a model given as bytes, by location.
+    limits : dict, optional
+        arena_bytes, nodes, loop_iterations, file_bytes; see `TrainingSession`.
 
     Raises
     ------
     UnsupportedError
         Options are given.
+    ModelError, LimitError
+        The model is malformed or too large, has no tensor of a name, or data of it are not given.
     """
 
     def __init__(
@@ -47,10 +54,13 @@ class GradientGraphBuilder:
         x_node_arg_names: Iterable[str],
         loss_node_arg_name: str = "",
         options: Any = None,
+        *,
+        external_data: Mapping[str, bytes] | None = None,
+        limits: Limits | Mapping[str, int] | None = None,
     ) -> None:
         if options is not None:
             raise UnsupportedError(f"GradientGraphBuilder takes no options here, got {type(options).__name__}.")
-        self._graph = read_model(model)
+        self._graph = read_model(model, external_data=external_data, limits=Limits.of(limits))
         known = {*self._graph.names()}
         self._y = _ordered(y_node_arg_names, known)
         self._x = _ordered(x_node_arg_names, known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from trainweb.onnxblock import optim
@@ -24,7 +24,34 @@ OPTIMIZERS: dict[str, tuple[set[str], set[str]]] = {
 """Optimizers, with their attributes: floats and integers."""
 
 
-class Adam(optim.AdamW):
+class ClippedByWeight(optim.Optimizer):
+    """An optimizer whose parameters may differ in how far the joint norm of all gradients is scaled down for them."""
+
+    moments = optim.AdamW.moments
+    norms: Mapping[str, float] = {}
+    """By parameter, the joint norm at most; empty: nothing is clipped. Parameters of a group have the same."""
+
+    def _add_parts(self, trainable: Sequence[Any], gradients: str) -> str:
+        """Clip to the largest norm, update the parts with that, clip to the next, and so on.
+
+        Clipping is in place and of all gradients together. Of gradients that were clipped to a larger norm before, it
+        makes what it would have made of those that were not.
+        """
+        if not self.norms:
+            return super()._add_parts(trainable, gradients)
+        parts: dict[float, list[tuple[optim.Group, list[int] | None]]] = {}
+        for part, indices in self._parts(trainable):
+            first = trainable[indices[0] if indices else 0]
+            parts.setdefault(self.norms[first.name], []).append((part, indices))
+        flag = ""
+        for norm in sorted(parts, reverse=True):
+            gradients = optim.ClipGradNorm(norm)(gradients)
+            for part, indices in parts[norm]:
+                flag = self._add_part(part, indices, gradients)
+        return flag
+
+
+class Adam(ClippedByWeight, optim.AdamW):
     """AdamOptimizer: weight_decay_mode 0 adds the decay to the step, 1 takes it from the parameter after it."""
 
     operator = operators.OlderAdamOptimizer
@@ -41,7 +68,7 @@ class Adam(optim.AdamW):
         }
 
 
-class Lamb(optim.Optimizer):
+class Lamb(ClippedByWeight):
     """LambOptimizer: a step is made as long as the weight is, within limits of the ratio.
 
     Parameters

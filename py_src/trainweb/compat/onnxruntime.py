@@ -48,6 +48,8 @@ from trainweb.training.values import IOBinding, OrtValue, as_array
 MOMENTS = {"momentum0": "Moment_1", "momentum1": "Moment_2"}
 """Moments by their names in checkpoints and in this interface."""
 UPDATE_COUNT = "Update_Count"
+DEFAULT_NORM = 1.0
+"""`max_norm_clip` of weights that have no other."""
 MODEL_GROUP = "full_precision"
 
 
@@ -74,7 +76,8 @@ class TrainingParameters(Attributes):
     gradient_accumulation_steps : int
         Steps whose gradients are added up for an update.
     enable_grad_norm_clip : bool
-        Whether Adam and Lamb clip the gradients, to a joint norm of `max_norm_clip` (1.0).
+        Whether Adam and Lamb scale the gradients down where their joint norm is beyond `max_norm_clip` (1.0), which is
+        an attribute of each weight.
     set_gradients_as_graph_outputs : bool
         Whether ``<weight>_grad`` are outputs, too.
     model_after_graph_transforms_path, model_with_gradient_graph_path, model_with_training_graph_path : str
@@ -357,34 +360,30 @@ class NativeTrainingSession(SessionBase):
         if p.model_with_training_graph_path:
             write_file_atomically(Path(p.model_with_training_graph_path), write_model(self._models.training))
 
-    def _adaptive(self) -> optim.Optimizer:
+    def _adaptive(self) -> Adam | Lamb:
         """Adam or Lamb, with a group for each set of attributes that some weights have."""
         p = self._parameters
         kind = Lamb if p.training_optimizer_name == "LambOptimizer" else Adam
-        norms: set[float] = set()
-        groups: list[tuple[dict[str, Any], list[str]]] = []
+        norms: dict[str, float] = {}
+        groups: list[tuple[tuple[dict[str, Any], float], list[str]]] = []
         for tensor in self._models.trainable:
             attributes: dict[str, float] = {}
             for mapping in (p.optimizer_attributes_map, p.optimizer_int_attributes_map):
                 attributes |= mapping.get(tensor.name, {})
-            norms.add(attributes.pop("max_norm_clip", 1.0))
-            settings = kind.settings_of(attributes)
+            norm = attributes.pop("max_norm_clip", DEFAULT_NORM) if p.enable_grad_norm_clip else DEFAULT_NORM
+            if norm <= 0:
+                raise ModelError(f"max_norm_clip of {tensor.name!r} must be greater than 0, got {norm}.")
+            norms[tensor.name] = norm
+            settings = kind.settings_of(attributes), norm
             alike = next((names for others, names in groups if others == settings), None)
             if alike is None:
                 groups.append((settings, alike := []))
             alike.append(tensor.name)
-        clip = None
-        if p.enable_grad_norm_clip:
-            if len(norms) > 1:
-                raise UnsupportedError(
-                    f"max_norm_clip is {', '.join(map(str, sorted(norms)))}: all gradients are clipped together, so "
-                    "every weight needs the same."
-                )
-            clip = optim.ClipGradNorm(norms.pop())
         groups.sort(key=lambda group: -len(group[1]))
-        block: optim.Optimizer = kind(clip_grad=clip, **groups[0][0])
-        for settings, names in groups[1:]:
-            block.group([re.escape(name) for name in names], **settings)
+        block: Adam | Lamb = kind(**groups[0][0][0])
+        for (settings_of, _), names in groups[1:]:
+            block.group([re.escape(name) for name in names], **settings_of)
+        block.norms = norms if p.enable_grad_norm_clip else {}
         return block
 
     def _open(self) -> None:

@@ -75,7 +75,13 @@ class Dataset:
         return made
 
     def skip_rounds(self, rounds: int) -> None:
-        """Go on as if the data had been iterated over so often: what `shuffle` draws depends on it."""
+        """Go on as if the data had been iterated over so often: what `shuffle` draws depends on it.
+
+        Parameters
+        ----------
+        rounds : int
+            How often, at least 0.
+        """
         self._skip(rounds)
 
     def __len__(self) -> int:

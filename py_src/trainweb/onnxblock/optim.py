@@ -203,10 +203,15 @@ class Optimizer(ForwardBlock):
         for clip in self._clips:
             gradients = clip(gradients)
         trainable = parameters[0] if isinstance(parameters, tuple) and len(parameters) == 2 else parameters
-        flag = ""
-        for part, indices in self._parts(list(trainable or [])):
-            flag = self._add_part(part, indices, gradients)
+        flag = self._add_parts(list(trainable or []), gradients)
         accessor.graph.value_info[flag] = Value(flag, "bool", (1,))
+        return flag
+
+    def _add_parts(self, trainable: Sequence[Any], gradients: str) -> str:
+        """Add what updates all parameters; the name of the last flag."""
+        flag = ""
+        for part, indices in self._parts(trainable):
+            flag = self._add_part(part, indices, gradients)
         return flag
 
     def _parts(self, trainable: Sequence[Any]) -> list[tuple[Group, list[int] | None]]:

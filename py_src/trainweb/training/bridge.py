@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from zlib import crc32
 
 from trainweb import messages
@@ -26,7 +26,7 @@ from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
-from trainweb.model.graph import Tensor
+from trainweb.model.graph import Graph, Tensor
 from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
 from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
     from trainweb.backend.wasm.engine.base import Engine
     from trainweb.backend.wasm.plan import Plan
+
+Graphs = TypeVar("Graphs", bound="tuple[Graph | None, ...]")
 
 Answer = tuple[str, "bytes | bytearray | memoryview | None"]
 
@@ -231,6 +233,18 @@ def _settings(options_json: str) -> dict[str, Any]:
     }
 
 
+def _sized(graphs: Graphs, options_json: str) -> Graphs:
+    """The graphs with the sizes that the options give to symbolic dims."""
+    sizes = json.loads(options_json or "{}").get("free_dimension_overrides")
+    if not sizes:
+        return graphs
+    from trainweb.training.options import fix_dimensions
+
+    copies = tuple(None if graph is None else graph.copy() for graph in graphs)
+    fix_dimensions(copies, sizes)
+    return cast("Graphs", copies)
+
+
 def _created(opened: Opened, state: CheckpointState) -> Handout:
     """The handle, and all of a session but its plans and its weights, which `fill` writes."""
     blobs = Blobs()
@@ -294,7 +308,9 @@ def _files_of(tensors: Iterable[Tensor]) -> list[int]:
 def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options_json: str) -> Handout:
     """A session from artifacts."""
     settings = _settings(options_json)
-    graphs = read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"])
+    graphs = _sized(
+        read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"]), options_json
+    )
     state = CheckpointState.load_checkpoint(as_source(checkpoint))
     origin = state.lent()
     return _created(Opened(SessionModels(origin.trainable, *graphs, **settings), origin), state)
@@ -309,7 +325,9 @@ def open_models(
     `parameters_json` has the parameters as the bundle does: the models must have the same in the same places.
     """
     settings = _settings(options_json)
-    graphs = read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"])
+    graphs = _sized(
+        read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"]), options_json
+    )
     slots = [
         ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"])
         for p in json.loads(parameters_json)
@@ -337,7 +355,8 @@ def create_from_model(
     built, nominal = _build(as_source(model), config_json, settings["limits"], external)
     state = CheckpointState(built.contents(nominal=nominal))
     origin = state.lent()
-    return _created(Opened(SessionModels(origin.trainable, *built.graphs, **settings), origin, built), state)
+    graphs = _sized(built.graphs, options_json)
+    return _created(Opened(SessionModels(origin.trainable, *graphs, **settings), origin, built), state)
 
 
 def _build(model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]) -> tuple[Artifacts, bool]:
@@ -460,6 +479,7 @@ def create_inference(model: Any, options_json: str = "", locations_json: str = "
     settings = _settings(options_json)
     external = _external(locations_json, files)
     graph = read_model(as_source(model), external_data=external, limits=settings["limits"])
+    (graph,) = _sized((graph,), options_json)
     opened = InferenceModel(graph, **settings)
     return {"handle": _open(opened), "header": opened.header()}
 
@@ -499,11 +519,20 @@ def build_files(model: Any, config_json: str, options_json: str, locations_json:
 
 
 @answered
-def gradient_graph(model: Any, y_json: str, x_json: str, loss: str) -> Handout:
+def gradient_graph(
+    model: Any, y_json: str, x_json: str, loss: str, options_json: str, locations_json: str = "[]", *files: Any
+) -> Handout:
     """A model extended by gradients, as `GradientGraphBuilder` makes it."""
     from trainweb.compat.gradient_graph import GradientGraphBuilder
 
-    builder = GradientGraphBuilder(as_source(model), json.loads(y_json), json.loads(x_json), loss)
+    builder = GradientGraphBuilder(
+        as_source(model),
+        json.loads(y_json),
+        json.loads(x_json),
+        loss,
+        external_data=_external(locations_json, files),
+        limits=_settings(options_json)["limits"],
+    )
     builder.build()
     return None, builder.get_model(), "onnx"
 

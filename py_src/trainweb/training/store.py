@@ -34,6 +34,13 @@ class CheckpointStore:
     def save(self, session: TrainingSession, name: str) -> None:
         """Keep what a session is made of now: parameters, moments, rate, random numbers, accumulated gradients.
 
+        Parameters
+        ----------
+        session : TrainingSession
+            What is kept.
+        name : str
+            The checkpoint.
+
         Raises
         ------
         StorageError
@@ -74,6 +81,13 @@ class CheckpointStore:
     def rename(self, name: str, to: str) -> None:
         """Call a checkpoint by another name.
 
+        Parameters
+        ----------
+        name : str
+            As it is called.
+        to : str
+            As it is to be called.
+
         Raises
         ------
         StorageError
@@ -98,6 +112,13 @@ class CheckpointStore:
 
     def write(self, name: str, contents: bytes) -> None:
         """Keep contents that `read` of a store gave.
+
+        Parameters
+        ----------
+        name : str
+            The checkpoint.
+        contents : bytes
+            What `read` gave.
 
         Raises
         ------

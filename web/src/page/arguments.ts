@@ -8,7 +8,9 @@ import { sessionError } from "../wire/messages.js";
 import { checkFeedNames } from "../wire/feed-names.js";
 import type { InputDeclaration } from "../wire/protocol.js";
 import { checkSeverity } from "./options.js";
+import { RUN_OPTIONS, type RunOptions } from "./run-options.js";
 import { describe, isTensor } from "../data/given.js";
+import { checkKnown } from "../data/nearest.js";
 import { asTensor, type NumericArray } from "./tensors.js";
 
 /**
@@ -22,28 +24,6 @@ export type FetchesType = readonly string[] | { readonly [name: string]: Tensor 
 
 /** Results by output name. */
 export type ReturnType = { readonly [name: string]: Tensor };
-
-/** Options of a step: those of onnxruntime-web, and trainweb's own. None of them is needed. */
-export interface RunOptions {
-  /** Hand the feeds' buffers over instead of copying them: the tensors cannot be used afterwards. */
-  readonly transfer?: boolean;
-  /**
-   * Aborted before the step has ended, it fails with the signal's reason and changes nothing: one that waits never starts,
-   * one that runs stops between two of its instructions, within some 10 ms. Such a step waits until those before it are
-   * answered, and copies the state that it writes before it starts.
-   */
-  readonly signal?: AbortSignal;
-  /** The least severity that the step logs, 0 (verbose: how long it took) to 4; default: that of `env.logLevel`. */
-  readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
-  /** There is one level of verbose lines. */
-  readonly logVerbosityLevel?: number;
-  /** Fail with a SessionError instead of running. */
-  readonly terminate?: boolean;
-  /** An error of this step has it as its field `tag`. */
-  readonly tag?: string | undefined;
-  /** Configuration of onnxruntime, which has no meaning here. */
-  readonly extra?: Record<string, unknown>;
-}
 
 export interface RunArguments {
   readonly feeds: Readonly<Record<string, Tensor>>;
@@ -156,13 +136,16 @@ export function parseRunOptions(arg: unknown): RunOptions {
  * Run a step whose errors are to have the tag of its options, and which is logged as these say.
  *
  * @param what - the log calls it
+ * @param severity - what is logged where they say nothing
  */
 export async function tagged<T>(
   what: string,
   { tag, logSeverityLevel }: Pick<RunOptions, "tag" | "logSeverityLevel">,
+  severity: RunOptions["logSeverityLevel"],
   run: () => Promise<T>,
 ): Promise<T> {
-  const level = logSeverityLevel === undefined ? getLogLevel() : levelOf(logSeverityLevel);
+  const least = logSeverityLevel ?? severity;
+  const level = least === undefined ? getLogLevel() : levelOf(least);
   if (tag === undefined && level !== "verbose") {
     return run();
   }
@@ -180,6 +163,7 @@ export async function tagged<T>(
 
 function checkRunOptions(options: object): RunOptions {
   const { signal, terminate, tag, logSeverityLevel, logVerbosityLevel } = options as RunOptions;
+  checkKnown("The run option", options, RUN_OPTIONS);
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
     throw new TypeError("'options.signal' must be an AbortSignal.");

@@ -82,6 +82,7 @@ export class GradientGraphBuilder {
   /**
    * Build the gradient graph.
    *
+   * @param sessionOptions - those of a session that matter here (limits, integrity, externalData)
    * @throws ModelError for a name that the model does not have; GradientError where an operator on the way has no
    *   gradient, or an x is unreachable
    */
@@ -90,11 +91,15 @@ export class GradientGraphBuilder {
     options.integrity.expect(["model"]);
     await withWorker(options, async (client) => {
       const python = client.startPython();
-      const file = await loadSource("model", this.#model, options.integrity, options.progress);
+      const [file, external] = await Promise.all([
+        loadSource("model", this.#model, options.integrity, options.progress),
+        loadExternalData(options.externalData, options.progress),
+      ]);
       await client.ready;
       await python;
       options.progress.compiles();
-      const call = callOf("gradientGraph", [file, this.#y, this.#x, this.#loss], buffersOf(file));
+      const buffers = buffersOf(file, ...external.map(({ data }) => data));
+      const call = callOf("gradientGraph", [file, external, this.#y, this.#x, this.#loss, options.json], buffers);
       this.#built = (await client.request(call)).data as Uint8Array;
       client.leave();
     });

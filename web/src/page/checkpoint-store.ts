@@ -14,15 +14,19 @@ import { badSetting } from "../data/given.js";
 
 /** What `CheckpointStore.list` says. */
 export interface StoredCheckpoint {
+  /** The name that it was saved under. */
   readonly name: string;
   /** Bytes of the checkpoint, without what the store adds. */
   readonly nbytes: number;
+  /** When it was written. */
   readonly written: Date;
 }
 
 /** What the browser says of the storage of this origin, which all of its checkpoints and other data share. */
 export interface StorageQuota {
+  /** Bytes that this origin keeps, of all its storage. */
   readonly usage: number | null;
+  /** Bytes that it may keep. */
   readonly quota: number | null;
   /** Whether the browser keeps the data until the user removes it; else it may go when the disk is full. */
   readonly isPersistent: boolean;

@@ -2,7 +2,8 @@
 
 export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 
-export type { FeedsType, FetchesType, ReturnType, RunOptions } from "./arguments.js";
+export type { FeedsType, FetchesType, ReturnType } from "./arguments.js";
+export type { RunOptions } from "./run-options.js";
 export type { ParameterTypeAndShape } from "./call-values.js";
 export { buildArtifacts, GradientGraphBuilder } from "./build.js";
 export type { ArtifactSet } from "./build.js";

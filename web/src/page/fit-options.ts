@@ -37,7 +37,9 @@ export interface EarlyStoppingSettings extends EarlyStoppingFields {
 
 /** Where a fit is kept while it runs. */
 export interface FitCheckpointSettings extends CheckpointFields {
+  /** Where it is kept. */
   readonly store: CheckpointStore;
+  /** Its name there. */
   readonly name: string;
 }
 

@@ -9,12 +9,12 @@ import {
   type FeedsType,
   type ReturnType,
   type RunArguments,
-  type RunOptions,
 } from "./arguments.js";
 import { Channel } from "./channel.js";
 import { callOf, type WorkerClient } from "./client.js";
 import { withModel } from "./load-model.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
+import type { RunOptions } from "./run-options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import type { Source } from "./sources.js";
 import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from "./tensors.js";
@@ -24,17 +24,20 @@ const KEY = Symbol("InferenceSession");
 /** Runs a forward model. */
 export class InferenceSession {
   readonly #info: InferenceInfo;
+  /** Of runs that say nothing else. */
+  readonly #severity: RunOptions["logSeverityLevel"];
   readonly #client: WorkerClient;
   readonly #channel: Channel;
   readonly #spare = new SpareBuffers();
   /** Null where the page shares no memory with the kernels. */
   readonly #shared: SharedFeeds | null;
 
-  private constructor(key: symbol, client: WorkerClient, info: InferenceInfo) {
+  private constructor(key: symbol, client: WorkerClient, info: InferenceInfo, severity: RunOptions["logSeverityLevel"]) {
     if (key !== KEY) {
       throw new TypeError("use InferenceSession.create().");
     }
     this.#info = info;
+    this.#severity = severity;
     this.#client = client;
     this.#channel = new Channel(client, "releaseInference", info.handle);
     this.#channel.endWith(this);
@@ -69,7 +72,7 @@ export class InferenceSession {
     const resolved = resolveOptions(options);
     return withModel(source, resolved, async (client, { file, external, buffers }) => {
       const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
-      return new InferenceSession(KEY, client, info);
+      return new InferenceSession(KEY, client, info, resolved.severity);
     });
   }
 
@@ -98,7 +101,7 @@ export class InferenceSession {
     this.#channel.check();
     const { inputs, outputNames } = this.#info;
     const args = parseRunArguments(inputs, outputNames, feeds, arg1, arg2);
-    return tagged("run", args.options, () => this.#run(args));
+    return tagged("run", args.options, this.#severity, () => this.#run(args));
   }
 
   async #run(args: RunArguments): Promise<ReturnType> {

@@ -1,5 +1,7 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
 
+import { checkKnown } from "../data/nearest.js";
+import { UnsupportedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { locateFiles } from "./assets.js";
@@ -7,6 +9,7 @@ import { env, kernelsPrefix, resolveThreads } from "./env.js";
 import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
 import { LoadTracker, type ProgressListener } from "./progress.js";
 import { isSource, type Source } from "./sources.js";
+import type { RunOptions } from "./run-options.js";
 
 /** Options of a session: trainweb's own, and those of onnxruntime-web. */
 export interface SessionOptions {
@@ -59,7 +62,7 @@ export interface SessionOptions {
   readonly graphOptimizationLevel?: "disabled" | "basic" | "extended" | "layout" | "all";
   /** Every mode is "sequential"; threads work within an instruction. */
   readonly executionMode?: "sequential" | "parallel";
-  /** 0 (verbose) to 4 (fatal), checked alone: `env.logLevel` is that of sessions, and steps have their own. */
+  /** 0 (verbose) to 4 (fatal): of steps that say nothing else; default: that of `env.logLevel`. */
   readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
   /** At least 0; there is one level of verbose lines. */
   readonly logVerbosityLevel?: number;
@@ -77,10 +80,14 @@ export interface SessionOptions {
   readonly profileFilePrefix?: string;
   /** Of the lines of onnxruntime. */
   readonly logId?: string;
-  /** Sizes of symbolic dims of the inputs, by the name of the dim. */
+  /** Sizes of symbolic dims of the inputs, by the name of the dim. Not of bundles, which are compiled already. */
   readonly freeDimensionOverrides?: Readonly<Record<string, number>>;
   /** "cpu": results are in memory. */
   readonly preferredOutputLocation?: "cpu" | "cpu-pinned" | Readonly<Record<string, string>>;
+  /** False: it is for WebGPU. */
+  readonly enableGraphCapture?: boolean;
+  /** Not supported: a plan is no ONNX model; `session.explain(feeds)` tells it. */
+  readonly optimizedModelFilePath?: undefined;
   /** Configuration of onnxruntime, which has no meaning here. */
   readonly extra?: Readonly<Record<string, unknown>>;
 }
@@ -95,6 +102,15 @@ export type ExternalData =
       readonly data: Source;
     };
 
+const NAMES: Readonly<Record<keyof SessionOptions, true>> = {
+  threads: true, reproducible: true, cache: true, memoryBudget: true, maxPlans: true, externalData: true,
+  onProgress: true, limits: true, integrity: true, executionProviders: true, graphOptimizationLevel: true,
+  executionMode: true, logSeverityLevel: true, logVerbosityLevel: true, intraOpNumThreads: true,
+  interOpNumThreads: true, enableCpuMemArena: true, enableMemPattern: true, enableProfiling: true,
+  profileFilePrefix: true, logId: true, freeDimensionOverrides: true, preferredOutputLocation: true,
+  enableGraphCapture: true, optimizedModelFilePath: true, extra: true,
+};
+
 /** Providers that onnxruntime-web knows. All of them come down to our kernels. */
 const PROVIDERS = ["wasm", "cpu", "webgpu", "webnn", "webgl"];
 const OPTIMIZATION_LEVELS = ["disabled", "basic", "extended", "layout", "all"];
@@ -108,6 +124,10 @@ export interface ResolvedOptions {
   readonly cache: boolean;
   readonly integrity: Integrity;
   readonly hasBudget: boolean;
+  /** Of steps that say nothing else; undefined: that of `env.logLevel`. */
+  readonly severity: RunOptions["logSeverityLevel"];
+  /** Whether sizes are given to symbolic dims. */
+  readonly hasDims: boolean;
   readonly externalData: readonly { readonly path: string; readonly data: Source }[];
   /** Keyword arguments of the Python session. */
   readonly json: string;
@@ -119,6 +139,7 @@ export function resolveOptions(options: unknown): ResolvedOptions {
     throw new TypeError("'options' must be an object.");
   }
   const given: SessionOptions = options ?? {};
+  checkKnown("The session option", given, Object.keys(NAMES));
   checkPeerOptions(given);
   checkOwnOptions(given);
   const reproducible = given.reproducible ?? false;
@@ -138,11 +159,14 @@ export function resolveOptions(options: unknown): ResolvedOptions {
     cache: given.cache ?? false,
     integrity: checkIntegrity(given.integrity),
     hasBudget: given.memoryBudget !== undefined,
+    severity: given.logSeverityLevel,
+    hasDims: Object.keys(given.freeDimensionOverrides ?? {}).length > 0,
     externalData: resolveExternalData(given.externalData),
     json: JSON.stringify({
       reproducible,
       memory_budget: given.memoryBudget,
       max_plans: given.maxPlans,
+      free_dimension_overrides: given.freeDimensionOverrides,
       limits: given.limits === undefined ? undefined : toSnakeCase(given.limits),
     }),
   };
@@ -215,6 +239,34 @@ function checkPeerOptions(options: SessionOptions): void {
   }
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   checkExtra(options.extra, new Set());
+  checkObeyed(options);
+}
+
+/** Options that would be accepted in vain. */
+function checkObeyed(options: SessionOptions): void {
+  const { enableProfiling, enableGraphCapture, preferredOutputLocation, freeDimensionOverrides } = options;
+  if (enableProfiling) {
+    throw unsupported("enableProfiling", "session.profile(feeds) times every instruction of a step.");
+  }
+  if (enableGraphCapture) {
+    throw unsupported("enableGraphCapture", "it is for WebGPU; steps are compiled anyway.");
+  }
+  if (options.optimizedModelFilePath !== undefined) {
+    throw unsupported("optimizedModelFilePath", "a plan is no ONNX model; session.explain(feeds) tells it.");
+  }
+  const locations =
+    typeof preferredOutputLocation === "object" ? Object.values(preferredOutputLocation) : [preferredOutputLocation];
+  const elsewhere = locations.find((location) => ![undefined, "cpu", "cpu-pinned"].includes(location));
+  if (elsewhere !== undefined) {
+    throw unsupported(`preferredOutputLocation '${String(elsewhere)}'`, "results are in memory: 'cpu'.");
+  }
+  for (const [name, size] of Object.entries(freeDimensionOverrides ?? {})) {
+    checkCount(`freeDimensionOverrides.${name}`, size, 0);
+  }
+}
+
+function unsupported(what: string, why: string): UnsupportedError {
+  return new UnsupportedError(`${what} is not supported: ${why}`);
 }
 
 /** Check what options of sessions and of runs have alike. */

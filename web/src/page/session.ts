@@ -25,8 +25,8 @@ import {
   type FeedsType,
   type ReturnType,
   type RunArguments,
-  type RunOptions,
 } from "./arguments.js";
+import type { RunOptions } from "./run-options.js";
 import { checkNumber } from "./call-values.js";
 import { checkKind, type FileOptions, formOf } from "./call-arguments.js";
 import { CheckpointState } from "./checkpoint-state.js";
@@ -101,6 +101,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   readonly #apart = new Set<StepKind>();
   /** The optimizer step before; null until the first has succeeded. */
   #update: Promise<void> | null = null;
+  /** Of steps that say nothing else. */
+  #severity: RunOptions["logSeverityLevel"];
   /** Whether the cost of a memory budget is yet to be logged. */
   #hasCost = false;
   #seed = 0n;
@@ -125,9 +127,10 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   }
 
   /** @internal */
-  static async open(client: WorkerClient, info: SessionInfo, options: Pick<ResolvedOptions, "hasBudget">): Promise<TrainingSession> {
+  static async open(client: WorkerClient, info: SessionInfo, options: Pick<ResolvedOptions, "hasBudget" | "severity">): Promise<TrainingSession> {
     const session = new TrainingSession(KEY, client, info);
     session.#hasCost = options.hasBudget;
+    session.#severity = options.severity;
     if (env.seed !== undefined) {
       await session.#calls.call("setSeed", env.seed);
     }
@@ -148,6 +151,9 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   ): Promise<TrainingSession> {
     checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
+    if (options.hasDims && "bundle" in trainingOptions) {
+      throw new TypeError("'freeDimensionOverrides' is of models; a bundle has the sizes that it was compiled for.");
+    }
     if (options.externalData.length > 0) {
       throw new TypeError("'externalData' is of models for createFromModel; artifacts and bundles have none.");
     }
@@ -223,7 +229,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   ): Promise<ReturnType> {
     this.#channel.check();
     const [names, args] = this.#parse("train", feeds, arg1, arg2);
-    return tagged("train step", args.options, () => this.#run("train", names, args));
+    return tagged("train step", args.options, this.#severity, () => this.#run("train", names, args));
   }
 
   /**
@@ -240,7 +246,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   ): Promise<ReturnType> {
     this.#channel.check();
     const [names, args] = this.#parse("eval", feeds, arg1, arg2);
-    return tagged("eval step", args.options, () => this.#run("eval", names, args));
+    return tagged("eval step", args.options, this.#severity, () => this.#run("eval", names, args));
   }
 
   /**
@@ -252,9 +258,9 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   async runOptimizerStep(options?: RunOptions): Promise<void> {
     this.#calls.checkOptimizer();
     const run = parseRunOptions(options);
-    const { signal, tag, logSeverityLevel } = run;
+    const { signal, tag, logSeverityLevel = this.#severity } = run;
     if (signal !== undefined || tag !== undefined || logSeverityLevel !== undefined) {
-      await tagged("optimizer step", run, () => this.#step("optimizer", signal));
+      await tagged("optimizer step", run, this.#severity, () => this.#step("optimizer", signal));
       return;
     }
     const update = this.#step("optimizer");

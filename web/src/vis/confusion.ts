@@ -16,6 +16,7 @@ const METRIC = "confusionMatrix";
  * Attribute: `labels`, names of the classes, apart by commas (default: their numbers).
  */
 export class TrainwebConfusion extends Panel {
+  /** Attributes that it follows. */
   static readonly observedAttributes = ["labels"];
 
   readonly #figure = make("figure");

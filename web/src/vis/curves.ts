@@ -40,6 +40,7 @@ interface Plot {
  * data that are drawn (default: all that are numbers).
  */
 export class TrainwebCurves extends Panel {
+  /** Attributes that it follows. */
   static readonly observedAttributes = ["log", "metrics"];
 
   readonly #figure = make("figure");
@@ -77,12 +78,14 @@ export class TrainwebCurves extends Panel {
     this.update();
   }
 
+  /** Called by the browser: it is in a page. */
   override connectedCallback(): void {
     super.connectedCallback();
     this.#sizes = new ResizeObserver(() => this.#resize());
     this.#sizes.observe(this);
   }
 
+  /** Called by the browser: it is in no page any more. */
   override disconnectedCallback(): void {
     super.disconnectedCallback();
     this.#sizes?.disconnect();

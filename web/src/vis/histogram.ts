@@ -15,8 +15,11 @@ export interface Histogram {
   readonly counts: readonly number[];
   /** NaN where no value is finite. */
   readonly lowest: number;
+  /** The largest value. */
   readonly highest: number;
+  /** Of all values. */
   readonly mean: number;
+  /** Of all values. */
   readonly standardDeviation: number;
   /** How many are NaN or infinite; they are in no bin. */
   readonly notFinite: number;
@@ -72,6 +75,7 @@ export function histogramOf(values: ArrayLike<number>, bins: number = BINS): His
  * Attributes: `bins` (default 40), `label` (what they are).
  */
 export class TrainwebHistogram extends Panel {
+  /** Attributes that it follows. */
   static readonly observedAttributes = ["bins", "label"];
 
   readonly #figure = make("figure");
@@ -83,6 +87,7 @@ export class TrainwebHistogram extends Panel {
     this.root.append(this.#figure);
   }
 
+  /** What is shown. */
   get values(): ArrayLike<number> {
     return this.#values;
   }

@@ -14,7 +14,9 @@ const COLOURS = 3;
 export interface ImageItem {
   /** Pixels; a tensor is [H, W], [1, H, W] or [3, H, W], its lowest value black and its highest white. */
   readonly image: Tensor | ImageData | ImageBitmap | HTMLCanvasElement | HTMLImageElement;
+  /** The true class, or its name. */
   readonly label?: string;
+  /** The class that was predicted, or its name. */
   readonly predicted?: string;
 }
 
@@ -28,6 +30,7 @@ export class TrainwebImages extends Panel {
     this.root.append(this.#figure);
   }
 
+  /** What is shown. */
   get items(): readonly ImageItem[] {
     return this.#items;
   }

@@ -9,6 +9,8 @@
  *
  * Colours are custom properties: --trainweb-ink, -muted, -line, -training, -validation, -right, -wrong; the defaults
  * follow `color-scheme`.
+ *
+ * @module trainweb/vis
  */
 
 import { TrainwebConfusion } from "./confusion.js";

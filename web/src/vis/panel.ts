@@ -42,16 +42,19 @@ export abstract class Panel extends Base {
     return fit;
   }
 
+  /** Called by the browser: it is in a page. */
   connectedCallback(): void {
     this.#darkness = matchMedia("(prefers-color-scheme: dark)");
     this.#darkness.addEventListener("change", this.#redraw);
     this.render();
   }
 
+  /** Called by the browser: it is in no page any more. */
   disconnectedCallback(): void {
     this.#darkness?.removeEventListener("change", this.#redraw);
   }
 
+  /** Called by the browser: an attribute has another value. */
   attributeChangedCallback(): void {
     this.update();
   }

@@ -90,7 +90,9 @@ export class StorageError extends TrainwebError {
   override name = "StorageError";
   /** Bytes of the checkpoint, and, where the storage says so, what is used and what may be. */
   readonly needed?: number | null;
+  /** Bytes that the origin keeps, if the browser tells. */
   readonly usage?: number | null;
+  /** Bytes that it may keep, if the browser tells. */
   readonly quota?: number | null;
 }
 

@@ -245,7 +245,14 @@ export interface WorkerApi {
     form: FileForm,
   ): Promise<Result<BuiltArtifacts>>;
   /** A model extended by gradients of `y` for `x`; `loss` is the one of `y` whose gradient is 1, or "". */
-  gradientGraph(model: FileData, y: readonly string[], x: readonly string[], loss: string): Promise<Result<FileBytes>>;
+  gradientGraph(
+    model: FileData,
+    external: readonly ExternalFile[],
+    y: readonly string[],
+    x: readonly string[],
+    loss: string,
+    optionsJson: string,
+  ): Promise<Result<FileBytes>>;
   /** Read a checkpoint; the handle is for `callState`. */
   openState(file: FileData): Promise<Result<number>>;
   callState(handle: number, call: SessionCall): Result<unknown>;

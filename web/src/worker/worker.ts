@@ -368,8 +368,15 @@ class SessionWorker implements WorkerApi {
     return attemptAsync(async () => buildArtifacts(await this.#bootPython(), args, form));
   }
 
-  gradientGraph(model: FileData, y: readonly string[], x: readonly string[], loss: string): Promise<Result<FileBytes>> {
-    const args = [model, JSON.stringify(y), JSON.stringify(x), loss];
+  gradientGraph(
+    model: FileData,
+    external: readonly ExternalFile[],
+    y: readonly string[],
+    x: readonly string[],
+    loss: string,
+    optionsJson: string,
+  ): Promise<Result<FileBytes>> {
+    const args = [model, JSON.stringify(y), JSON.stringify(x), loss, optionsJson, ...externalArgs(external)];
     return attemptAsync(async () => gradientGraph(await this.#bootPython(), args));
   }
 

@@ -3,6 +3,8 @@
  * A message says what is wrong, where (node, tensor, byte) and what was expected.
  */
 
+import { DOCUMENTATION } from "./session-calls.js";
+
 /** An error as it crosses the wire between Python, the worker and the page. */
 export interface WireError {
   readonly name: string;
@@ -15,6 +17,11 @@ export interface WireError {
 export class TrainwebError extends Error {
   /** The name of the class. */
   override name = "TrainwebError";
+
+  /** Where it is written when this error occurs, and what to do. */
+  get documentation(): string {
+    return `${DOCUMENTATION}#${this.name.toLowerCase()}`;
+  }
 }
 
 /** A model is malformed: not ONNX, truncated, inconsistent shapes, a name that nothing defines. */

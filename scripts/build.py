@@ -451,6 +451,21 @@ def command_examples(arguments: list[str]) -> None:
     _exec(PYTHON, "scripts/examples.py", *arguments)
 
 
+def command_site(_: list[str]) -> None:
+    """Write the documentation's site to dist/site (needs Python 3.12)."""
+    build_all()
+    with build_lock():
+        build_pyodide_distribution()
+        run(PYTHON, "scripts/make_site.py")
+
+
+def command_test_site(arguments: list[str]) -> None:
+    """Build the site, follow its links and run its code in Chromium."""
+    command_site([])
+    browser = setup_chromium()
+    _exec(PYTHON, "-m", "pytest", "tests/site", *arguments, TRAINWEB_CHROMIUM=browser)
+
+
 def command_bench(arguments: list[str]) -> None:
     """Run the benchmarks; further arguments go to bench/run.py."""
     build_all()
@@ -517,11 +532,13 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "build": command_build,
     "demo": command_demo,
     "examples": command_examples,
+    "site": command_site,
     "test": command_test,
     "test-large": command_test_large,
     "test-attacks": command_test_attacks,
     "test-bundlers": command_test_bundlers,
     "test-browsers": command_test_browsers,
+    "test-site": command_test_site,
     "bench": command_bench,
     "pyodide-dist": command_pyodide_dist,
     "record-exports": command_record_exports,

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+import make_site
 import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
@@ -28,6 +29,7 @@ SETS: dict[str, tuple[Sequence[str], str, bool]] = {
     "pyodide-carrier": ((pyodide_dist.CARRIER,), "3.11", False),
     "pyodide-build": (pyodide_lockfile.REQUIREMENTS, "3.12", True),
     "onnxruntime": (onnxruntime_training.REQUIREMENTS, "3.11", True),
+    "site": (make_site.REQUIREMENTS, "3.11", True),
     "torch": (torch_environment.REQUIREMENTS, "3.11", True),
 }
 """By the name of the file: what is pinned, the oldest Python for it, and whether what that needs comes along."""

@@ -454,6 +454,7 @@ def command_examples(arguments: list[str]) -> None:
 def command_site(_: list[str]) -> None:
     """Write the documentation's site to dist/site (needs Python 3.12)."""
     build_all()
+    command_api([])
     with build_lock():
         build_pyodide_distribution()
         run(PYTHON, "scripts/make_site.py")
@@ -504,7 +505,7 @@ def command_record_zoo(arguments: list[str]) -> None:
 def command_lint(_: list[str]) -> None:
     """Run ruff (rules and format), mypy and tsc."""
     build_all()
-    folders = ("py_src", "tests", "scripts", "bench", "wasm_kernels")
+    folders = ("py_src", "tests", "scripts", "bench", "site", "wasm_kernels")
     run(PYTHON, "-m", "ruff", "check", *folders)
     run(PYTHON, "-m", "ruff", "format", "--check", *folders)
     run(PYTHON, "-m", "mypy")

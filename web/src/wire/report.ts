@@ -26,15 +26,20 @@ export interface ModelProblem {
 
 /** An input or output of the model; dims as it declares them, null where it does not. */
 export interface DescribedValue {
+  /** Its name in the model. */
   readonly name: string;
+  /** "float32", "int64" and so on. */
   readonly dtype: string;
   readonly dims: readonly (number | string | null)[] | null;
 }
 
 /** An input of a train step. */
 export interface ReportFeed {
+  /** Of the training model's input. */
   readonly name: string;
+  /** "float32", "int64" and so on. */
   readonly dtype: string;
+  /** All sizes, those that the model leaves open chosen. */
   readonly shape: readonly number[];
 }
 
@@ -70,6 +75,7 @@ export interface ModelReport {
   readonly flops: number;
   /** Of the forward model. */
   readonly inputs: readonly DescribedValue[];
+  /** Of the forward model. */
   readonly outputs: readonly DescribedValue[];
   /** How many nodes of the model are of which operator, those of other domains as domain.operator. */
   readonly operators: Readonly<Record<string, number>>;
@@ -78,5 +84,10 @@ export interface ModelReport {
   /** What a train step takes, in the shape that the report is about. */
   readonly feeds: readonly ReportFeed[];
   /** Lines that train the model; none where the configuration has more than names and numbers. */
-  readonly code: { readonly javascript?: string; readonly python?: string };
+  readonly code: {
+    /** A module of a page. */
+    readonly javascript?: string;
+    /** A script, or a cell of a notebook. */
+    readonly python?: string;
+  };
 }

@@ -37,7 +37,9 @@ export interface EarlyStoppingSettings extends EarlyStoppingFields {
 
 /** Where a fit is kept while it runs. */
 export interface FitCheckpointSettings extends CheckpointFields {
+  /** Where checkpoints are put. */
   readonly store: CheckpointStore;
+  /** What the checkpoint is called there; the last one is replaced. */
   readonly name: string;
 }
 

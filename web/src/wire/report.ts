@@ -24,12 +24,13 @@ export interface ModelProblem {
   readonly message: string;
 }
 
-/** An input or output of the model; dims as it declares them, null where it does not. */
+/** An input or output of the model. */
 export interface DescribedValue {
   /** Its name in the model. */
   readonly name: string;
   /** "float32", "int64" and so on. */
   readonly dtype: string;
+  /** As the model declares them: sizes, names of sizes, null where it says nothing. */
   readonly dims: readonly (number | string | null)[] | null;
 }
 

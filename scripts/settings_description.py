@@ -205,7 +205,7 @@ export type MetricSettings ={settings};
 
 {INTERNAL}{table("export const EARLY_STOPPING: Settings = ", EARLY_STOPPING)};
 
-{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
+{INTERNAL}{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
 
 {tables("METRICS", "MetricType", METRICS)}
 /** Which value of a metric is better; null: it is no number. @internal */

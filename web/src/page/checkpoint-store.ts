@@ -14,15 +14,19 @@ import { badSetting } from "../data/given.js";
 
 /** What `CheckpointStore.list` says. */
 export interface StoredCheckpoint {
+  /** As it was saved. */
   readonly name: string;
   /** Bytes of the checkpoint, without what the store adds. */
   readonly nbytes: number;
+  /** When it was saved. */
   readonly written: Date;
 }
 
 /** What the browser says of the storage of this origin, which all of its checkpoints and other data share. */
 export interface StorageQuota {
+  /** Bytes that are used; null where the browser does not say. */
   readonly usage: number | null;
+  /** Bytes that may be used; null where the browser does not say. */
   readonly quota: number | null;
   /** Whether the browser keeps the data until the user removes it; else it may go when the disk is full. */
   readonly isPersistent: boolean;

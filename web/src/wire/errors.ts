@@ -94,10 +94,13 @@ export class LimitError extends TrainwebError {
 
 /** A checkpoint could not be stored: there is no room, no storage, or another tab or process has it. */
 export class StorageError extends TrainwebError {
+  /** The name of the class. */
   override name = "StorageError";
-  /** Bytes of the checkpoint, and, where the storage says so, what is used and what may be. */
+  /** Bytes of the checkpoint. */
   readonly needed?: number | null;
+  /** Bytes that are used, where the storage says so. */
   readonly usage?: number | null;
+  /** Bytes that may be used, where the storage says so. */
   readonly quota?: number | null;
 }
 

@@ -168,6 +168,7 @@ export const EARLY_STOPPING: Settings = {
   },
 };
 
+/** @internal */
 export const CHECKPOINT: Settings = {
   every: {
     python: "every",

@@ -471,6 +471,22 @@ def command_examples(arguments: list[str]) -> None:
     _exec(PYTHON, "scripts/examples.py", *arguments)
 
 
+def command_site(_: list[str]) -> None:
+    """Write the documentation's site to dist/site (needs Python 3.12)."""
+    build_all()
+    command_api([])
+    with build_lock():
+        build_pyodide_distribution()
+        run(PYTHON, "scripts/make_site.py")
+
+
+def command_test_site(arguments: list[str]) -> None:
+    """Build the site, follow its links and run its code in Chromium."""
+    command_site([])
+    browser = setup_chromium()
+    _exec(PYTHON, "-m", "pytest", "tests/site", *arguments, TRAINWEB_CHROMIUM=browser)
+
+
 def command_bench(arguments: list[str]) -> None:
     """Run the benchmarks; further arguments go to bench/run.py."""
     build_all()
@@ -509,7 +525,7 @@ def command_record_zoo(arguments: list[str]) -> None:
 def command_lint(_: list[str]) -> None:
     """Run ruff (rules and format), mypy and tsc."""
     build_all()
-    folders = ("py_src", "tests", "scripts", "bench", "wasm_kernels")
+    folders = ("py_src", "tests", "scripts", "bench", "site", "wasm_kernels")
     run(PYTHON, "-m", "ruff", "check", *folders)
     run(PYTHON, "-m", "ruff", "format", "--check", *folders)
     run(PYTHON, "-m", "mypy")
@@ -537,12 +553,14 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "build": command_build,
     "demo": command_demo,
     "examples": command_examples,
+    "site": command_site,
     "test": command_test,
     "test-large": command_test_large,
     "test-attacks": command_test_attacks,
     "test-closed-tabs": command_test_closed_tabs,
     "test-bundlers": command_test_bundlers,
     "test-browsers": command_test_browsers,
+    "test-site": command_test_site,
     "bench": command_bench,
     "pyodide-dist": command_pyodide_dist,
     "record-exports": command_record_exports,

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+import make_site
 import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
@@ -30,6 +31,7 @@ SETS: dict[str, tuple[Sequence[str], str, bool]] = {
     "pyodide-build": (pyodide_lockfile.REQUIREMENTS, "3.12", True),
     "onnxruntime": (onnxruntime_training.REQUIREMENTS, "3.11", True),
     "teach": ((teach_backbone.PACKAGE,), "3.11", False),
+    "site": (make_site.REQUIREMENTS, "3.11", True),
     "torch": (torch_environment.REQUIREMENTS, "3.11", True),
 }
 """By the name of the file: what is pinned, the oldest Python for it, and whether what that needs comes along."""

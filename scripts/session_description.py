@@ -9,13 +9,14 @@ It also exits 1 where Python's `SessionCore` lacks a call; in the page's, tsc fi
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "py_src"))
 
-from trainweb import messages  # noqa: E402
+from trainweb import errors, messages  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -33,6 +34,9 @@ def description() -> str:
 export const MESSAGES = {{
 {entries}
 }} as const;
+
+/** Where it is written what each class of errors means and what to do. */
+export const DOCUMENTATION = {json.dumps(errors.DOCUMENTATION)};
 """
 
 

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 
+DOCUMENTATION = "https://github.com/trainweb/trainweb/blob/main/docs/errors.md"
+"""What each class means and what to do; the page's errors name it, too."""
+
+
 class TrainwebError(Exception):
-    """Base class of all errors raised by trainweb."""
+    """Base class of all errors raised by trainweb. Tracebacks end with the address of `documentation`."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.add_note(f"See {self.documentation}")
+
+    @property
+    def documentation(self) -> str:
+        """Where it is written when this error occurs, and what to do."""
+        return f"{DOCUMENTATION}#{type(self).__name__.lower()}"
 
 
 class ModelError(TrainwebError):

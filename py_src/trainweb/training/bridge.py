@@ -155,9 +155,7 @@ def describe(e: Exception) -> dict[str, Any]:
     """Name, message and fields of an error."""
     message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
     message = vars(e).get(messages.PAGE_TEXT, message)
-    fields = {
-        k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None))) and k != messages.PAGE_TEXT
-    }
+    fields = {k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None))) and not k.startswith("_")}
     return {"name": type(e).__name__, "message": message, **fields}
 
 

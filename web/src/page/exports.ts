@@ -9,7 +9,7 @@ export { buildArtifacts, GradientGraphBuilder } from "./build.js";
 export type { ArtifactSet } from "./build.js";
 export type { FileOptions } from "./call-arguments.js";
 export { CheckpointState } from "./checkpoint-state.js";
-export { CheckpointStore, type StorageQuota, type StoredCheckpoint } from "./checkpoint-store.js";
+export { CheckpointStore, type StorageQuota, type StoredCheckpoint, type StoredSession } from "./checkpoint-store.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
 export type { Env, InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";

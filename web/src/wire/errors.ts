@@ -3,6 +3,8 @@
  * A message says what is wrong, where (node, tensor, byte) and what was expected.
  */
 
+import { DOCUMENTATION } from "./session-calls.js";
+
 /** An error as it crosses the wire between Python, the worker and the page. */
 export interface WireError {
   readonly name: string;
@@ -15,6 +17,11 @@ export interface WireError {
 export class TrainwebError extends Error {
   /** The name of the class. */
   override name = "TrainwebError";
+
+  /** Where it is written when this error occurs, and what to do. */
+  get documentation(): string {
+    return `${DOCUMENTATION}#${this.name.toLowerCase()}`;
+  }
 }
 
 /** A model is malformed: not ONNX, truncated, inconsistent shapes, a name that nothing defines. */
@@ -87,8 +94,9 @@ export class LimitError extends TrainwebError {
 
 /** A checkpoint could not be stored: there is no room, no storage, or another tab or process has it. */
 export class StorageError extends TrainwebError {
+  /** The name of the class. */
   override name = "StorageError";
-  /** Bytes of the checkpoint, and, where the storage says so, what is used and what may be. */
+  /** Bytes of the checkpoint. */
   readonly needed?: number | null;
   /** Bytes that the origin keeps, if the browser tells. */
   readonly usage?: number | null;

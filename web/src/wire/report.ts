@@ -24,7 +24,7 @@ export interface ModelProblem {
   readonly message: string;
 }
 
-/** An input or output of the model; dims as it declares them, null where it does not. */
+/** An input or output of the model. */
 export interface DescribedValue {
   /** Its name in the model. */
   readonly name: string;

@@ -555,3 +555,6 @@ export const MESSAGES = {
       "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
   },
 } as const;
+
+/** Where it is written what each class of errors means and what to do. */
+export const DOCUMENTATION = "https://github.com/trainweb/trainweb/blob/main/docs/errors.md";

@@ -1,0 +1,102 @@
+"""The documentation's site: dist/site, static files that work in any folder of any server.
+
+`./build.sh site` runs this after the build. Pages are docs/*.md, the documents beside README.md and site/pages, made by
+Material for MkDocs; beside them lie the package, the demo, a Pyodide with trainweb and what else the pages run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import demo
+from steps import BUILD, DIST, LOCKS, ROOT, BuildError, Step, locked, run, run_step
+
+SOURCES = ROOT / "site"
+OUT = DIST / "site"
+TOOLS = BUILD / "venv-site"
+PAGES = BUILD / "site"
+REQUIREMENTS = ("jupyterlite-core==0.8.6", "jupyterlite-pyodide-kernel==0.8.6", "mkdocs-material==9.8.1")
+DOCUMENTS = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "THIRD_PARTY_LICENSES")
+"""What lies beside README.md and is linked to."""
+QUIET = {"NO_MKDOCS_2_WARNING": "1"}  # a banner of the theme about its successor, which reads the same mkdocs.yml
+UNUSED = ("404.html", "sitemap.xml", "sitemap.xml.gz")
+"""What MkDocs writes for a site of a fixed address, which this has not."""
+
+
+def setup() -> None:
+    """Create the environment of the documentation's tools, apart from .venv, which users and tests have."""
+
+    def install() -> None:
+        run(sys.executable, "-m", "venv", "--clear", TOOLS)
+        run(TOOLS / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *locked("site"))
+
+    run_step(Step("site-tools", install, inputs=[LOCKS / "site.txt"], outputs=[TOOLS / "bin" / "mkdocs"]))
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
+def _gather_pages() -> None:
+    """Lay all pages into one folder, as they lie in the repository, so that their links stay as they are."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    _copy(SOURCES / "pages", PAGES)
+    _copy(SOURCES / "assets", PAGES / "assets")
+    _copy(SOURCES / "examples", PAGES / "examples")
+    _copy(ROOT / "docs", PAGES / "docs")
+    _copy(ROOT / "docs" / "first.onnx", PAGES / "examples" / "first.onnx")
+    for name in DOCUMENTS:
+        _copy(ROOT / name, PAGES / name)
+    _copy(ROOT / "README.md", PAGES / "start.md")  # MkDocs would take README.md for the first page
+    run("node", SOURCES / "build.mjs", PAGES / "assets")
+
+
+def _build_pages() -> None:
+    _gather_pages()
+    shutil.rmtree(OUT, ignore_errors=True)
+    run(TOOLS / "bin" / "mkdocs", "build", "--quiet", "--strict", "--config-file", SOURCES / "mkdocs.yml", env=QUIET)
+    for name in UNUSED:
+        (OUT / name).unlink(missing_ok=True)
+
+
+def _lay_beside() -> None:
+    """Copy what the pages run."""
+    _copy(DIST / "npm", OUT / "trainweb")
+    _copy(DIST / "pyodide", OUT / "pyodide")
+    _copy(demo.PAGE, OUT / demo.PAGE.name)
+
+
+def build() -> None:
+    """Write dist/site; the package, the demo's page and dist/pyodide must be there."""
+    setup()
+    demo.build_page()
+    documents = [ROOT / name for name in (*DOCUMENTS, "README.md")]
+    run_step(
+        Step(
+            "site-pages",
+            _build_pages,
+            inputs=[SOURCES, ROOT / "docs", *documents, ROOT / "package-lock.json", LOCKS / "site.txt"],
+            outputs=[OUT / "index.html"],
+        )
+    )
+    _lay_beside()
+
+
+def main() -> int:
+    """Build; exit status 1 when something that the site needs could not be had."""
+    try:
+        build()
+    except BuildError as error:
+        print(f"site: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

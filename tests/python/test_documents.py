@@ -1,0 +1,105 @@
+"""The documents: their links lead somewhere, their Python runs, and what of them is an excerpt says so."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shutil
+import traceback
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+import trainweb
+from trainweb import errors
+
+ROOT = Path(__file__).parents[2]
+RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"
+"""Where pictures of the README lie for those who read it elsewhere."""
+AROUND = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT")]
+DOCUMENTS = {page.relative_to(ROOT).as_posix(): page for page in [*AROUND, *sorted((ROOT / "docs").glob("*.md"))]}
+PAGES = sorted((ROOT / "site" / "pages").rglob("*.md"))
+RUN = {"js": "tests/browser/test_guides.py", "python": "here"}
+"""Languages of blocks that tests run; README's own are run in tests/browser/test_readme.py."""
+EXCERPTS = {"html", "json", "py", "sh", "text", "ts"}
+
+
+def prose(page: Path) -> str:
+    """A page without its code."""
+    return re.sub(r"```.*?```|`[^`\n]*`|^    .*?$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors that GitHub and the site give to the headings of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in plain}
+
+
+def fault_of(page: Path, target: str) -> str | None:
+    """What is wrong with a link of a page."""
+    if target.startswith(RAW):
+        return None if (ROOT / target.removeprefix(RAW)).exists() else "no such picture"
+    if target.startswith(("http://", "https://")):
+        return None
+    path, _, anchor = target.partition("#")
+    # The site's own pages lie beside README.md there.
+    folder = ROOT if page in PAGES and not (page.parent / path).exists() else page.parent
+    file = folder / unquote(path) if path else page
+    if page in PAGES and path == "start.md":  # what the site makes of the README
+        file = ROOT / "README.md"
+    if not file.exists():
+        return "no such file"
+    if anchor and file.suffix == ".md" and anchor not in slugs(file):
+        return "no such heading"
+    return None
+
+
+def test_links_of_the_documents_resolve() -> None:
+    links = [
+        (page, link) for page in [*DOCUMENTS.values(), *PAGES] for link in re.findall(r"\]\(([^)]+)\)", prose(page))
+    ]
+    assert len(links) > 150
+    faults = [(page.name, link, fault) for page, link in links if (fault := fault_of(page, link))]
+    assert faults == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_blocks_of_code_are_run_or_excerpts(name: str) -> None:
+    languages = re.findall(r"^```(.*)\n(?:.*\n)*?^```$", DOCUMENTS[name].read_text(), re.MULTILINE)
+    assert set(languages) <= EXCERPTS | RUN.keys()
+
+
+def python_of(page: Path) -> str:
+    """All Python of a page, as one program whose line numbers are the page's."""
+    lines, is_inside = [], False
+    for line in page.read_text().splitlines():
+        is_fence = line.startswith("```")
+        lines.append(line if is_inside and not is_fence else "")
+        is_inside = (line == "```python") if is_fence and not is_inside else is_inside and not is_fence
+    return "\n".join(lines)
+
+
+WITH_PYTHON = [name for name, page in DOCUMENTS.items() if name != "README.md" and "\n```python\n" in page.read_text()]
+
+
+@pytest.mark.parametrize("name", WITH_PYTHON)
+def test_python_of_the_documents_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(ROOT / "docs" / "first.onnx", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(python_of(DOCUMENTS[name]), name, "exec"), {})
+
+
+def test_errors_have_a_section_and_name_it() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text()
+    assert sorted(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == errors.__all__
+    address = "https://github.com/trainweb/trainweb/blob/main/docs/errors.md#modelerror"
+    with pytest.raises(errors.ModelError) as caught:
+        trainweb.InferenceSession(b"<html>")
+    assert caught.value.documentation == address
+    assert traceback.format_exception(caught.value)[-1] == f"See {address}\n"
+    assert address not in str(caught.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 DOCUMENTATION = "https://github.com/trainweb/trainweb/blob/main/docs/errors.md"
 """What each class means and what to do; the page's errors name it, too."""
 

@@ -146,7 +146,6 @@ class Repeat(_Repeat):
             "RepeatGradient",
             inputs,
             TRAINWEB,
-            len(wanted),
             [True] * len(wanted),
             {**attrs, "inputs": len(ins), "wanted": wanted, "seeds": seeds},
         )

@@ -3,10 +3,10 @@
 import { sessionError } from "../wire/messages.js";
 import type { BuiltArtifacts } from "../wire/protocol.js";
 import { formOf, type FileOptions } from "./call-arguments.js";
-import { callOf, withWorker } from "./client.js";
+import { callOf } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { checkModel, withModel } from "./load-model.js";
-import { buffersOf, loadSource, type Source } from "./sources.js";
+import type { Source } from "./sources.js";
 import { describe } from "../data/given.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
@@ -88,17 +88,7 @@ export class GradientGraphBuilder {
    */
   async build(sessionOptions?: SessionOptions): Promise<void> {
     const options = resolveOptions(sessionOptions);
-    options.integrity.expect(["model"]);
-    await withWorker(options, async (client) => {
-      const python = client.startPython();
-      const [file, external] = await Promise.all([
-        loadSource("model", this.#model, options.integrity, options.progress),
-        loadExternalData(options.externalData, options.progress),
-      ]);
-      await client.ready;
-      await python;
-      options.progress.compiles();
-      const buffers = buffersOf(file, ...external.map(({ data }) => data));
+    await withModel(this.#model, options, async (client, { file, external, buffers }) => {
       const call = callOf("gradientGraph", [file, external, this.#y, this.#x, this.#loss, options.json], buffers);
       this.#built = (await client.request(call)).data as Uint8Array;
       client.leave();

@@ -152,5 +152,10 @@ def test_loops_have_a_number_of_iterations_in_bounds(trips: int) -> None:
     assert run_raw(("loop_begin", [0, trips]), END)[0] == "TW_BAD_CONDITION"
 
 
+def test_a_result_over_the_counter_is_refused() -> None:
+    assert run_raw(BEGIN, ("loop_put", [1, 0, 0, 1, 3, 0]), END)[0] == "TW_OVERLAP"
+    assert run_raw(BEGIN, ("loop_take", [1, 0, 0, 1, 3, 0]), END)[0] == "TW_OVERLAP"
+
+
 def test_parts_outside_of_a_buffer_are_refused() -> None:
     assert run_raw(BEGIN, ("loop_put", [1, 0, 2, 1, 4, 0]), END)[0] == "TW_BAD_EXTENT"

@@ -98,6 +98,40 @@ def test_faults_that_leave_no_doubt(spoil: Callable[[onnx.ModelProto], None]) ->
     assert report.ok, str(report)
 
 
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_a_bias_of_zeros_in_the_shape_of_a_matrix_is_none(value: float) -> None:
+    """torch's dynamo exporter makes one for a Conv3d without a bias; anything but zeros is refused."""
+    x, w = np.random.default_rng(2).standard_normal((2, 2, 1, 3, 4, 4)).astype(np.float32)
+    nodes = [
+        node("Shape", ["w"], ["rows"], start=0, end=1),
+        node("Constant", [], ["two"], value_ints=[2]),
+        node("Concat", ["rows", "two"], ["shape"], axis=0),
+        node("Constant", [], ["zero"], value=numpy_helper.from_array(np.float32(value))),
+        node("CastLike", ["zero", "x"], ["like"]),
+        node("Expand", ["like", "shape"], ["bias"]),
+        node("Conv", ["x", "w", "bias"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w")],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    session = InferenceSession(data)
+    try:
+        if value:
+            with pytest.raises(ModelError, match=r"the bias has shape \[2, 2\]"):
+                session.run(None, {"x": x})
+            return
+        (y,) = session.run(None, {"x": x})
+    finally:
+        session.release()
+    expected = np.einsum("nidhw,oidhw->no", x.astype(float), w.astype(float)).reshape(2, 2, 1, 1, 1)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_nodes_of_one_name_are_told_apart() -> None:
     proto = model(node("Tanh", ["h"], ["y"], "first"))
     assert [n.name for n in read_model(proto).nodes] == ["first", "first_1"]

@@ -28,7 +28,7 @@ from .functions import Frame, Function, Key, function_key
 from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .remote import LOCATION, RemoteFile, detach
-from .repairs import check_newer, part_statistics, rename_duplicates
+from .repairs import check_newer, drop_zero_biases, part_statistics, rename_duplicates
 from .schema import messages
 from .tensors import TensorReader
 
@@ -263,6 +263,7 @@ class _Reader:
         graph.nodes = self._node_list(proto.node, frame)
         rename_duplicates(graph.nodes, self._node_names)
         part_statistics(graph.nodes, graph.initializers)
+        drop_zero_biases(graph.nodes)
         graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
             raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")

@@ -37,6 +37,30 @@ def part_statistics(nodes: Iterable[Node], initializers: dict[str, Tensor]) -> N
             node.outputs[STATISTICS] = [f"{n}_updated" if n in initializers and n in node.inputs else n for n in made]
 
 
+def drop_zero_biases(nodes: Iterable[Node]) -> None:
+    """Let a convolution have no bias where the exporter made it of zeros, and of a matrix.
+
+    torch's dynamo exporter (onnxscript 0.7) writes the bias of a Conv3d without one as zeros of shape (channels, 2),
+    unless its optimizer takes them away: https://github.com/microsoft/onnxscript, `aten_conv3d`.
+    """
+    nodes = list(nodes)
+    made = {name: node for node in nodes for name in node.outputs}
+    for node in nodes:
+        bias = made.get(node.inputs[2]) if node.op_type == "Conv" and len(node.inputs) == 3 else None
+        if bias is not None and bias.op_type == "Expand" and _is_zero(made.get(bias.inputs[0]), made):
+            shape = made.get(bias.inputs[1])
+            if shape is not None and shape.op_type == "Concat" and len(shape.inputs) > 1:
+                node.inputs.pop()
+
+
+def _is_zero(node: Node | None, made: dict[str, Node]) -> bool:
+    """Whether a node makes the constant 0."""
+    while node is not None and node.op_type in ("Cast", "CastLike", "Identity"):
+        node = made.get(node.inputs[0])
+    value = node.attrs.get("value") if node is not None and node.op_type == "Constant" else None
+    return isinstance(value, Tensor) and value.size == 1 and not any(bytes(value.data))
+
+
 def unknown_fields(message: Any, path: str = "the model") -> Iterator[str]:
     """Where an encoded model has fields that this version of the format does not know."""
     from google.protobuf.unknown_fields import UnknownFieldSet

@@ -17,6 +17,8 @@ from torchvision.models.googlenet import Inception
 from torchvision.models.mobilenetv3 import InvertedResidualConfig
 from torchvision.models.regnet import BlockParams
 from torchvision.models.squeezenet import Fire
+from torchvision.models.video.resnet import BasicBlock, Conv3DSimple
+from torchvision.ops import DeformConv2d, roi_align
 
 
 @model("ResNet, basic blocks", "timm")
@@ -237,3 +239,63 @@ def hourglass() -> Case:
         nn.ConvTranspose2d(8, 3, 2, 2),
     )
     return Case(net, {"x": pixels(16)}, "MSELoss", torch.rand(4, 3, 16, 16))
+
+
+@model("VoVNet (pooling with sizes rounded up)", "timm")
+def vovnet() -> Case:
+    return classifier(
+        timm_models.vovnet.VovNet(
+            {
+                "stem_chs": (8, 8, 8),
+                "stage_conv_chs": (8, 8, 8, 8),
+                "stage_out_chs": (8, 12, 16, 24),
+                "layer_per_block": 2,
+                "block_per_stage": (1, 1, 1, 1),
+                "residual": False,
+                "depthwise": False,
+                "attn": "ese",
+            },
+            num_classes=5,
+        ),
+        pixels(32, batch=16),
+    )
+
+
+class Video(nn.Module):
+    """Two blocks of torchvision's R3D on clips (N, 3, frames, height, width)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv3d(3, 8, (3, 5, 5), stride=(1, 2, 2), padding=(1, 2, 2), bias=False), nn.BatchNorm3d(8), nn.ReLU()
+        )
+        shrink = nn.Sequential(nn.Conv3d(8, 12, 1, 2, bias=False), nn.BatchNorm3d(12))
+        self.blocks = nn.Sequential(BasicBlock(8, 8, Conv3DSimple), BasicBlock(8, 12, Conv3DSimple, 2, shrink))
+        self.fc = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.blocks(self.stem(x)).mean((2, 3, 4)))
+
+
+@model("R3D (video, Conv3d without a bias)", "torchvision")
+def r3d() -> Case:
+    return classifier(Video(), torch.randn(4, 3, 6, 16, 16))
+
+
+class Deformable(nn.Module):
+    """A modulated deformable convolution, and regions of what it sees with a sample for each pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset, self.mask = nn.Conv2d(3, 18, 3, padding=1), nn.Conv2d(3, 9, 3, padding=1)
+        self.conv, self.fc = DeformConv2d(3, 8, 3, padding=1), nn.Linear(32, 5)
+
+    def forward(self, x: torch.Tensor, regions: torch.Tensor) -> torch.Tensor:
+        seen = self.conv(x, self.offset(x), self.mask(x).sigmoid()).relu()
+        return self.fc(roi_align(seen, regions, (2, 2), 0.5, -1, True).flatten(1))
+
+
+@model("Deformable convolution, RoiAlign", "torchvision")
+def deformable() -> Case:
+    regions = torch.tensor([[0, 1.0, 2.0, 20.0, 17.0], [1, 3.0, 4.0, 18.0, 23.0], [0, 0.0, 0.0, 23.0, 23.0]])
+    return Case(Deformable(), {"x": pixels(12, batch=2), "regions": regions}, "CrossEntropyLoss", classes(5, 3))

@@ -1,4 +1,9 @@
-/** What this browser can run, found by validating the smallest module that uses each feature. */
+/**
+ * What this browser can run, found by validating the smallest module that uses each feature.
+ *
+ * The modules are those of wasm-feature-detect. That answers by promises alone, and Python asks in a call that cannot wait
+ * (`Engine.pickBuild`).
+ */
 
 import type { KernelBuild } from "../wire/files.js";
 import { canShareMemory } from "../wire/platform.js";

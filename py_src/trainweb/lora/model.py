@@ -243,7 +243,13 @@ class LoraModel:
         return None
 
     def merged(self, source: Source | Adapter) -> Graph:
-        """What `merge` writes."""
+        """What `merge` writes, as a graph.
+
+        Parameters
+        ----------
+        source : TrainingSession, CheckpointState or Adapter
+            Who learned.
+        """
         if isinstance(source, Adapter):
             held = {n: self._turned(t) for n, t in source.tensors.items() if not self._is_base(n, t)}
         else:

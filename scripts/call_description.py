@@ -34,15 +34,18 @@ PYTHON_MODULES = {
 """Where the names in the expressions and types of `Kind` come from."""
 
 WIRE_TYPES = (
-    *("Feed", "FileBytes", "FileForm", "NamedTensor", "PropertyKind", "PropertyValue", "SessionMemory", "TensorType"),
-    *("ValueMetadata", "WireTensor"),
+    *("AdapterFiles", "Feed", "FileBytes", "FileForm", "NamedTensor", "PropertyKind", "PropertyValue"),
+    *("SessionMemory", "TensorType", "ValueMetadata", "WireTensor"),
 )
 PAGE_MODULES = {
     "type Tensor": "onnxruntime-common",
     "type PropertyValue": "../wire/protocol.js",
     "type SessionMemory": "../wire/protocol.js",
     "type ValueMetadata": "../wire/protocol.js",
+    "type AdapterFiles": "../wire/protocol.js",
+    "checkAdapter": "./call-values.js",
     "checkBuffer": "./call-values.js",
+    "checkBytes": "./call-values.js",
     "checkNumber": "./call-values.js",
     "typeAndShape": "./call-values.js",
     "type ParameterTypeAndShape": "./call-values.js",
@@ -63,6 +66,11 @@ def page_name(what: Call | Argument) -> str:
 
 
 # Python.
+
+
+def shown(value: Any) -> str:
+    """A default as Python has it."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def core_parameters(call: Call) -> list[str]:
@@ -120,7 +128,7 @@ def python_docs(call: Call) -> str:
     if call.arguments:
         lines = ["        Parameters", "        ----------"]
         for a in call.arguments:
-            default = "" if a.default is REQUIRED else f", default {a.default!r}"
+            default = "" if a.default is REQUIRED else f", default {shown(a.default)}"
             lines += [f"        {a.name} : {a.kind.documented or a.kind.python}{default}", wrapped(a.does, 12)]
         parts.append("\n".join(lines))
     if call.returns:
@@ -137,7 +145,9 @@ def python_docs(call: Call) -> str:
 def python_method(call: Call) -> str:
     """A public method that passes a call on."""
     arguments = [a for a in call.arguments if not a.page_only]
-    parts = [f"{a.name}: {a.kind.python}" + ("" if a.default is REQUIRED else f" = {a.default!r}") for a in arguments]
+    parts = [
+        f"{a.name}: {a.kind.python}" + ("" if a.default is REQUIRED else f" = {shown(a.default)}") for a in arguments
+    ]
     given = ", ".join(a.kind.to_core.replace("$", a.name) for a in arguments)
     value = call.result.from_core.replace("$", f"self.core.{call.name}({given})")
     statement = value if call.result is NOTHING else f"return {value}"
@@ -267,10 +277,12 @@ def page_parameters(call: Call) -> str:
     """The arguments of a public method."""
     own = [a for a in call.arguments if not a.in_options]
     options = [a for a in call.arguments if a.in_options]
-    parts = [
-        f"{page_name(a)}: {a.kind.page}" if a.default is REQUIRED else f"{page_name(a)} = {json.dumps(a.default)}"
-        for a in own
-    ]
+    parts = []
+    for a in own:
+        # TypeScript takes the type of a default, but for a choice among texts.
+        kind = f": {a.kind.page}" if a.default is REQUIRED or isinstance(a.default, str) else ""
+        default = "" if a.default is REQUIRED else f" = {json.dumps(a.default)}"
+        parts.append(f"{page_name(a)}{kind}{default}")
     if options:
         names = ", ".join(f"{page_name(a)} = {json.dumps(a.default)}" for a in options)
         types = "; ".join(f"readonly {page_name(a)}?: {a.kind.page}" for a in options)

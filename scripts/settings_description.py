@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainweb.artifacts.config import CONFIG
+from trainweb.artifacts.config import CONFIG, LORA, LORA_DOCS
 from trainweb.fit.metrics import METRICS
 from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.onnxblock.loss import LOSSES
@@ -169,7 +169,14 @@ export type OptimizerSettings ={choices(OPTIMIZERS, "{}Fields & InGroups<{}Field
 
 def config() -> str:
     """The file of what stands beside optimizer and loss."""
-    return file(f"""{INTERNAL}{table("export const CONFIG: Settings = ", CONFIG)};
+    return file(f"""/** How low-rank adapters are made: `trainweb.lora.inject` of Python. */
+export interface LoraFields {{
+{members(LORA, LORA_DOCS)}
+}}
+
+{INTERNAL}{table("export const CONFIG: Settings = ", CONFIG)};
+
+{INTERNAL}{table("export const LORA: Settings = ", LORA)};
 """)
 
 

@@ -100,6 +100,11 @@ NOT_BUILT = Message(errors.SessionError, "The gradient graph is not built yet: c
 NO_ARTIFACTS = Message(
     errors.SessionError, "This session was not made by createFromModel: it has no artifacts of its own."
 )
+NO_ADAPTERS = Message(
+    errors.SessionError,
+    "This session has no adapters: make it of a model that trainweb.lora.inject gave.",
+    "This session has no adapters: give 'lora' in the config of createFromModel.",
+)
 NOT_IN_BUNDLE = Message(
     errors.SessionError,
     "{what} is not among what the bundle was compiled for, and it carries no models to do it with. Bundles that "
@@ -282,6 +287,9 @@ BUFFER_SIZE = Message(
     errors.BufferSizeError,
     "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. "
     "Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
+)
+OTHER_WEIGHTS = Message(
+    errors.CheckpointError, "The file {said}. With strict false, what it and the model both have is taken."
 )
 UNKNOWN_PROPERTY = Message(errors.CheckpointError, "Property {name!r} not found.")
 

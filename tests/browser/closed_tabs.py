@@ -136,18 +136,16 @@ def main() -> None:
         tabs = Tabs(browser, site)
         tabs.fit(None)  # compiles, and is slower than those that come
         whole = tabs.fit(None)
-        cut = 0
-        for k in range(options.kills):
+        cut = k = 0
+        while cut < options.kills:
             share, was_cut = trial(tabs, f"run {k}", whole, rng)
-            cut += was_cut
-            print(
-                f"{k + 1:3}: killed at {share:.3f} of the fit{'' if was_cut else ', which was done'}: same bytes",
-                flush=True,
-            )
+            cut, k = cut + was_cut, k + 1
+            done = "" if was_cut else ", which was done"
+            print(f"{k:3}: killed after {share:.3f} of the time of a fit{done}: same bytes", flush=True)
         tabs.close()
         browser.close()
     site.close()
-    print(f"{options.kills} killed, {cut} before their end; all ended with the same bytes")
+    print(f"{k} killed, {cut} before their end; all ended with the same bytes")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainweb.artifacts.builder import BATCH_NORM
-from trainweb.settings import Choice, Field, Flag, Kind, Names, Number
+from trainweb.settings import Choice, Field, Flag, Kind, Names, Number, Whole
 
 
 def _optional(kind: Kind) -> Field:
@@ -22,3 +22,28 @@ CONFIG = {
     "nominal_checkpoint": _optional(Flag()),
 }
 """By argument; "loss" and "optimizer" come before."""
+
+LORA = {
+    "targets": _optional(Names()),
+    "rank": Field(Whole(least=1), 8, is_optional=False),
+    "alpha": _optional(Number(above=0)),
+    "dropout": Field(Number(least=0, below=1), 0.0, is_optional=False),
+    "init": Field(Choice(("default", "gaussian")), "default", is_optional=False),
+    "use_rslora": Field(Flag(), default=False, is_optional=False),
+    "use_dora": Field(Flag(), default=False, is_optional=False),
+    "modules_to_save": _optional(Names()),
+    "seed": Field(Whole(least=0, most=2**53 - 1), 0, is_optional=False),
+}
+"""Arguments of `trainweb.lora.inject`, which the page has as the setting "lora"."""
+
+LORA_DOCS = {
+    "targets": "Modules to adapt, by names or their last parts; by default those that PEFT adapts in the architecture.",
+    "rank": "Rank of the product B A.",
+    "alpha": "The product is multiplied by alpha / rank; `rank` unless given.",
+    "dropout": "Probability with which an element of an adapter's input is zero in training steps.",
+    "init": "How A is drawn: uniform, or normal with deviation 1 / rank. B starts as zero.",
+    "use_rslora": "Whether the product is multiplied by alpha / sqrt(rank) instead.",
+    "use_dora": "Whether magnitudes of the columns of weights are learned, too.",
+    "modules_to_save": "Modules that are trained whole and saved with the adapters, such as a new head.",
+    "seed": "Chooses the numbers that are drawn.",
+}

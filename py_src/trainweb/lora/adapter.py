@@ -77,6 +77,28 @@ class Adapter:
         config : str, bytes or dict
             Those of `adapter_config.json`.
         """
+        settings = cls.parse_config(config)
+        tensors = read_safetensors(weights)
+        strange = [name for name in tensors if not name.startswith(PREFIX)]
+        if strange:
+            raise CheckpointError(f"The adapter has {strange[0]!r}; keys of PEFT start with {PREFIX!r}.")
+        named = {n.removeprefix(PREFIX): t.renamed(n.removeprefix(PREFIX)) for n, t in tensors.items()}
+        return cls(named, settings)
+
+    @staticmethod
+    def parse_config(config: str | bytes | Mapping[str, Any]) -> LoraConfig:
+        """The settings that the contents of an `adapter_config.json` say.
+
+        Parameters
+        ----------
+        config : str, bytes or dict
+            The contents.
+
+        Raises
+        ------
+        CheckpointError, ModelError
+            They are no JSON, or say what is not supported.
+        """
         if isinstance(config, (str, bytes)):
             try:
                 config = json.loads(config)
@@ -84,9 +106,4 @@ class Adapter:
                 raise CheckpointError(f"{CONFIG_FILE} is no JSON: {error}") from error
         if not isinstance(config, Mapping):
             raise CheckpointError(f"{CONFIG_FILE} is no object.")
-        tensors = read_safetensors(weights)
-        strange = [name for name in tensors if not name.startswith(PREFIX)]
-        if strange:
-            raise CheckpointError(f"The adapter has {strange[0]!r}; keys of PEFT start with {PREFIX!r}.")
-        named = {n.removeprefix(PREFIX): t.renamed(n.removeprefix(PREFIX)) for n, t in tensors.items()}
-        return cls(named, LoraConfig.from_peft(config))
+        return LoraConfig.from_peft(config)

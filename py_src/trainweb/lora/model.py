@@ -6,7 +6,7 @@ import random
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.artifacts.evidence import Evidence
@@ -22,10 +22,14 @@ from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.transforms import constants_to_initializers
+from trainweb.training.parameters import ParameterStore
 from trainweb.training.state import CheckpointState
 
 if TYPE_CHECKING:
     from trainweb.training.session import TrainingSession
+
+Source: TypeAlias = "TrainingSession | CheckpointState | ParameterStore"
+"""Who has the parameters."""
 
 BASE_LAYER = ".base_layer.weight"
 """End of PEFT's key of a base weight, which it saves along with adapters of embeddings."""
@@ -49,7 +53,7 @@ def inject(
 
     Parameters
     ----------
-    model : bytes, path or onnx.ModelProto
+    model : bytes, path, onnx.ModelProto or Graph
         The forward model, without a loss.
     targets : names or regular expression, optional
         Modules to adapt: products (MatMul, Gemm), convolutions, embedding tables (Gather). A list has names or their
@@ -84,7 +88,8 @@ def inject(
     """
     if init not in INITS:
         raise ModelError(f"init is {init!r}; it must be one of {', '.join(INITS)}.")
-    base = recover_parameters(constants_to_initializers(read_model(model)))
+    graph = model if isinstance(model, Graph) else read_model(model)
+    base = recover_parameters(constants_to_initializers(graph))
     layers = find_layers(base)
     modules = [layer.module for layer in layers]
     if config is None:
@@ -174,7 +179,7 @@ class LoraModel:
         tensors = [t for t in self.base.initializers.values() if t.dtype == "float32" and t.name not in trained]
         return [t.name for t in tensors if evidence.decide(t).trained]
 
-    def adapter(self, source: TrainingSession | CheckpointState | None = None) -> Adapter:
+    def adapter(self, source: Source | None = None) -> Adapter:
         """What a session or a checkpoint learned; without one, what training starts from.
 
         Parameters
@@ -185,7 +190,7 @@ class LoraModel:
         held = {n: self._read(n, source) for n in self.parameter_names}
         return Adapter({n: self._turned(t) for n, t in held.items()}, self.config)
 
-    def load_adapter(self, target: TrainingSession | CheckpointState, adapter: Adapter) -> None:
+    def load_adapter(self, target: Source, adapter: Adapter) -> None:
         """Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay.
 
         Parameters
@@ -219,9 +224,7 @@ class LoraModel:
         for tensor in tensors.values():
             _set(target, self._turned(tensor))
 
-    def merge(
-        self, source: TrainingSession | CheckpointState | Adapter, path: str | Path | None = None
-    ) -> bytes | None:
+    def merge(self, source: Source | Adapter, path: str | Path | None = None) -> bytes | None:
         """The forward model with what was learned added to its weights: written to `path`, or returned as bytes.
 
         The same computation as with adapters, to rounding; there are no adapters in it.
@@ -233,23 +236,34 @@ class LoraModel:
         path : path, optional
             The file to write.
         """
-        if isinstance(source, Adapter):
-            held = {n: self._turned(t) for n, t in source.tensors.items() if not self._is_base(n, t)}
-        else:
-            held = {n: self._read(n, source) for n in self.parameter_names}
-        data = write_model(merged_weights(self.base, self._base_layers, self.config, held))
+        data = write_model(self.merged(source))
         if path is None:
             return data
         write_file_atomically(Path(path), data)
         return None
 
+    def merged(self, source: Source | Adapter) -> Graph:
+        """What `merge` writes, as a graph.
+
+        Parameters
+        ----------
+        source : TrainingSession, CheckpointState or Adapter
+            Who learned.
+        """
+        if isinstance(source, Adapter):
+            held = {n: self._turned(t) for n, t in source.tensors.items() if not self._is_base(n, t)}
+        else:
+            held = {n: self._read(n, source) for n in self.parameter_names}
+        return merged_weights(self.base, self._base_layers, self.config, held)
+
     def _start(self, name: str) -> Tensor:
         return self.start[name] if name in self.start else self.base.initializers[name]
 
-    def _read(self, name: str, source: TrainingSession | CheckpointState | None) -> Tensor:
+    def _read(self, name: str, source: Source | None) -> Tensor:
         if source is None:
             return self._start(name)
-        return source.store.get(name) if isinstance(source, CheckpointState) else source.core.get_parameter(name)
+        store = source.store if isinstance(source, CheckpointState) else source
+        return store.get(name) if isinstance(store, ParameterStore) else store.core.get_parameter(name)
 
     def _turned(self, tensor: Tensor) -> Tensor:
         """A weight of `modules_to_save` as PyTorch has it, (out, in), or back."""
@@ -278,8 +292,9 @@ def _owners(graph: Graph) -> list[str]:
     return list(dict.fromkeys(n.rpartition(".")[0] for n, t in graph.initializers.items() if t.dtype == "float32"))
 
 
-def _set(target: TrainingSession | CheckpointState, tensor: Tensor) -> None:
-    if isinstance(target, CheckpointState):
-        target.store.set(tensor)
+def _set(target: Source, tensor: Tensor) -> None:
+    store = target.store if isinstance(target, CheckpointState) else target
+    if isinstance(store, ParameterStore):
+        store.set(tensor)
     else:
-        target.core.update_parameter(tensor)
+        store.core.update_parameter(tensor)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from zlib import crc32
 
 from trainweb import messages
-from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.engine import get_engine, use_engine
 from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS
@@ -31,6 +31,7 @@ from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
 from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
 from trainweb.model.writer import model_parts
+from trainweb.training import weights
 from trainweb.training.bundle import (
     Blobs,
     plan_json,
@@ -48,8 +49,8 @@ from trainweb.training.state import CheckpointState, checkpoint_of
 
 if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
-    from trainweb.backend.wasm.engine.base import Engine
     from trainweb.backend.wasm.plan import Plan
+    from trainweb.lora import LoraModel
 
 Graphs = TypeVar("Graphs", bound="tuple[Graph | None, ...]")
 
@@ -69,7 +70,6 @@ Handout = tuple[Any, "list[Part] | Part", str]
 Open: TypeAlias = "Opened | InferenceModel | Artifacts | CheckpointState"
 """What a handle stands for."""
 
-_engine: list[Engine] = []
 _files: list[FileHost] = []
 _opened: dict[int, Open] = {}
 _next = [1]
@@ -87,11 +87,14 @@ class Opened:
         Parameters that the session has no segment for, and names of all.
     artifacts : callable or None
         Gives what `create_from_model` built.
+    adapted : LoraModel or None
+        The model with its adapters, where it has some.
     """
 
     models: SessionModels
     origin: TensorStore
     artifacts: Artifacts | None = None
+    adapted: LoraModel | None = None
 
 
 def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
@@ -197,7 +200,7 @@ def start(js_engine: Any, js_files: Any) -> None:
     # Modules are never freed: the collector need not traverse them again.
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
-    _engine[:] = [PyodideEngine(js_engine)]
+    use_engine(PyodideEngine(js_engine))
     _files[:] = [_WorkerFiles(js_files)]
 
 
@@ -227,7 +230,7 @@ def _settings(options_json: str) -> dict[str, Any]:
     return {
         "limits": Limits.of(options.get("limits")),
         "memory_budget": check_memory_budget(options.get("memory_budget")),
-        "engine": _engine[0] if _engine else get_engine(),
+        "engine": get_engine(),
     }
 
 
@@ -295,6 +298,8 @@ def _held(opened: Opened) -> Iterator[Tensor]:
     if opened.artifacts is not None:
         contents = opened.artifacts.contents()
         yield from (*contents.requires_grad, *contents.frozen)
+    if opened.adapted is not None:
+        yield from opened.adapted.base.tensors()
 
 
 def _files_of(tensors: Iterable[Tensor]) -> list[int]:
@@ -350,20 +355,78 @@ def create_from_model(
     """A session from a forward model: its artifacts are built here."""
     settings = _settings(options_json)
     external = _external(locations_json, files)
-    built, nominal = _build(as_source(model), config_json, settings["limits"], external)
+    built, nominal, adapted = _build(as_source(model), config_json, settings["limits"], external)
     state = CheckpointState(built.contents(nominal=nominal))
     origin = state.lent()
-    graphs = _sized(built.graphs, options_json)
-    return _created(Opened(SessionModels(origin.trainable, *graphs, **settings), origin, built), state)
+    models = SessionModels(origin.trainable, *_sized(built.graphs, options_json), **settings)
+    return _created(Opened(models, origin, built, adapted), state)
 
 
-def _build(model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]) -> tuple[Artifacts, bool]:
-    """Artifacts of a forward model, and whether the session is to start from the nominal checkpoint."""
+def _build(
+    model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]
+) -> tuple[Artifacts, bool, LoraModel | None]:
+    """Artifacts of a forward model, whether the session is to start from the nominal checkpoint, and adapters."""
     from trainweb.artifacts import build_artifacts
 
     arguments = _arguments(config_json)
-    built = build_artifacts(model, **arguments, external_data=external, limits=limits)
-    return built, arguments.get("nominal_checkpoint", False)
+    settings = arguments.pop("lora", None)
+    nominal = arguments.get("nominal_checkpoint", False)
+    if settings is None:
+        return build_artifacts(model, **arguments, external_data=external, limits=limits), nominal, None
+    from trainweb.lora import Adapter, inject
+
+    peft = settings.pop("adapter_config", None)
+    config = None if peft is None else Adapter.parse_config(peft)
+    adapted = inject(read_model(model, external_data=external, limits=limits), config=config, **settings)
+    return adapted.build_artifacts(**arguments), nominal, adapted
+
+
+def _adapted(handle: int, bases_json: str) -> tuple[LoraModel, MemoryStore]:
+    """The adapters of a session, and its parameters."""
+    opened = _training(handle)
+    if opened.adapted is None:
+        raise messages.NO_ADAPTERS()
+    return opened.adapted, _store(opened, bases_json)
+
+
+@answered
+def export_weights(handle: int, form: str, bases_json: str) -> Handout:
+    """All parameters of a session as a safetensors or npz file."""
+    opened = _training(handle)
+    return None, weights.export_weights(_store(opened, bases_json), opened.models.layout.slots, form), "blobs"
+
+
+@answered
+def load_weights(handle: int, file: Any, strict: bool, bases_json: str) -> None:
+    """Overwrite parameters of a session with those of such a file."""
+    opened, source = _training(handle), as_source(file)
+    data = bytes(source[0 : len(source)])
+    weights.load_weights(_store(opened, bases_json), opened.models.layout.slots, data, strict=strict)
+
+
+@answered
+def adapter(handle: int, bases_json: str) -> Handout:
+    """What the adapters of a session learned: PEFT's two files."""
+    adapted, store = _adapted(handle, bases_json)
+    found = adapted.adapter(store)
+    return found.config_json, found.weights, "blobs"
+
+
+@answered
+def load_adapter(handle: int, file: Any, config_json: str, bases_json: str) -> None:
+    """Write PEFT's two files into the parameters of a session."""
+    from trainweb.lora import Adapter
+
+    adapted, store = _adapted(handle, bases_json)
+    source = as_source(file)
+    adapted.load_adapter(store, Adapter.from_bytes(bytes(source[0 : len(source)]), config_json))
+
+
+@answered
+def merge_adapter(handle: int, bases_json: str) -> Handout:
+    """The forward model with what the adapters of a session learned in its weights."""
+    adapted, store = _adapted(handle, bases_json)
+    return None, model_parts(adapted.merged(store)), "onnx"
 
 
 def _arguments(config_json: str) -> dict[str, Any]:
@@ -380,7 +443,7 @@ def inspect_model(
 
     arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
     choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
-    engine = _engine[0] if _engine else get_engine()
+    engine = get_engine()
     report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
     return {_camel_case(name): value for name, value in report.items()}
 
@@ -512,7 +575,7 @@ def moment_places(handle: int, name: str) -> list[dict[str, Any]]:
 def build_files(model: Any, config_json: str, options_json: str, locations_json: str = "[]", *files: Any) -> int:
     """Build artifacts of a forward model, which `artifact` hands out."""
     limits = _settings(options_json)["limits"]
-    built, _ = _build(as_source(model), config_json, limits, _external(locations_json, files))
+    built, _, _ = _build(as_source(model), config_json, limits, _external(locations_json, files))
     return _open(built)
 
 

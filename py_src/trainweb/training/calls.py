@@ -99,6 +99,9 @@ FORM = Kind("", "FileForm")
 FILE = Kind("bytes", "FileBytes")
 OUTPUT_NAMES = Kind("Sequence[str] | None", "readonly string[]")
 ARTIFACT_NAME = Kind("", "ArtifactName")
+WEIGHTS_FORMAT = Kind("str", '"safetensors" | "npz"')
+WEIGHTS = Kind("bytes", "Uint8Array", to_wire="copyBytes($)", check="checkBytes($)")
+ADAPTER = Kind("", "AdapterFiles", to_wire="checkAdapter($)")
 FILE_OR_NULL = Kind("", "FileBytes | null")
 
 
@@ -373,6 +376,50 @@ CALLS = (
         (Argument("output_names", OUTPUT_NAMES), FORM_ARGUMENT),
         FILE,
         python=Public.BY_HAND,
+        page=Public.BY_HAND,
+    ),
+    Call(
+        "export_weights",
+        "All parameters by name, as a file that other programs read. It has no optimizer state.",
+        (Argument("format", WEIGHTS_FORMAT, "safetensors or npz.", default="safetensors"),),
+        WEIGHTS,
+        raises={"ModelError": "There is no such format."},
+    ),
+    Call(
+        "load_weights",
+        "Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay.",
+        (
+            Argument("weights", WEIGHTS, "The contents of the file."),
+            Argument("strict", FLAG, "Whether the file must have all parameters, and no others.", default=True),
+        ),
+        raises={
+            "CheckpointError": "It is neither, has other parameters though `strict`, or one of another type or shape. "
+            "Nothing was changed."
+        },
+    ),
+    Call(
+        "get_adapter",
+        "What the adapters of a session made with `lora` learned, as PEFT's two files.",
+        result=ADAPTER,
+        raises={"SessionError": "The session has no adapters."},
+        python=Public.NO_CORE,
+    ),
+    Call(
+        "load_adapter",
+        "Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay.",
+        (Argument("adapter", ADAPTER, "PEFT's two files, as `get_adapter` gives them."),),
+        raises={
+            "CheckpointError": "It has other modules, another rank or another scaling.",
+            "SessionError": "The session has no adapters.",
+        },
+        python=Public.NO_CORE,
+    ),
+    Call(
+        "merge_adapter",
+        "The forward model with what the adapters learned added to its weights.",
+        (FORM_ARGUMENT,),
+        FILE,
+        python=Public.NO_CORE,
         page=Public.BY_HAND,
     ),
     Call(

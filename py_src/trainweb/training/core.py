@@ -45,6 +45,7 @@ from trainweb.training.models import InUse, SessionModels
 from trainweb.training.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.parameters import MemoryStore, copied, start_state
 from trainweb.training.state import CheckpointState, PropertyValue
+from trainweb.training.weights import export_weights, load_weights
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
@@ -458,6 +459,16 @@ class SessionCore:
         self._check()
         check_export(self.models, is_nominal=self.parameters.is_nominal)
         return join_parts(export_model(self.models, self.parameters, output_names))
+
+    def export_weights(self, format: str) -> bytes:
+        """Bytes of a safetensors or npz file of all parameters."""
+        self._check()
+        return export_weights(self.parameters, self.layout.slots, format)
+
+    def load_weights(self, weights: bytes, strict: bool) -> None:
+        """Overwrite parameters with those of such a file."""
+        self._check()
+        load_weights(self.parameters, self.layout.slots, bytes(weights), strict=strict)
 
     def get_seed(self) -> int:
         """The seed of this session's random operators."""

@@ -75,6 +75,10 @@ class SessionCalls(Protocol):
 
     def export_model_for_inferencing(self, output_names: Sequence[str] | None) -> bytes: ...
 
+    def export_weights(self, format: str) -> bytes: ...
+
+    def load_weights(self, weights: bytes, strict: bool) -> None: ...
+
 
 class SessionMethods(ABC):
     """The calls that `TrainingSession` passes on to its core."""
@@ -310,3 +314,35 @@ class SessionMethods(ABC):
             The values of an input decide about shapes: only a step has them.
         """
         self.core.prepare(shapes)
+
+    def export_weights(self, format: str = "safetensors") -> bytes:
+        """All parameters by name, as a file that other programs read. It has no optimizer state.
+
+        Parameters
+        ----------
+        format : str, default "safetensors"
+            safetensors or npz.
+
+        Raises
+        ------
+        ModelError
+            There is no such format.
+        """
+        return self.core.export_weights(format)
+
+    def load_weights(self, weights: bytes, strict: bool = True) -> None:
+        """Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay.
+
+        Parameters
+        ----------
+        weights : bytes
+            The contents of the file.
+        strict : bool, default True
+            Whether the file must have all parameters, and no others.
+
+        Raises
+        ------
+        CheckpointError
+            It is neither, has other parameters though `strict`, or one of another type or shape. Nothing was changed.
+        """
+        self.core.load_weights(weights, strict)

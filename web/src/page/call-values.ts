@@ -3,7 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
-import type { TensorType } from "../wire/protocol.js";
+import type { AdapterFiles, TensorType } from "../wire/protocol.js";
 import { describe } from "../data/given.js";
 
 /** Type and dims of a parameter. */
@@ -26,6 +26,22 @@ export function checkBuffer(buffer: unknown): void {
   if (!(buffer instanceof Uint8Array || buffer instanceof Float32Array)) {
     throw new TypeError(`'buffer' must be a Uint8Array or Float32Array, got ${describe(buffer)}.`);
   }
+}
+
+/** @throws TypeError when an argument is no file in memory */
+export function checkBytes(file: unknown): void {
+  if (!(file instanceof Uint8Array)) {
+    throw new TypeError(`'weights' must be a Uint8Array, got ${describe(file)}.`);
+  }
+}
+
+/** @throws TypeError when an argument is no adapter */
+export function checkAdapter(adapter: AdapterFiles): AdapterFiles {
+  const { weights, config } = (adapter ?? {}) as Partial<AdapterFiles>;
+  if (!(weights instanceof Uint8Array) || typeof config !== "string") {
+    throw new TypeError(`'adapter' must be an object with 'weights' (a Uint8Array) and 'config' (a text), got ${describe(adapter)}.`);
+  }
+  return { weights, config };
 }
 
 /** As the page's users have it. */

@@ -58,7 +58,8 @@ export type {
   TrainingSessionBundle,
   TrainingSessionCreateOptions,
 } from "./session.js";
-export type { PropertyKind, PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
+export type { LoraFields } from "./settings/config.js";
+export type { AdapterFiles, PropertyKind, PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
 export type { NumericArray } from "./tensors.js";
 export type { FileForm, WireDtype } from "../wire/values.js";

@@ -2,8 +2,8 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import type { PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
-import { checkBuffer, checkNumber, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
+import type { PropertyValue, SessionMemory, ValueMetadata, AdapterFiles } from "../wire/protocol.js";
+import { checkAdapter, checkBuffer, checkBytes, checkNumber, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
 import { copyBytes, unpackNamed, unpackTensor } from "./tensors.js";
 import type { SessionCaller } from "./session-caller.js";
 
@@ -205,12 +205,55 @@ export class SessionMethods {
   async memory(): Promise<SessionMemory> {
     return this.#calls.call("memory");
   }
+
+  /**
+   * All parameters by name, as a file that other programs read. It has no optimizer state.
+   *
+   * @param format - safetensors or npz; default "safetensors"
+   * @throws ModelError: there is no such format
+   */
+  async exportWeights(format: "safetensors" | "npz" = "safetensors"): Promise<Uint8Array> {
+    return this.#calls.call("exportWeights", format);
+  }
+
+  /**
+   * Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay.
+   *
+   * @param weights - the contents of the file
+   * @param strict - whether the file must have all parameters, and no others; default true
+   * @throws CheckpointError: it is neither, has other parameters though `strict`, or one of another type or shape.
+   *   Nothing was changed
+   */
+  async loadWeights(weights: Uint8Array, strict = true): Promise<void> {
+    checkBytes(weights);
+    await this.#calls.call("loadWeights", copyBytes(weights), strict);
+  }
+
+  /**
+   * What the adapters of a session made with `lora` learned, as PEFT's two files.
+   *
+   * @throws SessionError: the session has no adapters
+   */
+  async getAdapter(): Promise<AdapterFiles> {
+    return this.#calls.call("getAdapter");
+  }
+
+  /**
+   * Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay.
+   *
+   * @param adapter - PEFT's two files, as `getAdapter` gives them
+   * @throws CheckpointError: it has other modules, another rank or another scaling
+   * @throws SessionError: the session has no adapters
+   */
+  async loadAdapter(adapter: AdapterFiles): Promise<void> {
+    await this.#calls.call("loadAdapter", checkAdapter(adapter));
+  }
 }
 
 /** The calls that `TrainingSession` has besides. */
 export type MethodsByHand = Readonly<
   Record<
-    "lazyResetGrad" | "updateParameter" | "addProperty" | "prepare" | "explain" | "saveCheckpoint" | "exportModelForInferencing",
+    "lazyResetGrad" | "updateParameter" | "addProperty" | "prepare" | "explain" | "saveCheckpoint" | "exportModelForInferencing" | "mergeAdapter",
     (...args: never[]) => Promise<unknown>
   >
 >;

@@ -383,6 +383,17 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     return (await this.#calls.call("exportModelForInferencing", outputNames, formOf(options))).data;
   }
 
+  /**
+   * The forward model with what the adapters learned added to its weights; of a session made with `lora`.
+   *
+   * @throws SessionError when the session has no adapters; LimitError when it would be larger than 2 GiB
+   */
+  mergeAdapter(options: FileOptions & { readonly as: "blob" }): Promise<Blob>;
+  mergeAdapter(options?: FileOptions<"bytes">): Promise<Uint8Array>;
+  async mergeAdapter(options: FileOptions = {}): Promise<Uint8Array | Blob> {
+    return (await this.#calls.call("mergeAdapter", formOf(options))).data;
+  }
+
   /** Overwrite one parameter; type and dims must be its own. Gradients and moments stay as they are. */
   async updateParameter(name: string, tensor: Tensor): Promise<void> {
     this.#channel.check();

@@ -3,7 +3,7 @@
 import { sessionError } from "../wire/messages.js";
 import { badSetting } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
-import { CONFIG } from "./settings/config.js";
+import { CONFIG, LORA, type LoraFields } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 
@@ -29,6 +29,11 @@ export interface TrainingConfig {
   readonly batchNorm?: "train" | "as_exported" | null;
   /** Tensors that count as constants for gradients, as after torch's `detach`: what lies only before them is not trained. */
   readonly stopGradient?: readonly string[] | null;
+  /**
+   * Freeze the model and train low-rank adapters beside its weights: settings, or the contents of PEFT's
+   * `adapter_config.json` as `adapterConfig`. Then `requiresGrad` and `frozenParams` are not given.
+   */
+  readonly lora?: LoraFields | { readonly adapterConfig: string } | null;
   /** Start without weights, which `loadParametersBuffer` brings. Default false. */
   readonly nominalCheckpoint?: boolean | null;
 }
@@ -42,8 +47,11 @@ export function resolveConfig(config: unknown): string {
   if (typeof config !== "object" || config === null || Array.isArray(config)) {
     throw new TypeError("'config' must be an object that names at least a 'loss'.");
   }
-  const { loss, optimizer, ...others } = config as Fields;
-  const resolved = checkFields("config", "", others, CONFIG, ["loss", "optimizer"]);
+  const { loss, optimizer, lora, ...others } = config as Fields;
+  const resolved = checkFields("config", "", others, CONFIG, ["loss", "optimizer", "lora"]);
+  if (lora !== undefined && lora !== null) {
+    resolved["lora"] = resolveLora(lora, others);
+  }
   if (loss !== undefined && loss !== null) {
     resolved["loss"] = resolveKind("loss", loss, LOSSES);
   }
@@ -53,6 +61,26 @@ export function resolveConfig(config: unknown): string {
     throw sessionError("CLIP_WITHOUT_OPTIMIZER", {});
   }
   return JSON.stringify(resolved);
+}
+
+function resolveLora(given: unknown, others: Fields): Fields {
+  if (typeof given !== "object" || given === null || Array.isArray(given)) {
+    throw badSetting("lora", given, "an object");
+  }
+  for (const name of ["requiresGrad", "frozenParams"]) {
+    if (others[name] !== undefined && others[name] !== null) {
+      throw badSetting(name, others[name], "left out with 'lora': the adapters are trained, and the model is frozen");
+    }
+  }
+  const { adapterConfig, ...settings } = given as Fields;
+  if (adapterConfig === undefined) {
+    return checkFields("lora", "lora.", settings, LORA, ["adapterConfig"]);
+  }
+  const [more] = Object.keys(settings);
+  if (typeof adapterConfig !== "string" || more !== undefined) {
+    throw badSetting(more === undefined ? "lora.adapterConfig" : `lora.${more}`, more === undefined ? adapterConfig : settings[more], "the text of an adapter_config.json, alone");
+  }
+  return { adapter_config: adapterConfig };
 }
 
 function resolveOptimizer(given: unknown): Record<string, unknown> {

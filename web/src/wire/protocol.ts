@@ -15,7 +15,7 @@ import type {
 } from "./values.js";
 
 export type {
-  Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind, PropertyValue,
+  AdapterFiles, Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind, PropertyValue,
   SessionMemory, TensorType, ValueMetadata, WireDtype, WireTensor,
 } from "./values.js";
 

@@ -1,8 +1,8 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
 import type {
-  Feed, FileBytes, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType, ValueMetadata,
-  WireTensor,
+  AdapterFiles, Feed, FileBytes, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType,
+  ValueMetadata, WireTensor,
 } from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {
@@ -68,6 +68,16 @@ export interface SessionCalls {
   readonly saveCheckpoint: Call<[includeOptimizerState: boolean, form: FileForm], FileBytes>;
   /** The eval model with the current parameters. */
   readonly exportModelForInferencing: Call<[outputNames: readonly string[], form: FileForm], FileBytes>;
+  /** All parameters by name, as a file that other programs read. It has no optimizer state. */
+  readonly exportWeights: Call<[format: "safetensors" | "npz"], Uint8Array>;
+  /** Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay. */
+  readonly loadWeights: Call<[weights: Uint8Array, strict: boolean], null>;
+  /** What the adapters of a session made with `lora` learned, as PEFT's two files. */
+  readonly getAdapter: Call<[], AdapterFiles>;
+  /** Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay. */
+  readonly loadAdapter: Call<[adapter: AdapterFiles], null>;
+  /** The forward model with what the adapters learned added to its weights. */
+  readonly mergeAdapter: Call<[form: FileForm], FileBytes>;
   /** A file that `createFromModel` built. */
   readonly artifact: Call<[name: ArtifactName, form: FileForm], FileBytes | null>;
 }
@@ -193,6 +203,11 @@ export const MESSAGES = {
     error: "SessionError",
     text:
       "This session was not made by createFromModel: it has no artifacts of its own.",
+  },
+  NO_ADAPTERS: {
+    error: "SessionError",
+    text:
+      "This session has no adapters: give 'lora' in the config of createFromModel.",
   },
   NOT_IN_BUNDLE: {
     error: "SessionError",
@@ -513,6 +528,11 @@ export const MESSAGES = {
     error: "BufferSizeError",
     text:
       "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
+  },
+  OTHER_WEIGHTS: {
+    error: "CheckpointError",
+    text:
+      "The file {said}. With strict false, what it and the model both have is taken.",
   },
   UNKNOWN_PROPERTY: {
     error: "CheckpointError",

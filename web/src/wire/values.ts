@@ -78,6 +78,14 @@ export interface ValueMetadata {
 /** What a checkpoint keeps besides parameters: an int64, a float32 or a text. */
 export type PropertyValue = number | bigint | string;
 
+/** A low-rank adapter as PEFT saves it. */
+export interface AdapterFiles {
+  /** `adapter_model.safetensors`. */
+  readonly weights: Uint8Array;
+  /** `adapter_config.json`. */
+  readonly config: string;
+}
+
 /** A result with its name. */
 export interface NamedTensor extends WireTensor {
   readonly name: string;

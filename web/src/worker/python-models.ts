@@ -1,5 +1,6 @@
 /** The models of a session in Python, which compiles plans and writes files; it keeps nothing of the session itself. */
 
+import type { AdapterFiles } from "../wire/values.js";
 import type { Bridge } from "../python/bridge.js";
 import type { GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
@@ -172,6 +173,37 @@ export class PythonModels {
   /** Where the optimizer's moments of a parameter lie. */
   momentPlaces(name: string): readonly MomentPlace[] {
     return this.#bridge.call("moment_places", this.#handle, name).value as readonly MomentPlace[];
+  }
+
+  exportWeights(format: string, bases: readonly number[]): Uint8Array {
+    return fileOf(this.#bridge.call("export_weights", this.#handle, format, JSON.stringify(bases))).data.slice();
+  }
+
+  loadWeights(weights: Uint8Array, strict: boolean, bases: readonly number[]): void {
+    this.#withFile(weights, (file) => this.#bridge.call("load_weights", this.#handle, file, strict, JSON.stringify(bases)));
+  }
+
+  #withFile(data: Uint8Array, use: (file: GivenFile) => void): void {
+    const file = this.#bridge.files.add(data);
+    try {
+      use(file);
+    } finally {
+      this.#bridge.files.drop(file.index);
+    }
+  }
+
+  /** What the adapters learned: PEFT's two files. */
+  adapter(bases: readonly number[]): AdapterFiles {
+    const { value, file } = this.#bridge.call("adapter", this.#handle, JSON.stringify(bases));
+    return { weights: (file as Handout).data.slice(), config: value as string };
+  }
+
+  loadAdapter({ weights, config }: AdapterFiles, bases: readonly number[]): void {
+    this.#withFile(weights, (file) => this.#bridge.call("load_adapter", this.#handle, file, config, JSON.stringify(bases)));
+  }
+
+  mergeAdapter(bases: readonly number[]): Handout {
+    return fileOf(this.#bridge.call("merge_adapter", this.#handle, JSON.stringify(bases)));
   }
 
   artifact(name: ArtifactName): Handout | null {

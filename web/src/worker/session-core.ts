@@ -25,6 +25,7 @@ import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
+  AdapterFiles,
   Feed,
   Fetch,
   FileBytes,
@@ -316,9 +317,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   getContiguousParameters(trainableOnly: boolean): WireTensor {
-    if (this.#nominal) {
-      throw sessionError("NOMINAL_GET_ALL", {});
-    }
+    this.#checkNotNominal();
     const size = this.getParametersSize(trainableOnly);
     const all = this.#memory.view(PARAMETERS);
     const data = new Uint8Array(4 * size);
@@ -487,6 +486,51 @@ export class SessionCore implements CallTable, PlanSource {
       const file = models.exportModel(outputNames, this.#memory.bases);
       return this.#assembled(models, "exportModelForInferencing", file, form);
     });
+  }
+
+  exportWeights(format: "safetensors" | "npz"): MaybePromise<Uint8Array> {
+    this.#checkNotNominal();
+    return withValue(this.#models.get("exportWeights"), (models) => models.exportWeights(format, this.#memory.bases));
+  }
+
+  loadWeights(weights: Uint8Array, strict: boolean): MaybePromise<null> {
+    this.#checkNotNominal();
+    return withValue(this.#models.get("loadWeights"), (models) => {
+      models.loadWeights(weights, strict, this.#memory.bases);
+      return null;
+    });
+  }
+
+  #checkNotNominal(): void {
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_GET_ALL", {});
+    }
+  }
+
+  getAdapter(): MaybePromise<AdapterFiles> {
+    return withValue(this.#adapted("getAdapter"), (models) => models.adapter(this.#memory.bases));
+  }
+
+  loadAdapter(adapter: AdapterFiles): MaybePromise<null> {
+    return withValue(this.#adapted("loadAdapter"), (models) => {
+      models.loadAdapter(adapter, this.#memory.bases);
+      return null;
+    });
+  }
+
+  mergeAdapter(form: FileForm): MaybePromise<FileBytes> {
+    return withValue(this.#adapted("mergeAdapter"), (models) =>
+      this.#assembled(models, "mergeAdapter", models.mergeAdapter(this.#memory.bases), form),
+    );
+  }
+
+  /** Python's models of a session that may have adapters. */
+  #adapted(what: string): MaybePromise<PythonModels> {
+    if (!this.#models.hasArtifacts) {
+      throw sessionError("NO_ADAPTERS", {});
+    }
+    this.#checkNotNominal();
+    return this.#models.get(what);
   }
 
   artifact(name: ArtifactName, form: FileForm): MaybePromise<FileBytes | null> {

@@ -2,6 +2,28 @@
 
 import type { Settings } from "./kinds.js";
 
+/** How low-rank adapters are made: `trainweb.lora.inject` of Python. */
+export interface LoraFields {
+  /** Modules to adapt, by names or their last parts; by default those that PEFT adapts in the architecture. */
+  readonly targets?: readonly string[] | null;
+  /** Rank of the product B A. Default 8. */
+  readonly rank?: number;
+  /** The product is multiplied by alpha / rank; `rank` unless given. */
+  readonly alpha?: number | null;
+  /** Probability with which an element of an adapter's input is zero in training steps. Default 0.0. */
+  readonly dropout?: number;
+  /** How A is drawn: uniform, or normal with deviation 1 / rank. B starts as zero. Default "default". */
+  readonly init?: "default" | "gaussian";
+  /** Whether the product is multiplied by alpha / sqrt(rank) instead. Default false. */
+  readonly useRslora?: boolean;
+  /** Whether magnitudes of the columns of weights are learned, too. Default false. */
+  readonly useDora?: boolean;
+  /** Modules that are trained whole and saved with the adapters, such as a new head. */
+  readonly modulesToSave?: readonly string[] | null;
+  /** Chooses the numbers that are drawn. Default 0. */
+  readonly seed?: number;
+}
+
 /** @internal */
 export const CONFIG: Settings = {
   clipGradNorm: {
@@ -57,5 +79,63 @@ export const CONFIG: Settings = {
     kind: {"kind": "flag", "expected": "true or false"},
     isOptional: true,
     default: null,
+  },
+};
+
+/** @internal */
+export const LORA: Settings = {
+  targets: {
+    python: "targets",
+    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
+    isOptional: true,
+    default: null,
+  },
+  rank: {
+    python: "rank",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: false,
+    default: 8,
+  },
+  alpha: {
+    python: "alpha",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: true,
+    default: null,
+  },
+  dropout: {
+    python: "dropout",
+    kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+    isOptional: false,
+    default: 0.0,
+  },
+  init: {
+    python: "init",
+    kind: {"kind": "choice", "expected": "default or gaussian", "options": ["default", "gaussian"]},
+    isOptional: false,
+    default: "default",
+  },
+  useRslora: {
+    python: "use_rslora",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: false,
+    default: false,
+  },
+  useDora: {
+    python: "use_dora",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: false,
+    default: false,
+  },
+  modulesToSave: {
+    python: "modules_to_save",
+    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
+    isOptional: true,
+    default: null,
+  },
+  seed: {
+    python: "seed",
+    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
+    isOptional: false,
+    default: 0,
   },
 };

@@ -8,7 +8,15 @@ from functools import cache
 from trainweb.backend.wasm.engine.base import Engine
 from trainweb.backend.wasm.engine.description import Description
 
-__all__ = ["Description", "Engine", "get_engine"]
+__all__ = ["Description", "Engine", "get_engine", "use_engine"]
+
+
+_own: list[Engine] = []
+
+
+def use_engine(engine: Engine) -> None:
+    """Take this engine for all that asks for none, whatever build it has."""
+    _own[:] = [engine]
 
 
 def get_engine(*, reproducible: bool = False) -> Engine:
@@ -19,6 +27,8 @@ def get_engine(*, reproducible: bool = False) -> Engine:
     reproducible : bool
         Use the build whose results are the same bytes on every machine; else the fastest.
     """
+    if _own:
+        return _own[0]
     if sys.platform == "emscripten":
         return _pyodide_engine(reproducible)
     return _native_engine("kernels" if reproducible else "kernels.relaxed")

@@ -1,0 +1,172 @@
+"""Adapters in a page: PEFT's own losses and numbers (tests/lora), files both ways, switching and merging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser
+from tests.lora.test_lora import RATE, RECORDED, arrays, truth
+
+import trainweb
+from trainweb.artifacts import build_artifacts
+from trainweb.checkpoint.safetensors import read_safetensors
+from trainweb.lora import Adapter, inject
+from trainweb.lora.adapter import CONFIG_FILE, WEIGHTS_FILE
+
+from .js_session import JsPage, from_json, open_js_page, to_json
+from .server import Site
+
+OPEN = f"""
+    const optimizer = {{ type: "AdamW", epsilon: 1e-8, weightDecay: 0.01, adamMode: 0 }};
+    const open = async (lora, more = {{}}) => {{
+      const config = {{ loss: "CrossEntropyLoss", optimizer, lora, additionalOutputNames: ["y"] }};
+      const s = await TrainingSession.createFromModel(model, config, more);
+      await s.setLearningRate({RATE});
+      return s;
+    }};
+    const asBytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const asText = (data) => data.reduce((text, byte) => text + String.fromCharCode(byte), "");
+"""
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    for path in RECORDED.rglob("*"):
+        if path.is_file():
+            plain_site.add(f"/lora/{path.relative_to(RECORDED)}", path.read_bytes())
+    with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+def given(name: str, **more: Any) -> dict[str, Any]:
+    data = truth(name)
+    feeds = {"x": to_json(data["x"]), "labels": to_json(data["labels"])}
+    return {"name": name, "model": f"/lora/{name}.dynamo.onnx", "feeds": feeds, **more}
+
+
+@pytest.mark.parametrize("name", ["attention", "embedding", "dora", "head"])
+def test_trains_saves_and_merges_as_peft(js: JsPage, name: str) -> None:
+    data = truth(name)
+    found = js.run(
+        f"""{OPEN}
+        const file = async (path) => (await fetch(`/lora/${{name}}.start/${{path}}`)).arrayBuffer();
+        const config = new TextDecoder().decode(await file("{CONFIG_FILE}"));
+        const weights = new Uint8Array(await file("{WEIGHTS_FILE}"));
+        const s = await open({{ adapterConfig: config }}, {{ cache: true }});
+        await s.loadAdapter({{ weights, config }});
+        const inputs = {{ x: toTensor(feeds.x), labels: toTensor(feeds.labels) }};
+        const losses = [];
+        for (let k = 0; k < count; k++) losses.push(...await s.runTrainSteps([inputs]));
+        const adapter = await s.getAdapter();
+        const merged = await InferenceSession.create(await s.mergeAdapter());
+        const {{ y }} = await merged.run({{ x: inputs.x }});
+        const names = await s.parameterNames({{ trainableOnly: true }});
+        await merged.release();
+        await s.release();
+        return [losses, asText(adapter.weights), adapter.config, fromTensor(y), names];""",
+        **given(name, count=len(data["losses"])),
+    )
+    losses, weights, config, y, names = found
+    np.testing.assert_allclose(losses, data["losses"], rtol=2e-5)
+    np.testing.assert_allclose(from_json(y), data["merged"], rtol=1e-3, atol=1e-4)
+    # Read by the other language, which tests compare with peft.
+    adapter = Adapter.from_bytes(weights.encode("latin-1"), config)
+    end = Adapter.load(RECORDED / f"{name}.end")
+    expected = {n: a for n, a in arrays(end).items() if not n.endswith(".base_layer.weight")}
+    assert set(arrays(adapter)) == set(expected) and set(names) == set(expected)
+    for key, value in expected.items():
+        np.testing.assert_allclose(arrays(adapter)[key], value, rtol=1e-3, atol=2e-5, err_msg=key)
+    assert adapter.config.scaling == end.config.scaling
+
+
+def test_settings_make_the_adapter_that_python_makes(js: JsPage) -> None:
+    weights, config, frozen = js.run(
+        f"""{OPEN}
+        const settings = {{ targets: ["q_proj"], rank: 3, alpha: 6, init: "gaussian", useRslora: true, seed: 9 }};
+        const s = await open(settings);
+        const {{ weights, config }} = await s.getAdapter();
+        const error = await failure(() => s.getGradient("q_proj.weight"));
+        await s.release();
+        return [asText(weights), config, error.message];""",
+        **given("attention"),
+    )
+    model = RECORDED / "attention.dynamo.onnx"
+    expected = inject(model, ["q_proj"], rank=3, alpha=6, init="gaussian", use_rslora=True, seed=9).adapter()
+    got = read_safetensors(weights.encode("latin-1"))
+    assert {n: t.data for n, t in got.items()} == {n: t.data for n, t in read_safetensors(expected.weights).items()}
+    assert config == expected.config_json and "frozen" in frozen
+
+
+def test_adapters_are_switched_without_compiling_again(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const read = async (when) => ({{
+          weights: new Uint8Array(await (await fetch(`/lora/attention.${{when}}/{WEIGHTS_FILE}`)).arrayBuffer()),
+          config: await (await fetch(`/lora/attention.${{when}}/{CONFIG_FILE}`)).text(),
+        }});
+        const adapters = [await read("start"), await read("end")];
+        const s = await open({{ adapterConfig: adapters[0].config }});
+        const inputs = {{ x: toTensor(feeds.x), labels: toTensor(feeds.labels) }};
+        const seen = [];
+        for (const k of [0, 1, 0]) {{
+          await s.loadAdapter(adapters[k]);
+          const loss = (await s.runEvalStep(inputs))[s.evalOutputNames[0]].data[0];
+          seen.push([loss, (await s.memory()).plans]);
+        }}
+        await s.release();
+        return seen;""",
+        **given("attention"),
+    )
+    assert found[0] == found[2] and found[0][0] != found[1][0] and found[0][1] == found[1][1] > 0
+    np.testing.assert_allclose(found[0][0], truth("attention")["losses"][0], rtol=1e-5)
+
+
+WRONG = [
+    ("open({ targets: ['q_proj'], rank: 0 })", "ModelError", "lora.rank is 0; it must be an integer >= 1"),
+    ("open({ ranks: 2 })", "ModelError", "lora has no setting 'ranks'"),
+    ("open({ targets: ['nobody'] })", "ModelError", "'nobody' is no module that can be adapted"),
+    ("open({ adapterConfig: '{}' })", "ModelError", "'peft_type' is None"),
+    ("open({ adapterConfig: '{' })", "CheckpointError", "adapter_config.json is no JSON"),
+    ("open({ adapterConfig: '{}', rank: 2 })", "ModelError", "lora.rank is 2; it must be the text of"),
+    ("open([])", "ModelError", "lora is []; it must be an object"),
+    ("open(null).then((s) => s.getAdapter())", "SessionError", "This session has no adapters: give 'lora'"),
+    ("open({}).then((s) => s.loadAdapter({}))", "TypeError", "'adapter' must be an object with 'weights'"),
+    ("open({}).then(async (s) => s.loadAdapter({ ...await s.getAdapter(), weights: new Uint8Array(9) }))",
+     "CheckpointError", "safetensors"),
+]  # fmt: skip
+
+
+def test_what_is_wrong_is_told(js: JsPage) -> None:
+    for body, name, text in WRONG:
+        error = js.failure(f"{OPEN} await {body};", **given("attention"))
+        assert (error["name"], text in error["message"]) == (name, True), (body, error)
+
+
+def test_weights_are_the_files_that_python_writes(js: JsPage) -> None:
+    files, is_back, errors = js.run(
+        f"""{OPEN}
+        const s = await open(null);
+        const before = (await s.getContiguousParameters(false)).data.join();
+        const files = [await s.exportWeights(), await s.exportWeights("npz")];
+        const back = [];
+        for (const file of files) {{
+          await s.loadParametersBuffer(new Float32Array(await s.getParametersSize(false)), false);
+          await s.loadWeights(file);
+          back.push((await s.getContiguousParameters(false)).data.join() === before);
+        }}
+        const errors = [];
+        for (const action of [
+          () => s.exportWeights("h5"), () => s.loadWeights(3), () => s.loadWeights(new Uint8Array(20)),
+        ]) errors.push((await failure(action)).name);
+        await s.release();
+        return [files.map(asText), back, errors];""",
+        **given("attention"),
+    )
+    built = build_artifacts(RECORDED / "attention.dynamo.onnx", loss="CrossEntropyLoss", optimizer="AdamW")
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    with trainweb.TrainingSession(state, built.training_model) as s:
+        assert [f.encode("latin-1") for f in files] == [s.export_weights(), s.export_weights("npz")]
+    assert is_back == [True, True] and errors == ["ModelError", "TypeError", "CheckpointError"]

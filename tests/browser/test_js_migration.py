@@ -25,6 +25,20 @@ const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => B
 const feeds = { x, labels };
 const outcomes = [];
 let session, state, inference, built, builder, buffer, parameter, result;
+const ones = new Tensor("float32", new Float32Array(32).fill(1), [8, 4]);
+const parameterOf = async (checkpoint, name) => {
+  const loaded = await CheckpointState.load(checkpoint);
+  try { return await loaded.getParameter(name); } finally { await loaded.release(); }
+};
+const outputsOf = async (model, given) => {
+  const running = await InferenceSession.create(model);
+  try { return await running.run(given); } finally { await running.release(); }
+};
+const logitsOf = async (model) => (await outputsOf(model, { x })).logits;
+const evaluated = async (artifacts) => {
+  const evaluating = await TrainingSession.create(artifacts);
+  try { return await evaluating.runEvalStep(feeds); } finally { await evaluating.release(); }
+};
 const flat = (value) =>
     value instanceof Tensor ? Array.from(value.data, Number)
     : Array.isArray(value) ? value.flatMap(flat)
@@ -43,7 +57,7 @@ def js(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
 def step(row: dict[str, Any]) -> str:
     """A row as JavaScript that notes its result or error."""
     call = row["js"] if " = " in row["js"] else f"result = {row['js']}"
-    values = "flat(result)" if "recorded" in row else "[]"
+    values = f"flat({row.get('js_result', 'result')})" if "recorded" in row else "[]"
     return (
         f"try {{ {call}; outcomes.push({{ values: {values} }}); }} catch (e) {{ outcomes.push([e.name, e.message]); }}"
     )
@@ -61,4 +75,4 @@ def test_every_row_runs_in_a_page(js: JsPage, document: dict[str, Any]) -> None:
         error = outcome[0] if isinstance(outcome, list) else None
         assert error == row.get("raises"), f"{row['theirs']}: {json.dumps(outcome)}"
         if "recorded" in row:
-            check_recorded(row, outcome["values"])
+            check_recorded(row, outcome["values"], "js_recorded" if "js_recorded" in row else "recorded")

@@ -24,9 +24,9 @@ MLP = ROOT / "tests" / "golden" / "mlp"
 RECORDED = json.loads((ROOT / "tests" / "golden" / "migration" / "recorded.json").read_text())
 
 
-def check_recorded(row: dict[str, Any], values: list[Any]) -> None:
+def check_recorded(row: dict[str, Any], values: list[Any], key: str = "recorded") -> None:
     """Fail unless a result is what the real package gave: names, or numbers within the rounding of float32."""
-    expected = RECORDED[row["recorded"]]
+    expected = RECORDED[row[key]]
     if isinstance(expected[0], str):
         assert values == expected, row["theirs"]
     else:
@@ -42,9 +42,41 @@ def flat(result: Any) -> list[Any]:
     return [result] if isinstance(result, str) else np.asarray(result).ravel().tolist()
 
 
+def parameter_of(checkpoint: Any, name: str) -> np.ndarray:
+    """A parameter of a checkpoint that was saved."""
+    return trainweb.CheckpointState.load_checkpoint(checkpoint).parameters[name].data
+
+
+def outputs_of(model: Any, feeds: dict[str, Any]) -> dict[str, np.ndarray]:
+    """What a model computes."""
+    session = trainweb.InferenceSession(model)
+    found = dict(zip(session.output_names, session.run(None, feeds), strict=True))
+    session.release()
+    return found
+
+
+def trained(train_model: Any, checkpoint: Any, *names: str) -> list[Any]:
+    """The loss of a train step of artifacts, and gradients."""
+    state = trainweb.CheckpointState.load_checkpoint(checkpoint)
+    with trainweb.TrainingSession(state, train_model) as session:
+        loss = session.train_step({"x": X, "labels": Y})
+        return [loss, *(session.get_gradient(name) for name in names)]
+
+
+def evaluated(train_model: Any, checkpoint: Any, eval_model: Any) -> list[Any]:
+    """The outputs of an eval step of artifacts."""
+    state = trainweb.CheckpointState.load_checkpoint(checkpoint)
+    with trainweb.TrainingSession(state, train_model, eval_model) as session:
+        return list(session.eval_step({"x": X, "labels": Y}).values())
+
+
 def files() -> dict[str, Any]:
     """Names for the rows: the MLP's files and feeds."""
     return {
+        "parameter_of": parameter_of,
+        "logits_of": lambda model: outputs_of(model, {"x": X})["logits"],
+        "trained": trained,
+        "evaluated": evaluated,
         "trainweb": trainweb,
         "np": np,
         "base_model": MLP / "base.onnx",
@@ -82,7 +114,14 @@ def older() -> dict[str, Any]:
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
-    return {"ort": ort, "np": np, "loss_model": model.SerializeToString(), "xs": np.ones(4, np.float32)}
+    gradient_of = lambda model, name, feeds: outputs_of(model, feeds)[name]  # noqa: E731
+    return {
+        "gradient_of": gradient_of,
+        "ort": ort,
+        "np": np,
+        "loss_model": model.SerializeToString(),
+        "xs": np.ones(4, np.float32),
+    }
 
 
 SETUPS = {"files": files, "session": session, "older": older}
@@ -105,7 +144,7 @@ def test_every_row_runs_in_python(document: dict[str, Any], tmp_path: Path, monk
             assert error == row.get("raises"), f"{row['theirs']}: {e!r}"
         assert error == row.get("raises"), f"{row['theirs']} raised nothing"
         if "recorded" in row:
-            check_recorded(row, flat(names["result"]))
+            check_recorded(row, flat(eval(row.get("python_result", "result"), names)))
         if "check" in row:
             assert eval(row["check"], names), f"{row['theirs']}: {names['result']!r}"
     names.clear()

@@ -268,3 +268,18 @@ def test_weights_do_not_pass_through_python(include_optimizer_state: bool) -> No
     bridge.release(made["handle"])
     for base in filter(None, bases):
         engine.free(base)
+
+
+def test_texts_on_artifacts_have_the_names_of_the_page() -> None:
+    config = {"loss": "CrossEntropyLoss", "stop_gradient": ["nowhere"]}
+    error = json.loads(bridge.create_from_model(read("base.onnx"), json.dumps(config), "{}")[0])["error"]
+    assert error["message"].startswith("stopGradient: the model has no tensor 'nowhere'")
+    config = {"loss": "CrossEntropyLoss", "requires_grad": ["fc1.bias"]}
+    report = answer(bridge.inspect_model(read("base.onnx"), json.dumps(config), "{}"))
+    reasons = {d["name"]: d["reason"] for d in (*report["trained"], *report["leftOut"])}
+    assert (reasons["fc1.bias"], reasons["fc2.bias"]) == ("named in requiresGrad", "not named in requiresGrad")
+    missing = answer(bridge.inspect_model(read("base.onnx"), "{}", "{}"))["missingLoss"]
+    assert missing == (
+        "Output 'logits' has shape [batch, 4] and is no loss yet: name one, such as CrossEntropyLoss for classes, "
+        "MSELoss or L1Loss for numbers, BCEWithLogitsLoss for yes and no."
+    )

@@ -180,10 +180,27 @@ def test_state_travels_to_another_session(opened: Any) -> None:
 
 
 def test_weights_that_are_not_trained(opened: Any) -> None:
-    session = opened(parameters(weights_not_to_train={"fc1.weight"}, immutable_weights={"Gemm": {2: 0.0}}))
-    assert list(session.get_model_state()["full_precision"]) == ["fc2.weight"]
+    session = opened(parameters(weights_not_to_train={"fc1.weight"}))
+    assert list(session.get_model_state()["full_precision"]) == ["fc1.bias", "fc2.weight", "fc2.bias"]
     assert session.is_output_fp32_node("loss") and not session.is_output_fp32_node("zz")
     assert session.get_partition_info_map() == {} and session.get_providers() == ["CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize(("value", "trained"), [(0.1, ["w"]), (0.2, ["w", "scale"])])
+def test_numbers_that_are_never_trained(opened: Any, value: float, trained: list[str]) -> None:
+    """As BERT was trained: its divisors and the like are initializers, and no parameters."""
+    scaled = make_model(
+        [
+            helper.make_node("Mul", ["x", "w"], ["y"]),
+            helper.make_node("Mul", ["y", "scale"], ["z"]),
+            helper.make_node("ReduceSum", ["z"], ["loss"], keepdims=0),
+        ],
+        {"x": [3]},
+        {"loss": []},
+        {"w": normal(3), "scale": np.array(0.1, np.float32)},
+    )
+    p = parameters(weights_to_train={"w", "scale"}, immutable_weights={"Mul": {1: value}})
+    assert sorted(opened(p, scaled).get_model_state()["full_precision"]) == sorted(trained)
 
 
 def test_what_cannot_be_done_is_refused() -> None:
@@ -196,6 +213,8 @@ def test_what_cannot_be_done_is_refused() -> None:
         ({"loss_scale": 128.0}, UnsupportedError, "float32"),
         ({"weights_to_train": {"fc1.wait"}}, ModelError, "weights_to_train: .*did you mean 'fc1.weight'"),
         ({"weights_not_to_train": {"fc3.bias"}}, ModelError, "did you mean 'fc2.bias'|did you mean 'fc1.bias'"),
+        ({"lr_params_feed_name": "x"}, ModelError, "lr_params_feed_name is 'x'; it must be a name that no input"),
+        ({"lr_params_feed_name": ""}, ModelError, "lr_params_feed_name is ''"),
         ({"immutable_weights": {"Gem": {1: 0.0}}}, ModelError, "did you mean 'Gemm'"),
         ({"optimizer_attributes_map": {"fc1.bis": {"alpha": 0.8}}}, ModelError, "did you mean 'fc1.bias'"),
         ({"optimizer_attributes_map": {"fc1.bias": {"alpa": 0.8}}}, ModelError, "did you mean 'alpha'"),

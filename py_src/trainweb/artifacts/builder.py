@@ -351,9 +351,11 @@ def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None =
         return None
     several = suggest_loss(graph, loss_input_names) == losses.CrossEntropyLoss.__name__
     fits = "CrossEntropyLoss for classes, MSELoss or L1Loss" if several else "MSELoss or L1Loss"
+    # By names that both languages take: it is read in pages, too.
+    shape = ", ".join(map(str, value.shape))
     return (
-        f"Output {value.name!r} has shape {list(value.shape)} and is no loss yet: name one, such as "
-        f"loss=LossType.{fits} for numbers, BCEWithLogitsLoss for yes and no."
+        f"Output {value.name!r} has shape [{shape}] and is no loss yet: name one, such as "
+        f"{fits} for numbers, BCEWithLogitsLoss for yes and no."
     )
 
 

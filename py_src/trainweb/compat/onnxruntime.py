@@ -6,6 +6,7 @@ in the session itself, and one `run` is one step.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from trainweb.checkpoint import Checkpoint, write_file_atomically
 from trainweb.compat.gradient_graph import GradientGraphBuilder
 from trainweb.compat.older_optimizers import OPTIMIZERS, Adam, Lamb
 from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError, UnsupportedError
-from trainweb.model.graph import Graph, Value
+from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.onnxblock import optim
@@ -66,7 +67,8 @@ class TrainingParameters(Attributes):
     weights_to_train, weights_not_to_train : set of str
         Names of initializers; all of float32 are trained, unless some are named.
     immutable_weights : dict of str to dict
-        By operator, the inputs whose initializers are never trained: ``{op_type: {index: value}}``.
+        By operator, the numbers that are never trained: ``{op_type: {index: value}}``, where the input of that index
+        has one element, which is this value.
     training_optimizer_name : str
         "SGDOptimizer", "AdamOptimizer" or "LambOptimizer"; "": gradients alone.
     optimizer_attributes_map, optimizer_int_attributes_map : dict of str to dict
@@ -173,6 +175,13 @@ class TrainingParameters(Attributes):
             raise ModelError("gradient_accumulation_steps must be at least 1.")
 
 
+def _is_number(tensor: Tensor | None, value: float) -> bool:
+    """Whether a tensor has one element, which is this."""
+    if tensor is None or tensor.dtype != "float32" or math.prod(tensor.shape) != 1:
+        return False
+    return bool(to_numpy(tensor).reshape(-1)[0] == np.float32(value))
+
+
 FIXED = (
     ("use_mixed_precision use_fp16_moments loss_scale", "everything is computed in float32."),
     ("propagate_cast_ops_level propagate_cast_ops_allow", "there is no half precision for which casts would move."),
@@ -270,6 +279,12 @@ class NativeTrainingSession(SessionBase):
         parameters.check()
         self._source, self._parameters = model, parameters
         base = read_model(model, limits=self._options.core_settings()["limits"])
+        inputs = [v.name for v in base.inputs]
+        if parameters.training_optimizer_name and parameters.lr_params_feed_name in ("", *inputs):
+            raise ModelError(
+                f"TrainingParameters.lr_params_feed_name is {parameters.lr_params_feed_name!r}; it must be a name that "
+                f"no input of the model has: {', '.join(inputs)}."
+            )
         self._outputs = [v.name for v in base.outputs]
         if parameters.loss_output_name not in self._outputs:
             raise ModelError(
@@ -315,7 +330,9 @@ class NativeTrainingSession(SessionBase):
             if op_type not in types:
                 raise ModelError(unknown("TrainingParameters.immutable_weights: the operator", op_type, types))
         for node in base.nodes:
-            fixed.update(node.inputs[i] for i in p.immutable_weights.get(node.op_type, ()) if i < len(node.inputs))
+            values = p.immutable_weights.get(node.op_type, {})
+            inputs = {node.inputs[i]: values[i] for i in values if i < len(node.inputs)}
+            fixed.update(name for name, value in inputs.items() if _is_number(constants.get(name), value))
         return [name for name in trainable if name not in fixed], []
 
     def _optimizer(self, graph: Graph) -> Graph | None:

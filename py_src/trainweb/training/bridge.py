@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import gc
 import json
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -159,7 +161,16 @@ def describe(e: Exception) -> dict[str, Any]:
     message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
     message = vars(e).get(messages.PAGE_TEXT, message)
     fields = {k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None))) and not k.startswith("_")}
-    return {"name": type(e).__name__, "message": message, **fields}
+    return {"name": type(e).__name__, "message": _in_page(message), **fields}
+
+
+def _in_page(text: str) -> str:
+    """A text with the arguments of `build_artifacts` as a page spells them."""
+    if "trainweb.artifacts.builder" not in sys.modules:
+        return text  # nothing else speaks of them
+    from trainweb.artifacts.config import CONFIG
+
+    return re.sub("|".join(CONFIG), lambda m: _camel_case(m[0]), text)
 
 
 class _WorkerFiles:
@@ -445,6 +456,10 @@ def inspect_model(
     choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
     engine = get_engine()
     report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
+    for decision in (*report["trained"], *report["left_out"], *report["doubtful"]):
+        decision["reason"] = _in_page(decision["reason"])
+    if report["error"] is not None:
+        report["error"] = _in_page(report["error"])
     return {_camel_case(name): value for name, value in report.items()}
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from trainweb.checkpoint import write_file_atomically
-from trainweb.errors import BufferSizeError, FeedError, ReleasedError, UnsupportedError
+from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
@@ -270,6 +270,11 @@ class TrainingSession(SessionMethods):
             if graph_output_names is not None:
                 raise TypeError(f"'path' must be a path, got the list {list(path)}.")
             path, graph_output_names = None, path
+        if path is not None and graph_output_names is None:
+            raise ModelError(
+                f"Expected a non empty vector of graph output names: {str(path)!r} was taken as the file to write. "
+                "Give the names after it, or a list of them alone, for which the bytes are returned."
+            )
         names = [graph_output_names] if isinstance(graph_output_names, str) else graph_output_names
         data = self.core.export_model_for_inferencing(names)
         if path is None:

@@ -144,7 +144,8 @@ def _lay_beside() -> None:
     """Copy what the pages run."""
     _copy(DIST / "npm", OUT / "trainweb")
     _copy(DIST / "pyodide", OUT / "pyodide")
-    _copy(demo.PAGE, OUT / demo.PAGE.name)
+    for page in (demo.PAGE, demo.TEACH):
+        _copy(page, OUT / page.name)
     _copy(LAB / "site", OUT / "lab")
 
 
@@ -152,6 +153,7 @@ def build() -> None:
     """Write dist/site; the package, the demo's page and dist/pyodide must be there."""
     setup()
     demo.build_page()
+    demo.build_teach_page()
     documents = [ROOT / name for name in (*DOCUMENTS, "README.md")]
     run_step(
         Step(

@@ -31,6 +31,7 @@ SETS: dict[str, tuple[Sequence[str], str, bool]] = {
     "pyodide-build": (pyodide_lockfile.REQUIREMENTS, "3.12", True),
     "onnxruntime": (onnxruntime_training.REQUIREMENTS, "3.11", True),
     "teach": ((teach_backbone.PACKAGE,), "3.11", False),
+    "lab-wheels": (make_site.KERNEL_WHEELS, "3.13", False),
     "site": (make_site.REQUIREMENTS, "3.11", True),
     "torch": (torch_environment.REQUIREMENTS, "3.11", True),
 }

@@ -6,6 +6,8 @@ Material for MkDocs; beside them lie the package, the demo, a Pyodide with train
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,7 +19,44 @@ SOURCES = ROOT / "site"
 OUT = DIST / "site"
 TOOLS = BUILD / "venv-site"
 PAGES = BUILD / "site"
-REQUIREMENTS = ("jupyterlite-core==0.8.6", "jupyterlite-pyodide-kernel==0.8.6", "mkdocs-material==9.8.1")
+REQUIREMENTS = (
+    "jupyter-server==2.21.1",
+    "jupyterlite-core==0.8.6",
+    "jupyterlite-pyodide-kernel==0.8.6",
+    "mkdocs-material==9.8.1",
+)
+KERNEL_WHEELS = (
+    "asttokens==3.0.2",
+    "comm==0.2.3",
+    "decorator==5.3.1",
+    "executing==2.3.0",
+    "ipython==9.18.1",
+    "ipython-pygments-lexers==1.1.1",
+    "jedi==0.20.1",
+    "matplotlib-inline==0.2.2",
+    "parso==0.8.7",
+    "prompt-toolkit==3.0.53",
+    "pure-eval==0.2.4",
+    "pygments==2.21.0",
+    "stack-data==0.6.3",
+    "tqdm==4.70.1",
+    "traitlets==5.16.1",
+    "wcwidth==0.2.13",  # newer ones are not pure
+)
+"""What a kernel of JupyterLite takes besides Pyodide: IPython, and bars."""
+LAB = BUILD / "lab"
+LAB_SETTINGS = {
+    "jupyter-lite-schema-version": 0,
+    "jupyter-config-data": {
+        "litePluginSettings": {
+            "@jupyterlite/pyodide-kernel-extension:kernel": {
+                # From lab/lab/index.html: the site's own, whose lock file has trainweb.
+                "pyodideUrl": "../../pyodide/pyodide.mjs",
+                "disablePyPIFallback": True,
+            }
+        }
+    },
+}
 DOCUMENTS = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "THIRD_PARTY_LICENSES")
 """What lies beside README.md and is linked to."""
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}  # a banner of the theme about its successor, which reads the same mkdocs.yml
@@ -65,12 +104,49 @@ def _build_pages() -> None:
         (OUT / name).unlink(missing_ok=True)
 
 
+def _first_notebook() -> dict[str, object]:
+    """The README's cell as a notebook."""
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    install = 'import micropip\nawait micropip.install("trainweb")\n'
+    if install not in code:
+        raise BuildError("README.md: the notebook's cell does not begin as it did")
+    # micropip asks PyPI; %pip finds what the site has.
+    source = code.replace(install, "%pip install -q trainweb\n")
+    cell = {
+        "cell_type": "code",
+        "id": "first",
+        "metadata": {},
+        "execution_count": None,
+        "outputs": [],
+        "source": source,
+    }
+    kernel = {"name": "python", "display_name": "Python (Pyodide)", "language": "python"}
+    return {"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _build_lab() -> None:
+    """Write a JupyterLite site with the README's cell to .build/lab/site."""
+    shutil.rmtree(LAB, ignore_errors=True)
+    wheels, files = LAB / "wheels", LAB / "source" / "files"
+    files.mkdir(parents=True)
+    pip = (TOOLS / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
+    run(*pip, "download", "--no-deps", "--dest", wheels, *locked("lab-wheels"))
+    (files / "first.ipynb").write_text(json.dumps(_first_notebook()))
+    _copy(ROOT / "docs" / "first.onnx", files / "first.onnx")
+    (files.parent / "jupyter-lite.json").write_text(json.dumps(LAB_SETTINGS))
+    given = [word for wheel in sorted(wheels.glob("*.whl")) for word in ("--piplite-wheels", wheel)]
+    folders = ("--lite-dir", ".", "--contents", "files", "--output-dir", LAB / "site")
+    only = ("--apps", "lab", "--no-libarchive", "--no-sourcemaps")
+    run(TOOLS / "bin" / "jupyter-lite", "build", *folders, *only, *given, cwd=files.parent)
+
+
 def _lay_beside() -> None:
     """Copy what the pages run."""
     _copy(DIST / "npm", OUT / "trainweb")
     _copy(DIST / "pyodide", OUT / "pyodide")
     for page in (demo.PAGE, demo.TEACH):
         _copy(page, OUT / page.name)
+    _copy(LAB / "site", OUT / "lab")
 
 
 def build() -> None:
@@ -85,6 +161,14 @@ def build() -> None:
             _build_pages,
             inputs=[SOURCES, ROOT / "docs", *documents, ROOT / "package-lock.json", LOCKS / "site.txt"],
             outputs=[OUT / "index.html"],
+        )
+    )
+    run_step(
+        Step(
+            "site-lab",
+            _build_lab,
+            inputs=[ROOT / "README.md", LOCKS / "site.txt", LOCKS / "lab-wheels.txt", json.dumps(LAB_SETTINGS)],
+            outputs=[LAB / "site" / "index.html"],
         )
     )
     _lay_beside()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+REPOSITORY = "https://github.com/trainweb/trainweb/blob/main/"
 RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"
 """Where the README's pictures lie for registries; here they lie beside it."""
 
@@ -38,4 +39,6 @@ def on_config(config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Lead what points to the README to its page here, and its pictures to those of the site."""
-    return markdown.replace("](../README.md", "](../start.md").replace(f"]({RAW}", "](")
+    markdown = markdown.replace("](../README.md", "](../start.md").replace(f"]({RAW}", "](")
+    # What ./build.sh examples serves is no part of the site.
+    return markdown.replace("](examples/README.md", f"]({REPOSITORY}examples/README.md")

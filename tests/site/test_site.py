@@ -10,12 +10,14 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from playwright.sync_api import Locator, Page
-from tests.browser.test_readme import refuse_strangers
+from tests.browser.test_readme import check_log, refuse_strangers
 
 from .conftest import FOLDER
 
 LEARNED_LOSS = 0.25
 RUN_MS = 120_000
+LAB = FOLDER / "lab"
+"""JupyterLite, whose pages are not ours."""
 LOADED = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src", "video": "src"}
 """What a browser fetches by itself, but for links that only say what is where."""
 
@@ -41,7 +43,7 @@ class Document(HTMLParser):
 
 
 def documents() -> dict[Path, Document]:
-    return {file: Document(file) for file in sorted(FOLDER.rglob("*.html"))}
+    return {file: Document(file) for file in sorted(FOLDER.rglob("*.html")) if not file.is_relative_to(LAB)}
 
 
 @pytest.fixture(autouse=True)
@@ -161,3 +163,13 @@ def test_demo_opens_in_place(page: Page, address: str) -> None:
     page.get_by_role("button", name="Start the demo").click()
     frame = page.frame_locator("iframe.live")
     frame.locator("#start:enabled").wait_for(timeout=RUN_MS)
+
+
+@pytest.mark.page_errors("404")  # optional files of JupyterLite
+def test_notebook_trains_in_jupyterlite(page: Page, address: str) -> None:
+    page.goto(address + "lab/lab/index.html?path=first.ipynb")
+    page.locator(".jp-CodeCell .cm-content").click(timeout=RUN_MS)
+    page.keyboard.press("Shift+Enter")
+    output = page.locator(".jp-OutputArea-output", has_text="step 300")
+    output.wait_for(timeout=2 * RUN_MS)
+    check_log(output.inner_text())

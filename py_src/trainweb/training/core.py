@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
+from trainweb.arguments import mapping
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import write_checkpoint
 from trainweb.ir.layout import (
@@ -185,6 +186,7 @@ class SessionCore:
 
     def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Compile ahead the plans of steps with feeds of these shapes, and of the optimizer step."""
+        mapping("shapes", shapes)
         self.check_step("train")
         # The train step's comes last, so that it is there even where only one is kept.
         kinds = ("train",) if self.models.graphs["eval"] is None else ("eval", "train")
@@ -495,10 +497,12 @@ def check_shape(name: str, shape: Any) -> None:
 
 def _rate(name: str, value: Any) -> float:
     """`value` rounded to float32, if it can be a learning rate."""
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
+    if isinstance(value, (bool, type)) or not hasattr(value, "__float__"):
         raise messages.NOT_A_NUMBER(name=name, given=type(value).__name__)
     try:
         rate = as_float32(float(value))
+    except TypeError as error:  # an array of objects
+        raise messages.NOT_A_NUMBER(name=name, given=type(value).__name__) from error
     except (OverflowError, ValueError):  # an integer of 400 digits, an array of several numbers
         rate = math.inf
     if not 0 <= rate < math.inf:
@@ -543,7 +547,10 @@ def set_seed(value: int) -> None:
     TypeError
         No integer.
     """
-    value = operator.index(value)
+    try:
+        value = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"'value' must be an integer, got {type(value).__name__}.") from error
     seed.set_current(value)
     for core in list(_live):
         if not core.host.released:

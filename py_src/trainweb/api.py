@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trainweb.arguments import instance_of, path_of, texts
 from trainweb.errors import FeedError, SessionError
 from trainweb.ir.layout import GRADIENTS, STATE_LAZY_RESET, STATE_RANDOM_OFFSET, STATE_SEED
 from trainweb.training import state as states
@@ -127,8 +128,8 @@ class Module:
         device: str = "cpu",
         session_options: Any = None,
     ) -> None:
-        name, _, number = device.partition(":")
-        check_device(name, int(number or 0))
+        name, _, number = instance_of(str, "device", device).partition(":")
+        check_device(name, int(number) if number.isdecimal() else -len(number))
         self.training = True
         self._state = state
         self._models = train_model_uri, eval_model_uri
@@ -226,7 +227,8 @@ class Module:
         graph_output_names : sequence of str
             Outputs of the eval model.
         """
-        self._session.export_model_for_inferencing(inference_model_uri, list(graph_output_names))
+        path = path_of("inference_model_uri", inference_model_uri)
+        self._session.export_model_for_inferencing(path, texts("graph_output_names", graph_output_names))
 
     def release(self) -> None:
         """Give kernel memory back; the state keeps its contents."""
@@ -239,13 +241,21 @@ class Module:
             gradients = old.read_segment(GRADIENTS, 0, old.sizes[GRADIENTS])
             carried = {word: old.read_state(word) for word in CARRIED_STATE}
             self._session.release()
-            self._session = TrainingSession(self._state, *self._models, model, self._options)
-            new = self._session.core.host
-            new.write_segment(GRADIENTS, 0, gradients)
-            for word, value in carried.items():
-                new.write_state(word, value)
+            try:
+                self._reopen(model, gradients, carried)
+            except Exception:
+                # A model that is none leaves the module as it was.
+                self._reopen(None, gradients, carried)
+                raise
             self._optimizer_model = model
         return self._session
+
+    def _reopen(self, optimizer: Any, gradients: bytes, carried: dict[int, int]) -> None:
+        self._session = TrainingSession(self._state, *self._models, optimizer, self._options)
+        host = self._session.core.host
+        host.write_segment(GRADIENTS, 0, gradients)
+        for word, value in carried.items():
+            host.write_state(word, value)
 
 
 class Optimizer:
@@ -264,7 +274,7 @@ class Optimizer:
     def __init__(self, optimizer_uri: Any, module: Module) -> None:
         if optimizer_uri is None:
             raise SessionError("An Optimizer needs an optimizer model.")
-        latest = _latest[module._state]()
+        latest = _latest[instance_of(Module, "module", module)._state]()
         self._module = module if latest is None else latest
         self._module._use_optimizer(optimizer_uri)
 
@@ -308,7 +318,7 @@ class LinearLRScheduler:
     """
 
     def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
-        self._optimizer = optimizer
+        self._optimizer = instance_of(Optimizer, "optimizer", optimizer)
         optimizer._session.register_linear_lr_scheduler(warmup_step_count, total_step_count, initial_lr)
         self.step()
 

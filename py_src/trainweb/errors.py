@@ -115,18 +115,31 @@ class EngineError(TrainwebError):
     """The kernel engine failed: out of memory, a trap, or a plan that does not verify."""
 
 
+class UnknownNameError(TrainwebError, KeyError):
+    """A name that nothing has: a KeyError too, as in onnxruntime."""
+
+    # A KeyError shows its text in quotes.
+    __str__ = Exception.__str__
+
+
+class InvalidValueError(TrainwebError, ValueError):
+    """A value of the right type that cannot be: a ValueError too, as in onnxruntime."""
+
+
 __all__ = [
     "BufferSizeError",
     "CheckpointError",
     "EngineError",
     "FeedError",
     "GradientError",
+    "InvalidValueError",
     "LimitError",
     "ModelError",
     "ReleasedError",
     "SessionError",
     "StorageError",
     "TrainwebError",
+    "UnknownNameError",
     "UnsupportedError",
 ]
 

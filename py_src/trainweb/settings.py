@@ -285,6 +285,13 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
     return checking
 
 
+def named_settings(what: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A name, or a mapping of it as "type" and of settings, as the latter."""
+    if not isinstance(given, (str, Mapping)):
+        raise TypeError(f"'{what}' must be a name or a dict with its \"type\", got {type(given).__name__}.")
+    return {"type": given} if isinstance(given, str) else dict(given)
+
+
 def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any]) -> T:
     """An optimizer, a loss or a schedule by its name, or by a mapping of its name as "type" and of its settings.
 
@@ -293,7 +300,7 @@ def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any]
     ModelError
         There is none of that name, it has no such setting, needs another, or not with such a value.
     """
-    settings: dict[str, Any] = {"type": given} if isinstance(given, str) else dict(given)
+    settings = named_settings(what, given)
     name: Any = settings.pop("type", None)
     if name not in kinds:
         raise messages.UNKNOWN_TYPE(what=what, name=name, names=", ".join(kinds))

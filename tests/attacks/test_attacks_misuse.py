@@ -260,6 +260,37 @@ def test_statistics_that_nobody_computes(kind: str) -> None:
     assert run(model(nodes, ["y"]))[0].shape == (1, 1, 8, 8)
 
 
+# ---- names that do not exist
+
+
+def test_names_that_nothing_has_are_key_errors_too() -> None:
+    """As in onnxruntime, whose callers catch those."""
+    given = state()
+    for call in (
+        lambda: given.parameters["nope"],
+        lambda: given.properties["nope"],
+        lambda: trainweb.RunOptions().get_run_config_entry("nope"),
+    ):
+        with pytest.raises(KeyError) as found:
+            call()
+        assert isinstance(found.value, TrainwebError) and "nope" in str(found.value)
+        assert not str(found.value).startswith(("'", '"'))
+    with pytest.raises(ValueError, match="nope") as refused_name:
+        trainweb.InferenceSession(TRAIN, providers=["nope"])
+    assert isinstance(refused_name.value, TrainwebError)
+
+
+def test_an_optimizer_model_that_is_none_leaves_the_module_as_it_was() -> None:
+    module = trainweb.api.Module(TRAIN, state(), EVAL)
+    module(*feeds().values())
+    before = module._session.get_gradient("fc1.bias")
+    refused(lambda: trainweb.api.Optimizer(b"nope", module), "optimizer_model", ModelError)
+    np.testing.assert_array_equal(module._session.get_gradient("fc1.bias"), before)
+    assert before.any()
+    trainweb.api.Optimizer(OPTIMIZER, module).step()
+    module.release()
+
+
 # ---- a profile that fails
 
 

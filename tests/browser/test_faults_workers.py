@@ -54,6 +54,7 @@ def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
 @pytest.mark.parametrize("how", ["terminate", "close"])
 @pytest.mark.parametrize("when", ["in a step", "idle"])
 def test_a_worker_that_dies_is_noticed(page: JsPage, how: str, when: str) -> None:
+    """How long it takes is printed, for docs/security.md."""
     page.run(
         f"""{SPY}{OPEN}
         window.s = await open({{ threads: 1 }});
@@ -66,16 +67,19 @@ def test_a_worker_that_dies_is_noticed(page: JsPage, how: str, when: str) -> Non
     if how == "close":
         # On http it has a worker of its own, which sends signs of life.
         (worker,) = (w for w in page.page.workers if w.url.endswith("/worker.js"))
+        page.run("window.died = performance.now();")
         worker.evaluate("setTimeout(close)")
     else:
-        page.run("workers[0].terminate();")
+        page.run("workers[0].terminate(); window.died = performance.now();")
     outcome = page.run(
         f"""{OPEN}{IN_TIME}
         const pending = await inTime(window.pending);
         const later = await inTime(window.loss());
+        const seconds = (performance.now() - window.died) / 1000;
         const value = await inTime(open({{ threads: 1 }}).then((t) => loss(t)));
-        return {{ pending, later, value, started: workers.length }};"""
+        return {{ pending, later, seconds, value, started: workers.length }};"""
     )
+    print(f"{page.page.url}, {when}, {how}: noticed after {outcome['seconds']:.2f} s")
     # A step that was under way may have been done.
     if outcome["pending"] is not None:
         assert outcome["pending"]["name"] == "EngineError", outcome

@@ -344,7 +344,7 @@ def run_python(folder: str) -> list[list[Any]]:
     return found
 
 
-CLASSES = {"ValueError": "RangeError", "KeyError": "RangeError"}
+CLASSES = dict.fromkeys(("ValueError", "KeyError", "InvalidValueError", "UnknownNameError"), "RangeError")
 """Python's own exceptions as the page has them."""
 ADVICE = re.compile(r"(Convert it with|Make the tensor with) .*")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainweb.arguments import path_of
 from trainweb.artifacts.builder import Artifacts, LossLike, LossType, OptimizerLike, OptimType, build_artifacts
 
 
@@ -47,7 +48,8 @@ additional_output_names, loss_input_names, batch_norm, external_data, clip_grad_
     FileNotFoundError
         The directory does not exist.
     """
-    directory = Path.cwd() if artifact_directory is None else Path(artifact_directory)
+    directory = Path.cwd() if artifact_directory is None else path_of("artifact_directory", artifact_directory)
+    path_of("prefix", prefix)
     if not directory.is_dir():
         raise FileNotFoundError(f"The artifact directory {str(directory)!r} does not exist.")
     built = build_artifacts(

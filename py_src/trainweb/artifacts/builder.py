@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, EnumMeta
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
+from trainweb.arguments import path_of
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
@@ -127,7 +127,8 @@ class Artifacts:
         nominal : bool
             Write the nominal checkpoint, too.
         """
-        folder = Path(directory)
+        folder = path_of("directory", directory)
+        path_of("prefix", prefix)
         if not folder.is_dir():
             raise FileNotFoundError(f"The artifact directory {str(folder)!r} does not exist.")
         files = {

@@ -121,7 +121,9 @@ def _expand(
     patterns: Iterable[str] | str, initializers: dict[str, Tensor], argument: str, *, required: bool
 ) -> list[str]:
     """Names that `patterns`, each a name or a regular expression for whole names, stand for."""
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(patterns, Iterable):
+        raise TypeError(f"'{argument}' must be names of parameters, got {type(patterns).__name__}.")
     found: set[str] = set()
     for pattern in patterns:
         names = _matches(pattern, initializers)
@@ -138,7 +140,7 @@ def _expand(
 
 def _matches(pattern: str, initializers: dict[str, Tensor]) -> list[str]:
     if not isinstance(pattern, str):
-        raise ModelError(f"Parameters are given by name, not {pattern!r:.80}.")
+        raise ModelError(f"Parameters, of requires_grad or frozen_params, are given by name, not {pattern!r:.80}.")
     found = matching(pattern, initializers)
     return found if found == [pattern] else [n for n in found if initializers[n].dtype == TRAINED_DTYPE]
 

@@ -8,6 +8,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from ..arguments import path_of
 from ..model.lazy import LazyTensor, Part
 
 try:
@@ -28,7 +29,7 @@ def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray 
     OSError
         The directory does not exist or the disk is full; `path` is as it was.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path_of("path", path)))
     prefix = f".{target.name[:100]}."
     _sweep(target.parent, prefix)
     descriptor, temporary = _open_temporary(target.parent, prefix)

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainweb import messages
 from trainweb._names import public_names
+from trainweb.arguments import texts
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import ModelError, UnsupportedError
@@ -62,8 +63,8 @@ class GradientGraphBuilder:
             raise UnsupportedError(f"GradientGraphBuilder takes no options here, got {type(options).__name__}.")
         self._graph = read_model(model, external_data=external_data, limits=Limits.of(limits))
         known = {*self._graph.names()}
-        self._y = _ordered(y_node_arg_names, known)
-        self._x = _ordered(x_node_arg_names, known)
+        self._y = _ordered(texts("y_node_arg_names", y_node_arg_names), known)
+        self._x = _ordered(texts("x_node_arg_names", x_node_arg_names), known)
         if not self._y:
             raise ModelError("Give at least one output to differentiate.")
         self._loss = loss_node_arg_name if loss_node_arg_name in self._y else None

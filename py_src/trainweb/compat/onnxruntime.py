@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from trainweb.arguments import texts
 from trainweb.artifacts.builder import add_loss
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX
@@ -437,7 +438,7 @@ class NativeTrainingSession(SessionBase):
         session, options = self._opened, RunOptions.of(run_options)
         feeds = {name: as_array(value) for name, value in input_feed.items()}
         rate = self._take_rate(feeds)
-        names = list(output_names) if output_names else [v.name for v in self.get_outputs()]
+        names = texts("output_names", output_names) if output_names else [v.name for v in self.get_outputs()]
         gradients = {n + GRADIENT_SUFFIX: n for n in self._trained} if self._gradients_are_outputs else {}
         results = session.train_step(feeds, [n for n in names if n not in gradients], options)
         for name in names:

@@ -14,6 +14,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.data.random import permutation, random_words
+from trainweb.errors import FeedError
 from trainweb.settings import Number, Whole
 
 Row = Mapping[str, Any]
@@ -22,6 +23,7 @@ Remainder = Literal["keep", "drop", "pad"]
 """What becomes of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start."""
 
 COUNT = Whole(least=1)
+LENGTH = Whole(least=0)
 SHARE = Number(above=0, below=1)
 SEED = Whole(least=0, most=2**53 - 1)
 SPLIT_STREAM = 2**32 - 1
@@ -55,7 +57,7 @@ class Dataset:
             self.columns = columns
             self._rows = lambda: ({n: a[k] for n, a in columns.items()} for k in range(len(self)))
         elif callable(source):
-            self._rows = lambda: iter(source())
+            self._rows = lambda: _iterated(source())
         elif isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
             self._rows = lambda: iter(source)
         else:
@@ -162,7 +164,12 @@ class Dataset:
         size : int
             Rows of a batch; what is left at the end makes smaller ones.
         """
-        limits = sorted(bounds)
+        if not isinstance(bounds, Iterable):
+            raise TypeError(f"'bounds' must be a list of int, got {bounds!r:.80}.")
+        limits = list(bounds)
+        for k, limit in enumerate(limits):
+            LENGTH.check(f"bounds[{k}]", limit)
+        limits.sort()
         COUNT.check("size", size)
         return self._stream(lambda: bucketed(iter(self), length, limits, size), is_batched=True)
 
@@ -199,7 +206,10 @@ class Dataset:
         """
         if self.columns is None:
             raise messages.STREAM_SPLIT()
-        return Dataset({n: a[indices] for n, a in self.columns.items()})
+        try:
+            return Dataset({n: a[indices] for n, a in self.columns.items()})
+        except (IndexError, ValueError, TypeError) as error:
+            raise FeedError(f"'indices' are not those of rows: {error}") from error
 
     def take(self, count: int) -> Dataset:
         """The first rows (or batches).
@@ -246,6 +256,12 @@ class Dataset:
 
         COUNT.check("count", count)
         return self._stream(lambda: prefetched(iter(self), count), is_batched=self.is_batched)
+
+
+def _iterated(rows: Any) -> Iterator[Any]:
+    if not isinstance(rows, Iterable):
+        raise messages.NOT_A_DATASET(given=f"a function that returns {type(rows).__name__}")
+    return iter(rows)
 
 
 def checked_columns(source: Mapping[Any, Any]) -> Batch:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from trainweb import messages
+from trainweb.arguments import mapping, path_of, texts
 from trainweb.data.dataset import Dataset
+from trainweb.errors import FeedError
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool")
 TRUE, FALSE = ("1", "true"), ("0", "false")
@@ -44,16 +46,24 @@ def from_csv(
     FeedError
         A column that the file does not have; a value that is none of its type, or missing, named by line and column.
     """
+    mapping("columns", columns)
+    mapping("dtypes", dtypes or {})
+    mapping("classes", classes or {})
     kinds = {name: "int64" if name in (classes or {}) else "float32" for name in columns} | dict(dtypes or {})
     for name, dtype in kinds.items():
         if name not in columns:
             raise messages.CSV_INPUT(name=name, names=", ".join(columns))
         if dtype not in DTYPES:
             raise messages.CSV_DTYPE(name=name, dtype=dtype, names=", ".join(DTYPES))
-    if isinstance(source, (str, os.PathLike)):
-        with Path(source).open(newline="", encoding="utf-8-sig") as file:
-            return _read(file, columns, kinds, delimiter, classes or {})
-    return _read(source, columns, kinds, delimiter, classes or {})
+    try:
+        if isinstance(source, (str, os.PathLike)):
+            with path_of("source", source).open(newline="", encoding="utf-8-sig") as file:
+                return _read(file, columns, kinds, delimiter, classes or {})
+        if not isinstance(source, Iterable):
+            raise TypeError(f"'source' must be a path or a file, got {source!r:.80}.")
+        return _read(source, columns, kinds, delimiter, classes or {})
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise FeedError(f"'source', {source!r:.80}, cannot be read as CSV: {error}") from error
 
 
 def _read(
@@ -69,7 +79,7 @@ def _read(
         raise messages.EMPTY_DATASET()
     places: dict[str, list[int]] = {}
     for name, given in columns.items():
-        wanted = [given] if isinstance(given, str) else list(given)
+        wanted = [given] if isinstance(given, str) else texts(f"columns[{name!r}]", given)
         for column in wanted:
             if column not in header:
                 raise messages.CSV_COLUMN(column=column, names=", ".join(header))

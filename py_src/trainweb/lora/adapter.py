@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainweb.arguments import path_of
 from trainweb.checkpoint import write_file_atomically
 from trainweb.checkpoint.safetensors import read_safetensors, write_safetensors
 from trainweb.errors import CheckpointError
@@ -48,7 +49,7 @@ class Adapter:
 
     def save(self, directory: str | Path) -> None:
         """Write both files into a directory, which is made if it is not there."""
-        folder = Path(directory)
+        folder = path_of("directory", directory)
         folder.mkdir(parents=True, exist_ok=True)
         write_file_atomically(folder / WEIGHTS_FILE, self.weights)
         write_file_atomically(folder / CONFIG_FILE, self.config_json.encode())
@@ -62,7 +63,7 @@ class Adapter:
         CheckpointError, ModelError
             A file is damaged, or says what is not supported.
         """
-        folder = Path(directory)
+        folder = path_of("directory", directory)
         data, _ = load_bytes(folder / WEIGHTS_FILE, Limits(), "adapter", CheckpointError)
         return cls.from_bytes(bytes(data[0 : len(data)]), (folder / CONFIG_FILE).read_text())
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from trainweb.errors import ModelError
+from trainweb.arguments import mapping
+from trainweb.errors import LimitError, ModelError
 
 INITS = ("default", "gaussian")
+MOST_RANK = 2**16
+"""No layer is as wide; beyond it memory is the limit."""
+
 PEFT_ONLY: dict[str, object] = {
     "alora_invocation_tokens": None,
     "alpha_pattern": {},
@@ -63,6 +67,8 @@ class LoraConfig:
     def __post_init__(self) -> None:
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
             raise ModelError(f"The rank of adapters is {self.rank!r}; it must be an integer of at least 1.")
+        if self.rank > MOST_RANK:
+            raise LimitError(f"The rank of adapters is {self.rank}; it must be at most {MOST_RANK}.")
         if isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)) or not 0 < self.alpha < math.inf:
             raise ModelError(f"alpha is {self.alpha!r}; it must be a positive number.")
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
@@ -106,7 +112,7 @@ class LoraConfig:
         ModelError
             It is not of LoRA, or has a setting that is not supported; the text names it.
         """
-        if values.get("peft_type") != "LORA":
+        if mapping("values", values).get("peft_type") != "LORA":
             raise ModelError(
                 f"adapter_config.json: 'peft_type' is {values.get('peft_type')!r}; only LORA is supported."
             )
@@ -142,6 +148,8 @@ def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str)
     """
     from trainweb.settings import matching
 
+    if not isinstance(patterns, Iterable):
+        raise TypeError(f"'{argument}' must be names of modules, got {patterns!r:.80}.")
     found: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else list(patterns):
         if not isinstance(pattern, str):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from trainweb.arguments import instance_of
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.artifacts.evidence import Evidence
 from trainweb.artifacts.recover import recover_parameters
@@ -92,6 +93,8 @@ def inject(
     base = recover_parameters(constants_to_initializers(graph))
     layers = find_layers(base)
     modules = [layer.module for layer in layers]
+    if config is not None:
+        instance_of(LoraConfig, "config", config)
     if config is None:
         wanted = default_targets(layers) if targets is None else chosen(targets, modules, "targets")
         whole = chosen(modules_to_save, _owners(base), "modules_to_save") if modules_to_save else []
@@ -205,7 +208,7 @@ class LoraModel:
         CheckpointError
             It has other modules, another rank or another scaling.
         """
-        tensors = {n: t for n, t in adapter.tensors.items() if not self._is_base(n, t)}
+        tensors = {n: t for n, t in instance_of(Adapter, "adapter", adapter).tensors.items() if not self._is_base(n, t)}
         expected = {n: self._turned(self._start(n)).shape for n in self.parameter_names}
         if set(tensors) != set(expected):
             missing, more = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
@@ -263,7 +266,9 @@ class LoraModel:
         if source is None:
             return self._start(name)
         store = source.store if isinstance(source, CheckpointState) else source
-        return store.get(name) if isinstance(store, ParameterStore) else store.core.get_parameter(name)
+        if isinstance(store, ParameterStore):
+            return store.get(name)
+        return _session("source", store).core.get_parameter(name)
 
     def _turned(self, tensor: Tensor) -> Tensor:
         """A weight of `modules_to_save` as PyTorch has it, (out, in), or back."""
@@ -297,4 +302,10 @@ def _set(target: Source, tensor: Tensor) -> None:
     if isinstance(store, ParameterStore):
         store.set(tensor)
     else:
-        store.core.update_parameter(tensor)
+        _session("target", store).core.update_parameter(tensor)
+
+
+def _session(name: str, given: object) -> TrainingSession:
+    from trainweb.training.session import TrainingSession  # it needs numpy
+
+    return instance_of(TrainingSession, name, given)

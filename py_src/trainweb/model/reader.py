@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..arguments import mapping
 from ..errors import LimitError, ModelError, UnsupportedError
 from .checks import (
     ONNX_DTYPES,
@@ -108,7 +109,7 @@ def read_model(
     data, directory = load_bytes(source, limits)
     if integrity is not None:
         check_integrity(data[0 : len(data)], integrity, "the model")
-    given: dict[str, Any] = dict(external_data or {})
+    given: dict[str, Any] = dict(mapping("external_data", external_data or {}))
     if isinstance(data, RemoteFile):
         given[LOCATION] = data
     with ExternalData(directory, given) as external:

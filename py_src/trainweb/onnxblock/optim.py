@@ -32,6 +32,7 @@ from trainweb.settings import (
     fields_of,
     make,
     matching,
+    named_settings,
 )
 
 MICROSOFT = "com.microsoft"
@@ -307,7 +308,7 @@ def make_optimizer(
     ModelError
         There is none of that name, or a setting is wrong.
     """
-    settings: dict[str, Any] = {"type": given} if isinstance(given, str) else dict(given)
+    settings = named_settings("optimizer", given)
     groups: Sequence[Mapping[str, Any]] = settings.pop("groups", [])
     decays = settings.pop("decay_biases_and_norms", True)
     made = make("optimizer", OPTIMIZERS, settings)

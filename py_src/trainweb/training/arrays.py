@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.errors import FeedError, LimitError, UnsupportedError
+from trainweb.errors import FeedError, InvalidValueError, LimitError, UnsupportedError
 from trainweb.model.graph import ITEM_SIZE, Tensor
 
 SUPPORTED = tuple(ITEM_SIZE)
@@ -63,7 +63,7 @@ class ReadOnlyCopy(np.ndarray):
 
     def _check_writable(self) -> None:
         if not self.flags.writeable:
-            raise ValueError(
+            raise InvalidValueError(
                 "This array is a copy of a parameter, which writing into it would not change. Use "
                 "session.update_parameter(name, value), or assign the new value: state.parameters[name].data = value."
             )
@@ -80,12 +80,23 @@ def read_only(tensor: Tensor) -> ReadOnlyCopy:
     return array
 
 
-def from_numpy(name: str, value: Any) -> Tensor:
-    """`value` as little-endian row-major bytes."""
+def array_of(name: str, value: Any) -> np.ndarray:
+    """`value` as an array.
+
+    Raises
+    ------
+    FeedError
+        It is none: lists of different lengths.
+    """
     try:
-        array = np.asarray(value)
+        return np.asarray(value)
     except ValueError as e:
         raise FeedError(f"{name!r} cannot be made an array: {e}") from e
+
+
+def from_numpy(name: str, value: Any) -> Tensor:
+    """`value` as little-endian row-major bytes."""
+    array = array_of(name, value)
     dtype = array.dtype.newbyteorder("=").name
     if dtype not in SUPPORTED:
         raise FeedError(f"{name!r} has dtype {array.dtype}, which is not supported.")
@@ -101,7 +112,7 @@ def from_numpy(name: str, value: Any) -> Tensor:
 def parameter_bytes(buffer: Any) -> bytes | bytearray | memoryview:
     """The bytes of a buffer of parameters: float32, or bytes already."""
     array = np.frombuffer(buffer, np.uint8) if isinstance(buffer, (bytes, bytearray, memoryview)) else buffer
-    array = np.asarray(array)
+    array = array_of("buffer", array)
     if array.dtype.newbyteorder("=") not in (np.float32, np.uint8):
         raise FeedError(f"A parameter buffer must be float32, or bytes; got {array.dtype}.")
     return from_numpy("buffer", array).data

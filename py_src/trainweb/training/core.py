@@ -495,10 +495,12 @@ def check_shape(name: str, shape: Any) -> None:
 
 def _rate(name: str, value: Any) -> float:
     """`value` rounded to float32, if it can be a learning rate."""
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
+    if isinstance(value, (bool, type)) or not hasattr(value, "__float__"):
         raise messages.NOT_A_NUMBER(name=name, given=type(value).__name__)
     try:
         rate = as_float32(float(value))
+    except TypeError as error:  # an array of objects
+        raise messages.NOT_A_NUMBER(name=name, given=type(value).__name__) from error
     except (OverflowError, ValueError):  # an integer of 400 digits, an array of several numbers
         rate = math.inf
     if not 0 <= rate < math.inf:
@@ -543,7 +545,10 @@ def set_seed(value: int) -> None:
     TypeError
         No integer.
     """
-    value = operator.index(value)
+    try:
+        value = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"'value' must be an integer, got {type(value).__name__}.") from error
     seed.set_current(value)
     for core in list(_live):
         if not core.host.released:

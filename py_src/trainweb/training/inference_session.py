@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trainweb.arguments import texts
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
@@ -93,7 +94,7 @@ class InferenceSession(SessionBase):
         inputs = self._core.inputs
         feeds = {n: as_array(v) for n, v in check_feeds(input_feed).items()}
         converted = {n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()}
-        names = list(output_names) if output_names else self._core.outputs
+        names = texts("output_names", output_names) if output_names else self._core.outputs
         with options.noted():
             options.check_terminate()
             start = perf_counter()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from trainweb.errors import FeedError, UnsupportedError
+from trainweb.arguments import instance_of, mapping
+from trainweb.errors import FeedError, InvalidValueError, UnsupportedError
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_metadata
 from trainweb.training.options import SessionOptions, unknown
@@ -87,18 +88,18 @@ def check_providers(providers: Any, provider_options: Any = None) -> None:
 
     Raises
     ------
-    ValueError
+    InvalidValueError
         A name that onnxruntime does not know either; the text names the nearest.
     UnsupportedError
         The CPU is not among them, or options for it.
     """
-    given = [(p, {}) if isinstance(p, str) else (p[0], p[1]) for p in providers or ()]
-    options = [o for _, o in given] + list(provider_options or ())
+    given = [_provider(p) for p in _listed("providers", providers)]
+    options = [o for _, o in given] + _listed("provider_options", provider_options)
     if provider_options is not None and len(provider_options) != len(given):
-        raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
+        raise InvalidValueError("'providers' and 'provider_options' should be the same length if both are given.")
     for name, _ in given:
         if name not in PROVIDERS:
-            raise ValueError(unknown("Execution provider", name, PROVIDERS))
+            raise InvalidValueError(unknown("Execution provider", name, PROVIDERS))
     if given and CPU not in [name for name, _ in given]:
         raise UnsupportedError(f"{given[0][0]} is not supported: add {CPU!r}, which computes everything here.")
     if any(options):
@@ -107,6 +108,21 @@ def check_providers(providers: Any, provider_options: Any = None) -> None:
         if name != CPU:
             text = f"Specified provider {name!r} is not in available provider names. Available providers: {CPU!r}"
             warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def _listed(name: str, value: Any) -> list[Any]:
+    if value is not None and (isinstance(value, (str, bytes)) or not isinstance(value, Iterable)):
+        raise TypeError(f"'{name}' must be a list, got {value!r:.80}.")
+    return list(value or ())
+
+
+def _provider(given: Any) -> tuple[str, Any]:
+    """A provider's name, and its options."""
+    if isinstance(given, str):
+        return given, {}
+    if not isinstance(given, (tuple, list)) or len(given) != 2 or not isinstance(given[0], str):
+        raise TypeError(f"'providers' has {given!r:.80}, which is neither a name nor a name with options.")
+    return given[0], given[1]
 
 
 class SessionBase(ABC):
@@ -210,7 +226,7 @@ class SessionBase(ABC):
         FeedError
             No output is bound, or as `run`.
         """
-        if not iobinding.outputs:
+        if not instance_of(IOBinding, "iobinding", iobinding).outputs:
             raise FeedError("At least one output should be requested.")
         iobinding.take(self.run(list(iobinding.outputs), iobinding.feeds, run_options))
 
@@ -231,7 +247,9 @@ class SessionBase(ABC):
         run_options : dict or RunOptions, optional
             See `RunOptions`.
         """
-        feeds = {name: as_array(value) for name, value in input_dict_ort_values.items()}
+        feeds = {
+            name: as_array(value) for name, value in mapping("input_dict_ort_values", input_dict_ort_values).items()
+        }
         return [OrtValue(array) for array in self.run(output_names, feeds, run_options)]
 
     # Profiles.

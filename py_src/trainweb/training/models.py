@@ -15,7 +15,7 @@ from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.compiler.explain import Explanation
 from trainweb.control.deciding import deciding_inputs
-from trainweb.errors import CheckpointError, ModelError, UnsupportedError
+from trainweb.errors import CheckpointError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
@@ -295,21 +295,31 @@ def read_models(
     optimizer: Any = None,
     limits: Limits | None = None,
     integrity: Mapping[str, str] | None = None,
+    *,
+    tells_which: bool = False,
 ) -> tuple[Graph, Graph | None, Graph | None]:
     """The graphs of a session's models, each given as `read_model` takes it, or None.
 
-    `integrity` has hashes by the names in `MODELS`.
+    `integrity` has hashes by the names in `MODELS`. With `tells_which` errors start with the name of the model there.
     """
     hashes = integrity or {}
     for name, given in zip(MODELS, (train, evaluation, optimizer), strict=True):
         if name in hashes and given is None:
             raise TypeError(f"'integrity' has a hash of {name!r}, which is not given.")
-    train_hash, *others = (hashes.get(name) for name in MODELS)
+
+    def read(name: str, given: Any) -> Graph:
+        try:
+            return read_model(given, limits=limits, integrity=hashes.get(name))
+        except TrainwebError as error:
+            if tells_which:
+                error.args = (f"{name}: {error}", *error.args[1:])
+            raise
+
     evaluated, optimized = (
-        None if m is None else read_model(m, limits=limits, integrity=wanted)
-        for m, wanted in zip((evaluation, optimizer), others, strict=True)
+        None if given is None else read(name, given)
+        for name, given in zip(MODELS[1:], (evaluation, optimizer), strict=True)
     )
-    return read_model(train, limits=limits, integrity=train_hash), evaluated, optimized
+    return read(MODELS[0], train), evaluated, optimized
 
 
 def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool = True) -> tuple[object, ...]:

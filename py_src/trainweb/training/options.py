@@ -12,7 +12,8 @@ from enum import IntEnum
 from typing import Any, Self
 
 from trainweb import messages
-from trainweb.errors import ModelError, SessionError, UnsupportedError
+from trainweb.arguments import instance_of, texts
+from trainweb.errors import ModelError, SessionError, UnknownNameError, UnsupportedError
 from trainweb.ir.layout import MAX_THREADS
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Graph, Value
@@ -142,14 +143,14 @@ class RunOptions(Attributes):
         raise UnsupportedError(f"Run configuration {key!r} ({value!r}) is not supported: it is for other backends.")
 
     def get_run_config_entry(self, key: str) -> str:
-        """Raise KeyError: there is none.
+        """Raise UnknownNameError, a KeyError: there is none.
 
         Parameters
         ----------
         key : str
             The entry.
         """
-        raise KeyError(f"Run configuration {key!r} was not set.")
+        raise UnknownNameError(f"Run configuration {key!r} was not set.")
 
     @classmethod
     def of(cls, given: Any) -> RunOptions:
@@ -350,6 +351,7 @@ class SessionOptions(Attributes):
             Its size, at least 0.
         """
         check_count(f"the size of {name!r}", size)
+        instance_of(str, "name", name)
         self.free_dimension_overrides[name] = size
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
@@ -391,7 +393,7 @@ class SessionOptions(Attributes):
         """
         if key == "session.disable_prepacking":
             return "1"
-        raise KeyError(f"Session configuration {key!r} was not set.")
+        raise UnknownNameError(f"Session configuration {key!r} was not set.")
 
     def add_initializer(self, name: str, value: Any) -> None:
         """Refuse: initializers come with the model.
@@ -415,7 +417,9 @@ class SessionOptions(Attributes):
         values : list of OrtValue
             Their values.
         """
-        raise UnsupportedError(f"Initializers {', '.join(names)} cannot be given apart: use external_data={{...}}.")
+        raise UnsupportedError(
+            f"Initializers {', '.join(texts('names', names))} cannot be given apart: use external_data={{...}}."
+        )
 
     def register_custom_ops_library(self, path: str) -> None:
         """Refuse: such libraries are native code.

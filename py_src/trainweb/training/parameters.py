@@ -301,7 +301,7 @@ class Layout:
         CheckpointError
             There is none of that name.
         """
-        if name not in self.slots:
+        if not isinstance(name, str) or name not in self.slots:
             raise messages.UNKNOWN_PARAMETER(name=name, names=", ".join(self.slots))
         return self.slots[name]
 

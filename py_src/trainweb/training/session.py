@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from trainweb.arguments import texts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
@@ -74,7 +75,8 @@ class TrainingSession(SessionMethods):
         if checked.enable_profiling:
             raise UnsupportedError("enable_profiling is not supported by this class: call session.profile(feeds).")
         settings = checked.core_settings()
-        graphs = read_models(train_model, eval_model, optimizer_model, settings["limits"], checked.integrity)
+        files = (train_model, eval_model, optimizer_model)
+        graphs = read_models(*files, settings["limits"], checked.integrity, tells_which=True)
         fix_dimensions(graphs, checked.free_dimension_overrides)
         self._core: SessionCore | None = SessionCore(state, *graphs, log=Log(checked), **settings)
 
@@ -276,10 +278,13 @@ class TrainingSession(SessionMethods):
                 "Give the names after it, or a list of them alone, for which the bytes are returned."
             )
         names = [graph_output_names] if isinstance(graph_output_names, str) else graph_output_names
+        if names is not None:
+            names = texts("graph_output_names", names)
         data = self.core.export_model_for_inferencing(names)
         if path is None:
             return data
-        assert isinstance(path, (str, Path))
+        if not isinstance(path, (str, Path)):
+            raise TypeError(f"'path' must be a path, got {type(path).__name__}.")
         write_file_atomically(Path(path), data)
         return None
 
@@ -351,7 +356,7 @@ def check_fetches(fetches: Any) -> tuple[list[str] | None, dict[str, np.ndarray]
     """Names wanted (None: all) and the arrays to write into."""
     if fetches is None:
         return None, {}
-    if isinstance(fetches, str) or not all(isinstance(n, str) for n in fetches):
+    if isinstance(fetches, str) or not isinstance(fetches, Iterable) or not all(isinstance(n, str) for n in fetches):
         raise FeedError("fetches must be a list of output names, or a dict of name to array or None.")
     if not isinstance(fetches, Mapping):
         return list(fetches), {}

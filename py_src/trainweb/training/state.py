@@ -15,7 +15,7 @@ from trainweb.checkpoint import (
     write_checkpoint,
     write_checkpoint_file,
 )
-from trainweb.errors import CheckpointError
+from trainweb.errors import CheckpointError, UnknownNameError
 from trainweb.model.checks import Limits
 from trainweb.model.graph import as_float32
 from trainweb.model.integrity import check_integrity
@@ -130,6 +130,8 @@ class CheckpointState:
         LimitError
             It has more than 2 GiB, and no path is given.
         """
+        if not isinstance(state, CheckpointState):
+            raise TypeError(f"'state' must be a CheckpointState, got {type(state).__name__}.")
         checkpoint = state.to_checkpoint(include_optimizer_state)
         if path is None:
             return write_checkpoint(checkpoint)
@@ -219,8 +221,8 @@ class Parameters(Mapping[str, Parameter]):
         self._state = state
 
     def __getitem__(self, name: str) -> Parameter:
-        if name not in self._state.store.trainable:
-            raise KeyError(f"Parameter {name} not found.")
+        if not isinstance(name, str) or name not in self._state.store.trainable:
+            raise UnknownNameError(f"Parameter {name} not found.")
         return Parameter(self._state, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -243,8 +245,8 @@ class Properties(MutableMapping[str, PropertyValue]):
         self._values = state.property_values
 
     def __getitem__(self, name: str) -> PropertyValue:
-        if name not in self._values:
-            raise KeyError(f"Property {name} not found.")
+        if not isinstance(name, str) or name not in self._values:
+            raise UnknownNameError(f"Property {name} not found.")
         return self._values[name]
 
     def __setitem__(self, name: str, value: PropertyValue) -> None:
@@ -253,8 +255,8 @@ class Properties(MutableMapping[str, PropertyValue]):
         self._values[name] = property_value(value)
 
     def __delitem__(self, name: str) -> None:
-        if name not in self._values:
-            raise KeyError(f"Property {name} not found.")
+        if not isinstance(name, str) or name not in self._values:
+            raise UnknownNameError(f"Property {name} not found.")
         del self._values[name]
 
     def __iter__(self) -> Iterator[str]:

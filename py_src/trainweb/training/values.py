@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
+from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
 
-from trainweb.errors import FeedError, UnsupportedError
+from trainweb.arguments import instance_of
+from trainweb.errors import FeedError, LimitError, UnsupportedError
 from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
-from trainweb.training.arrays import SUPPORTED, numpy_dtype
+from trainweb.training.arrays import SUPPORTED, array_of, numpy_dtype
+
+MOST_ELEMENTS = 2**40
+"""More than any memory that this runs in."""
 
 TYPE_NAMES = {"float32": "float", "float64": "double"}
 """What ONNX Runtime calls element types, where numpy calls them otherwise."""
@@ -24,13 +29,16 @@ def type_name(dtype: str) -> str:
 
 def check_device(name: str, number: int = 0) -> None:
     """Raise UnsupportedError unless it is the one device there is."""
-    if name.lower() != "cpu" or number != 0:
+    if not isinstance(name, str) or name.lower() != "cpu" or number != 0:
         raise UnsupportedError(f"Device {name!r} {number} is not supported; there is only 'cpu' 0.")
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:
     """The dtype of a numpy type, a name, or a TensorProto.DataType."""
-    name = ONNX_DTYPES.get(element_type, "") if isinstance(element_type, int) else np.dtype(element_type).name
+    try:
+        name = ONNX_DTYPES.get(element_type, "") if isinstance(element_type, int) else np.dtype(element_type).name
+    except TypeError:
+        name = ""
     if name not in SUPPORTED:
         raise UnsupportedError(f"Element type {element_type!r} is not supported; there are {', '.join(SUPPORTED)}.")
     return numpy_dtype(name)
@@ -60,7 +68,7 @@ class OrtValue:
             "cpu" and 0.
         """
         check_device(device_type, device_id)
-        array = np.ascontiguousarray(numpy_obj)
+        array = np.ascontiguousarray(array_of("numpy_obj", numpy_obj))
         dtype_of(array.dtype)
         return OrtValue(array.reshape(np.shape(numpy_obj)))
 
@@ -80,7 +88,7 @@ class OrtValue:
             "cpu" and 0.
         """
         check_device(device_type, device_id)
-        return OrtValue(np.zeros(tuple(shape), dtype_of(element_type)))
+        return OrtValue(np.zeros(_dims(shape), dtype_of(element_type)))
 
     def numpy(self) -> np.ndarray:
         """The tensor as an array on the same memory."""
@@ -99,7 +107,7 @@ class OrtValue:
         FeedError
             Another shape or dtype.
         """
-        given = np.asarray(np_arr)
+        given = array_of("np_arr", np_arr)
         if given.shape != self._array.shape or given.dtype != self._array.dtype:
             mine = f"{self._array.dtype}{list(self._array.shape)}"
             raise FeedError(f"An OrtValue of {mine} cannot hold {given.dtype}{list(given.shape)}.")
@@ -200,7 +208,7 @@ class IOBinding:
             Its value.
         """
         self._check(name, self._session.input_names)
-        self.feeds[name] = np.asarray(arr_on_cpu)
+        self.feeds[name] = array_of(name, arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Read an input from an OrtValue.
@@ -275,7 +283,7 @@ class IOBinding:
             Where it goes.
         """
         self._check(name, self._session.output_names)
-        self.outputs[name] = _Output(ortvalue.numpy())
+        self.outputs[name] = _Output(instance_of(OrtValue, "ortvalue", ortvalue).numpy())
 
     def clear_binding_inputs(self) -> None:
         """Forget the inputs."""
@@ -319,6 +327,18 @@ def _at(address: int, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
     """An array on memory that somebody else holds."""
     import ctypes
 
+    if not isinstance(address, int) or not 0 <= address < 2**64:
+        raise TypeError(f"'buffer_ptr' must be an address, got {address!r:.80}.")
+    shape = _dims(shape)
     size = prod(shape) * dtype.itemsize
     memory = memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
-    return np.frombuffer(memory, dtype).reshape(tuple(shape))
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def _dims(shape: Any) -> tuple[int, ...]:
+    dims = tuple(shape) if isinstance(shape, Iterable) else None
+    if dims is None or not all(isinstance(dim, Integral) for dim in dims):
+        raise TypeError(f"'shape' must be a list of int, got {shape!r:.80}.")
+    if any(dim < 0 for dim in dims) or prod(dims) >= MOST_ELEMENTS:
+        raise LimitError(f"'shape' is {dims!r:.80}; an array has no such dims.")
+    return dims

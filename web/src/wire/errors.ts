@@ -129,6 +129,8 @@ const CLASSES: ReadonlyMap<string, new (message?: string) => Error> = new Map(
     RangeError,
     ValueError: RangeError,
     KeyError: RangeError,
+    UnknownNameError: RangeError,
+    InvalidValueError: RangeError,
     IndexError: RangeError,
   }),
 );

@@ -250,7 +250,7 @@ class Module:
             self._optimizer_model = model
         return self._session
 
-    def _reopen(self, optimizer: Any, gradients: bytes, carried: dict[int, int]) -> None:
+    def _reopen(self, optimizer: Any, gradients: bytes, carried: dict[int, int | float]) -> None:
         self._session = TrainingSession(self._state, *self._models, optimizer, self._options)
         host = self._session.core.host
         host.write_segment(GRADIENTS, 0, gradients)

@@ -73,6 +73,21 @@ def dataset() -> data.Dataset:
     return data.Dataset(feeds(16))
 
 
+def stored(folder: Path) -> trainweb.CheckpointStore:
+    made = trainweb.CheckpointStore(folder)
+    made.save(session(), "kept")
+    return made
+
+
+def renaming(folder: Path) -> Callable[..., Any]:
+    def rename(**given: Any) -> None:
+        made = stored(folder)
+        made.delete("other")
+        made.rename(**given)
+
+    return rename
+
+
 def module(_: Path) -> Any:
     return opened(trainweb.api.Module(TRAIN, state(), EVAL))
 
@@ -294,6 +309,22 @@ CALLS: dict[str, PublicCall] = {
             "prefix": "",
         },
     ),
+    "CheckpointStore": PublicCall(lambda _: trainweb.CheckpointStore, lambda folder: {"folder": folder}),
+    "CheckpointStore.save": PublicCall(
+        lambda folder: trainweb.CheckpointStore(folder).save, lambda _: {"session": session(), "name": "a"}
+    ),
+    "CheckpointStore.load": PublicCall(
+        lambda folder: stored(folder).load, lambda _: {"session": session(), "name": "kept"}
+    ),
+    "CheckpointStore.delete": PublicCall(lambda folder: stored(folder).delete, lambda _: {"name": "kept"}),
+    "CheckpointStore.read": PublicCall(lambda folder: stored(folder).read, lambda _: {"name": "kept"}),
+    "CheckpointStore.write": PublicCall(
+        lambda folder: stored(folder).write,
+        lambda folder: {"name": "b", "contents": stored(folder).read("kept")},
+    ),
+    "CheckpointStore.rename": PublicCall(lambda folder: renaming(folder), lambda _: {"name": "kept", "to": "other"}),
+    "Dataset.skip_rounds": on(dataset, "skip_rounds", rounds=1),
+    "TrainingSession.prepare": of_session("prepare", shapes={"x": [8, 10], "labels": [8]}),
     "Artifacts.write": PublicCall(
         lambda _: artifacts.build_artifacts(forward(), loss="CrossEntropyLoss", optimizer="AdamW").write,
         lambda folder: {"directory": folder, "prefix": "", "nominal": False},

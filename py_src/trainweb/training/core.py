@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
+from trainweb.arguments import mapping
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import write_checkpoint
 from trainweb.ir.layout import (
@@ -185,6 +186,7 @@ class SessionCore:
 
     def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Compile ahead the plans of steps with feeds of these shapes, and of the optimizer step."""
+        mapping("shapes", shapes)
         self.check_step("train")
         # The train step's comes last, so that it is there even where only one is kept.
         kinds = ("train",) if self.models.graphs["eval"] is None else ("eval", "train")

@@ -6,10 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 from trainweb import messages
+from trainweb.arguments import instance_of, path_of
 from trainweb.checkpoint.store import NamedFiles, StoredCheckpoint
 from trainweb.training.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:
+    from trainweb.training.core import SessionCore
     from trainweb.training.session import TrainingSession
 
 
@@ -26,7 +28,7 @@ class CheckpointStore:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.files = NamedFiles(folder)
+        self.files = NamedFiles(path_of("folder", folder))
 
     def __repr__(self) -> str:
         return f"CheckpointStore({str(self.files.folder)!r})"
@@ -48,7 +50,7 @@ class CheckpointStore:
         CheckpointError
             The session is of a nominal checkpoint, which has no values yet.
         """
-        contents = take_snapshot(session.core).to_bytes()
+        contents = take_snapshot(_core(session)).to_bytes()
         with self.files.locked(name):
             self.files.write(name, contents)
 
@@ -62,7 +64,7 @@ class CheckpointStore:
         CheckpointError
             It is damaged, or of a session with other parameters or another optimizer; nothing was changed.
         """
-        restore_snapshot(session.core, Snapshot.from_bytes(self.read(name)))
+        restore_snapshot(_core(session), Snapshot.from_bytes(self.read(name)))
 
     def list(self) -> list[StoredCheckpoint]:
         """What there is, by name: `name`, `nbytes` and `written`."""
@@ -127,6 +129,12 @@ class CheckpointStore:
         StorageError
             There is no room, or a fit has the checkpoint.
         """
-        Snapshot.from_bytes(contents)
+        Snapshot.from_bytes(instance_of(bytes, "contents", contents))
         with self.files.locked(name):
             self.files.write(name, contents)
+
+
+def _core(session: TrainingSession) -> SessionCore:
+    from trainweb.training.session import TrainingSession  # it needs numpy
+
+    return instance_of(TrainingSession, "session", session).core

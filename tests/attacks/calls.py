@@ -325,6 +325,12 @@ CALLS: dict[str, PublicCall] = {
     "CheckpointStore.rename": PublicCall(lambda folder: renaming(folder), lambda _: {"name": "kept", "to": "other"}),
     "Dataset.skip_rounds": on(dataset, "skip_rounds", rounds=1),
     "TrainingSession.prepare": of_session("prepare", shapes={"x": [8, 10], "labels": [8]}),
+    "export_weights": of_session("export_weights", format="safetensors"),
+    "load_weights": PublicCall(
+        lambda _: session().load_weights, lambda _: {"weights": session().export_weights(), "strict": True}
+    ),
+    "Adapter.parse_config": plain(lora.Adapter.parse_config, config=lora.LoraConfig(("w",)).to_peft()),
+    "LoraModel.merged": PublicCall(lambda _: lora_model().merged, lambda _: {"source": lora_model().adapter()}),
     "Artifacts.write": PublicCall(
         lambda _: artifacts.build_artifacts(forward(), loss="CrossEntropyLoss", optimizer="AdamW").write,
         lambda folder: {"directory": folder, "prefix": "", "nominal": False},

@@ -62,6 +62,7 @@ OTHER_WORDS = {
     "name": "checkpoint is called|no checkpoint",
     "to": "checkpoint is called",
     "contents": "snapshot|checkpoint|safetensors",
+    "config": "adapter_config",
     "numpy_obj": "element type",
     "np_arr": "OrtValue",
     "values": "adapter_config|initializer",
@@ -70,7 +71,7 @@ OTHER_WORDS = {
     "providers": "provider",
     "data": "row",
     "y_node_arg_names": "output",
-    "weights": "safetensors",
+    "weights": "safetensors|npz|file",
     "columns": "data has no",
 }
 """What errors call an argument, besides its name."""

@@ -469,6 +469,8 @@ class SessionCore:
 
     def load_weights(self, weights: bytes, strict: bool) -> None:
         """Overwrite parameters with those of such a file."""
+        if not isinstance(weights, (bytes, bytearray, memoryview)):
+            raise TypeError(f"'weights' must be bytes, got {type(weights).__name__}.")
         self._check()
         load_weights(self.parameters, self.layout.slots, bytes(weights), strict=strict)
 

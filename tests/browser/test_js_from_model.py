@@ -145,7 +145,7 @@ ADAMW = "type: 'AdamW'"
         (
             "open({ learningRate: 1 })",
             "ModelError",
-            ["config has no setting 'learningRate'", "loss, optimizer, clipGr"],
+            ["config has no setting 'learningRate'", "loss, optimizer, lora, clipGr"],
         ),
         (f"open({{ optimizer: {{ {ADAMW}, eps: 1 }} }})", "ModelError", ["AdamW has no setting 'eps'", "epsilon"]),
         (

@@ -216,3 +216,32 @@ def test_dims_are_given_sizes(js: JsPage) -> None:
     for shapes, loss, error in found["found"]:
         assert shapes == [[8, 10], [8]] and loss > 0 and error == "FeedError"
     assert found["inference"] == "FeedError" and "'batch'" in found["unknown"]
+
+
+def test_runs_of_an_inference_session_are_profiled(js: JsPage) -> None:
+    """As onnxruntime-common has it: two calls without arguments. The browser's timeline says what was measured."""
+    found = js.run(
+        """
+        const lines = [];
+        const info = console.info;
+        console.info = (...words) => lines.push(words.join(" "));
+        env.logLevel = "info";
+        const s = await InferenceSession.create("/golden/mlp/base.onnx");
+        const x = new Tensor("float32", new Float32Array(10), [1, 10]);
+        const measures = () => performance.getEntriesByName("trainweb run").length;
+        const counts = [];
+        await s.run({ x }); counts.push(measures());
+        s.startProfiling();
+        await s.run({ x }); await s.run({ x }); counts.push(measures());
+        const ended = s.endProfiling();
+        await s.run({ x }); counts.push(measures());
+        s.endProfiling();
+        await s.release();
+        const released = await failure(() => s.startProfiling());
+        env.logLevel = "warning";
+        console.info = info;
+        return { counts, ended: ended === undefined, lines, released: released.name };"""
+    )
+    assert found["counts"] == [0, 2, 2] and found["ended"]
+    assert len([line for line in found["lines"] if "2 runs of x: " in line]) == 1
+    assert found["released"] == "ReleasedError"

@@ -50,7 +50,8 @@ def test_every_reference_is_run_by_some_test() -> None:
     # Gradients that are told apart by the node before them: run by the gradient tests of that one.
     elsewhere = {cls for cls in registry() if cls.tested_through}
     assert run | elsewhere == set(registry())
-    assert {cls.tested_through for cls in elsewhere} <= {case.cls.op_type() for case in CASES}
+    # Loops are expanded before there are operators: tests/control runs them.
+    assert {cls.tested_through for cls in elsewhere} <= {case.cls.op_type() for case in CASES} | {"Scan"}
 
 
 class Runs:

@@ -42,7 +42,7 @@ def test_terminate_ends_a_step_and_leaves_the_session_as_it_was(kind: str) -> No
         with unchanged(s), pytest.raises(SessionError) as caught:
             STEPS[kind](s, terminate=True, tag="night run")
         assert str(caught.value) == text
-        assert caught.value.__notes__ == ["run tag: night run"]
+        assert "run tag: night run" in caught.value.__notes__
         options = trainweb.RunOptions(terminate=True)
         with pytest.raises(SessionError):
             s.train_step(batch(), options=options)
@@ -87,7 +87,7 @@ def test_options_of_onnxruntime_itself_are_read() -> None:
         s.train_step(batch(), options=SimpleNamespace(**values))
         with pytest.raises(SessionError) as caught:
             s.train_step(batch(), options=SimpleNamespace(**values | {"terminate": True, "logid": "theirs"}))
-        assert caught.value.__notes__ == ["run tag: theirs"]
+        assert "run tag: theirs" in caught.value.__notes__
 
 
 def test_what_is_logged_is_what_was_asked_for(

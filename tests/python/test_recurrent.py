@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from tests.ops.op_runner import gradients, run
 
+from trainweb.artifacts import build_artifacts
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph, Node, Value
+from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.training.inference import InferenceCore
 
 STEPS = 5000
@@ -72,3 +75,19 @@ def test_an_lstm_of_5000_steps_forgets_as_its_gates_say() -> None:
     cells = sigmoid(i) * np.tanh(g) * (1 - sigmoid(f) ** t) / (1 - sigmoid(f))
     np.testing.assert_allclose(found["c"].ravel(), cells[-1], rtol=1e-4)
     np.testing.assert_allclose(found["y"][:, 0, 0], sigmoid(o) * np.tanh(cells), rtol=1e-3)
+
+
+def test_portable_artifacts_have_operators_of_onnx_runtime_alone() -> None:
+    """Those it runs: tests/conformance/test_artifacts_gradients.py."""
+    graph = layer("LSTM", 4, 3, 2)
+    x, *weights = graph.inputs
+    graph.inputs = [x]
+    graph.initializers = {v.name: Tensor.of(v.name, "float32", v.shape, [0.5] * math.prod(v.shape)) for v in weights}
+    domains = []
+    for portable in (False, True):
+        built = build_artifacts(graph, requires_grad=["w", "r"], portable=portable)
+        domains.append({node.domain for node in built.graphs[0].nodes})
+    assert "ai.trainweb" in domains[0]
+    assert "ai.trainweb" not in domains[1]
+    with pytest.raises(TypeError, match="'portable' must be of type bool, got str"):
+        build_artifacts(graph, portable="yes")  # type: ignore[arg-type]

@@ -63,8 +63,8 @@ class GradientGraphBuilder:
             raise UnsupportedError(f"GradientGraphBuilder takes no options here, got {type(options).__name__}.")
         self._graph = read_model(model, external_data=external_data, limits=Limits.of(limits))
         known = {*self._graph.names()}
-        self._y = _ordered(texts("y_node_arg_names", y_node_arg_names), known)
-        self._x = _ordered(texts("x_node_arg_names", x_node_arg_names), known)
+        self._y = _ordered("y_node_arg_names", y_node_arg_names, known)
+        self._x = _ordered("x_node_arg_names", x_node_arg_names, known)
         if not self._y:
             raise ModelError("Give at least one output to differentiate.")
         self._loss = loss_node_arg_name if loss_node_arg_name in self._y else None
@@ -109,9 +109,9 @@ class GradientGraphBuilder:
         write_file_atomically(Path(path), self.get_model())
 
 
-def _ordered(names: Iterable[str], known: set[str]) -> list[str]:
+def _ordered(argument: str, names: Iterable[str], known: set[str]) -> list[str]:
     """Names without repetition; those of a set are sorted, so that results are reproducible."""
-    given = [names] if isinstance(names, str) else list(names)
+    given = texts(argument, names)
     ordered = sorted(given) if isinstance(names, (set, frozenset)) else list(dict.fromkeys(given))
     for name in ordered:
         if name not in known:

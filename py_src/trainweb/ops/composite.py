@@ -136,7 +136,12 @@ def has_composites(graph: Graph) -> bool:
 
 
 def expand_composites(
-    graph: Graph, types: Types, *, differentiate: Differentiate | None = None, keep: bool = False
+    graph: Graph,
+    types: Types,
+    *,
+    differentiate: Differentiate | None = None,
+    keep: bool = False,
+    portable: bool = False,
 ) -> Graph:
     """`graph` with nodes of other operators in the place of composites; itself where there are none.
 
@@ -148,6 +153,8 @@ def expand_composites(
         Makes the nodes of gradients that waited for sizes.
     keep
         Whether nodes stay that are made of what depends on a size which is not known.
+    portable
+        Whether they become operators that ONNX Runtime has, where there are any.
     """
     if not has_composites(graph):
         return graph
@@ -163,7 +170,7 @@ def expand_composites(
         if isinstance(op, CompositeGradient) and differentiate is not None:
             todo += reversed(_inlined(op, differentiate(op, types, graph.opsets), names))
             continue
-        nodes = _expanded(op, names, keep=keep) if isinstance(op, Composite) else None
+        nodes = _expanded(op, names, keep=keep, portable=portable) if isinstance(op, Composite) else None
         if nodes is not None:
             todo += reversed(nodes)
             continue
@@ -175,9 +182,11 @@ def expand_composites(
     return result
 
 
-def _expanded(op: Composite, names: _Names, *, keep: bool) -> list[Node] | None:
+def _expanded(op: Composite, names: _Names, *, keep: bool, portable: bool) -> list[Node] | None:
+    expansion = _Expansion(names, op)
+    expansion.portable = portable
     try:
-        return _Expansion(names, op).run()
+        return expansion.run()
     except UndecidedError as e:
         if keep:
             return None

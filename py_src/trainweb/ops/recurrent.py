@@ -170,7 +170,8 @@ class _Recurrent(Composite):
         sequences, finals = [], []
         for k, (reverse, activations) in enumerate(zip(self._directions, self._activations(), strict=True)):
             own = [None if t is None else self._direction(t, k) for t in (w, r, bias, peepholes, *states)]
-            cell = None if peepholes is not None or self.clip is not None else self._usual_cell(activations)
+            is_usual = peepholes is None and self.clip is None and not g.portable
+            cell = self._usual_cell(activations) if is_usual else None
             if cell is not None:
                 rows, last = self._run_at_once(g, x, own, cell, lengths, reverse)
             else:
@@ -191,8 +192,8 @@ class _Recurrent(Composite):
             raise UndecidedError("the length of the sequence")
         if steps > MAX_STEPS:
             raise self.unsupported(
-                f"a sequence of {steps} steps with clip, peepholes, input_forget or activations other than the usual "
-                f"ones (at most {MAX_STEPS})"
+                f"a sequence of {steps} steps in portable artifacts, or with clip, peepholes, input_forget or "
+                f"activations other than the usual ones (at most {MAX_STEPS})"
             )
         return steps
 

@@ -63,4 +63,4 @@ export type { AdapterFiles, PropertyKind, PropertyValue, SessionMemory, ValueMet
 export type { Source } from "./sources.js";
 export type { NumericArray } from "./tensors.js";
 export type { FileForm, WireDtype } from "../wire/values.js";
-export type { TrainingConfig } from "./training-config.js";
+export type { PeftAdapterConfig, TrainingConfig } from "./training-config.js";

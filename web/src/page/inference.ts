@@ -1,6 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 /** `InferenceSession`: runs forward models on the same kernels, e.g. what a training session exported. */
 
+import { log } from "../wire/log.js";
 import type { InferenceInfo } from "../wire/protocol.js";
 import {
   parseRunArguments,
@@ -31,6 +32,8 @@ export class InferenceSession {
   readonly #spare = new SpareBuffers();
   /** Null where the page shares no memory with the kernels. */
   readonly #shared: SharedFeeds | null;
+  /** Milliseconds of the runs since `startProfiling`. */
+  #runs: number[] | null = null;
 
   private constructor(key: symbol, client: WorkerClient, info: InferenceInfo, severity: RunOptions["logSeverityLevel"]) {
     if (key !== KEY) {
@@ -101,7 +104,37 @@ export class InferenceSession {
     this.#channel.check();
     const { inputs, outputNames } = this.#info;
     const args = parseRunArguments(inputs, outputNames, feeds, arg1, arg2);
-    return tagged("run", args.options, this.#severity, () => this.#run(args));
+    return tagged("run", args.options, this.#severity, () => this.#measured(args));
+  }
+
+  /**
+   * Put each run from now on on the browser's performance timeline, as a measure "trainweb run" (User Timing).
+   *
+   * @throws ReleasedError after `release`
+   */
+  startProfiling(): void {
+    this.#channel.check();
+    this.#runs ??= [];
+  }
+
+  /** Stop that, and log at level "info" how many runs there were and what they took. Harmless when nothing was started. */
+  endProfiling(): void {
+    const runs = this.#runs;
+    this.#runs = null;
+    if (runs !== null) {
+      const mean = runs.reduce((sum, run) => sum + run, 0) / Math.max(1, runs.length);
+      log("info", `${runs.length} runs of ${this.inputNames.join(", ")}: ${mean.toFixed(3)} ms each.`);
+    }
+  }
+
+  async #measured(args: RunArguments): Promise<ReturnType> {
+    const start = performance.now();
+    const results = await this.#run(args);
+    if (this.#runs !== null) {
+      this.#runs.push(performance.now() - start);
+      performance.measure("trainweb run", { start });
+    }
+    return results;
   }
 
   async #run(args: RunArguments): Promise<ReturnType> {

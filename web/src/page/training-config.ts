@@ -7,6 +7,12 @@ import { CONFIG, LORA, type LoraFields } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 
+/** Settings of adapters as PEFT has them. */
+export interface PeftAdapterConfig {
+  /** The contents of `adapter_config.json`. */
+  readonly adapterConfig: string;
+}
+
 /** How to make training artifacts of a forward model. */
 export interface TrainingConfig {
   /** A loss, by name or with its settings. Null: the first output of the model is the loss already. */
@@ -33,9 +39,14 @@ export interface TrainingConfig {
    * Freeze the model and train low-rank adapters beside its weights: settings, or the contents of PEFT's
    * `adapter_config.json` as `adapterConfig`. Then `requiresGrad` and `frozenParams` are not given.
    */
-  readonly lora?: LoraFields | { readonly adapterConfig: string } | null;
+  readonly lora?: LoraFields | PeftAdapterConfig | null;
   /** Start without weights, which `loadParametersBuffer` brings. Default false. */
   readonly nominalCheckpoint?: boolean | null;
+  /**
+   * Differentiate LSTM, GRU and RNN step by step, by operators that ONNX Runtime training has: slower, for artifacts that go
+   * there. Default false.
+   */
+  readonly portable?: boolean | null;
 }
 
 /**

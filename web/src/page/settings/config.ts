@@ -80,6 +80,12 @@ export const CONFIG: Settings = {
     isOptional: true,
     default: null,
   },
+  portable: {
+    python: "portable",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: true,
+    default: null,
+  },
 };
 
 /** @internal */

@@ -87,6 +87,36 @@ def test_a_worker_that_dies_is_noticed(page: JsPage, how: str, when: str) -> Non
     assert outcome["started"] == 2 and outcome["value"] > 0, outcome
 
 
+@pytest.fixture
+def http_page(browser: Browser) -> Iterator[JsPage]:
+    site = HttpSite()
+    with open_js_page(browser, site, expected=(r".*",)) as js:
+        yield js
+    site.close()
+
+
+def test_a_worker_that_dies_at_once_is_noticed(http_page: JsPage) -> None:
+    """On http its signs of life come from a script that may take its time: no session is there before."""
+    script = (ROOT / "dist" / "npm" / "pool-worker.js").read_text()
+    http_page.site.add("/dist/pool-worker.js", script, delay_s=2)
+    outcome = http_page.run(
+        f"""{SPY}{OPEN}{IN_TIME}
+        const s = await open({{ threads: 1 }});
+        workers[0].terminate();
+        return inTime(loss(s));"""
+    )
+    assert outcome["name"] == "EngineError", outcome
+
+
+def test_signs_of_life_are_no_condition(http_page: JsPage) -> None:
+    """Without their script the session trains, and a warning says what is lost."""
+    http_page.site.add("/dist/pool-worker.js", "nothing here", status=404)
+    lines: list[str] = []
+    http_page.page.on("console", lambda line: lines.append(line.text))
+    assert http_page.run(f"{OPEN} return loss(await open({{ threads: 1 }}));") > 0
+    assert [line for line in lines if "/dist/pool-worker.js does not run: should the worker end" in line]
+
+
 @pytest.mark.skipif(not PROC.is_dir(), reason="the memory of processes is read from /proc")
 def test_eight_kinds_of_sessions_leave_nothing(browser: Browser, isolated_site: Site) -> None:
     """No worker, and no memory: the page is back at its start."""

@@ -40,6 +40,8 @@ addEventListener(
   ({ data }: MessageEvent<PoolTask | PulseTask>) => {
     if ("pulse" in data) {
       setInterval(() => data.pulse.postMessage(null), PULSE_MS);
+      // The worker that started it tells the page.
+      postMessage(null);
     } else {
       serve(data);
     }

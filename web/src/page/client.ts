@@ -105,6 +105,8 @@ export class WorkerClient {
   #hasStarted = false;
   /** Whether the worker ever answered. */
   #isHeard = false;
+  /** To be called when its end will be noticed, or nobody can. */
+  #isWatched: () => void = () => {};
   #python: Promise<PythonInfo> | null = null;
   /** Sessions, and those that are being made. */
   #sessions = 0;
@@ -144,8 +146,11 @@ export class WorkerClient {
         this.#receive(data);
       }
     });
+    const watched = new Promise<void>((resolve) => {
+      this.#isWatched = resolve;
+    });
     void this.#watch(settings);
-    this.ready = this.#start(settings);
+    this.ready = this.#start(settings, watched);
     // Whoever creates a session awaits it; nobody else needs to.
     this.ready.catch(() => {});
   }
@@ -249,9 +254,10 @@ export class WorkerClient {
     return this.#python;
   }
 
-  async #start(settings: WorkerSettings): Promise<WorkerInfo> {
+  async #start(settings: WorkerSettings, watched: Promise<void>): Promise<WorkerInfo> {
     try {
       const info = await this.request(callOf("start", [settings, getLogLevel()]));
+      await watched;
       this.#hasStarted = true;
       this.#note({ url: settings.files.worker, loaded: 0, isDone: true });
       this.#memory = info.memory;
@@ -291,15 +297,15 @@ export class WorkerClient {
     const doubt = setTimeout(() => void this.#lookInto(settings, false), PATIENCE * settings.stallMs);
     try {
       const isHeld = await this.request(callOf("holdLock", [name]));
-      clearTimeout(timer);
       clearTimeout(doubt);
-      if (otherPlatform() !== null) {
-        // A thread tells of its end.
-        return;
-      }
-      if (!isHeld) {
+      // A thread of Node tells of its end.
+      const needsPulse = !isHeld && otherPlatform() === null;
+      if (needsPulse) {
         await this.#watchPulse(settings.files.poolWorker);
-      } else {
+      }
+      clearTimeout(timer);
+      this.#isWatched();
+      if (isHeld && otherPlatform() === null) {
         const { signal } = this.#watching;
         await navigator.locks.request(name, { signal }, () => this.#fail("it ended"));
       }
@@ -307,22 +313,28 @@ export class WorkerClient {
       // The worker is lost in another way, which stopped the watch.
       clearTimeout(timer);
       clearTimeout(doubt);
+      this.#isWatched();
     }
   }
 
   /**
    * Where there are no locks (http): a worker of the worker ends with it, and sends messages until then. Without any for
-   * some looks in a row, once the first has come, it is dead; a page that slept looks once, and has them then.
+   * some looks in a row it is dead; a page that slept looks once, and has them then. No session is used before: what ended
+   * unwatched would be waited for in vain.
    */
   async #watchPulse(script: string): Promise<void> {
     const { port1, port2 } = new MessageChannel();
-    let missed: number | null = null;
+    if (!(await this.request(callOf("pulse", [port2, script], [port2])))) {
+      log("warning", `${script} does not run: should the worker end in the middle of a call, nobody will notice.`);
+      return;
+    }
+    let missed = 0;
     port1.onmessage = () => {
       missed = 0;
     };
     const looking = setInterval(() => {
-      missed = missed === null ? null : missed + 1;
-      if (missed !== null && missed > MISSED_PULSES) {
+      missed += 1;
+      if (missed > MISSED_PULSES) {
         this.#fail("it ended");
       }
     }, LOOK_MS);
@@ -330,7 +342,6 @@ export class WorkerClient {
       clearInterval(looking);
       port1.close();
     });
-    await this.request(callOf("pulse", [port2, script], [port2]));
   }
 
   /**

@@ -182,7 +182,8 @@ export interface WorkerApi {
    *
    * @param script - of pool-worker.js
    */
-  pulse(port: MessagePort, script: string): Result<null>;
+  /** Whether messages come on the port from now on: false where the script does not run. */
+  pulse(port: MessagePort, script: string): Promise<Result<boolean>>;
   /** Settles when nothing is being stored. */
   finish(): Promise<Result<null>>;
   /** Start Python as well; after the call of `start`, not necessarily its end. */

@@ -109,12 +109,17 @@ class SessionWorker implements WorkerApi {
     });
   }
 
-  pulse(port: MessagePort, script: string): Result<null> {
-    return attempt(() => {
-      // It ends with this one, however that ends, and goes on while this one computes.
-      startWorker(script).postMessage({ pulse: port } satisfies PulseTask, [port]);
-      return null;
-    });
+  pulse(port: MessagePort, script: string): Promise<Result<boolean>> {
+    return attemptAsync(
+      () =>
+        new Promise((resolve) => {
+          // It ends with this one, however that ends, and goes on while this one computes.
+          const worker = startWorker(script);
+          worker.addEventListener("message", () => resolve(true), { once: true });
+          worker.addEventListener("error", () => resolve(false), { once: true });
+          worker.postMessage({ pulse: port } satisfies PulseTask, [port]);
+        }),
+    );
   }
 
   async finish(): Promise<Result<null>> {

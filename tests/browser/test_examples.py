@@ -31,6 +31,7 @@ PROMISES: dict[str, tuple[str, float, float]] = {
     "personal": (r"then ([\d.]+)", 0, 0.5),
     "recommender": (r"R2 ([\d.]+)", 0.6, 1),
     "sentences": (r"done: ([\d.]+) %", 90, 100),
+    "style": (r"([\d.]+) with it", 0, 1),
     "tabular": (r"([\d.]+) % of the test wines", 90, 100),
     "timeseries": (r"squared error ([\d.e-]+)", 0, 5e-3),
 }
@@ -41,6 +42,7 @@ RESULTS: dict[str, tuple[float, float]] = {
     "personal": (0, 0.5),
     "recommender": (0.6, 1),
     "sentences": (0.9, 1),
+    "style": (0, 1),
     "tabular": (0.9, 1),
     "timeseries": (0, 5e-3),
 }

@@ -199,7 +199,7 @@ class Trainer:
             As `fit`.
         """
         run, events = self._start(data, options)
-        last = perf_counter()
+        last = -math.inf  # so that others run even beside a fit that is over in less than a frame
         try:
             for _ in events:
                 if perf_counter() - last > FRAME_S:

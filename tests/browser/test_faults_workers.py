@@ -10,6 +10,7 @@ from playwright.sync_api import Browser
 from .js_session import JsPage, open_js_page
 from .processes import PROC, processes, resident_bytes
 from .server import ROOT, Site
+from .test_faults_files import FAULTS, WORDS
 from .test_js_session import OPEN, SPY
 
 POLLS = 600
@@ -108,13 +109,17 @@ def test_a_worker_that_dies_at_once_is_noticed(http_page: JsPage) -> None:
     assert outcome["name"] == "EngineError", outcome
 
 
-def test_signs_of_life_are_no_condition(http_page: JsPage) -> None:
-    """Without their script the session trains, and a warning says what is lost."""
-    http_page.site.add("/dist/pool-worker.js", "nothing here", status=404)
+@pytest.mark.parametrize("fault", ["missing", "html", "damaged", "silent", "stalled"])
+def test_signs_of_life_are_no_condition(http_page: JsPage, fault: str) -> None:
+    """Without their script the session trains, and a warning says what is lost, and why."""
+    http_page.site.add_dynamic("/dist/pool-worker.js", lambda: FAULTS[fault]("pool-worker.js"))
     lines: list[str] = []
     http_page.page.on("console", lambda line: lines.append(line.text))
-    assert http_page.run(f"{OPEN} return loss(await open({{ threads: 1 }}));") > 0
-    assert [line for line in lines if "/dist/pool-worker.js does not run: should the worker end" in line]
+    assert http_page.run(f"env.timeouts.stall = 2000; {OPEN} return loss(await open({{ threads: 1 }}));") > 0
+    (warning,) = (line for line in lines if "Should the worker end in the middle of a call" in line)
+    assert "/dist/pool-worker.js" in warning
+    for word in WORDS.get(fault, lambda _: ("does not run",))("JavaScript"):
+        assert word in warning, warning
 
 
 @pytest.mark.skipif(not PROC.is_dir(), reason="the memory of processes is read from /proc")

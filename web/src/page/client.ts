@@ -301,7 +301,7 @@ export class WorkerClient {
       // A thread of Node tells of its end.
       const needsPulse = !isHeld && otherPlatform() === null;
       if (needsPulse) {
-        await this.#watchPulse(settings.files.poolWorker);
+        await this.#watchPulse(settings);
       }
       clearTimeout(timer);
       this.#isWatched();
@@ -322,14 +322,27 @@ export class WorkerClient {
    * some looks in a row it is dead; a page that slept looks once, and has them then. No session is used before: what ended
    * unwatched would be waited for in vain.
    */
-  async #watchPulse(script: string): Promise<void> {
+  async #watchPulse({ files, stallMs }: WorkerSettings): Promise<void> {
+    const script = files.poolWorker;
     const { port1, port2 } = new MessageChannel();
-    if (!(await this.request(callOf("pulse", [port2, script], [port2])))) {
-      log("warning", `${script} does not run: should the worker end in the middle of a call, nobody will notice.`);
-      return;
+    const started = this.request(callOf("pulse", [port2, script], [port2]));
+    const late = new Promise<null>((resolve) => setTimeout(() => resolve(null), (1 - PATIENCE) * stallMs));
+    const runs = await Promise.race([started, late]);
+    if (runs !== true) {
+      const what = await checkScript(script, PATIENCE * stallMs).then(() => `${script} does not run.`, messageOf);
+      log("warning", `${what} Should the worker end in the middle of a call, nobody will notice.`);
     }
+    if (runs === null) {
+      // What stalled may come after all.
+      void started.then((comes) => comes && this.#countPulses(port1)).catch(() => undefined);
+    } else if (runs) {
+      this.#countPulses(port1);
+    }
+  }
+
+  #countPulses(port: MessagePort): void {
     let missed = 0;
-    port1.onmessage = () => {
+    port.onmessage = () => {
       missed = 0;
     };
     const looking = setInterval(() => {
@@ -340,7 +353,7 @@ export class WorkerClient {
     }, LOOK_MS);
     this.#watching.signal.addEventListener("abort", () => {
       clearInterval(looking);
-      port1.close();
+      port.close();
     });
   }
 

@@ -47,6 +47,7 @@ PAGE_MODULES = {
     "checkBuffer": "./call-values.js",
     "checkBytes": "./call-values.js",
     "checkNumber": "./call-values.js",
+    "checkOptions": "../data/nearest.js",
     "typeAndShape": "./call-values.js",
     "type ParameterTypeAndShape": "./call-values.js",
     "copyBytes": "./tensors.js",
@@ -284,15 +285,25 @@ def page_parameters(call: Call) -> str:
         default = "" if a.default is REQUIRED else f" = {json.dumps(a.default)}"
         parts.append(f"{page_name(a)}{kind}{default}")
     if options:
-        names = ", ".join(f"{page_name(a)} = {json.dumps(a.default)}" for a in options)
         types = "; ".join(f"readonly {page_name(a)}?: {a.kind.page}" for a in options)
-        parts.append(f"{{ {names} }}: {{ {types} }} = {{}}")
+        parts.append(f"options: {{ {types} }} = {{}}")
     return ", ".join(parts)
+
+
+def taken_options(call: Call) -> list[str]:
+    """The statement that takes the options of a public method, which refuses unknown ones."""
+    options = [a for a in call.arguments if a.in_options]
+    if not options:
+        return []
+    names = ", ".join(f"{page_name(a)} = {json.dumps(a.default)}" for a in options)
+    known = ", ".join(f"{page_name(a)}: true" for a in options)
+    return [f"    const {{ {names} }} = checkOptions({json.dumps(page_name(call))}, options, {{ {known} }});"]
 
 
 def page_method(call: Call) -> str:
     """A public method that passes a call on."""
     lines = ["    this.#calls.checkOptimizer();"] if call.needs_optimizer else []
+    lines += taken_options(call)
     checks = [(a.kind.check, page_name(a)) for a in call.arguments if a.kind.check]
     lines += [f"    {check.replace('$name', name).replace('$', name)};" for check, name in checks]
     given = [a.kind.to_wire.replace("$", page_name(a)) for a in call.arguments]

@@ -5,6 +5,7 @@ import { dsvFormat } from "d3-dsv";
 
 import { sessionError } from "../wire/messages.js";
 import { describe } from "./given.js";
+import { checkOptions } from "./nearest.js";
 
 const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"] as const;
 /** Types that values of a CSV file may become. */
@@ -40,8 +41,10 @@ const RANGES: Readonly<Record<string, readonly [bigint, bigint]>> = {
 export async function readCsv(
   source: string | Blob | Response,
   columns: Readonly<Record<string, string | readonly string[]>>,
-  { dtypes = {}, delimiter = ",", classes = {} }: CsvOptions = {},
+  options: CsvOptions = {},
 ): Promise<Record<string, Tensor>> {
+  const known = { dtypes: true, delimiter: true, classes: true } as const;
+  const { dtypes = {}, delimiter = ",", classes = {} } = checkOptions("readCsv", options, known);
   const inputs = Object.entries(columns).map(([name, given]): Input => {
     const dtype = dtypes[name] ?? (name in classes ? "int64" : "float32");
     const wanted = typeof given === "string" ? [given] : given;

@@ -10,6 +10,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
 import { badSetting, describe, isTensor } from "./given.js";
+import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, type Batch, type Row } from "./rows.js";
@@ -108,7 +109,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    *
    * @param options - `buffer`: rows among which one is drawn, 1024; `seed`: 0
    */
-  shuffle({ buffer = DEFAULT_BUFFER, seed = 0 }: { readonly buffer?: number; readonly seed?: number } = {}): Dataset {
+  shuffle(options: { readonly buffer?: number; readonly seed?: number } = {}): Dataset {
+    const { buffer = DEFAULT_BUFFER, seed = 0 } = checkOptions("shuffle", options, { buffer: true, seed: true });
     checkCount("buffer", buffer);
     checkSeed(seed);
     let rounds = 0;
@@ -119,7 +121,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /** Batches of so many rows, which are stacked. */
-  batch(size: number, { remainder = "keep" }: { readonly remainder?: Remainder } = {}): Dataset {
+  batch(size: number, options: { readonly remainder?: Remainder } = {}): Dataset {
+    const { remainder = "keep" } = checkOptions("batch", options, { remainder: true });
     checkCount("size", size);
     if (!["keep", "drop", "pad"].includes(remainder)) {
       throw badSetting("remainder", remainder, "keep, drop or pad");
@@ -148,7 +151,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    *
    * @throws FeedError when one of them would have no rows, or the rows are a stream
    */
-  split(share: number, { seed }: { readonly seed?: number } = {}): [Dataset, Dataset] {
+  split(share: number, options: { readonly seed?: number } = {}): [Dataset, Dataset] {
+    const { seed } = checkOptions("split", options, { seed: true });
     if (!(typeof share === "number" && share > 0 && share < 1)) {
       throw badSetting("share", share, "a number greater than 0 and less than 1");
     }

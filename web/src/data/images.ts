@@ -4,6 +4,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { FeedError } from "../wire/errors.js";
 import { describe } from "./given.js";
+import { checkOptions } from "./nearest.js";
 import { RandomStream } from "./random.js";
 
 /** A file, a URL, or what a canvas can draw: an image, a video (its frame), a canvas, a bitmap; or pixels. */
@@ -45,6 +46,11 @@ export interface ImageOptions {
   readonly augment?: Augmentation;
 }
 
+const IMAGE_OPTIONS = {
+  width: true, height: true, channels: true, mean: true, std: true, layout: true, resize: true, augment: true,
+} as const;
+const AUGMENTATIONS = { seed: true, flip: true, rotate: true, crop: true, brightness: true, contrast: true } as const;
+
 const GREY = [0.299, 0.587, 0.114] as const;
 const BYTE = 255;
 const HALF = 0.5;
@@ -55,8 +61,11 @@ const HALF = 0.5;
  * @throws FeedError when it cannot be fetched or decoded, has no pixels, or an option is wrong
  */
 export async function readImage(source: ImageSource, options: ImageOptions): Promise<Tensor> {
-  const { width, height, channels = 3, layout = "CHW", augment } = options;
-  checkOptions(options);
+  const { width, height, channels = 3, layout = "CHW", augment } = checkOptions("readImage", options, IMAGE_OPTIONS);
+  checkValues(options);
+  if (augment !== undefined) {
+    checkOptions("augment", augment, AUGMENTATIONS);
+  }
   const random = augment === undefined ? null : new RandomStream(augment.seed, 0);
   const { image, size, close } = await open(source);
   try {
@@ -191,7 +200,7 @@ function signed(random: RandomStream): number {
   return 2 * uniform(random) - 1;
 }
 
-function checkOptions(options: ImageOptions): void {
+function checkValues(options: ImageOptions): void {
   const { width, height, channels = 3, mean = 0, std = 1, layout = "CHW", resize = "stretch" } = options;
   const isCount = (x: unknown): boolean => Number.isSafeInteger(x) && (x as number) > 0;
   const fits = (x: unknown): boolean =>

@@ -28,3 +28,22 @@ export function checkKnown(what: string, given: object, known: readonly string[]
     }
   }
 }
+
+/**
+ * The options of a call, none of which is misspelt: every call that takes some has this check.
+ *
+ * @param call - what the call is in the error
+ * @param known - all names that there are
+ * @throws TypeError when they are no object, or have a name that is not known: it names the nearest
+ */
+export function checkOptions<T extends object>(
+  call: string,
+  options: T,
+  known: Readonly<Record<keyof NoInfer<T>, true>>,
+): T {
+  if (typeof options !== "object" || options === null) {
+    throw new TypeError(`'options' of ${call} must be an object.`);
+  }
+  checkKnown(`The option of ${call}`, options, Object.keys(known));
+  return options;
+}

@@ -2,7 +2,7 @@
 
 import { sessionError } from "../wire/messages.js";
 import type { BuiltArtifacts } from "../wire/protocol.js";
-import { formOf, type FileOptions } from "./call-arguments.js";
+import { checkForm, type FileOptions } from "./call-arguments.js";
 import { callOf } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { checkModel, withModel } from "./load-model.js";
@@ -44,12 +44,12 @@ export function buildArtifacts(
 export async function buildArtifacts(
   model: Source,
   config: TrainingConfig,
-  { as = "bytes", ...sessionOptions }: SessionOptions & FileOptions = {},
+  given: SessionOptions & FileOptions = {},
 ): Promise<BuiltArtifacts> {
   checkModel(model);
-  const form = formOf({ as });
   const configJson = resolveConfig(config);
-  const options = resolveOptions(sessionOptions);
+  const options = resolveOptions(given, ["as"]);
+  const form = checkForm(given.as);
   return withModel(model, options, async (client, { file, external, buffers }) => {
     const built = await client.request(callOf("buildArtifacts", [file, external, configJson, options.json, form], buffers));
     client.leave();

@@ -2,6 +2,7 @@
 
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
 import { describe } from "../data/given.js";
+import { checkOptions } from "../data/nearest.js";
 
 /**
  * What a file is handed out as: "bytes" is a Uint8Array in the page's memory (the default), "blob" a Blob, which
@@ -13,11 +14,16 @@ export interface FileOptions<Form extends FileForm = FileForm> {
 }
 
 /** @throws TypeError for another form than there are */
-export function formOf({ as = "bytes" }: FileOptions): FileForm {
+export function checkForm(as: unknown = "bytes"): FileForm {
   if (as !== "bytes" && as !== "blob") {
     throw new TypeError(`'as' must be "bytes" or "blob", got ${describe(as)}.`);
   }
   return as;
+}
+
+/** @throws TypeError for options that a call without others does not have, or another form than there are */
+export function formOf(call: string, options: FileOptions): FileForm {
+  return checkForm(checkOptions(call, options, { as: true }).as);
 }
 
 /** @throws TypeError when a value is no property, or cannot be kept as this kind */

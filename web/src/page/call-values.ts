@@ -5,6 +5,7 @@ import type { Tensor } from "onnxruntime-common";
 import { sessionError } from "../wire/messages.js";
 import type { AdapterFiles, TensorType } from "../wire/protocol.js";
 import { describe } from "../data/given.js";
+import { checkOptions } from "../data/nearest.js";
 
 /** Type and dims of a parameter. */
 export interface ParameterTypeAndShape {
@@ -41,6 +42,7 @@ export function checkAdapter(adapter: AdapterFiles): AdapterFiles {
   if (!(weights instanceof Uint8Array) || typeof config !== "string") {
     throw new TypeError(`'adapter' must be an object with 'weights' (a Uint8Array) and 'config' (a text), got ${describe(adapter)}.`);
   }
+  checkOptions("adapter", adapter, { weights: true, config: true });
   return { weights, config };
 }
 

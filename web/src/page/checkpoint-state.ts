@@ -6,13 +6,14 @@ import type { Tensor } from "onnxruntime-common";
 import type { Answer, FileForm, PropertyKind, PropertyValue, SessionCall, StateCallNames } from "../wire/protocol.js";
 import type { SessionCalls } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
-import { checkKind, formOf, type FileOptions } from "./call-arguments.js";
+import { checkForm, checkKind, type FileOptions } from "./call-arguments.js";
 import { typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
+import { checkOptions } from "../data/nearest.js";
 import { copyBytes, packTensor, unpackTensor } from "./tensors.js";
 
 /** A checkpoint in a worker. */
@@ -95,7 +96,8 @@ export class CheckpointState {
   }
 
   /** Names of all (trainable) parameters, in the order of the checkpoint, or of the session that uses it. */
-  parameterNames({ trainableOnly = false }: { readonly trainableOnly?: boolean } = {}): Promise<readonly string[]> {
+  async parameterNames(options: { readonly trainableOnly?: boolean } = {}): Promise<readonly string[]> {
+    const { trainableOnly = false } = checkOptions("parameterNames", options, { trainableOnly: true });
     return this.#call("parameterNames", [trainableOnly]);
   }
 
@@ -149,7 +151,9 @@ export class CheckpointState {
   async save(
     options: FileOptions & { readonly includeOptimizerState?: boolean } = {},
   ): Promise<Uint8Array | Blob> {
-    return this.#save(options.includeOptimizerState ?? false, formOf(options));
+    const known = { includeOptimizerState: true, as: true } as const;
+    const { includeOptimizerState = false, as } = checkOptions("save", options, known);
+    return this.#save(includeOptimizerState, checkForm(as));
   }
 
   /** Free what the worker has of it. A session that uses it goes on. Harmless when repeated. */

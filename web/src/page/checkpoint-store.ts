@@ -11,6 +11,7 @@ import {
 import type { CheckpointFolder } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import { badSetting } from "../data/given.js";
+import { checkOptions } from "../data/nearest.js";
 
 /** What `CheckpointStore.list` says. */
 export interface StoredCheckpoint {
@@ -54,9 +55,10 @@ export class CheckpointStore {
   /**
    * @param folder - of the origin's checkpoints, for several programs of one origin; default "default"
    * @param options - `backend`: "opfs" or "indexedDB"; default: the first, where the browser has it
-   * @throws ModelError for an argument that is wrong
+   * @throws ModelError for an argument that is wrong; TypeError for an option that there is not
    */
-  constructor(folder = "default", { backend = null }: { readonly backend?: CheckpointFolder["backend"] | null } = {}) {
+  constructor(folder = "default", options: { readonly backend?: CheckpointFolder["backend"] | null } = {}) {
+    const { backend = null } = checkOptions("CheckpointStore", options, { backend: true });
     if (typeof folder !== "string" || folder === "") {
       throw badSetting("folder", folder, "a text");
     }

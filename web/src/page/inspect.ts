@@ -26,8 +26,8 @@ export async function inspectModel(
   sessionOptions?: SessionOptions,
 ): Promise<ModelReport> {
   checkModel(model);
-  const { dims = {}, ...rest } = config;
-  const configJson = resolveConfig(rest);
+  const configJson = resolveConfig(config, ["dims"]);
+  const { dims = {} } = config;
   const options = resolveOptions(sessionOptions);
   return withModel(model, options, async (client, { file, external, buffers }) => {
     const call = callOf("inspectModel", [file, external, configJson, JSON.stringify(dims)], buffers);

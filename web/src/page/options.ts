@@ -1,6 +1,6 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
 
-import { checkKnown } from "../data/nearest.js";
+import { checkKnown, checkOptions } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
@@ -133,13 +133,17 @@ export interface ResolvedOptions {
   readonly json: string;
 }
 
-/** Check the options and fill in the page's defaults. */
-export function resolveOptions(options: unknown): ResolvedOptions {
+/**
+ * Check the options and fill in the page's defaults.
+ *
+ * @param more - what the call takes in the same object besides
+ */
+export function resolveOptions(options: unknown, more: readonly string[] = []): ResolvedOptions {
   if (options !== undefined && (typeof options !== "object" || options === null)) {
     throw new TypeError("'options' must be an object.");
   }
   const given: SessionOptions = options ?? {};
-  checkKnown("The session option", given, Object.keys(NAMES));
+  checkKnown("The session option", given, [...Object.keys(NAMES), ...more]);
   checkPeerOptions(given);
   checkOwnOptions(given);
   const reproducible = given.reproducible ?? false;
@@ -187,7 +191,8 @@ function checkOwnOptions(options: SessionOptions): void {
       throw new TypeError(`'${name}' must be a function, got ${String(value)}.`);
     }
   }
-  for (const [name, value] of Object.entries(limits ?? {})) {
+  const known = { arenaBytes: true, nodes: true, loopIterations: true, fileBytes: true } as const;
+  for (const [name, value] of Object.entries(checkOptions("limits", limits ?? {}, known))) {
     checkCount(`limits.${name}`, value, 1);
   }
 }
@@ -203,6 +208,7 @@ function resolveExternalData(given: readonly ExternalData[] = []): ResolvedOptio
     if (typeof file !== "object" || file === null || typeof file.path !== "string" || !isSource(file.data)) {
       throw new TypeError("'externalData' must have a path and a URL, Uint8Array, ArrayBuffer or Blob for each file.");
     }
+    checkOptions("externalData", file, { path: true, data: true });
   }
   if (new Set(files.map(({ path }) => path)).size !== files.length) {
     throw new TypeError("'externalData' has a path twice.");

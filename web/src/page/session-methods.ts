@@ -4,6 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import type { PropertyValue, SessionMemory, ValueMetadata, AdapterFiles } from "../wire/protocol.js";
 import { checkAdapter, checkBuffer, checkBytes, checkNumber, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
+import { checkOptions } from "../data/nearest.js";
 import { copyBytes, unpackNamed, unpackTensor } from "./tensors.js";
 import type { SessionCaller } from "./session-caller.js";
 
@@ -116,7 +117,8 @@ export class SessionMethods {
    * @param options - settings by name
    * @param options.trainableOnly - leave out the frozen ones; default false
    */
-  async parameterNames({ trainableOnly = false }: { readonly trainableOnly?: boolean } = {}): Promise<readonly string[]> {
+  async parameterNames(options: { readonly trainableOnly?: boolean } = {}): Promise<readonly string[]> {
+    const { trainableOnly = false } = checkOptions("parameterNames", options, { trainableOnly: true });
     return this.#calls.call("parameterNames", trainableOnly);
   }
 
@@ -162,7 +164,8 @@ export class SessionMethods {
    * @param options - settings by name
    * @param options.training - false: of an eval step; default true
    */
-  async inputMetadata({ training = true }: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
+  async inputMetadata(options: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
+    const { training = true } = checkOptions("inputMetadata", options, { training: true });
     return this.#calls.call("inputMetadata", training);
   }
 
@@ -172,7 +175,8 @@ export class SessionMethods {
    * @param options - settings by name
    * @param options.training - false: of an eval step; default true
    */
-  async outputMetadata({ training = true }: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
+  async outputMetadata(options: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
+    const { training = true } = checkOptions("outputMetadata", options, { training: true });
     return this.#calls.call("outputMetadata", training);
   }
 

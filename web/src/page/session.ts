@@ -28,7 +28,7 @@ import {
 } from "./arguments.js";
 import type { RunOptions } from "./run-options.js";
 import { checkNumber } from "./call-values.js";
-import { checkKind, type FileOptions, formOf } from "./call-arguments.js";
+import { checkForm, checkKind, type FileOptions, formOf } from "./call-arguments.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
@@ -43,6 +43,7 @@ import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
+import { checkKnown, checkOptions } from "../data/nearest.js";
 import { copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults } from "./tensors.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
@@ -358,8 +359,9 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   saveCheckpoint(options: SaveCheckpointOptions<"blob"> & { readonly as: "blob" }): Promise<Blob>;
   saveCheckpoint(options?: SaveCheckpointOptions<"bytes">): Promise<Uint8Array>;
   async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
-    const form = formOf(options);
-    return (await this.#calls.call("saveCheckpoint", options.includeOptimizerState ?? false, form)).data;
+    const known = { includeOptimizerState: true, as: true } as const;
+    const { includeOptimizerState = false, as } = checkOptions("saveCheckpoint", options, known);
+    return (await this.#calls.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
   }
 
   /**
@@ -380,7 +382,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     if (!Array.isArray(outputNames)) {
       throw new TypeError(`'outputNames' must be an array of strings, got ${describe(outputNames)}.`);
     }
-    return (await this.#calls.call("exportModelForInferencing", outputNames, formOf(options))).data;
+    const form = formOf("exportModelForInferencing", options);
+    return (await this.#calls.call("exportModelForInferencing", outputNames, form)).data;
   }
 
   /**
@@ -391,7 +394,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   mergeAdapter(options: FileOptions & { readonly as: "blob" }): Promise<Blob>;
   mergeAdapter(options?: FileOptions<"bytes">): Promise<Uint8Array>;
   async mergeAdapter(options: FileOptions = {}): Promise<Uint8Array | Blob> {
-    return (await this.#calls.call("mergeAdapter", formOf(options))).data;
+    return (await this.#calls.call("mergeAdapter", formOf("mergeAdapter", options))).data;
   }
 
   /** Overwrite one parameter; type and dims must be its own. Gradients and moments stay as they are. */
@@ -422,7 +425,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   getArtifacts(options: FileOptions & { readonly as: "blob" }): Promise<Artifacts<Blob>>;
   getArtifacts(options?: FileOptions<"bytes">): Promise<Artifacts>;
   async getArtifacts(options: FileOptions = {}): Promise<Artifacts<Uint8Array | Blob>> {
-    const form = formOf(options);
+    const form = formOf("getArtifacts", options);
     const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
     const [trainModel, checkpointState, evalModel, optimizerModel] = await Promise.all(
       names.map(async (name) => (await this.#calls.call("artifact", name, form))?.data),
@@ -441,8 +444,9 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    *
    * @throws FeedError as `runTrainStep`; SessionError without an eval model, if it is to be timed
    */
-  async profile(feeds: FeedsType, { runs = 10, training = true }: ProfileOptions = {}): Promise<Profile> {
+  async profile(feeds: FeedsType, options: ProfileOptions = {}): Promise<Profile> {
     this.#channel.check();
+    const { runs = 10, training = true } = checkOptions("profile", options, { runs: true, training: true });
     checkNumber("runs", runs);
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
@@ -489,8 +493,9 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * @throws FeedError: as `runTrainStep`
    * @throws SessionError: the session has no eval model, if that is asked for, or is of a bundle without models
    */
-  async explain(feeds: FeedsType, { training = true }: { readonly training?: boolean } = {}): Promise<string> {
+  async explain(feeds: FeedsType, options: { readonly training?: boolean } = {}): Promise<string> {
     this.#channel.check();
+    const { training = true } = checkOptions("explain", options, { training: true });
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
@@ -641,7 +646,9 @@ function checkTrainingOptions(options: unknown): void {
     checkBundleOptions(options);
     return;
   }
-  for (const name of ["trainModel", "checkpointState", "evalModel", "optimizerModel"] as const) {
+  const names = ["trainModel", "checkpointState", "evalModel", "optimizerModel"] as const;
+  checkKnown("The file", options, names);
+  for (const name of names) {
     const source = (options as Partial<TrainingSessionCreateOptions>)[name];
     const required = name === "trainModel" || name === "checkpointState";
     if (!source && !required) {

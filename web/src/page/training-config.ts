@@ -52,14 +52,16 @@ export interface TrainingConfig {
 /**
  * The configuration as JSON, by Python's names.
  *
+ * @param more - what the call takes in the same object besides, which is left out
  * @throws TypeError when it is no object; ModelError when a name is unknown or a value is none that it may have
  */
-export function resolveConfig(config: unknown): string {
+export function resolveConfig(config: unknown, more: readonly string[] = []): string {
   if (typeof config !== "object" || config === null || Array.isArray(config)) {
     throw new TypeError("'config' must be an object that names at least a 'loss'.");
   }
-  const { loss, optimizer, lora, ...others } = config as Fields;
-  const resolved = checkFields("config", "", others, CONFIG, ["loss", "optimizer", "lora"]);
+  const own = Object.entries(config as Fields).filter(([name]) => !more.includes(name));
+  const { loss, optimizer, lora, ...others } = Object.fromEntries(own) as Fields;
+  const resolved = checkFields("config", "", others, CONFIG, ["loss", "optimizer", "lora", ...more]);
   if (lora !== undefined && lora !== null) {
     resolved["lora"] = resolveLora(lora, others);
   }

@@ -18,6 +18,7 @@ from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.transforms import constants_to_initializers, train_batch_norms
+from trainweb.ops.functions import write_interchangeable
 
 from .golden_artifacts import GOLDEN
 
@@ -38,13 +39,12 @@ NOT_IN_ORT = {"averagepool_dynamic_batch", "maxpool_dynamic_size", "instancenorm
 
 
 @cache
-def gradient_graph(name: str, is_portable: bool = False) -> Graph:
+def gradient_graph(name: str) -> Graph:
     """The model of a case with its gradients as outputs."""
     graph = constants_to_initializers(read_model(FOLDER / f"{name}.onnx"))
     graph = train_batch_norms(graph, [], "as_exported")
     wanted = inputs_of(name)
-    # As `build_artifacts(portable=True)`: what ONNX Runtime has operators for.
-    result = build_gradients(graph, "loss", wanted, portable=is_portable)
+    result = build_gradients(graph, "loss", wanted)
     types = {v.name: v for v in graph.inputs if isinstance(v, Value)}
     result.outputs = [Value(f"{x}_grad", "float32", types[x].shape) for x in wanted]
     return result
@@ -94,7 +94,7 @@ def ort_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models, results = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("results")
     for name in INDEX:
         if name not in ZERO:
-            (models / f"{name}.onnx").write_bytes(write_model(gradient_graph(name, True)))
+            (models / f"{name}.onnx").write_bytes(write_interchangeable(gradient_graph(name)))
     script = Path(__file__).with_name("ort_gradients.py")
     command = [ORT_PYTHON, str(script), str(models), str(FOLDER / "op_grads.npz"), str(results)]
     for _ in range(len(INDEX)):

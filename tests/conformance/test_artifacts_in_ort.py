@@ -137,6 +137,42 @@ def residual() -> Case:
     return model, {"loss": LossType.MSELoss}, {"x": normal(4, 5, seed=5), "target": normal(4, 5, seed=6)}
 
 
+def recurrent(op_type: str, opset: int, gates: int, **attrs: Any) -> Case:
+    """Two layers over any number of steps: one of a direction, one of both with the lengths of sequences."""
+    weights: dict[str, np.ndarray] = {}
+    for layer, directions, size in (("one", 1, 3), ("two", 2, 4)):
+        shapes = {"w": (gates * 4, size), "r": (gates * 4, 4), "b": (8 * gates,)}
+        weights |= {f"{layer}.{n}": normal(directions, *s, seed=len(weights)) * 0.5 for n, s in shapes.items()}
+    nodes = [
+        helper.make_node(op_type, ["x", "one.w", "one.r", "one.b"], ["a"], "one", hidden_size=4, **attrs),
+        helper.make_node("Transpose", ["a"], ["t"], "turned", perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["t", "shape"], ["s"], "flat"),
+        helper.make_node(
+            op_type,
+            ["s", "two.w", "two.r", "two.b", "lengths"],
+            ["", "last"],
+            "two",
+            hidden_size=4,
+            direction="bidirectional",
+            **attrs,
+        ),
+        helper.make_node(
+            "ReduceSum", ["last"], ["y"], "sum", **({"keepdims": 0} if opset >= 13 else {"axes": [0], "keepdims": 0})
+        ),
+    ]
+    model = make_model(
+        nodes,
+        {"x": ["steps", "batch", 3], "lengths": ["batch"]},
+        {"y": []} if opset >= 13 else {"y": ["batch", 4]},
+        {**weights, "shape": np.array([0, 0, -1])},
+        opset=opset,
+        input_types={"lengths": onnx.TensorProto.INT32},
+    )
+    target = normal(seed=9) if opset >= 13 else normal(2, 4, seed=9)
+    feeds = {"x": normal(5, 2, 3, seed=8), "lengths": np.array([5, 3], np.int32), "target": target}
+    return model, {"loss": LossType.MSELoss}, feeds
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "weighted classes": lambda: classifier(weight=[0.5, 2.0, 1.0], ignore_index=1),
     "summed classes": lambda: classifier(reduction="sum"),
@@ -157,6 +193,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "symbolic broadcasts of opset 11": lambda: symbolic_broadcasts(11),
     "shared weights": shared_weights,
     "residual": residual,
+    "LSTM": lambda: recurrent("LSTM", 17, 4),
+    "GRU": lambda: recurrent("GRU", 13, 3),
+    "GRU, linear": lambda: recurrent("GRU", 11, 3, linear_before_reset=1),
+    "RNN": lambda: recurrent("RNN", 9, 1),
 }
 OPTIMIZERS = {
     "adamw": OptimType.AdamW,

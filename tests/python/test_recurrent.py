@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+import onnx
+import onnx.inliner
 import pytest
-from tests.ops.op_runner import gradients, run
+from tests.ops.op_runner import gradients, materialize, run
 
-from trainweb.artifacts import build_artifacts
+from trainweb.autodiff.gradient import build_gradients
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.graph import TRAINWEB, Graph, Node, Value
+from trainweb.model.reader import read_model
+from trainweb.ops.functions import write_interchangeable
+from trainweb.ops.op import Sample
+from trainweb.ops.recurrence import Recurrence
 from trainweb.training.inference import InferenceCore
 
 STEPS = 5000
@@ -77,17 +81,58 @@ def test_an_lstm_of_5000_steps_forgets_as_its_gates_say() -> None:
     np.testing.assert_allclose(found["y"][:, 0, 0], sigmoid(o) * np.tanh(cells), rtol=1e-3)
 
 
-def test_portable_artifacts_have_operators_of_onnx_runtime_alone() -> None:
-    """Those it runs: tests/conformance/test_artifacts_gradients.py."""
-    graph = layer("LSTM", 4, 3, 2)
-    x, *weights = graph.inputs
-    graph.inputs = [x]
-    graph.initializers = {v.name: Tensor.of(v.name, "float32", v.shape, [0.5] * math.prod(v.shape)) for v in weights}
-    domains = []
-    for portable in (False, True):
-        built = build_artifacts(graph, requires_grad=["w", "r"], portable=portable)
-        domains.append({node.domain for node in built.graphs[0].nodes})
-    assert "ai.trainweb" in domains[0]
-    assert "ai.trainweb" not in domains[1]
-    with pytest.raises(TypeError, match="'portable' must be of type bool, got str"):
-        build_artifacts(graph, portable="yes")  # type: ignore[arg-type]
+CELLS = [(k, sample) for k, sample in enumerate(Recurrence.samples)]
+
+
+def weighted_sum(sample: Sample) -> tuple[Graph, dict[str, np.ndarray], list[str]]:
+    """A node with its gradient: the loss weights all elements of its states."""
+    arrays = materialize(sample.inputs, "functions", sample)
+    names = ["x", "r", "bias", "lengths", "h0", "c0"][: len(arrays)]
+    feeds = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
+    inputs = [name if name in feeds else "" for name in names]
+    is_lstm = sample.attrs["cell"] == "lstm"
+    states = ["y", "h", "c"][: 2 + is_lstm]
+    graph = Graph("g", [Node("Recurrence", inputs, states, dict(sample.attrs), TRAINWEB, "node")])
+    graph.opsets = {"": 17, TRAINWEB: 1}
+    for name in states:
+        nodes = [Node("Sin", [name], [f"{name}_sin"], {}, "", f"{name}_sin")]
+        nodes.append(Node("ReduceSum", [f"{name}_sin"], [f"{name}_sum"], {"keepdims": 0}, "", f"{name}_sum"))
+        graph.nodes += nodes
+    graph.nodes.append(Node("Sum", [f"{name}_sum" for name in states], ["loss"], {}, "", "loss"))
+    graph.inputs = [Value(name, str(array.dtype), array.shape) for name, array in feeds.items()]
+    wanted = [name for name in feeds if name != "lengths"]
+    result = build_gradients(graph, "loss", wanted)
+    result.outputs = [Value(f"{name}_grad", "float32", feeds[name].shape) for name in wanted]
+    result.outputs += [Value(name, "float32", (None,) * (3 if name == "y" else 2)) for name in states]
+    return result, feeds, [v.name for v in result.outputs]
+
+
+@pytest.mark.parametrize("sample", [sample for _, sample in CELLS], ids=[str(k) for k, _ in CELLS])
+def test_functions_in_files_compute_what_kernels_do(sample: Sample) -> None:
+    """Of every cell; in onnxruntime-training: tests/conformance/test_artifacts_in_ort.py."""
+    graph, feeds, names = weighted_sum(sample)
+    data = write_interchangeable(graph)
+    model = onnx.load_model_from_string(data)
+    onnx.checker.check_model(model)
+    assert {f.name for f in model.functions} == {"Recurrence_1", "RecurrenceGrad_1"}
+    assert [node.op_type for node in read_model(data).nodes] == [node.op_type for node in graph.nodes]
+    # Written out by the onnx package, it is products and elementwise operators in the place of one kernel.
+    plain = onnx.inliner.inline_local_functions(model)
+    assert not any(node.domain for node in plain.graph.node)
+    found, expected = (run(read_model(d), feeds, names) for d in (data, plain.SerializeToString()))
+    for name in names:
+        np.testing.assert_allclose(found[name], expected[name], rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_kinds_of_nodes_have_functions_of_their_own() -> None:
+    shapes = {"x": (4, 2, 8), "r": (8, 2)}
+    nodes = [Node("Recurrence", ["x", "r"], [f"y{k}"], {"cell": "lstm", "reverse": k % 2}, TRAINWEB) for k in range(3)]
+    graph = Graph("g", nodes, opsets={"": 17, TRAINWEB: 1}, ir_version=4)
+    graph.inputs = [Value(name, "float32", shape) for name, shape in shapes.items()]
+    graph.outputs = [Value(f"y{k}", "float32", None) for k in range(3)]
+    model = onnx.load_model_from_string(write_interchangeable(graph))
+    assert [node.op_type for node in model.graph.node] == ["Recurrence_1", "Recurrence_2", "Recurrence_1"]
+    assert [f.name for f in model.functions] == ["Recurrence_1", "Recurrence_2"]
+    assert model.ir_version == 8  # the first with functions
+    graph.opsets[""] = 8  # has no Scan over the first axis
+    assert not onnx.load_model_from_string(write_interchangeable(graph)).functions

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.arguments import instance_of, path_of
+from trainweb.arguments import path_of
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
@@ -29,6 +29,7 @@ from trainweb.onnxblock.context import ModelAccessor, accessing, restarted_names
 from trainweb.onnxblock.models import TrainingModels, build_training_models, with_outputs
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers
+from trainweb.ops.functions import write_interchangeable
 from trainweb.settings import make
 
 BATCH_NORM = ("train", "as_exported")
@@ -89,7 +90,7 @@ class Artifacts:
     @cached_property
     def training_model(self) -> bytes:
         """The training model."""
-        return write_model(self.graphs[0])
+        return write_interchangeable(self.graphs[0])
 
     @cached_property
     def eval_model(self) -> bytes:
@@ -162,7 +163,6 @@ def build_artifacts(
     clip_grad_norm: float | None = None,
     clip_grad_value: float | None = None,
     integrity: str | None = None,
-    portable: bool = False,
 ) -> Artifacts:
     """Build training artifacts in memory.
 
@@ -211,9 +211,6 @@ def build_artifacts(
         values are clipped first. Not with an optimizer that is a Block, whose `clip_grad` says it.
     integrity : str, optional
         The hash that the file of the model must have; see `trainweb.model.read_model`.
-    portable : bool
-        Whether LSTM, GRU and RNN are differentiated step by step, by operators that ONNX Runtime training has, in place
-        of one node of ai.trainweb, which is several times as fast. Sizes must be known then, with at most 1,024 steps.
 
     Returns
     -------
@@ -237,7 +234,6 @@ def build_artifacts(
         raise messages.CLIP_WITHOUT_OPTIMIZER()
     if custom_op_library is not None:
         raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
-    instance_of(bool, "portable", portable)
     if batch_norm not in BATCH_NORM:
         raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
     if not isinstance(model, Graph):
@@ -272,9 +268,7 @@ def build_artifacts(
         trainable, frozen = chosen.trainable, chosen.frozen
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
-        models = build_training_models(
-            graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped, portable=portable
-        )
+        models = build_training_models(graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped)
         models.training = cast_outputs(models.training, declared.outputs)
         models.evaluation = cast_outputs(models.evaluation, declared.outputs)
         clips = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value}

@@ -20,7 +20,6 @@ CONFIG = {
     "batch_norm": _optional(Choice(BATCH_NORM)),
     "stop_gradient": _optional(Names()),
     "nominal_checkpoint": _optional(Flag()),
-    "portable": _optional(Flag()),
 }
 """By argument; "loss" and "optimizer" come before."""
 

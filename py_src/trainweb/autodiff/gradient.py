@@ -33,7 +33,6 @@ def build_gradients(
     *,
     seeds: Sequence[str] = (),
     stopped: Sequence[str] = (),
-    portable: bool = False,
 ) -> Graph:
     """Extend `graph` by the nodes that compute the gradient of `loss` for every tensor in `wanted`.
 
@@ -50,8 +49,6 @@ def build_gradients(
         More tensors to differentiate: `<y>_grad` becomes a graph input.
     stopped : sequence of str
         Tensors that count as constants: no gradient goes through them.
-    portable : bool
-        Whether it is computed by operators that ONNX Runtime has, where there are any.
 
     Returns
     -------
@@ -64,7 +61,7 @@ def build_gradients(
     GradientError
         An operator on the way from the loss to a wanted tensor has no gradient, or there is no way.
     """
-    return _ReverseWalk(graph, loss, wanted, seeds, stopped, portable).run()
+    return _ReverseWalk(graph, loss, wanted, seeds, stopped).run()
 
 
 def influences(
@@ -225,10 +222,9 @@ class _ReverseWalk(_Paths):
         wanted: Sequence[str],
         seeds: Sequence[str],
         stopped: Sequence[str] = (),
-        portable: bool = False,
     ) -> None:
         if has_composites(graph):
-            graph = expand_composites(graph, ShapeInference(graph), keep=True, portable=portable)
+            graph = expand_composites(graph, ShapeInference(graph), keep=True)
         self.graph = graph.copy()
         self.loss, self.wanted = loss, list(wanted)
         roots = ([loss] if loss else []) + [y for y in seeds if y != loss]

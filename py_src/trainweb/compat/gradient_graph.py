@@ -15,8 +15,8 @@ from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
-from trainweb.model.writer import write_model
 from trainweb.onnxblock.transforms import constants_to_initializers, train_batch_norms
+from trainweb.ops.functions import write_interchangeable
 
 
 class GradientGraphBuilder:
@@ -96,7 +96,7 @@ class GradientGraphBuilder:
         """
         if self._built is None:
             raise messages.NOT_BUILT()
-        return write_model(self._built)
+        return write_interchangeable(self._built)
 
     def save(self, path: Any) -> None:
         """Write the model with gradients.

@@ -30,6 +30,7 @@ from trainweb.onnxblock import optim
 from trainweb.onnxblock.context import accessing, restarted_names
 from trainweb.onnxblock.models import build_training_models
 from trainweb.onnxblock.transforms import constants_to_initializers
+from trainweb.ops.functions import write_interchangeable
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference_session import observe
 from trainweb.training.interface import ModelMetadata, NodeArg, SessionBase, check_providers
@@ -376,7 +377,7 @@ class NativeTrainingSession(SessionBase):
             builder.build()
             builder.save(p.model_with_gradient_graph_path)
         if p.model_with_training_graph_path:
-            write_file_atomically(Path(p.model_with_training_graph_path), write_model(self._models.training))
+            write_file_atomically(Path(p.model_with_training_graph_path), write_interchangeable(self._models.training))
 
     def _adaptive(self) -> Adam | Lamb:
         """Adam or Lamb, with a group for each set of attributes that some weights have."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from trainweb.control.expansion import Expansion, Scope
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.ir.layout import LOOP_TRIPS
-from trainweb.model.graph import Graph, Node, Tensor, Value
-from trainweb.ops.composite import TRAINWEB
+from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, Value
 from trainweb.ops.infer import infer_outputs
 from trainweb.ops.op import bind
 

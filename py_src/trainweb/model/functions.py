@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import LimitError, ModelError, UnsupportedError
 from .checks import check_name, check_opsets
+from .graph import TRAINWEB
 
 MAX_DEPTH = 50
 """Functions calling functions; exporters reach 5. Inlining recurses, and Python has a limit."""
@@ -103,10 +104,17 @@ class Frame:
         return through
 
 
+def own_operator(name: str) -> str:
+    """The operator of ours that a function in a file, `Recurrence_1`, stands for: `Recurrence`."""
+    return name.partition("_")[0]
+
+
 def function_key(proto: Any, name: str) -> Key:
     """What a node and a function must have in common; fits NodeProto and FunctionProto."""
     what = f"function {name!r}"
     domain = check_name(proto.domain, f"the domain of {what}")
+    if domain == TRAINWEB:
+        name = own_operator(name)
     return (
         "" if domain == "ai.onnx" else domain,
         check_name(name, what),

@@ -233,3 +233,19 @@ def take_name(name: str, used: set[str]) -> str:
         unique = f"{name}_{k}"
     used.add(unique)
     return unique
+
+
+TRAINWEB = "ai.trainweb"
+"""The domain of operators that ONNX Runtime does not have."""
+
+
+@dataclass(frozen=True)
+class LocalFunction:
+    """What a file says of an operator of `TRAINWEB` to runtimes that do not have it: its body, in other operators."""
+
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: list[str]
+    nodes: list[Node]
+    opsets: dict[str, int]

@@ -26,7 +26,7 @@ from .checks import (
 )
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
-from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Tensor, Value
+from .graph import EXPORTER_NOTES, ITEM_SIZE, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .remote import LOCATION, RemoteFile, detach
 from .repairs import check_newer, drop_zero_biases, part_statistics, rename_duplicates
@@ -224,6 +224,8 @@ class _Reader:
             )
         for entry in proto.functions:
             function = Function(entry)
+            if function.key[0] == TRAINWEB:
+                continue  # the body is for runtimes that do not have the operator
             if self._functions.setdefault(function.key, function) is not function:
                 raise ModelError(f"the model has two functions {function.name!r} in one domain")
         graph = self.graph(proto.graph, None, main=True)

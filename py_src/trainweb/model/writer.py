@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import LimitError, ModelError
 from .checks import DTYPE_CODES, INT32_MAX, MODEL_GRAPH, check_data, varint
-from .graph import Graph, Node, Sequence, Tensor, Value, as_float32
+from .graph import TRAINWEB, Graph, LocalFunction, Node, Sequence, Tensor, Value, as_float32
 from .lazy import LazyTensor, Part, data_part, join_parts, nbytes_of
 from .schema import messages
 
@@ -18,12 +18,12 @@ GRAPH_INITIALIZER, TENSOR_RAW_DATA = 5, 9
 """Field numbers in onnx.proto."""
 
 
-def write_model(graph: Graph) -> bytes:
+def write_model(graph: Graph, functions: Iterable[LocalFunction] = ()) -> bytes:
     """The model as bytes; see `model_parts`."""
-    return join_parts(model_parts(graph))
+    return join_parts(model_parts(graph, functions))
 
 
-def model_parts(graph: Graph) -> list[Part]:
+def model_parts(graph: Graph, functions: Iterable[LocalFunction] = ()) -> list[Part]:
     """Write a graph as an ONNX model.
 
     Parameters
@@ -31,6 +31,8 @@ def model_parts(graph: Graph) -> list[Part]:
     graph : Graph
         A main graph; its opsets, IR version, producer and metadata are those of the model. A graph
         without a name, which ONNX does not allow, becomes "graph".
+    functions : iterable of LocalFunction
+        Of operators of ours in the graph, for other runtimes.
 
     Returns
     -------
@@ -53,6 +55,8 @@ def model_parts(graph: Graph) -> list[Part]:
         entry = after.opset_import.add()
         entry.domain, entry.version = domain, version
     _fill_notes(after, graph.metadata)
+    for function in functions:
+        _fill_function(after.functions.add(), function)
     return [_encoded(before), *_field(MODEL_GRAPH, _graph_parts(graph)), _encoded(after)]
 
 
@@ -163,6 +167,18 @@ def _fill_node(proto: Any, node: Node) -> None:
             _fill_attribute(attribute, value)
         except (TypeError, ValueError) as error:
             raise ModelError(f"attribute {name!r} of {node} cannot be {value!r:.80}: {error}") from error
+
+
+def _fill_function(proto: Any, function: LocalFunction) -> None:
+    proto.name, proto.domain = function.name, TRAINWEB
+    proto.input.extend(function.inputs)
+    proto.output.extend(function.outputs)
+    proto.attribute.extend(function.attributes)
+    for node in function.nodes:
+        _fill_node(proto.node.add(), node)
+    for domain, version in function.opsets.items():
+        entry = proto.opset_import.add()
+        entry.domain, entry.version = domain, version
 
 
 def _fill_notes(proto: Any, notes: dict[str, str]) -> None:

@@ -58,7 +58,6 @@ def build_training_models(
     *,
     batch_norm: str = "train",
     stopped: Sequence[str] = (),
-    portable: bool = False,
 ) -> TrainingModels:
     """The training and the eval model of a graph whose first output is the loss.
 
@@ -75,8 +74,6 @@ def build_training_models(
         Whether a BatchNormalization with a trainable scale or bias trains whatever form it has.
     stopped : sequence of str
         Tensors that no gradient goes through.
-    portable : bool
-        Whether gradients are computed by operators that ONNX Runtime has, where there are any.
     """
     loss = graph.outputs[0]
     _check_loss(loss)
@@ -89,7 +86,7 @@ def build_training_models(
     parameters = [t for name, t in forward.initializers.items() if name in held]
     training = train_batch_norms(prune(_with_inputs(forward, parameters)), trained, batch_norm)
     wanted = [v.name for v in training.inputs if v.name in trained]
-    training = build_gradients(training, loss.name, wanted, stopped=stopped, portable=portable)
+    training = build_gradients(training, loss.name, wanted, stopped=stopped)
     training = accumulate(training, wanted)
     evaluation = for_evaluation(_with_inputs(graph, parameters))
     # What the operators demand of the dims of inputs was found out on the way.

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
-from trainweb.model.writer import write_model
+from trainweb.ops.functions import write_interchangeable
 
 
 def onnx_package() -> Any:
@@ -22,7 +22,7 @@ def onnx_package() -> Any:
 
 def to_model_proto(graph: Graph) -> Any:
     """The model as `onnx.ModelProto` if the onnx package is there, else as bytes."""
-    data = write_model(graph)
+    data = write_interchangeable(graph)
     onnx = onnx_package()
     return data if onnx is None else onnx.load_model_from_string(data)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trainweb.ir.dims import UndecidedError
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph, Node, Tensor, take_name
+from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, take_name
 from trainweb.model.lazy import identity
 from trainweb.ops.emission import Emission
 from trainweb.ops.infer import infer_outputs, initializer_type
@@ -17,7 +17,6 @@ from trainweb.ops.symbolic import Var
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
 
-TRAINWEB = "ai.trainweb"
 FORWARD = "forward_"
 """Attributes of a node whose gradient waits have this before their names."""
 
@@ -141,7 +140,6 @@ def expand_composites(
     *,
     differentiate: Differentiate | None = None,
     keep: bool = False,
-    portable: bool = False,
 ) -> Graph:
     """`graph` with nodes of other operators in the place of composites; itself where there are none.
 
@@ -153,8 +151,6 @@ def expand_composites(
         Makes the nodes of gradients that waited for sizes.
     keep
         Whether nodes stay that are made of what depends on a size which is not known.
-    portable
-        Whether they become operators that ONNX Runtime has, where there are any.
     """
     if not has_composites(graph):
         return graph
@@ -170,7 +166,7 @@ def expand_composites(
         if isinstance(op, CompositeGradient) and differentiate is not None:
             todo += reversed(_inlined(op, differentiate(op, types, graph.opsets), names))
             continue
-        nodes = _expanded(op, names, keep=keep, portable=portable) if isinstance(op, Composite) else None
+        nodes = _expanded(op, names, keep=keep) if isinstance(op, Composite) else None
         if nodes is not None:
             todo += reversed(nodes)
             continue
@@ -182,11 +178,9 @@ def expand_composites(
     return result
 
 
-def _expanded(op: Composite, names: _Names, *, keep: bool, portable: bool) -> list[Node] | None:
-    expansion = _Expansion(names, op)
-    expansion.portable = portable
+def _expanded(op: Composite, names: _Names, *, keep: bool) -> list[Node] | None:
     try:
-        return expansion.run()
+        return _Expansion(names, op).run()
     except UndecidedError as e:
         if keep:
             return None

@@ -19,9 +19,6 @@ class Emission(ABC):
         How the names of its nodes start.
     """
 
-    portable = False
-    """Whether what several operators can do is done by those that ONNX Runtime has."""
-
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.nodes: list[Node] = []

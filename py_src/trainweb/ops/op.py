@@ -50,6 +50,15 @@ class Attr:
         return isinstance(value, self.type) and not isinstance(value, bool)
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Nodes of ONNX that compute what an operator of ours does, and what they call its inputs and outputs."""
+
+    inputs: list[str]
+    outputs: list[str]
+    nodes: list[Node]
+
+
 def Int(default: int | None = None, *, required: bool = False) -> Attr:
     """An integer attribute."""
     return Attr(int, default, required)
@@ -251,6 +260,10 @@ class Op:
     ) -> list[str | None]:
         """Emit the backward nodes; one gradient name (or None) per input."""
         raise self.unsupported("differentiation")
+
+    def function(self, opset: int) -> Body | None:
+        """The node in operators of ONNX of this opset, for runtimes that do not have it (`ops/functions.py`)."""
+        return None
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         """Emit the kernel calls that compute `outs` from `ins`: a `Buf` or `BufSequence` each, None where absent."""

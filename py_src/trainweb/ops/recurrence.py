@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU, CELL_RNN_TANH
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.attention import extent, integers, unsqueeze
-from trainweb.ops.composite import TRAINWEB
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import i32
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
-from trainweb.ops.op import Bad, Int, Op, Sample, Str, register
+from trainweb.ops.op import Bad, Body, Int, Op, Sample, Str, register
+from trainweb.ops.recurrence_function import FIRST_OPSET, RecurrenceFunction
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
     from trainweb.ir.program import Buf
+    from trainweb.model.graph import Node
 
 CELLS = {
     "rnn_tanh": CELL_RNN_TANH,
@@ -57,6 +59,20 @@ class _Recurrence(Op):
         """Rows of the weights for each state."""
         return calls.cell_gates(self.kind)
 
+    function_inputs: ClassVar[tuple[str, ...]]
+    function_outputs: ClassVar[tuple[str, ...]]
+
+    def function(self, opset: int) -> Body | None:
+        if opset < FIRST_OPSET:
+            return None
+        given = {name for name, edge in zip(self.function_inputs, self.node.inputs, strict=False) if edge}
+        body = RecurrenceFunction(self.cell, bool(self.reverse), given)
+        return Body([*self.function_inputs], [*self.function_outputs], self.body_nodes(body))
+
+    def body_nodes(self, body: RecurrenceFunction) -> list[Node]:
+        """Those of this direction."""
+        raise NotImplementedError
+
     def sizes(self, y: Buf) -> _Sizes:
         """Arguments of both kernels; `y` is [steps, batch, hidden]."""
         steps, batch, hidden = y.shape
@@ -75,6 +91,11 @@ class Recurrence(_Recurrence):
 
     min_inputs, max_inputs, n_outputs = 2, 6, 6
     differentiable = (0, 1, 2, 4, 5)
+    function_inputs = ("x", "r", "bias", "lengths", "h0", "c0")
+    function_outputs = ("y", "h", "c", "gates", "before", "cells")
+
+    def body_nodes(self, body: RecurrenceFunction) -> list[Node]:
+        return body.forward()
 
     def infer(
         self,
@@ -251,6 +272,11 @@ class RecurrenceGrad(_Recurrence):
 
     min_inputs, max_inputs, n_outputs = 3, 8, 4
     tested_through = "Recurrence"
+    function_inputs = ("r", "gates", "before", "cells", "lengths", "dy", "dh", "dc")
+    function_outputs = ("dx", "dproduct", "dh0", "dc0")
+
+    def body_nodes(self, body: RecurrenceFunction) -> list[Node]:
+        return body.gradient()
 
     def infer(
         self, r: TensorType, gates: TensorType, before: TensorType, *others: TensorType | None

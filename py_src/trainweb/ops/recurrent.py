@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.attention import extent, integers, part, unsqueeze
-from trainweb.ops.composite import TRAINWEB, Composite
+from trainweb.ops.composite import Composite
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import i32
@@ -170,7 +171,7 @@ class _Recurrent(Composite):
         sequences, finals = [], []
         for k, (reverse, activations) in enumerate(zip(self._directions, self._activations(), strict=True)):
             own = [None if t is None else self._direction(t, k) for t in (w, r, bias, peepholes, *states)]
-            is_usual = peepholes is None and self.clip is None and not g.portable
+            is_usual = peepholes is None and self.clip is None
             cell = self._usual_cell(activations) if is_usual else None
             if cell is not None:
                 rows, last = self._run_at_once(g, x, own, cell, lengths, reverse)
@@ -192,7 +193,7 @@ class _Recurrent(Composite):
             raise UndecidedError("the length of the sequence")
         if steps > MAX_STEPS:
             raise self.unsupported(
-                f"a sequence of {steps} steps in portable artifacts, or with clip, peepholes, input_forget or "
+                f"a sequence of {steps} steps with clip, peepholes, input_forget or "
                 f"activations other than the usual ones (at most {MAX_STEPS})"
             )
         return steps

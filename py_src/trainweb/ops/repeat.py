@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph
-from trainweb.ops.composite import TRAINWEB
+from trainweb.model.graph import TRAINWEB, Graph
 from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import MANY, MS, Attr, Int, Ints, Op, bind, register
 

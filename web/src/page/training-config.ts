@@ -42,11 +42,6 @@ export interface TrainingConfig {
   readonly lora?: LoraFields | PeftAdapterConfig | null;
   /** Start without weights, which `loadParametersBuffer` brings. Default false. */
   readonly nominalCheckpoint?: boolean | null;
-  /**
-   * Differentiate LSTM, GRU and RNN step by step, by operators that ONNX Runtime training has: slower, for artifacts that go
-   * there. Default false.
-   */
-  readonly portable?: boolean | null;
 }
 
 /**

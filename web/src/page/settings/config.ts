@@ -80,12 +80,6 @@ export const CONFIG: Settings = {
     isOptional: true,
     default: null,
   },
-  portable: {
-    python: "portable",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: true,
-    default: null,
-  },
 };
 
 /** @internal */

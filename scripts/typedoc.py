@@ -65,11 +65,26 @@ def setup() -> None:
     run_step(Step("typedoc", install, inputs=[LOCK], outputs=[SCRIPT]))
 
 
+def describe() -> Any:
+    """All public names with their types, as TypeDoc's JSON."""
+    target = FOLDER / "names.json"
+    own = {
+        k: v for k, v in OPTIONS.items() if k not in ("plugin", "entryFileName", "modulesFileName", "hidePageHeader")
+    }
+    _run({**own, "json": str(target), "emit": "docs"})
+    return json.loads(target.read_text())
+
+
 def run_typedoc(out: Path | None) -> list[str]:
     """Write the reference to `out`, or only read the sources; returns TypeDoc's warnings, a line each."""
+    lines = _run({**OPTIONS, "out": str(out), "emit": "docs" if out else "none"})
+    return [line for line in lines if line.startswith("[warning] ") and not line.startswith("[warning] Found ")]
+
+
+def _run(options: dict[str, Any]) -> list[str]:
+    """Run TypeDoc; what it printed, a line each."""
     if not SCRIPT.exists():
         raise BuildError("TypeDoc is not installed: run ./build.sh setup")
-    options = {**OPTIONS, "out": str(out), "emit": "docs" if out else "none"}
     file = FOLDER / "typedoc.json"
     file.write_text(json.dumps(options, indent=1))
     command = ("node", str(SCRIPT), "--options", str(file), "--pretty", "false")
@@ -77,4 +92,4 @@ def run_typedoc(out: Path | None) -> list[str]:
     lines = (done.stdout + done.stderr).splitlines()
     if done.returncode != 0:
         raise BuildError("\n".join(["TypeDoc failed:", *lines]))
-    return [line for line in lines if line.startswith("[warning] ") and not line.startswith("[warning] Found ")]
+    return lines

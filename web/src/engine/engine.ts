@@ -5,6 +5,7 @@
  * @module trainweb/engine
  */
 
+import { checkOptions } from "../data/nearest.js";
 import { isPacked, unpack } from "../wire/packed.js";
 import { EngineError } from "../wire/errors.js";
 import { fetchFile, messageOf, WEBASSEMBLY } from "../wire/fetch-file.js";
@@ -64,6 +65,8 @@ export interface EngineOptions {
   readonly stallMs?: number;
 }
 
+const OPTIONS = { wasm: true, threads: true, poolWorker: true, reproducible: true, stallMs: true } as const;
+
 /** Consecutive slots of the function table. */
 interface TableSlots {
   readonly slot: number;
@@ -104,9 +107,10 @@ export class Engine {
    *
    * @param options - with a function or URL for `wasm`, the fastest build that runs here is fetched;
    *   a URL is the folder of the builds
-   * @throws EngineError when a build cannot be fetched or does not compile
+   * @throws EngineError when a build cannot be fetched or does not compile; TypeError for an option that there is not
    */
   static async create(options: EngineOptions): Promise<Engine> {
+    checkOptions("Engine.create", options, OPTIONS);
     const threads = canBlock() ? (options.threads ?? 1) : 1;
     const { bytes, build, source } = await fetchKernels(options);
     const module = await compile(bytes, source);

@@ -1,0 +1,154 @@
+"""No call of a page takes a misspelt name among its options in silence: of every call that TypeDoc finds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from .js_session import JsPage, open_js_page
+from .option_objects import Description
+from .server import Site
+
+CALLS = {
+    "CheckpointState.load(sessionOptions)": "CheckpointState.load(files.checkpointState, o)",
+    "CheckpointState.parameterNames(options)": "state.parameterNames(o)",
+    "CheckpointState.save(options)": "state.save(o)",
+    "CheckpointStore.constructor(options)": "new CheckpointStore('a', o)",
+    "Dataset.batch(options)": "Dataset.of(data).batch(2, o)",
+    "Dataset.shuffle(options)": "Dataset.of(data).shuffle(o)",
+    "Dataset.split(options)": "Dataset.of(data).split(0.5, o)",
+    "Engine.create(options)": "(await import('/dist/engine.js')).Engine.create(o)",
+    "GradientGraphBuilder.build(sessionOptions)": "new GradientGraphBuilder(model, ['logits'], ['x']).build(o)",
+    "InferenceSession.create(options)": "InferenceSession.create(model, o)",
+    "InferenceSession.run(options)": "inference.run({ x: data.x }, o)",
+    "TrainingSession.create(sessionOptions)": "TrainingSession.create(files, o)",
+    "TrainingSession.create(trainingOptions)": "TrainingSession.create(o)",
+    "TrainingSession.createFromModel(config)": "TrainingSession.createFromModel(model, o)",
+    "TrainingSession.createFromModel(sessionOptions)": "TrainingSession.createFromModel(model, config, o)",
+    "TrainingSession.explain(options)": "session.explain(data, o)",
+    "TrainingSession.exportModelForInferencing(options)": "session.exportModelForInferencing(['logits'], o)",
+    "TrainingSession.fit(options)": "session.fit(data, o)",
+    "TrainingSession.getArtifacts(options)": "session.getArtifacts(o)",
+    "TrainingSession.inputMetadata(options)": "session.inputMetadata(o)",
+    "TrainingSession.loadAdapter(adapter)": "session.loadAdapter(o)",
+    "TrainingSession.mergeAdapter(options)": "session.mergeAdapter(o)",
+    "TrainingSession.outputMetadata(options)": "session.outputMetadata(o)",
+    "TrainingSession.parameterNames(options)": "session.parameterNames(o)",
+    "TrainingSession.profile(options)": "session.profile(data, o)",
+    "TrainingSession.runEvalStep(options)": "session.runEvalStep(data, o)",
+    "TrainingSession.runOptimizerStep(options)": "session.runOptimizerStep(o)",
+    "TrainingSession.runTrainStep(options)": "session.runTrainStep(data, o)",
+    "TrainingSession.saveCheckpoint(options)": "session.saveCheckpoint(o)",
+    "buildArtifacts(config)": "buildArtifacts(model, o)",
+    "buildArtifacts(options)": "buildArtifacts(model, config, o)",
+    "inspectModel(config)": "inspectModel(model, o)",
+    "inspectModel(sessionOptions)": "inspectModel(model, config, o)",
+    "readCsv(options)": "readCsv('x\\n1', { x: 'x' }, o)",
+    "readImage(options)": "readImage(new ImageData(2, 2), o)",
+}
+"""How each is called with `o`."""
+
+BASES = {
+    "config": "{ loss: 'CrossEntropyLoss', optimizer: 'AdamW' }",
+    "trainingOptions": "{ ...files }",
+    "adapter": "{ weights: new Uint8Array(1), config: '{}' }",
+    "readImage(options)": "{ width: 2, height: 2 }",
+    "Engine.create(options)": "{ wasm: new Uint8Array(1) }",
+}
+"""What `o` has besides, by its call, or by the argument's name."""
+
+WITHIN = {
+    "augment": "{ seed: 1 }",
+    "checkpoint": "{ store: new CheckpointStore(), name: 'a' }",
+    "earlyStopping": "{ patience: 1 }",
+    "externalData": "[{ path: 'a', data: new Uint8Array(1) }]",
+    "groups": "[{ parameters: ['fc1.*'] }]",
+    "limits": "{ nodes: 1000 }",
+    "lora": "{ rank: 2 }",
+    "loss": "{ type: 'CrossEntropyLoss' }",
+    "metrics": "[{ type: 'topK' }]",
+    "optimizer": "{ type: 'AdamW' }",
+    "schedule": "{ type: 'Cosine', learningRate: 0.1, total: 4 }",
+}
+"""Options within options, as the misspelt name is added to them."""
+
+KINDS = {
+    "TrainingSession.createFromModel(config).loss": ["ignoreIndex"],
+    "TrainingSession.createFromModel(config).optimizer": ["weightDecay"],
+    "TrainingSession.createFromModel(config).optimizer.groups[]": ["weightDecay"],
+    "TrainingSession.fit(options).metrics[]": ["k"],
+    "TrainingSession.fit(options).schedule": ["learningRate"],
+}
+"""Settings whose names depend on a `type`, which TypeDoc does not write out."""
+
+EXEMPT = (
+    # Pages set what onnxruntime-web's GPU providers have; all providers come down to the kernels on the CPU.
+    r"\.executionProviders\[\]$",
+    # Events, which fits make.
+    r"^Trainweb\w+\.(add|listener)\(_?event\)",
+)
+
+SETUP = """
+const model = "/golden/mlp/base.onnx", files = golden("mlp");
+const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+const data = {
+  x: new Tensor("float32", new Float32Array(80), [8, 10]),
+  labels: new Tensor("int64", new BigInt64Array(8), [8]),
+};
+Object.assign(window, {
+  model, files, config, data,
+  session: await TrainingSession.createFromModel(model, config),
+  state: await CheckpointState.load(files.checkpointState),
+  inference: await InferenceSession.create(model),
+});
+"""
+
+
+def misspelt(path: str, names: list[str]) -> tuple[str, str, str]:
+    """An expression that calls with a misspelt name at a path, that name, and the right one."""
+    found = re.fullmatch(r"((?:\w+\.)?\w+\((\w+)\))(.*)", path)
+    assert found is not None, path
+    call, argument, rest = found.groups()
+    right = max(names, key=len)
+    wrong = right + right[-1]
+    base = BASES.get(call, BASES.get(argument, "{}"))
+    # Down to where the name goes: .optimizer.groups[] is o.optimizer = {...}, o.optimizer.groups = [...].
+    steps, place = [], "o"
+    for name, index in re.findall(r"\.(\w+)(\[\])?", rest):
+        steps.append(f"{place}.{name} = {WITHIN[name]};")
+        place += f".{name}" + ("[0]" if index else "")
+    return f"const o = {base}; {' '.join(steps)} {place}.{wrong} = undefined; await {CALLS[call]};", wrong, right
+
+
+@pytest.fixture(scope="module")
+def paths() -> dict[str, list[str]]:
+    found = Description().options() | KINDS
+    return {path: names for path, names in found.items() if not any(re.search(e, path) for e in EXEMPT)}
+
+
+def test_every_call_with_options_is_swept(paths: dict[str, list[str]]) -> None:
+    calls = {path[: path.index(")") + 1] for path in paths}
+    assert calls == set(CALLS)
+
+
+def test_no_misspelt_option_is_ignored(browser: Browser, plain_site: Site, paths: dict[str, list[str]]) -> None:
+    with open_js_page(browser, plain_site) as page:
+        page.run(SETUP)
+        wrong = {path: fault for path, names in paths.items() if (fault := fault_of(page, path, names))}
+        page.run("await session.release(); await state.release(); await inference.release();")
+    assert not wrong, wrong
+
+
+def fault_of(page: JsPage, path: str, names: list[str]) -> Any:
+    """Null where the error is the right one."""
+    body, wrong, right = misspelt(path, names)
+    error = page.run(f"return failure(async () => {{ {body} }});")
+    if error is None:
+        return "accepted"
+    is_right = (
+        error["name"] in ("TypeError", "ModelError") and f"'{wrong}'" in error["message"] and right in error["message"]
+    )
+    return None if is_right else [error["name"], error["message"]]

@@ -11,11 +11,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.conformance.models import make_model, mlp, normal
+from tests.golden.older import record_immutable as immutable
 
 from trainweb import InferenceSession
 from trainweb.compat.onnxruntime import NativeTrainingSession, OrtValue, TrainingParameters, TrainingSession
 from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError, UnsupportedError
 
+RECORDED = json.loads(Path(immutable.__file__).with_name("immutable.json").read_text())
+"""How many weights onnxruntime-training 1.16.3 trains."""
 X, T = normal(4, 5, seed=5), normal(4, 3, seed=6)
 
 
@@ -70,8 +73,8 @@ def feeds(rate: float | None = 0.1) -> dict[str, Any]:
 def opened() -> Any:
     sessions: list[TrainingSession] = []
 
-    def open_session(p: TrainingParameters, m: Any = None) -> TrainingSession:
-        sessions.append(TrainingSession((m or model()).SerializeToString(), p))
+    def open_session(p: TrainingParameters, m: onnx.ModelProto | bytes | None = None) -> TrainingSession:
+        sessions.append(TrainingSession(m if isinstance(m, bytes) else (m or model()).SerializeToString(), p))
         return sessions[-1]
 
     yield open_session
@@ -201,6 +204,16 @@ def test_numbers_that_are_never_trained(opened: Any, value: float, trained: list
     )
     p = parameters(weights_to_train={"w", "scale"}, immutable_weights={"Mul": {1: value}})
     assert sorted(opened(p, scaled).get_model_state()["full_precision"]) == sorted(trained)
+
+
+@pytest.mark.parametrize(("case", "count"), list(zip(immutable.CASES, RECORDED, strict=True)))
+def test_immutable_weights_are_those_of_the_real_interface(
+    opened: Any, case: dict[str, list[list[float]]], count: int
+) -> None:
+    pairs = {op_type: [(int(i), value) for i, value in found] for op_type, found in case.items()}
+    for given in (pairs, {op_type: dict(found) for op_type, found in pairs.items()}):
+        p = TrainingParameters(loss_output_name="loss", immutable_weights=given)
+        assert len(opened(p, immutable.model()).get_model_state()["full_precision"]) == count
 
 
 def test_what_cannot_be_done_is_refused() -> None:

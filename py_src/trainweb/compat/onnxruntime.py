@@ -6,7 +6,6 @@ in the session itself, and one `run` is one step.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +17,12 @@ import numpy as np
 from trainweb.arguments import texts
 from trainweb.artifacts.builder import add_loss
 from trainweb.artifacts.parameters import select_parameters
-from trainweb.autodiff.gradient import GRADIENT_SUFFIX
+from trainweb.autodiff.gradient import GRADIENT_SUFFIX, influences
 from trainweb.checkpoint import Checkpoint, write_file_atomically
 from trainweb.compat.gradient_graph import GradientGraphBuilder
 from trainweb.compat.older_optimizers import OPTIMIZERS, Adam, Lamb
 from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError, UnsupportedError
-from trainweb.model.graph import Graph, Tensor, Value
+from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.onnxblock import optim
@@ -67,10 +66,10 @@ class TrainingParameters(Attributes):
     loss_output_name : str
         The output of the model to differentiate.
     weights_to_train, weights_not_to_train : set of str
-        Names of initializers; all of float32 are trained, unless some are named.
+        Names of initializers; all of float32 are trained, scalars too, unless some are named.
     immutable_weights : dict of str to dict
-        By operator, the numbers that are never trained: ``{op_type: {index: value}}``, where the input of that index
-        has one element, which is this value.
+        By operator, the numbers that are never trained: ``{op_type: {index: value}}``, or pairs of both. A scalar is
+        not trained that is this value, as a float32, at the input of that index, of each node that reads it.
     training_optimizer_name : str
         "SGDOptimizer", "AdamOptimizer" or "LambOptimizer"; "": gradients alone.
     optimizer_attributes_map, optimizer_int_attributes_map : dict of str to dict
@@ -109,7 +108,7 @@ class TrainingParameters(Attributes):
     loss_output_name: str = ""
     weights_to_train: set[str] = field(default_factory=set)
     weights_not_to_train: set[str] = field(default_factory=set)
-    immutable_weights: dict[str, dict[int, float]] = field(default_factory=dict)
+    immutable_weights: dict[str, Mapping[int, float] | Sequence[tuple[int, float]]] = field(default_factory=dict)
     training_optimizer_name: str = ""
     optimizer_attributes_map: dict[str, dict[str, float]] = field(default_factory=dict)
     optimizer_int_attributes_map: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -175,13 +174,6 @@ class TrainingParameters(Attributes):
                     )
         if self.gradient_accumulation_steps < 1:
             raise ModelError("gradient_accumulation_steps must be at least 1.")
-
-
-def _is_number(tensor: Tensor | None, value: float) -> bool:
-    """Whether a tensor has one element, which is this."""
-    if tensor is None or tensor.dtype != "float32" or math.prod(tensor.shape) != 1:
-        return False
-    return bool(to_numpy(tensor).reshape(-1)[0] == np.float32(value))
 
 
 FIXED = (
@@ -325,17 +317,33 @@ class NativeTrainingSession(SessionBase):
             for name in sorted(getattr(p, attribute)):
                 if name not in constants:
                     raise ModelError(unknown(f"TrainingParameters.{attribute}: the weight", name, constants))
-        trainable = select_parameters(graph, base.initializers, constants, wanted, None).trainable
-        fixed = set(p.weights_not_to_train)
+        if wanted is None:
+            reached = influences(graph, [p.loss_output_name])
+            trainable = [n for n, t in base.initializers.items() if t.dtype == "float32" and n in reached]
+        else:
+            trainable = select_parameters(graph, base.initializers, constants, wanted, None).trainable
+        fixed = p.weights_not_to_train | self._immutable(base, constants)
+        return [name for name in trainable if name not in fixed], []
+
+    def _immutable(self, base: Graph, constants: Mapping[str, Tensor]) -> set[str]:
+        """Scalars that are the number which `immutable_weights` says wherever they are read."""
+        given = {op_type: dict(values) for op_type, values in self._parameters.immutable_weights.items()}
+        consumers = base.consumers()
         types = {node.op_type for node in base.nodes}
-        for op_type in p.immutable_weights:
+        for op_type in given:
             if op_type not in types:
                 raise ModelError(unknown("TrainingParameters.immutable_weights: the operator", op_type, types))
-        for node in base.nodes:
-            values = p.immutable_weights.get(node.op_type, {})
-            inputs = {node.inputs[i]: values[i] for i in values if i < len(node.inputs)}
-            fixed.update(name for name, value in inputs.items() if _is_number(constants.get(name), value))
-        return [name for name in trainable if name not in fixed], []
+
+        def is_said(node: Node, name: str, number: float) -> bool:
+            said = given.get(node.op_type, {})
+            return any(node.inputs[i : i + 1] == [name] and np.float32(said[i]) == number for i in said if i >= 0)
+
+        scalars = {n: float(to_numpy(t)) for n, t in constants.items() if t.shape == () and t.dtype == "float32"}
+        return {
+            name
+            for name, number in scalars.items()
+            if consumers.get(name) and all(is_said(node, name, number) for node in consumers[name])
+        }
 
     def _optimizer(self, graph: Graph) -> Graph | None:
         p = self._parameters

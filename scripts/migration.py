@@ -1,4 +1,4 @@
-"""Write docs/migration.md of docs/migration.toml.
+"""Write docs/migration.md of docs/migration.toml and docs/migration_options.toml.
 
 python scripts/migration.py           # writes
 python scripts/migration.py --check   # exits 1 where the page is not what would be written
@@ -7,22 +7,45 @@ python scripts/migration.py --check   # exits 1 where the page is not what would
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent.parent / "docs"
-SOURCE, TARGET = DOCS / "migration.toml", DOCS / "migration.md"
+TARGET = DOCS / "migration.md"
+SOURCES = ("migration.toml", "migration_options.toml")
+KINDS = ("call", "option", "default", "error")
 INTRODUCTION = """# Coming from ONNX Runtime training
 
-The calls of the interfaces that trainweb continues, and what they are here, one table for each. This page is made of
-[migration.toml](migration.toml) (`python scripts/migration.py`), of which tests run every row. Models, checkpoints and
-artifacts are the same files, both ways.
+The calls of the interfaces that trainweb continues, and what they are here, one table for each, then their options,
+defaults and errors. This page is made of [migration.toml](migration.toml) and
+[migration_options.toml](migration_options.toml) (`python scripts/migration.py`), of which tests run every row.
+Models, checkpoints and artifacts are the same files, both ways.
 
 `session`, `state`, `feeds` and so on are what the rows above made, or the obvious thing. A row that says *error* shows
 what is refused. Errors have the same names in Python (`trainweb.errors`) and in a page.
 """
+
+
+def documents() -> list[dict[str, Any]]:
+    """The tables."""
+    return [d for name in SOURCES for d in tomllib.loads((DOCS / name).read_text())["document"]]
+
+
+def counted(entry: dict[str, Any]) -> int:
+    """How many calls, options, defaults or errors a row is about: one for each name, unless it says otherwise."""
+    return int(entry.get("count", len(re.findall(r"`[^`]+`", entry["theirs"]))))
+
+
+def covered(rows: list[dict[str, Any]]) -> str:
+    """What some rows are about."""
+    totals = {kind: sum(counted(r) for r in rows if r.get("kind", "call") == kind) for kind in KINDS}
+    parts = [f"{n} {kind}{'s' if n != 1 else ''}" for kind, n in totals.items() if n]
+    in_page = sum("js" in r for r in rows)
+    where = "all in Python alone" if not in_page else f"{in_page} of them in a page"
+    return f"{', '.join(parts)} in {len(rows)} rows, {where}"
 
 
 def code(text: str | None) -> str:
@@ -40,9 +63,9 @@ def row(entry: dict[str, Any]) -> str:
 
 def page(documents: list[dict[str, Any]]) -> str:
     """The whole page."""
-    parts = [INTRODUCTION]
+    parts = [INTRODUCTION, f"All tables: {covered([r for d in documents for r in d['row']])}.\n"]
     for document in documents:
-        parts.append(f"## {document['title']}\n\n{document['about']}\n")
+        parts.append(f"## {document['title']}\n\n{document['about']} {covered(document['row'])}.\n")
         head = "| there | in Python | in JavaScript | differences |\n|---|---|---|---|"
         parts.append("\n".join([head, *map(row, document["row"])]) + "\n")
     return "\n".join(parts)
@@ -52,7 +75,7 @@ def main() -> int:
     """Write or check; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true")
-    wanted = page(tomllib.loads(SOURCE.read_text())["document"])
+    wanted = page(documents())
     if not parser.parse_args().check:
         TARGET.write_text(wanted)
         return 0

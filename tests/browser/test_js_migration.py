@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import tomllib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +14,11 @@ from tests.conformance.test_migration import check_recorded
 from .js_session import JsPage, open_js_page
 from .server import ROOT, Site
 
-DOCUMENTS = tomllib.loads((ROOT / "docs" / "migration.toml").read_text())["document"]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import migration
+
+DOCUMENTS = migration.documents()
 
 SETUP = """
 const files = golden("mlp");
@@ -58,6 +62,8 @@ def step(row: dict[str, Any]) -> str:
     """A row as JavaScript that notes its result or error."""
     call = row["js"] if " = " in row["js"] else f"result = {row['js']}"
     values = f"flat({row.get('js_result', 'result')})" if "recorded" in row else "[]"
+    if "js_check" in row:
+        call += f"; if (!({row['js_check']})) throw new Error(`result is ${{String(result)}}`)"
     return (
         f"try {{ {call}; outcomes.push({{ values: {values} }}); }} catch (e) {{ outcomes.push([e.name, e.message]); }}"
     )
@@ -73,6 +79,6 @@ def test_every_row_runs_in_a_page(js: JsPage, document: dict[str, Any]) -> None:
     outcomes = js.run("\n".join([SETUP, *steps, end]))
     for row, outcome in zip(rows, outcomes, strict=True):
         error = outcome[0] if isinstance(outcome, list) else None
-        assert error == row.get("raises"), f"{row['theirs']}: {json.dumps(outcome)}"
+        assert error == row.get("js_raises", row.get("raises")), f"{row['theirs']}: {json.dumps(outcome)}"
         if "recorded" in row:
             check_recorded(row, outcome["values"], "js_recorded" if "js_recorded" in row else "recorded")

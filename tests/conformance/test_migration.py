@@ -6,7 +6,6 @@ import gc
 import json
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,11 @@ import trainweb
 from trainweb.training.core import free_abandoned
 
 ROOT = Path(__file__).parent.parent.parent
-DOCUMENTS = tomllib.loads((ROOT / "docs" / "migration.toml").read_text())["document"]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import migration  # noqa: E402
+
+DOCUMENTS = migration.documents()
 MLP = ROOT / "tests" / "golden" / "mlp"
 RECORDED = json.loads((ROOT / "tests" / "golden" / "migration" / "recorded.json").read_text())
 

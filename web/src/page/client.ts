@@ -19,7 +19,7 @@ import type {
 import { keepInBackground, keepInForeground, otherPlatform } from "../wire/platform.js";
 import { startWorker } from "../wire/start-worker.js";
 import { knownFiles } from "./assets.js";
-import { env, releasers, warnOfKernels } from "./env.js";
+import { env, releasers, warnOfKernels, startTimeout } from "./env.js";
 import type { KnownFile, LoadTracker } from "./progress.js";
 
 /** When a worker that has said nothing is looked into, in parts of the limit for files that send nothing. */
@@ -292,7 +292,7 @@ export class WorkerClient {
    */
   async #watch(settings: WorkerSettings): Promise<void> {
     const name = `trainweb-worker-${Math.random().toString(36).slice(2)}`;
-    const { start } = env.timeouts;
+    const start = startTimeout();
     const timer = setTimeout(() => this.#fail(`it did not start within ${start / 1e3} s`), start);
     const doubt = setTimeout(() => void this.#lookInto(settings, false), PATIENCE * settings.stallMs);
     try {

@@ -20,6 +20,14 @@ export interface WasmFlags {
   numThreads?: number | undefined;
   /** Deprecated; trainweb always uses SIMD. */
   simd?: boolean | undefined;
+  /** Milliseconds that a worker may take to say that it runs, as `env.timeouts.start`, which it goes before; 0: that. */
+  initTimeout?: number | undefined;
+  /** Nothing: computation is always in a worker. */
+  proxy?: boolean | undefined;
+  /** Nothing: `session.profile(feeds)` tells where the time goes. */
+  trace?: boolean | undefined;
+  /** A file of onnxruntime-web: it is warned of, and the package's own are taken. */
+  wasmBinary?: unknown;
   /**
    * URL prefix of the kernels*.wasm files, where they do not lie with the rest of the package. An object, which names
    * files of onnxruntime-web, and a prefix under which there are no kernels are warned of, and the package's own are taken.
@@ -79,6 +87,12 @@ export class Env {
 
   /** Nothing, as `webgl`. */
   readonly webgpu: InertFlags = {};
+
+  /** Nothing: `logLevel` says what is written to the console. */
+  debug?: boolean;
+
+  /** Nothing, as `debug`. */
+  trace?: boolean;
 
   /**
    * URL prefix of all files of the package, as `npx trainweb copy` lays them down; null: where this script
@@ -151,9 +165,18 @@ export const env = new Env();
 
 let hasWarned = false;
 
-/** The prefix of the kernels, if one is set; an object is of another package, and warned of once. */
+/** How long a worker may take to say that it runs, in milliseconds. */
+export function startTimeout(): number {
+  const { initTimeout = 0 } = env.wasm;
+  return initTimeout > 0 ? initTimeout : env.timeouts.start;
+}
+
+/** The prefix of the kernels, if one is set; what is of another package is warned of once. */
 export function kernelsPrefix(): string | undefined {
-  const { wasmPaths } = env.wasm;
+  const { wasmBinary, wasmPaths } = env.wasm;
+  if (wasmBinary !== undefined) {
+    warnOfKernels("wasmBinary is a file of onnxruntime-web", "env.wasm.wasmBinary");
+  }
   if (typeof wasmPaths !== "object" || wasmPaths === null) {
     return wasmPaths;
   }
@@ -162,12 +185,12 @@ export function kernelsPrefix(): string | undefined {
 }
 
 /** Say that `env.wasm.wasmPaths` was left out of account; once. */
-export function warnOfKernels(fault: string): void {
+export function warnOfKernels(fault: string, flag = "env.wasm.wasmPaths"): void {
   if (!hasWarned) {
     hasWarned = true;
     log(
       "warning",
-      `env.wasm.wasmPaths has no kernels of trainweb (${fault.replace(/\.$/, "")}), which takes its own. Delete the ` +
+      `${flag} has no kernels of trainweb (${fault.replace(/\.$/, "")}), which takes its own. Delete the ` +
         "assignment, or set env.baseURL to the folder of trainweb's files.",
     );
   }

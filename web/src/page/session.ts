@@ -647,7 +647,8 @@ function checkTrainingOptions(options: unknown): void {
     return;
   }
   const names = ["trainModel", "checkpointState", "evalModel", "optimizerModel"] as const;
-  checkKnown("The file", options, names);
+  // What `buildArtifacts` gives may be given as it is: it has the nominal checkpoint besides.
+  checkKnown("The file", options, [...names, "nominalCheckpoint"]);
   for (const name of names) {
     const source = (options as Partial<TrainingSessionCreateOptions>)[name];
     const required = name === "trainModel" || name === "checkpointState";

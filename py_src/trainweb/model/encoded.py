@@ -6,7 +6,7 @@ Python's own protobuf, which is that of a page, takes a third of the time of ope
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,11 +51,12 @@ def properties(entries: Iterable[bytes]) -> Iterator[tuple[str, str]]:
         yield check_name(entry.key, "a metadata key"), check_name(entry.value, "a metadata value")
 
 
-def notes(entries: Iterable[bytes]) -> dict[str, str]:
+def notes(entries: Sequence[bytes]) -> dict[str, str]:
     """What exporters noted that decisions need; others are not looked into."""
     if not entries:
         return {}
-    found = properties(data for data in entries if _may_be_kept(data))
+    # Python's protobuf goes through a copy faster than through its own list.
+    found = properties(data for data in entries[:] if _may_be_kept(data))
     return {key: value for key, value in found if key in EXPORTER_NOTES}
 
 

@@ -263,7 +263,7 @@ class _Reader:
         graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
             raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")
-        self._add_value_info(graph, proto.value_info, frame)
+        self._add_value_info(graph, proto.value_info[:], frame)
         self._free[id(graph)] = check_edges(graph, self._free)
         self._depth -= 1
         return graph
@@ -357,7 +357,7 @@ class _Reader:
         name = check_name(proto.name, f"the name of a {op_type} node")
         if not op_type:
             raise ModelError(f"node {name!r} has no op_type")
-        inputs, outputs = list(proto.input), list(proto.output)
+        inputs, outputs = proto.input[:], proto.output[:]
         node = Node(op_type, inputs, outputs, {}, domain, name, notes(proto.metadata_props))
         if not {str}.issuperset(map(type, (*inputs, *outputs))):
             for edge in (*inputs, *outputs):

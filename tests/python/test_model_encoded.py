@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 
 import onnx
@@ -9,8 +10,9 @@ import pytest
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 
+from trainweb.artifacts.evidence import FOLDED, folded_from
 from trainweb.errors import ModelError
-from trainweb.model.encoded import notes, plain_declaration
+from trainweb.model.encoded import notes, plain_declaration, properties
 from trainweb.model.reader import read_metadata, read_model
 from trainweb.model.writer import write_model
 
@@ -42,6 +44,14 @@ def samples() -> list[onnx.ValueInfoProto]:
     return protos
 
 
+def damage(data: bytes, chance: random.Random) -> bytes:
+    damaged = bytearray(data)
+    for _ in range(chance.randint(1, 3)):
+        at = chance.randrange(len(damaged)) if damaged else 0
+        damaged[at : at + chance.randint(0, 2)] = chance.randbytes(chance.randint(0, 2))
+    return bytes(damaged)
+
+
 def assert_as_protobuf_decodes(data: bytes) -> bool:
     """A declaration, if it is one, says what protobuf decodes; whether it is one."""
     found = plain_declaration(data)
@@ -68,12 +78,8 @@ def test_damaged_declarations_are_left_to_protobuf() -> None:
     for proto in samples()[::2]:
         data = proto.SerializeToString()
         for _ in range(400):
-            damaged = bytearray(data)
-            for _ in range(chance.randint(1, 3)):
-                at = chance.randrange(len(damaged)) if damaged else 0
-                damaged[at : at + chance.randint(0, 2)] = chance.randbytes(chance.randint(0, 2))
             try:
-                taken += assert_as_protobuf_decodes(bytes(damaged))
+                taken += assert_as_protobuf_decodes(damage(data, chance))
             except DecodeError:
                 continue  # An entry is damaged inside, or a name is no UTF-8: that is refused later on.
     assert taken > 100
@@ -113,11 +119,44 @@ def test_notes_are_found_in_any_order_of_fields() -> None:
     assert notes([entry("a", "1"), entry(SCOPES, "2")]) == {SCOPES: "2"}
 
 
+def test_properties_are_what_protobuf_decodes() -> None:
+    """Of whole entries, and of damaged ones that are taken or refused as protobuf does."""
+    chance, taken = random.Random(5), 0
+    for value in ("", "text", "größe", "v" * 127, "v" * 128, "v" * 300, "v" * 20_000):
+        for data in (entry("key", value), entry("k" * 130, value), entry("key", value, swapped=True)):
+            for damaged in (data, *(damage(data, chance) for _ in range(200))):
+                try:
+                    expected = onnx.StringStringEntryProto.FromString(damaged)
+                except DecodeError:
+                    with pytest.raises(ModelError):
+                        list(properties([damaged]))
+                    continue
+                if isinstance(expected.key, bytes) or isinstance(expected.value, bytes):
+                    continue  # no UTF-8
+                assert list(properties([damaged])) == [(expected.key, expected.value)]
+                taken += 1
+    assert taken > 300
+
+
 def test_a_damaged_note_is_refused() -> None:
     with pytest.raises(ModelError, match="not valid ONNX"):
         notes([entry(SCOPES, "text")[:-1]])
     with pytest.raises(ModelError, match=r"UTF-8|not valid ONNX"):
         notes([entry(SCOPES, "text").replace(b"text", b"\xff\xff\xff\xff")])
+
+
+def test_lists_of_names_are_what_python_reads() -> None:
+    chance = random.Random(7)
+    lists = [["".join(chance.choices("ab', \\\"[]", k=chance.randint(0, 5))) for _ in range(3)] for _ in range(300)]
+    lists += [[], [""], ["a"], ["", "features.0"]]
+    for names in lists:
+        assert folded_from({FOLDED: repr(names)}) == names
+    for text in ("['a'+'b']", "['a', b']", "['a'", "[1, 2]", "('a', 'b')", "['a\\nb']"):
+        try:
+            expected = [str(name) for name in ast.literal_eval(text)]
+        except (SyntaxError, ValueError):
+            expected = []
+        assert folded_from({FOLDED: text}) == expected, text
 
 
 def test_metadata_of_a_model() -> None:

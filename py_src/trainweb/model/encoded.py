@@ -21,6 +21,7 @@ KEPT_KEYS = frozenset(key.encode() for key in EXPORTER_NOTES)
 NAME, TYPE, PROPERTY = 1 << 3 | 2, 2 << 3 | 2, 4 << 3 | 2
 TENSOR_TYPE, ELEMENT_TYPE, SHAPE = 1 << 3 | 2, 1 << 3, 2 << 3 | 2
 DIM, DIM_VALUE = 1 << 3 | 2, 1 << 3
+KEY, VALUE = 1 << 3 | 2, 2 << 3 | 2
 SHORT = 0x80
 
 
@@ -47,8 +48,30 @@ def parse(message: Any, data: bytes, where: str = "") -> Any:
 def properties(entries: Iterable[bytes]) -> Iterator[tuple[str, str]]:
     """Keys and values of metadata_props."""
     for data in entries:
+        plain = _plain_property(data)
+        if plain:
+            yield plain
+            continue
         entry = parse(messages().StringStringEntryProto(), data)
         yield check_name(entry.key, "a metadata key"), check_name(entry.value, "a metadata value")
+
+
+def _plain_property(data: bytes) -> tuple[str, str] | None:
+    """Key and value, in this order, of sizes that take one and at most two bytes; None for all others."""
+    try:
+        if data[0] != KEY or data[1] >= SHORT:
+            return None
+        middle = 2 + data[1]
+        size, start = data[middle + 1], middle + 2
+        if size >= SHORT:
+            size, start = size & 0x7F | data[start] << 7, start + 1
+            if data[start - 1] >= SHORT:
+                return None
+        if data[middle] != VALUE or start + size != len(data):
+            return None
+        return data[2:middle].decode(), data[start:].decode()
+    except (IndexError, UnicodeDecodeError):
+        return None
 
 
 def notes(entries: Sequence[bytes]) -> dict[str, str]:
@@ -62,7 +85,7 @@ def notes(entries: Sequence[bytes]) -> dict[str, str]:
 
 def _may_be_kept(data: bytes) -> bool:
     # Serializers write the key first.
-    return not (len(data) > 1 and data[0] == NAME and data[1] < SHORT) or data[2 : 2 + data[1]] in KEPT_KEYS
+    return not (len(data) > 1 and data[0] == KEY and data[1] < SHORT) or data[2 : 2 + data[1]] in KEPT_KEYS
 
 
 def encode_property(key: str, value: str) -> bytes:

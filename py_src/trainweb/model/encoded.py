@@ -145,7 +145,7 @@ def _plain_type(data: bytes, start: int, end: int) -> tuple[int, ...] | None:
         for byte in data[at + 3 : stop]:
             size |= (byte & 0x7F) << shift
             shift += 7
-        # One number and no more: all of its bytes but the last go on.
+        # Exactly one varint: all of its bytes but the last have the continuation bit.
         if not 0 < shift < 63 or data[stop - 1] >= SHORT or (shift > 7 and min(data[at + 3 : stop - 1]) < SHORT):
             return None
         shape.append(size)

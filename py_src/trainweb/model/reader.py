@@ -133,7 +133,7 @@ def read_metadata(source: Any) -> dict[str, Any]:
         "domain": proto.domain,
         "description": proto.doc_string,
         "graph_description": proto.graph.doc_string,
-        # What a model does not say is the largest number there.
+        # A model without a version has the largest int64 there.
         "version": proto.model_version if proto.HasField("model_version") else 2**63 - 1,
         "custom_metadata_map": dict(properties(proto.metadata_props)),
     }
@@ -317,7 +317,7 @@ class _Reader:
         name = frame.rename(name) if frame else name
         declared = proto.type
         if declared.WhichOneof("value") == "optional_type":
-            # It is fed, or made: an optional that holds something is that.
+            # An optional that holds a value is treated as the value.
             declared = declared.optional_type.elem_type
         kind = declared.WhichOneof("value")
         if kind is None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,6 +114,18 @@ def open_browser() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def open_profile() -> Iterator[BrowserContext]:
+    """A headless Chromium with a profile of its own on disk: only there it keeps machine code of WebAssembly."""
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
+        path = find_chromium(install=False)
+        context = playwright.chromium.launch_persistent_context(folder, executable_path=path, args=FLAGS)
+        try:
+            yield context
+        finally:
+            context.close()
 
 
 class ContenderError(Exception):

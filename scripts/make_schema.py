@@ -13,6 +13,9 @@ from pathlib import Path
 import onnx
 from google.protobuf import descriptor_pb2
 
+LEFT_ENCODED = {"metadata_props", "value_info"}
+"""Fields that the reader decodes itself, in part: exporters write thousands of such messages."""
+
 TARGET = Path(__file__).parents[1] / "py_src" / "trainweb" / "model" / "onnx_schema.bin"
 
 
@@ -30,6 +33,12 @@ def make_schema() -> bytes:
         descriptor.CopyToProto(files.file.add())
 
     add(onnx.ModelProto.DESCRIPTOR.file)
+    for message in files.file[-1].message_type:
+        for field in message.field:
+            if field.name in LEFT_ENCODED:
+                # Length-delimited either way: what is written is the same.
+                field.type = field.TYPE_BYTES
+                field.ClearField("type_name")
     return files.SerializeToString(deterministic=True)
 
 

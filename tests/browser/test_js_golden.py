@@ -9,23 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser
+from tests.conformance.replay import CASES
 
 from .js_session import JsPage, from_json, open_js_page, to_json
 from .server import ROOT, Site
 
 GOLDEN = ROOT / "tests" / "golden"
-CASES = (
-    "mlp",
-    "mlp_sgd_mse",
-    "cnn",
-    "transfer",
-    "bce",
-    "l1",
-    "transformer",
-    "nominal",
-    "scheduler_accumulation",
-    "custom_block",
-)
 THREADED_CASES = ("mlp", "cnn", "transformer")
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from tests.golden.calls.scenarios import X, Y
+from tests.golden.calls.scenarios import X, Y, loss_model
 
 import trainweb
 from trainweb.training.core import free_abandoned
@@ -102,27 +101,12 @@ def older() -> dict[str, Any]:
     """A model that ends in its loss: sum(x w) + b."""
     import trainweb.compat.onnxruntime as ort
 
-    graph = helper.make_graph(
-        [
-            helper.make_node("Mul", ["x", "w"], ["p"], "product"),
-            helper.make_node("ReduceSum", ["p"], ["s"], "sum", keepdims=0),
-            helper.make_node("Add", ["s", "b"], ["loss"], "shift"),
-        ],
-        "older",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [
-            numpy_helper.from_array(np.float32([1, 2, 3, 3]), "w"),
-            numpy_helper.from_array(np.array(1, np.float32), "b"),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
     gradient_of = lambda model, name, feeds: outputs_of(model, feeds)[name]  # noqa: E731
     return {
         "gradient_of": gradient_of,
         "ort": ort,
         "np": np,
-        "loss_model": model.SerializeToString(),
+        "loss_model": loss_model().SerializeToString(),
         "xs": np.ones(4, np.float32),
     }
 

@@ -85,7 +85,7 @@ def compile_model(
         Bytes of workspace beyond which values are computed again instead of kept.
     cache, cache_trained
         Where values that depend on parameters alone stay from run to run; whether those of parameters that
-        steps change do, too. None: they are made in every run, as with a memory budget.
+        steps change do, too. None: they are made in every run. With a memory budget those of large constants stay.
     observe
         Sees the program as lowered (named "") and after every pass.
 

@@ -34,9 +34,7 @@ class Condition:
 
 ALWAYS = Condition("", lambda context: True)
 BUDGETED = Condition("with a memory budget", lambda context: context.memory_budget is not None)
-CACHING = Condition(
-    "in sessions without a memory budget", lambda context: context.cache is not None and context.memory_budget is None
-)
+CACHING = Condition("in sessions", lambda context: context.cache is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,16 +49,20 @@ def deciding_inputs(graph: Graph, names: Iterable[str]) -> frozenset[str]:
 def _reached(graph: Graph, *, moved_only: bool) -> set[str]:
     made_of: dict[str, list[str]] = {}
     pending: list[str] = []
+    facts: dict[tuple[str, str], tuple[Iterable[int], bool]] = {}
     for node in all_nodes(graph):
         if is_control(node):
             if not moved_only:
                 pending += _inputs_at(node, CONTROL_OPERATORS[node.op_type])
             _note_sources(node, made_of)
             continue
-        cls = find(node.domain, node.op_type)
-        if cls is not None and cls.static_inputs:
-            pending += _inputs_at(node, cls.static_inputs)
-        asks_for_shapes = cls is not None and issubclass(cls, Inquiry)
+        key = node.domain, node.op_type
+        if key not in facts:
+            cls = find(*key)
+            facts[key] = (cls.static_inputs, issubclass(cls, Inquiry)) if cls else ((), False)
+        static_inputs, asks_for_shapes = facts[key]
+        if static_inputs:
+            pending += _inputs_at(node, static_inputs)
         if not (asks_for_shapes or (moved_only and node.op_type not in MOVING)):
             _note_sources(node, made_of)
     found: set[str] = set()
@@ -72,7 +76,7 @@ def _reached(graph: Graph, *, moved_only: bool) -> set[str]:
 
 def _note_sources(node: Node, made_of: dict[str, list[str]]) -> None:
     sources = list(node.inputs)
-    for body in subgraphs(node):
+    for body in subgraphs(node) if node.attrs else ():
         sources += [value.name for value in body.outputs]
         # Of Loop and Scan the last inputs are those of the body.
         formal, actual = (names[::-1] for names in ([v.name for v in body.inputs], node.inputs))

@@ -199,10 +199,16 @@ def message_fields(data: Encoded, pos: int, end: int) -> Iterator[tuple[int, int
     """
     while pos < end:
         at = pos
-        tag, pos = _read_varint(data, pos, end)
-        kind, start = tag & 7, pos
+        head = data[pos : min(pos + 3, end)]
+        if len(head) == 3 and head[0] & 0x87 == 2 and head[2] < 0x80:
+            # Most fields: a tag of one byte, a size of one or two.
+            tag, kind = head[0], 2
+            size, start = (head[1], pos + 2) if head[1] < 0x80 else (head[1] & 0x7F | head[2] << 7, pos + 3)
+        else:
+            tag, pos = _read_varint(data, pos, end)
+            kind, start = tag & 7, pos
+            size, start = _read_varint(data, pos, end) if kind == 2 else (0, start)
         if kind == 2:
-            size, start = _read_varint(data, pos, end)
             if size > end - start:
                 raise TruncatedError(f"field {tag >> 3} at byte {at} says it has {size} bytes, {end - start} are left")
             pos = start + size

@@ -90,7 +90,7 @@ def _packed(values: Iterable[float], dtype: str) -> bytes:
             return struct.pack(f"<{len(numbers)}e", *numbers)
         except OverflowError:
             return b"".join(map(_half, numbers))
-    # An array rounds beyond the range to infinity, which struct refuses.
+    # array rounds values beyond the range to infinity, where struct raises.
     singles = array("f", values)
     if dtype == "float32":
         return _little_endian(singles)

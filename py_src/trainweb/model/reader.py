@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,13 @@ from .checks import (
     check_encoding,
     check_name,
     check_opsets,
+    check_shape,
     describe_bytes,
 )
+from .encoded import notes, parse, plain_declaration, properties
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
-from .graph import EXPORTER_NOTES, ITEM_SIZE, TRAINWEB, Graph, Node, Sequence, Tensor, Value
+from .graph import ITEM_SIZE, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .remote import LOCATION, RemoteFile, detach
 from .repairs import check_newer, drop_zero_biases, part_statistics, rename_duplicates
@@ -132,9 +133,9 @@ def read_metadata(source: Any) -> dict[str, Any]:
         "domain": proto.domain,
         "description": proto.doc_string,
         "graph_description": proto.graph.doc_string,
-        # What a model does not say is the largest number there.
+        # A model without a version has the largest int64 there.
         "version": proto.model_version if proto.HasField("model_version") else 2**63 - 1,
-        "custom_metadata_map": {p.key: p.value for p in proto.metadata_props},
+        "custom_metadata_map": dict(properties(proto.metadata_props)),
     }
 
 
@@ -180,19 +181,15 @@ def _check_file_size(nbytes: int, limits: Limits, what: str) -> None:
 
 
 def _decode(data: bytes | memoryview | RemoteFile, limits: Limits) -> Any:
-    from google.protobuf.message import DecodeError
-
-    model = messages().ModelProto()
+    where = f"; {describe_bytes(data)}"
     try:
         check_encoding(data, limits)
-        model.MergeFromString(detach(data) if isinstance(data, RemoteFile) else bytes(data))
-    except (DecodeError, TruncatedError, UnicodeDecodeError) as error:
-        raise ModelError(f"the model is not valid ONNX: {error}; {describe_bytes(data)}") from error
-    except (ValueError, IndexError, OverflowError, RecursionError, struct.error) as error:
-        # the pure-python implementation lets these through on some malformed messages
-        raise ModelError(f"the model is not valid ONNX: {error!r}; {describe_bytes(data)}") from error
+        encoded = detach(data) if isinstance(data, RemoteFile) else bytes(data)
+    except TruncatedError as error:
+        raise ModelError(f"the model is not valid ONNX: {error}{where}") from error
+    model = parse(messages().ModelProto(), encoded, where)
     if not model.HasField("graph"):
-        raise ModelError(f"the model has no graph; {describe_bytes(data)}")
+        raise ModelError(f"the model has no graph{where}")
     return model
 
 
@@ -237,9 +234,7 @@ class _Reader:
         # before IR version 4 every initializer had to be an input, which they are not any more
         graph.ir_version = min(max(proto.ir_version, 4), newest)
         graph.producer = check_name(proto.producer_name, "the producer name")
-        graph.metadata = {
-            check_name(p.key, "a metadata key"): check_name(p.value, "a metadata value") for p in proto.metadata_props
-        }
+        graph.metadata = dict(properties(proto.metadata_props))
         return graph
 
     # --- graphs
@@ -247,7 +242,7 @@ class _Reader:
     def graph(self, proto: Any, frame: Frame | None, main: bool = False) -> Graph:
         """A graph and everything in it; what it reads from outside is noted in `_free`."""
         self._enter()
-        graph = Graph(check_name(proto.name, "the name of a graph"), notes=_notes(proto))
+        graph = Graph(check_name(proto.name, "the name of a graph"), notes=notes(proto.metadata_props))
         what = f"graph {graph.name!r}"
         for entry in proto.initializer:
             tensor = self._tensor(entry)
@@ -270,7 +265,7 @@ class _Reader:
         graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
             raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")
-        self._add_value_info(graph, proto.value_info, frame)
+        self._add_value_info(graph, proto.value_info[:], frame)
         self._free[id(graph)] = check_edges(graph, self._free)
         self._depth -= 1
         return graph
@@ -283,7 +278,7 @@ class _Reader:
     def _tensor(self, proto: Any, what: str = "") -> Tensor:
         """A tensor with its notes."""
         tensor = self._tensors.read(proto, what)
-        tensor.notes = _notes(proto)
+        tensor.notes = notes(proto.metadata_props)
         return tensor
 
     def _add_initializer(self, graph: Graph, tensor: Any, frame: Frame | None) -> None:
@@ -295,17 +290,26 @@ class _Reader:
             raise ModelError(f"graph {graph.name!r} has two initializers named {tensor.name!r}")
         graph.initializers[tensor.name] = tensor
 
-    def _add_value_info(self, graph: Graph, protos: Iterable[Any], frame: Frame | None) -> None:
+    def _add_value_info(self, graph: Graph, entries: Iterable[bytes], frame: Frame | None) -> None:
         """Keep what is said of intermediate tensors; of other types, nobody asks."""
-        for entry in protos:
-            kind = entry.type
-            if not kind.HasField("tensor_type") or ONNX_DTYPES.get(kind.tensor_type.elem_type) not in ITEM_SIZE:
-                continue
-            value = self._value(entry, f"a value info of graph {graph.name!r}", frame)
-            if isinstance(value, Sequence):
-                continue
-            if not _may_be_same(graph.value_info.setdefault(value.name, value), value):
+        where = f"a value info of graph {graph.name!r}"
+        for data in entries:
+            value = self._value_info(data, where, frame)
+            if value and not _may_be_same(graph.value_info.setdefault(value.name, value), value):
                 raise ModelError(f"graph {graph.name!r} has two different value infos for {value.name!r}")
+
+    def _value_info(self, data: bytes, where: str, frame: Frame | None) -> Value | None:
+        plain = plain_declaration(data)
+        if plain and plain.name and ONNX_DTYPES.get(plain.code) in ITEM_SIZE:
+            shape = check_shape(plain.shape, f"{plain.name!r}, {where},")
+            name = frame.rename(plain.name) if frame else plain.name
+            return Value(name, ONNX_DTYPES[plain.code], shape, notes(plain.properties))
+        proto = parse(messages().ValueInfoProto(), data)
+        kind = proto.type
+        if not kind.HasField("tensor_type") or ONNX_DTYPES.get(kind.tensor_type.elem_type) not in ITEM_SIZE:
+            return None
+        value = self._value(proto, where, frame)
+        return None if isinstance(value, Sequence) else value
 
     def _value(self, proto: Any, where: str, frame: Frame | None) -> Value | Sequence:
         name = check_name(proto.name, f"the name of {where}")
@@ -315,11 +319,11 @@ class _Reader:
         name = frame.rename(name) if frame else name
         declared = proto.type
         if declared.WhichOneof("value") == "optional_type":
-            # It is fed, or made: an optional that holds something is that.
+            # An optional that holds a value is treated as the value.
             declared = declared.optional_type.elem_type
         kind = declared.WhichOneof("value")
         if kind is None:
-            return Value(name, "", None, _notes(proto))
+            return Value(name, "", None, notes(proto.metadata_props))
         if kind == "sequence_type":
             element = declared.sequence_type.elem_type
             if element.WhichOneof("value") != "tensor_type":
@@ -329,9 +333,9 @@ class _Reader:
             raise UnsupportedError(f"{what} has type {kind.removesuffix('_type')}; tensors and sequences are supported")
         tensor = declared.tensor_type
         if not tensor.HasField("shape"):
-            return Value(name, check_dtype(tensor.elem_type, what), None, _notes(proto))
+            return Value(name, check_dtype(tensor.elem_type, what), None, notes(proto.metadata_props))
         shape = check_dims(map(_dim, tensor.shape.dim), what)
-        return Value(name, check_dtype(tensor.elem_type, what), shape, _notes(proto))
+        return Value(name, check_dtype(tensor.elem_type, what), shape, notes(proto.metadata_props))
 
     # --- nodes
 
@@ -355,8 +359,8 @@ class _Reader:
         name = check_name(proto.name, f"the name of a {op_type} node")
         if not op_type:
             raise ModelError(f"node {name!r} has no op_type")
-        inputs, outputs = list(proto.input), list(proto.output)
-        node = Node(op_type, inputs, outputs, {}, domain, name, _notes(proto))
+        inputs, outputs = proto.input[:], proto.output[:]
+        node = Node(op_type, inputs, outputs, {}, domain, name, notes(proto.metadata_props))
         if not {str}.issuperset(map(type, (*inputs, *outputs))):
             for edge in (*inputs, *outputs):
                 check_name(edge, f"an input or output of a {op_type} node {name!r}")
@@ -486,15 +490,6 @@ def _dim(proto: Any) -> int | str | None:
         return None if proto.dim_value == -1 else proto.dim_value
     name = check_name(proto.dim_param, "the symbol of a dimension")
     return None if UNNAMED.fullmatch(name) else name
-
-
-def _notes(proto: Any) -> dict[str, str]:
-    """What exporters noted that decisions need."""
-    return {
-        entry.key: check_name(entry.value, "the value of a metadata property")
-        for entry in proto.metadata_props
-        if entry.key in EXPORTER_NOTES
-    }
 
 
 def _texts(values: list[bytes]) -> list[Any]:

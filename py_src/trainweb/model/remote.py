@@ -163,7 +163,7 @@ class RemoteTensor(LazyTensor):
             found = self.read(start, min(step, self.nbytes - start))
             if found != first * (len(found) // item):
                 return False
-            # Of most tensors the first elements differ already.
+            # In most tensors the first elements differ already.
             start, step = start + len(found), LONG_READ
         return True
 

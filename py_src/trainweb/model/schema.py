@@ -1,6 +1,7 @@
 """The message classes of ONNX, from the schema that the build took out of the `onnx` package.
 
-The classes live in a private descriptor pool, so that they never meet those of an installed `onnx`.
+`metadata_props` and `value_info` are bytes here, which `trainweb.model.encoded` decodes. The classes
+live in a private descriptor pool, so that they never meet those of an installed `onnx`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ MESSAGES = (
     "TypeProto",
     "FunctionProto",
     "OperatorSetIdProto",
+    "StringStringEntryProto",
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import LimitError, ModelError
 from .checks import DTYPE_CODES, INT32_MAX, MODEL_GRAPH, check_data, varint
+from .encoded import encode_property
 from .graph import TRAINWEB, Graph, LocalFunction, Node, Sequence, Tensor, Value, as_float32
 from .lazy import LazyTensor, Part, data_part, join_parts, nbytes_of
 from .schema import messages
@@ -126,33 +127,34 @@ def _fill_nodes(proto: Any, graph: Graph) -> None:
 
 
 def _fill_edges(proto: Any, graph: Graph) -> None:
-    _fill_values(proto.input, graph.inputs)
-    _fill_values(proto.output, graph.outputs)
-    _fill_values(proto.value_info, graph.value_info.values())
+    for values, edges in ((proto.input, graph.inputs), (proto.output, graph.outputs)):
+        for edge in edges:
+            _fill_value(values.add(), edge)
+    for value in graph.value_info.values():
+        declared = messages().ValueInfoProto()
+        _fill_value(declared, value)
+        proto.value_info.append(_encoded(declared))
 
 
-def _fill_values(protos: Any, values: Iterable[Value | Sequence]) -> None:
-    for value in values:
-        proto = protos.add()
-        proto.name = value.name
-        if isinstance(value, Value):
-            _fill_notes(proto, value.notes)
-        if isinstance(value, Sequence):
-            proto.type.sequence_type.elem_type.tensor_type.elem_type = _code(value.dtype, value.name)
-            continue
-        if value.dtype == "":
-            continue
-        tensor = proto.type.tensor_type
-        tensor.elem_type = _code(value.dtype, value.name)
-        if value.shape is None:
-            continue
-        tensor.shape.SetInParent()
-        for size in value.shape:
-            dim = tensor.shape.dim.add()
-            if isinstance(size, int):
-                dim.dim_value = size
-            elif size is not None:
-                dim.dim_param = size
+def _fill_value(proto: Any, value: Value | Sequence) -> None:
+    proto.name = value.name
+    if isinstance(value, Sequence):
+        proto.type.sequence_type.elem_type.tensor_type.elem_type = _code(value.dtype, value.name)
+        return
+    _fill_notes(proto, value.notes)
+    if value.dtype == "":
+        return
+    tensor = proto.type.tensor_type
+    tensor.elem_type = _code(value.dtype, value.name)
+    if value.shape is None:
+        return
+    tensor.shape.SetInParent()
+    for size in value.shape:
+        dim = tensor.shape.dim.add()
+        if isinstance(size, int):
+            dim.dim_value = size
+        elif size is not None:
+            dim.dim_param = size
 
 
 def _fill_node(proto: Any, node: Node) -> None:
@@ -182,9 +184,7 @@ def _fill_function(proto: Any, function: LocalFunction) -> None:
 
 
 def _fill_notes(proto: Any, notes: dict[str, str]) -> None:
-    for key, value in notes.items():
-        entry = proto.metadata_props.add()
-        entry.key, entry.value = key, value
+    proto.metadata_props.extend(encode_property(key, value) for key, value in notes.items())
 
 
 def _fill_attribute(proto: Any, value: Any) -> None:

@@ -208,7 +208,7 @@ class Attention(Composite):
             terms.append(self._full(mask, k))
         allowed = []
         if self.is_causal or self._window:
-            # Queries are the last of the keys that are valid.
+            # The queries have the last valid positions of the keys.
             row, column = unsqueeze(places(q, 2), 1), places(k, 2)
             if past is not None:
                 row = row + extent(past, 2)
@@ -236,7 +236,7 @@ class Attention(Composite):
             zero = Var(g, g.constant("float32", (), [0.0]), "float32")
             mask = mask.where(zero, -inf)
         given, keys = g.shape(mask.name)[-1], g.shape(k.name)[2]
-        # Which of them holds of a symbol must be known: masks that are shorter get more columns.
+        # A mask that is shorter than the keys is padded: with symbols it must be known whether it is.
         if given == keys or (given < 2 and given != 0):
             return mask
         rank = g.rank(mask.name)

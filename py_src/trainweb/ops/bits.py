@@ -173,6 +173,6 @@ class BitCast(Op):
             b.copy(outs[0], ins[0])
 
     def reference(self, x: Any) -> Any:
-        # Floats come in double precision.
+        # The tests give floats in double precision.
         narrow = x.astype(np.float32) if x.dtype.kind == "f" else x
         return narrow.view(ONNX_DTYPES[self.to])

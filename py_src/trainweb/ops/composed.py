@@ -403,7 +403,7 @@ class AffineGrid(Composite):
         image = (g.type(size.name).value or ())[2:]
         if not all(isinstance(n, int) for n in image):
             raise UndecidedError("a size")
-        # Of each pixel x, y, (z,) 1.
+        # Homogeneous coordinates of each pixel: x, y, (z,) 1.
         points = [(*reversed(at), 1.0) for at in product(*map(self._coordinates, image))]
         flat = g.constant("float32", (len(points), len(image) + 1), [v for point in points for v in point])
         grid = Var(g, flat, "float32").op("MatMul", theta.op("Transpose", perm=[0, 2, 1]))

@@ -82,7 +82,7 @@ class _Masked(Composite):
         if mask.dtype != "int32":
             raise self.error(f"the mask is {mask.dtype}, not int32.")
         wanted: dict[int, Shape] = {1: (batch,), 2: (batch, n), 3: (batch, m, n)}
-        # Whether there are one or two numbers for each item is asked where the nodes are made.
+        # `padding` tells one number for each item from two.
         if mask.rank == 1 and lengths > 1:
             return
         if mask.rank not in wanted or not equal_shapes(mask.shape, wanted[mask.rank]):
@@ -108,7 +108,7 @@ class _Masked(Composite):
             starts = None
             times = 1 if lengths == 1 else self._numbers(g.size(mask.name), g.shape(q.name)[0])
             if times == 2:
-                # Where each item ends, then where it starts.
+                # The mask has the ends of all items, then their starts.
                 ends, starts = Var.of(g, *g.op("Split", [ends.name], axis=0, n_outputs=2))
             keeps = column < unsqueeze(ends, 1, 2, 3)
             if starts is not None:
@@ -338,7 +338,7 @@ class MicrosoftAttention(_Masked):
         projected = projected if bias is None else projected + bias
         q, k, v = (split_heads(p, self.num_heads) for p in vector_parts(projected, widths, axis=2))
         if past is not None:
-            # Keys, then values.
+            # `past` has the keys, then the values.
             k, v = (
                 Var(g, g.squeeze(part(past, 0, i, i + 1).name, [0]), "float32").op("Concat", x, axis=2)
                 for i, x in enumerate((k, v))
@@ -498,7 +498,7 @@ class GroupQueryAttention(Composite):
         source = (column < first).where(column + first - first, moved.op("Min", extent(x, 2) - 1))
         index = g.op("Expand", [unsqueeze(source, 1, 3).name, g.shape_of(x.name)])
         rows = Var(g, g.op("GatherElements", [x.name, index], axis=2), x.dtype)
-        # The last `extent(past) - start` places are left over.
+        # Nothing fills the last `extent(past) - start` places.
         return unsqueeze(column < first + extent(x, 2) - extent(past, 2), 1, 3).where(rows, 0.0)
 
     def reference(self, q: Any, *others: Any) -> tuple[Any, ...]:

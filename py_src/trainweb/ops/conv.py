@@ -117,14 +117,14 @@ def window(
             continue
         b, e = (pads[k], pads[k + rank]) if pads is not None and auto_pad == "NOTSET" else (0, 0)
         room = size[k] + b + e - span
-        # Where sizes are rounded up, a window may begin anywhere in the input and end anywhere behind it.
+        # With ceil_mode a window may end beyond the input, if it begins within.
         if not at_most(1 - stride[k] if ceil_mode else 0, room):
             raise op.error(f"a window of {span} is larger than the padded input of {size[k] + b + e} (axis {k}).")
         o = (-(-room // stride[k]) if ceil_mode else room // stride[k]) + 1
         if ceil_mode and not static(o):
             o = minimum(o, -(-(size[k] + b) // stride[k])) if e < span else unknown(op, 2 + k, o)
         elif ceil_mode and (o - 1) * stride[k] >= size[k] + b:
-            o -= 1  # A window that starts in the end padding does not count.
+            o -= 1  # A window that starts in the end padding is left out.
         begin, end, out = [*begin, b], [*end, e], [*out, o]
     return Window(size, tuple(kernel), tuple(out), stride, dilation, tuple(begin), tuple(end))
 

@@ -48,7 +48,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "shl": operator.lshift,
     "shr": operator.rshift,
     **{how: getattr(operator, how) for how in COMPARISONS},
-    # Of expressions, == and != compare the expressions.
+    # On expressions == and != compare the expressions, not their values.
     "eq": lambda a, b: a == b if static(a, b) else same(a, b),
     "ne": lambda a, b: a != b if static(a, b) else not same(a, b),
 }

@@ -165,7 +165,7 @@ class Splitting(Op):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         parts = []
         for k, (name, dy) in enumerate(zip(outs, douts, strict=True)):
-            # An unused part is a part of zeros.
+            # The gradient of an unused output is zeros.
             made = name or g.extra_output(k, f"_part_{k}")
             parts.append(dy or g.op("ConstantOfShape", [g.op("Shape", [made])]))
         return [g.op("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]]

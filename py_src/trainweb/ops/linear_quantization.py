@@ -107,7 +107,7 @@ class QuantizeLinear(_Linear):
 
     def reference(self, x: Any, scale: Any, zero: Any = None) -> Any:
         dtype = zero.dtype.name if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
-        # The quotient is float32: where it is a half depends on that.
+        # The quotient is rounded to float32 before it is rounded to an integer: that decides which are halves.
         places = np.rint(x.astype(np.float32) / self.numpy_spread(x, scale).astype(np.float32))
         places = places + (0 if zero is None else self.numpy_spread(x, zero).astype(float))
         return np.clip(places, *RANGES[dtype]).astype(dtype)

@@ -241,7 +241,7 @@ class Recurrence(_Recurrence):
         last = memory if self.kind == CELL_GRU_LINEAR else reset * h
         return (1 - z) * n + z * h, c, np.concatenate([z, reset, n, last], axis=1)
 
-    # Rows of several chunks and register tiles; states in whole panels of eight, and not.
+    # Batches of several chunks and register tiles; state sizes that are multiples of 8, and others.
     samples = (
         Sample([(3, 19, 32), (32, 8)], {"cell": "lstm"}),
         Sample(

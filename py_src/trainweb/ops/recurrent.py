@@ -396,7 +396,7 @@ class GRU(_Recurrent):
     def _input_bias(self, bias: Var | None, hidden: int) -> Var | None:
         if bias is None or not self.linear_before_reset:
             return super()._input_bias(bias, hidden)
-        # That of the recurrent product is multiplied by the reset gate.
+        # The bias of the recurrent product is multiplied by the reset gate, so it is added there.
         return part(bias, 0, 0, 3 * hidden)
 
     def _product_bias(self, bias: Var | None, hidden: int) -> Var | None:

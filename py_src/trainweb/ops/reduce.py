@@ -154,7 +154,7 @@ class Reduction(Op):
         if x.dtype not in self.dtypes:
             raise self.unsupported(f"dtype {x.dtype}")
         if axes is not None and axes.value is None and self.keepdims and not static(axes.size):
-            # Axes that depend on symbols, as those along which a gradient is summed.
+            # The axes depend on symbols, as those do along which a gradient is summed.
             return TensorType(x.dtype, tuple(unknown(self, k, axes.size) for k in range(x.rank)))
         if axes is not None and is_fed(axes):
             return TensorType(x.dtype, by_unknown_axes(self, x.rank if self.keepdims else x.rank - axes.size, axes))

@@ -71,7 +71,7 @@ class MaxUnpool(Composite):
         put = reshape(zeros.op("ScatterElements", reshape(indices, -1), reshape(x, -1), axis=0), *pooled)
         if result == pooled:
             return [put]
-        # Indices count in an image of the usual size, which lies at the start of the larger one.
+        # Indices are offsets in an output of the default size, which lies in the first corner of the larger one.
         margin = [r - p for r, p in zip(result, pooled, strict=True)]
         return [put.op("Pad", integers(g, [0] * len(margin) + margin))]
 
@@ -201,7 +201,7 @@ class RoiAlign(Composite):
         most = -(-LARGEST_REGION * pixels // bins)
         start, span = self._span(rois, axis)
         count = (span / float(bins)).op("Ceil")
-        # A count that is too large is an error of the step that names the index.
+        # A count that is too large is an index error of the step, which names it.
         share = [0.0, *(1 / k for k in range(1, most + 1))]
         counted = count.op("Max", 0.0).cast("int64")
         weight = unsqueeze(

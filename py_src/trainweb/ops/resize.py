@@ -187,7 +187,7 @@ class Resize(Op):
         axes, factors, target = self.asked(len(x), scales, sizes)
         for k, a in enumerate(axes):
             if factors:
-                # A float32 scale is a fraction that the product with any size is exact with.
+                # A float32 scale is exact as a fraction, and so is its product with any size.
                 scale = Fraction(factors[k])
                 result[a] = x[a] * scale.numerator // scale.denominator
             elif self.keep_aspect_ratio_policy == "stretch":

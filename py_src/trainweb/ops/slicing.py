@@ -58,7 +58,7 @@ def _unknown_count(op: Op, axis: int, dim: int, start: int, end: int, step: int)
             lengths = [end - begin for begin in (first, 0) for end in (last, dim)]
         else:
             lengths = [begin - end for begin in (first, dim - 1) for end in (last, -1)]
-        # Clamped bounds leave the least of these.
+        # Clamping the bounds gives the smallest of these lengths.
         return maximum(0, minimum(*(-(-length // abs(step)) for length in lengths)))
     except UndecidedError:  # Whether a number is negative: then it counts from the end.
         return unknown(op, axis, dim, start, end, step)
@@ -369,7 +369,7 @@ class Pad(Op):
         opposite = g.op("Neg", [ins[1]])
         dx = g.op("Pad", [dy, opposite, *([""] if axes else []), *axes], mode="constant")
         if when(g, ins, 2):
-            # What went to the margin did not go to x.
+            # The gradient of the padding value is the sum of dy outside of x.
             margin = g.op("Sub", [g.reduce_sum(v, None, keepdims=False) for v in (dy, dx)])
             rest[1] = g.reshape_like(margin, ins[2])
         return [dx, *rest]
@@ -421,7 +421,7 @@ class Pad(Op):
         last = dim - 1
         if self.mode == "reflect":
             return (last - (last - k.op("Abs")).op("Abs")).name
-        # Min and Max of integers are younger than this mode.
+        # Min and Max take integers only in later opsets than this mode is from.
         below = (k < zero).cast("int64")
         above = (k > last).cast("int64")
         return (k * (1 - below) * (1 - above) + last * above).name

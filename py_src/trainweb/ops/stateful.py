@@ -155,7 +155,7 @@ class TensorScatter(Composite):
             if self.mode == "circular":
                 place = place.op("Mod", size)
             else:
-                # A write beyond the end fails, as one with an index that there is not.
+                # A write beyond the end fails, as an index out of range does.
                 place = (start + count > size).where(place - place + BEYOND, place)
         written = (place < 0).not_().and_((place < count).or_(place > BEYOND - 1))
         source = written.where(place, 0)

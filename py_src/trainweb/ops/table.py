@@ -82,7 +82,7 @@ def operators_table() -> str:
 
 
 def _control() -> str:
-    # It is the expansion of control flow that builds on operators.
+    # Imported here, because the expansion of control flow imports the operators.
     from trainweb.control import CONTROL_OPERATORS
     from trainweb.control.expansion import UNROLLED_NODES
 
@@ -90,7 +90,7 @@ def _control() -> str:
 
 
 def _optimizers() -> list[str]:
-    # It is onnxblock that builds on operators.
+    # Imported here, because onnxblock imports the operators.
     from trainweb.onnxblock.optim import OPTIMIZERS
 
     parts = [OPTIMIZERS_HEADER]

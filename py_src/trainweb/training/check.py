@@ -358,7 +358,7 @@ def _signature(
             raise ModelError(f"Feed {name!r} of shape {list(t.shape)} does not fit: {inference.table.conflict}.")
     for name in models.deciding["train"] - given.keys():
         raise ModelError(f"Input {name!r} decides about shapes by its value: say which, feeds={{{name!r}: ...}}.")
-    # Of an input that nothing reads no rank need be known.
+    # An input that no node reads may have an unknown rank.
     shapes = {n: tuple(inference.table.evaluated(d, {}) for d in _shape_of(inference, n)) for n in inputs}
     return {n: given.get(n) or TensorType(v.dtype, shapes[n]) for n, v in inputs.items()}
 

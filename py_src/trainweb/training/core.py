@@ -188,7 +188,7 @@ class SessionCore:
         """Compile ahead the plans of steps with feeds of these shapes, and of the optimizer step."""
         mapping("shapes", shapes)
         self.check_step("train")
-        # The train step's comes last, so that it is there even where only one is kept.
+        # The plan of the train step is compiled last: where only one plan is kept, it is this one.
         kinds = ("train",) if self.models.graphs["eval"] is None else ("eval", "train")
         types = {kind: self._types(kind, shapes) for kind in reversed(kinds)}
         for kind in kinds:

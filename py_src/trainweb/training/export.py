@@ -79,7 +79,7 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
     result.initializers.update({n: t for n, t in parameters.items() if n in needed})
     made = {o for n in nodes for o in n.outputs}
     result.value_info = {n: v for n, v in graph.value_info.items() if n in made and n not in outputs}
-    # The labels are gone: types are inferred on what is left, where the model does not declare them.
+    # Without the loss: types that the model does not declare are inferred on the remaining nodes.
     types = declared if all(n in declared for n in outputs) else {**infer_shapes(result), **declared}
     result.outputs = [types[n] for n in outputs]
     return result

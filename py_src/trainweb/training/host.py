@@ -161,7 +161,7 @@ class PlanHost(SegmentMemory):
             self.engine.write(ptr, plan.words)
             self._place(loaded)
             for name, (offset, nbytes) in plan.kept.items():
-                # Who had the place before may have left words there.
+                # Another value may have been cached at this offset before.
                 if name.startswith(SEEN):
                     self.engine.write(self.bases[PREPARED] + offset, bytes(nbytes))
         except BaseException:

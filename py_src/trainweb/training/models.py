@@ -170,7 +170,7 @@ class SessionModels:
             arena_limit=self.limits.arena_bytes,
             memory_budget=self.memory_budget,
             cache=Cache(self._fixed, in_use),
-            # Of parameters that change between two runs nothing would be left over for the second.
+            # Results of parameters that change between two runs would be invalid in the second.
             cache_trained=kind == "eval" or not overwrite,
             observe=observe,
         )

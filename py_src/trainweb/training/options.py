@@ -303,7 +303,7 @@ class SessionOptions(Attributes):
         elif isinstance(given, cls):
             options = given
         elif hasattr(given, "graph_optimization_level"):
-            # Of onnxruntime itself, whose dimension overrides cannot be read.
+            # onnxruntime's own options, whose dimension overrides cannot be read.
             options = cls(**{f.name: getattr(given, f.name) for f in fields(cls) if hasattr(given, f.name)})
         else:
             raise TypeError(f"Session options must be a dict or SessionOptions, got {type(given).__name__}.")
@@ -513,7 +513,7 @@ class Log:
         names = "".join(f"[{name}] " for name in (self.name, run.tag) if name)
         record = logger.makeRecord("trainweb", level, __file__, 0, names + text, (), None)
         if logger.hasHandlers():
-            # Whoever asked for it wants it, whatever the logger's own level.
+            # The option asked for it: the logger's own level does not filter it.
             logger.handle(record)
         else:
             logging.StreamHandler().handle(record)

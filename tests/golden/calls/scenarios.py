@@ -69,6 +69,23 @@ def two_outputs() -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
 
 
+def loss_model() -> Any:
+    """sum(x[4] * w) + b = loss, as a ModelProto."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [
+        helper.make_node("Mul", ["x", "w"], ["p"], "product"),
+        helper.make_node("ReduceSum", ["p"], ["s"], "sum", keepdims=0),
+        helper.make_node("Add", ["s", "b"], ["loss"], "shift"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
+    constants = {"w": np.float32([1, 2, 3, 3]), "b": np.array(1, np.float32)}
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "older", [x], [loss], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+
+
 WITHOUT_LOSS: list[dict[str, Any]] = [
     {},
     {"additional_output_names": ["a"]},

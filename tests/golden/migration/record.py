@@ -6,6 +6,7 @@ python tests/golden/migration/record.py, with the Python of onnxruntime-training
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,15 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnxruntime.capi._pybind_state import GradientGraphBuilder
 from onnxruntime.training import artifacts, onnxblock
 from onnxruntime.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "calls"))
+from scenarios import X, Y, loss_model
+
 MLP = Path("tests/golden/mlp").resolve()
-X, Y = np.sin(np.arange(80, dtype=np.float32)).reshape(8, 10), np.arange(8) % 3
 
 
 def logits(model: str | bytes) -> list[float]:
@@ -174,21 +177,7 @@ def api() -> dict[str, Any]:
 
 def older() -> dict[str, Any]:
     """Gradient graphs, which are all that 1.19.2 has of the interface before onnxblock."""
-    graph = helper.make_graph(
-        [
-            helper.make_node("Mul", ["x", "w"], ["p"], "product"),
-            helper.make_node("ReduceSum", ["p"], ["s"], "sum", keepdims=0),
-            helper.make_node("Add", ["s", "b"], ["loss"], "shift"),
-        ],
-        "older",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [
-            numpy_helper.from_array(np.float32([1, 2, 3, 3]), "w"),
-            numpy_helper.from_array(np.array(1, np.float32), "b"),
-        ],
-    )
-    small = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8).SerializeToString()
+    small = loss_model().SerializeToString()
 
     def gradient(model: bytes, y: str, x: str, loss: str, feeds: dict[str, Any]) -> list[float]:
         builder = GradientGraphBuilder(model, {y}, {x}, loss)

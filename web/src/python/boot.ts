@@ -241,7 +241,11 @@ async function load(
         addConstants(await snapshot, settings);
       }
       const create = (await script).default;
-      const module = await Promise.race([create(settings), arrived.then(() => new Promise<never>(() => {}))]);
+      const created = create(settings).catch(async (error: unknown) => {
+        await arrived; // What is wrong with the file says more.
+        throw error;
+      });
+      const module = await Promise.race([created, arrived.then(() => new Promise<never>(() => {}))]);
       if (snapshot !== null) {
         leaveZeros(module);
       }
@@ -348,9 +352,18 @@ interface FetchedWasm {
 }
 
 async function fetchWasm(url: string, stallMs: number): Promise<FetchedWasm> {
+  const { stream, reply } = await openFile(url, WEBASSEMBLY, stallMs, {}, true);
+  const { whole, packed } = await look(stream);
+  if (reply !== null && !packed) {
+    // Machine code of what is compiled from it lies in the browser's cache at the next visit.
+    const arrived = whole.pipeTo(new WritableStream());
+    arrived.catch(() => {});
+    return { response: reply, arrived };
+  }
+  reply?.body?.cancel().catch(() => {});
   // What arrives is unpacked at once, though Pyodide takes it up late.
   const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>({}, {}, { highWaterMark: Infinity });
-  const arrived = (await fetchUnpacked(url, WEBASSEMBLY, stallMs)).pipeTo(writable).catch((error: unknown) => {
+  const arrived = (packed ? unpack(whole) : whole).pipeTo(writable).catch((error: unknown) => {
     throw error instanceof FileError ? error : new FileError(url, `${url} cannot be unpacked: ${messageOf(error)}`);
   });
   arrived.catch(() => {});
@@ -379,12 +392,19 @@ async function fetchUnpacked(
   kind: FileKind,
   stallMs: number,
 ): Promise<ReadableStream<Uint8Array<ArrayBuffer>>> {
-  const { stream } = await openFile(url, kind, stallMs);
+  const { whole, packed } = await look((await openFile(url, kind, stallMs)).stream);
+  return packed ? unpack(whole) : whole;
+}
+
+/** Whether what comes is packed, and all of it. */
+async function look(
+  stream: ReadableStream<Uint8Array<ArrayBuffer>>,
+): Promise<{ readonly whole: ReadableStream<Uint8Array<ArrayBuffer>>; readonly packed: boolean }> {
   const [head, whole] = stream.tee();
   const reader = head.getReader();
   const { value } = await reader.read();
   reader.cancel().catch(() => {});
-  return isPacked(value ?? new Uint8Array()) ? unpack(whole) : whole;
+  return { whole, packed: isPacked(value ?? new Uint8Array()) };
 }
 
 interface NetworkInformation {

@@ -12,6 +12,7 @@ export interface FileKind {
 }
 
 const GZIP = [0x1f, 0x8b];
+const WASM_TYPE = "application/wasm";
 const SCRIPT_TYPE = /javascript|ecmascript/;
 
 export const WEBASSEMBLY: FileKind = { what: "WebAssembly", starts: [[0, 0x61, 0x73, 0x6d], GZIP] };
@@ -47,15 +48,24 @@ export interface OpenFile {
   readonly description: string;
   /** Fails with a FileError where it breaks off or stalls. */
   readonly stream: ReadableStream<Uint8Array<ArrayBuffer>>;
+  /** The browser's own reply once more, where it was asked for and is WebAssembly by its type; to be used or cancelled. */
+  readonly reply: Response | null;
 }
 
 /**
  * Ask for a file, up to its first bytes.
  *
  * @param stallMs - how long nothing may come
+ * @param keepsReply - whether the reply is wanted, too: what browsers compile from it they keep for the next visit
  * @throws FileError when it cannot be fetched, or is no such file
  */
-export async function openFile(url: string, kind: FileKind, stallMs: number, init: RequestInit = {}): Promise<OpenFile> {
+export async function openFile(
+  url: string,
+  kind: FileKind,
+  stallMs: number,
+  init: RequestInit = {},
+  keepsReply = false,
+): Promise<OpenFile> {
   const abort = new AbortController();
   let received = 0;
   let told = 0;
@@ -80,6 +90,7 @@ export async function openFile(url: string, kind: FileKind, stallMs: number, ini
     abort.abort();
     throw new FileError(url, `${url} answered with HTTP status ${response.status}; expected ${kind.what}.`);
   }
+  const reply = keepsReply && response.headers.get("content-type") === WASM_TYPE ? response.clone() : null;
   const reader = response.body?.getReader();
   const next = async (): Promise<Uint8Array<ArrayBuffer> | null> => {
     const result = reader === undefined ? { done: true, value: undefined } : await step(reader.read());
@@ -117,7 +128,7 @@ export async function openFile(url: string, kind: FileKind, stallMs: number, ini
     },
     cancel: () => abort.abort(),
   });
-  return { description, stream };
+  return { description, stream, reply };
 }
 
 /**

@@ -1,6 +1,6 @@
 /** Kernel memory of a session: its segments, and the plans that run on them. training/host.py is the same in Python. */
 
-import { MORE, type Engine } from "../engine/engine.js";
+import { MORE, sameBytes, type Engine } from "../engine/engine.js";
 import {
   ARENA,
   CONSTANTS,
@@ -421,8 +421,4 @@ function needOf(plan: BundlePlan, segment: number): number {
 
 function sameConstants(a: BundlePlan, b: BundlePlan): boolean {
   return JSON.stringify(a.large) === JSON.stringify(b.large) && sameBytes(a.constants, b.constants);
-}
-
-function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
-  return a === b || (a.length === b.length && a.every((value, index) => value === b[index]));
 }

@@ -4,6 +4,9 @@ Instructions that read only parameters, constants and results of such instructio
 plan. What the rest reads of their results lies in the cache, a segment of its own, where plans of a session that cache
 the same value share it. Before them stands an instruction that leaves them out while the cache is valid. There are two
 such groups: what loading alone invalidates, such as results of frozen parameters, and what steps invalidate, too.
+
+With a memory budget only what is made of constants that lie outside of Python is hoisted, and all of it is cached: it
+takes no workspace, and as much memory as folding would.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from trainweb.ir.expr import Expr
 from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEEN_WORDS
 from trainweb.ir.loop import LoopCall
 from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, Program, Storage
-from trainweb.model.lazy import LazyTensor
+from trainweb.model.lazy import LazyTensor, stays_outside
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context
@@ -71,10 +74,13 @@ class _Independent:
     def __init__(self, program: Program, context: Context) -> None:
         assert context.cache is not None
         self.program, self.fixed, self.trained = program, context.cache.fixed, context.cache_trained
+        self.budgeted = context.memory_budget is not None
         chosen: set[Instruction] = set()
         for i in program:
             if self._may_move(i, chosen):
                 chosen.add(i)
+        if self.budgeted:
+            chosen = self._of_large_constants(chosen)
         while True:
             self._close(chosen)
             self.levels = self._levels([i for i in program if i in chosen])
@@ -83,6 +89,18 @@ class _Independent:
             if not large:
                 break
             chosen -= large
+
+    def _of_large_constants(self, chosen: set[Instruction]) -> set[Instruction]:
+        """Those of `chosen` that read large constants from outside, or are connected with such by results."""
+        stack = [i for i in chosen if any(_is_outside(b.storage) for b in i.reads)]
+        found: set[Instruction] = set()
+        while stack:
+            i = stack.pop()
+            if i in chosen and i not in found:
+                found.add(i)
+                for s in {b.storage for b in (*i.reads, *i.writes) if b.storage.segment == ARENA}:
+                    stack += self.program.users(s)
+        return found
 
     def _may_move(self, i: Instruction, chosen: set[Instruction]) -> bool:
         """Whether nothing before `i` keeps it in the step."""
@@ -99,7 +117,7 @@ class _Independent:
         """The group that what a storage holds at the start allows; None where it may change from run to run."""
         if s.segment == ARENA:
             return None if s.is_feed else FIXED
-        if s.segment == PARAMETERS and not self.program.writers(s):
+        if s.segment == PARAMETERS and not self.budgeted and not self.program.writers(s):
             level = FIXED if s.offset in self.fixed else TRAINED
             return level if level == FIXED or self.trained else None
         return FIXED if s.segment == CONSTANTS else None
@@ -140,11 +158,11 @@ class _Independent:
                 return levels
 
     def _cached(self) -> list[Storage]:
-        """What is read by instructions that are not in the same group."""
+        """What is read by instructions that are not in the same group; with a budget, all that is made."""
         cached: dict[Storage, None] = {}
         for i in sorted(self.levels, key=POSITION):
             for s in dict.fromkeys(b.storage for b in i.writes):
-                if any(self.levels.get(r) != self.levels[i] for r in self.program.readers(s)):
+                if self.budgeted or any(self.levels.get(r) != self.levels[i] for r in self.program.readers(s)):
                     cached[s] = None
         return list(cached)
 
@@ -175,6 +193,10 @@ def _describe(i: Instruction, keys: dict[Storage, str]) -> str:
     else:
         parts = [i.KERNEL, *(f"{name}={described(value)}" for name, value in i.arguments())]
     return "\n".join(parts)
+
+
+def _is_outside(s: Storage) -> bool:
+    return isinstance(s.data, LazyTensor) and stays_outside(s.data)
 
 
 def _hash_of(s: Storage) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.arguments import instance_of, path_of
+from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
@@ -176,8 +177,8 @@ def build_artifacts(
         use and values. What is not settled is named in a warning. A regular expression must match a whole name.
     frozen_params : names or regular expressions, optional
         Parameters kept in the checkpoint without gradient. Running statistics of batch
-        normalizations that train are added. Initializers in neither list stay constants of the
-        models.
+        normalizations that train are added, and buffers that the module changes, where the exporter recorded how.
+        Initializers in neither list stay constants of the models.
     loss : LossType, Block, str or dict, optional
         Called with the names of the model's outputs, or with `loss_input_names`. None: the first
         output of the model is the loss already. A str is the name of a class of `onnxblock.loss`, a dict that
@@ -260,6 +261,7 @@ def build_artifacts(
         graph = cast_inputs(graph, types)
         stopped = _name_list(stop_gradient, "stop_gradient")
         _check_stopped(graph, stopped)
+        stopped += [name for name in without_gradient(graph) if name not in stopped]
         chosen = select_parameters(
             graph,
             initializers,
@@ -272,8 +274,9 @@ def build_artifacts(
         trainable, frozen = chosen.trainable, chosen.frozen
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
+        updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
         models = build_training_models(
-            graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped, portable=portable
+            graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped, updates=updates, portable=portable
         )
         models.training = cast_outputs(models.training, declared.outputs)
         models.evaluation = cast_outputs(models.evaluation, declared.outputs)

@@ -26,7 +26,7 @@ from .checks import (
 )
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
-from .graph import EXPORTER_NOTES, ITEM_SIZE, Graph, Node, Sequence, Tensor, Value
+from .graph import EXPORTER_NOTES, FX_NODE, ITEM_SIZE, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .remote import LOCATION, RemoteFile, detach
 from .repairs import check_newer, drop_zero_biases, part_statistics, rename_duplicates
@@ -491,7 +491,7 @@ def _notes(proto: Any) -> dict[str, str]:
     return {
         entry.key: check_name(entry.value, "the value of a metadata property")
         for entry in proto.metadata_props
-        if entry.key in EXPORTER_NOTES
+        if entry.key in EXPORTER_NOTES and (entry.key != FX_NODE or "%detach" in entry.value)
     }
 
 

@@ -18,7 +18,7 @@ from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
-from trainweb.model.floats import Declared, cast_inputs, cast_outputs, in_float32
+from trainweb.model.floats import Declared, cast_inputs, cast_outputs, in_float32, with_declared_types
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import round_attributes, write_model
@@ -89,13 +89,13 @@ class Artifacts:
 
     @cached_property
     def training_model(self) -> bytes:
-        """The training model."""
-        return write_model(self.graphs[0])
+        """The training model; its constants have the types that they were declared with."""
+        return write_model(with_declared_types(self.graphs[0]))
 
     @cached_property
     def eval_model(self) -> bytes:
-        """The eval model."""
-        return write_model(self.graphs[1])
+        """The eval model; its constants have the types that they were declared with."""
+        return write_model(with_declared_types(self.graphs[1]))
 
     @cached_property
     def optimizer_model(self) -> bytes | None:

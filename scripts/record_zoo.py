@@ -173,10 +173,10 @@ def exported(case: Case, about: dict[str, Any]) -> dict[str, bytes]:
 
 
 def restore(path: Path, state: dict[str, torch.Tensor]) -> None:
-    """Put back the running statistics: exporters run the module in training mode, which moves them."""
+    """Put back the buffers: exporters run the module in training mode, which changes some."""
     file = onnx.load(path)
     for tensor in file.graph.initializer:
-        if tensor.name.endswith(("running_mean", "running_var")) and tensor.name in state:
+        if tensor.name in state and list(tensor.dims) == list(state[tensor.name].shape):
             tensor.CopyFrom(onnx.numpy_helper.from_array(state[tensor.name].numpy(), tensor.name))
     onnx.save(file, path)
 

@@ -493,6 +493,17 @@ FAULTS: dict[str, Fault] = {
         """,
     ),
     "Resize-8": _asymmetric("Resize", 10, "It takes the scales for the roi of opset 11."),
+    "Resize-10": Fault(
+        ("Resize", 18),
+        "output_dimension = floor(input_dimension * (roi_end - roi_start) * scale)",
+        "It leaves the roi out of the size of the result, which is floor(5 * 0.95 * 2) by floor(4 * 0.5).",
+        """
+        sizes = Constant <value_ints = [9, 2]> ()
+        y0 = Resize <
+            mode = "nearest", coordinate_transformation_mode = "tf_crop_and_resize", axes = [1, 2]
+        > (x0, x1, , sizes)
+        """,
+    ),
     "Upsample-1": _asymmetric("Upsample", 9, "It knows no mode linear."),
     "Upsample-2": _asymmetric("Upsample", 7, "It knows no attribute scales.", "[1.0, 1.0, 2.0]"),
     "MaxRoiPool-0": Fault(

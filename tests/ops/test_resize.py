@@ -81,6 +81,6 @@ def test_sizes_of_some_axes(policy: str) -> None:
     compare(model({"sizes": [9, 4]}, mode="linear", axes=[3, 2], keep_aspect_ratio_policy=policy))
 
 
-def test_tf_crop_and_resize_is_refused() -> None:
-    with pytest.raises(trainweb.errors.UnsupportedError, match="tf_crop_and_resize"):
+def test_tf_crop_and_resize_without_its_crop_is_refused() -> None:
+    with pytest.raises(trainweb.errors.ModelError, match="it needs a roi of 8 numbers"):
         compare(model(TARGETS[0], mode="linear", coordinate_transformation_mode="tf_crop_and_resize"))

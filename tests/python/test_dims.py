@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainweb.errors import ModelError
 from trainweb.ir.dims import SymbolicDim, UndecidedError, at_most, equal, maximum, minimum, static
 from trainweb.ir.shapes import broadcast_shapes
 from trainweb.ir.symbols import SymbolTable
@@ -98,6 +100,25 @@ def test_equations_that_hold_for_some_sizes_are_solved_without_losing_them(
     assert symbols.table.evaluated(dim, values) == expected
     for left, right in pairs:
         assert symbols.table.evaluated(left, values) == symbols.table.evaluated(right, values)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["asked for later", "asked for before"])
+def test_chains_of_quotients_without_remainder_have_the_values_that_ints_have(known: bool) -> None:
+    """W is 3 (W // 3), W // 3 is 2 (W // 3 // 2) and so on: all chains of two steps, all sizes up to 60."""
+    for first, second, multiplied in product(range(2, 6), range(2, 6), (False, True)):
+        table = SymbolTable()
+        w = table.declared("W", "x", 0)
+        early = (w // first, w // first // second, w // (first * second)) if known else ()
+        assert equal(first * (w // first), w) if multiplied else equal(w % first, 0)
+        part = w // first
+        assert equal(second * (part // second), part) if multiplied else equal(part % second, 0)
+        dims = early or (w // first, w // first // second, w // (first * second))
+        for size in range(first * second, 61, first * second):
+            ints = (size // first, size // first // second, size // (first * second))
+            assert tuple(table.evaluated(dim, {"W": size}) for dim in dims) == ints, (first, second, size)
+        for size in (size for size in range(1, 61) if size % (first * second)):
+            with pytest.raises(ModelError, match="'W' cannot be"):
+                table.fix({"W": size})
 
 
 @settings(max_examples=200, deadline=None)

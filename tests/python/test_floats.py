@@ -198,9 +198,9 @@ def test_constants_that_are_no_parameters_are_exported_as_declared(dtype: str) -
     )
     with session_of(files) as session:
         exported = session.export_model_for_inferencing(["y"])
-    written = weights_of(exported)
-    for name, values in (("factors", factors), ("moved", factors[1:2])):
-        assert same(written[name], values)
+    for written in map(weights_of, (exported, files.training_model, files.eval_model)):
+        for name, values in (("factors", factors), ("moved", factors[1:2])):
+            assert written[name].dtype == values.dtype and same(written[name], values)
     x = feeds(dtype)["x"]
     (ours,), (theirs,) = run(exported, {"x": x}), ReferenceEvaluator(exported).run(None, {"x": x})
     assert ours.dtype == theirs.dtype

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.arguments import path_of
+from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
@@ -17,7 +18,7 @@ from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
-from trainweb.model.floats import Declared, cast_inputs, cast_outputs, in_float32
+from trainweb.model.floats import Declared, cast_inputs, cast_outputs, in_float32, with_declared_types
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import round_attributes, write_model
@@ -89,13 +90,13 @@ class Artifacts:
 
     @cached_property
     def training_model(self) -> bytes:
-        """The training model."""
-        return write_interchangeable(self.graphs[0])
+        """The training model; its constants have the types that they were declared with."""
+        return write_interchangeable(with_declared_types(self.graphs[0]))
 
     @cached_property
     def eval_model(self) -> bytes:
-        """The eval model."""
-        return write_model(self.graphs[1])
+        """The eval model; its constants have the types that they were declared with."""
+        return write_model(with_declared_types(self.graphs[1]))
 
     @cached_property
     def optimizer_model(self) -> bytes | None:
@@ -176,8 +177,8 @@ def build_artifacts(
         use and values. What is not settled is named in a warning. A regular expression must match a whole name.
     frozen_params : names or regular expressions, optional
         Parameters kept in the checkpoint without gradient. Running statistics of batch
-        normalizations that train are added. Initializers in neither list stay constants of the
-        models.
+        normalizations that train are added, and buffers that the module changes, where the exporter recorded how.
+        Initializers in neither list stay constants of the models.
     loss : LossType, Block, str or dict, optional
         Called with the names of the model's outputs, or with `loss_input_names`. None: the first
         output of the model is the loss already. A str is the name of a class of `onnxblock.loss`, a dict that
@@ -256,6 +257,7 @@ def build_artifacts(
         graph = cast_inputs(graph, types)
         stopped = _name_list(stop_gradient, "stop_gradient")
         _check_stopped(graph, stopped)
+        stopped += [name for name in without_gradient(graph) if name not in stopped]
         chosen = select_parameters(
             graph,
             initializers,
@@ -268,7 +270,10 @@ def build_artifacts(
         trainable, frozen = chosen.trainable, chosen.frozen
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
-        models = build_training_models(graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped)
+        updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
+        models = build_training_models(
+            graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped, updates=updates
+        )
         models.training = cast_outputs(models.training, declared.outputs)
         models.evaluation = cast_outputs(models.evaluation, declared.outputs)
         clips = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainweb.model.graph import Graph, Node, Tensor
+from trainweb.model.graph import FX_NODE, Graph, Node, Tensor
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
@@ -35,6 +35,9 @@ NATIVE = re.compile(
     r"|in_proj_(weight|bias)|[qkv]_proj_weight|bias_[kv]|original[01]|weight_[gv])"
 )
 """Names that torch's own modules give to parameters, and never to buffers."""
+DETACH = re.compile(r"detach(_\d+)?")
+"""Names that the dynamo exporter gives to results of `detach`."""
+_DETACHED = re.compile(r"%(detach(?:_\d+)?)\b")
 LEARNED_SCALAR = re.compile(r".*(temperature|scale|gate|gamma|alpha|beta|tau|lambda).*", re.IGNORECASE)
 
 WEIGHT, BIAS, NORM, EMBEDDING = "weight of a product", "bias", "scale or bias of a norm", "embedding table"
@@ -329,6 +332,23 @@ def listed_parameters(graph: Graph) -> list[str]:
 def listed_buffers(graph: Graph) -> list[str]:
     """Names of all buffers of the source module, as torch's dynamo exporter noted them."""
     return re.findall(r": BUFFER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+
+
+def detached(graph: Graph) -> list[str]:
+    """Results of torch's `detach`, where the dynamo exporter wrote its node (it does without its optimizer)."""
+    return [
+        node.outputs[0]
+        for node in graph.nodes
+        if node.op_type == "Identity" and DETACH.fullmatch((_names(node.notes.get(SCOPES, "")) or [""])[-1])
+    ]
+
+
+def lost_detaches(graph: Graph) -> list[Decision]:
+    """Results of torch's `detach` that nodes were made of, and that the exporter's optimizer removed."""
+    kept = set(detached(graph))
+    named = (name for node in graph.nodes for name in _DETACHED.findall(node.notes.get(FX_NODE, "")))
+    reason = "a detach that the exporter's optimizer removed, so that gradients go through: export with optimize=False"
+    return [Decision(name, False, reason, doubtful=True) for name in dict.fromkeys(named) if name not in kept]
 
 
 def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:

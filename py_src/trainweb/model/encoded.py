@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import ModelError
 from .checks import check_name
-from .graph import EXPORTER_NOTES
+from .graph import EXPORTER_NOTES, FX_NODE
 from .schema import messages
 
 KEPT_KEYS = frozenset(key.encode() for key in EXPORTER_NOTES)
@@ -80,7 +80,8 @@ def notes(entries: Sequence[bytes]) -> dict[str, str]:
         return {}
     # Python's protobuf goes through a copy faster than through its own list.
     found = properties(data for data in entries[:] if _may_be_kept(data))
-    return {key: value for key, value in found if key in EXPORTER_NOTES}
+    # Of the exporter's own nodes one kind matters.
+    return {key: value for key, value in found if key in EXPORTER_NOTES and (key != FX_NODE or "%detach" in value)}
 
 
 def _may_be_kept(data: bytes) -> bool:

@@ -60,6 +60,8 @@ def as_float32(value: float) -> float:
 DECLARED_TYPE = "trainweb.declared_type"
 """Key of the note on a float32 tensor of what type of float it was before it was converted."""
 
+FX_NODE = "pkg.torch.onnx.fx_node"
+"""The call of torch that a node was made of, with its arguments; kept where a result of `detach` is among them."""
 EXPORTER_NOTES = frozenset(
     {
         DECLARED_TYPE,
@@ -67,6 +69,7 @@ EXPORTER_NOTES = frozenset(
         "pkg.torch.export.ExportedProgram.graph_signature",
         "pkg.torch.export.graph_signature.InputSpec.kind",
         "pkg.torch.onnx.name_scopes",
+        FX_NODE,
     }
 )
 """Keys of ONNX's metadata_props that are kept: by most an exporter tells parameters from constants.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
 from trainweb.errors import ModelError
-from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, Value, take_name
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.onnxblock.transforms import (
     constants_to_initializers,
@@ -58,6 +58,7 @@ def build_training_models(
     *,
     batch_norm: str = "train",
     stopped: Sequence[str] = (),
+    updates: Mapping[str, str] | None = None,
 ) -> TrainingModels:
     """The training and the eval model of a graph whose first output is the loss.
 
@@ -74,6 +75,8 @@ def build_training_models(
         Whether a BatchNormalization with a trainable scale or bias trains whatever form it has.
     stopped : sequence of str
         Tensors that no gradient goes through.
+    updates : mapping of str to str, optional
+        Tensors whose value initializers have after each step, by these.
     """
     loss = graph.outputs[0]
     _check_loss(loss)
@@ -82,12 +85,14 @@ def build_training_models(
     _check_parameters(forward, trainable, frozen)
     trained = set(trainable)
     statistics = running_statistics(forward, trained, batch_norm)
-    held = {*trainable, *frozen, *statistics}
+    updates = updates or {}
+    held = {*trainable, *frozen, *statistics, *updates}
     parameters = [t for name, t in forward.initializers.items() if name in held]
     training = train_batch_norms(prune(_with_inputs(forward, parameters)), trained, batch_norm)
     wanted = [v.name for v in training.inputs if v.name in trained]
     training = build_gradients(training, loss.name, wanted, stopped=stopped)
     training = accumulate(training, wanted)
+    _assign(training, updates)
     evaluation = for_evaluation(_with_inputs(graph, parameters))
     # What the operators demand of the dims of inputs was found out on the way.
     refined = {v.name: v for v in training.inputs}
@@ -98,6 +103,15 @@ def build_training_models(
         [t for t in parameters if t.name in trained],
         [t for t in parameters if t.name not in trained],
     )
+
+
+def _assign(graph: Graph, updates: Mapping[str, str]) -> None:
+    """Give inputs new values at the end of a step."""
+    used = set(graph.names())
+    for name, value in updates.items():
+        out = take_name(f"{name}.after", used)
+        graph.nodes.append(Node("Assign", [name, value], [out], {}, TRAINWEB, f"{name}/Assign"))
+        graph.opsets.setdefault(TRAINWEB, 1)
 
 
 def accumulate(graph: Graph, trainable: Sequence[str]) -> Graph:

@@ -46,6 +46,7 @@ FAMILIES = (
     "deformable",
     "fold",
     "selection",
+    "vectorize",
     "stateful",
     "composed_norm",
     "optim",

@@ -698,6 +698,32 @@ class InPlaceAccumulatorV2(Op):
 
 
 @register
+class Assign(Op):
+    """buffer = value, when all that reads the buffer has done so (ai.trainweb). The output is the value."""
+
+    domain = TRAINWEB
+    min_inputs = max_inputs = 2
+    state_inputs = (0,)
+
+    def infer(self, buffer: TensorType, value: TensorType) -> TensorType:
+        self.need_float32(buffer, value)
+        if not equal_shapes(buffer.shape, value.shape):
+            raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
+        return buffer
+
+    def lower(self, b: Builder, outs: list[Buf | None], buffer: Buf, value: Buf) -> None:
+        b.copy(buffer, value)
+        if outs[0] is not None:
+            b.copy(outs[0], value)
+
+    def reference(self, buffer: Any, value: Any) -> Any:
+        return value
+
+    samples = (Sample([(3, 4), (3, 4)]), Sample([(5,), (5,)]))
+    bad = (Bad([(3, 4), (4, 3)]), Bad([(3,), i64([1, 2, 3])], error=UnsupportedError))
+
+
+@register
 class LinearLearningRate(Op):
     """Set the learning rate of the registered linear schedule (ai.trainweb); the scheduler step is a plan of it."""
 

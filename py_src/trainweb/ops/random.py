@@ -12,10 +12,13 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.ops.arguments import checked, is_known_later, scalar
+from trainweb.ops.composite import Composite
+from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
 from trainweb.ops.op import MS, Attr, Bad, Float, Int, Ints, Op, Sample, register
 from trainweb.ops.pointwise import Names
+from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.autodiff.gradient import GradientBuilder
@@ -341,3 +344,50 @@ class Bernoulli(RandomOp):
 
     def reference(self, x: Any) -> Any:
         return x
+
+
+@register
+class Multinomial(Composite):
+    """Classes drawn by their log-probabilities. https://onnx.ai/onnx/operators/onnx__Multinomial.html
+
+    x is (batch, classes), the result (batch, sample_size). The class with the largest x + noise is drawn, where the
+    noise is of the distribution of Gumbel, -log(-log(u)).
+    """
+
+    versions = (7, 22)
+    attrs = {"dtype": Int(6), "sample_size": Int(1), "seed": Float()}
+    stochastic = draws = True
+    samples = (
+        Sample([f32([[0.0, 1.0, -2.0], [-1.0, -1.0, 0.5]])], {"sample_size": 2000}),
+        Sample([f32([[0.0, 0.0]] * 1500)], {"dtype": 7, "sample_size": 2, "seed": 3.0}),
+    )
+    bad: ClassVar[Sequence[Bad]] = (
+        Bad([(3,)]),
+        Bad([(2, 3)], {"sample_size": 0}),
+        Bad([(2, 3)], {"dtype": 1}),
+        Bad([i64([[1]])], error=UnsupportedError),
+    )
+    sample_size: int
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        dtype = ONNX_DTYPES.get(self.dtype)
+        if x.rank != 2 or self.sample_size < 1 or dtype not in ("int32", "int64"):
+            raise self.error(
+                f"x has shape {list(x.shape)}, sample_size is {self.sample_size}, dtype {dtype}: it needs 2-D x, at "
+                "least one sample, and int32 or int64."
+            )
+        return checked(self, dtype, (x.shape[0], self.sample_size))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        (x,) = (v for v in ins if v is not None)
+        repeats = Var(g, g.constant("int64", (3,), [1, self.sample_size, 1]), "int64")
+        logits = Var(g, g.unsqueeze(x.name, [1]), x.dtype).op("Tile", repeats)
+        seed: dict[str, Any] = {} if self.seed is None else {"seed": float(self.seed)}
+        noise = -(-logits.op("RandomUniformLike", **seed).op("Log")).op("Log")
+        drawn = Var(g, g.op("ArgMax", [(logits + noise).name], axis=2, keepdims=0), "int64")
+        return [drawn.cast(ONNX_DTYPES[self.dtype])]
+
+    def reference(self, x: Any) -> Any:
+        p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+        return np.repeat((p * np.arange(x.shape[1])).sum(1, keepdims=True), self.sample_size, 1)

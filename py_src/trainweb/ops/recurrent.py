@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from trainweb.ir.dims import UndecidedError, equal, equal_shapes
+from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
 from trainweb.ops.attention import extent, integers, part, unsqueeze
@@ -116,6 +116,13 @@ class _Recurrent(Composite):
         steps, batch = x.shape[:2] if not self.layout else (x.shape[1], x.shape[0])
         directions, hidden = len(self._directions), r.shape[2]
         rows = self.gates * hidden
+        if static(r.shape[1]) and not r.shape[1] % self.gates and r.shape[1] > rows:
+            # As torch's dynamo exporter writes nn.LSTM(proj_size=...), whose projections it drops.
+            cells = r.shape[1] // self.gates
+            raise self.error(
+                f"R has shape {list(r.shape)}: {cells} cells, and a state of {hidden} numbers. ONNX has "
+                "no projected states: export an LSTM without proj_size, or nn.LSTMCell and nn.Linear in a loop."
+            )
         wanted: list[tuple[str, TensorType | None, tuple[int, ...]]] = [
             ("W", w, (directions, rows, x.shape[2])),
             ("R", r, (directions, rows, hidden)),

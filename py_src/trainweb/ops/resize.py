@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import product
 from math import ceil, floor, prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ir.dims import at_most, equal_shapes, static
@@ -22,12 +24,30 @@ if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.program import Buf
 
-COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+CROP = "tf_crop_and_resize"
+COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", CROP)
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 OWN = "ai.trainweb"
 POLICIES = ("stretch", "not_larger", "not_smaller")
 RADIUS = {"linear": 1, "cubic": 2}
 """How far an element reaches, in elements of the input."""
+Part = tuple[float, float]
+"""Where along an axis a crop starts and ends, of its size less 1."""
+WHOLE = (0.0, 1.0)
+
+
+def _length(part: Part) -> Fraction:
+    return Fraction(part[1]) - Fraction(part[0])
+
+
+def _type(given: Buf | None) -> TensorType | None:
+    return None if given is None else TensorType(given.dtype, given.shape, given.value)
+
+
+def _known(scales: Any, sizes: Any, roi: Any) -> list[TensorType | None]:
+    """Types with the values of arrays."""
+    given = ("float32", scales), ("int64", sizes), ("float32", roi)
+    return [None if v is None else TensorType(dtype, v.shape, tuple(v.tolist())) for dtype, v in given]
 
 
 @register
@@ -57,6 +77,7 @@ class Resize(Op):
     coordinate_transformation_mode: str
     cubic_coeff_a: float
     exclude_outside: int
+    extrapolation_value: float
     keep_aspect_ratio_policy: str
     mode: str
     nearest_mode: str
@@ -77,14 +98,12 @@ class Resize(Op):
         """Axes, and their scales or their sizes."""
         for name, allowed in (
             ("mode", ("nearest", *RADIUS)),
-            ("coordinate_transformation_mode", (*COORDINATES, "tf_crop_and_resize")),
+            ("coordinate_transformation_mode", COORDINATES),
             ("nearest_mode", ROUNDINGS),
             ("keep_aspect_ratio_policy", POLICIES),
         ):
             if getattr(self, name) not in allowed:
                 raise self.error(f"{name} {getattr(self, name)!r} is none of {', '.join(allowed)}.")
-        if self.coordinate_transformation_mode == "tf_crop_and_resize":
-            raise self.unsupported("coordinate_transformation_mode tf_crop_and_resize")
         if self.antialias and self.mode == "nearest":
             raise self.error("antialias is for modes linear and cubic.")
         axes = [self.axis_of(a, rank) for a in (range(rank) if self.axes is None else self.axes)]
@@ -96,24 +115,43 @@ class Resize(Op):
             raise self.error(f"it needs positive scales or sizes, not both, for {len(axes)} axes.")
         return axes, factors, target
 
+    def crops(self, rank: int, roi: TensorType | None) -> dict[int, Part]:
+        """The part of each axis that is resized, of mode tf_crop_and_resize."""
+        if self.coordinate_transformation_mode != CROP:
+            return {}
+        axes = [self.axis_of(a, rank) for a in (range(rank) if self.axes is None else self.axes)]
+        if roi is None or roi.size != 2 * len(axes):
+            raise self.error(f"it needs a roi of {2 * len(axes)} numbers.")
+        values = [float(v) for v in numbers(self, roi, "roi")]
+        return {a: (values[k], values[k + len(axes)]) for k, a in enumerate(axes)}
+
     def scaled(
-        self, x: tuple[int, ...], scales: TensorType | None, sizes: TensorType | None
+        self,
+        x: tuple[int, ...],
+        scales: TensorType | None,
+        sizes: TensorType | None,
+        crops: Mapping[int, Part] = MappingProxyType({}),
     ) -> dict[int, tuple[int, float]]:
         """Size and scale of every axis that is resized."""
         axes, factors, target = self.asked(len(x), scales, sizes)
         if factors:
-            found = {a: (floor(x[a] * f), float(f)) for a, f in zip(axes, factors, strict=True)}
+            lengths = (x[a] * _length(crops.get(a, WHOLE)) if a in crops else x[a] for a in axes)
+            found = {a: (floor(n * f), float(f)) for a, n, f in zip(axes, lengths, factors, strict=True)}
         else:
             ratios = {a: n / x[a] if x[a] else 1.0 for a, n in zip(axes, target, strict=True)}
             found = {a: (n, ratios[a]) for a, n in zip(axes, target, strict=True)}
             if self.keep_aspect_ratio_policy != "stretch":
                 ratio = (min if self.keep_aspect_ratio_policy == "not_larger" else max)(ratios.values())
                 found = {a: (floor(x[a] * ratio + 0.5), ratio) for a in axes}
-        return {a: (n, f) for a, (n, f) in sorted(found.items()) if n != x[a] or f != 1}
+        return {a: (n, f) for a, (n, f) in sorted(found.items()) if n != x[a] or f != 1 or crops.get(a, WHOLE) != WHOLE}
 
-    def source(self, i: int, n_in: int, n_out: int, scale: float) -> float:
+    def source(self, i: int, n_in: int, n_out: int, scale: float, part: Part = WHOLE) -> float:
         """Where in the input the output's element `i` lies."""
         mode = self.coordinate_transformation_mode
+        if mode == CROP:
+            start, end = part
+            middle = (start + end) / 2 if n_out == 1 else start + i * (end - start) / (n_out - 1)
+            return middle * (n_in - 1)
         if mode == "align_corners":
             return i * (n_in - 1) / (n_out - 1) if n_out > 1 else 0.0
         if mode == "asymmetric":
@@ -123,7 +161,7 @@ class Resize(Op):
         offset = n_in / 2 * (1 - n_out / (n_in * scale)) if mode == "half_pixel_symmetric" else 0.0
         return offset + (i + 0.5) / scale - 0.5
 
-    def nearest(self, n_in: int, n_out: int, scale: float) -> list[int]:
+    def nearest(self, n_in: int, n_out: int, scale: float, part: Part = WHOLE) -> list[int]:
         """The input's element for each of the output, of mode nearest."""
 
         def rounded(x: float) -> int:
@@ -133,17 +171,28 @@ class Resize(Op):
                 return ceil(x)
             return ceil(x - 0.5) if self.nearest_mode == "round_prefer_floor" else floor(x + 0.5)
 
-        return [min(max(rounded(self.source(i, n_in, n_out, scale)), 0), n_in - 1) for i in range(n_out)]
+        return [min(max(rounded(self.source(i, n_in, n_out, scale, part)), 0), n_in - 1) for i in range(n_out)]
 
-    def weights(self, n_in: int, n_out: int, scale: float) -> list[list[float]]:
+    def inside(self, n_in: int, n_out: int, scale: float, part: Part = WHOLE) -> list[bool]:
+        """Whether the output's elements lie in the input; those of crops beyond it are `extrapolation_value`."""
+        if self.coordinate_transformation_mode != CROP:
+            return [True] * n_out
+        return [0 <= self.source(i, n_in, n_out, scale, part) <= n_in - 1 for i in range(n_out)]
+
+    def weights(self, n_in: int, n_out: int, scale: float, part: Part = WHOLE) -> list[list[float]]:
         """Weights of the input's elements for each of the output: (n_out, n_in)."""
+        rows = self._rows(n_in, n_out, scale, part)
+        inside = self.inside(n_in, n_out, scale, part)
+        return [row if within else [0.0] * n_in for row, within in zip(rows, inside, strict=True)]
+
+    def _rows(self, n_in: int, n_out: int, scale: float, part: Part) -> list[list[float]]:
         if self.mode == "nearest":
-            return [[float(k == j) for k in range(n_in)] for j in self.nearest(n_in, n_out, scale)]
+            return [[float(k == j) for k in range(n_in)] for j in self.nearest(n_in, n_out, scale, part)]
         stretch = max(1.0, 1 / scale) if self.antialias else 1.0
         reach = RADIUS[self.mode] * stretch
         matrix = []
         for i in range(n_out):
-            x = self.source(i, n_in, n_out, scale)
+            x = self.source(i, n_in, n_out, scale, part)
             taps = [(j, self._kernel(abs(j - x) / stretch)) for j in range(floor(x - reach), ceil(x + reach) + 1)]
             if self.exclude_outside:
                 taps = [(j, w) for j, w in taps if 0 <= j < n_in]
@@ -168,15 +217,18 @@ class Resize(Op):
     ) -> TensorType:
         self.need_float32(x)
         scales = roi if self.is_old else scales
-        fed = scales is not None and scales.value is None and scales.size != 0
+        crop = self.coordinate_transformation_mode == CROP and roi is not None and roi.value is None
+        fed = crop or (scales is not None and scales.value is None and scales.size != 0)
         if fed or not static(*x.shape, *(sizes.value or () if sizes is not None else ())):
-            return checked(self, "float32", self._symbolic(x.shape, scales, sizes))
-        scaled = self.scaled(x.shape, scales, sizes)
+            return checked(self, "float32", self._symbolic(x.shape, roi, scales, sizes))
+        scaled = self.scaled(x.shape, scales, sizes, self.crops(x.rank, roi))
         if any(not x.shape[a] and n for a, (n, _) in scaled.items()):
             raise self.error(f"X of shape {list(x.shape)} has nothing to interpolate.")
         return checked(self, "float32", [scaled[a][0] if a in scaled else n for a, n in enumerate(x.shape)])
 
-    def _symbolic(self, x: tuple[int, ...], scales: TensorType | None, sizes: TensorType | None) -> list[int]:
+    def _symbolic(
+        self, x: tuple[int, ...], roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
+    ) -> list[int]:
         """Shape of the output where that of the input is not known."""
         result = list(x)
         if scales is not None and scales.value is None and static(scales.size) and scales.size:
@@ -185,10 +237,14 @@ class Resize(Op):
                 result[a] = unknown(self, a, *x)
             return result
         axes, factors, target = self.asked(len(x), scales, sizes)
+        is_fed = roi is not None and roi.value is None and self.coordinate_transformation_mode == CROP
+        crops = self.crops(len(x), roi) if factors and not is_fed else {}
         for k, a in enumerate(axes):
-            if factors:
-                # A float32 scale is exact as a fraction, and so is its product with any size.
-                scale = Fraction(factors[k])
+            if factors and is_fed:
+                result[a] = unknown(self, a, *x)
+            elif factors:
+                # A float32 scale is a fraction that the product with any size is exact with.
+                scale = Fraction(factors[k]) * _length(crops.get(a, WHOLE))
                 result[a] = x[a] * scale.numerator // scale.denominator
             elif self.keep_aspect_ratio_policy == "stretch":
                 result[a] = target[k]
@@ -197,30 +253,54 @@ class Resize(Op):
         return result
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, roi: Buf | None, *given: Buf | None) -> None:
+        crops = self.crops(len(x.shape), _type(roi))
         given = (roi,) if self.is_old else given
-        self.resize(b, outs[0], x, *(None if t is None else TensorType(t.dtype, t.shape, t.value) for t in given))
+        self.resize(b, outs[0], x, *map(_type, given), crops=crops)
 
     def resize(
-        self, b: Builder, y: Buf | None, x: Buf, scales: TensorType | None = None, sizes: TensorType | None = None
+        self,
+        b: Builder,
+        y: Buf | None,
+        x: Buf,
+        scales: TensorType | None = None,
+        sizes: TensorType | None = None,
+        *,
+        crops: Mapping[int, Part] = MappingProxyType({}),
     ) -> None:
         """y = x of another size."""
         if y is None or not y.size:
             return
-        scaled = self.scaled(x.shape, scales, sizes)
+        given = x.shape
+        scaled = self.scaled(x.shape, scales, sizes, crops)
         if not scaled:
             b.copy(y, x)
         for k, (axis, (n, scale)) in enumerate(scaled.items(), 1):
             n_in, lead, rest = x.shape[axis], prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
             out = y if k == len(scaled) else b.temp("float32", (*x.shape[:axis], n, *x.shape[axis + 1 :]))
-            if self.mode == "nearest":
-                gather_axis(b, out, x, b.constant("int64", (n,), self.nearest(n_in, n, scale)), axis)
+            part = crops.get(axis, WHOLE)
+            if self.mode == "nearest" and all(self.inside(n_in, n, scale, part)):
+                gather_axis(b, out, x, b.constant("int64", (n,), self.nearest(n_in, n, scale, part)), axis)
             else:
-                weights = b.constant("float32", (n, n_in), [w for row in self.weights(n_in, n, scale) for w in row])
+                rows = self.weights(n_in, n, scale, part)
+                weights = b.constant("float32", (n, n_in), [w for row in rows for w in row])
                 if rest == 1:
                     lower_matmul(b, out.view((lead, n)), x.view((lead, n_in)), weights, trans_b=True)
                 else:
                     lower_matmul(b, out.view((lead, n, rest)), weights, x.view((lead, n_in, rest)))
             x = out
+        beyond = self._beyond(given, scaled, crops)
+        if beyond is not None:
+            b.elementwise([y], [y, b.constant("float32", *beyond)], lambda e, a, c: e.add(a, c))
+
+    def _beyond(
+        self, x: Sequence[int], scaled: Mapping[int, tuple[int, float]], crops: Mapping[int, Part]
+    ) -> tuple[tuple[int, ...], list[float]] | None:
+        """What is added where the output lies beyond the input, (1, ..., sizes of resized axes); None: nothing."""
+        inside = [self.inside(x[a], *scaled[a], crops.get(a, WHOLE)) if a in scaled else [True] for a in range(len(x))]
+        if not self.extrapolation_value or all(map(all, inside)):
+            return None
+        values = [0.0 if all(cell) else self.extrapolation_value for cell in product(*inside)]
+        return tuple(map(len, inside)), values
 
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
@@ -230,6 +310,9 @@ class Resize(Op):
         if self.is_old:
             attrs = {name: getattr(self, name) for name in ("mode", "coordinate_transformation_mode", "nearest_mode")}
             return [g.op("ResizeGrad", [dx, g.shape_of(ins[0]), ins[1]], domain=OWN, **attrs), *rest]
+        if self.coordinate_transformation_mode == CROP:
+            given = [dx, g.shape_of(ins[0]), *[*ins, "", ""][2:4], ins[1]]
+            return [g.op("ResizeGrad", given, domain=OWN, **self.node.attrs), *rest]
         scaled = self._scaled_back(g, ins, shape, sizes)
         if scaled is None or not all(static(*shape[k:], *sizes[k:]) for k in scaled):
             given = [dx, g.shape_of(ins[0]), *(ins[2:] if len(ins) > 2 else [])]
@@ -283,15 +366,14 @@ class Resize(Op):
         return g.constant("int64", (len(shape),), shape)
 
     def reference(self, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
-        scales = roi if self.is_old else scales
-        types = [
-            None if v is None else TensorType(dtype, v.shape, tuple(v.tolist()))
-            for dtype, v in (("float32", scales), ("int64", sizes))
-        ]
-        for axis, (n, scale) in self.scaled(x.shape, *types).items():
-            weights = np.array(self.weights(x.shape[axis], n, scale))
+        known = _known(roi if self.is_old else scales, sizes, roi)
+        crops = self.crops(x.ndim, known[2])
+        scaled = self.scaled(x.shape, known[0], known[1], crops)
+        beyond = self._beyond(x.shape, scaled, crops)
+        for axis, (n, scale) in scaled.items():
+            weights = np.array(self.weights(x.shape[axis], n, scale, crops.get(axis, WHOLE)))
             x = np.moveaxis(np.tensordot(weights, x, (1, axis)), 0, axis)
-        return x
+        return x if beyond is None else x + np.array(beyond[1]).reshape(beyond[0])
 
     samples: ClassVar[Sequence[Sample]] = (
         Sample([(1, 2, 3, 3), None, f32([1, 1, 2, 2])], {"mode": "nearest"}),
@@ -312,6 +394,15 @@ class Resize(Op):
         ),
         Sample([(1, 2, 4, 4), None, f32([1, 1, 1, 1])]),
         Sample([(1, 2, 4, 3), f32([1, 1, 0.5, 2])], {"mode": "linear"}, opset=10),
+        Sample(
+            [(1, 2, 4, 5), f32([0, 0, 0.3, -0.2, 1, 1, 0.8, 1.4]), None, i64([1, 2, 3, 6])],
+            {"mode": "linear", "coordinate_transformation_mode": CROP, "extrapolation_value": 10.0},
+        ),
+        Sample(
+            [(2, 5, 4), f32([0.25, 0.5, 1.2, 1]), f32([2, 1]), None],
+            {"mode": "nearest", "coordinate_transformation_mode": CROP, "axes": [1, 2]},
+            opset=18,
+        ),
     )
     bad: ClassVar[Sequence[Bad]] = (
         Bad([(1, 2, 3, 3), None, f32([1, 1, 2])]),
@@ -319,29 +410,35 @@ class Resize(Op):
         Bad([(1, 2, 3, 3), None, f32([1, 1, 2, 2])], {"mode": "bilinear"}),
         Bad([(1, 2, 3, 3), None, f32([1, 1, 2, 2]), i64([1, 2, 6, 6])]),
         Bad([(1, 2, 3, 3)]),
+        Bad([(1, 2, 3, 3), f32([0, 0, 1, 1]), f32([1, 1, 2, 2])], {"coordinate_transformation_mode": CROP}),
     )
 
 
 @register
 class ResizeGrad(Resize):
-    """Gradient of Resize from (dY, shape of X, scales, sizes) (ai.trainweb), of sizes that are known late.
+    """Gradient of Resize from (dY, shape of X, scales, sizes, roi) (ai.trainweb), of sizes that are known late.
 
     Along each axis the transposed product with the matrix of weights.
     """
 
     domain = OWN
     versions = (1,)
-    min_inputs, max_inputs = 2, 4
+    min_inputs, max_inputs = 2, 5
     differentiable = ()
-    static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     gradient = Op.gradient
 
     def infer(
-        self, dy: TensorType, shape: TensorType, scales: TensorType | None, sizes: TensorType | None
+        self,
+        dy: TensorType,
+        shape: TensorType,
+        scales: TensorType | None,
+        sizes: TensorType | None,
+        roi: TensorType | None = None,
     ) -> TensorType:
         self.need_float32(dy)
         x = TensorType("float32", integers(self, shape, "the shape of X"))
-        if not equal_shapes(super().infer(x, None, scales, sizes).shape, dy.shape):
+        if not equal_shapes(super().infer(x, roi, scales, sizes).shape, dy.shape):
             raise self.error(f"dY of shape {list(dy.shape)} is not that of X of shape {list(x.shape)}, resized.")
         return x
 
@@ -349,14 +446,15 @@ class ResizeGrad(Resize):
         dx = outs[0]
         if dx is None or not dx.size:
             return
-        types = (None if t is None else TensorType(t.dtype, t.shape, t.value) for t in given)
-        scaled = self.scaled(dx.shape, *types)
+        scales, sizes, roi = map(_type, given)
+        crops = self.crops(len(dx.shape), roi)
+        scaled = self.scaled(dx.shape, scales, sizes, crops)
         if not scaled:
             b.copy(dx, dy)
         for k, (axis, (n, scale)) in enumerate(reversed(scaled.items()), 1):
             n_in, lead, rest = dx.shape[axis], prod(dy.shape[:axis]), prod(dy.shape[axis + 1 :])
             out = dx if k == len(scaled) else b.temp("float32", (*dy.shape[:axis], n_in, *dy.shape[axis + 1 :]))
-            weights = self.weights(n_in, n, scale)
+            weights = self.weights(n_in, n, scale, crops.get(axis, WHOLE))
             if rest == 1:
                 by_output = b.constant("float32", (n, n_in), [w for row in weights for w in row])
                 lower_matmul(b, out.view((lead, n_in)), dy.view((lead, n)), by_output)
@@ -365,13 +463,11 @@ class ResizeGrad(Resize):
                 lower_matmul(b, out.view((lead, n_in, rest)), by_input, dy.view((lead, n, rest)))
             dy = out
 
-    def reference(self, dy: Any, shape: Any, scales: Any = None, sizes: Any = None) -> Any:
-        types = [
-            None if v is None else TensorType(dtype, v.shape, tuple(v.tolist()))
-            for dtype, v in (("float32", scales), ("int64", sizes))
-        ]
-        for axis, (n, scale) in self.scaled(tuple(map(int, shape)), *types).items():
-            weights = np.array(self.weights(int(shape[axis]), n, scale))
+    def reference(self, dy: Any, shape: Any, scales: Any = None, sizes: Any = None, roi: Any = None) -> Any:
+        known = _known(scales, sizes, roi)
+        crops = self.crops(dy.ndim, known[2])
+        for axis, (n, scale) in self.scaled(tuple(map(int, shape)), known[0], known[1], crops).items():
+            weights = np.array(self.weights(int(shape[axis]), n, scale, crops.get(axis, WHOLE)))
             dy = np.moveaxis(np.tensordot(weights, dy, (0, axis)), 0, axis)
         return dy
 
@@ -380,6 +476,10 @@ class ResizeGrad(Resize):
         Sample([(2, 2, 6, 9), i64([2, 2, 3, 4]), None, i64([2, 2, 6, 9])], {"mode": "linear"}),
         Sample([(1, 2, 3, 9), i64([1, 2, 5, 6]), f32([1, 1, 0.6, 1.5])], {"mode": "cubic"}),
         Sample([(2, 3), i64([2, 3]), f32([1, 1])]),
+        Sample(
+            [(1, 2, 3, 4), i64([1, 2, 5, 3]), None, i64([1, 2, 3, 4]), f32([0, 0, 0.2, -0.3, 1, 1, 0.9, 1.1])],
+            {"mode": "linear", "coordinate_transformation_mode": CROP},
+        ),
     )
     bad = (
         Bad([(1, 2, 6, 6), i64([1, 2, 3, 4]), f32([1, 1, 2, 2])]),
@@ -398,7 +498,7 @@ class Upsample(Resize):
     scales: tuple[float, ...] | None
     antialias = exclude_outside = 0
     axes = None
-    cubic_coeff_a = 0.0
+    cubic_coeff_a = extrapolation_value = 0.0
     keep_aspect_ratio_policy = "stretch"
     samples = (
         Sample([(1, 2, 3, 4), f32([1, 1, 2, 3])], opset=9),
@@ -428,7 +528,7 @@ class Upsample(Resize):
         return super().infer(x, self._factors(scales), None, None)
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, given: Buf | None = None, *_: Buf | None) -> None:
-        factors = self._factors(None if given is None else TensorType(given.dtype, given.shape, given.value))
+        factors = self._factors(_type(given))
         self.resize(b, outs[0], x, factors)
 
     def gradient(

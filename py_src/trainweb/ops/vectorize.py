@@ -1,0 +1,174 @@
+"""Counts of n-grams in rows of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import UndecidedError, static
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.attention import unsqueeze
+from trainweb.ops.composite import Composite
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import i64
+from trainweb.ops.op import Bad, Floats, Int, Ints, Sample, Str, Strs, register
+from trainweb.ops.symbolic import Var
+
+MODES = ("TF", "IDF", "TFIDF")
+
+
+@register
+class TfIdfVectorizer(Composite):
+    """How often n-grams of a pool occur. https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html
+
+    X is (length) or (batch, length), of integers; the result has a column for each n-gram. Words of an n-gram may lie
+    up to max_skip_count + 1 apart, all of it equally. Weights are those of columns, as ONNX Runtime takes them.
+    """
+
+    versions = (9,)
+    attrs = {
+        "max_gram_length": Int(required=True),
+        "max_skip_count": Int(required=True),
+        "min_gram_length": Int(required=True),
+        "mode": Str(required=True),
+        "ngram_counts": Ints(required=True),
+        "ngram_indexes": Ints(required=True),
+        "pool_int64s": Ints(),
+        "pool_strings": Strs(),
+        "weights": Floats(),
+    }
+    max_gram_length: int
+    max_skip_count: int
+    min_gram_length: int
+    mode: str
+    ngram_counts: tuple[int, ...]
+    ngram_indexes: tuple[int, ...]
+    pool_int64s: tuple[int, ...] | None
+    weights: tuple[float, ...] | None
+
+    def infer(self, x: TensorType) -> TensorType:
+        if x.dtype not in ("int32", "int64"):
+            raise self.unsupported(
+                f"{x.dtype}: only n-grams of int32 and int64 are counted; map words to ids before; it"
+            )
+        if x.rank not in (1, 2):
+            raise self.error(f"X has shape {list(x.shape)}; it must be 1-D or 2-D.")
+        if self.mode not in MODES:
+            raise self.error(f"mode {self.mode!r} is none of {', '.join(MODES)}.")
+        if self.min_gram_length < 1 or self.max_gram_length < self.min_gram_length or self.max_skip_count < 0:
+            raise self.error("lengths of n-grams are at least 1, the longest last, and skips not negative.")
+        self._grams()
+        return TensorType("float32", (*x.shape[:-1], max(self.ngram_indexes, default=-1) + 1))
+
+    def _grams(self) -> list[tuple[int, ...]]:
+        """All n-grams of the pool, in its order."""
+        pool = self.pool_int64s
+        if pool is None:
+            raise self.unsupported("a pool of strings")
+        starts = (*self.ngram_counts, len(pool))
+        grams: list[tuple[int, ...]] = []
+        for n, (start, end) in enumerate(pairwise(starts), 1):
+            if not 0 <= start <= end <= len(pool) or (end - start) % n:
+                raise self.error(f"ngram_counts {list(self.ngram_counts)} do not fit a pool of {len(pool)} numbers.")
+            grams += [pool[k : k + n] for k in range(start, end, n)]
+        if len(grams) != len(self.ngram_indexes) or len(set(self.ngram_indexes)) != len(grams):
+            raise self.error(f"ngram_indexes name {len(set(self.ngram_indexes))} columns for {len(grams)} n-grams.")
+        if any(k < 0 for k in self.ngram_indexes):
+            raise self.error("ngram_indexes are not negative.")
+        columns = max(self.ngram_indexes, default=-1) + 1
+        if self.weights is not None and len(self.weights) != columns:
+            raise self.error(f"there are {len(self.weights)} weights for {columns} columns.")
+        return grams
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        (x,) = (v for v in ins if v is not None)
+        length = g.shape(x.name)[-1]
+        if not static(length):
+            raise UndecidedError("the length of the rows")
+        rows = x.cast("int64") if g.rank(x.name) == 2 else unsqueeze(x.cast("int64"), 0)
+        grams = self._grams()
+        parts, columns = [], []
+        for n in range(self.min_gram_length, self.max_gram_length + 1):
+            chosen = [k for k, gram in enumerate(grams) if len(gram) == n]
+            counts = self._counts(g, rows, [grams[k] for k in chosen], n, length) if chosen else None
+            if counts is not None:
+                parts.append(counts)
+                columns += [self.ngram_indexes[k] for k in chosen]
+        size = max(self.ngram_indexes, default=-1) + 1
+        # A column that nothing was found for takes the zeros that come first.
+        zeros = rows.op("ReduceSum", Var(g, g.constant("int64", (1,), [1]), "int64"), keepdims=1).cast("float32") * 0.0
+        order = [columns.index(k) + 1 if k in columns else 0 for k in range(size)]
+        found = Var(g, g.op("Concat", [zeros.name, *(part.name for part in parts)], axis=1), "float32")
+        y = found.op("Gather", Var(g, g.constant("int64", (size,), order), "int64"), axis=1)
+        y = self._weighted(g, y, size)
+        return [y if g.rank(x.name) == 2 else Var(g, g.squeeze(y.name, [0]), "float32")]
+
+    def _counts(self, g: Emission, rows: Var, grams: list[tuple[int, ...]], n: int, length: int) -> Var | None:
+        """How often each of the n-grams occurs in each row: (batch, n-grams); None where rows are too short."""
+        total: Var | None = None
+        for step in range(1, 2 + (self.max_skip_count if n > 1 else 0)):
+            width = length - (n - 1) * step
+            if width < 1:
+                break
+            equal: Var | None = None
+            for k in range(n):
+                words = Var(g, g.slice(rows.name, 1, k * step, k * step + width), "int64")
+                wanted = Var(g, g.constant("int64", (1, len(grams), 1), [gram[k] for gram in grams]), "int64")
+                same = unsqueeze(words, 1).equal(wanted)
+                equal = same if equal is None else equal.and_(same)
+            assert equal is not None
+            found = Var(g, g.reduce_sum(equal.cast("float32").name, [2], keepdims=False), "float32")
+            total = found if total is None else total + found
+        return total
+
+    def _weighted(self, g: Emission, y: Var, size: int) -> Var:
+        if self.mode == "TF":
+            return y
+        factors = self.weights or [1.0] * size
+        counts = (y > 0.0).cast("float32") if self.mode == "IDF" else y
+        return counts * Var(g, g.constant("float32", (1, size), factors), "float32")
+
+    def reference(self, x: Any) -> Any:
+        rows, grams = np.atleast_2d(x), self._grams()
+        y = np.zeros((len(rows), max(self.ngram_indexes, default=-1) + 1))
+        for k, gram in enumerate(grams):
+            n = len(gram)
+            if not self.min_gram_length <= n <= self.max_gram_length:
+                continue
+            for i, row in enumerate(rows):
+                for step in range(1, 2 + (self.max_skip_count if n > 1 else 0)):
+                    windows = (
+                        tuple(row[at : at + (n - 1) * step + 1 : step]) for at in range(len(row) - (n - 1) * step)
+                    )
+                    y[i, self.ngram_indexes[k]] += sum(window == gram for window in windows)
+        weights = np.ones(y.shape[1]) if self.weights is None else np.array(self.weights)
+        y = {"TF": y, "IDF": (y > 0) * weights, "TFIDF": y * weights}[self.mode]
+        return y if x.ndim == 2 else y[0]
+
+
+_WORDS = {
+    "min_gram_length": 1,
+    "max_gram_length": 2,
+    "max_skip_count": 1,
+    "mode": "TF",
+    "ngram_counts": [0, 3],
+    "ngram_indexes": [0, 2, 1, 5, 3, 4],
+    "pool_int64s": [2, 3, 5, 5, 6, 2, 2, 6, 7],
+}
+_ROW = [2, 2, 3, 5, 6, 6]
+TfIdfVectorizer.samples = (
+    Sample([i64([_ROW, [7, 5, 6, 7, 5, 6]])], _WORDS),
+    Sample([i64(_ROW)], {**_WORDS, "mode": "TFIDF", "weights": [0.5, 2.0, 1.5, 3.0, 0.25, 1.0]}),
+    Sample([i64([_ROW])], {**_WORDS, "mode": "IDF", "weights": [0.5, 2.0, 1.5, 3.0, 0.25, 1.0], "max_skip_count": 3}),
+    Sample([i64([2])], {**_WORDS, "min_gram_length": 2}),
+)
+TfIdfVectorizer.bad = (
+    Bad([(2, 3)], _WORDS, UnsupportedError),
+    Bad([i64(_ROW)], {**_WORDS, "mode": "BM25"}),
+    Bad([i64(_ROW)], {**_WORDS, "ngram_counts": [0, 4]}),
+    Bad([i64(_ROW)], {**_WORDS, "ngram_indexes": [0, 0, 1, 2, 3, 4]}),
+    Bad([i64(_ROW)], {k: v for k, v in _WORDS.items() if k != "mode"}),
+)

@@ -74,6 +74,7 @@ examples:
   ./build.sh test tests/python -k conv
   ./build.sh test-bundlers vite next   the npm package in projects of these bundlers
   ./build.sh test-browsers webkit      pages in WebKit
+  ./build.sh test-notebooks marimo     the README's cell in marimo
 """
 
 
@@ -458,6 +459,13 @@ def command_test_browsers(arguments: list[str]) -> None:
     _exec(PYTHON, "-m", "tests.engines.run", *arguments, TRAINWEB_CHROMIUM=browser)
 
 
+def command_test_notebooks(arguments: list[str]) -> None:
+    """Run the README's cell in releases of Pyodide, PyScript and marimo; needs npm's and PyPI's registries."""
+    build_all()
+    browser = setup_chromium()
+    _exec(PYTHON, "-m", "tests.notebooks.run", *arguments, TRAINWEB_CHROMIUM=browser)
+
+
 def command_demo(arguments: list[str]) -> None:
     """Serve the demo and train in Chromium [--headless]."""
     build_all()
@@ -560,6 +568,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "test-closed-tabs": command_test_closed_tabs,
     "test-bundlers": command_test_bundlers,
     "test-browsers": command_test_browsers,
+    "test-notebooks": command_test_notebooks,
     "test-site": command_test_site,
     "bench": command_bench,
     "pyodide-dist": command_pyodide_dist,

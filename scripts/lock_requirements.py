@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 
 import make_site
+import notebook_tools
 import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
@@ -27,11 +28,13 @@ FOLDER = BUILD / "venv-uv"
 SETS: dict[str, tuple[Sequence[str], str, bool]] = {
     "dev": (requirements(), "3.11", True),
     "pyodide-wheels": (pyodide_dist.PURE_WHEELS, "3.14", False),
-    "pyodide-carrier": ((pyodide_dist.CARRIER,), "3.11", False),
+    **{name: ((carrier,), "3.11", False) for name, carrier in pyodide_dist.CARRIERS.items()},
     "pyodide-build": (pyodide_lockfile.REQUIREMENTS, "3.12", True),
     "onnxruntime": (onnxruntime_training.REQUIREMENTS, "3.11", True),
     "teach": ((teach_backbone.PACKAGE,), "3.11", False),
     "lab-wheels": (make_site.KERNEL_WHEELS, "3.13", False),
+    "notebooks": (notebook_tools.TOOLS, "3.11", True),
+    "notebook-wheels": (notebook_tools.WHEELS, "3.14", False),
     "site": (make_site.REQUIREMENTS, "3.11", True),
     "torch": (torch_environment.REQUIREMENTS, "3.11", True),
 }

@@ -106,19 +106,16 @@ def _build_pages() -> None:
 
 def _first_notebook() -> dict[str, object]:
     """The README's cell as a notebook."""
-    (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    install = 'import micropip\nawait micropip.install("trainweb")\n'
-    if install not in code:
-        raise BuildError("README.md: the notebook's cell does not begin as it did")
-    # micropip asks PyPI; %pip finds what the site has.
-    source = code.replace(install, "%pip install -q trainweb\n")
+    readme = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    (install,) = re.findall(r"^\| JupyterLite \| `(.*?)`", readme, re.MULTILINE)
     cell = {
         "cell_type": "code",
         "id": "first",
         "metadata": {},
         "execution_count": None,
         "outputs": [],
-        "source": source,
+        "source": f"{install}\n\n{code}",
     }
     kernel = {"name": "python", "display_name": "Python (Pyodide)", "language": "python"}
     return {"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}

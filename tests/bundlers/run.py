@@ -338,15 +338,15 @@ def table(lines: Sequence[Line]) -> str:
     return f"Written by the command on {day}.\n\n{head}\n" + "\n".join(rows)
 
 
-def write_table(results: str, marks: tuple[str, str]) -> None:
-    """Put a table between its marks in docs/deploy.md."""
-    text = TABLE.read_text()
+def write_table(document: Path, results: str, marks: tuple[str, str]) -> None:
+    """Put a table between its marks in a document."""
+    text = document.read_text()
     start, end = marks
     before, _, rest = text.partition(start)
     _, mark, after = rest.partition(end)
     if not mark:
-        raise BundlerError(f"{TABLE} lacks the marks {marks}")
-    TABLE.write_text(f"{before}{start}\n{results}\n{end}{after}")
+        raise BundlerError(f"{document} lacks the marks {marks}")
+    document.write_text(f"{before}{start}\n{results}\n{end}{after}")
 
 
 def _check_results(lines: Sequence[Line]) -> int:
@@ -379,7 +379,7 @@ def main() -> int:
         browser.close()
     print(table(lines))
     if not wanted:
-        write_table(table(lines), MARKS)
+        write_table(TABLE, table(lines), MARKS)
     return _check_results(lines)
 
 

@@ -33,7 +33,7 @@ from tests.browser.test_js_prepare import fixed_model
 from tests.browser.test_node import trained_in_python
 from tests.browser.test_readme import check_log, code_block
 from tests.bundlers.projects import Project
-from tests.bundlers.run import WORK, BundlerError, free_port, install, write_lock, write_table
+from tests.bundlers.run import TABLE, WORK, BundlerError, free_port, install, write_lock, write_table
 
 HERE = Path(__file__).resolve().parent
 MARKS = ("<!-- results of ./build.sh test-browsers -->", "<!-- end of browsers -->")
@@ -273,7 +273,7 @@ def main() -> int:
                 print(f"    {fault}", flush=True)
     print(table(results))
     if not options.names:
-        write_table(table(results), MARKS)
+        write_table(TABLE, table(results), MARKS)
     return int(any(result.faults for result in results))
 
 

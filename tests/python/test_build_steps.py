@@ -101,7 +101,8 @@ def test_another_pyodide_than_ours_is_not_taken(tmp_path: Path, monkeypatch: pyt
     tarball.write_bytes(b"something else")
     monkeypatch.setattr(build.pyodide_dist, "CACHE", tmp_path)
     with pytest.raises(steps.BuildError, match=r"from npm has the hash sha512-.*; expected sha512-"):
-        build.pyodide_dist.runtime_files()
+        dist = build.pyodide_dist
+        dist.unpack_runtime(dist.VERSION, dist.INTEGRITY, dist.RUNTIME, tmp_path)
     assert not tarball.exists()
 
 

@@ -1,8 +1,25 @@
 /** `Worker` of the web on threads of Node, as far as the package uses it. */
 
+import process from "node:process";
 import { Worker as Thread } from "node:worker_threads";
 
 const LONG_MS = 2 ** 30;
+
+/** Start a thread, which Bun does by way of the global `process`; worker-scope.ts takes that from the package's workers. */
+function startThread(scope: URL, url: string): Thread {
+  const isHidden = !("process" in globalThis);
+  if (isHidden) {
+    Object.defineProperty(globalThis, "process", { value: process, configurable: true, writable: true });
+  }
+  try {
+    // The flags of the process are for its own script: with some, as --input-type, none would start here.
+    return new Thread(scope, { workerData: url, execArgv: [] });
+  } finally {
+    if (isHidden) {
+      Reflect.deleteProperty(globalThis, "process");
+    }
+  }
+}
 
 /** A module worker in a thread. Its end is an error, whoever ended it: nothing else would tell. */
 export class ThreadWorker extends EventTarget {
@@ -15,8 +32,7 @@ export class ThreadWorker extends EventTarget {
     super();
     // Not in the call: there webpack would take the script apart.
     const scope = new URL("./worker-scope.js", import.meta.url);
-    // The flags of the process are for its own script: with some, as --input-type, none would start here.
-    this.#thread = new Thread(scope, { workerData: url, execArgv: [] });
+    this.#thread = startThread(scope, url);
     this.#thread.on("message", (data) => this.dispatchEvent(new MessageEvent("message", { data })));
     this.#thread.on("messageerror", () => this.dispatchEvent(new Event("messageerror")));
     this.#thread.on("error", (error) => this.#fail(error instanceof Error ? error.message : String(error)));

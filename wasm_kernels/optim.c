@@ -1,5 +1,6 @@
 /* Optimizers over flat runs of parameters, in place. Each formula is evaluated in float32 per element, with the scalar
    factors (bias corrections, clipping) in double: relative error of an update below 1e-6, tested against float64. */
+#include "math.h"
 #include "parallel.h"
 #include "simd.h"
 #include "state.h"
@@ -446,6 +447,39 @@ int32_t kernel_lamb_f32(const lamb_f32_args *a) {
     }
     task.rate = splat((float)(state_f32(a->state, STATE_LEARNING_RATE) * trust));
     parallel_for(lamb_chunk, &task, n_chunks);
+    return TW_OK;
+}
+
+typedef struct {
+    flat_run run; /* w: the averages, g: the parameters */
+    float keep;
+} average_task;
+
+TW_INLINE f32x4 average4(const void *factors, f32x4 average, f32x4 w, f32x4 *s) {
+    (void)s;
+    return madd(*(const f32x4 *)factors, sub4(w, average), average);
+}
+
+static void average_chunk(const void *args, int32_t chunk) {
+    const average_task *t = args;
+    const f32x4 take = splat(1.0f - t->keep);
+    update_chunk(average4, &take, &t->run, 0, chunk);
+}
+
+int32_t kernel_average_f32(const average_f32_args *a) {
+    int64_t step = state_i64(a->state, STATE_STEP);
+    if (step == 0) {
+        tw_move(a->average, a->w, 4 * (size_t)a->n);
+        return TW_OK;
+    }
+    float keep = a->decay;
+    if (a->power > 0) {
+        f32x4 grown = pow4(splat(1.0f + (float)step / a->gamma), splat(-a->power));
+        float warm = 1.0f - wasm_f32x4_extract_lane(grown, 0);
+        if (warm < keep) keep = warm;
+    }
+    const average_task task = {{a->n, a->average, a->w, {0}}, keep};
+    parallel_for(average_chunk, &task, chunk_count(a->n, GRAIN));
     return TW_OK;
 }
 

@@ -304,6 +304,21 @@ CLIP_WITHOUT_OPTIMIZER = Message(
     "Gradients are clipped in the optimizer step: clip_grad_norm and clip_grad_value need an optimizer.",
     "Gradients are clipped in the optimizer step: 'clipGradNorm' and 'clipGradValue' need an 'optimizer'.",
 )
+EMA_WITHOUT_OPTIMIZER = Message(
+    errors.ModelError,
+    "Averages of the parameters are kept in the optimizer step: ema needs an optimizer.",
+    "Averages of the parameters are kept in the optimizer step: 'ema' needs an 'optimizer'.",
+)
+OTHER_OPTIMIZER = Message(
+    errors.CheckpointError,
+    "The checkpoint's optimizer state is that of {stored}, and this session's optimizer is {own}. "
+    "Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
+)
+NO_AVERAGES = Message(
+    errors.SessionError,
+    "The session keeps no averages of its parameters: build its artifacts with 'ema'.",
+    "The session keeps no averages of its parameters: give createFromModel the setting 'ema'.",
+)
 UNKNOWN_IN_GROUP = Message(
     errors.ModelError, "A group names {name!r}, which no trained parameter is; they are {names}."
 )

@@ -28,6 +28,7 @@ FAMILIES = (
     "norm",
     "group_norm",
     "softmax_loss",
+    "ctc",
     "random",
     "quantize",
     "linear_quantization",
@@ -50,6 +51,7 @@ FAMILIES = (
     "composed_norm",
     "optim",
     "matrix_optim",
+    "averages",
 )
 
 

@@ -17,6 +17,7 @@ from trainweb.ir.calls.conv import (
     WinogradWeights,
 )
 from trainweb.ir.calls.copy import ConvertHalf, Copy, StridedCopy
+from trainweb.ir.calls.ctc import CtcLoss, CtcLossGrad
 from trainweb.ir.calls.gemm import Gemm
 from trainweb.ir.calls.hoist import NoteChange, NoteCurrent, SkipIfCurrent
 from trainweb.ir.calls.index import (
@@ -44,6 +45,7 @@ from trainweb.ir.calls.optim import (
     Adagrad,
     Adam,
     Adamw,
+    Average,
     ClipGradNorm,
     Lamb,
     LinearLr,
@@ -63,6 +65,7 @@ from trainweb.ir.calls.sizes import (
     cell_kept,
     chunks,
     conv_weights,
+    ctc_states,
     key_blocks,
     mask_spans,
     panels,
@@ -92,6 +95,7 @@ __all__ = [
     "ArgReduceI64",
     "Attention",
     "AttentionGradient",
+    "Average",
     "AveragePool",
     "AveragePoolGradient",
     "BatchNorm",
@@ -106,6 +110,8 @@ __all__ = [
     "Copy",
     "CrossEntropy",
     "CrossEntropyGrad",
+    "CtcLoss",
+    "CtcLossGrad",
     "Cumsum",
     "Dropout",
     "Gather",
@@ -158,6 +164,7 @@ __all__ = [
     "cell_kept",
     "chunks",
     "conv_weights",
+    "ctc_states",
     "key_blocks",
     "mask_spans",
     "panels",

@@ -175,11 +175,6 @@ NON_FINITE_LOSS = Message(
 SCALAR_LOSS = Message(
     errors.SessionError, "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction."
 )
-CLIP_IN_CONFIG = Message(
-    errors.ModelError,
-    "Gradients are clipped by the optimizer model: give {name!r} when the artifacts are built.",
-    "Gradients are clipped by the optimizer: give {name!r} in the config of createFromModel.",
-)
 BATCH_OF_BATCHES = Message(errors.ModelError, "The data comes in batches: {name!r} is theirs.")
 SHUFFLED_STREAM = Message(
     errors.ModelError,
@@ -314,6 +309,7 @@ OTHER_OPTIMIZER = Message(
     "The checkpoint's optimizer state is that of {stored}, and this session's optimizer is {own}. "
     "Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
 )
+EMA_IN_TRAINING = Message(errors.SessionError, "Averages of the parameters are not trained: 'ema' is of eval steps.")
 NO_AVERAGES = Message(
     errors.SessionError,
     "The session keeps no averages of its parameters: build its artifacts with 'ema'.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 3135187864
+FINGERPRINT: Final = 944369904
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

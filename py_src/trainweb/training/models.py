@@ -25,7 +25,7 @@ from trainweb.model.reader import read_model
 from trainweb.ops.averages import AVERAGES
 from trainweb.ops.infer import initializer_type
 from trainweb.ops.op import bind
-from trainweb.ops.optim import MOMENTS, OPTIMIZER_INPUTS, Optimizer, scheduler_graph
+from trainweb.ops.optim import GRADS, LIMITS, MOMENTS, OPTIMIZER_INPUTS, Optimizer, clip_graph, scheduler_graph
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
 
@@ -39,6 +39,7 @@ RESET = "lazy_reset_grad"
 MODELS = ("train_model", "eval_model", "optimizer_model")
 """The files of a session besides its checkpoint, as `TrainingSession` calls them."""
 
+CLIP_LIMITS = TensorType("float32", (2,))
 Feeds = Mapping[str, TensorType]
 InUse = Mapping[str, tuple[int, int]]
 """What plans keep in the segment of prepared values, and where: offset and bytes by what it is."""
@@ -199,6 +200,17 @@ class SessionModels:
                 "step": Binding(STATE, 4 * STATE_STEP, "int64", (1,)),
             },
             sequences={v.name: sequences[v.name] for v in graph.inputs if isinstance(v, SequenceValue)},
+            segment_bytes=self.segment_bytes,
+        )
+
+    def compile_clip(self) -> Plan:
+        """Compile a step that clips the gradients to limits that it is fed."""
+        return compile_model(
+            clip_graph(),
+            {LIMITS: CLIP_LIMITS},
+            [],
+            bindings={},
+            sequences={GRADS: self.layout.sequences()[GRADS]},
             segment_bytes=self.segment_bytes,
         )
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from trainweb.checkpoint import Checkpoint
     from trainweb.training.host import SegmentMemory
 
+EXCHANGED_BYTES = 2**20
+"""Of parameters and averages at once."""
 DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
@@ -429,6 +431,17 @@ class MemoryStore(ParameterStore):
         found.optimizer.moments = {p: {n: copied(t) for n, t in named.items()} for p, named in moments.items()}
         self.origin.take(found, is_nominal=self.is_nominal)
         return self.origin
+
+    def exchange_averages(self) -> None:
+        """Let the trainable parameters and their averages change places."""
+        at = self.layout.segment_bytes()[AVERAGES.segment] - 4 * self.layout.trainable_size
+        for start, nbytes in self._places(trainable_only=True):
+            for place in range(start, start + nbytes, EXCHANGED_BYTES):
+                n = min(EXCHANGED_BYTES, start + nbytes - place)
+                kept = self.host.read_segment(PARAMETERS, place, n)
+                self.host.write_segment(PARAMETERS, place, self.host.read_segment(AVERAGES.segment, at, n))
+                self.host.write_segment(AVERAGES.segment, at, kept)
+                at += n
 
     # All parameters at once.
 

@@ -579,6 +579,38 @@ class ClipGradNorm(KernelCall):
         self.partial = temp("float32", (max(1, 2 * chunks(self.n)),))
 
 
+class ClipGradients(KernelCall):
+    """A call of `clip_gradients_f32`.
+
+    g = min(max(g, -limits[0]), limits[0]), then as above with max_norm = limits[1]; infinity leaves them as they are
+    """
+
+    __slots__ = ("g", "limits", "partial", "n")
+    KERNEL = "clip_gradients_f32"
+    OPCODE = 46
+    WORDS = 4
+    ARGUMENTS = __slots__
+    OPERANDS = ("g", "limits", "partial")
+
+    def __init__(self, *, g: Buf, limits: Buf, n: int, node: str = "") -> None:
+        self.node = node
+        self.g = g
+        self.limits = limits
+        self.partial: Buf
+        self.n = n
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.g, self.limits]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.g, self.partial]
+
+    def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
+        self.partial = temp("float32", (max(1, 2 * chunks(self.n)),))
+
+
 class OptimizerAdvance(KernelCall):
     """A call of `optimizer_advance`.
 
@@ -587,7 +619,7 @@ class OptimizerAdvance(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "optimizer_advance"
-    OPCODE = 46
+    OPCODE = 47
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -613,7 +645,7 @@ class LinearLr(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "linear_lr"
-    OPCODE = 47
+    OPCODE = 48
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)

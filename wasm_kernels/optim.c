@@ -555,7 +555,7 @@ static void clip_value_chunk(const void *args, int32_t chunk) {
     if (i < end) store_part(g + i, clip4(load_part(g + i, end - i), limit), end - i);
 }
 
-int32_t kernel_clip_gradients_f32(const clip_gradients_f32_args *a) {
+int32_t kernel_clip_grads_f32(const clip_grads_f32_args *a) {
     clip_task task = {a->g, a->partial, a->n, a->limits[0]};
     if (a->limits[0] < __builtin_inff()) parallel_for(clip_value_chunk, &task, chunk_count(a->n, GRAIN));
     if (a->limits[1] < __builtin_inff()) clip_norm(task, a->limits[1]);

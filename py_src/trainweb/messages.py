@@ -309,7 +309,9 @@ OTHER_OPTIMIZER = Message(
     "The checkpoint's optimizer state is that of {stored}, and this session's optimizer is {own}. "
     "Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
 )
-EMA_IN_TRAINING = Message(errors.SessionError, "Averages of the parameters are not trained: 'ema' is of eval steps.")
+EMA_IN_TRAINING = Message(
+    errors.SessionError, "Eval steps of a training session alone can read averages of the parameters: leave out 'ema'."
+)
 NO_AVERAGES = Message(
     errors.SessionError,
     "The session keeps no averages of its parameters: build its artifacts with 'ema'.",

@@ -23,7 +23,7 @@ FIT = {
     "accumulate": Field(Whole(least=1), 1, is_optional=False),
     "clip_grad_norm": Field(Number(above=0), None, is_optional=True),
     "clip_grad_value": Field(Number(above=0), None, is_optional=True),
-    "ema": Field(Flag(), False, is_optional=False),  # noqa: FBT003 - a default
+    "ema": Field(Flag(), False, is_optional=False),
 }
 """The plain ones; data, schedule, metrics, early stopping and callbacks come besides."""
 
@@ -43,8 +43,8 @@ DOCS = {
     "clip_grad_norm": "Joint L2 norm that the gradients have at most in an optimizer step of this fit.",
     "clip_grad_value": "Magnitude that each element of the gradients has at most in an optimizer step of this fit; "
     "before the norm.",
-    "ema": "Whether the validation data is evaluated with the averages of the parameters, where the session keeps some; "
-    "the best epoch of early stopping is that of the averages then.",
+    "ema": "Whether the validation data is evaluated with the averages of the parameters, where the session keeps "
+    "some; early stopping restores those of the best epoch then.",
 }
 
 

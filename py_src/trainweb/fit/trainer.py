@@ -155,7 +155,7 @@ class Trainer:
             their elements; values are clipped first. What the optimizer model clips itself comes after it.
         ema : bool
             Whether the validation data is evaluated with the averages of the parameters, where the session keeps some
-            (``ema`` of `build_artifacts`); False. Then `early_stopping` restores those of the best epoch.
+            (``ema`` of `build_artifacts`); False. Early stopping restores those of the best epoch then.
         metrics : list of str or dict
             Of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
         predictions, targets : str, optional

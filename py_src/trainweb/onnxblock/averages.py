@@ -18,8 +18,8 @@ from trainweb.settings import Fraction, Positive, YesNo, checked, fields_of
 class ExponentialMovingAverage(Block):
     """Exponential moving average of the trainable parameters, after each optimizer step; it begins as they are then.
 
-    Evaluation and exports read it on request. As timm's ModelEmaV3 and torch.optim.swa_utils.AveragedModel. ONNX Runtime
-    lacks it.
+    Evaluation and exports read it on request. As timm's ModelEmaV3 and torch.optim.swa_utils.AveragedModel. ONNX
+    Runtime lacks it.
 
     Parameters
     ----------
@@ -56,9 +56,7 @@ class ExponentialMovingAverage(Block):
         accessor, operator = context.current(), averages.ExponentialMovingAverage
         name = accessor.add_input(Sequence(averages.AVERAGES.input, "float32"))
         output = generate_name("ema_updated_flag")
-        add_node(
-            operator.op_type(), ["step", parameters, name], [output], domain=operator.domain, **self._attributes
-        )
+        add_node(operator.op_type(), ["step", parameters, name], [output], domain=operator.domain, **self._attributes)
         accessor.graph.value_info[output] = Value(output, "bool", (1,))
         return output
 

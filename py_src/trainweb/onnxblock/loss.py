@@ -493,7 +493,7 @@ class CTCLoss(Loss):
     """Connectionist temporal classification of scores or log-probabilities, as torch.nn.CTCLoss: no alignment is given.
 
     The inputs "targets" (N, S), "input_lengths" (N,) and "target_lengths" (N,), all int64, are added. Of each item the
-    first steps and labels count, as its lengths say; behind them targets hold anything that a label may be, or -1.
+    first steps and labels count, as its lengths say; behind them targets hold any label, such as 0.
 
     Parameters
     ----------

@@ -35,9 +35,7 @@ class ExponentialMovingAverage(SequenceOp):
     warmup_power: float
     warmup_gamma: float
 
-    def lower(
-        self, b: Builder, outs: list[Buf | None], step: Buf, params: BufSequence, averages: BufSequence
-    ) -> None:
+    def lower(self, b: Builder, outs: list[Buf | None], step: Buf, params: BufSequence, averages: BufSequence) -> None:
         if not 0 <= self.decay < 1 or self.warmup_power < 0 or not self.warmup_gamma > 0:
             raise self.error("decay must be in [0, 1), warmup_power at least 0 and warmup_gamma greater than 0.")
         for w, average in flat_runs(params, averages):

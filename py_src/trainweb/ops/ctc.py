@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.program import Buf
 
-TARGETS = i64([[1, 2, 2], [3, 0, -1], [1, 1, 3]])
+TARGETS = i64([[1, 2, 2], [3, 0, 0], [1, 1, 3]])
 INPUT_LENGTHS, TARGET_LENGTHS = i64([6, 4, 5]), i64([3, 1, 3])
 SCORES = (6, 3, 4)
 """Of samples: steps, items, classes."""
@@ -54,7 +54,7 @@ class _Ctc(Op):
             shapes = ", ".join(str(list(t.shape)) for t in (targets, *lengths))
             raise self.error(f"targets and lengths have shapes {shapes}; their first dims must be {items}, the items.")
         classes = log_probs.shape[2]
-        if not 0 <= self.blank or (isinstance(classes, int) and self.blank >= classes):
+        if self.blank < 0 or (isinstance(classes, int) and self.blank >= classes):
             raise self.error(f"blank is {self.blank}; there are {classes} classes.")
         if self.zero_infinity not in (0, 1):
             raise self.error(f"zero_infinity is {self.zero_infinity}; it must be 0 or 1.")
@@ -65,8 +65,8 @@ class _Ctc(Op):
         labels = targets.shape[1]
         if labels > CTC_LABELS:
             raise LimitError(f"{self.node.name}: targets have {labels} labels; there may be {CTC_LABELS}.")
-        # Behind the length of a target anything that a label may be is allowed, and -1.
-        b.check_labels(targets, classes, -1)
+        # Those behind the length of a target, too: what only the kernel finds is found when state may have changed.
+        b.check_labels(targets, classes, None)
         for values, most in zip(lengths, (steps, labels), strict=True):
             b.check_range(values, most + 1)
         return {
@@ -124,8 +124,8 @@ class CTCLoss(_Ctc):
         if len(douts) > 1 and douts[1]:
             raise self.unsupported("a gradient of the sums over paths")
         given = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]
-        attrs = {"blank": self.blank, "zero_infinity": self.zero_infinity}
-        return [g.op("CTCLossGrad", given, domain=self.domain, **attrs), None, None, None]
+        dx = g.op("CTCLossGrad", given, domain=self.domain, blank=self.blank, zero_infinity=self.zero_infinity)
+        return [dx, None, None, None]
 
     def reference(self, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> tuple[Any, Any]:
         steps, batch, _ = log_probs.shape
@@ -226,4 +226,3 @@ class CTCLossGrad(_Ctc):
                         reached[q].append(ahead[s])
                 after = np.array([log_sum(*r) for r in reached])
         return dx
-

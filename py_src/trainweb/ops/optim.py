@@ -674,7 +674,7 @@ class ClipGradients(SequenceOp):
 
     def lower(self, b: Builder, outs: list[Buf | None], limits: Buf, grads: BufSequence) -> None:
         if whole := _one_run(self, grads):
-            b.emit(calls.ClipGradients(g=whole, limits=limits, n=whole.size))
+            b.emit(calls.ClipGrads(g=whole, limits=limits, n=whole.size))
 
     def reference(self, limits: Any, g: Any) -> Any:
         clipped = np.clip(g, -limits[0], limits[0])
@@ -690,7 +690,7 @@ LIMITS = "limits"
 def clip_graph() -> Graph:
     """The graph of a step that clips the gradients."""
     node = Node("ClipGradients", [LIMITS, GRADS], ["clipped"], domain=TRAINWEB, name="clip")
-    inputs = [Value(LIMITS, "float32", (2,)), SequenceValue(GRADS, "float32")]
+    inputs: list[Value | SequenceValue] = [Value(LIMITS, "float32", (2,)), SequenceValue(GRADS, "float32")]
     return Graph("clip", [node], inputs, opsets={"": 17, TRAINWEB: 1})
 
 

@@ -271,8 +271,8 @@ class SessionCore:
 
         `targets` are the types of arrays that results will be written into: they must fit, or nothing runs.
         """
-        if options.ema and kind != "eval":
-            raise messages.EMA_IN_TRAINING()
+        if kind != "eval":
+            options.refuse_ema()
         with options.noted(), self.averaged(on=options.ema):
             self.check_step(kind)
             wanted = self._fetches(kind, fetches)
@@ -326,6 +326,7 @@ class SessionCore:
 
     def optimizer_step(self, options: RunOptions = NO_OPTIONS) -> None:
         """Update the parameters with the accumulated gradients."""
+        options.refuse_ema()
         with options.noted():
             loaded = self.optimizer_plan()
             options.check_terminate()

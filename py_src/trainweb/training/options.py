@@ -179,7 +179,8 @@ class RunOptions(Attributes):
             options = given
             options.__dict__["_watched"] = True
         elif hasattr(given, "terminate"):
-            options = cls(getattr(given, "logid", ""), *(getattr(given, f.name, f.default) for f in fields(cls)[1:]))
+            # The last is trainweb's own.
+            options = cls(getattr(given, "logid", ""), *(getattr(given, f.name) for f in fields(cls)[1:-1]))
             options.__dict__["_watched"] = given
         else:
             raise TypeError(f"Run options must be a dict or RunOptions, got {type(given).__name__}.")
@@ -206,6 +207,11 @@ class RunOptions(Attributes):
             return None
         owner = self if watched is True else watched
         return lambda: bool(owner.terminate)
+
+    def refuse_ema(self) -> None:
+        """Raise SessionError where a run that is no eval step is to read averages."""
+        if self.ema:
+            raise messages.EMA_IN_TRAINING()
 
     def check_terminate(self) -> None:
         """Raise SessionError if the run is to end."""

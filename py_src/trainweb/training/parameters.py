@@ -401,9 +401,7 @@ class MemoryStore(ParameterStore):
         slots = () if reset else self.layout.trained()
         gradients = {s.name: self._lazy(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape) for s in slots}
         random = int(read(STATE_SEED)), int(read(STATE_RANDOM_OFFSET))
-        return Resume(
-            reset, optimizer.learning_rate, optimizer.schedule, random, gradients, optimizer=optimizer.kind
-        )
+        return Resume(reset, optimizer.learning_rate, optimizer.schedule, random, gradients, optimizer=optimizer.kind)
 
     def _optimizer_state(self, moments: dict[str, dict[str, Tensor]]) -> OptimizerState:
         read = self.host.read_state

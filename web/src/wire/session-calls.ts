@@ -572,7 +572,7 @@ export const MESSAGES = {
   EMA_IN_TRAINING: {
     error: "SessionError",
     text:
-      "Averages of the parameters are not trained: 'ema' is of eval steps.",
+      "Eval steps of a training session alone can read averages of the parameters: leave out 'ema'.",
   },
   NO_AVERAGES: {
     error: "SessionError",

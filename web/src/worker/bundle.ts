@@ -612,6 +612,9 @@ function readModels(reader: Reader, root: Fields): BundleModels | null {
   };
 }
 
+/** Of a plan that clips gradients: the magnitude of each, and their joint norm; infinity is no limit. */
+export const CLIP_INPUTS: readonly Declaration[] = [{ name: "limits", dtype: "float32", dims: [2], decides: 0 }];
+
 /** What a plan must fit: sizes of the segments, and by kind of step the names of inputs and outputs. */
 export interface PlanOwner {
   readonly segments: readonly SegmentStart[];
@@ -728,7 +731,7 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number): numb
 /** The plan takes the feeds it says, in the arena, and gives outputs that the model has. */
 function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): void {
   const { kind, signature, inputs, outputs } = plan;
-  const declared = (session.inputs[kind] ?? []).map(({ name }) => name);
+  const declared = (kind === "clip" ? CLIP_INPUTS : (session.inputs[kind] ?? [])).map(({ name }) => name);
   if (JSON.stringify(signature.map(({ name }) => name)) !== JSON.stringify(declared)) {
     throw malformed(`${where} is not for the inputs ${declared.join(", ")}`);
   }

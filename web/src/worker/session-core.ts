@@ -43,6 +43,7 @@ import type {
 } from "../wire/protocol.js";
 import type { ArtifactName, SessionCalls } from "../wire/session-calls.js";
 import {
+  CLIP_INPUTS,
   parsePlan,
   planKey,
   sizeOf,
@@ -224,7 +225,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   inputsOf(kind: PlanKind): readonly Declaration[] {
-    return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : [];
+    return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : kind === "clip" ? CLIP_INPUTS : [];
   }
 
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan> {

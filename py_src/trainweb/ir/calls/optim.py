@@ -579,14 +579,14 @@ class ClipGradNorm(KernelCall):
         self.partial = temp("float32", (max(1, 2 * chunks(self.n)),))
 
 
-class ClipGradients(KernelCall):
-    """A call of `clip_gradients_f32`.
+class ClipGrads(KernelCall):
+    """A call of `clip_grads_f32`.
 
     g = min(max(g, -limits[0]), limits[0]), then as above with max_norm = limits[1]; infinity leaves them as they are
     """
 
     __slots__ = ("g", "limits", "partial", "n")
-    KERNEL = "clip_gradients_f32"
+    KERNEL = "clip_grads_f32"
     OPCODE = 46
     WORDS = 4
     ARGUMENTS = __slots__

@@ -22,7 +22,7 @@ export interface FitFields {
   readonly clipGradNorm?: number | null;
   /** Magnitude that each element of the gradients has at most in an optimizer step of this fit; before the norm. */
   readonly clipGradValue?: number | null;
-  /** Whether the validation data is evaluated with the averages of the parameters, where the session keeps some; the best epoch of early stopping is that of the averages then. Default false. */
+  /** Whether the validation data is evaluated with the averages of the parameters, where the session keeps some; early stopping restores those of the best epoch then. Default false. */
   readonly ema?: boolean;
 }
 

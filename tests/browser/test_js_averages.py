@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 from onnx import helper
+from playwright.sync_api import Browser
 from tests.browser.test_js_fit import BASE, OPEN, arrays
 from tests.conformance.models import make_model
 
@@ -13,7 +16,8 @@ import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.fit import Trainer
 
-from .js_session import JsPage
+from .js_session import JsPage, open_js_page
+from .server import Site
 
 EMA = {"decay": 0.7, "warmup": True, "warmup_gamma": 3.0}
 FIT: dict[str, Any] = {
@@ -31,6 +35,12 @@ IN_PAGE = """
     const numbers = (tensor) => [...tensor.data];
     const averaged = async (s) => numbers(await s.getContiguousParameters(true, { ema: true }));
 """
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        yield page
 
 
 def native(**changes: Any) -> tuple[list[float], list[float], list[float], list[float]]:
@@ -143,7 +153,8 @@ def test_ctc_in_a_page(js: JsPage) -> None:
     ).SerializeToString()
     loss, gradient = js.run(
         """const loss = { type: "CTCLoss", blank: 3, zeroInfinity: true };
-        const s = await TrainingSession.createFromModel(new Uint8Array(model), { loss, optimizer: "SGD" }, { reproducible: true });
+        const config = { loss, optimizer: "SGD" };
+        const s = await TrainingSession.createFromModel(new Uint8Array(model), config, { reproducible: true });
         const feeds = {
           x: new Tensor("float32", new Float32Array(48), [6, 2, 4]),
           targets: new Tensor("int64", BigInt64Array.of(0n, 1n, 1n, 2n, 0n, 0n), [2, 3]),

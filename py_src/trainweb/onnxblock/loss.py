@@ -525,7 +525,15 @@ class CTCLoss(Loss):
         input_lengths_name: str = "input_lengths",
         target_lengths_name: str = "target_lengths",
     ) -> str:
-        """Name of the loss of `scores` against three inputs, which are added if missing."""
+        """Name of the loss of `scores` against three inputs, which are added if missing.
+
+        Parameters
+        ----------
+        scores : str
+            Of shape (T, N, C), or (N, T, C) with `batch_first`.
+        targets_name, input_lengths_name, target_lengths_name : str
+            Names of the inputs (N, S), (N,) and (N,).
+        """
         accessor = context.current()
         rank = len(accessor.tensor_value(scores).shape or ())
         if rank != 3:

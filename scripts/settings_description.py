@@ -11,6 +11,7 @@ from typing import Any
 from trainweb.artifacts.config import CONFIG, LORA, LORA_DOCS
 from trainweb.fit.metrics import METRICS
 from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
+from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.schedules import SCHEDULES
@@ -169,7 +170,8 @@ export type OptimizerSettings ={choices(OPTIMIZERS, "{}Fields & InGroups<{}Field
 
 def config() -> str:
     """The file of what stands beside optimizer and loss."""
-    return file(f"""/** How low-rank adapters are made: `trainweb.lora.inject` of Python. */
+    return file(f"""{interface("Ema", ExponentialMovingAverage)}
+/** How low-rank adapters are made: `trainweb.lora.inject` of Python. */
 export interface LoraFields {{
 {members(LORA, LORA_DOCS)}
 }}
@@ -177,6 +179,8 @@ export interface LoraFields {{
 {INTERNAL}{table("export const CONFIG: Settings = ", CONFIG)};
 
 {INTERNAL}{table("export const LORA: Settings = ", LORA)};
+
+{INTERNAL}{table("export const EMA: Settings = ", EMA)};
 """)
 
 

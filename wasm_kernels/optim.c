@@ -1,5 +1,6 @@
 /* Optimizers over flat runs of parameters, in place. Each formula is evaluated in float32 per element, with the scalar
    factors (bias corrections, clipping) in double: relative error of an update below 1e-6, tested against float64. */
+#include "math.h"
 #include "parallel.h"
 #include "simd.h"
 #include "state.h"
@@ -449,15 +450,54 @@ int32_t kernel_lamb_f32(const lamb_f32_args *a) {
     return TW_OK;
 }
 
+typedef struct {
+    flat_run run; /* w: the averages, g: the parameters */
+    float keep;
+} average_task;
+
+TW_INLINE f32x4 average4(const void *factors, f32x4 average, f32x4 w, f32x4 *s) {
+    (void)s;
+    return madd(*(const f32x4 *)factors, sub4(w, average), average);
+}
+
+static void average_chunk(const void *args, int32_t chunk) {
+    const average_task *t = args;
+    const f32x4 take = splat(1.0f - t->keep);
+    update_chunk(average4, &take, &t->run, 0, chunk);
+}
+
+int32_t kernel_average_f32(const average_f32_args *a) {
+    int64_t step = state_i64(a->state, STATE_STEP);
+    if (step == 0) {
+        tw_move(a->average, a->w, 4 * (size_t)a->n);
+        return TW_OK;
+    }
+    float keep = a->decay;
+    if (a->power > 0) {
+        f32x4 grown = pow4(splat(1.0f + (float)step / a->gamma), splat(-a->power));
+        float warm = 1.0f - wasm_f32x4_extract_lane(grown, 0);
+        if (warm < keep) keep = warm;
+    }
+    const average_task task = {{a->n, a->average, a->w, {0}}, keep};
+    parallel_for(average_chunk, &task, chunk_count(a->n, GRAIN));
+    return TW_OK;
+}
+
 int32_t kernel_state_with_rate(const state_with_rate_args *a) {
     tw_copy(a->changed, a->state, 4 * STATE_WORDS);
     set_state_f32(a->changed, STATE_LEARNING_RATE, a->rate[0]);
     return TW_OK;
 }
 
+typedef struct {
+    float *g, *partial; /* a double a chunk */
+    int32_t n;
+    float factor; /* or limit */
+} clip_task;
+
 /* Blocks of 256 in float (16 terms per lane and accumulator), block sums in double. */
 static void sum_squares_chunk(const void *args, int32_t chunk) {
-    const clip_grad_norm_f32_args *a = args;
+    const clip_task *a = args;
     int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
     double total = 0;
     while (i + 16 <= end) {
@@ -476,33 +516,49 @@ static void sum_squares_chunk(const void *args, int32_t chunk) {
     tw_copy(a->partial + 2 * (int64_t)chunk, &total, sizeof total);
 }
 
-typedef struct {
-    float *g;
-    int32_t n;
-    float factor;
-} scale_task;
-
 static void scale_chunk(const void *args, int32_t chunk) {
-    const scale_task *task = args;
+    const clip_task *task = args;
     float *g = task->g;
     int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, task->n);
     for (; i + 4 <= end; i += 4) store4(g + i, mul4(load4(g + i), splat(task->factor)));
     for (; i < end; i++) g[i] *= task->factor;
 }
 
-int32_t kernel_clip_grad_norm_f32(const clip_grad_norm_f32_args *a) {
-    int32_t n_chunks = chunk_count(a->n, GRAIN);
-    parallel_for(sum_squares_chunk, a, n_chunks);
+static void clip_norm(clip_task task, float max_norm) {
+    int32_t n_chunks = chunk_count(task.n, GRAIN);
+    parallel_for(sum_squares_chunk, &task, n_chunks);
     double total = 0;
     for (int32_t i = 0; i < n_chunks; i++) {
         double part;
-        tw_copy(&part, a->partial + 2 * (int64_t)i, sizeof part);
+        tw_copy(&part, task.partial + 2 * (int64_t)i, sizeof part);
         total += part;
     }
-    double factor = (double)a->max_norm / (__builtin_sqrt(total) + 1e-6);
-    if (factor >= 1) return TW_OK;
-    scale_task task = {a->g, a->n, (float)factor};
+    double factor = (double)max_norm / (__builtin_sqrt(total) + 1e-6);
+    if (factor >= 1) return;
+    task.factor = (float)factor;
     parallel_for(scale_chunk, &task, n_chunks);
+}
+
+int32_t kernel_clip_grad_norm_f32(const clip_grad_norm_f32_args *a) {
+    clip_norm((clip_task){a->g, a->partial, a->n, 0}, a->max_norm);
+    return TW_OK;
+}
+
+TW_INLINE f32x4 clip4(f32x4 g, f32x4 limit) { return wasm_f32x4_min(wasm_f32x4_max(g, wasm_f32x4_neg(limit)), limit); }
+
+static void clip_value_chunk(const void *args, int32_t chunk) {
+    const clip_task *task = args;
+    float *g = task->g;
+    f32x4 limit = splat(task->factor);
+    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, task->n);
+    for (; i + 4 <= end; i += 4) store4(g + i, clip4(load4(g + i), limit));
+    if (i < end) store_part(g + i, clip4(load_part(g + i, end - i), limit), end - i);
+}
+
+int32_t kernel_clip_grads_f32(const clip_grads_f32_args *a) {
+    clip_task task = {a->g, a->partial, a->n, a->limits[0]};
+    if (a->limits[0] < __builtin_inff()) parallel_for(clip_value_chunk, &task, chunk_count(a->n, GRAIN));
+    if (a->limits[1] < __builtin_inff()) clip_norm(task, a->limits[1]);
     return TW_OK;
 }
 

@@ -175,11 +175,6 @@ NON_FINITE_LOSS = Message(
 SCALAR_LOSS = Message(
     errors.SessionError, "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction."
 )
-CLIP_IN_CONFIG = Message(
-    errors.ModelError,
-    "Gradients are clipped by the optimizer model: give {name!r} when the artifacts are built.",
-    "Gradients are clipped by the optimizer: give {name!r} in the config of createFromModel.",
-)
 BATCH_OF_BATCHES = Message(errors.ModelError, "The data comes in batches: {name!r} is theirs.")
 SHUFFLED_STREAM = Message(
     errors.ModelError,
@@ -303,6 +298,24 @@ CLIP_WITHOUT_OPTIMIZER = Message(
     errors.ModelError,
     "Gradients are clipped in the optimizer step: clip_grad_norm and clip_grad_value need an optimizer.",
     "Gradients are clipped in the optimizer step: 'clipGradNorm' and 'clipGradValue' need an 'optimizer'.",
+)
+EMA_WITHOUT_OPTIMIZER = Message(
+    errors.ModelError,
+    "Averages of the parameters are kept in the optimizer step: ema needs an optimizer.",
+    "Averages of the parameters are kept in the optimizer step: 'ema' needs an 'optimizer'.",
+)
+OTHER_OPTIMIZER = Message(
+    errors.CheckpointError,
+    "The checkpoint's optimizer state is that of {stored}, and this session's optimizer is {own}. "
+    "Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
+)
+EMA_IN_TRAINING = Message(
+    errors.SessionError, "Eval steps of a training session alone can read averages of the parameters: leave out 'ema'."
+)
+NO_AVERAGES = Message(
+    errors.SessionError,
+    "The session keeps no averages of its parameters: build its artifacts with 'ema'.",
+    "The session keeps no averages of its parameters: give createFromModel the setting 'ema'.",
 )
 UNKNOWN_IN_GROUP = Message(
     errors.ModelError, "A group names {name!r}, which no trained parameter is; they are {names}."

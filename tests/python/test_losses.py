@@ -49,7 +49,8 @@ def test_a_loss_is_that_of_torch_and_so_is_its_gradient(title: str, opset: int) 
     with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as s:
         feeds = {"x": np.zeros_like(outputs[0])}
         for name in set(s.input_names()) - {"x"}:
-            feeds[name] = ARRAYS[f"{title}/target"]
+            feed = f"{title}/feed/{name}"
+            feeds[name] = ARRAYS[feed if feed in ARRAYS else f"{title}/target"]
         (loss,) = s.train_step(feeds).values()
         np.testing.assert_allclose(loss, ARRAYS[f"{title}/loss"], rtol=1e-5, atol=1e-6)
         assert loss.shape == ()

@@ -16,7 +16,7 @@ from tests.python.sessions import batch, session, warm
 import trainweb
 from trainweb import onnxblock
 from trainweb.artifacts import OptimType, build_artifacts
-from trainweb.checkpoint import read_checkpoint
+from trainweb.checkpoint import read_checkpoint, write_checkpoint
 from trainweb.cli import main
 from trainweb.errors import CheckpointError, ModelError
 from trainweb.ir.layout import GRADIENTS, PARAMETERS
@@ -108,8 +108,28 @@ def test_a_checkpoint_without_a_moment_that_the_optimizer_needs_is_refused() -> 
     with session(optimizer="Lion") as s:
         warm(s)
         saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+    # As files of onnxruntime-training are, which do not say of which optimizer they are.
+    unnamed = read_checkpoint(saved)
+    assert unnamed.resume is not None and unnamed.resume.optimizer == "Lion"
+    unnamed.resume.optimizer = ""
+    saved = write_checkpoint(unnamed)
     with pytest.raises(CheckpointError, match="no momentum1 for"), session(optimizer="AdamW", checkpoint=saved):
         pass
+
+
+def test_moments_of_another_optimizer_are_refused_by_both_names() -> None:
+    """Those of Lion and of Adagrad are of the same names and sizes."""
+    with session(optimizer="Lion") as s:
+        warm(s)
+        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        without = trainweb.CheckpointState.save_checkpoint(s.core.state)
+        expected = s.get_contiguous_parameters()
+    both = "is that of Lion, and this session's optimizer is Adagrad"
+    with pytest.raises(CheckpointError, match=both), session(optimizer="Adagrad", checkpoint=saved):
+        pass
+    for optimizer, checkpoint in (("Lion", saved), ("Adagrad", without)):
+        with session(optimizer=optimizer, checkpoint=checkpoint) as s:
+            np.testing.assert_array_equal(s.get_contiguous_parameters(), expected)
 
 
 def test_a_session_takes_lions_steps() -> None:

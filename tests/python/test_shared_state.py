@@ -120,4 +120,4 @@ def test_what_a_dropped_session_trained_is_saved() -> None:
     assert (found.requires_grad, found.frozen, found.groups) == (want.requires_grad, want.frozen, want.groups)
     # Gradients and random numbers end with their session, the rate does not.
     assert want.resume is not None and want.resume.gradients
-    assert found.resume == Resume(learning_rate=want.resume.learning_rate)
+    assert found.resume == Resume(learning_rate=want.resume.learning_rate, optimizer="AdamW")

@@ -28,6 +28,7 @@ def generate_artifacts(
     external_data: Mapping[str, bytes] | None = None,
     clip_grad_norm: float | None = None,
     clip_grad_value: float | None = None,
+    ema: Mapping[str, Any] | None = None,
 ) -> None:
     """Write training_model.onnx, eval_model.onnx, optimizer_model.onnx and checkpoint.
 
@@ -40,7 +41,7 @@ def generate_artifacts(
     nominal_checkpoint : bool
         Also write nominal_checkpoint.
     model, requires_grad, frozen_params, loss, optimizer, ort_format, custom_op_library, \
-additional_output_names, loss_input_names, batch_norm, external_data, clip_grad_norm, clip_grad_value
+additional_output_names, loss_input_names, batch_norm, external_data, clip_grad_norm, clip_grad_value, ema
         See `build_artifacts`, also for the errors.
 
     Raises
@@ -66,6 +67,7 @@ additional_output_names, loss_input_names, batch_norm, external_data, clip_grad_
         custom_op_library=custom_op_library,
         clip_grad_norm=clip_grad_norm,
         clip_grad_value=clip_grad_value,
+        ema=ema,
     )
     built.write(directory, prefix, nominal=nominal_checkpoint)
 

@@ -163,6 +163,7 @@ def build_artifacts(
     limits: Limits | Mapping[str, int] | None = None,
     clip_grad_norm: float | None = None,
     clip_grad_value: float | None = None,
+    ema: Mapping[str, Any] | None = None,
     integrity: str | None = None,
 ) -> Artifacts:
     """Build training artifacts in memory.
@@ -210,6 +211,10 @@ def build_artifacts(
     clip_grad_norm, clip_grad_value : float, optional
         Joint L2 norm that the gradients have at most in an optimizer step, and magnitude of each of their elements;
         values are clipped first. Not with an optimizer that is a Block, whose `clip_grad` says it.
+    ema : dict, optional
+        Keep an exponential moving average of the trainable parameters beside them, for evaluation and exports on
+        request: the arguments of `onnxblock.optim.ExponentialMovingAverage`, such as ``{"decay": 0.999}``. Not with an
+        optimizer that is a Block, whose `average` says it.
     integrity : str, optional
         The hash that the file of the model must have; see `trainweb.model.read_model`.
 
@@ -233,6 +238,8 @@ def build_artifacts(
         )
     if optimizer is None and (clip_grad_norm is not None or clip_grad_value is not None):
         raise messages.CLIP_WITHOUT_OPTIMIZER()
+    if optimizer is None and ema is not None:
+        raise messages.EMA_WITHOUT_OPTIMIZER()
     if custom_op_library is not None:
         raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
     if batch_norm not in BATCH_NORM:
@@ -276,8 +283,8 @@ def build_artifacts(
         )
         models.training = cast_outputs(models.training, declared.outputs)
         models.evaluation = cast_outputs(models.evaluation, declared.outputs)
-        clips = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value}
-        made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, clips), models, graph)
+        beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
+        made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
         return Artifacts(models, made, chosen.decisions)
 
 
@@ -395,13 +402,15 @@ def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
     return result
 
 
-def _optimizer_block(optimizer: OptimizerLike, clips: Mapping[str, float | None]) -> Block:
+def _optimizer_block(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> Block:
     if isinstance(optimizer, (OptimType, str, Mapping)):
         given = optimizer.name if isinstance(optimizer, OptimType) else optimizer
-        return optim.make_optimizer(given, **clips)
+        return optim.make_optimizer(given, **beside)
     if not isinstance(optimizer, Block):
         raise ModelError(f"Unknown optimizer provided {optimizer!r:.80}. Give an OptimType or an onnxblock.Block.")
-    if any(clip is not None for clip in clips.values()):
+    if beside["ema"] is not None:
+        raise ModelError("The optimizer is a Block: give it average(ExponentialMovingAverage(decay)) instead of ema.")
+    if any(clip is not None for clip in beside.values()):
         raise ModelError(
             "The optimizer is a Block: give it clip_grad=ClipGradNorm(max_norm) instead of clip_grad_norm."
         )

@@ -54,6 +54,8 @@ class Resume:
         Accumulated gradients by parameter; empty where the next train step overwrites them.
     parameters : dict of str to Tensor
         As they are trained, in float32, those that the checkpoint has in half precision.
+    optimizer : str
+        The name of the optimizer that the moments are of; "" where it is not known.
     """
 
     reset: bool = True
@@ -62,6 +64,7 @@ class Resume:
     random: tuple[int, int] | None = None
     gradients: dict[str, Tensor] = field(default_factory=dict)
     parameters: dict[str, Tensor] = field(default_factory=dict)
+    optimizer: str = ""
 
 
 @dataclass(slots=True)

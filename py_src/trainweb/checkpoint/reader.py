@@ -222,6 +222,7 @@ def _resume(table: Table, beside: _FileBeside | None) -> Resume:
         (seed % 2**64, position % 2**64) if present & 2 else None,
         {tensor.name: tensor for tensor in gradients},
         {tensor.name: tensor for tensor in parameters},
+        table.string(9, "the optimizer's name") or "",
     )
 
 

@@ -293,10 +293,12 @@ class _Writer:
             for field, tensors in ((7, resume.gradients), (8, resume.parameters))
             if tensors or field == 7
         ]
+        if resume.optimizer:
+            vectors.append((9, self._builder.CreateString(resume.optimizer)))
         warmup, total = resume.schedule or (0, 0)
         seed, position = resume.random or (0, 0)
         return self.table(
-            9 if resume.parameters else 8,
+            1 + max(field for field, _ in vectors),
             vectors,
             ("PrependBoolSlot", 0, resume.reset),
             ("PrependFloat32Slot", 1, float(resume.learning_rate)),

@@ -445,6 +445,7 @@ class NativeTrainingSession(SessionBase):
             ``tag``, ``log_severity_level``, ``terminate``.
         """
         session, options = self._opened, RunOptions.of(run_options)
+        options.refuse_ema()
         feeds = {name: as_array(value) for name, value in input_feed.items()}
         rate = self._take_rate(feeds)
         names = texts("output_names", output_names) if output_names else [v.name for v in self.get_outputs()]

@@ -24,6 +24,8 @@ class Evaluation:
         Names, or settings with "type".
     predictions, targets
         The output and the input of the eval model that metrics compare.
+    ema
+        Whether averages of the parameters stand for them.
     """
 
     def __init__(
@@ -32,8 +34,10 @@ class Evaluation:
         metrics: Sequence[str | Mapping[str, Any]],
         predictions: str | None,
         targets: str | None,
+        *,
+        ema: bool = False,
     ) -> None:
-        self.session, self.given = session, metrics
+        self.session, self.given, self.ema = session, metrics, ema
         made = [make_metric(m) for m in metrics]
         names = [m.name for m in made]
         for name in names:
@@ -60,7 +64,8 @@ class Evaluation:
         total, rows = 0.0, 0
         fetches = [self.loss] + ([self.predictions] if self.predictions else [])
         for feeds, count in batches:
-            results = self.session.eval_step({n: feeds[n] for n in self.inputs if n in feeds}, fetches)
+            given = {n: feeds[n] for n in self.inputs if n in feeds}
+            results = self.session.eval_step(given, fetches, {"ema": self.ema})
             total += float(results[self.loss].reshape(())) * count
             rows += count
             if self.predictions and self.targets:

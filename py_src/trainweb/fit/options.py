@@ -21,6 +21,9 @@ FIT = {
     "seed": Field(Whole(least=0, most=MAX_SEED), 0, is_optional=False),
     "validation_split": Field(Number(above=0, below=1), None, is_optional=True),
     "accumulate": Field(Whole(least=1), 1, is_optional=False),
+    "clip_grad_norm": Field(Number(above=0), None, is_optional=True),
+    "clip_grad_value": Field(Number(above=0), None, is_optional=True),
+    "ema": Field(Flag(), False, is_optional=False),
 }
 """The plain ones; data, schedule, metrics, early stopping and callbacks come besides."""
 
@@ -37,6 +40,11 @@ DOCS = {
     "seed": "Of the order of rows.",
     "validation_split": "Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.",
     "accumulate": "Batches whose gradients are added up for one optimizer step.",
+    "clip_grad_norm": "Joint L2 norm that the gradients have at most in an optimizer step of this fit.",
+    "clip_grad_value": "Magnitude that each element of the gradients has at most in an optimizer step of this fit; "
+    "before the norm.",
+    "ema": "Whether the validation data is evaluated with the averages of the parameters, where the session keeps "
+    "some; early stopping restores those of the best epoch then.",
 }
 
 

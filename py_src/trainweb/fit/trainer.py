@@ -150,6 +150,12 @@ class Trainer:
             Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is.
         accumulate : int
             Batches whose gradients are added up for one optimizer step; 1.
+        clip_grad_norm, clip_grad_value : float, optional
+            Joint L2 norm that the gradients have at most in an optimizer step of this fit, and magnitude of each of
+            their elements; values are clipped first. What the optimizer model clips itself comes after it.
+        ema : bool
+            Whether the validation data is evaluated with the averages of the parameters, where the session keeps some
+            (``ema`` of `build_artifacts`); False. Early stopping restores those of the best epoch then.
         metrics : list of str or dict
             Of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
         predictions, targets : str, optional
@@ -238,6 +244,10 @@ class FitPlan:
         if train.columns is None and options["shuffle"]:
             raise messages.SHUFFLED_STREAM()
         self.epochs, self.accumulate = options["epochs"], options["accumulate"]
+        self.limits = options["clip_grad_value"], options["clip_grad_norm"]
+        self.ema: bool = options["ema"]
+        if self.ema and not session.core.layout.has_averages:
+            raise messages.NO_AVERAGES()
         shuffle = options["shuffle"] is not False and train.columns is not None
         self.batches = Batches(train, options, shuffle=shuffle)
         self.steps = self.batches.steps
@@ -254,7 +264,8 @@ class FitPlan:
         if validation is not None:
             kept = options | {"remainder": "keep"}
             self.validation = Batches(validation, kept, shuffle=False)
-            self.evaluation = Evaluation(session, metrics, others.get("predictions"), others.get("targets"))
+            names = others.get("predictions"), others.get("targets")
+            self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
             better = {name: mode for name, mode in self.evaluation.better.items() if mode}
         self.schedule = as_schedule(others.get("schedule"))
         early = others.get("early_stopping")
@@ -280,6 +291,9 @@ class FitPlan:
             "remainder": options["remainder"] if has_size else None,
             "seed": options["seed"] if shuffle else None,
             "accumulate": options["accumulate"],
+            "clipGradNorm": options["clip_grad_norm"],
+            "clipGradValue": options["clip_grad_value"],
+            "ema": options["ema"] or None,
             "rows": None if train.columns is None else len(train),
             "validationRows": None if validation is None or validation.columns is None else len(validation),
         }
@@ -399,13 +413,15 @@ class FitPlan:
         return loss
 
     def _update(self) -> None:
+        if self.limits != (None, None):
+            self.session.core.clip_gradients(*self.limits)
         self.session.optimizer_step()
         self.run.history.optimizer_steps += 1
 
     def _observe(self, epoch: Epoch) -> None:
         """Tell schedule and early stopping how the epoch was."""
         if self._learn_of(epoch) and self.early is not None and self.early.restore_best:
-            self.best = self.session.get_contiguous_parameters(False)
+            self.best = self.session.get_contiguous_parameters(False, ema=self.ema)
 
     def _learn_of(self, epoch: Epoch) -> bool:
         """Whether it is the best so far, by early stopping."""
@@ -431,8 +447,6 @@ def check_names(given: Mapping[str, Any]) -> None:
     from trainweb.fit.options import FIT
 
     for name in given:
-        if name in ("clip_grad_norm", "clip_grad_value"):
-            raise messages.CLIP_IN_CONFIG(name=name)
         if name not in FIT:
             raise messages.UNKNOWN_SETTING(what="fit", name=name, names=", ".join([*FIT, *OPTIONS]))
 

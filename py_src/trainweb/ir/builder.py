@@ -140,6 +140,10 @@ class Builder:
         if indices.value is None:  # known ones were checked with the shapes
             self._check(indices, -size, size, None, 0)
 
+    def check_range(self, values: Buf, size: int) -> None:
+        """Fail with the first given number outside [0, size), before anything is computed."""
+        self._check(values, 0, size, None, 0)
+
     def _check(self, values: Buf, low: int, high: int, ignore: int | None, is_label: int) -> None:
         # What is computed in the step, the kernel that reads it checks.
         if values.size and values.is_given:

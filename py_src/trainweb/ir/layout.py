@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 192339515
+FINGERPRINT: Final = 914094234
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -32,6 +32,9 @@ ATTENTION_KEYS: Final = 64
 
 # Elements of a head at most.
 ATTENTION_WIDTH: Final = 256
+
+# Labels of a target at most: rows of its states fit into the scratch of a thread.
+CTC_LABELS: Final = 16384
 
 # Iterations of a loop at most.
 LOOP_TRIPS: Final = 65536

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from trainweb._names import public_names
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import DTYPE_CODES
+from trainweb.model.graph import Value
 from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block, add_input_like, array_initializer
 from trainweb.onnxblock.context import add_node, generate_name, skip_names
@@ -485,6 +486,88 @@ class TripletMarginLoss(Loss):
         """Name of the loss of the vectors `anchor`, `positive` and `negative`, each (N, D)."""
         further = blocks.Sub()(_distance(anchor, positive), _distance(anchor, negative))
         return str(self._reduce(self.add_node("Relu", [blocks.Add()(further, blocks.Constant(self._margin)())])))
+
+
+@loss
+class CTCLoss(Loss):
+    """Connectionist temporal classification of scores or log-probabilities, as torch.nn.CTCLoss: no alignment is given.
+
+    The inputs "targets" (N, S), "input_lengths" (N,) and "target_lengths" (N,), all int64, are added. Of each item the
+    first steps and labels count, as its lengths say; behind them targets hold any label, such as 0.
+
+    Parameters
+    ----------
+    blank : int
+        The class that says nothing.
+    reduction : {"mean", "sum", "none"}
+        "mean" divides the loss of each item by the length of its target before.
+    zero_infinity : bool
+        Whether items whose target does not fit into their steps cost nothing, in place of infinity.
+    batch_first : bool
+        Whether the scores are (N, T, C), as many models give them, instead of (T, N, C).
+    """
+
+    @checked
+    def __init__(
+        self,
+        blank: Annotated[int, Whole(least=0)] = 0,
+        reduction: Reduction = "mean",
+        zero_infinity: YesNo = False,
+        batch_first: YesNo = False,
+    ) -> None:
+        self._blank, self._reduction = int(blank), reduction
+        self._zero_infinity, self._batch_first = zero_infinity, batch_first
+
+    def build(
+        self,
+        scores: str,
+        targets_name: str = "targets",
+        input_lengths_name: str = "input_lengths",
+        target_lengths_name: str = "target_lengths",
+    ) -> str:
+        """Name of the loss of `scores` against three inputs, which are added if missing.
+
+        Parameters
+        ----------
+        scores : str
+            Of shape (T, N, C), or (N, T, C) with `batch_first`.
+        targets_name, input_lengths_name, target_lengths_name : str
+            Names of the inputs (N, S), (N,) and (N,).
+        """
+        accessor = context.current()
+        rank = len(accessor.tensor_value(scores).shape or ())
+        if rank != 3:
+            raise ModelError(f"Scores {scores!r} have {rank} axes; CTCLoss takes steps, items and classes.")
+        items = 0 if self._batch_first else 1
+        if not accessor.has(targets_name):
+            batch = self._batch_dim(scores, targets_name, items)
+            accessor.add_input(Value(targets_name, "int64", (batch, f"{targets_name}_length")))
+        for name in (input_lengths_name, target_lengths_name):
+            if not accessor.has(name):
+                accessor.add_input(Value(name, "int64", (self._batch_dim(scores, name, items),)))
+        # Of log-probabilities it is themselves, and the gradient is that of torch for both.
+        log_probs = self.add_node("LogSoftmax", [scores], axis=2)
+        if self._batch_first:
+            log_probs = self.add_node("Transpose", [log_probs], perm=[1, 0, 2])
+        given = [log_probs, targets_name, input_lengths_name, target_lengths_name]
+        attrs = {"blank": self._blank, "zero_infinity": int(self._zero_infinity)}
+        each = self.add_node("CTCLoss", given, domain="ai.trainweb", **attrs)
+        if self._reduction == "mean":
+            lengths = self.add_node("Cast", [target_lengths_name], to=FLOAT)
+            each = blocks.Div()(each, self.add_node("Max", [lengths, blocks.Constant(1.0)()]))
+        return str(_reduction(self._reduction)(each))
+
+    def _batch_dim(self, scores: str, name: str, axis: int) -> int | str:
+        """The dim of the items; where it has no name it gets one."""
+        accessor = context.current()
+        value = accessor.tensor_value(scores)
+        dims = list(value.shape or ())
+        if dims[axis] is None:
+            dims[axis] = f"{name}_dim_0"
+            accessor.graph.value_info[scores] = Value(scores, value.dtype, tuple(dims))
+        dim = dims[axis]
+        assert dim is not None
+        return dim
 
 
 def __dir__() -> list[str]:

@@ -12,6 +12,7 @@ from trainweb.errors import ModelError
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.graph import Value
 from trainweb.onnxblock import context
+from trainweb.onnxblock.averages import ExponentialMovingAverage, make_average
 from trainweb.onnxblock.blocks import Block, add_initializer_of
 from trainweb.onnxblock.context import add_node, generate_name
 from trainweb.onnxblock.training import ForwardBlock
@@ -122,6 +123,7 @@ class Optimizer(ForwardBlock):
         self._attributes = {n: int(v) if kinds[n].type is int else float(v) for n, v in attributes.items()}
         self._groups: list[Group] = []
         self._decays_vectors = True
+        self._average: ExponentialMovingAverage | None = None
 
     @classmethod
     def fields(cls) -> Mapping[str, Field]:
@@ -137,6 +139,17 @@ class Optimizer(ForwardBlock):
             `ClipGradNorm` or `ClipGradValue`.
         """
         self._clips.append(block)
+        return self
+
+    def average(self, block: ExponentialMovingAverage) -> Self:
+        """Keep an average of the parameters.
+
+        Parameters
+        ----------
+        block : ExponentialMovingAverage
+            How.
+        """
+        self._average = block
         return self
 
     def group(self, parameters: Patterns, learning_rate_factor: NotNegative = 1.0, **settings: Any) -> Self:
@@ -205,6 +218,8 @@ class Optimizer(ForwardBlock):
             gradients = clip(gradients)
         trainable = parameters[0] if isinstance(parameters, tuple) and len(parameters) == 2 else parameters
         flag = self._add_parts(list(trainable or []), gradients)
+        if self._average is not None:
+            self._average(operators.PARAMS)
         accessor.graph.value_info[flag] = Value(flag, "bool", (1,))
         return flag
 
@@ -290,7 +305,10 @@ def optimizer(cls: T) -> T:
 
 
 def make_optimizer(
-    given: str | Mapping[str, Any], clip_grad_norm: float | None = None, clip_grad_value: float | None = None
+    given: str | Mapping[str, Any],
+    clip_grad_norm: float | None = None,
+    clip_grad_value: float | None = None,
+    ema: Mapping[str, Any] | None = None,
 ) -> Optimizer:
     """An optimizer by its name, or by a mapping.
 
@@ -302,6 +320,8 @@ def make_optimizer(
         parameters of fewer than two axes.
     clip_grad_norm, clip_grad_value : float, optional
         See `ClipGradNorm` and `ClipGradValue`; values are clipped first.
+    ema : dict, optional
+        The arguments of `ExponentialMovingAverage`.
 
     Raises
     ------
@@ -316,6 +336,8 @@ def make_optimizer(
         made.clip(ClipGradValue(clip_grad_value))
     if clip_grad_norm is not None:
         made.clip(ClipGradNorm(clip_grad_norm))
+    if ema is not None:
+        made.average(make_average(ema))
     for group in groups:
         made.group(**group)
     return made if decays else made.exempt_vectors()

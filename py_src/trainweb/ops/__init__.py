@@ -28,6 +28,7 @@ FAMILIES = (
     "norm",
     "group_norm",
     "softmax_loss",
+    "ctc",
     "random",
     "quantize",
     "linear_quantization",
@@ -51,6 +52,7 @@ FAMILIES = (
     "composed_norm",
     "optim",
     "matrix_optim",
+    "averages",
 )
 
 

@@ -20,6 +20,7 @@ from trainweb.ir.layout import (
 from trainweb.ir.program import Buf, BufSequence, flat_runs
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
+from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
 from trainweb.ops.op import MS, Bad, Float, Int, Ints, Op, Sample, Str, register
@@ -658,6 +659,39 @@ class InplaceClipGradNorm(SequenceOp):
 
     samples = (Sample([(37,)]), Sample([(37,)], {"max_norm": 100.0}), Sample([f32([0.0, 0.0])]))
     bad = (Bad([(37,)], {"norm_type": "inf"}, error=UnsupportedError),)
+
+
+@register
+class ClipGradients(SequenceOp):
+    """Clip a sequence in place by value, then by norm, to limits that are fed: [value, norm]; infinity is none.
+
+    As InplaceClipGradValue and InplaceClipGradNorm, to the last bit. The plan of a fit's own limits is made of it.
+    """
+
+    domain = TRAINWEB
+    min_inputs = max_inputs = 2
+    state_inputs = (1,)
+
+    def lower(self, b: Builder, outs: list[Buf | None], limits: Buf, grads: BufSequence) -> None:
+        if whole := _one_run(self, grads):
+            b.emit(calls.ClipGrads(g=whole, limits=limits, n=whole.size))
+
+    def reference(self, limits: Any, g: Any) -> Any:
+        clipped = np.clip(g, -limits[0], limits[0])
+        return clipped * min(1.0, limits[1] / (np.sqrt((clipped * clipped).sum()) + 1e-6))
+
+    tested_through = "InplaceClipGradNorm"
+
+
+LIMITS = "limits"
+"""The feed of `clip_graph`."""
+
+
+def clip_graph() -> Graph:
+    """The graph of a step that clips the gradients."""
+    node = Node("ClipGradients", [LIMITS, GRADS], ["clipped"], domain=TRAINWEB, name="clip")
+    inputs: list[Value | SequenceValue] = [Value(LIMITS, "float32", (2,)), SequenceValue(GRADS, "float32")]
+    return Graph("clip", [node], inputs, opsets={"": 17, TRAINWEB: 1})
 
 
 @register

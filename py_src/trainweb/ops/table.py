@@ -40,7 +40,7 @@ What `OptimType` in Python, `trainweb artifacts --optimizer` and `optimizer` in 
 are arguments of the class in `trainweb.onnxblock.optim`, besides `clip_grad=ClipGradNorm(max_norm)`, and members of
 `{"type": "AdamW", ...}` for `build_artifacts` and `createFromModel`, where a page writes `weightDecay`, and `epsilon`
 for `eps`. Two more are `groups`, each with `parameters`, `learning_rate_factor` and settings of its own, and
-`decay_biases_and_norms`; `clip_grad_norm` and `clip_grad_value` stand beside the optimizer. *Moments* are
+`decay_biases_and_norms`; `clip_grad_norm`, `clip_grad_value` and `ema` stand beside the optimizer. *Moments* are
 kept of each trainable parameter, in checkpoints as momentum0, momentum1 and so on; some only with certain settings.
 Optimizer models with an operator of ai.trainweb (SGD: with any setting; all: in groups, or clipped by value) run in
 trainweb only; parameters that they trained go anywhere.

@@ -481,7 +481,8 @@ def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, i
         plan = _training(handle).models.compile_step(kind, feeds, overwrite, in_use)
     else:
         models = _training(handle).models
-        plan = models.compile_optimizer() if kind == "optimizer" else models.compile_scheduler()
+        compilers = {"optimizer": models.compile_optimizer, "clip": models.compile_clip}
+        plan = compilers.get(kind, models.compile_scheduler)()
     blobs = Blobs()
     return {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}, blobs.data, "blobs"
 

@@ -28,7 +28,8 @@ from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor, Value
 from trainweb.ops.infer import folded_elements
-from trainweb.training.models import Feeds, SessionModels
+from trainweb.ops.optim import LIMITS
+from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels
 from trainweb.training.parameters import GROUP, TensorStore, start_segments, start_state
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def session_header(
         "outputs": models.outputs,
         "hasEval": models.graphs["eval"] is not None,
         "hasOptimizer": models.graphs["optimizer"] is not None,
+        "optimizer": models.layout.optimizer,
+        "hasAverages": models.layout.has_averages,
         "nominal": store.is_nominal,
         "parameters": [
             {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}
@@ -236,6 +239,7 @@ def make_bundle(
     if models.graphs["optimizer"] is not None:
         for kind, plan in (("optimizer", models.compile_optimizer()), ("scheduler", models.compile_scheduler())):
             header["plans"].append(plan_json(plan, kind, True, {}, blobs))
+        header["plans"].append(plan_json(models.compile_clip(), "clip", True, {LIMITS: CLIP_LIMITS}, blobs))
     if files:
         names = {"train_model": "trainModel", "eval_model": "evalModel", "optimizer_model": "optimizerModel"}
         header["models"] = {names[name]: blobs.add(data) for name, data in files.items()}

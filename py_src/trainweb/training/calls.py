@@ -172,6 +172,10 @@ PROPERTY_NAME = Argument("name", NAME, "The property's name.")
 TRAINING = Argument("training", FLAG, "False: of an eval step.", default=True, in_options=True)
 OF_PARAMETER = {"CheckpointError": "There is no such parameter."}
 FORM_ARGUMENT = Argument("form", FORM, page_only=True)
+EMA = Argument(
+    "ema", FLAG, "Averages stand for the parameters, where the session keeps them.", default=False, in_options=True
+)
+NO_EMA = {"SessionError": "Averages are asked for, and the session keeps none."}
 NO_RATE = "Negative, infinite or no number."
 
 CALLS = (
@@ -218,10 +222,10 @@ CALLS = (
     Call(
         "get_contiguous_parameters",
         "All (trainable) parameters as one vector, a copy, in the order of the training model's inputs.",
-        (TRAINABLE_ONLY,),
+        (TRAINABLE_ONLY, EMA),
         TENSOR,
         "Float32 of shape [n], where n is what `get_parameters_size` says.",
-        raises={"CheckpointError": "The session is of a nominal checkpoint, which has no values yet."},
+        raises={"CheckpointError": "The session is of a nominal checkpoint, which has no values yet.", **NO_EMA},
         python=Public.BY_HAND,
     ),
     Call(
@@ -373,7 +377,7 @@ CALLS = (
     Call(
         "export_model_for_inferencing",
         "The eval model with the current parameters.",
-        (Argument("output_names", OUTPUT_NAMES), FORM_ARGUMENT),
+        (Argument("output_names", OUTPUT_NAMES), FORM_ARGUMENT, EMA),
         FILE,
         python=Public.BY_HAND,
         page=Public.BY_HAND,
@@ -381,9 +385,9 @@ CALLS = (
     Call(
         "export_weights",
         "All parameters by name, as a file that other programs read. It has no optimizer state.",
-        (Argument("format", WEIGHTS_FORMAT, "safetensors or npz.", default="safetensors"),),
+        (Argument("format", WEIGHTS_FORMAT, "safetensors or npz.", default="safetensors"), EMA),
         WEIGHTS,
-        raises={"ModelError": "There is no such format."},
+        raises={"ModelError": "There is no such format.", **NO_EMA},
     ),
     Call(
         "load_weights",

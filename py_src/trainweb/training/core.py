@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -38,7 +40,7 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.lazy import join_parts
 from trainweb.ops.infer import may_decide
-from trainweb.ops.optim import MOMENTS
+from trainweb.ops.optim import LIMITS, MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
@@ -235,6 +237,24 @@ class SessionCore:
             largest.share,
         )
 
+    @contextmanager
+    def averaged(self, *, on: bool) -> Iterator[None]:
+        """Let the averages stand for the trainable parameters meanwhile, if that is wanted."""
+        if not on:
+            yield
+            return
+        self._check()
+        if not self.layout.has_averages:
+            raise messages.NO_AVERAGES()
+        if not self.host.read_state(STATE_STEP):
+            yield  # the parameters are all that there is to average
+            return
+        self.parameters.exchange_averages()
+        try:
+            yield
+        finally:
+            self.parameters.exchange_averages()
+
     # Steps.
 
     def step(
@@ -247,9 +267,13 @@ class SessionCore:
     ) -> dict[str, Tensor]:
         """Run a "train" or "eval" step; results by name in the order of `fetches` (None: all).
 
+        With `options.ema` an "eval" step reads the averages in place of the parameters.
+
         `targets` are the types of arrays that results will be written into: they must fit, or nothing runs.
         """
-        with options.noted():
+        if kind != "eval":
+            options.refuse_ema()
+        with options.noted(), self.averaged(on=options.ema):
             self.check_step(kind)
             wanted = self._fetches(kind, fetches)
             loaded = self.plan(kind, self.models.signature(kind, feeds), options)
@@ -302,12 +326,21 @@ class SessionCore:
 
     def optimizer_step(self, options: RunOptions = NO_OPTIONS) -> None:
         """Update the parameters with the accumulated gradients."""
+        options.refuse_ema()
         with options.noted():
             loaded = self.optimizer_plan()
             options.check_terminate()
             start = perf_counter()
             self.host.run(loaded, options.stop)
             self.log(VERBOSE, options, f"optimizer step: {1e3 * (perf_counter() - start):.3f} ms")
+
+    def clip_gradients(self, value: float | None, norm: float | None) -> None:
+        """Clip the accumulated gradients: the magnitude of each, then their joint norm; None is no limit."""
+        self._check_optimizer()
+        loaded = self.plans.other("clip", self.models.compile_clip)
+        data = struct.pack("<2f", *(math.inf if limit is None else limit for limit in (value, norm)))
+        self.host.write_feeds(loaded, {LIMITS: Tensor(LIMITS, "float32", (2,), data)})
+        self.host.run(loaded)
 
     def lazy_reset_grad(self) -> None:
         """Let the next train step overwrite the gradients."""
@@ -363,10 +396,11 @@ class SessionCore:
         self._check()
         return self.layout.count(trainable_only)
 
-    def get_contiguous_parameters(self, trainable_only: bool = True) -> Tensor:
+    def get_contiguous_parameters(self, trainable_only: bool = True, ema: bool = False) -> Tensor:
         """All (trainable) parameters, one after the other in the order of the training model's inputs."""
         self._check()
-        return self.parameters.get_contiguous(trainable_only)
+        with self.averaged(on=ema):
+            return self.parameters.get_contiguous(trainable_only)
 
     def load_parameters_buffer(self, buffer: bytes | bytearray | memoryview, trainable_only: bool = True) -> None:
         """Overwrite all (trainable) parameters with little-endian float32 bytes."""
@@ -456,16 +490,18 @@ class SessionCore:
         self._check()
         return write_checkpoint(self.state.to_checkpoint(include_optimizer_state))
 
-    def export_model_for_inferencing(self, output_names: Sequence[str] | None) -> bytes:
+    def export_model_for_inferencing(self, output_names: Sequence[str] | None, ema: bool) -> bytes:
         """Bytes of the eval model, cut to these outputs, with the current parameters."""
         self._check()
         check_export(self.models, is_nominal=self.parameters.is_nominal)
-        return join_parts(export_model(self.models, self.parameters, output_names))
+        with self.averaged(on=ema):
+            return join_parts(export_model(self.models, self.parameters, output_names))
 
-    def export_weights(self, format: str) -> bytes:
+    def export_weights(self, format: str, ema: bool) -> bytes:
         """Bytes of a safetensors or npz file of all parameters."""
         self._check()
-        return export_weights(self.parameters, self.layout.slots, format)
+        with self.averaged(on=ema):
+            return export_weights(self.parameters, self.layout.slots, format)
 
     def load_weights(self, weights: bytes, strict: bool) -> None:
         """Overwrite parameters with those of such a file."""

@@ -91,6 +91,7 @@ class InferenceSession(SessionBase):
             ``terminate`` is set in the run options.
         """
         options = RunOptions.of(run_options)
+        options.refuse_ema()
         inputs = self._core.inputs
         feeds = {n: as_array(v) for n, v in check_feeds(input_feed).items()}
         converted = {n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()}

@@ -22,11 +22,12 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
+from trainweb.ops.averages import AVERAGES
 from trainweb.ops.infer import initializer_type
 from trainweb.ops.op import bind
-from trainweb.ops.optim import MOMENTS, OPTIMIZER_INPUTS, Optimizer, scheduler_graph
+from trainweb.ops.optim import GRADS, LIMITS, MOMENTS, OPTIMIZER_INPUTS, Optimizer, clip_graph, scheduler_graph
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, evaluate
-from trainweb.training.parameters import Layout, ParameterSlot
+from trainweb.training.parameters import Layout, ParameterSlot, Shape
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
@@ -38,6 +39,7 @@ RESET = "lazy_reset_grad"
 MODELS = ("train_model", "eval_model", "optimizer_model")
 """The files of a session besides its checkpoint, as `TrainingSession` calls them."""
 
+CLIP_LIMITS = TensorType("float32", (2,))
 Feeds = Mapping[str, TensorType]
 InUse = Mapping[str, tuple[int, int]]
 """What plans keep in the segment of prepared values, and where: offset and bytes by what it is."""
@@ -75,7 +77,7 @@ class SessionModels:
         self.graphs: dict[str, Graph | None] = {"train": train, "eval": evaluation, "optimizer": optimizer}
         _check_roles(train, evaluation)
         self.engine, self.limits, self.memory_budget = engine, limits, memory_budget
-        self.layout = Layout(_slots(train, trainable), _moments(optimizer))
+        self.layout = Layout(_slots(train, trainable), _moments(optimizer), optimizer_name(optimizer))
         self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
         self.outputs: dict[str, list[str]] = {"train": _user_outputs(train), "eval": []}
         if evaluation is not None:
@@ -201,6 +203,17 @@ class SessionModels:
             segment_bytes=self.segment_bytes,
         )
 
+    def compile_clip(self) -> Plan:
+        """Compile a step that clips the gradients to limits that it is fed."""
+        return compile_model(
+            clip_graph(),
+            {LIMITS: CLIP_LIMITS},
+            [],
+            bindings={},
+            sequences={GRADS: self.layout.sequences()[GRADS]},
+            segment_bytes=self.segment_bytes,
+        )
+
     def compile_scheduler(self) -> Plan:
         """Compile a scheduler step."""
         return compile_model(
@@ -259,11 +272,13 @@ def _user_outputs(graph: Graph) -> list[str]:
     return [v.name for v in graph.outputs if not v.name.endswith(HIDDEN_SUFFIXES)]
 
 
-def _moments(graph: Graph | None) -> dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]]:
-    """The moments that an optimizer model keeps, with their shapes by those of parameters."""
+def _moments(graph: Graph | None) -> dict[str, Callable[[Shape], Shape]]:
+    """The moments that an optimizer model keeps, averages last, with their shapes by those of parameters."""
     if graph is None:
         return {}
     names = [v.name for v in graph.inputs]
+    averaged = names[-1:] == [AVERAGES.input]
+    names = names[: len(names) - averaged]
     possible = [*OPTIMIZER_INPUTS, *(m.input for m in MOMENTS)]
     if names != possible[: len(names)] or len(names) < len(OPTIMIZER_INPUTS):
         raise ModelError(f"Invalid graph inputs.\n\tExpected:{possible}\n\tActual:{names}")
@@ -272,7 +287,20 @@ def _moments(graph: Graph | None) -> dict[str, Callable[[tuple[int, ...]], tuple
     if len(shapes) > 1:
         raise UnsupportedError("The optimizer model has optimizers that keep moments of different shapes.")
     kind = next(iter(shapes.values()), Optimizer)
-    return {m.saved: partial(kind.moment_shape, k) for k, m in enumerate(MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)])}
+    kept = MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)]
+    shapes_of: dict[str, Callable[[Shape], Shape]] = {
+        m.saved: partial(kind.moment_shape, k) for k, m in enumerate(kept)
+    }
+    return shapes_of | ({AVERAGES.saved: lambda shape: shape} if averaged else {})
+
+
+def optimizer_name(graph: Graph | None) -> str:
+    """What updates the parameters, "" where nothing does: what moments mean depends on it."""
+    if graph is None:
+        return ""
+    kinds = (bind(node, graph.opsets) for node in graph.nodes)
+    names = {op.op_type().removesuffix("V2").removesuffix("Optimizer") for op in kinds if isinstance(op, Optimizer)}
+    return " and ".join(sorted(names))
 
 
 def _log_recomputation(kind: str, plan: Plan) -> None:

@@ -114,6 +114,8 @@ class RunOptions(Attributes):
         False: a plan computes all outputs of its model.
     training_mode : bool
         True: what to run is decided by the call, a train or an eval step.
+    ema : bool
+        Of an eval step: read the averages of the parameters that the session keeps in their place.
     """
 
     tag: str = ""
@@ -122,6 +124,7 @@ class RunOptions(Attributes):
     terminate: bool = False
     only_execute_path_to_fetches: bool = False
     training_mode: bool = True
+    ema: bool = False
 
     @property
     def logid(self) -> str:
@@ -176,7 +179,8 @@ class RunOptions(Attributes):
             options = given
             options.__dict__["_watched"] = True
         elif hasattr(given, "terminate"):
-            options = cls(getattr(given, "logid", ""), *(getattr(given, f.name) for f in fields(cls)[1:]))
+            # The last is trainweb's own.
+            options = cls(getattr(given, "logid", ""), *(getattr(given, f.name) for f in fields(cls)[1:-1]))
             options.__dict__["_watched"] = given
         else:
             raise TypeError(f"Run options must be a dict or RunOptions, got {type(given).__name__}.")
@@ -187,6 +191,7 @@ class RunOptions(Attributes):
         """Raise unless every value can be obeyed."""
         check_type("tag", self.tag, str)
         check_type("terminate", self.terminate, bool)
+        check_type("ema", self.ema, bool)
         check_severity(self.log_severity_level, OF_SESSION)
         check_count("log_verbosity_level", self.log_verbosity_level)
         if self.only_execute_path_to_fetches:
@@ -202,6 +207,11 @@ class RunOptions(Attributes):
             return None
         owner = self if watched is True else watched
         return lambda: bool(owner.terminate)
+
+    def refuse_ema(self) -> None:
+        """Raise SessionError where a run that is no eval step is to read averages."""
+        if self.ema:
+            raise messages.EMA_IN_TRAINING()
 
     def check_terminate(self) -> None:
         """Raise SessionError if the run is to end."""

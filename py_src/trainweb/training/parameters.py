@@ -32,6 +32,7 @@ from trainweb.ir.program import Buf, BufSequence, Storage, flat_runs
 from trainweb.model.floats import HALVES, OTHER_FLOATS, converted
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LazyTensor, Place
+from trainweb.ops.averages import AVERAGES
 from trainweb.ops.optim import GRADS, MOMENTS, PARAMS
 from trainweb.training import seed
 
@@ -39,20 +40,23 @@ if TYPE_CHECKING:
     from trainweb.checkpoint import Checkpoint
     from trainweb.training.host import SegmentMemory
 
+EXCHANGED_BYTES = 2**20
+"""Of parameters and averages at once."""
 DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
 """Name of the one optimizer group."""
 Shape = tuple[int, ...]
-MOMENT_OF = {m.saved: m for m in MOMENTS}
-"""Moments by their names in checkpoints."""
+MOMENT_OF = {m.saved: m for m in (*MOMENTS, AVERAGES)}
+"""Moments, averages among them, by their names in checkpoints."""
 
 
 @dataclass(slots=True)
 class OptimizerState:
     """Moments by parameter name, and what else an optimizer keeps: sessions on one state share it.
 
-    `schedule` are the warm-up and total steps of a registered scheduler.
+    `schedule` are the warm-up and total steps of a registered scheduler; `kind` is the optimizer's name, "" where it is
+    not known: files of onnxruntime-training do not have it.
     """
 
     step: int = 0
@@ -60,6 +64,7 @@ class OptimizerState:
     moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     learning_rate: float = DEFAULT_LEARNING_RATE
     schedule: tuple[int, int] | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +200,7 @@ class TensorStore(ParameterStore):
         self.resume = checkpoint.resume
         if self.resume is not None:
             self.optimizer.learning_rate, self.optimizer.schedule = self.resume.learning_rate, self.resume.schedule
+            self.optimizer.kind = self.resume.optimizer
             for name, gradient in self.resume.gradients.items():
                 if not self.trainable.get(name, False):
                     raise CheckpointError(f"The checkpoint has a gradient of {name!r}, which is not trained.")
@@ -224,7 +230,8 @@ class TensorStore(ParameterStore):
         resume, optimizer = self.resume, self.optimizer
         if resume is None and self.has_optimizer_state:
             # The session has ended: its gradients and the state of its random numbers are not kept.
-            resume = Resume(learning_rate=optimizer.learning_rate, schedule=optimizer.schedule)
+            rate, schedule, kind = optimizer.learning_rate, optimizer.schedule, optimizer.kind
+            resume = Resume(learning_rate=rate, schedule=schedule, optimizer=kind)
         return Contents(dict(self.tensors), optimizer, self.has_optimizer_state, resume, self.declared)
 
     def take(self, contents: Contents, *, is_nominal: bool) -> None:
@@ -244,10 +251,15 @@ class Layout:
     moments
         The moments that the optimizer keeps, by the names that checkpoints call them: the shape of a parameter's, by
         that of the parameter.
+    optimizer
+        Its name, "" where there is none.
     """
 
-    def __init__(self, slots: Iterable[ParameterSlot], moments: Mapping[str, Callable[[Shape], Shape]]) -> None:
+    def __init__(
+        self, slots: Iterable[ParameterSlot], moments: Mapping[str, Callable[[Shape], Shape]], optimizer: str = ""
+    ) -> None:
         self.slots = {s.name: s for s in slots}
+        self.optimizer = optimizer
         self.moments = list(moments)
         self.size = sum(s.size for s in self.slots.values())
         self.trainable_size = sum(s.size for s in self.trained())
@@ -271,6 +283,11 @@ class Layout:
     def moment(self, name: str, slot: ParameterSlot) -> tuple[int, Shape]:
         """Place of a parameter's moment in its segment, in bytes, and its shape."""
         return self._places[name, slot.name]
+
+    @property
+    def has_averages(self) -> bool:
+        """Whether averages of the trainable parameters are kept: the last bytes of the segment of `AVERAGES`."""
+        return AVERAGES.saved in self.moments
 
     def count(self, trainable_only: bool) -> int:
         """Elements of all (trainable) parameters."""
@@ -384,13 +401,13 @@ class MemoryStore(ParameterStore):
         slots = () if reset else self.layout.trained()
         gradients = {s.name: self._lazy(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape) for s in slots}
         random = int(read(STATE_SEED)), int(read(STATE_RANDOM_OFFSET))
-        return Resume(reset, optimizer.learning_rate, optimizer.schedule, random, gradients)
+        return Resume(reset, optimizer.learning_rate, optimizer.schedule, random, gradients, optimizer=optimizer.kind)
 
     def _optimizer_state(self, moments: dict[str, dict[str, Tensor]]) -> OptimizerState:
         read = self.host.read_state
         schedule = (int(read(STATE_WARMUP)), int(read(STATE_TOTAL))) if read(STATE_SCHEDULER) else None
         step, initial_lr, rate = int(read(STATE_STEP)), read(STATE_INITIAL_LR), read(STATE_LEARNING_RATE)
-        return OptimizerState(step, initial_lr, moments, rate, schedule)
+        return OptimizerState(step, initial_lr, moments, rate, schedule, self.layout.optimizer)
 
     def _lazy(self, name: str, segment: int, offset: int, shape: Shape) -> Tensor:
         read_into = partial(self.host.read_segment_into, segment, offset)
@@ -412,6 +429,17 @@ class MemoryStore(ParameterStore):
         found.optimizer.moments = {p: {n: copied(t) for n, t in named.items()} for p, named in moments.items()}
         self.origin.take(found, is_nominal=self.is_nominal)
         return self.origin
+
+    def exchange_averages(self) -> None:
+        """Let the trainable parameters and their averages change places."""
+        at = self.layout.segment_bytes()[AVERAGES.segment] - 4 * self.layout.trainable_size
+        for start, nbytes in self._places(trainable_only=True):
+            for place in range(start, start + nbytes, EXCHANGED_BYTES):
+                n = min(EXCHANGED_BYTES, start + nbytes - place)
+                kept = self.host.read_segment(PARAMETERS, place, n)
+                self.host.write_segment(PARAMETERS, place, self.host.read_segment(AVERAGES.segment, at, n))
+                self.host.write_segment(AVERAGES.segment, at, kept)
+                at += n
 
     # All parameters at once.
 
@@ -520,11 +548,15 @@ def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
             raise CheckpointError(f"The checkpoint has gradients, but none of {slot.name!r}, which the model trains.")
         check_same_type(gradients[slot.name], "float32", slot.shape)
         found.setdefault(GRADIENTS, []).append((4 * slot.trainable_offset, gradients[slot.name]))
-    if not store.optimizer.moments:
-        return found
+    stored = store.optimizer
+    if stored.moments and stored.kind and layout.optimizer and stored.kind != layout.optimizer:
+        raise messages.OTHER_OPTIMIZER(stored=stored.kind, own=layout.optimizer)
     for name in layout.moments:
-        for slot in layout.trained():
-            saved = store.optimizer.moments.get(slot.name, {})
+        if name == AVERAGES.saved:
+            _start_averages(layout, store, found)
+            continue
+        for slot in layout.trained() if stored.moments else ():
+            saved = stored.moments.get(slot.name, {})
             if name not in saved:
                 raise CheckpointError(
                     f"The checkpoint's optimizer state has no {name} for {slot.name!r}, which this optimizer needs."
@@ -533,6 +565,17 @@ def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
             check_same_type(saved[name], "float32", shape)
             found.setdefault(segment, []).append((offset, saved[name]))
     return found
+
+
+def _start_averages(layout: Layout, store: TensorStore, found: dict[int, Pieces]) -> None:
+    """Averages as they were kept, or where a run that kept none goes on, the parameters as they are."""
+    if store.is_nominal or not store.optimizer.step:
+        return  # the first step makes them
+    for slot in layout.trained():
+        offset, shape = layout.moment(AVERAGES.saved, slot)
+        tensor = store.optimizer.moments.get(slot.name, {}).get(AVERAGES.saved, store.tensors[slot.name])
+        check_same_type(tensor, "float32", shape)
+        found.setdefault(AVERAGES.segment, []).append((offset, tensor))
 
 
 def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:

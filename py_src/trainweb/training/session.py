@@ -107,7 +107,8 @@ class TrainingSession(SessionMethods):
         fetches : sequence of str, or dict of str to ndarray or None, optional
             Outputs wanted, all by default; arrays in a dict are written into.
         options : dict or RunOptions, optional
-            ``tag``, ``log_severity_level``, ``terminate``.
+            ``tag``, ``log_severity_level``, ``terminate``; of eval steps also ``ema``: averages of the parameters in
+            their place, where the session keeps some.
 
         Returns
         -------
@@ -183,7 +184,9 @@ class TrainingSession(SessionMethods):
 
     # Parameters.
 
-    def get_contiguous_parameters(self, trainable_only: bool = True, out: np.ndarray | None = None) -> np.ndarray:
+    def get_contiguous_parameters(
+        self, trainable_only: bool = True, out: np.ndarray | None = None, *, ema: bool = False
+    ) -> np.ndarray:
         """All (trainable) parameters as one float32 vector, a copy, in the order of the training model's inputs.
 
         Parameters
@@ -192,14 +195,18 @@ class TrainingSession(SessionMethods):
             Writable float32 vector of `get_parameters_size` elements, which is filled and returned.
         trainable_only : bool
             False: frozen ones, too.
+        ema : bool
+            Averages stand for the trainable ones.
 
         Raises
         ------
         BufferSizeError
             `out` is no such vector.
+        SessionError
+            Averages are asked for, and the session keeps none.
         """
         if out is None:
-            return to_numpy(self.core.get_contiguous_parameters(trainable_only))
+            return to_numpy(self.core.get_contiguous_parameters(trainable_only, ema))
         size = self.core.get_parameters_size(trainable_only)
         if (
             not isinstance(out, np.ndarray)
@@ -209,7 +216,7 @@ class TrainingSession(SessionMethods):
         ):
             given = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise BufferSizeError(f"'out' must be a writable array float32[{size}], got {given}.")
-        out[...] = np.frombuffer(self.core.get_contiguous_parameters(trainable_only).data, "<f4")
+        out[...] = np.frombuffer(self.core.get_contiguous_parameters(trainable_only, ema).data, "<f4")
         return out
 
     def update_parameter(self, name: str, value: Any) -> None:
@@ -251,6 +258,8 @@ class TrainingSession(SessionMethods):
         self,
         path: str | Path | Sequence[str] | None = None,
         graph_output_names: Sequence[str] | str | None = None,
+        *,
+        ema: bool = False,
     ) -> bytes | None:
         """The eval model cut to `graph_output_names`, with the current parameters as initializers.
 
@@ -260,11 +269,13 @@ class TrainingSession(SessionMethods):
             Where to write the .onnx; None returns its bytes. A list alone is taken for `graph_output_names`.
         graph_output_names
             Any tensors of the eval model, in the order wanted; one name or several.
+        ema
+            Averages of the trainable parameters in their place.
 
         Raises
         ------
         SessionError
-            There is no eval model.
+            There is no eval model, or averages are asked for, and the session keeps none.
         ModelError
             A name the eval model does not have, or no name.
         """
@@ -280,7 +291,7 @@ class TrainingSession(SessionMethods):
         names = [graph_output_names] if isinstance(graph_output_names, str) else graph_output_names
         if names is not None:
             names = texts("graph_output_names", names)
-        data = self.core.export_model_for_inferencing(names)
+        data = self.core.export_model_for_inferencing(names, ema)
         if path is None:
             return data
         if not isinstance(path, (str, Path)):

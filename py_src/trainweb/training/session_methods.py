@@ -31,7 +31,7 @@ class SessionCalls(Protocol):
 
     def get_parameters_size(self, trainable_only: bool) -> int: ...
 
-    def get_contiguous_parameters(self, trainable_only: bool) -> Tensor: ...
+    def get_contiguous_parameters(self, trainable_only: bool, ema: bool) -> Tensor: ...
 
     def load_parameters_buffer(self, buffer: bytes | bytearray | memoryview, trainable_only: bool) -> None: ...
 
@@ -73,9 +73,9 @@ class SessionCalls(Protocol):
 
     def save_checkpoint(self, include_optimizer_state: bool) -> bytes: ...
 
-    def export_model_for_inferencing(self, output_names: Sequence[str] | None) -> bytes: ...
+    def export_model_for_inferencing(self, output_names: Sequence[str] | None, ema: bool) -> bytes: ...
 
-    def export_weights(self, format: str) -> bytes: ...
+    def export_weights(self, format: str, ema: bool) -> bytes: ...
 
     def load_weights(self, weights: bytes, strict: bool) -> None: ...
 
@@ -315,20 +315,24 @@ class SessionMethods(ABC):
         """
         self.core.prepare(shapes)
 
-    def export_weights(self, format: str = "safetensors") -> bytes:
+    def export_weights(self, format: str = "safetensors", ema: bool = False) -> bytes:
         """All parameters by name, as a file that other programs read. It has no optimizer state.
 
         Parameters
         ----------
         format : str, default "safetensors"
             safetensors or npz.
+        ema : bool, default False
+            Averages stand for the parameters, where the session keeps them.
 
         Raises
         ------
         ModelError
             There is no such format.
+        SessionError
+            Averages are asked for, and the session keeps none.
         """
-        return self.core.export_weights(format)
+        return self.core.export_weights(format, ema)
 
     def load_weights(self, weights: bytes, strict: bool = True) -> None:
         """Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay.

@@ -77,7 +77,8 @@ def take_snapshot(core: SessionCore) -> Snapshot:
             data = host.read_segment(segment, 0, nbytes)
             found[name] = Tensor(name, "float32", (nbytes // ITEM,), data)
     properties = json.dumps(properties_json(core.state.property_values), ensure_ascii=False)
-    return Snapshot(found, {"format": FORMAT, "parameters": places(core), "properties": properties})
+    metadata = {"format": FORMAT, "parameters": places(core), "properties": properties}
+    return Snapshot(found, metadata | {"optimizer": core.layout.optimizer})
 
 
 def places(core: SessionCore) -> str:
@@ -113,6 +114,9 @@ def check_fits(core: SessionCore, snapshot: Snapshot) -> None:
     """Raise CheckpointError for what is no snapshot of such a session."""
     if json.loads(snapshot.metadata.get("parameters", "null")) != json.loads(places(core)):
         raise messages.OTHER_SNAPSHOT(what="parameters")
+    stored, own = snapshot.metadata.get("optimizer", ""), core.layout.optimizer
+    if stored and own and stored != own:
+        raise messages.OTHER_OPTIMIZER(stored=stored, own=own)
     for name, segment in SEGMENTS.items():
         nbytes, tensor = core.host.sizes[segment], snapshot.tensors.get(name)
         if tensor is None and (name == "gradients" or not nbytes):

@@ -83,6 +83,51 @@ CASES = {
 }
 
 
+STEPS, ITEMS, CLASSES = 9, 3, 5
+LENGTHS = {"input_lengths": [9, 6, 8], "target_lengths": [4, 1, 3]}
+TARGETS = [[1, 2, 2, 4], [3, 4, 4, 0], [1, 1, 1, 0]]
+CTC = {
+    "CTCLoss": {},
+    "CTCLoss sum": {"reduction": "sum", "blank": 2, "targets": [[1, 3, 3, 4], [3, 0, 0, 0], [1, 1, 1, 0]]},
+    # The target of the second item does not fit into its steps.
+    "CTCLoss infinity": {
+        "zero_infinity": True,
+        "lengths": {"input_lengths": [9, 2, 8], "target_lengths": [4, 3, 3]},
+        "targets": [[1, 2, 2, 4], [3, 3, 1, 0], [1, 1, 1, 0]],
+    },
+    "CTCLoss batch first": {"batch_first": True},
+    "CTCLoss no labels": {"lengths": {"input_lengths": [9, 6, 1], "target_lengths": [0, 1, 1]}},
+    "CTCLoss log-probabilities": {"of_logarithms": True},
+}
+
+
+def record_ctc(arrays: dict, cases: dict) -> None:
+    """Of scores, whose log-softmax torch takes; or of log-probabilities themselves."""
+    for title, given in CTC.items():
+        settings = dict(given)
+        lengths, targets = settings.pop("lengths", LENGTHS), settings.pop("targets", TARGETS)
+        is_logarithms, batch_first = settings.pop("of_logarithms", False), settings.get("batch_first", False)
+        rng = np.random.default_rng(len(title))
+        scores = (2 * rng.standard_normal((STEPS, ITEMS, CLASSES))).astype(np.float32)
+        if is_logarithms:
+            scores = torch.log_softmax(torch.from_numpy(scores), -1).numpy()
+        x = torch.from_numpy(scores.astype(np.float64)).requires_grad_()
+        others = {n: v for n, v in settings.items() if n != "batch_first"}
+        given_lengths = [torch.tensor(lengths[n]) for n in ("input_lengths", "target_lengths")]
+        log_probs = x if is_logarithms else torch.log_softmax(x, -1)
+        loss = torch.nn.CTCLoss(**others)(log_probs, torch.tensor(targets), *given_lengths)
+        loss.backward()
+        order = (1, 0, 2) if batch_first else (0, 1, 2)
+        arrays |= {
+            f"{title}/loss": loss.detach().numpy(),
+            f"{title}/output0": scores.transpose(order),
+            f"{title}/gradient0": x.grad.numpy().transpose(order),
+            f"{title}/feed/targets": np.array(targets, np.int64),
+        }
+        arrays |= {f"{title}/feed/{n}": np.array(v, np.int64) for n, v in lengths.items()}
+        cases[title] = {"type": "CTCLoss", **settings}
+
+
 def main() -> None:
     arrays, cases = {}, {}
     for title, (function, settings, shapes, target) in CASES.items():
@@ -104,6 +149,7 @@ def main() -> None:
         if target is not None:
             arrays[f"{title}/target"] = np.asarray(target)
         cases[title] = {"type": title.split()[0], **settings}
+    record_ctc(arrays, cases)
     np.savez_compressed(HERE / "expected.npz", **arrays)
     (HERE / "expected.json").write_text(json.dumps(cases, indent=1) + "\n")
 

@@ -26,6 +26,9 @@ export const ATTENTION_KEYS = 64;
 // Elements of a head at most.
 export const ATTENTION_WIDTH = 256;
 
+// Labels of a target at most: rows of its states fit into the scratch of a thread.
+export const CTC_LABELS = 16384;
+
 // Iterations of a loop at most.
 export const LOOP_TRIPS = 65536;
 

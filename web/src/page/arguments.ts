@@ -129,7 +129,15 @@ function parseOptions(arg: unknown): object {
 
 /** Check the one option object of `runOptimizerStep`. */
 export function parseRunOptions(arg: unknown): RunOptions {
-  return checkRunOptions(parseOptions(arg));
+  return withoutAverages(checkRunOptions(parseOptions(arg)));
+}
+
+/** @throws SessionError for a run that is no eval step, if it is to read averages of the parameters */
+export function withoutAverages(options: RunOptions): RunOptions {
+  if (options.ema === true) {
+    throw sessionError("EMA_IN_TRAINING", {});
+  }
+  return options;
 }
 
 /**
@@ -162,7 +170,7 @@ export async function tagged<T>(
 }
 
 function checkRunOptions(options: object): RunOptions {
-  const { signal, terminate, tag, logSeverityLevel, logVerbosityLevel } = options as RunOptions;
+  const { signal, terminate, tag, ema, logSeverityLevel, logVerbosityLevel } = options as RunOptions;
   checkKnown("The run option", options, RUN_OPTIONS);
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
@@ -170,6 +178,9 @@ function checkRunOptions(options: object): RunOptions {
   }
   if (terminate !== undefined && typeof terminate !== "boolean") {
     throw new TypeError(`'options.terminate' must be a boolean, got ${describe(terminate)}.`);
+  }
+  if (ema !== undefined && typeof ema !== "boolean") {
+    throw new TypeError(`'options.ema' must be a boolean, got ${describe(ema)}.`);
   }
   if (tag !== undefined && typeof tag !== "string") {
     throw new TypeError(`'options.tag' must be a string, got ${describe(tag)}.`);

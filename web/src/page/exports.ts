@@ -54,11 +54,12 @@ export { type Schedule, schedule } from "./schedule.js";
 export { TrainingSession } from "./session.js";
 export type {
   Artifacts,
+  ExportOptions,
   SaveCheckpointOptions,
   TrainingSessionBundle,
   TrainingSessionCreateOptions,
 } from "./session.js";
-export type { LoraFields } from "./settings/config.js";
+export type { EmaFields, LoraFields } from "./settings/config.js";
 export type { AdapterFiles, PropertyKind, PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
 export type { NumericArray } from "./tensors.js";

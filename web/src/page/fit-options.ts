@@ -2,7 +2,7 @@
 
 import type { DataSource } from "../data/dataset.js";
 import { Dataset } from "../data/dataset.js";
-import type { EvalValues, Remainder, WireEvaluation, WireMetric } from "../wire/fit.js";
+import type { EvalValues, Remainder, WireClip, WireEvaluation, WireMetric } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionInfo } from "../wire/protocol.js";
 import { badSetting } from "../data/given.js";
@@ -80,6 +80,8 @@ export interface ResolvedFit {
   /** Of the order of rows; null: they stay in theirs. */
   readonly seed: number | null;
   readonly accumulate: number;
+  readonly clip: WireClip | null;
+  readonly ema: boolean;
   readonly schedule: Schedule | null;
   readonly evaluation: WireEvaluation | null;
   readonly early: EarlyStopping | null;
@@ -119,6 +121,9 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   if (validation === null && metrics.length > 0) {
     throw sessionError("METRICS_WITHOUT_DATA", {});
   }
+  if (plain.ema) {
+    checkAverages(info);
+  }
   const early = given.earlyStopping ?? null;
   const signal = given.signal ?? null;
   if (signal !== null && !(signal instanceof AbortSignal)) {
@@ -131,6 +136,9 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     remainder: train.isBatched ? null : plain.remainder,
     seed,
     accumulate: plain.accumulate,
+    clipGradNorm: plain.clipGradNorm,
+    clipGradValue: plain.clipGradValue,
+    ema: plain.ema || null,
     rows: train.size,
     validationRows: validation?.size ?? null,
   };
@@ -142,6 +150,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     remainder: plain.remainder,
     seed,
     accumulate: plain.accumulate,
+    clip: clipOf(plain),
+    ema: plain.ema,
     schedule: asSchedule(given.schedule ?? null),
     evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
     early: early === null ? null : new EarlyStopping(early, metrics),
@@ -172,16 +182,26 @@ function resolveCheckpoint(given: unknown, options: ResolvedCheckpoint["options"
   return { store, name: name as string, every: (checked["every"] as number | undefined) ?? null, options };
 }
 
-type Plain = Required<Omit<FitFields, "batchSize" | "shuffle" | "validationSplit">> &
-  { readonly [Name in "batchSize" | "validationSplit"]: number | null } & { readonly shuffle: boolean | null };
+type Plain = Required<Omit<FitFields, "batchSize" | "shuffle" | "validationSplit" | "clipGradNorm" | "clipGradValue">> &
+  { readonly [Name in "batchSize" | "validationSplit" | "clipGradNorm" | "clipGradValue"]: number | null } & {
+    readonly shuffle: boolean | null;
+  };
+
+/** @throws SessionError where the session keeps no averages of its parameters */
+export function checkAverages({ hasAverages }: Pick<SessionInfo, "hasAverages">): void {
+  if (!hasAverages) {
+    throw sessionError("NO_AVERAGES", {});
+  }
+}
+
+function clipOf({ clipGradNorm: norm, clipGradValue: value }: Plain): WireClip | null {
+  return norm === null && value === null ? null : { norm, value };
+}
 
 /** The plain options by the page's names, those that were not given by their defaults. */
 function checkPlain(options: object): Plain {
   const plain: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(options)) {
-    if (name === "clipGradNorm" || name === "clipGradValue") {
-      throw sessionError("CLIP_IN_CONFIG", { name });
-    }
     if (!OTHERS.includes(name)) {
       plain[name] = value;
     }

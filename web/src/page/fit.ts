@@ -42,7 +42,7 @@ export interface FitHost {
   readonly info: SessionInfo;
   /** Send a call after all earlier ones of the session. */
   send<M extends Method>(make: () => Call<M>): Promise<Answer<M>>;
-  getContiguousParameters(trainableOnly: boolean): Promise<Tensor>;
+  getContiguousParameters(trainableOnly: boolean, options: { readonly ema: boolean }): Promise<Tensor>;
   loadParametersBuffer(buffer: Float32Array, trainableOnly: boolean): Promise<void>;
 }
 
@@ -324,7 +324,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
 
   async #observe(plan: ResolvedFit, epoch: EpochEvent): Promise<void> {
     if (this.#learnOf(plan, epoch) && plan.early?.restoresBest === true) {
-      this.#best = await this.#host.getContiguousParameters(false);
+      this.#best = await this.#host.getContiguousParameters(false, { ema: plan.ema });
       this.#isNewBest = true;
     }
   }
@@ -372,6 +372,8 @@ async function specOf(info: SessionInfo, plan: ResolvedFit): Promise<FitSpec> {
   return {
     loss: info.trainingOutputNames[0] as string,
     accumulate: plan.accumulate,
+    clip: plan.clip,
+    ema: plan.ema,
     batchSize: plan.batchSize,
     remainder: plan.remainder,
     train: await packColumns(plan.train),

@@ -5,6 +5,7 @@ import { log } from "../wire/log.js";
 import type { InferenceInfo } from "../wire/protocol.js";
 import {
   parseRunArguments,
+  withoutAverages,
   tagged,
   type FetchesType,
   type FeedsType,
@@ -104,6 +105,7 @@ export class InferenceSession {
     this.#channel.check();
     const { inputs, outputNames } = this.#info;
     const args = parseRunArguments(inputs, outputNames, feeds, arg1, arg2);
+    withoutAverages(args.options);
     return tagged("run", args.options, this.#severity, () => this.#measured(args));
   }
 

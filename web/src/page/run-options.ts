@@ -18,12 +18,14 @@ export interface RunOptions {
   readonly terminate?: boolean;
   /** An error of this step has it as its field `tag`. */
   readonly tag?: string | undefined;
+  /** Of an eval step: averages of the parameters stand in their place, where the session keeps some. Default false. */
+  readonly ema?: boolean;
   /** Configuration of onnxruntime, which has no meaning here. */
   readonly extra?: Record<string, unknown>;
 }
 
 const NAMES: Readonly<Record<keyof RunOptions, true>> = {
-  transfer: true, signal: true, logSeverityLevel: true, logVerbosityLevel: true, terminate: true, tag: true, extra: true,
+  transfer: true, signal: true, logSeverityLevel: true, logVerbosityLevel: true, terminate: true, tag: true, ema: true, extra: true,
 };
 
 /** Their names. */

@@ -70,11 +70,15 @@ export class SessionMethods {
    * All (trainable) parameters as one vector, a copy, in the order of the training model's inputs.
    *
    * @param trainableOnly - leave out the frozen ones; default true
+   * @param options - settings by name
+   * @param options.ema - averages stand for the parameters, where the session keeps them; default false
    * @returns float32 of shape [n], where n is what `getParametersSize` says
    * @throws CheckpointError: the session is of a nominal checkpoint, which has no values yet
+   * @throws SessionError: averages are asked for, and the session keeps none
    */
-  async getContiguousParameters(trainableOnly = true): Promise<Tensor> {
-    return unpackTensor(await this.#calls.call("getContiguousParameters", trainableOnly));
+  async getContiguousParameters(trainableOnly = true, options: { readonly ema?: boolean } = {}): Promise<Tensor> {
+    const { ema = false } = checkOptions("getContiguousParameters", options, { ema: true });
+    return unpackTensor(await this.#calls.call("getContiguousParameters", trainableOnly, ema));
   }
 
   /**
@@ -214,10 +218,14 @@ export class SessionMethods {
    * All parameters by name, as a file that other programs read. It has no optimizer state.
    *
    * @param format - safetensors or npz; default "safetensors"
+   * @param options - settings by name
+   * @param options.ema - averages stand for the parameters, where the session keeps them; default false
    * @throws ModelError: there is no such format
+   * @throws SessionError: averages are asked for, and the session keeps none
    */
-  async exportWeights(format: "safetensors" | "npz" = "safetensors"): Promise<Uint8Array> {
-    return this.#calls.call("exportWeights", format);
+  async exportWeights(format: "safetensors" | "npz" = "safetensors", options: { readonly ema?: boolean } = {}): Promise<Uint8Array> {
+    const { ema = false } = checkOptions("exportWeights", options, { ema: true });
+    return this.#calls.call("exportWeights", format, ema);
   }
 
   /**

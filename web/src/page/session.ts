@@ -21,6 +21,7 @@ import {
   parseRunArguments,
   parseRunOptions,
   tagged,
+  withoutAverages,
   type FetchesType,
   type FeedsType,
   type ReturnType,
@@ -34,7 +35,7 @@ import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit.js";
-import type { FitOptions } from "./fit-options.js";
+import { checkAverages, type FitOptions } from "./fit-options.js";
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
@@ -72,6 +73,12 @@ export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends
    * seed and position of random numbers. A run that goes on from it gives the same bytes as one that was not ended.
    */
   readonly includeOptimizerState?: boolean;
+}
+
+/** What is exported, and as what. */
+export interface ExportOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
+  /** Averages of the trainable parameters in their place, where the session keeps some. Default false. */
+  readonly ema?: boolean;
 }
 
 /** Training artifacts, as `TrainingSession.create` takes them. */
@@ -336,7 +343,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
         const answer = this.#channel.post(null, make).then((value) => ({ value }));
         return this.#follow(answer).then(({ value }) => value);
       },
-      getContiguousParameters: (trainableOnly) => this.getContiguousParameters(trainableOnly),
+      getContiguousParameters: (trainableOnly, options) => this.getContiguousParameters(trainableOnly, options),
       loadParametersBuffer: (buffer, trainableOnly) => this.loadParametersBuffer(buffer, trainableOnly),
     };
   }
@@ -368,22 +375,22 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * The eval model as an inference model, with the current parameters.
    *
    * @param outputNames - tensors of the eval model to become outputs
-   * @throws LimitError when it would be larger than 2 GiB, or the browser has no room for it
+   * @throws SessionError when averages are asked for, and the session keeps none; LimitError when it would be larger than 2 GiB, or the browser has no room for it
    */
   exportModelForInferencing(
     outputNames: readonly string[],
-    options: FileOptions & { readonly as: "blob" },
+    options: ExportOptions & { readonly as: "blob" },
   ): Promise<Blob>;
-  exportModelForInferencing(outputNames: readonly string[], options?: FileOptions<"bytes">): Promise<Uint8Array>;
+  exportModelForInferencing(outputNames: readonly string[], options?: ExportOptions<"bytes">): Promise<Uint8Array>;
   async exportModelForInferencing(
     outputNames: readonly string[],
-    options: FileOptions = {},
+    options: ExportOptions = {},
   ): Promise<Uint8Array | Blob> {
     if (!Array.isArray(outputNames)) {
       throw new TypeError(`'outputNames' must be an array of strings, got ${describe(outputNames)}.`);
     }
-    const form = formOf("exportModelForInferencing", options);
-    return (await this.#calls.call("exportModelForInferencing", outputNames, form)).data;
+    const { ema = false, as } = checkOptions("exportModelForInferencing", options, { ema: true, as: true });
+    return (await this.#calls.call("exportModelForInferencing", outputNames, checkForm(as), ema)).data;
   }
 
   /**
@@ -544,12 +551,20 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
       kind === "train"
         ? [info.trainingInputNames, info.trainingOutputNames]
         : [info.evalInputNames, info.evalOutputNames];
-    return [names, parseRunArguments(info.inputs[kind], outputs, feeds, arg1, arg2)];
+    const args = parseRunArguments(info.inputs[kind], outputs, feeds, arg1, arg2);
+    if (kind === "train") {
+      withoutAverages(args.options);
+    } else if (args.options.ema === true) {
+      checkAverages(info);
+    }
+    return [names, args];
   }
 
   async #step(kind: StepKind, signal?: AbortSignal): Promise<void> {
     const { handle } = this.#info;
-    const answer = this.#channel.step(signal, null, (_, mayStop) => callOf("step", [handle, kind, [], [], mayStop]));
+    const answer = this.#channel.step(signal, null, (_, mayStop) =>
+      callOf("step", [handle, kind, [], [], mayStop, false]),
+    );
     const { workspace } = await (this.#apart.has(kind) ? answer : this.#follow(answer));
     if (workspace.nbytes === 0) {
       this.#apart.add(kind);
@@ -571,14 +586,14 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     const shared = this.#shared;
     const travel = shared === null || this.#info.valuesDecide;
     const signature = travel ? null : signatureOf(kind, inputNames, feeds);
-    const { signal } = options;
+    const { signal, ema = false } = options;
     // Feeds of a step that waits may not lie where the one before it runs.
     const writer = signal === undefined ? shared?.writer(signature) : undefined;
     const take = options.transfer ? ownBytes : (writer ?? this.#spare.copy);
     const packed = packFeeds(inputNames, feeds, take);
     const { handle } = this.#info;
     const answer = this.#channel.step(signal, packed, ({ feeds, buffers }, mayStop) => {
-      return callOf("step", [handle, kind, feeds, wanted, mayStop], buffers);
+      return callOf("step", [handle, kind, feeds, wanted, mayStop, ema], buffers);
     });
     const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));
     if (this.#hasCost && kind === "train") {

@@ -3,7 +3,7 @@
 import { sessionError } from "../wire/messages.js";
 import { badSetting } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
-import { CONFIG, LORA, type LoraFields } from "./settings/config.js";
+import { CONFIG, EMA, LORA, type EmaFields, type LoraFields } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 
@@ -23,6 +23,8 @@ export interface TrainingConfig {
   readonly clipGradNorm?: number | null;
   /** Magnitude that each element of the gradients has at most in an optimizer step; before `clipGradNorm`. */
   readonly clipGradValue?: number | null;
+  /** Keep an average of the trainable parameters beside them, for evaluation and exports on request. */
+  readonly ema?: EmaFields | null;
   /** Names or regular expressions of the parameters to train; default: all but `frozenParams`. */
   readonly requiresGrad?: readonly string[] | null;
   /** Names or regular expressions of the parameters to leave as they are; default: none. */
@@ -55,13 +57,19 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
     throw new TypeError("'config' must be an object that names at least a 'loss'.");
   }
   const own = Object.entries(config as Fields).filter(([name]) => !more.includes(name));
-  const { loss, optimizer, lora, ...others } = Object.fromEntries(own) as Fields;
-  const resolved = checkFields("config", "", others, CONFIG, ["loss", "optimizer", "lora", ...more]);
+  const { loss, optimizer, lora, ema, ...others } = Object.fromEntries(own) as Fields;
+  const resolved = checkFields("config", "", others, CONFIG, ["loss", "optimizer", "lora", "ema", ...more]);
   if (lora !== undefined && lora !== null) {
     resolved["lora"] = resolveLora(lora, others);
   }
   if (loss !== undefined && loss !== null) {
     resolved["loss"] = resolveKind("loss", loss, LOSSES);
+  }
+  if (ema !== undefined && ema !== null) {
+    resolved["ema"] = resolveEma(ema);
+    if (optimizer === undefined || optimizer === null) {
+      throw sessionError("EMA_WITHOUT_OPTIMIZER", {});
+    }
   }
   if (optimizer !== undefined && optimizer !== null) {
     resolved["optimizer"] = resolveOptimizer(optimizer);
@@ -69,6 +77,13 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
     throw sessionError("CLIP_WITHOUT_OPTIMIZER", {});
   }
   return JSON.stringify(resolved);
+}
+
+function resolveEma(given: unknown): Fields {
+  if (typeof given !== "object" || given === null || Array.isArray(given)) {
+    throw badSetting("ema", given, "an object of its settings, such as 'decay'");
+  }
+  return checkFields("ema", "ema.", given as Fields, EMA);
 }
 
 function resolveLora(given: unknown, others: Fields): Fields {

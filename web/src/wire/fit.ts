@@ -62,11 +62,20 @@ export interface EpochRecord {
   readonly best: Uint8Array | null;
 }
 
+/** What gradients are clipped to in each optimizer step: the magnitude of each, then their joint norm. */
+export interface WireClip {
+  readonly value: number | null;
+  readonly norm: number | null;
+}
+
 /** A fit as the worker knows it. */
 export interface FitSpec {
   /** The first output of the training model. */
   readonly loss: string;
   readonly accumulate: number;
+  readonly clip: WireClip | null;
+  /** Whether averages of the parameters are evaluated in their place. */
+  readonly ema: boolean;
   /** Rows of a batch, for data that lies in the worker. */
   readonly batchSize: number;
   readonly remainder: Remainder;

@@ -85,6 +85,8 @@ export interface SessionInfo {
   readonly evalOutputNames: readonly string[];
   readonly hasEval: boolean;
   readonly hasOptimizer: boolean;
+  /** Whether averages of the parameters are kept. */
+  readonly hasAverages: boolean;
   readonly nominal: boolean;
   /** Whether values of feeds decide which plan runs: such feeds travel with their calls. */
   readonly valuesDecide: boolean;
@@ -198,9 +200,18 @@ export interface WorkerApi {
     cache: boolean,
   ): Promise<Result<SessionInfo>>;
   createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>>;
-  /** @param mayStop - `stop` may end it: it runs in slices, between which messages come in */
-  step(handle: number, kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
-    MaybePromise<Result<RunAnswer>>;
+  /**
+   * @param mayStop - `stop` may end it: it runs in slices, between which messages come in
+   * @param averaged - averages stand for the parameters
+   */
+  step(
+    handle: number,
+    kind: StepKind,
+    feeds: readonly Feed[],
+    fetches: readonly Fetch[],
+    mayStop: boolean,
+    averaged: boolean,
+  ): MaybePromise<Result<RunAnswer>>;
   /** Train on batches, each with its optimizer step; the losses. */
   trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<Float32Array>>;
   /**

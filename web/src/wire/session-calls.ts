@@ -25,7 +25,7 @@ export interface SessionCalls {
   /** Number of elements of all (trainable) parameters. */
   readonly getParametersSize: Call<[trainableOnly: boolean], number>;
   /** All (trainable) parameters as one vector, a copy, in the order of the training model's inputs. */
-  readonly getContiguousParameters: Call<[trainableOnly: boolean], WireTensor>;
+  readonly getContiguousParameters: Call<[trainableOnly: boolean, ema: boolean], WireTensor>;
   /** Overwrite all (trainable) parameters. Gradients and moments stay. */
   readonly loadParametersBuffer: Call<[buffer: Uint8Array, trainableOnly: boolean], null>;
   /** A copy of one parameter. */
@@ -67,9 +67,9 @@ export interface SessionCalls {
   /** A checkpoint file. */
   readonly saveCheckpoint: Call<[includeOptimizerState: boolean, form: FileForm], FileBytes>;
   /** The eval model with the current parameters. */
-  readonly exportModelForInferencing: Call<[outputNames: readonly string[], form: FileForm], FileBytes>;
+  readonly exportModelForInferencing: Call<[outputNames: readonly string[], form: FileForm, ema: boolean], FileBytes>;
   /** All parameters by name, as a file that other programs read. It has no optimizer state. */
-  readonly exportWeights: Call<[format: "safetensors" | "npz"], Uint8Array>;
+  readonly exportWeights: Call<[format: "safetensors" | "npz", ema: boolean], Uint8Array>;
   /** Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay. */
   readonly loadWeights: Call<[weights: Uint8Array, strict: boolean], null>;
   /** What the adapters of a session made with `lora` learned, as PEFT's two files. */
@@ -364,11 +364,6 @@ export const MESSAGES = {
     text:
       "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction.",
   },
-  CLIP_IN_CONFIG: {
-    error: "ModelError",
-    text:
-      "Gradients are clipped by the optimizer: give {name!r} in the config of createFromModel.",
-  },
   BATCH_OF_BATCHES: {
     error: "ModelError",
     text:
@@ -563,6 +558,26 @@ export const MESSAGES = {
     error: "ModelError",
     text:
       "Gradients are clipped in the optimizer step: 'clipGradNorm' and 'clipGradValue' need an 'optimizer'.",
+  },
+  EMA_WITHOUT_OPTIMIZER: {
+    error: "ModelError",
+    text:
+      "Averages of the parameters are kept in the optimizer step: 'ema' needs an 'optimizer'.",
+  },
+  OTHER_OPTIMIZER: {
+    error: "CheckpointError",
+    text:
+      "The checkpoint's optimizer state is that of {stored}, and this session's optimizer is {own}. Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
+  },
+  EMA_IN_TRAINING: {
+    error: "SessionError",
+    text:
+      "Eval steps of a training session alone can read averages of the parameters: leave out 'ema'.",
+  },
+  NO_AVERAGES: {
+    error: "SessionError",
+    text:
+      "The session keeps no averages of its parameters: give createFromModel the setting 'ema'.",
   },
   UNKNOWN_IN_GROUP: {
     error: "ModelError",

@@ -8,20 +8,18 @@
 import {
   ARENA,
   CONSTANTS,
-  GRADIENTS,
   HEADER_N_INSTRUCTIONS,
   HEADER_N_SEGMENTS,
   HEADER_WORDS,
-  MOMENTUM1,
   PLAN_MAGIC,
   PLAN_VERSION,
   PREPARED,
   SEGMENT_NAMES,
   SEGMENT_WORDS,
-  STATE_WORDS,
 } from "../engine/layout.js";
 import { ModelError } from "../wire/errors.js";
 import { readBlob } from "../python/given-files.js";
+import { segmentsFit } from "./bundle-segments.js";
 import type { InputDeclaration, TensorType, WireDtype } from "../wire/protocol.js";
 import { sha256OfFile } from "../wire/sha256.js";
 
@@ -31,7 +29,6 @@ const PREFIX_BYTES = 64;
 const HASH = { start: 16, end: 48 };
 const ALIGNMENT = 64;
 
-const STATE_BYTES = 4 * STATE_WORDS;
 const N_SEGMENTS = SEGMENT_NAMES.length;
 const MAX_BYTES = 2 ** 32 - 1;
 
@@ -40,7 +37,7 @@ const ITEM_SIZE: Readonly<Record<WireDtype, number>> = {
   int64: 8, uint64: 8, bool: 1,
 };
 
-const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler", "inference"] as const;
+const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler", "clip", "inference"] as const;
 export type PlanKind = (typeof PLAN_KINDS)[number];
 
 /** An input, and what a plan depends on of it. */
@@ -163,6 +160,10 @@ export interface Bundle {
   readonly outputs: Readonly<Record<"train" | "eval", readonly string[]>>;
   readonly hasEval: boolean;
   readonly hasOptimizer: boolean;
+  /** What updates the parameters; "" where nothing does. */
+  readonly optimizer: string;
+  /** Whether averages of the trainable parameters lie behind the moments. */
+  readonly hasAverages: boolean;
   readonly nominal: boolean;
   readonly parameters: readonly ParameterSlot[];
   readonly size: number;
@@ -493,6 +494,7 @@ function readStart(reader: Reader, root: Fields): BundleStart {
     throw malformed(`its parameters have ${total(parameters)} elements, not ${declared}`);
   }
   const hasEval = reader.boolean(root["hasEval"], "hasEval");
+  const hasAverages = reader.boolean(root["hasAverages"], "hasAverages");
   const ofEval = hasEval ? someNames(reader, outputs["eval"], "outputs.eval") : reader.names(outputs["eval"], "outputs.eval");
   return {
     inputs: {
@@ -502,9 +504,11 @@ function readStart(reader: Reader, root: Fields): BundleStart {
     outputs: { train: someNames(reader, outputs["train"], "outputs.train"), eval: ofEval },
     hasEval,
     hasOptimizer: reader.boolean(root["hasOptimizer"], "hasOptimizer"),
+    optimizer: reader.text(root["optimizer"], "optimizer"),
+    hasAverages,
     nominal: reader.boolean(root["nominal"], "nominal"),
     ...parameters,
-    segments: checkSegments(readSegments(reader, root), parameters.size, parameters.trainableSize),
+    segments: checkSegments(readSegments(reader, root), { ...parameters, hasAverages }),
     properties: reader.list(root["properties"], "properties", (item, at) => readProperty(reader, item, at)),
     models: readModels(reader, root),
   };
@@ -585,17 +589,10 @@ function readSegments(reader: Reader, root: Fields): SegmentStart[] {
   });
 }
 
-/** In one segment; some are smaller than the parameters. */
-const MOST_MOMENTS = 3;
-
-function checkSegments(segments: SegmentStart[], size: number, trainableSize: number): SegmentStart[] {
+function checkSegments(segments: SegmentStart[], owner: Parameters<typeof segmentsFit>[1]): SegmentStart[] {
   const sizes = segments.map(({ bytes }) => bytes);
-  const moments = sizes.slice(GRADIENTS + 1, MOMENTUM1 + 1);
-  // The segment of the second moment has the others, too.
-  const isMoment = (bytes: number): boolean => bytes % 4 === 0 && bytes <= MOST_MOMENTS * 4 * trainableSize;
-  const expected = [0, 0, 4 * size, 4 * trainableSize, ...moments, STATE_BYTES, 0];
-  if (String(sizes) !== String(expected) || sizes.length !== N_SEGMENTS || !moments.every(isMoment)) {
-    throw malformed(`its segments have ${sizes.join(", ")} bytes for ${size} parameters`);
+  if (!segmentsFit(sizes, owner)) {
+    throw malformed(`its segments have ${sizes.join(", ")} bytes for ${owner.size} parameters`);
   }
   return segments;
 }
@@ -614,6 +611,9 @@ function readModels(reader: Reader, root: Fields): BundleModels | null {
     optimizerModel: optional("optimizerModel"),
   };
 }
+
+/** Of a plan that clips gradients: the magnitude of each, and their joint norm; infinity is no limit. */
+export const CLIP_INPUTS: readonly Declaration[] = [{ name: "limits", dtype: "float32", dims: [2], decides: 0 }];
 
 /** What a plan must fit: sizes of the segments, and by kind of step the names of inputs and outputs. */
 export interface PlanOwner {
@@ -731,7 +731,7 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number): numb
 /** The plan takes the feeds it says, in the arena, and gives outputs that the model has. */
 function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): void {
   const { kind, signature, inputs, outputs } = plan;
-  const declared = (session.inputs[kind] ?? []).map(({ name }) => name);
+  const declared = (kind === "clip" ? CLIP_INPUTS : (session.inputs[kind] ?? [])).map(({ name }) => name);
   if (JSON.stringify(signature.map(({ name }) => name)) !== JSON.stringify(declared)) {
     throw malformed(`${where} is not for the inputs ${declared.join(", ")}`);
   }

@@ -2,7 +2,8 @@
 
 import type { Engine } from "../engine/engine.js";
 import { sessionError } from "../wire/messages.js";
-import type { MaybePromise, NamedTensor } from "../wire/protocol.js";
+import type { WireClip } from "../wire/fit.js";
+import type { Feed, MaybePromise, NamedTensor } from "../wire/protocol.js";
 import type { FeedType, TensorPlace } from "./bundle.js";
 import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
 import { withValue } from "./python-models.js";
@@ -134,13 +135,22 @@ export class RowSteps {
 /** The optimizer's steps. */
 export class Updates {
   readonly #host: StepHost;
+  readonly #limits: Feed | null;
   #key: string | null = null;
 
-  constructor(host: StepHost) {
+  /** @param clip - what gradients are clipped to before */
+  constructor(host: StepHost, clip: WireClip | null) {
     this.#host = host;
+    this.#limits = clip === null ? null : limitsOf(clip);
   }
 
   run(): MaybePromise<void> {
+    return this.#limits === null
+      ? this.#update()
+      : withValue(this.#host.runner.run("clip", true, [this.#limits], []), () => this.#update());
+  }
+
+  #update(): MaybePromise<void> {
     const { memory, runner } = this.#host;
     const known = this.#key === null ? undefined : memory.find(this.#key);
     if (known !== undefined) {
@@ -152,6 +162,12 @@ export class Updates {
       memory.run(loaded);
     });
   }
+}
+
+/** The feed of a plan that clips. */
+function limitsOf({ value, norm }: WireClip): Feed {
+  const limits = Float32Array.of(value ?? Infinity, norm ?? Infinity);
+  return { name: "limits", dtype: "float32", dims: [2], data: new Uint8Array(limits.buffer) };
 }
 
 /** A loss that is one float32. */

@@ -65,7 +65,7 @@ export class WorkerFit {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port);
-    this.#updates = new Updates(core.host);
+    this.#updates = new Updates(core.host, spec.clip);
     this.#train = spec.train === null ? null : new Columns(spec.train);
     this.#validation = spec.validation === null ? null : new Columns(spec.validation);
     const { trainingInputNames, valuesDecide } = core.info;
@@ -164,6 +164,10 @@ export class WorkerFit {
 
   /** Evaluate the rows, or batches; the values when the last have come. */
   async evaluate(batches: readonly WireBatch[] | null, isLast: boolean): Promise<EvalValues | null> {
+    return this.#core.withAverages(this.#spec.ema, () => this.#evaluate(batches, isLast));
+  }
+
+  async #evaluate(batches: readonly WireBatch[] | null, isLast: boolean): Promise<EvalValues | null> {
     const spec = this.#spec.evaluation as WireEvaluation;
     this.#evaluation ??= new Evaluation(this.#core, spec);
     const evaluation = this.#evaluation;
@@ -377,7 +381,7 @@ export async function runTrainSteps(core: SessionCore, { batches, stacked }: Ste
   const { host, info } = core;
   const columns = stacked === null ? null : new Columns(stacked, true);
   const steps = columns === null || info.valuesDecide ? null : new RowSteps(host, "train", columns, info.trainingInputNames);
-  const updates = new Updates(host);
+  const updates = new Updates(host, null);
   const losses = new Float32Array(columns?.rows ?? batches.length);
   for (let k = 0; k < losses.length; k++) {
     try {

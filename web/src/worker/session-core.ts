@@ -43,6 +43,7 @@ import type {
 } from "../wire/protocol.js";
 import type { ArtifactName, SessionCalls } from "../wire/session-calls.js";
 import {
+  CLIP_INPUTS,
   parsePlan,
   planKey,
   sizeOf,
@@ -63,6 +64,7 @@ import { withValue, type FilledSegments, type LazyModels, type PythonModels } fr
 import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
+import { exchangeAverages } from "./averages.js";
 import { restoreSnapshot, takeSnapshot, type SnapshotHost } from "./snapshot.js";
 
 export interface CoreOptions extends MemoryOptions {
@@ -125,7 +127,7 @@ export class SessionCore implements CallTable, PlanSource {
 
   /** What the page is told of the session. */
   get info(): Omit<SessionInfo, "handle"> {
-    const { inputs, outputs, hasEval, hasOptimizer } = this.#bundle;
+    const { inputs, outputs, hasEval, hasOptimizer, hasAverages } = this.#bundle;
     return {
       trainingInputNames: inputs.train.map(({ name }) => name),
       trainingOutputNames: outputs.train,
@@ -134,6 +136,7 @@ export class SessionCore implements CallTable, PlanSource {
       evalOutputNames: outputs.eval,
       hasEval,
       hasOptimizer,
+      hasAverages,
       nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
     };
@@ -222,7 +225,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   inputsOf(kind: PlanKind): readonly Declaration[] {
-    return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : [];
+    return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : kind === "clip" ? CLIP_INPUTS : [];
   }
 
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan> {
@@ -316,7 +319,46 @@ export class SessionCore implements CallTable, PlanSource {
     return trainableOnly ? this.#bundle.trainableSize : this.#bundle.size;
   }
 
-  getContiguousParameters(trainableOnly: boolean): WireTensor {
+  /**
+   * Do something while the averages stand for the trainable parameters.
+   *
+   * @param on - false: with the parameters as they are
+   * @throws SessionError where no averages are kept
+   */
+  withAverages<T>(on: boolean, action: () => MaybePromise<T>): MaybePromise<T> {
+    if (!on) {
+      return action();
+    }
+    if (!this.#bundle.hasAverages) {
+      throw sessionError("NO_AVERAGES", {});
+    }
+    if (this.getStepCount() === 0) {
+      return action(); // the parameters are all that there is to average
+    }
+    const exchange = (): void => {
+      exchangeAverages(this.#memory, this.#runs(true));
+      this.#countLoad();
+    };
+    exchange();
+    let done: MaybePromise<T>;
+    try {
+      done = action();
+    } catch (error) {
+      exchange();
+      throw error;
+    }
+    if (done instanceof Promise) {
+      return done.finally(exchange);
+    }
+    exchange();
+    return done;
+  }
+
+  getContiguousParameters(trainableOnly: boolean, ema: boolean): MaybePromise<WireTensor> {
+    return this.withAverages(ema, () => this.#contiguousParameters(trainableOnly));
+  }
+
+  #contiguousParameters(trainableOnly: boolean): WireTensor {
     this.#checkNotNominal();
     const size = this.getParametersSize(trainableOnly);
     const all = this.#memory.view(PARAMETERS);
@@ -442,7 +484,8 @@ export class SessionCore implements CallTable, PlanSource {
 
   get #snapshotHost(): SnapshotHost {
     const { sizes } = this.#memory;
-    return { sizes, parameters: this.#bundle.parameters, view: (segment) => this.#memory.view(segment) };
+    const { parameters, optimizer } = this.#bundle;
+    return { sizes, parameters, optimizer, view: (segment) => this.#memory.view(segment) };
   }
 
   // Properties and files.
@@ -475,22 +518,26 @@ export class SessionCore implements CallTable, PlanSource {
     });
   }
 
-  exportModelForInferencing(outputNames: readonly string[], form: FileForm): MaybePromise<FileBytes> {
+  exportModelForInferencing(outputNames: readonly string[], form: FileForm, ema: boolean): MaybePromise<FileBytes> {
     if (!this.#bundle.hasEval) {
       throw sessionError("NO_EVAL_MODEL_TO_EXPORT", {});
     }
     if (this.#nominal) {
       throw sessionError("NOMINAL_EXPORT", {});
     }
-    return withValue(this.#models.get("exportModelForInferencing"), (models) => {
-      const file = models.exportModel(outputNames, this.#memory.bases);
-      return this.#assembled(models, "exportModelForInferencing", file, form);
-    });
+    return withValue(this.#models.get("exportModelForInferencing"), (models) =>
+      this.withAverages(ema, () => {
+        const file = models.exportModel(outputNames, this.#memory.bases);
+        return this.#assembled(models, "exportModelForInferencing", file, form);
+      }),
+    );
   }
 
-  exportWeights(format: "safetensors" | "npz"): MaybePromise<Uint8Array> {
+  exportWeights(format: "safetensors" | "npz", ema: boolean): MaybePromise<Uint8Array> {
     this.#checkNotNominal();
-    return withValue(this.#models.get("exportWeights"), (models) => models.exportWeights(format, this.#memory.bases));
+    return withValue(this.#models.get("exportWeights"), (models) =>
+      this.withAverages(ema, () => models.exportWeights(format, this.#memory.bases)),
+    );
   }
 
   loadWeights(weights: Uint8Array, strict: boolean): MaybePromise<null> {

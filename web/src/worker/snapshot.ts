@@ -24,6 +24,8 @@ const STATE_KEPT = 4 * STATE_LOADS;
 export interface SnapshotHost {
   readonly sizes: readonly number[];
   readonly parameters: readonly ParameterSlot[];
+  /** What updates them. */
+  readonly optimizer: string;
   /** The bytes of a segment. */
   view(segment: number): Uint8Array;
 }
@@ -39,7 +41,12 @@ export function takeSnapshot(host: SnapshotHost, properties: readonly Property[]
       tensors.push({ name, dtype: "float32", dims: [data.length / 4], data });
     }
   }
-  const metadata = { format: FORMAT, parameters: placesOf(host), properties: JSON.stringify(properties) };
+  const metadata = {
+    format: FORMAT,
+    parameters: placesOf(host),
+    properties: JSON.stringify(properties),
+    optimizer: host.optimizer,
+  };
   return { metadata, tensors: new Map(tensors.map((tensor) => [tensor.name, tensor])) };
 }
 
@@ -62,6 +69,10 @@ export function readSnapshot(file: Uint8Array): TensorFile {
 export function restoreSnapshot(host: SnapshotHost, { metadata, tensors }: TensorFile): readonly Property[] {
   if (canonical(metadata["parameters"]) !== canonical(placesOf(host))) {
     throw sessionError("OTHER_SNAPSHOT", { what: "parameters" });
+  }
+  const stored = metadata["optimizer"] ?? "";
+  if (stored !== "" && host.optimizer !== "" && stored !== host.optimizer) {
+    throw sessionError("OTHER_OPTIMIZER", { stored, own: host.optimizer });
   }
   for (const [name, segment] of Object.entries(SEGMENTS)) {
     const tensor = tensors.get(name);

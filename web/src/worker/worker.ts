@@ -190,10 +190,13 @@ class SessionWorker implements WorkerApi {
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
     mayStop: boolean,
+    averaged: boolean,
   ): MaybePromise<Result<RunAnswer>> {
     const stop = this.#stopFor(handle, mayStop);
     return this.#perform(handle, ({ core }) =>
-      withValue(core.step(kind, feeds, fetches, stop), (run) => runAnswer(run, feeds)),
+      core.withAverages(averaged, () =>
+        withValue(core.step(kind, feeds, fetches, stop), (run) => runAnswer(run, feeds)),
+      ),
     );
   }
 

@@ -17,6 +17,7 @@ from trainweb.ir.calls.conv import (
     WinogradWeights,
 )
 from trainweb.ir.calls.copy import ConvertHalf, Copy, StridedCopy
+from trainweb.ir.calls.ctc import CtcLoss, CtcLossGrad
 from trainweb.ir.calls.gemm import Gemm
 from trainweb.ir.calls.hoist import NoteChange, NoteCurrent, SkipIfCurrent
 from trainweb.ir.calls.index import (
@@ -44,7 +45,9 @@ from trainweb.ir.calls.optim import (
     Adagrad,
     Adam,
     Adamw,
+    Average,
     ClipGradNorm,
+    ClipGrads,
     Lamb,
     LinearLr,
     Lion,
@@ -63,6 +66,7 @@ from trainweb.ir.calls.sizes import (
     cell_kept,
     chunks,
     conv_weights,
+    ctc_states,
     key_blocks,
     mask_spans,
     panels,
@@ -92,6 +96,7 @@ __all__ = [
     "ArgReduceI64",
     "Attention",
     "AttentionGradient",
+    "Average",
     "AveragePool",
     "AveragePoolGradient",
     "BatchNorm",
@@ -99,6 +104,7 @@ __all__ = [
     "BatchNormTrain",
     "CheckIndices",
     "ClipGradNorm",
+    "ClipGrads",
     "Conv",
     "ConvDataGradient",
     "ConvWeightGradient",
@@ -106,6 +112,8 @@ __all__ = [
     "Copy",
     "CrossEntropy",
     "CrossEntropyGrad",
+    "CtcLoss",
+    "CtcLossGrad",
     "Cumsum",
     "Dropout",
     "Gather",
@@ -158,6 +166,7 @@ __all__ = [
     "cell_kept",
     "chunks",
     "conv_weights",
+    "ctc_states",
     "key_blocks",
     "mask_spans",
     "panels",

@@ -45,7 +45,7 @@ class Attention(KernelCall):
         "draw",
     )
     KERNEL = "attention_f32"
-    OPCODE = 15
+    OPCODE = 17
     WORDS = 35
     ARGUMENTS = __slots__
     OPERANDS = ("q", "k", "v", "mask", "state", "y", "top", "inverse", "spans")
@@ -179,7 +179,7 @@ class AttentionGradient(KernelCall):
         "parts",
     )
     KERNEL = "attention_gradient_f32"
-    OPCODE = 16
+    OPCODE = 18
     WORDS = 55
     ARGUMENTS = __slots__
     OPERANDS = (

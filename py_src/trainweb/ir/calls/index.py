@@ -13,7 +13,7 @@ class CheckIndices(KernelCall):
 
     __slots__ = ("indices", "n", "index_size", "lo", "hi", "has_ignore", "ignore", "label")
     KERNEL = "check_indices"
-    OPCODE = 24
+    OPCODE = 26
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices",)
@@ -59,7 +59,7 @@ class Gather(KernelCall):
 
     __slots__ = ("data", "indices", "y", "outer", "dim", "n", "inner", "index_size")
     KERNEL = "gather"
-    OPCODE = 25
+    OPCODE = 27
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
@@ -105,7 +105,7 @@ class GatherGrad(KernelCall):
 
     __slots__ = ("indices", "dy", "dx", "outer", "dim", "n", "inner", "index_size")
     KERNEL = "gather_grad_f32"
-    OPCODE = 26
+    OPCODE = 28
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices", "dy", "dx")
@@ -151,7 +151,7 @@ class GatherElements(KernelCall):
 
     __slots__ = ("data", "indices", "y", "dims", "strides", "axis_dim", "axis_stride", "size", "index_size")
     KERNEL = "gather_elements"
-    OPCODE = 27
+    OPCODE = 29
     WORDS = 23
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
@@ -210,7 +210,7 @@ class ScatterElements(KernelCall):
         "reduction",
     )
     KERNEL = "scatter_elements"
-    OPCODE = 28
+    OPCODE = 30
     WORDS = 24
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
@@ -260,7 +260,7 @@ class GatherNd(KernelCall):
 
     __slots__ = ("data", "indices", "y", "batch", "n", "k", "dims", "slice", "index_size")
     KERNEL = "gather_nd"
-    OPCODE = 29
+    OPCODE = 31
     WORDS = 16
     ARGUMENTS = __slots__
     OPERANDS = ("data", "indices", "y")
@@ -308,7 +308,7 @@ class ScatterNd(KernelCall):
 
     __slots__ = ("updates", "indices", "y", "batch", "n", "k", "dims", "slice", "index_size", "reduction")
     KERNEL = "scatter_nd"
-    OPCODE = 30
+    OPCODE = 32
     WORDS = 17
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
@@ -359,7 +359,7 @@ class OneHot(KernelCall):
 
     __slots__ = ("indices", "values", "y", "outer", "depth", "inner", "size", "index_size")
     KERNEL = "one_hot"
-    OPCODE = 31
+    OPCODE = 33
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("indices", "values", "y")

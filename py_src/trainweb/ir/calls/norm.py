@@ -16,7 +16,7 @@ class LayerNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "y", "mean", "inv_std", "rows", "n", "epsilon", "rms")
     KERNEL = "layer_norm_f32"
-    OPCODE = 17
+    OPCODE = 19
     WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y", "mean", "inv_std")
@@ -74,7 +74,7 @@ class LayerNormGrad(KernelCall):
 
     __slots__ = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "partial", "rows", "n", "rms")
     KERNEL = "layer_norm_grad_f32"
-    OPCODE = 18
+    OPCODE = 20
     WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "partial")
@@ -158,7 +158,7 @@ class BatchNormTrain(KernelCall):
         "momentum",
     )
     KERNEL = "batch_norm_train_f32"
-    OPCODE = 19
+    OPCODE = 21
     WORDS = 13
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y", "mean", "inv_std", "running_mean", "running_var")
@@ -227,7 +227,7 @@ class BatchNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "mean", "var", "y", "batch", "channels", "size", "epsilon")
     KERNEL = "batch_norm_f32"
-    OPCODE = 20
+    OPCODE = 22
     WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "mean", "var", "y")
@@ -277,7 +277,7 @@ class BatchNormGrad(KernelCall):
 
     __slots__ = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias", "batch", "channels", "size", "frozen")
     KERNEL = "batch_norm_grad_f32"
-    OPCODE = 21
+    OPCODE = 23
     WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "mean", "inv_std", "dx", "dscale", "dbias")
@@ -338,7 +338,7 @@ class GroupNorm(KernelCall):
 
     __slots__ = ("x", "scale", "bias", "y", "batch", "channels", "size", "groups", "epsilon")
     KERNEL = "group_norm_f32"
-    OPCODE = 22
+    OPCODE = 24
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("x", "scale", "bias", "y")
@@ -396,7 +396,7 @@ class GroupNormGrad(KernelCall):
         "epsilon",
     )
     KERNEL = "group_norm_grad_f32"
-    OPCODE = 23
+    OPCODE = 25
     WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "x", "scale", "dx", "dscale", "dbias", "partial")

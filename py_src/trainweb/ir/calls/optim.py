@@ -29,7 +29,7 @@ class Adamw(KernelCall):
         "adam_mode",
     )
     KERNEL = "adamw_f32"
-    OPCODE = 32
+    OPCODE = 34
     WORDS = 12
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "state")
@@ -80,7 +80,7 @@ class Sgd(KernelCall):
 
     __slots__ = ("w", "g", "state", "n")
     KERNEL = "sgd_f32"
-    OPCODE = 33
+    OPCODE = 35
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "state")
@@ -109,7 +109,7 @@ class Lion(KernelCall):
 
     __slots__ = ("w", "g", "m", "state", "n", "alpha", "beta", "weight_decay")
     KERNEL = "lion_f32"
-    OPCODE = 34
+    OPCODE = 36
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "state")
@@ -156,7 +156,7 @@ class Adam(KernelCall):
 
     __slots__ = ("w", "g", "m", "v", "state", "n", "alpha", "beta", "epsilon", "weight_decay")
     KERNEL = "adam_f32"
-    OPCODE = 35
+    OPCODE = 37
     WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "state")
@@ -206,7 +206,7 @@ class Momentum(KernelCall):
 
     __slots__ = ("w", "g", "m", "state", "n", "momentum", "dampening", "weight_decay", "nesterov")
     KERNEL = "momentum_f32"
-    OPCODE = 36
+    OPCODE = 38
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "state")
@@ -255,7 +255,7 @@ class Rmsprop(KernelCall):
 
     __slots__ = ("w", "g", "s", "velocity", "mean", "state", "n", "alpha", "epsilon", "momentum", "weight_decay")
     KERNEL = "rmsprop_f32"
-    OPCODE = 37
+    OPCODE = 39
     WORDS = 11
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "s", "velocity", "mean", "state")
@@ -318,7 +318,7 @@ class Adagrad(KernelCall):
 
     __slots__ = ("w", "g", "s", "state", "n", "rate_decay", "initial", "epsilon", "weight_decay")
     KERNEL = "adagrad_f32"
-    OPCODE = 38
+    OPCODE = 40
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "s", "state")
@@ -366,7 +366,7 @@ class Adadelta(KernelCall):
 
     __slots__ = ("w", "g", "s", "d", "state", "n", "rho", "epsilon", "weight_decay")
     KERNEL = "adadelta_f32"
-    OPCODE = 39
+    OPCODE = 41
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "s", "d", "state")
@@ -430,7 +430,7 @@ class Lamb(KernelCall):
         "correct_bias",
     )
     KERNEL = "lamb_f32"
-    OPCODE = 40
+    OPCODE = 42
     WORDS = 14
     ARGUMENTS = __slots__
     OPERANDS = ("w", "g", "m", "v", "partial", "state")
@@ -482,6 +482,42 @@ class Lamb(KernelCall):
         self.partial = temp("float32", (max(1, 4 * chunks(self.n)),))
 
 
+class Average(KernelCall):
+    """A call of `average_f32`.
+
+    average += (1 - d) * (w - average), d = decay, or with power the lesser of it and 1 - (1 + t / gamma)^-power, t
+    being state's step; at step 0 the average is w.
+    """
+
+    __slots__ = ("w", "average", "state", "n", "decay", "power", "gamma")
+    KERNEL = "average_f32"
+    OPCODE = 43
+    WORDS = 7
+    ARGUMENTS = __slots__
+    OPERANDS = ("w", "average", "state")
+    FLOATS = ("decay", "power", "gamma")
+
+    def __init__(
+        self, *, w: Buf, average: Buf, state: Buf, n: int, decay: float, power: float, gamma: float, node: str = ""
+    ) -> None:
+        self.node = node
+        self.w = w
+        self.average = average
+        self.state = state
+        self.n = n
+        self.decay = decay
+        self.power = power
+        self.gamma = gamma
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.w, self.average, self.state]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.average]
+
+
 class StateWithRate(KernelCall):
     """A call of `state_with_rate`.
 
@@ -490,7 +526,7 @@ class StateWithRate(KernelCall):
 
     __slots__ = ("state", "rate", "changed")
     KERNEL = "state_with_rate"
-    OPCODE = 41
+    OPCODE = 44
     WORDS = 3
     ARGUMENTS = __slots__
     OPERANDS = ("state", "rate", "changed")
@@ -518,7 +554,7 @@ class ClipGradNorm(KernelCall):
 
     __slots__ = ("g", "partial", "n", "max_norm")
     KERNEL = "clip_grad_norm_f32"
-    OPCODE = 42
+    OPCODE = 45
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("g", "partial")
@@ -543,6 +579,38 @@ class ClipGradNorm(KernelCall):
         self.partial = temp("float32", (max(1, 2 * chunks(self.n)),))
 
 
+class ClipGrads(KernelCall):
+    """A call of `clip_grads_f32`.
+
+    g = min(max(g, -limits[0]), limits[0]), then as above with max_norm = limits[1]; infinity leaves them as they are
+    """
+
+    __slots__ = ("g", "limits", "partial", "n")
+    KERNEL = "clip_grads_f32"
+    OPCODE = 46
+    WORDS = 4
+    ARGUMENTS = __slots__
+    OPERANDS = ("g", "limits", "partial")
+
+    def __init__(self, *, g: Buf, limits: Buf, n: int, node: str = "") -> None:
+        self.node = node
+        self.g = g
+        self.limits = limits
+        self.partial: Buf
+        self.n = n
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.g, self.limits]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.g, self.partial]
+
+    def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
+        self.partial = temp("float32", (max(1, 2 * chunks(self.n)),))
+
+
 class OptimizerAdvance(KernelCall):
     """A call of `optimizer_advance`.
 
@@ -551,7 +619,7 @@ class OptimizerAdvance(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "optimizer_advance"
-    OPCODE = 43
+    OPCODE = 47
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)
@@ -577,7 +645,7 @@ class LinearLr(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "linear_lr"
-    OPCODE = 44
+    OPCODE = 48
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)

@@ -12,6 +12,14 @@ def chunks(n: int) -> int:
     return (n + 16384 - 1) // 16384
 
 
+def ctc_states(labels: int) -> int:
+    """`ctc_states` of kernels.def.
+
+    The labels with blanks before, between and behind them.
+    """
+    return 2 * labels + 1
+
+
 def key_blocks(n: int) -> int:
     """`key_blocks` of kernels.def."""
     return (n + 64 - 1) // 64

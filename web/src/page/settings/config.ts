@@ -2,6 +2,18 @@
 
 import type { Settings } from "./kinds.js";
 
+/** Exponential moving average of the trainable parameters, after each optimizer step; it begins as they are then. */
+export interface EmaFields {
+  /** Share of the average that is kept from step to step, in [0, 1). Default 0.999. */
+  readonly decay?: number;
+  /** Whether the decay grows: after t steps it is at most 1 - (1 + t / warmup_gamma) ** -warmup_power. Default false. */
+  readonly warmup?: boolean;
+  /** How fast; timm suggests 2/3 for 1e6 steps and more, 3/4 for less. Default 0.6666666666666666. */
+  readonly warmupPower?: number;
+  /** Steps that count as one. Default 1.0. */
+  readonly warmupGamma?: number;
+}
+
 /** How low-rank adapters are made: `trainweb.lora.inject` of Python. */
 export interface LoraFields {
   /** Modules to adapt, by names or their last parts; by default those that PEFT adapts in the architecture. */
@@ -137,5 +149,33 @@ export const LORA: Settings = {
     kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
     isOptional: false,
     default: 0,
+  },
+};
+
+/** @internal */
+export const EMA: Settings = {
+  decay: {
+    python: "decay",
+    kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+    isOptional: false,
+    default: 0.999,
+  },
+  warmup: {
+    python: "warmup",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: false,
+    default: false,
+  },
+  warmupPower: {
+    python: "warmup_power",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: false,
+    default: 0.6666666666666666,
+  },
+  warmupGamma: {
+    python: "warmup_gamma",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: false,
+    default: 1.0,
   },
 };

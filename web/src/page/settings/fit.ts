@@ -18,6 +18,12 @@ export interface FitFields {
   readonly validationSplit?: number | null;
   /** Batches whose gradients are added up for one optimizer step. Default 1. */
   readonly accumulate?: number;
+  /** Joint L2 norm that the gradients have at most in an optimizer step of this fit. */
+  readonly clipGradNorm?: number | null;
+  /** Magnitude that each element of the gradients has at most in an optimizer step of this fit; before the norm. */
+  readonly clipGradValue?: number | null;
+  /** Whether the validation data is evaluated with the averages of the parameters, where the session keeps some; early stopping restores those of the best epoch then. Default false. */
+  readonly ema?: boolean;
 }
 
 /** What is said of a checkpoint besides where it is. */
@@ -144,6 +150,24 @@ export const FIT: Settings = {
     kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
     isOptional: false,
     default: 1,
+  },
+  clipGradNorm: {
+    python: "clip_grad_norm",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: true,
+    default: null,
+  },
+  clipGradValue: {
+    python: "clip_grad_value",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: true,
+    default: null,
+  },
+  ema: {
+    python: "ema",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: false,
+    default: false,
   },
 };
 

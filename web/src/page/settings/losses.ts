@@ -16,7 +16,8 @@ export type LossType =
   | "FocalLoss"
   | "CosineEmbeddingLoss"
   | "ContrastiveLoss"
-  | "TripletMarginLoss";
+  | "TripletMarginLoss"
+  | "CTCLoss";
 
 /** Squared error: the mean, the sum or each ("none"). */
 export interface MSELossFields {
@@ -114,6 +115,18 @@ export interface TripletMarginLossFields {
   readonly reduction?: "mean" | "sum" | "none";
 }
 
+/** Connectionist temporal classification of scores or log-probabilities, as torch.nn.CTCLoss: no alignment is given. */
+export interface CTCLossFields {
+  /** The class that says nothing. Default 0. */
+  readonly blank?: number;
+  /** "mean" divides the loss of each item by the length of its target before. Default "mean". */
+  readonly reduction?: "mean" | "sum" | "none";
+  /** Whether items whose target does not fit into their steps cost nothing, in place of infinity. Default false. */
+  readonly zeroInfinity?: boolean;
+  /** Whether the scores are (N, T, C), as many models give them, instead of (T, N, C). Default false. */
+  readonly batchFirst?: boolean;
+}
+
 /** A loss with its settings. */
 export type LossSettings =
   | Of<"MSELoss", MSELossFields>
@@ -126,7 +139,8 @@ export type LossSettings =
   | Of<"FocalLoss", FocalLossFields>
   | Of<"CosineEmbeddingLoss", CosineEmbeddingLossFields>
   | Of<"ContrastiveLoss", ContrastiveLossFields>
-  | Of<"TripletMarginLoss", TripletMarginLossFields>;
+  | Of<"TripletMarginLoss", TripletMarginLossFields>
+  | Of<"CTCLoss", CTCLossFields>;
 
 /** @internal */
 export const LOSSES: Readonly<Record<LossType, Settings>> = {
@@ -306,6 +320,32 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
       isOptional: false,
       default: "mean",
+    },
+  },
+  CTCLoss: {
+    blank: {
+      python: "blank",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    reduction: {
+      python: "reduction",
+      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
+      isOptional: false,
+      default: "mean",
+    },
+    zeroInfinity: {
+      python: "zero_infinity",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: false,
+    },
+    batchFirst: {
+      python: "batch_first",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: false,
     },
   },
 };

@@ -1,0 +1,228 @@
+"""Connectionist temporal classification: the loss of all paths that give a sequence of labels, and its gradient."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from trainweb.errors import LimitError
+from trainweb.ir import calls
+from trainweb.ir.calls.sizes import ctc_states
+from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.layout import CTC_LABELS
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import ITEM_SIZE, Node
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i32, i64
+from trainweb.ops.op import Bad, Int, Op, Sample, register
+
+if TYPE_CHECKING:
+    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.program import Buf
+
+TARGETS = i64([[1, 2, 2], [3, 0, 0], [1, 1, 3]])
+INPUT_LENGTHS, TARGET_LENGTHS = i64([6, 4, 5]), i64([3, 1, 3])
+SCORES = (6, 3, 4)
+"""Of samples: steps, items, classes."""
+
+
+class _Ctc(Op):
+    """What the loss and its gradient have in common: (..., log_probs, targets, input_lengths, target_lengths)."""
+
+    domain = "ai.trainweb"
+    attrs = {"blank": Int(0), "zero_infinity": Int(0)}
+
+    blank: int
+    zero_infinity: int
+
+    def check(self, log_probs: TensorType, targets: TensorType, *lengths: TensorType) -> None:
+        """Raise unless dtypes, shapes and attributes fit."""
+        self.need_float32(log_probs)
+        for what, t in zip(("targets", "input_lengths", "target_lengths"), (targets, *lengths), strict=True):
+            if t.dtype not in ("int32", "int64"):
+                raise self.error(f"{what} are {t.dtype}; they must be int64 or int32.")
+        if lengths[0].dtype != lengths[1].dtype:
+            raise self.error("input_lengths and target_lengths are of different types.")
+        if log_probs.rank != 3 or targets.rank != 2:
+            raise self.error(
+                f"log_probs have shape {list(log_probs.shape)} and targets {list(targets.shape)}; "
+                "they must be (steps, items, classes) and (items, labels)."
+            )
+        items = log_probs.shape[1]
+        if not equal(targets.shape[0], items) or not all(equal_shapes(t.shape, (items,)) for t in lengths):
+            shapes = ", ".join(str(list(t.shape)) for t in (targets, *lengths))
+            raise self.error(f"targets and lengths have shapes {shapes}; their first dims must be {items}, the items.")
+        classes = log_probs.shape[2]
+        if self.blank < 0 or (isinstance(classes, int) and self.blank >= classes):
+            raise self.error(f"blank is {self.blank}; there are {classes} classes.")
+        if self.zero_infinity not in (0, 1):
+            raise self.error(f"zero_infinity is {self.zero_infinity}; it must be 0 or 1.")
+
+    def words(self, b: Builder, log_probs: Buf, targets: Buf, *lengths: Buf) -> dict[str, Any]:
+        """Operands and sizes of the kernels, once checks of what is fed were emitted."""
+        steps, batch, classes = log_probs.shape
+        labels = targets.shape[1]
+        if labels > CTC_LABELS:
+            raise LimitError(f"{self.node.name}: targets have {labels} labels; there may be {CTC_LABELS}.")
+        # Those behind the length of a target, too: what only the kernel finds is found when state may have changed.
+        b.check_labels(targets, classes, None)
+        for values, most in zip(lengths, (steps, labels), strict=True):
+            b.check_range(values, most + 1)
+        return {
+            "log_probs": log_probs,
+            "targets": targets,
+            "input_lengths": lengths[0],
+            "target_lengths": lengths[1],
+            "steps": steps,
+            "batch": batch,
+            "classes": classes,
+            "labels": labels,
+            "label_size": ITEM_SIZE[targets.dtype],
+            "length_size": ITEM_SIZE[lengths[0].dtype],
+            "blank": self.blank,
+            "zero_infinity": self.zero_infinity,
+        }
+
+
+def log_sum(*terms: float) -> float:
+    """The logarithm of a sum, of the logarithms of its terms."""
+    top = max(terms)
+    return top if top == -inf else float(top + np.log(sum(np.exp(t - top) for t in terms)))
+
+
+@register
+class CTCLoss(_Ctc):
+    """-log of the probability that log_probs (steps, items, classes) give to the labels of each item, in any alignment.
+
+    Targets are (items, labels); of each item the first `input_lengths` steps and `target_lengths` labels count. An item
+    that no path gives has the loss infinity, or 0 without a gradient where `zero_infinity` is 1. The second result are
+    logarithms of sums over paths, which the gradient needs: (items, steps, 2 labels + 1). As torch.nn.CTCLoss without
+    reduction; but the gradient is that of log_probs themselves. Graves et al., Connectionist Temporal Classification,
+    https://www.cs.toronto.edu/~graves/icml_2006.pdf.
+    """
+
+    min_inputs = max_inputs = 4
+    n_outputs = 2
+    differentiable = (0,)
+
+    def infer(
+        self, log_probs: TensorType, targets: TensorType, input_lengths: TensorType, target_lengths: TensorType
+    ) -> tuple[TensorType, TensorType]:
+        self.check(log_probs, targets, input_lengths, target_lengths)
+        items = log_probs.shape[1]
+        alpha = (items, log_probs.shape[0], 2 * targets.shape[1] + 1)
+        return TensorType("float32", (items,)), TensorType("float32", alpha)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
+        loss = outs[0] or b.temp("float32", (ins[0].shape[1],))
+        b.emit(calls.CtcLoss(loss=loss, alpha=outs[1], **self.words(b, *ins)))
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        if len(douts) > 1 and douts[1]:
+            raise self.unsupported("a gradient of the sums over paths")
+        given = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]
+        dx = g.op("CTCLossGrad", given, domain=self.domain, blank=self.blank, zero_infinity=self.zero_infinity)
+        return [dx, None, None, None]
+
+    def reference(self, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> tuple[Any, Any]:
+        steps, batch, _ = log_probs.shape
+        loss, alpha = np.zeros(batch), np.zeros((batch, steps, ctc_states(targets.shape[1])))
+        for k in range(batch):
+            states = self.states(targets[k][: target_lengths[k]])
+            before = [0.0, *[-inf] * len(states)]
+            for t in range(input_lengths[k]):
+                row = [
+                    log_probs[t, k, label] + log_sum(*(before[q] for q in self.sources(states, s, first=t == 0)))
+                    for s, label in enumerate(states)
+                ]
+                alpha[k, t, : len(row)] = row
+                before = row
+            last = before[-2:] if input_lengths[k] else [0.0 if len(states) == 1 else -inf]
+            loss[k] = -log_sum(*last)
+            if self.zero_infinity and loss[k] == inf:
+                loss[k] = 0
+        return loss, alpha
+
+    def states(self, labels: Any) -> list[int]:
+        """The labels with blanks before, between and behind them."""
+        return [self.blank, *(s for label in labels for s in (int(label), self.blank))]
+
+    def sources(self, states: list[int], s: int, *, first: bool) -> list[int]:
+        """Where a path may have been before it is in state `s`; at the first step place 0 is before all."""
+        if first:
+            return [0] if s < 2 else [len(states)]
+        skips = s > 1 and states[s] != self.blank and states[s] != states[s - 2]
+        return [s, *([s - 1] if s else []), *([s - 2] if skips else [])]
+
+    samples = (
+        Sample([SCORES, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS], outputs=1),
+        Sample([SCORES, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS]),
+        Sample([SCORES, i32([[1, 2, 0]] * 3), i32([6, 6, 6]), i32([3, 0, 2])], {"blank": 3}, outputs=1),
+        Sample([(2, 1, 4), i64([[1, 2, 3]]), i64([2]), i64([3])], {"zero_infinity": 1}, outputs=1),
+        Sample([(9, 2, 6), i64([[1, 2, 2, 5, 4], [5, 5, 5, 5, 1]]), i64([9, 9]), i64([5, 5])], outputs=1),
+        Sample([(3, 1, 4), i64([[]]), i64([3]), i64([0])], outputs=1),
+    )
+    bad = (
+        Bad([SCORES, TARGETS, INPUT_LENGTHS, i32([3, 1, 3])]),
+        Bad([SCORES, f32([[1.0, 2.0]] * 3), INPUT_LENGTHS, TARGET_LENGTHS]),
+        Bad([SCORES, i64([1, 2, 3]), INPUT_LENGTHS, TARGET_LENGTHS]),
+        Bad([SCORES, TARGETS, i64([6, 4]), TARGET_LENGTHS]),
+        Bad([SCORES, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS], {"blank": 4}),
+        Bad([SCORES, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS], {"zero_infinity": 2}),
+        Bad([(6, 3), TARGETS, INPUT_LENGTHS, TARGET_LENGTHS]),
+    )
+
+
+@register
+class CTCLossGrad(_Ctc):
+    """Gradient of log_probs from (dloss, log_probs, targets, input_lengths, target_lengths, alpha)."""
+
+    min_inputs = max_inputs = 6
+    tested_through = "CTCLoss"
+
+    def infer(
+        self,
+        dloss: TensorType,
+        log_probs: TensorType,
+        targets: TensorType,
+        input_lengths: TensorType,
+        target_lengths: TensorType,
+        alpha: TensorType,
+    ) -> TensorType:
+        self.check(log_probs, targets, input_lengths, target_lengths)
+        self.need_float32(dloss, alpha)
+        items = log_probs.shape[1]
+        wanted = (items, log_probs.shape[0], 2 * targets.shape[1] + 1)
+        if not equal_shapes(dloss.shape, (items,)) or not equal_shapes(alpha.shape, wanted):
+            raise self.error(f"dloss and alpha have shapes {list(dloss.shape)} and {list(alpha.shape)}.")
+        return TensorType("float32", log_probs.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], dloss: Buf, *ins: Buf) -> None:
+        if outs[0] is not None:
+            *given, alpha = ins
+            b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *given)))
+
+    def reference(
+        self, dloss: Any, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, alpha: Any
+    ) -> Any:
+        """By sums from the end, as `CTCLoss.reference` has those from the start."""
+        dx = np.zeros_like(log_probs)
+        forward = CTCLoss(Node("CTCLoss", ["", "", "", ""], ["", ""], {"blank": self.blank}, self.domain), self.opset)
+        for k in range(log_probs.shape[1]):
+            states, steps = forward.states(targets[k][: target_lengths[k]]), int(input_lengths[k])
+            after = np.full(len(states), -inf)
+            after[-2:] = 0
+            total = log_sum(*alpha[k, steps - 1, : len(states)][-2:])
+            for t in reversed(range(steps)):
+                for s, label in enumerate(states):
+                    dx[t, k, label] -= dloss[k] * np.exp(alpha[k, t, s] + after[s] - total)
+                ahead = after + [log_probs[t, k, label] for label in states]
+                reached: list[list[float]] = [[-inf] for _ in states]
+                for s in range(len(states)):
+                    for q in forward.sources(states, s, first=False):
+                        reached[q].append(ahead[s])
+                after = np.array([log_sum(*r) for r in reached])
+        return dx

@@ -153,6 +153,7 @@ export function resolveOptions(options: unknown): ResolvedOptions {
       snapshot: env.pyodide.snapshot,
       threads: resolveThreads(given.threads),
       reproducible,
+      hasKernels: true,
       stallMs: env.timeouts.stall,
     },
     progress: new LoadTracker([env.onProgress, given.onProgress]),

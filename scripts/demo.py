@@ -30,6 +30,7 @@ from tests.browser.server import Reply, Site
 
 SOURCES = ROOT / "web" / "demo" / "mnist"
 PAGE = BUILD / "demo" / "mnist"
+BUILD_PAGE = ROOT / "web" / "demo" / "build-page.mjs"
 TEACH_SOURCES = ROOT / "web" / "demo" / "teach"
 TEACH = BUILD / "demo" / "teach"
 TARGET_ACCURACY = 0.97
@@ -88,7 +89,7 @@ def build_page() -> None:
         Step(
             "demo-page",
             lambda: run("node", SOURCES / "build.mjs", PAGE),
-            inputs=[SOURCES, ROOT / "package-lock.json", ROOT / "THIRD_PARTY_LICENSES"],
+            inputs=[SOURCES, BUILD_PAGE, ROOT / "package-lock.json", ROOT / "THIRD_PARTY_LICENSES"],
             outputs=[PAGE / "index.html", PAGE / "main.js", PAGE / "THIRD_PARTY_LICENSES"],
         )
     )
@@ -96,23 +97,21 @@ def build_page() -> None:
 
 def build_teach_page() -> None:
     """Bundle the second demo's page and make its model, as far as their sources changed."""
-    model_script, wheel = ROOT / "scripts" / "make_teach_model.py", teach_backbone.wheel()
     run_step(
         Step(
             "teach-page",
             lambda: run("node", TEACH_SOURCES / "build.mjs", TEACH),
-            inputs=[TEACH_SOURCES, SOURCES / "icon.svg", ROOT / "package-lock.json", ROOT / "THIRD_PARTY_LICENSES"],
+            inputs=[
+                TEACH_SOURCES,
+                BUILD_PAGE,
+                SOURCES / "icon.svg",
+                ROOT / "package-lock.json",
+                ROOT / "THIRD_PARTY_LICENSES",
+            ],
             outputs=[TEACH / "index.html", TEACH / "main.js", TEACH / "THIRD_PARTY_LICENSES"],
         )
     )
-    run_step(
-        Step(
-            "teach-model",
-            lambda: run(PYTHON, model_script, wheel, TEACH / "teach.onnx"),
-            inputs=[model_script, wheel],
-            outputs=[TEACH / "teach.onnx"],
-        )
-    )
+    teach_backbone.make_model("teach-model", TEACH / "teach.onnx")
 
 
 def serve(*, isolated: bool = True, port: int = 0) -> Site:

@@ -215,7 +215,6 @@ def epoch_rows(page: Page) -> list[dict[str, Any]]:
                 "epoch": step / run_data["perEpoch"],
                 "step": step,
                 "train_loss": fmean(one["loss"] for one in steps),
-                "train_accuracy": fmean(one["accuracy"] for one in steps),
                 "test_loss": record["loss"],
                 "test_accuracy": record["accuracy"],
                 "seconds": sum(one["seconds"] for one in steps),
@@ -230,7 +229,7 @@ def row_text(row: dict[str, Any]) -> str:
     steps = row["step"] if row["epoch"] <= 1 else row["step"] / row["epoch"]
     return (
         f"  epoch {row['epoch']:>4.3g}  step {row['step']:>5}  loss {row['train_loss']:.4f}  "
-        f"train accuracy {row['train_accuracy']:6.2%}  test loss {row['test_loss']:.4f}  "
+        f"test loss {row['test_loss']:.4f}  "
         f"test accuracy {row['test_accuracy']:6.2%}  {steps / row['seconds']:6.1f} steps/s"
     )
 

@@ -14,9 +14,8 @@ const demos = dirname(fileURLToPath(import.meta.url));
  * Build the page of a script into the folder that the command line names.
  *
  * @param {string} script - URL of the build script, which lies beside index.html, style.css and main.ts
- * @param {readonly string[]} files - others that go along, as they are
  */
-export async function buildPage(script, files = []) {
+export async function buildPage(script) {
   const here = dirname(fileURLToPath(script));
   const output = process.argv[2];
   if (!output) {
@@ -25,7 +24,7 @@ export async function buildPage(script, files = []) {
   mkdirSync(output, { recursive: true });
   const beside = ["index.html", "style.css"].map((name) => join(here, name));
   const shared = [join(demos, "mnist", "icon.svg"), join(demos, "..", "..", "THIRD_PARTY_LICENSES")];
-  for (const file of [...beside, ...shared, ...files]) {
+  for (const file of [...beside, ...shared]) {
     copyFileSync(file, join(output, basename(file)));
   }
   await build({

@@ -2,8 +2,6 @@
 //
 // The model comes from scripts/make_demo_model.py, the images from make-data.mjs.
 
-import { createRequire } from "node:module";
-
 import { buildPage } from "../build-page.mjs";
 
-await buildPage(import.meta.url, [createRequire(import.meta.url).resolve("uplot/dist/uPlot.min.css")]);
+await buildPage(import.meta.url);

@@ -1,10 +1,14 @@
-/** The training run: a session of trainweb, the loop over batches, evaluation, checkpoints. */
+/** The training run: fits of half an epoch, what the network makes of the test images after each, checkpoints. */
 
 import {
   type Artifacts,
+  type Batch,
   CheckpointError,
+  Dataset,
+  type FitRun,
   type LoadProgress,
   type PropertyValue,
+  schedule,
   Tensor,
   TrainingSession,
 } from "trainweb";
@@ -21,8 +25,8 @@ const REACH = 2;
 /** Keeps the steps of one seed apart from those of the next. */
 const SEED_STRIDE = 1_000_003;
 const WARMUP_STEPS = 50;
-/** Steps over which the speed is averaged. */
-const SPEED_WINDOW = 40;
+/** Seconds over which the speed is averaged. */
+const SPEED_WINDOW = 1;
 
 export type TrainerState = "loading" | "ready" | "running" | "paused" | "finished" | "failed";
 
@@ -53,11 +57,12 @@ export interface Evaluation {
   readonly mistakes: readonly Mistake[];
 }
 
-/** What the page is told; called between steps, so it should return at once. */
+/** What the page is told. */
 export interface Observer {
   /** While the package and the model are on their way. */
   loading(progress: LoadProgress): void;
   stateChanged(): void;
+  /** At most once a frame. */
   stepped(): void;
   evaluated(evaluation: Evaluation): void;
 }
@@ -80,9 +85,11 @@ export class Trainer {
   #artifacts: Artifacts | undefined;
   #tail: Promise<unknown> = Promise.resolve();
   #loop: Promise<void> | undefined;
+  #fit: FitRun | undefined;
+  /** When losses were noted last. */
+  #noted = 0;
   #order: Uint32Array = new Uint32Array();
   #orderEpoch = -1;
-  #durations: number[] = [];
 
   constructor(digits: Digits, settings: Settings, observer: Observer) {
     this.#digits = digits;
@@ -104,8 +111,9 @@ export class Trainer {
   }
 
   get stepsPerSecond(): number {
-    const seconds = this.#durations.reduce((sum, duration) => sum + duration, 0);
-    return seconds > 0 ? this.#durations.length / seconds : 0;
+    let seconds = 0;
+    const recent = this.history.train.findLast((record) => (seconds += record.seconds) > SPEED_WINDOW);
+    return seconds > 0 ? (this.step - (recent?.step ?? 1) + 1) / seconds : 0;
   }
 
   /** Build training, eval and optimizer models from the forward model, here in the page. */
@@ -119,7 +127,6 @@ export class Trainer {
       const onProgress = this.#observer.loading.bind(this.#observer);
       this.#session = await TrainingSession.createFromModel(modelUrl, config, { onProgress });
       this.#artifacts = await this.#session.getArtifacts();
-      await this.#schedule();
       await this.#evaluate();
       this.#setState("ready");
     });
@@ -140,6 +147,7 @@ export class Trainer {
     if (this.state === "running") {
       this.#setState("paused");
     }
+    this.#fit?.stop();
     await this.#loop;
   }
 
@@ -150,30 +158,26 @@ export class Trainer {
       await this.#replaceSession(this.#built().checkpointState);
       this.step = 0;
       this.history = new History();
-      await this.#schedule();
       await this.#evaluate();
       this.#setState("ready");
     });
   }
 
-  /** A new peak learning rate, from the next step on. */
-  async setLearningRate(rate: number): Promise<void> {
+  /** A new peak learning rate, from the next step but one on: a batch is made ahead. */
+  setLearningRate(rate: number): void {
     this.settings.learningRate = rate;
-    await this.#guarded(() => this.#schedule());
   }
 
   /** More (or fewer) epochs; the decay of the learning rate follows. */
-  async setEpochs(epochs: number): Promise<void> {
+  setEpochs(epochs: number): void {
     this.settings.epochs = epochs;
-    await this.#guarded(() => this.#schedule());
     this.#observer.stepped();
   }
 
   /** Another batch size; only before the first step. */
-  async setBatchSize(batchSize: number): Promise<void> {
+  setBatchSize(batchSize: number): void {
     this.settings.batchSize = batchSize;
     this.#orderEpoch = -1;
-    await this.#guarded(() => this.#schedule());
     this.#observer.stepped();
   }
 
@@ -213,7 +217,6 @@ export class Trainer {
     }
     await this.#guarded(async () => {
       await this.#readProperties();
-      await this.#schedule();
       await this.#evaluate({ record: false });
       this.#setState(this.step < this.totalSteps ? "paused" : "finished");
     });
@@ -256,19 +259,15 @@ export class Trainer {
     await this.#tail;
     this.#session = session;
     this.#orderEpoch = -1;
-    this.#durations = [];
     this.trainSeconds = 0;
     await old?.release();
   }
 
   async #run(): Promise<void> {
-    const evaluationEvery = Math.ceil(this.stepsPerEpoch / EVALUATIONS_PER_EPOCH);
     while (this.state === "running" && this.step < this.totalSteps) {
-      await this.#trainStep();
-      this.#observer.stepped();
-      const inEpoch = this.step % this.stepsPerEpoch;
-      const last = this.step === this.totalSteps;
-      if (inEpoch === 0 || last || inEpoch % evaluationEvery === 0) {
+      const goal = this.#nextEvaluation();
+      await this.#trainTo(goal);
+      if (this.step === goal || this.step >= this.totalSteps) {
         await this.#evaluate();
       }
     }
@@ -277,58 +276,77 @@ export class Trainer {
     }
   }
 
-  async #trainStep(): Promise<void> {
-    const { batchSize } = this.settings;
-    const { train } = this.#digits;
-    const { pixels, labels } = train.movedBatch(this.#nextIndices(), REACH, this.#stepRandom());
-    const start = performance.now();
-    const results = await this.#exclusively(async (session) => {
-      // Calls run in the order they are made; there is no need to wait for one before the next.
-      const [outputs] = await Promise.all([
-        session.runTrainStep(feeds(session.trainingInputNames, pixels, labels, train.side)),
-        session.schedulerStep(),
-        session.runOptimizerStep(),
-        session.lazyResetGrad(),
-      ]);
-      return outputs;
+  #nextEvaluation(): number {
+    const every = Math.ceil(this.stepsPerEpoch / EVALUATIONS_PER_EPOCH);
+    const inEpoch = this.step % this.stepsPerEpoch;
+    const next = Math.min((Math.floor(inEpoch / every) + 1) * every, this.stepsPerEpoch);
+    return Math.min(this.step - inEpoch + next, this.totalSteps);
+  }
+
+  /** Train until so many steps are done, or somebody pauses. */
+  async #trainTo(goal: number): Promise<void> {
+    const first = this.step;
+    const fit = this.#loaded().fit(this.#batches(first, goal), {
+      schedule: (step) => this.#rate(first + step),
+      callbacks: (_event, run) => {
+        this.#note(first, run.history.losses);
+        if (this.step >= this.totalSteps) {
+          run.stop();
+        }
+      },
     });
-    const seconds = (performance.now() - start) / 1000;
-    this.#tick(seconds);
-    const logits = logitsOf(results);
-    let correct = 0;
-    for (let row = 0; row < batchSize; row++) {
-      correct += Number(argmax(rowOf(logits, row)) === Number(labels[row]));
+    this.#fit = fit;
+    this.#noted = performance.now();
+    try {
+      const { losses } = await fit;
+      this.#note(first, losses);
+    } finally {
+      this.#fit = undefined;
     }
-    this.step += 1;
-    this.history.train.push({
-      step: this.step,
-      loss: lossOf(results),
-      accuracy: correct / batchSize,
-      seconds,
-    });
+  }
+
+  /** Remember the losses of the steps since the last time. */
+  #note(first: number, losses: readonly number[]): void {
+    const fresh = losses.slice(this.step - first);
+    if (fresh.length === 0) {
+      return;
+    }
+    const now = performance.now();
+    const seconds = (now - this.#noted) / 1000;
+    this.#noted = now;
+    this.trainSeconds += seconds;
+    for (const loss of fresh) {
+      this.step += 1;
+      this.history.train.push({ step: this.step, loss, seconds: seconds / fresh.length });
+    }
+    this.#observer.stepped();
+  }
+
+  /** The batches of these steps, each made while the worker is at the one before. */
+  #batches(first: number, end: number): Dataset {
+    const steps = Array.from({ length: end - first }, (_, k) => ({ step: first + k }));
+    return new Dataset(steps).batch(1).map(({ step }: Batch) => this.#batchOf(Number(step?.data[0])));
+  }
+
+  #batchOf(step: number): Record<string, Tensor> {
+    const { train } = this.#digits;
+    const { pixels, labels } = train.movedBatch(this.#indicesOf(step), REACH, this.#randomOf(step));
+    return feeds(this.#loaded().trainingInputNames, pixels, labels, train.side);
   }
 
   /** Randomness that seed and step determine, so that a resumed run sees the same images. */
-  #stepRandom(): () => number {
-    return mulberry32(this.settings.seed * SEED_STRIDE + this.step);
+  #randomOf(step: number): () => number {
+    return mulberry32(this.settings.seed * SEED_STRIDE + step);
   }
 
-  #tick(seconds: number): void {
-    this.trainSeconds += seconds;
-    this.#durations.push(seconds);
-    if (this.#durations.length > SPEED_WINDOW) {
-      this.#durations.shift();
-    }
-  }
-
-  /** Indices of the next batch; each epoch has its own order, which seed and epoch determine. */
-  #nextIndices(): Uint32Array {
-    const epoch = Math.floor(this.step / this.stepsPerEpoch);
+  /** Indices of a batch; each epoch has its own order, which seed and epoch determine. */
+  #indicesOf(step: number): Uint32Array {
+    const epoch = Math.floor(step / this.stepsPerEpoch);
     if (epoch !== this.#orderEpoch) {
       this.#order = shuffledIndices(this.#digits.train.count, this.settings.seed + epoch);
       this.#orderEpoch = epoch;
     }
-    const at = (this.step % this.stepsPerEpoch) * this.settings.batchSize;
+    const at = (step % this.stepsPerEpoch) * this.settings.batchSize;
     return this.#order.subarray(at, at + this.settings.batchSize);
   }
 
@@ -371,23 +389,26 @@ export class Trainer {
     );
   }
 
-  /** Linear warmup to the peak rate, then linear decay to zero at the last step. */
-  async #schedule(): Promise<void> {
+  /** Linear warm-up to the peak rate, then linear decay to zero at the last step, as the settings are now. */
+  #rate(step: number): number {
     const total = this.totalSteps;
     const warmup = Math.min(WARMUP_STEPS, Math.floor(total / 10));
-    await this.#exclusively((session) =>
-      session.registerLinearLRScheduler(warmup, total, this.settings.learningRate),
-    );
+    // As checkpoints keep it: a run that goes on has the same rates to the last bit.
+    const learningRate = Math.fround(this.settings.learningRate);
+    const warmupStart = 1 / (warmup + 1);
+    return schedule({ type: "Linear", learningRate, total: total - warmup, warmup, warmupStart }).rate(step);
+  }
+
+  #loaded(): TrainingSession {
+    if (!this.#session) {
+      throw new Error("the network is still loading");
+    }
+    return this.#session;
   }
 
   /** Run one piece of work on the session; the pieces queue up, so predictions go between steps. */
   #exclusively<T>(work: (session: TrainingSession) => Promise<T> | T): Promise<T> {
-    const result = this.#tail.then(() => {
-      if (!this.#session) {
-        throw new Error("the network is still loading");
-      }
-      return work(this.#session);
-    });
+    const result = this.#tail.then(() => work(this.#loaded()));
     this.#tail = result.catch(() => undefined);
     return result;
   }

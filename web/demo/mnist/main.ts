@@ -7,11 +7,12 @@ import "trainweb/vis";
 import { probabilityBars } from "./bars.js";
 import { Curves } from "./curves.js";
 import { type Digits, loadDigits } from "./data.js";
+import { argmax, type Evaluation } from "./evaluation.js";
 import { Gallery } from "./gallery.js";
 import { Pad } from "./pad.js";
 import { inkOf } from "./picture.js";
 import { onThemeChange, paintDigit } from "./theme.js";
-import { argmax, type Evaluation, type Settings, Trainer, type TrainerState } from "./trainer.js";
+import { type Settings, Trainer, type TrainerState } from "./trainer.js";
 
 const MAX_THREADS = 4;
 const MORE_EPOCHS = 3;

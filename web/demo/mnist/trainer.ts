@@ -9,16 +9,15 @@ import {
   type LoadProgress,
   type PropertyValue,
   schedule,
-  Tensor,
+  type Tensor,
   TrainingSession,
 } from "trainweb";
 
-import { type DigitSet, type Digits, toUnit } from "./data.js";
+import { type Digits, toUnit } from "./data.js";
+import { evaluate, type Evaluation, feeds, logitsOf, type Results, softmax } from "./evaluation.js";
 import { History } from "./history.js";
 import { mulberry32, shuffledIndices } from "./random.mjs";
 
-export const CLASSES = 10;
-const EVAL_BATCH = 250;
 const EVALUATIONS_PER_EPOCH = 2;
 /** Pixels by which a training image may be moved each way. */
 const REACH = 2;
@@ -39,24 +38,6 @@ export interface Settings {
   maxSteps: number;
 }
 
-export interface Mistake {
-  /** Index in the test set. */
-  readonly index: number;
-  readonly label: number;
-  readonly predicted: number;
-  /** Probability the network gave to its wrong answer. */
-  readonly confidence: number;
-}
-
-export interface Evaluation {
-  readonly loss: number;
-  readonly accuracy: number;
-  /** confusion[label][predicted]: how many test images. */
-  readonly confusion: readonly (readonly number[])[];
-  /** Most confident first. */
-  readonly mistakes: readonly Mistake[];
-}
-
 /** What the page is told. */
 export interface Observer {
   /** While the package and the model are on their way. */
@@ -66,8 +47,6 @@ export interface Observer {
   stepped(): void;
   evaluated(evaluation: Evaluation): void;
 }
-
-type Results = Awaited<ReturnType<TrainingSession["runEvalStep"]>>;
 
 export class Trainer {
   readonly settings: Settings;
@@ -183,13 +162,7 @@ export class Trainer {
 
   /** Probabilities of the ten digits for one image; may be called while training goes on. */
   async predict(image: Uint8Array): Promise<Float32Array> {
-    const { side } = this.#digits.test;
-    const results = await this.#exclusively((session) =>
-      session.runEvalStep(
-        feeds(session.evalInputNames, toUnit(image), BigInt64Array.of(0n), side),
-      ),
-    );
-    return softmax(logitsOf(results));
+    return softmax(logitsOf(await this.#read(toUnit(image), BigInt64Array.of(0n))));
   }
 
   /** Weights, moments of the optimizer, and where the run stands. */
@@ -351,30 +324,7 @@ export class Trainer {
   }
 
   async #evaluate({ record } = { record: true }): Promise<void> {
-    const { test } = this.#digits;
-    const confusion = Array.from({ length: CLASSES }, () => new Array<number>(CLASSES).fill(0));
-    const mistakes: Mistake[] = [];
-    let [loss, correct] = [0, 0];
-    for (let at = 0; at < test.count; at += EVAL_BATCH) {
-      const count = Math.min(EVAL_BATCH, test.count - at);
-      const results = await this.#evaluateBatch(test, at, count);
-      const logits = logitsOf(results);
-      loss += lossOf(results) * count;
-      for (let row = 0; row < count; row++) {
-        const probabilities = softmax(rowOf(logits, row));
-        const predicted = argmax(probabilities);
-        const label = test.label(at + row);
-        confusion[label]![predicted]! += 1;
-        if (predicted === label) {
-          correct += 1;
-        } else {
-          const confidence = probabilities[predicted] ?? 0;
-          mistakes.push({ index: at + row, label, predicted, confidence });
-        }
-      }
-    }
-    mistakes.sort((a, b) => b.confidence - a.confidence);
-    const evaluation = { loss: loss / test.count, accuracy: correct / test.count, confusion, mistakes };
+    const evaluation = await evaluate(this.#digits.test, (pixels, labels) => this.#read(pixels, labels));
     if (record) {
       const { loss, accuracy } = evaluation;
       this.history.test.push({ step: this.step, loss, accuracy });
@@ -382,11 +332,10 @@ export class Trainer {
     this.#observer.evaluated(evaluation);
   }
 
-  #evaluateBatch(test: DigitSet, at: number, count: number): Promise<Results> {
-    const { pixels, labels } = test.batch(Uint32Array.from({ length: count }, (_, i) => at + i));
-    return this.#exclusively((session) =>
-      session.runEvalStep(feeds(session.evalInputNames, pixels, labels, test.side)),
-    );
+  /** What the network makes of some images, between the batches of a fit. */
+  #read(pixels: Float32Array, labels: BigInt64Array): Promise<Results> {
+    const { side } = this.#digits.test;
+    return this.#exclusively((session) => session.runEvalStep(feeds(session.evalInputNames, pixels, labels, side)));
   }
 
   /** Linear warm-up to the peak rate, then linear decay to zero at the last step, as the settings are now. */
@@ -433,40 +382,4 @@ export class Trainer {
     this.state = state;
     this.#observer.stateChanged();
   }
-}
-
-function feeds(
-  [imageName = "", labelsName = ""]: readonly string[],
-  pixels: Float32Array,
-  labels: BigInt64Array,
-  side: number,
-): Record<string, Tensor> {
-  return {
-    [imageName]: new Tensor("float32", pixels, [labels.length, 1, side, side]),
-    [labelsName]: new Tensor("int64", labels, [labels.length]),
-  };
-}
-
-function lossOf(results: Results): number {
-  const loss = Object.entries(results).find(([name]) => name !== "logits")?.[1];
-  return Number((loss?.data as Float32Array | undefined)?.[0]);
-}
-
-function logitsOf(results: Results): Float32Array {
-  return results["logits"]?.data as Float32Array;
-}
-
-function rowOf(logits: Float32Array, row: number): Float32Array {
-  return logits.subarray(row * CLASSES, (row + 1) * CLASSES);
-}
-
-export function argmax(values: Float32Array): number {
-  return values.reduce((best, value, i) => (value > (values[best] ?? -Infinity) ? i : best), 0);
-}
-
-function softmax(logits: Float32Array): Float32Array {
-  const highest = Math.max(...logits);
-  const exponentials = logits.map((value) => Math.exp(value - highest));
-  const sum = exponentials.reduce((total, value) => total + value, 0);
-  return exponentials.map((value) => value / sum);
 }

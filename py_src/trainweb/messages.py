@@ -138,6 +138,11 @@ NOT_A_DATASET = Message(
 )
 NO_COLUMNS = Message(errors.FeedError, "The data has no arrays: give one for each input of the model, by its name.")
 EMPTY_DATASET = Message(errors.FeedError, "The data has no rows.")
+FILE_WITHOUT_CLASS = Message(
+    errors.FeedError, "The file {file!r} lies in the folder of no class: files must be in a folder for each class."
+)
+FOLDER_WITHOUT_CLASS = Message(errors.FeedError, "The folder {folder!r} is none of the classes: {names}.")
+CLASS_WITHOUT_FILES = Message(errors.FeedError, "The class {name!r} has no files; there are folders {names}.")
 COLUMN_ROWS = Message(
     errors.FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )

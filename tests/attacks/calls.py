@@ -106,6 +106,13 @@ def csv(folder: Path) -> str:
     return str(path)
 
 
+def photographs(folder: Path) -> str:
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "1.png").write_bytes(b"")
+    return str(folder)
+
+
 def checkpoint_file(folder: Path) -> str:
     path = folder / "checkpoint"
     path.write_bytes(CHECKPOINT)
@@ -392,6 +399,37 @@ CALLS: dict[str, PublicCall] = {
             "delimiter": ",",
             "classes": None,
         },
+    ),
+    "from_images": plain(
+        data.from_images,
+        images=[np.zeros((2, 2, 3), np.uint8)] * 2,
+        input="x",
+        columns={"labels": np.zeros(2, np.int64)},
+        shuffle=True,
+        seed=0,
+        width=2,
+        height=2,
+        channels=3,
+        mean=0.5,
+        std=0.5,
+        layout="CHW",
+        resize="cover",
+        augment={"seed": 1, "flip": True},
+    ),
+    "list_folder": PublicCall(
+        lambda _: data.list_folder, lambda folder: {"folder": photographs(folder), "classes": ["cat", "dog"]}
+    ),
+    "read_image": plain(
+        data.read_image,
+        source=np.zeros((2, 2, 3), np.uint8),
+        width=2,
+        height=2,
+        channels=1,
+        mean=0.5,
+        std=0.5,
+        layout="HWC",
+        resize="cover",
+        augment={"seed": 1, "flip": True},
     ),
     "lora.inject": plain(
         lora.inject,

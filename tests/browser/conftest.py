@@ -55,6 +55,18 @@ def browser(chromium_path: str) -> Iterator[Browser]:
         chromium.close()
 
 
+CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+"""A green picture with a moving shape and the time; permission is given."""
+
+
+@pytest.fixture(scope="module")
+def camera_browser(browser: Browser, chromium_path: str) -> Iterator[Browser]:
+    """A Chromium with a camera: its flags count for the whole browser. `browser` keeps Playwright running."""
+    made = browser.browser_type.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *CAMERA])
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="session")
 def plain_site() -> Iterator[Site]:
     """A server without isolation headers: one thread, no shared memory."""

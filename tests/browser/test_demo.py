@@ -150,7 +150,7 @@ def test_training_lowers_the_loss_and_reads_digits(fresh: Page) -> None:
     assert before["testAccuracy"] < 0.3
     assert after["testAccuracy"] > 0.75
     expect(fresh.locator("#accuracy")).to_have_text(f"{100 * after['testAccuracy']:.1f} %")
-    cells = [int(text or 0) for text in fresh.locator("#confusion td").all_inner_texts()]
+    cells = [int(text or 0) for text in fresh.locator("#confusion tbody td").all_inner_texts()]
     matrix = np.array(cells).reshape(10, 10)
     assert matrix.trace() / matrix.sum() == pytest.approx(after["testAccuracy"])
     misread = int(matrix.sum() - matrix.trace())
@@ -348,7 +348,7 @@ def test_phone_shows_all_without_sideways_scrolling(loaded: Page, scheme: str) -
         loaded.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
         loaded.wait_for_timeout(200)
         assert loaded.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
-        for name in ("start", "pad", "loss-chart", "confusion", "save", "resume", "export"):
+        for name in ("start", "pad", "curves", "confusion", "save", "resume", "export"):
             box = loaded.locator(f"#{name}").bounding_box()
             assert box is not None
             assert box["x"] >= 0

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page, expect
 
-from .conftest import PageErrors
+from .conftest import PageErrors, watched_page
 from .server import ROOT, Site
 from .test_readme import wait_for_log
+from .test_teach_page import stripes
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import examples
@@ -35,8 +36,11 @@ PROMISES: dict[str, tuple[str, float, float]] = {
     "tabular": (r"([\d.]+) % of the test wines", 90, 100),
     "timeseries": (r"squared error ([\d.e-]+)", 0, 5e-3),
 }
+#: The page that needs a camera, and the same of it.
+CAMERA_PROMISE = (r"done: ([\d.]+) %", 90, 100)
 #: What a notebook has in `result` at its end.
 RESULTS: dict[str, tuple[float, float]] = {
+    "camera": (0.9, 1),
     "digits": (0.93, 1),
     "federated": (0.8, 1),
     "personal": (0, 0.5),
@@ -51,6 +55,7 @@ RESULTS: dict[str, tuple[float, float]] = {
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     examples.make_bundle()
+    examples.make_backbone()
     site = examples.serve()
     yield site
     site.close()
@@ -58,7 +63,7 @@ def site() -> Iterator[Site]:
 
 def test_every_example_is_a_page_and_a_notebook() -> None:
     pages = {path.stem for path in EXAMPLES.glob("*.html")}
-    assert pages == set(PROMISES)
+    assert pages == {*PROMISES, "camera"}
     assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == set(RESULTS)
     listed = re.findall(r"\((\w+)\.html\)", (EXAMPLES / "README.md").read_text())
     assert sorted(listed) == sorted(pages)
@@ -82,6 +87,25 @@ def test_a_page_keeps_its_promise(name: str, page: Page, page_errors: PageErrors
         assert not site.requests("/dist/npm/python/")
 
 
+def test_the_camera_and_files_are_told_apart(camera_browser: Browser, site: Site) -> None:
+    page, errors = watched_page(camera_browser)
+    assert len((EXAMPLES / "camera.html").read_text().splitlines()) < MOST_LINES
+    page.goto(site.url("/examples/camera.html"))
+    page.locator(".record").first.click()
+    expect(page.locator(".record + output").first).to_have_text("20", timeout=60_000)
+    expect(page.locator("#train")).to_be_disabled()
+    files = [{"name": f"{k}.png", "mimeType": "image/png", "buffer": stripes(k)} for k in range(20)]
+    page.locator("input").nth(1).set_input_files(files)  # type: ignore[arg-type]
+    page.click("#train")
+    text = wait_for_log(page, errors, "done:")
+    pattern, lowest, highest = CAMERA_PROMISE
+    found = re.search(pattern, text)
+    assert found is not None and lowest <= float(found[1]) <= highest, text
+    expect(page.locator("#guess")).to_have_text("The camera shows this.", timeout=60_000)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.context.close()
+
+
 def cells(name: str) -> list[str]:
     notebook = json.loads((EXAMPLES / f"{name}.ipynb").read_text())
     assert notebook["nbformat"] == 4
@@ -92,6 +116,8 @@ def cells(name: str) -> list[str]:
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_notebook_keeps_its_promise(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Cell after cell in one scope; what a cell ends with is shown, as a notebook does."""
+    if name == "camera":
+        examples.make_backbone()
     install, *code = cells(name)
     assert install == "%pip install trainweb"
     assert sum(len(cell.splitlines()) for cell in code) < MOST_LINES
@@ -114,12 +140,14 @@ def test_a_notebook_keeps_its_promise(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_models_are_what_their_script_writes() -> None:
-    files = {path.stem: path.read_bytes() for path in (EXAMPLES / "models").glob("*.onnx")}
+    tracked = set((EXAMPLES / "models").glob("*.onnx")) - {examples.BACKBONE}
+    files = {path.stem: path.read_bytes() for path in tracked}
     made = {name: make() for name, make in make_example_models.MODELS.items()}
     assert files == {name: model.SerializeToString(deterministic=True) for name, model in made.items()}
 
 
 def test_examples_carry_no_more_than_they_need() -> None:
     """Two mebibytes in all: they are in every clone."""
-    files = [path for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".bundle"]
+    made = {examples.BACKBONE, examples.BUNDLE}
+    files = [path for path in EXAMPLES.rglob("*") if path.is_file() and path not in made]
     assert sum(path.stat().st_size for path in files) < 2 << 20

@@ -1,17 +1,18 @@
-"""Files as data in a page: CSV as Python reads it, images against pixels that are computed here."""
+"""Files as data in a page: CSV and folders as Python reads them, and what IndexedDB has."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
-from trainweb.data import from_csv
+from trainweb.data import from_csv, list_folder
 from trainweb.errors import FeedError
 
 from .js_session import JsPage, from_json, open_js_page
@@ -77,79 +78,101 @@ def test_rows_of_a_csv_file_are_trained_on(js: JsPage) -> None:
     assert steps == 6
 
 
-PIXELS = """
-    const pixels = new ImageData(4, 2);
-    pixels.data.forEach((_, k) => { pixels.data[k] = k % 4 === 3 ? 255 : (k * 29) % 256; });
-    const canvas = new OffscreenCanvas(4, 2);
-    canvas.getContext("2d").putImageData(pixels, 0, 0);
-"""
-IMAGE = (np.arange(32) * 29 % 256).reshape(2, 4, 4)[:, :, :3]
-
-
-def test_an_image_is_its_pixels(js: JsPage) -> None:
-    found = js.run(
-        f"""{PIXELS}
-        const size = {{ width: 4, height: 2 }};
-        const blob = await canvas.convertToBlob();
-        const url = URL.createObjectURL(blob);
-        const sources = [pixels, canvas, blob, new File([blob], "a.png"), url, await createImageBitmap(blob)];
-        const plain = await Promise.all(sources.map((source) => trainweb.readImage(source, size)));
-        const norm = {{ mean: [0.1, 0.2, 0.3], std: [0.5, 0.25, 2], layout: "HWC" }};
-        const others = [
-          await trainweb.readImage(canvas, {{ ...size, ...norm }}),
-          await trainweb.readImage(canvas, {{ ...size, channels: 1 }}),
-          await trainweb.readImage(canvas, {{ width: 2, height: 2, resize: "cover" }}),
-        ];
-        return [plain.map(fromTensor), others.map(fromTensor)];"""
-    )
-    plain, others = found
-    expected = np.moveaxis(IMAGE, -1, 0) / 255
-    for tensor in plain:
-        np.testing.assert_allclose(from_json(tensor), expected, atol=1e-6)
-    normal = (IMAGE / 255 - [0.1, 0.2, 0.3]) / [0.5, 0.25, 2]
-    np.testing.assert_allclose(from_json(others[0]), normal, atol=1e-5)
-    np.testing.assert_allclose(from_json(others[1]), (IMAGE / 255 @ [0.299, 0.587, 0.114])[None], atol=1e-6)
-    np.testing.assert_allclose(from_json(others[2]), expected[:, :, 1:3], atol=1e-6)
-
-
-def test_images_are_changed_by_their_seed(js: JsPage) -> None:
-    flipped, again, all_of_it, plain = js.run(
-        f"""{PIXELS}
-        const size = {{ width: 4, height: 2 }};
-        const read = async (augment) => fromTensor(await trainweb.readImage(canvas, {{ ...size, augment }}));
-        const seeds = Array.from({{ length: 12 }}, (_, seed) => seed);
-        const everything = {{ seed: 7, flip: true, rotate: 30, crop: 0.4, brightness: 0.2, contrast: 0.3 }};
-        return [
-          await Promise.all(seeds.map((seed) => read({{ seed, flip: true }}))),
-          await Promise.all(seeds.map((seed) => read({{ seed, flip: true }}))),
-          [await read(everything), await read(everything), await read({{ ...everything, seed: 8 }})],
-          await read({{ seed: 3 }}),
-        ];"""
-    )
-    expected = np.moveaxis(IMAGE, -1, 0) / 255
-    assert flipped == again
-    np.testing.assert_allclose(from_json(plain), expected, atol=1e-6)
-    kinds = [np.allclose(from_json(one), expected, atol=1e-6) for one in flipped]
-    assert 0 < sum(kinds) < 12
-    for is_plain, one in zip(kinds, flipped, strict=True):
-        if not is_plain:
-            np.testing.assert_allclose(from_json(one), expected[:, :, ::-1], atol=1e-6)
-    assert all_of_it[0] == all_of_it[1] != all_of_it[2]
-    assert all(0 <= x <= 1 for x in all_of_it[0]["data"])
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        ("new Blob(['no image'], { type: 'image/png' }), size", "the image (image/png) cannot be decoded"),
-        ("'/nothing.png', size", "the image /nothing.png was answered with HTTP status 404"),
-        ("{}, size", "an image must be a File, Blob, URL or something to draw, with pixels; got Object"),
-        ("new ImageData(1, 1), { width: 0, height: 1 }", "'width' is 0; it must be an integer >= 1"),
-        ("new ImageData(1, 1), { ...size, mean: [1] }", "'mean' is 1; it must be a number, or one for each channel"),
-    ],
+FOLDER = (
+    "dog/b.png",
+    "dog/a.png",
+    "cat/far/z.png",
+    "cat/a.png",
+    "dog/.hidden",
+    ".git/x",
+    "cat/\U0001f600",
+    "cat/\uffee",
 )
-@pytest.mark.page_errors("404")
-def test_what_is_no_image(browser: Browser, plain_site: Site, call: str, said: str) -> None:
-    with open_js_page(browser, plain_site, ("404",)) as js:
-        error = js.failure(f"const size = {{ width: 2, height: 2 }}; await trainweb.readImage({call});")
-    assert error["class"] == "FeedError" and said in error["message"]
+
+
+def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
+    """Of the browser's private files, and of an input for folders."""
+    for name in FOLDER:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    files, labels, classes = list_folder(tmp_path)
+    expected = [[path.read_text() for path in files], labels.tolist(), classes]
+    tell = """const told = async ({ files, labels, classes }) =>
+      [await Promise.all(files.map((file) => file.text())), [...labels].map(Number), classes];"""
+    found = js.run(
+        tell
+        + """
+        const root = await (await navigator.storage.getDirectory()).getDirectoryHandle("photographs", { create: true });
+        for (const name of names) {
+          let folder = root;
+          const parts = name.split("/");
+          for (const part of parts.slice(0, -1)) folder = await folder.getDirectoryHandle(part, { create: true });
+          const writable = await (await folder.getFileHandle(parts.at(-1), { create: true })).createWritable();
+          await writable.write(name);
+          await writable.close();
+        }
+        return told(await trainweb.listFolder(root));""",
+        names=FOLDER,
+    )
+    assert found == expected
+    js.run("document.body.innerHTML = '<input type=file id=folder webkitdirectory>';")
+    js.page.set_input_files("#folder", tmp_path)
+    given = 'document.querySelector("#folder").files'
+    assert js.run(f"{tell} return told(await trainweb.listFolder({given}));") == expected
+    reverse = js.run(f"{tell} return told(await trainweb.listFolder({given}, {{ classes: ['dog', 'cat'] }}));")
+    assert reverse[1:] == [list_folder(tmp_path, ["dog", "cat"])[1].tolist(), ["dog", "cat"]]
+    for names in (["cat"], ["cat", "dog", "cow"]):
+        with pytest.raises(FeedError) as raised:
+            list_folder(tmp_path, names)
+        error = js.failure(f"await trainweb.listFolder({given}, {{ classes: {json.dumps(names)} }});")
+        assert (error["class"], error["message"]) == ("FeedError", str(raised.value))
+    lost = js.failure("await trainweb.listFolder([new File([], 'note.txt')]);")
+    assert "The file 'note.txt' lies in the folder of no class" in lost["message"]
+
+
+STORE = """
+  const database = await new Promise((resolve, reject) => {
+    const request = indexedDB.open("readings");
+    request.onupgradeneeded = () => request.result.createObjectStore("rows");
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+  await new Promise((resolve) => {
+    const transaction = database.transaction("rows", "readwrite");
+    for (let k = 0; k < 600; k++) {
+      transaction.objectStore("rows").put({ x: Float32Array.of(k, -k), labels: BigInt(k) }, 2 * k);
+    }
+    transaction.oncomplete = resolve;
+  });
+  database.close();
+"""
+
+
+def test_rows_of_indexed_db(js: JsPage) -> None:
+    """More than one chunk of them, in the order of the keys, as often as is asked."""
+    found = js.run(
+        STORE
+        + """
+        const data = new Dataset(() => trainweb.readObjectStore({ database: "readings", store: "rows" }));
+        const rounds = [];
+        for (let round = 0; round < 2; round++) {
+          const batches = [];
+          for await (const { x, labels } of data.batch(100)) batches.push([[...x.data], [...labels.data].map(Number)]);
+          rounds.push(batches);
+        }
+        return rounds;"""
+    )
+    expected = [
+        [[x for k in range(start, start + 100) for x in (k, -k)], list(range(start, start + 100))]
+        for start in range(0, 600, 100)
+    ]
+    assert found == [expected, expected]
+    for name, said in (
+        ("none", "there is no database 'none'"),
+        ("readings", "has no object store 'other'; it has rows"),
+    ):
+        source = json.dumps({"database": name, "store": "other"})
+        error = js.failure(f"for await (const row of trainweb.readObjectStore({source})) row;")
+        assert error["class"] == "FeedError" and said in error["message"]
+    assert js.run("return (await indexedDB.databases()).map(({ name }) => name).includes('none');") is False

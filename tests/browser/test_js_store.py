@@ -318,3 +318,43 @@ def test_a_full_database_leaves_the_old_one(js: JsPage) -> None:
         backend="indexedDB",
     )
     assert found == [True, [1, 2, 3]]
+
+
+@pytest.mark.parametrize("how", ["missing", "refused"])
+def test_without_private_files_checkpoints_go_to_indexed_db(browser: Browser, plain_site: Site, how: str) -> None:
+    """Nobody says where: a browser that has no OPFS, or refuses it (private windows), is found out."""
+    with open_js_page(browser, plain_site) as js:
+        kept, steps, left, error = js.run(
+            f"""const getDirectory = StorageManager.prototype.getDirectory;
+            if (how === "missing") delete StorageManager.prototype.getDirectory;
+            const refuse = async () => {{ throw new DOMException("no", "SecurityError"); }};
+            if (how === "refused") StorageManager.prototype.getDirectory = refuse;
+            {OPEN}
+            const fitted = async (epochs) => {{
+              const s = await open();
+              const checkpoint = {{ store: new CheckpointStore("found"), name: "run" }};
+              const history = await s.fit(data(), {{ batchSize: 8, epochs, checkpoint }});
+              await s.release();
+              return history.losses.length;
+            }};
+            const steps = [await fitted(1), await fitted(2)];
+            const database = await new Promise((resolve) => {{
+              const request = indexedDB.open("trainweb");
+              request.onsuccess = () => resolve(request.result);
+            }});
+            const kept = await new Promise((resolve) => {{
+              const request = database.transaction("checkpoints").objectStore("checkpoints").getAllKeys();
+              request.onsuccess = () => resolve(request.result);
+            }});
+            database.close();
+            Object.defineProperty(globalThis, "indexedDB", {{ value: undefined, configurable: true }});
+            const error = await failure(() => new CheckpointStore("found").list());
+            StorageManager.prototype.getDirectory = getDirectory;
+            const left = [];
+            for await (const name of (await navigator.storage.getDirectory()).keys()) left.push(name);
+            return [kept, steps, left, error];""",
+            how=how,
+        )
+    assert kept == [["found", "run"]] and "trainweb" not in left
+    assert steps[1] == 2 * steps[0], "the second fit goes on from the first"
+    assert error["class"] == "StorageError"

@@ -234,3 +234,30 @@ def test_axe_finds_nothing(js: JsPage, scheme: str) -> None:
 def test_a_server_can_import_it() -> None:
     code = "const m = await import('./dist/npm/vis.js'); console.log(m.histogramOf([1, 2, 4], 3).counts.join());"
     assert node(code).strip() == "1,1,1"
+
+
+def test_colours_may_be_of_variables_of_the_page(js: JsPage) -> None:
+    """Whatever these are called: `--line` of a page is no circle with one of ours."""
+    names = ("ink", "muted", "line", "training", "validation", "right", "wrong")
+    page = {f"--{name}": f"rgb({k}, 20, 30)" for k, name in enumerate(names)}
+    found = js.run(
+        """await import("/dist/vis.js");
+        const root = document.documentElement.style;
+        Object.entries(page).forEach(([name, value]) => root.setProperty(name, value));
+        const confusion = document.createElement("trainweb-confusion");
+        confusion.style.cssText = names.map((name) => `--trainweb-${name}: var(--${name})`).join("; ");
+        document.body.replaceChildren(confusion);
+        confusion.values = [[1, 0], [1, 1]];
+        await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+        const table = confusion.shadowRoot.querySelector("table");
+        const cells = [...table.querySelectorAll("tbody td")];
+        const corner = table.querySelector("thead td");
+        const colours = [getComputedStyle(corner).color, getComputedStyle(cells[0]).borderTopColor];
+        Object.keys(page).forEach((name) => root.removeProperty(name));
+        return [colours, cells.map((cell) => [cell.className, cell.textContent])];""",
+        names=names,
+        page=page,
+    )
+    assert found[0] == ["rgb(1, 20, 30)", "rgb(2, 20, 30)"]
+    # Whatever is on the diagonal is right.
+    assert found[1] == [["right", "1"], ["wrong", ""], ["wrong", "1"], ["right", "1"]]

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.browser.test_demo import png
 
-from .conftest import CHROMIUM_FLAGS, find_chromium, require_built, watched_page
+from .conftest import require_built, watched_page
 from .server import ROOT, Site
 
 # isort: split
@@ -22,8 +22,6 @@ from demo import PHONE, TEACH, build_teach_page, serve
 from make_teach_model import CLASSES, SIDE, read_weights
 
 READY_MS = 120_000
-CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-"""A green picture with a moving shape and the time; permission is given."""
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +31,6 @@ def site() -> Iterator[Site]:
     site = serve()
     yield site
     site.close()
-
-
-@pytest.fixture(scope="module")
-def camera_browser(browser: Browser) -> Iterator[Browser]:
-    """A Chromium with a camera: its flags count for the whole browser. `browser` keeps Playwright running."""
-    made = browser.browser_type.launch(executable_path=find_chromium(install=False), args=[*CHROMIUM_FLAGS, *CAMERA])
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +164,35 @@ def test_what_is_no_setting() -> None:
             call()
     with pytest.raises(FeedError, match="in batches already"):
         data.batch(2).batch(2)
+
+
+def test_async_rows_are_waited_for() -> None:
+    ended: list[bool] = []
+
+    async def rows() -> AsyncIterator[dict[str, Any]]:
+        try:
+            for k in range(4):
+                await asyncio.sleep(0)
+                yield {"x": np.float32(k)}
+        finally:
+            ended.append(True)
+
+    data = Dataset(rows)
+    assert values(data.batch(3)) == values(data.batch(3)) == [[0, 1, 2], [3]]
+
+    async def beside_a_loop() -> list[Any]:
+        return values(data.take(2))
+
+    # Its own thread, so that a loop that runs here (Playwright's) is no concern.
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(asyncio.run, beside_a_loop()).result() == [0, 1]
+    assert ended == [True] * 3 and values(Dataset(rows())) == [0, 1, 2, 3]
+
+    async def fails() -> AsyncIterator[dict[str, Any]]:
+        yield {"x": np.float32(0)}
+        raise ZeroDivisionError("of mine")
+
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError, match="of mine"):
+        values(Dataset(fails))
+    assert threading.active_count() == before

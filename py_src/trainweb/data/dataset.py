@@ -7,7 +7,7 @@ batches it by itself. Others are streams of rows, or, after `batch`, of batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -35,9 +35,10 @@ class Dataset:
 
     Parameters
     ----------
-    source : mapping, iterable of mappings, or function that returns one
+    source : mapping, iterable or async iterable of mappings, or function that returns one
         A mapping of names to arrays, whose first axis counts rows; or rows. What can be iterated over once alone, such
-        as a generator, lasts for one epoch: give the function that makes it.
+        as a generator, lasts for one epoch: give the function that makes it. Async rows are waited for by an event loop
+        of their own.
 
     Raises
     ------
@@ -58,8 +59,8 @@ class Dataset:
             self._rows = lambda: ({n: a[k] for n, a in columns.items()} for k in range(len(self)))
         elif callable(source):
             self._rows = lambda: _iterated(source())
-        elif isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
-            self._rows = lambda: iter(source)
+        elif isinstance(source, (Iterable, AsyncIterable)) and not isinstance(source, (str, bytes)):
+            self._rows = lambda: _iterated(source)
         else:
             raise messages.NOT_A_DATASET(given=type(source).__name__)
 
@@ -259,6 +260,10 @@ class Dataset:
 
 
 def _iterated(rows: Any) -> Iterator[Any]:
+    if isinstance(rows, AsyncIterable):
+        from trainweb.data.asynchronous import plainly
+
+        return plainly(rows)
     if not isinstance(rows, Iterable):
         raise messages.NOT_A_DATASET(given=f"a function that returns {type(rows).__name__}")
     return iter(rows)

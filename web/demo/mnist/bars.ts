@@ -1,6 +1,6 @@
 /** Ten bars: how probable the network finds each digit. */
 
-import { argmax, CLASSES } from "./trainer.js";
+import { argmax, CLASSES } from "./evaluation.js";
 
 /** Build the bars once; returns a function that shows probabilities, or none (undefined). */
 export function probabilityBars(list: HTMLElement): (values: Float32Array | undefined) => void {

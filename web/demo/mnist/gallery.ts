@@ -2,7 +2,7 @@
 
 import type { DigitSet } from "./data.js";
 import { onThemeChange, paintDigit } from "./theme.js";
-import type { Mistake } from "./trainer.js";
+import type { Mistake } from "./evaluation.js";
 
 const SHOWN = 24;
 

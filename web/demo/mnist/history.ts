@@ -1,13 +1,11 @@
 /** What happened so far, step by step: the data of the curves. */
 
-/** Weight of the past in the smoothed curves. */
+/** Weight of the past in the smoothed curve. */
 const SMOOTHING = 0.9;
 
 export interface TrainRecord {
   readonly step: number;
   readonly loss: number;
-  /** Share of the batch that was classified correctly, before the update. */
-  readonly accuracy: number;
   /** What the step took. */
   readonly seconds: number;
 }
@@ -28,40 +26,33 @@ export class History {
 
   /** The smoothed training loss of the moment. */
   get loss(): number | undefined {
-    return this.smoothed().loss.at(-1);
+    return this.smoothed().at(-1);
   }
 
-  /** Exponential moving averages of loss and accuracy over the training steps, bias-corrected. */
-  smoothed(): { loss: number[]; accuracy: number[] } {
-    const result: { loss: number[]; accuracy: number[] } = { loss: [], accuracy: [] };
-    let [loss, accuracy, weight] = [0, 0, 0];
-    for (const record of this.train) {
+  /** Exponential moving averages of the loss over the training steps, bias-corrected. */
+  smoothed(): number[] {
+    let [loss, weight] = [0, 0];
+    return this.train.map((record) => {
       loss = SMOOTHING * loss + (1 - SMOOTHING) * record.loss;
-      accuracy = SMOOTHING * accuracy + (1 - SMOOTHING) * record.accuracy;
       weight = SMOOTHING * weight + (1 - SMOOTHING);
-      result.loss.push(loss / weight);
-      result.accuracy.push(accuracy / weight);
-    }
-    return result;
+      return loss / weight;
+    });
   }
 
   /** Compact text for a checkpoint property, so that the curves come back with the weights. */
   toText(): string {
-    const train = this.train.map(({ step, loss, accuracy, seconds }) => [
-      step,
-      ...[loss, accuracy, seconds].map(round),
-    ]);
+    const steps = this.train.map(({ step, loss, seconds }) => [step, round(loss), round(seconds)]);
     const test = this.test.map(({ step, loss, accuracy }) => [step, round(loss), round(accuracy)]);
-    return JSON.stringify({ train, test });
+    return JSON.stringify({ steps, test });
   }
 
   /** The inverse of `toText`; text that is no history gives an empty one. */
   static fromText(text: string): History {
     const history = new History();
     try {
-      const parsed = JSON.parse(text) as { train: number[][]; test: number[][] };
-      for (const [step = 0, loss = 0, accuracy = 0, seconds = 0] of parsed.train) {
-        history.train.push({ step, loss, accuracy, seconds });
+      const parsed = JSON.parse(text) as { steps: number[][]; test: number[][] };
+      for (const [step = 0, loss = 0, seconds = 0] of parsed.steps) {
+        history.train.push({ step, loss, seconds });
       }
       for (const [step = 0, loss = 0, accuracy = 0] of parsed.test) {
         history.test.push({ step, loss, accuracy });

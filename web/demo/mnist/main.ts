@@ -1,16 +1,18 @@
 /** The page: connects the training run with what a person sees and does. */
 
 import { env, type LoadProgress } from "trainweb";
+import type { TrainwebConfusion, TrainwebCurves } from "trainweb/vis";
+import "trainweb/vis";
 
 import { probabilityBars } from "./bars.js";
-import { Charts } from "./charts.js";
-import { confusionTable } from "./confusion.js";
+import { Curves } from "./curves.js";
 import { type Digits, loadDigits } from "./data.js";
+import { argmax, type Evaluation } from "./evaluation.js";
 import { Gallery } from "./gallery.js";
 import { Pad } from "./pad.js";
 import { inkOf } from "./picture.js";
 import { onThemeChange, paintDigit } from "./theme.js";
-import { argmax, type Evaluation, type Settings, Trainer, type TrainerState } from "./trainer.js";
+import { type Settings, Trainer, type TrainerState } from "./trainer.js";
 
 const MAX_THREADS = 4;
 const MORE_EPOCHS = 3;
@@ -139,7 +141,7 @@ function clock(seconds: number): string {
 }
 
 /** Show numbers, curves and buttons as the run stands. */
-function dashboard(trainer: Trainer, charts: Charts): { state(): void; numbers(): void } {
+function dashboard(trainer: Trainer, curves: Curves): { state(): void; numbers(): void } {
   const texts = {
     accuracy: element("accuracy"),
     epoch: element("epoch"),
@@ -157,7 +159,7 @@ function dashboard(trainer: Trainer, charts: Charts): { state(): void; numbers()
     texts.time.textContent = clock(trainer.trainSeconds);
     ui.progress.max = trainer.totalSteps;
     ui.progress.value = trainer.step;
-    charts.update(trainer.history, trainer.totalSteps);
+    curves.update(trainer);
   };
   const state = (): void => {
     numbers();
@@ -328,7 +330,7 @@ function connectControls(trainer: Trainer): void {
     }
     if (trainer.state === "finished") {
       trainer.settings.maxSteps = Number.POSITIVE_INFINITY;
-      await trainer.setEpochs(Math.ceil(trainer.epoch) + MORE_EPOCHS);
+      trainer.setEpochs(Math.ceil(trainer.epoch) + MORE_EPOCHS);
     }
     trainer.start();
   });
@@ -353,14 +355,14 @@ function connectControls(trainer: Trainer): void {
   });
   ui.rate.addEventListener("input", () => showRate(10 ** Number(ui.rate.value)));
   ui.rate.addEventListener("change", () => {
-    trainer.setLearningRate(Number((10 ** Number(ui.rate.value)).toPrecision(2))).catch(showError);
+    trainer.setLearningRate(Number((10 ** Number(ui.rate.value)).toPrecision(2)));
   });
   ui.batch.addEventListener("change", () => {
-    trainer.setBatchSize(Number(ui.batch.value)).catch(showError);
+    trainer.setBatchSize(Number(ui.batch.value));
   });
   ui.epochs.addEventListener("change", () => {
     if (ui.epochs.checkValidity() && ui.epochs.valueAsNumber > 0) {
-      trainer.setEpochs(ui.epochs.valueAsNumber).catch(showError);
+      trainer.setEpochs(ui.epochs.valueAsNumber);
     }
   });
 }
@@ -415,7 +417,7 @@ async function main(): Promise<void> {
 }
 
 function startPage(digits: Digits): Trainer {
-  const showConfusion = confusionTable(element("confusion"));
+  const confusion = element<TrainwebConfusion>("confusion");
   const trainer: Trainer = new Trainer(digits, settings, {
     loading: showLoading,
     stateChanged: () => {
@@ -428,12 +430,11 @@ function startPage(digits: Digits): Trainer {
     },
     evaluated: (evaluation) => {
       board.numbers();
-      showConfusion(evaluation.confusion);
+      confusion.values = evaluation.confusion;
       showMistakes(gallery, evaluation, digits.test.count);
     },
   });
-  const charts = new Charts(element("loss-chart"), element("accuracy-chart"), trainer.history);
-  const board = dashboard(trainer, charts);
+  const board = dashboard(trainer, new Curves(element<TrainwebCurves>("curves")));
   const pen = drawing(trainer, digits);
   const gallery = new Gallery(element("gallery"), digits.test, (image) => {
     pen.pad.show(image);

@@ -1,6 +1,6 @@
 /** Colours of the page, read from its CSS variables, for what is drawn on canvases. */
 
-export type ColourName = "ink" | "muted" | "line" | "loss" | "train" | "test";
+export type ColourName = "ink";
 
 /** The value of a CSS variable in the theme of the moment. */
 export function colour(name: ColourName): string {

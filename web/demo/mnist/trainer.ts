@@ -1,28 +1,31 @@
-/** The training run: a session of trainweb, the loop over batches, evaluation, checkpoints. */
+/** The training run: fits of half an epoch, what the network makes of the test images after each, checkpoints. */
 
 import {
   type Artifacts,
+  type Batch,
   CheckpointError,
+  Dataset,
+  type FitRun,
   type LoadProgress,
   type PropertyValue,
-  Tensor,
+  schedule,
+  type Tensor,
   TrainingSession,
 } from "trainweb";
 
-import { type DigitSet, type Digits, toUnit } from "./data.js";
+import { type Digits, toUnit } from "./data.js";
+import { evaluate, type Evaluation, feeds, logitsOf, type Results, softmax } from "./evaluation.js";
 import { History } from "./history.js";
 import { mulberry32, shuffledIndices } from "./random.mjs";
 
-export const CLASSES = 10;
-const EVAL_BATCH = 250;
 const EVALUATIONS_PER_EPOCH = 2;
 /** Pixels by which a training image may be moved each way. */
 const REACH = 2;
 /** Keeps the steps of one seed apart from those of the next. */
 const SEED_STRIDE = 1_000_003;
 const WARMUP_STEPS = 50;
-/** Steps over which the speed is averaged. */
-const SPEED_WINDOW = 40;
+/** Seconds over which the speed is averaged. */
+const SPEED_WINDOW = 1;
 
 export type TrainerState = "loading" | "ready" | "running" | "paused" | "finished" | "failed";
 
@@ -35,34 +38,15 @@ export interface Settings {
   maxSteps: number;
 }
 
-export interface Mistake {
-  /** Index in the test set. */
-  readonly index: number;
-  readonly label: number;
-  readonly predicted: number;
-  /** Probability the network gave to its wrong answer. */
-  readonly confidence: number;
-}
-
-export interface Evaluation {
-  readonly loss: number;
-  readonly accuracy: number;
-  /** confusion[label][predicted]: how many test images. */
-  readonly confusion: readonly (readonly number[])[];
-  /** Most confident first. */
-  readonly mistakes: readonly Mistake[];
-}
-
-/** What the page is told; called between steps, so it should return at once. */
+/** What the page is told. */
 export interface Observer {
   /** While the package and the model are on their way. */
   loading(progress: LoadProgress): void;
   stateChanged(): void;
+  /** At most once a frame. */
   stepped(): void;
   evaluated(evaluation: Evaluation): void;
 }
-
-type Results = Awaited<ReturnType<TrainingSession["runEvalStep"]>>;
 
 export class Trainer {
   readonly settings: Settings;
@@ -80,9 +64,11 @@ export class Trainer {
   #artifacts: Artifacts | undefined;
   #tail: Promise<unknown> = Promise.resolve();
   #loop: Promise<void> | undefined;
+  #fit: FitRun | undefined;
+  /** When losses were noted last. */
+  #noted = 0;
   #order: Uint32Array = new Uint32Array();
   #orderEpoch = -1;
-  #durations: number[] = [];
 
   constructor(digits: Digits, settings: Settings, observer: Observer) {
     this.#digits = digits;
@@ -104,8 +90,9 @@ export class Trainer {
   }
 
   get stepsPerSecond(): number {
-    const seconds = this.#durations.reduce((sum, duration) => sum + duration, 0);
-    return seconds > 0 ? this.#durations.length / seconds : 0;
+    let seconds = 0;
+    const recent = this.history.train.findLast((record) => (seconds += record.seconds) > SPEED_WINDOW);
+    return seconds > 0 ? (this.step - (recent?.step ?? 1) + 1) / seconds : 0;
   }
 
   /** Build training, eval and optimizer models from the forward model, here in the page. */
@@ -119,7 +106,6 @@ export class Trainer {
       const onProgress = this.#observer.loading.bind(this.#observer);
       this.#session = await TrainingSession.createFromModel(modelUrl, config, { onProgress });
       this.#artifacts = await this.#session.getArtifacts();
-      await this.#schedule();
       await this.#evaluate();
       this.#setState("ready");
     });
@@ -140,6 +126,7 @@ export class Trainer {
     if (this.state === "running") {
       this.#setState("paused");
     }
+    this.#fit?.stop();
     await this.#loop;
   }
 
@@ -150,42 +137,32 @@ export class Trainer {
       await this.#replaceSession(this.#built().checkpointState);
       this.step = 0;
       this.history = new History();
-      await this.#schedule();
       await this.#evaluate();
       this.#setState("ready");
     });
   }
 
-  /** A new peak learning rate, from the next step on. */
-  async setLearningRate(rate: number): Promise<void> {
+  /** A new peak learning rate, from the next step but one on: a batch is made ahead. */
+  setLearningRate(rate: number): void {
     this.settings.learningRate = rate;
-    await this.#guarded(() => this.#schedule());
   }
 
   /** More (or fewer) epochs; the decay of the learning rate follows. */
-  async setEpochs(epochs: number): Promise<void> {
+  setEpochs(epochs: number): void {
     this.settings.epochs = epochs;
-    await this.#guarded(() => this.#schedule());
     this.#observer.stepped();
   }
 
   /** Another batch size; only before the first step. */
-  async setBatchSize(batchSize: number): Promise<void> {
+  setBatchSize(batchSize: number): void {
     this.settings.batchSize = batchSize;
     this.#orderEpoch = -1;
-    await this.#guarded(() => this.#schedule());
     this.#observer.stepped();
   }
 
   /** Probabilities of the ten digits for one image; may be called while training goes on. */
   async predict(image: Uint8Array): Promise<Float32Array> {
-    const { side } = this.#digits.test;
-    const results = await this.#exclusively((session) =>
-      session.runEvalStep(
-        feeds(session.evalInputNames, toUnit(image), BigInt64Array.of(0n), side),
-      ),
-    );
-    return softmax(logitsOf(results));
+    return softmax(logitsOf(await this.#read(toUnit(image), BigInt64Array.of(0n))));
   }
 
   /** Weights, moments of the optimizer, and where the run stands. */
@@ -213,7 +190,6 @@ export class Trainer {
     }
     await this.#guarded(async () => {
       await this.#readProperties();
-      await this.#schedule();
       await this.#evaluate({ record: false });
       this.#setState(this.step < this.totalSteps ? "paused" : "finished");
     });
@@ -256,19 +232,15 @@ export class Trainer {
     await this.#tail;
     this.#session = session;
     this.#orderEpoch = -1;
-    this.#durations = [];
     this.trainSeconds = 0;
     await old?.release();
   }
 
   async #run(): Promise<void> {
-    const evaluationEvery = Math.ceil(this.stepsPerEpoch / EVALUATIONS_PER_EPOCH);
     while (this.state === "running" && this.step < this.totalSteps) {
-      await this.#trainStep();
-      this.#observer.stepped();
-      const inEpoch = this.step % this.stepsPerEpoch;
-      const last = this.step === this.totalSteps;
-      if (inEpoch === 0 || last || inEpoch % evaluationEvery === 0) {
+      const goal = this.#nextEvaluation();
+      await this.#trainTo(goal);
+      if (this.step === goal || this.step >= this.totalSteps) {
         await this.#evaluate();
       }
     }
@@ -277,86 +249,82 @@ export class Trainer {
     }
   }
 
-  async #trainStep(): Promise<void> {
-    const { batchSize } = this.settings;
-    const { train } = this.#digits;
-    const { pixels, labels } = train.movedBatch(this.#nextIndices(), REACH, this.#stepRandom());
-    const start = performance.now();
-    const results = await this.#exclusively(async (session) => {
-      // Calls run in the order they are made; there is no need to wait for one before the next.
-      const [outputs] = await Promise.all([
-        session.runTrainStep(feeds(session.trainingInputNames, pixels, labels, train.side)),
-        session.schedulerStep(),
-        session.runOptimizerStep(),
-        session.lazyResetGrad(),
-      ]);
-      return outputs;
+  #nextEvaluation(): number {
+    const every = Math.ceil(this.stepsPerEpoch / EVALUATIONS_PER_EPOCH);
+    const inEpoch = this.step % this.stepsPerEpoch;
+    const next = Math.min((Math.floor(inEpoch / every) + 1) * every, this.stepsPerEpoch);
+    return Math.min(this.step - inEpoch + next, this.totalSteps);
+  }
+
+  /** Train until so many steps are done, or somebody pauses. */
+  async #trainTo(goal: number): Promise<void> {
+    const first = this.step;
+    const fit = this.#loaded().fit(this.#batches(first, goal), {
+      schedule: (step) => this.#rate(first + step),
+      callbacks: (_event, run) => {
+        this.#note(first, run.history.losses);
+        if (this.step >= this.totalSteps) {
+          run.stop();
+        }
+      },
     });
-    const seconds = (performance.now() - start) / 1000;
-    this.#tick(seconds);
-    const logits = logitsOf(results);
-    let correct = 0;
-    for (let row = 0; row < batchSize; row++) {
-      correct += Number(argmax(rowOf(logits, row)) === Number(labels[row]));
+    this.#fit = fit;
+    this.#noted = performance.now();
+    try {
+      const { losses } = await fit;
+      this.#note(first, losses);
+    } finally {
+      this.#fit = undefined;
     }
-    this.step += 1;
-    this.history.train.push({
-      step: this.step,
-      loss: lossOf(results),
-      accuracy: correct / batchSize,
-      seconds,
-    });
+  }
+
+  /** Remember the losses of the steps since the last time. */
+  #note(first: number, losses: readonly number[]): void {
+    const fresh = losses.slice(this.step - first);
+    if (fresh.length === 0) {
+      return;
+    }
+    const now = performance.now();
+    const seconds = (now - this.#noted) / 1000;
+    this.#noted = now;
+    this.trainSeconds += seconds;
+    for (const loss of fresh) {
+      this.step += 1;
+      this.history.train.push({ step: this.step, loss, seconds: seconds / fresh.length });
+    }
+    this.#observer.stepped();
+  }
+
+  /** The batches of these steps, each made while the worker is at the one before. */
+  #batches(first: number, end: number): Dataset {
+    const steps = Array.from({ length: end - first }, (_, k) => ({ step: first + k }));
+    return new Dataset(steps).batch(1).map(({ step }: Batch) => this.#batchOf(Number(step?.data[0])));
+  }
+
+  #batchOf(step: number): Record<string, Tensor> {
+    const { train } = this.#digits;
+    const { pixels, labels } = train.movedBatch(this.#indicesOf(step), REACH, this.#randomOf(step));
+    return feeds(this.#loaded().trainingInputNames, pixels, labels, train.side);
   }
 
   /** Randomness that seed and step determine, so that a resumed run sees the same images. */
-  #stepRandom(): () => number {
-    return mulberry32(this.settings.seed * SEED_STRIDE + this.step);
+  #randomOf(step: number): () => number {
+    return mulberry32(this.settings.seed * SEED_STRIDE + step);
   }
 
-  #tick(seconds: number): void {
-    this.trainSeconds += seconds;
-    this.#durations.push(seconds);
-    if (this.#durations.length > SPEED_WINDOW) {
-      this.#durations.shift();
-    }
-  }
-
-  /** Indices of the next batch; each epoch has its own order, which seed and epoch determine. */
-  #nextIndices(): Uint32Array {
-    const epoch = Math.floor(this.step / this.stepsPerEpoch);
+  /** Indices of a batch; each epoch has its own order, which seed and epoch determine. */
+  #indicesOf(step: number): Uint32Array {
+    const epoch = Math.floor(step / this.stepsPerEpoch);
     if (epoch !== this.#orderEpoch) {
       this.#order = shuffledIndices(this.#digits.train.count, this.settings.seed + epoch);
       this.#orderEpoch = epoch;
     }
-    const at = (this.step % this.stepsPerEpoch) * this.settings.batchSize;
+    const at = (step % this.stepsPerEpoch) * this.settings.batchSize;
     return this.#order.subarray(at, at + this.settings.batchSize);
   }
 
   async #evaluate({ record } = { record: true }): Promise<void> {
-    const { test } = this.#digits;
-    const confusion = Array.from({ length: CLASSES }, () => new Array<number>(CLASSES).fill(0));
-    const mistakes: Mistake[] = [];
-    let [loss, correct] = [0, 0];
-    for (let at = 0; at < test.count; at += EVAL_BATCH) {
-      const count = Math.min(EVAL_BATCH, test.count - at);
-      const results = await this.#evaluateBatch(test, at, count);
-      const logits = logitsOf(results);
-      loss += lossOf(results) * count;
-      for (let row = 0; row < count; row++) {
-        const probabilities = softmax(rowOf(logits, row));
-        const predicted = argmax(probabilities);
-        const label = test.label(at + row);
-        confusion[label]![predicted]! += 1;
-        if (predicted === label) {
-          correct += 1;
-        } else {
-          const confidence = probabilities[predicted] ?? 0;
-          mistakes.push({ index: at + row, label, predicted, confidence });
-        }
-      }
-    }
-    mistakes.sort((a, b) => b.confidence - a.confidence);
-    const evaluation = { loss: loss / test.count, accuracy: correct / test.count, confusion, mistakes };
+    const evaluation = await evaluate(this.#digits.test, (pixels, labels) => this.#read(pixels, labels));
     if (record) {
       const { loss, accuracy } = evaluation;
       this.history.test.push({ step: this.step, loss, accuracy });
@@ -364,30 +332,32 @@ export class Trainer {
     this.#observer.evaluated(evaluation);
   }
 
-  #evaluateBatch(test: DigitSet, at: number, count: number): Promise<Results> {
-    const { pixels, labels } = test.batch(Uint32Array.from({ length: count }, (_, i) => at + i));
-    return this.#exclusively((session) =>
-      session.runEvalStep(feeds(session.evalInputNames, pixels, labels, test.side)),
-    );
+  /** What the network makes of some images, between the batches of a fit. */
+  #read(pixels: Float32Array, labels: BigInt64Array): Promise<Results> {
+    const { side } = this.#digits.test;
+    return this.#exclusively((session) => session.runEvalStep(feeds(session.evalInputNames, pixels, labels, side)));
   }
 
-  /** Linear warmup to the peak rate, then linear decay to zero at the last step. */
-  async #schedule(): Promise<void> {
+  /** Linear warm-up to the peak rate, then linear decay to zero at the last step, as the settings are now. */
+  #rate(step: number): number {
     const total = this.totalSteps;
     const warmup = Math.min(WARMUP_STEPS, Math.floor(total / 10));
-    await this.#exclusively((session) =>
-      session.registerLinearLRScheduler(warmup, total, this.settings.learningRate),
-    );
+    // As checkpoints keep it: a run that goes on has the same rates to the last bit.
+    const learningRate = Math.fround(this.settings.learningRate);
+    const warmupStart = 1 / (warmup + 1);
+    return schedule({ type: "Linear", learningRate, total: total - warmup, warmup, warmupStart }).rate(step);
+  }
+
+  #loaded(): TrainingSession {
+    if (!this.#session) {
+      throw new Error("the network is still loading");
+    }
+    return this.#session;
   }
 
   /** Run one piece of work on the session; the pieces queue up, so predictions go between steps. */
   #exclusively<T>(work: (session: TrainingSession) => Promise<T> | T): Promise<T> {
-    const result = this.#tail.then(() => {
-      if (!this.#session) {
-        throw new Error("the network is still loading");
-      }
-      return work(this.#session);
-    });
+    const result = this.#tail.then(() => work(this.#loaded()));
     this.#tail = result.catch(() => undefined);
     return result;
   }
@@ -412,40 +382,4 @@ export class Trainer {
     this.state = state;
     this.#observer.stateChanged();
   }
-}
-
-function feeds(
-  [imageName = "", labelsName = ""]: readonly string[],
-  pixels: Float32Array,
-  labels: BigInt64Array,
-  side: number,
-): Record<string, Tensor> {
-  return {
-    [imageName]: new Tensor("float32", pixels, [labels.length, 1, side, side]),
-    [labelsName]: new Tensor("int64", labels, [labels.length]),
-  };
-}
-
-function lossOf(results: Results): number {
-  const loss = Object.entries(results).find(([name]) => name !== "logits")?.[1];
-  return Number((loss?.data as Float32Array | undefined)?.[0]);
-}
-
-function logitsOf(results: Results): Float32Array {
-  return results["logits"]?.data as Float32Array;
-}
-
-function rowOf(logits: Float32Array, row: number): Float32Array {
-  return logits.subarray(row * CLASSES, (row + 1) * CLASSES);
-}
-
-export function argmax(values: Float32Array): number {
-  return values.reduce((best, value, i) => (value > (values[best] ?? -Infinity) ? i : best), 0);
-}
-
-function softmax(logits: Float32Array): Float32Array {
-  const highest = Math.max(...logits);
-  const exponentials = logits.map((value) => Math.exp(value - highest));
-  const sum = exponentials.reduce((total, value) => total + value, 0);
-  return exponentials.map((value) => value / sum);
 }

@@ -342,15 +342,31 @@ function checkColumns(source: Columns): ReadonlyMap<string, Tensor> {
 async function* rowsOf(columns: ReadonlyMap<string, Tensor>): AsyncGenerator<Row> {
   const [first] = columns.values();
   for (let row = 0; row < ((first as Tensor).dims[0] as number); row++) {
-    yield Object.fromEntries(
-      [...columns].map(([name, { type, dims, data }]) => {
-        const rest = dims.slice(1);
-        const size = rest.reduce((product, dim) => product * dim, 1);
-        const part = (data as Float32Array).slice(row * size, (row + 1) * size);
-        return [name, new Tensor(type as "float32", part, rest)];
-      }),
-    );
+    yield rowAt(columns, row);
   }
+}
+
+/** A row of columns, copied. */
+export function rowAt(columns: ReadonlyMap<string, Tensor>, row: number): Row {
+  return Object.fromEntries(
+    [...columns].map(([name, { type, dims, data }]) => {
+      const rest = dims.slice(1);
+      const size = rest.reduce((product, dim) => product * dim, 1);
+      const part = (data as Float32Array).slice(row * size, (row + 1) * size);
+      return [name, new Tensor(type as "float32", part, rest)];
+    }),
+  );
+}
+
+/** A stream of rows that depend on how often it was iterated over before. */
+export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>): Dataset {
+  let rounds = 0;
+  const rows = (): AsyncIterable<Row> => make(rounds++);
+  const skip = (count: number): void => {
+    rounds += count;
+  };
+  streams.set(rows, { isBatched: false, skip });
+  return new Dataset(rows);
 }
 
 function checkCount(name: string, value: unknown): void {
@@ -359,7 +375,8 @@ function checkCount(name: string, value: unknown): void {
   }
 }
 
-function checkSeed(seed: unknown): void {
+/** @throws ModelError for what is no seed */
+export function checkSeed(seed: unknown): void {
   if (typeof seed !== "number" || !Number.isSafeInteger(seed) || seed < 0) {
     throw badSetting("seed", seed, "an integer >= 0 and <= 9007199254740991");
   }

@@ -1,222 +1,203 @@
-/** Images as tensors: decoded by the browser, resized and changed on an OffscreenCanvas. */
+/**
+ * Images as numbers: decoded by the browser, resized and changed on a canvas. Runs in a worker, and, where that has no
+ * canvas, in the page. `trainweb/data/images.py` is the same in Python, with the same random numbers.
+ */
 
-import { Tensor } from "onnxruntime-common";
-
-import { FeedError } from "../wire/errors.js";
-import { describe } from "./given.js";
-import { checkOptions } from "./nearest.js";
+import { FeedError, UnsupportedError } from "../wire/errors.js";
+import type { Augmentation, GivenImage, ImageOptions, ResolvedImageOptions } from "../wire/images.js";
+import { badSetting } from "./given.js";
+import { checkKnown } from "./nearest.js";
 import { RandomStream } from "./random.js";
 
-/** A file, a URL, or what a canvas can draw: an image, a video (its frame), a canvas, a bitmap; or pixels. */
-export type ImageSource = Blob | string | URL | CanvasImageSource | ImageData;
-
-/** Random changes, each up to so much either way. */
-export interface Augmentation {
-  /** Of the changes, 0 to 2^53 - 1; give each image and epoch another. */
-  readonly seed: number;
-  /** Mirror every other image. Default false. */
-  readonly flip?: boolean;
-  /** Degrees. Default 0. */
-  readonly rotate?: number;
-  /** Share of the sides that is cut off, at any place. Default 0. */
-  readonly crop?: number;
-  /** Share of the full brightness that is added. Default 0. */
-  readonly brightness?: number;
-  /** Share by which distances from the mean grey grow or shrink. Default 0. */
-  readonly contrast?: number;
+/** What a seed makes of an augmentation. */
+interface Changes {
+  readonly isFlipped: boolean;
+  readonly degrees: number;
+  /** Share of the sides that is cut off, and the shares of that on the left and at the top. */
+  readonly cut: number;
+  readonly left: number;
+  readonly top: number;
+  readonly added: number;
+  readonly contrast: number;
+  readonly saturation: number;
 }
 
-/** How an image becomes a tensor. */
-export interface ImageOptions {
-  /** Of the tensor, in pixels. */
-  readonly width: number;
-  /** Of the tensor, in pixels. */
-  readonly height: number;
-  /** 3: red, green, blue; 1: grey (Rec. 601). Default 3. */
-  readonly channels?: 1 | 3;
-  /** Of each channel, subtracted from values of 0 to 1; a number for all. Default 0. */
-  readonly mean?: number | readonly number[];
-  /** Divides what is left. Default 1. */
-  readonly std?: number | readonly number[];
-  /** "CHW" (the default) or "HWC". */
-  readonly layout?: "CHW" | "HWC";
-  /** "stretch" (the default), or "cover": keep the proportions and cut off what is beyond. */
-  readonly resize?: "stretch" | "cover";
-  /** Random changes, for training; none by default. */
-  readonly augment?: Augmentation;
-}
-
-const IMAGE_OPTIONS = {
-  width: true, height: true, channels: true, mean: true, std: true, layout: true, resize: true, augment: true,
-} as const;
-const AUGMENTATIONS = { seed: true, flip: true, rotate: true, crop: true, brightness: true, contrast: true } as const;
-
+const UNCHANGED: Changes = {
+  isFlipped: false, degrees: 0, cut: 0, left: 0, top: 0, added: 0, contrast: 1, saturation: 1,
+};
 const GREY = [0.299, 0.587, 0.114] as const;
-const BYTE = 255;
+const LEVELS = 256;
 const HALF = 0.5;
 
-/**
- * An image as a float32 tensor without the axis of the batch: a value of a row.
- *
- * @throws FeedError when it cannot be fetched or decoded, has no pixels, or an option is wrong
- */
-export async function readImage(source: ImageSource, options: ImageOptions): Promise<Tensor> {
-  const { width, height, channels = 3, layout = "CHW", augment } = checkOptions("readImage", options, IMAGE_OPTIONS);
-  checkValues(options);
-  if (augment !== undefined) {
-    checkOptions("augment", augment, AUGMENTATIONS);
-  }
-  const random = augment === undefined ? null : new RandomStream(augment.seed, 0);
-  const { image, size, close } = await open(source);
+/** Numbers of an image, in the order of the layout. */
+export async function imageValues(given: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
+  const { augment } = options;
+  const changes = augment === null ? UNCHANGED : changesOf(augment);
+  const bitmap = await open(given);
   try {
-    const pixels = draw(image, size, options, random);
-    const light = augment === undefined || random === null ? null : lightOf(augment, random);
-    const data = convert(pixels, options, light);
-    return new Tensor("float32", data, layout === "CHW" ? [channels, height, width] : [height, width, channels]);
+    return convert(draw(bitmap, options, changes), options, changes);
   } finally {
-    close();
+    bitmap.close();
   }
 }
 
-interface Size {
-  readonly width: number;
-  readonly height: number;
-}
-
-interface Opened {
-  readonly image: CanvasImageSource;
-  readonly size: Size;
-  close(): void;
-}
-
-async function open(source: ImageSource): Promise<Opened> {
-  if (typeof source === "string" || source instanceof URL) {
-    const response = await fetch(source);
+async function open(given: GivenImage): Promise<ImageBitmap> {
+  if (given instanceof ImageBitmap) {
+    return given;
+  }
+  if (typeof given === "string") {
+    const response = await fetch(given).catch((error: unknown) => {
+      throw new FeedError(`the image ${given} cannot be fetched: ${String(error)}.`);
+    });
     if (!response.ok) {
-      throw new FeedError(`the image ${String(source)} was answered with HTTP status ${response.status}.`);
+      throw new FeedError(`the image ${given} was answered with HTTP status ${response.status}.`);
     }
     return open(await response.blob());
   }
-  if (source instanceof Blob || source instanceof ImageData) {
-    const bitmap = await createImageBitmap(source).catch((error: unknown) => {
-      const type = source instanceof Blob ? source.type || "a file without a type" : "pixels";
-      throw new FeedError(`the image (${type}) cannot be decoded: ${String(error)}.`);
-    });
-    // A bitmap's sizes are no properties of its own, which a spread would take.
-    const { width, height } = bitmap;
-    return { image: bitmap, size: { width, height }, close: () => bitmap.close() };
-  }
-  const size = sizeOf(source);
-  if (size === null || size.width === 0 || size.height === 0) {
-    throw new FeedError(`an image must be a File, Blob, URL or something to draw, with pixels; got ${describe(source)}.`);
-  }
-  return { image: source, size, close: () => {} };
+  return createImageBitmap(given).catch((error: unknown) => {
+    const type = given instanceof Blob ? given.type || "a file without a type" : "pixels";
+    throw new FeedError(`the image (${type}) cannot be decoded: ${String(error)}.`);
+  });
 }
 
-/** Pixels of what a canvas can draw: an image and a video have a natural size besides that on the page. */
-function sizeOf(source: unknown): Size | null {
-  if (typeof source !== "object" || source === null) {
-    return null;
-  }
-  const given = source as Partial<Record<string, unknown>>;
-  for (const prefix of ["natural", "video", "display", ""]) {
-    const [width, height] = [given[prefix ? `${prefix}Width` : "width"], given[prefix ? `${prefix}Height` : "height"]];
-    if (typeof width === "number" && typeof height === "number") {
-      return { width, height };
-    }
-  }
-  return null;
-}
+type Context = CanvasRenderingContext2D | OffscreenCanvasRenderingContext2D;
 
-function draw(image: CanvasImageSource, size: Size, options: ImageOptions, random: RandomStream | null): Uint8ClampedArray {
-  const { width, height, resize = "stretch", augment } = options;
-  const canvas = new OffscreenCanvas(width, height);
-  const context = canvas.getContext("2d", { willReadFrequently: true });
+/** A canvas to draw on: without alpha, so that what is transparent is black. */
+function newContext(width: number, height: number): Context {
+  const settings = { alpha: false, willReadFrequently: true } as const;
+  let context: Context | null = null;
+  if (typeof OffscreenCanvas !== "undefined") {
+    context = new OffscreenCanvas(width, height).getContext("2d", settings);
+  } else if (typeof document !== "undefined") {
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [width, height];
+    context = canvas.getContext("2d", settings) as Context | null;
+  }
   if (context === null) {
-    throw new FeedError("this browser has no 2d context for an OffscreenCanvas.");
+    throw new UnsupportedError("images need a canvas, which is not here: read them in a browser's page.");
   }
+  return context;
+}
+
+function draw(image: ImageBitmap, options: ResolvedImageOptions, changes: Changes): Uint8ClampedArray {
+  const { width, height, resize } = options;
+  const context = newContext(width, height);
   context.imageSmoothingQuality = "high";
-  const cover = Math.min(size.width / width, size.height / height);
-  const part = resize === "cover" ? { width: width * cover, height: height * cover } : { ...size };
-  const at = { x: (size.width - part.width) / 2, y: (size.height - part.height) / 2 };
-  if (random !== null && augment !== undefined) {
-    const { flip = false, rotate = 0, crop = 0 } = augment;
-    const isFlipped = uniform(random) < HALF && flip;
-    const angle = (signed(random) * rotate * Math.PI) / 180;
-    const cut = uniform(random) * crop;
-    at.x += uniform(random) * cut * part.width;
-    at.y += uniform(random) * cut * part.height;
-    part.width *= 1 - cut;
-    part.height *= 1 - cut;
-    context.translate(width / 2, height / 2);
-    context.rotate(angle);
-    context.scale(isFlipped ? -1 : 1, 1);
-    context.translate(-width / 2, -height / 2);
-  }
-  context.drawImage(image, at.x, at.y, part.width, part.height, 0, 0, width, height);
+  const cover = Math.min(image.width / width, image.height / height);
+  const part = resize === "cover" ? { width: width * cover, height: height * cover } : { width: image.width, height: image.height };
+  const { isFlipped, degrees, cut, left, top } = changes;
+  const x = (image.width - part.width) / 2 + left * cut * part.width;
+  const y = (image.height - part.height) / 2 + top * cut * part.height;
+  context.translate(width / 2, height / 2);
+  context.rotate((degrees * Math.PI) / 180);
+  context.scale(isFlipped ? -1 : 1, 1);
+  context.translate(-width / 2, -height / 2);
+  context.drawImage(image, x, y, part.width * (1 - cut), part.height * (1 - cut), 0, 0, width, height);
   return context.getImageData(0, 0, width, height).data;
 }
 
-interface Light {
-  readonly added: number;
-  readonly factor: number;
+/** What a seed draws: always the same numbers, whatever of them is wanted. */
+function changesOf(augment: Augmentation): Changes {
+  const { seed, flip = false, rotate = 0, crop = 0, brightness = 0, contrast = 0, saturation = 0 } = augment;
+  const random = new RandomStream(seed, 0);
+  const uniform = (): number => random.below(2 ** 32) / 2 ** 32;
+  const signed = (): number => 2 * uniform() - 1;
+  return {
+    isFlipped: uniform() < HALF && flip,
+    degrees: signed() * rotate,
+    cut: uniform() * crop,
+    left: uniform(),
+    top: uniform(),
+    added: signed() * brightness,
+    contrast: 1 + signed() * contrast,
+    saturation: 1 + signed() * saturation,
+  };
 }
 
-function lightOf({ brightness = 0, contrast = 0 }: Augmentation, random: RandomStream): Light {
-  return { added: signed(random) * brightness, factor: 1 + signed(random) * contrast };
-}
-
-function convert(pixels: Uint8ClampedArray, options: ImageOptions, light: Light | null): Float32Array {
-  const { width, height, channels = 3, mean = 0, std = 1, layout = "CHW" } = options;
+function convert(pixels: Uint8ClampedArray, options: ResolvedImageOptions, changes: Changes): Float32Array<ArrayBuffer> {
+  const { width, height, channels, mean, std, layout } = options;
   const count = width * height;
   const data = new Float32Array(count * channels);
   const [step, stride] = layout === "CHW" ? [1, count] : [channels, 1];
-  const value = (at: number): number => {
-    const plain = (pixels[at] as number) / BYTE;
-    return light === null ? plain : Math.min(1, Math.max(0, HALF + (plain - HALF) * light.factor + light.added));
-  };
+  const levels = levelsOf(changes);
+  const { saturation } = changes;
   for (let k = 0; k < count; k++) {
-    const colours = [value(4 * k), value(4 * k + 1), value(4 * k + 2)] as const;
+    const red = levels[pixels[4 * k] as number] as number;
+    const green = levels[pixels[4 * k + 1] as number] as number;
+    const blue = levels[pixels[4 * k + 2] as number] as number;
+    const grey = red * GREY[0] + green * GREY[1] + blue * GREY[2];
     for (let c = 0; c < channels; c++) {
-      const grey = (): number => colours.reduce((sum, x, i) => sum + x * (GREY[i] as number), 0);
-      const plain = channels === 1 ? grey() : (colours[c] as number);
-      data[k * step + c * stride] = (plain - of(mean, c)) / of(std, c);
+      const plain = channels === 1 ? grey : c === 0 ? red : c === 1 ? green : blue;
+      const value = saturation === 1 ? plain : clamped(grey + (plain - grey) * saturation);
+      data[k * step + c * stride] = (value - (mean[c] as number)) / (std[c] as number);
     }
   }
   return data;
 }
 
-function of(values: number | readonly number[], channel: number): number {
-  return typeof values === "number" ? values : (values[channel] as number);
+/** What brightness and contrast make of each value of a pixel. */
+function levelsOf({ added, contrast }: Changes): Float64Array {
+  return Float64Array.from({ length: LEVELS }, (_, byte) => {
+    const plain = byte / (LEVELS - 1);
+    return added === 0 && contrast === 1 ? plain : clamped(HALF + (plain - HALF) * contrast + added);
+  });
 }
 
-/** From 0 to below 1. */
-function uniform(random: RandomStream): number {
-  return random.below(2 ** 32) / 2 ** 32;
+function clamped(value: number): number {
+  return Math.min(1, Math.max(0, value));
 }
 
-/** From -1 to below 1. */
-function signed(random: RandomStream): number {
-  return 2 * uniform(random) - 1;
-}
+const NAMES = ["width", "height", "channels", "mean", "std", "layout", "resize", "augment"] as const;
+const CHANGES = ["seed", "flip", "rotate", "crop", "brightness", "contrast", "saturation"] as const;
 
-function checkValues(options: ImageOptions): void {
-  const { width, height, channels = 3, mean = 0, std = 1, layout = "CHW", resize = "stretch" } = options;
+/** @throws ModelError for an option that cannot be; TypeError for one that is not known */
+export function resolveImageOptions(given: ImageOptions): ResolvedImageOptions {
+  if (typeof given !== "object" || given === null) {
+    throw badSetting("options", given, "an object with width and height");
+  }
+  checkKnown("The option of images", given, NAMES);
+  const { width, height, channels = 3, mean = 0, std = 1, layout = "CHW", resize = "stretch", augment } = given;
   const isCount = (x: unknown): boolean => Number.isSafeInteger(x) && (x as number) > 0;
-  const fits = (x: unknown): boolean =>
-    typeof x === "number" || (Array.isArray(x) && x.length === channels && x.every((one) => typeof one === "number"));
-  const faults: readonly (readonly [boolean, string, unknown, string])[] = [
+  const isNumber = (x: unknown): boolean => typeof x === "number" && Number.isFinite(x);
+  const fits = (x: unknown): boolean => isNumber(x) || (Array.isArray(x) && x.length === channels && x.every(isNumber));
+  const divides = (x: number | readonly number[]): boolean => fits(x) && ![x].flat().includes(0);
+  check([
     [isCount(width), "width", width, "an integer >= 1"],
     [isCount(height), "height", height, "an integer >= 1"],
     [channels === 1 || channels === 3, "channels", channels, "1 or 3"],
     [fits(mean), "mean", mean, "a number, or one for each channel"],
-    [fits(std), "std", std, "a number, or one for each channel"],
+    [divides(std), "std", std, "a number other than 0, or one for each channel"],
     [["CHW", "HWC"].includes(layout), "layout", layout, "CHW or HWC"],
     [["stretch", "cover"].includes(resize), "resize", resize, "stretch or cover"],
-  ];
-  for (const [isRight, name, given, expected] of faults) {
+  ]);
+  const each = (x: number | readonly number[]): number[] => (typeof x === "number" ? new Array<number>(channels).fill(x) : [...x]);
+  const changes = augment === undefined ? null : checkAugmentation(augment);
+  return { width, height, channels, mean: each(mean), std: each(std), layout, resize, augment: changes };
+}
+
+/** @throws as `resolveImageOptions` */
+function checkAugmentation(augment: Augmentation): Augmentation {
+  if (typeof augment !== "object" || augment === null) {
+    throw badSetting("augment", augment, "an object with a seed");
+  }
+  checkKnown("The option of augmentations", augment, CHANGES);
+  const { seed, flip = false, crop = 0 } = augment;
+  const isShare = (x: unknown): boolean => typeof x === "number" && x >= 0 && x < Infinity;
+  check([
+    [Number.isSafeInteger(seed) && seed >= 0, "seed", seed, "an integer >= 0 and <= 9007199254740991"],
+    [typeof flip === "boolean", "flip", flip, "true or false"],
+    [isShare(crop) && crop < 1, "crop", crop, "a number >= 0 and less than 1"],
+    ...(["rotate", "brightness", "contrast", "saturation"] as const).map(
+      (name) => [isShare(augment[name] ?? 0), name, augment[name], "a number >= 0"] as const,
+    ),
+  ]);
+  return { ...augment };
+}
+
+function check(faults: readonly (readonly [boolean, string, unknown, string])[]): void {
+  for (const [isRight, name, value, expected] of faults) {
     if (!isRight) {
-      throw new FeedError(`'${name}' is ${String(given)}; it must be ${expected}.`);
+      throw badSetting(name, value, expected);
     }
   }
 }

@@ -141,7 +141,7 @@ export function knownFiles(files: PackageFiles): Map<string, KnownFile> {
 }
 
 /** A URL as the worker can take it, which may lie elsewhere. Some bundlers give paths alone. */
-function absolute(url: URL | string): string {
+export function absolute(url: URL | string): string {
   const { document, location, origin } = globalThis as Partial<typeof globalThis>;
   // A worker that was started from a blob has an address that nothing is relative to.
   const page = document?.baseURI ?? (location?.protocol === "blob:" ? origin : location?.href);

@@ -29,7 +29,10 @@ export {
 } from "../wire/errors.js";
 export { readCsv, type CsvDtype, type CsvOptions } from "../data/csv.js";
 export { Dataset } from "../data/dataset.js";
-export { readImage, type Augmentation, type ImageOptions, type ImageSource } from "../data/images.js";
+export { listFolder, type FolderSource, type ListedFolder } from "../data/folder.js";
+export { readObjectStore, type ObjectStoreSource } from "../data/indexed-db.js";
+export type { Augmentation, ImageOptions } from "../wire/images.js";
+export { readImage, readImages, type ImageSource, type ImagesOptions } from "./images.js";
 export type { Columns, DataSource, Rows } from "../data/dataset.js";
 export type { Batch, Row, RowValue } from "../data/rows.js";
 export type { FitRun } from "./fit.js";

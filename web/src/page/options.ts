@@ -157,6 +157,7 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
       snapshot: env.pyodide.snapshot,
       threads: resolveThreads(given.threads),
       reproducible,
+      hasKernels: true,
       stallMs: env.timeouts.stall,
     },
     progress: new LoadTracker([env.onProgress, given.onProgress]),

@@ -174,7 +174,7 @@ export class TrainwebCurves extends Panel {
   #legend(curves: readonly Curve[]): HTMLElement {
     const items = curves.map(({ name, colour, stroke, points }) => {
       const line = make("i");
-      line.style.borderTop = `3px ${stroke.style} var(--${colour})`;
+      line.style.borderTop = `3px ${stroke.style} var(--own-${colour})`;
       const last = points.at(-1)?.[1];
       return make("li", {}, line, last === undefined ? name : `${name} ${written(last)}`);
     });
@@ -186,7 +186,7 @@ export class TrainwebCurves extends Panel {
     if (last === undefined) {
       return this.#progress.length > 0 ? "epoch 1" : "no epoch yet";
     }
-    return `${last.epoch} ${last.epoch === 1 ? "epoch" : "epochs"}, the last in ${written(last.seconds)} s`;
+    return `${written(last.epoch)} ${last.epoch === 1 ? "epoch" : "epochs"}, the last in ${written(last.seconds)} s`;
   }
 
   #resize(): void {

@@ -75,7 +75,7 @@ export abstract class Panel extends Base {
   /** @internal A colour as a canvas takes it, of the theme of the moment. */
   protected colour(name: ColourName): string {
     const probe = document.createElement("span");
-    probe.style.color = `var(--${name})`;
+    probe.style.color = `var(--own-${name})`;
     this.root.append(probe);
     const { color } = getComputedStyle(probe);
     probe.remove();

@@ -5,6 +5,7 @@ import type { PackageFiles } from "./files.js";
 import type {
   CheckpointFolder, EpochRecord, EvalValues, FitSpec, Resumed, StepsTask, TrainAnswer, TrainTask, WireBatch,
 } from "./fit.js";
+import type { GivenImage, ResolvedImageOptions } from "./images.js";
 import type { LogLevel } from "./log.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
@@ -42,6 +43,8 @@ export interface WorkerSettings {
   readonly snapshot: SnapshotChoice;
   readonly threads: number;
   readonly reproducible: boolean;
+  /** Whether the kernels run there; not in the worker that reads images. */
+  readonly hasKernels: boolean;
   /** How long a file that is fetched may send nothing, in milliseconds. */
   readonly stallMs: number;
 }
@@ -269,6 +272,8 @@ export interface WorkerApi {
   openState(file: FileData): Promise<Result<number>>;
   callState(handle: number, call: SessionCall): Result<unknown>;
   releaseState(handle: number): Result<null>;
+  /** The numbers of an image; a bitmap is closed. */
+  readImage(given: GivenImage, options: ResolvedImageOptions): Promise<Result<{ readonly data: Float32Array<ArrayBuffer> }>>;
   /** Bytes allocated in the kernels' memory, and its size. */
   memory(): Result<{ readonly inUse: number; readonly total: number }>;
 }
@@ -280,7 +285,7 @@ export interface Call<M extends Method = Method> {
   readonly method: M;
   readonly args: Parameters<WorkerApi[M]>;
   /** What goes over instead of being copied. */
-  readonly buffers: readonly (ArrayBuffer | MessagePort)[];
+  readonly buffers: readonly (ArrayBuffer | MessagePort | ImageBitmap)[];
 }
 
 /** What a call gives. */

@@ -264,6 +264,21 @@ export const MESSAGES = {
     text:
       "The data has no rows.",
   },
+  FILE_WITHOUT_CLASS: {
+    error: "FeedError",
+    text:
+      "The file {file!r} lies in the folder of no class: files must be in a folder for each class.",
+  },
+  FOLDER_WITHOUT_CLASS: {
+    error: "FeedError",
+    text:
+      "The folder {folder!r} is none of the classes: {names}.",
+  },
+  CLASS_WITHOUT_FILES: {
+    error: "FeedError",
+    text:
+      "The class {name!r} has no files; there are folders {names}.",
+  },
   COLUMN_ROWS: {
     error: "FeedError",
     text:

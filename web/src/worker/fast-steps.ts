@@ -60,7 +60,14 @@ export class Columns {
       return;
     }
     const target = engine.view(ptr, slot.nbytes);
-    rows.forEach((row, k) => target.set(data.subarray(row * rowBytes, (row + 1) * rowBytes), k * rowBytes));
+    // Rows that follow each other are copied at once: all of them, where the data is not shuffled.
+    for (let k = 0, end = 1; k < rows.length; k = end, end++) {
+      const first = rows[k] as number;
+      while (end < rows.length && rows[end] === first + end - k) {
+        end++;
+      }
+      target.set(data.subarray(first * rowBytes, (first + end - k) * rowBytes), k * rowBytes);
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 /** The worker: the kernels, all sessions of a page, and Python once somebody needs it. */
 
+import { imageValues } from "../data/images.js";
 import { Engine } from "../engine/engine.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
@@ -22,6 +23,7 @@ import type {
   TrainTask,
   WireBatch,
 } from "../wire/fit.js";
+import type { GivenImage, ResolvedImageOptions } from "../wire/images.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { ModelReport } from "../wire/report.js";
 import type {
@@ -131,6 +133,9 @@ class SessionWorker implements WorkerApi {
     setLogLevel(logLevel);
     const { files, threads, reproducible, stallMs } = settings;
     this.#settings = settings;
+    if (!settings.hasKernels) {
+      return { ok: { build: "no kernels", threads: 0, memory: null, wakeWord: 0, kernelsFault: null } };
+    }
     return attemptAsync(async () => {
       let fault: string | null = null;
       const options = { poolWorker: files.poolWorker, threads, reproducible, stallMs };
@@ -415,6 +420,10 @@ class SessionWorker implements WorkerApi {
     });
   }
 
+  readImage(given: GivenImage, options: ResolvedImageOptions): Promise<Result<{ readonly data: Float32Array<ArrayBuffer> }>> {
+    return attemptAsync(async () => ({ data: await imageValues(given, options) }));
+  }
+
   memory(): Result<{ readonly inUse: number; readonly total: number }> {
     return attempt(() => {
       return { inUse: this.#running.bytesInUse, total: this.#running.memoryBytes };
@@ -646,9 +655,9 @@ function runAnswer(run: Run, feeds: readonly Feed[]): RunAnswer {
 }
 
 /** What is handed over with an answer instead of being copied. */
-function buffersOf(answer: Partial<RunAnswer & FileBytes>): ArrayBuffer[] {
+function buffersOf(answer: Partial<RunAnswer & { readonly data: FileData | Float32Array }>): ArrayBuffer[] {
   const { results = [], buffers = [], data } = answer;
-  const tensors = data instanceof Uint8Array ? [...results, { data }] : results;
+  const tensors = data instanceof Uint8Array || data instanceof Float32Array ? [...results, { data }] : results;
   return [...tensors.map((tensor) => tensor.data.buffer as ArrayBuffer), ...buffers];
 }
 

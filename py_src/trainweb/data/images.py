@@ -1,0 +1,395 @@
+"""Images as data: decoded, resized and changed by Pillow. `web/src/data/images.ts` is the same in a page.
+
+A seed draws the same changes in both; pixels may differ by how each resamples.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainweb import messages
+from trainweb.arguments import path_of, texts
+from trainweb.data.dataset import Dataset, Row, checked_columns
+from trainweb.data.random import permutation, random_words
+from trainweb.errors import FeedError
+from trainweb.settings import Kind, Number, Whole
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+GREY = np.array([0.299, 0.587, 0.114])
+SIDE = Whole(least=1)
+SEED = Whole(least=0, most=2**53 - 1)
+AT_LEAST_0 = Number(least=0)
+NAMES = ("width", "height", "channels", "mean", "std", "layout", "resize", "augment")
+CHANGES: Mapping[str, Kind | None] = {
+    "seed": SEED,
+    "flip": None,
+    "rotate": AT_LEAST_0,
+    "crop": Number(least=0, below=1),
+    "brightness": AT_LEAST_0,
+    "contrast": AT_LEAST_0,
+    "saturation": AT_LEAST_0,
+}
+
+
+def read_image(source: Any, width: int, height: int, **options: Any) -> np.ndarray:
+    """An image as a float32 array without the axis of the batch: a value of a row.
+
+    Needs Pillow (``pip install trainweb[images]``; in Pyodide ``await pyodide.loadPackage("pillow")``). It is turned
+    as its EXIF data say, and black where it is transparent.
+
+    Parameters
+    ----------
+    source : path, bytes, binary file, PIL.Image.Image, or uint8 array [height, width] or [height, width, 3 or 4]
+        The image.
+    width, height : int
+        Of the array, in pixels.
+    **options
+        ``channels``: 3 (red, green, blue; the default) or 1 (grey, Rec. 601). ``mean`` and ``std``: numbers, or one
+        for each channel; values of 0 to 1 become ``(value - mean) / std``; 0 and 1. ``layout``: "CHW" (the default) or
+        "HWC". ``resize``: "stretch" (the default), or "cover": keep the proportions and cut off what is beyond.
+        ``augment``: random changes, a dict of ``seed`` (give each image and epoch another), ``flip`` (mirror every
+        other image), ``rotate`` (degrees), ``crop`` (share of the sides that is cut off), ``brightness``, ``contrast``
+        and ``saturation`` (shares), each up to so much either way.
+
+    Returns
+    -------
+    ndarray of float32
+
+    Raises
+    ------
+    FeedError
+        It cannot be read or decoded, or has no pixels.
+    ModelError
+        An option is wrong.
+    ImportError
+        Pillow is not there.
+    """
+    return _values(source, checked_options({"width": width, "height": height, **options}))
+
+
+def from_images(
+    images: Iterable[Any],
+    input: str,
+    *,
+    columns: Mapping[str, Any] | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    **options: Any,
+) -> Dataset:
+    """A dataset of images, each read when its turn comes.
+
+    In each round (epoch) an image is changed by another seed, which follows from the seed of ``augment``, the round
+    and its place: a fit that goes on sees what it would have seen.
+
+    Parameters
+    ----------
+    images : iterable
+        Of what `read_image` takes.
+    input : str
+        The input of the model that they are.
+    columns : dict, optional
+        Its other inputs: arrays whose first axis counts the images.
+    shuffle : bool
+        Whether they come in another order in each round.
+    seed : int
+        Of the order, from 0 to 2^53 - 1.
+    **options
+        ``width``, ``height`` and the others of `read_image`.
+
+    Raises
+    ------
+    FeedError
+        There are no images, or other numbers of values in ``columns``; in a round, for an image that cannot be read,
+        which it names.
+    ModelError
+        An option is wrong.
+    """
+    if not isinstance(images, Iterable) or isinstance(images, (str, bytes)):
+        raise TypeError(f"'images' must be a list of images, got {images!r:.80}.")
+    if not isinstance(input, str):
+        raise messages.BAD_SETTING(name="input", value=input, expected="a name")
+    if not isinstance(shuffle, bool):
+        raise messages.BAD_SETTING(name="shuffle", value=shuffle, expected="true or false")
+    SEED.check("seed", seed)
+    image = checked_options(options)
+    sources = list(images)
+    # They are checked beside the images, which are a column of their places until they are read.
+    rows = checked_columns({**(columns or {}), input: np.arange(len(sources))})
+
+    def read(round_: int) -> Iterator[Row]:
+        order = permutation(len(sources), seed, round_) if shuffle else rows[input]
+        seeds = None if image.augment is None else random_words(image.augment["seed"], round_, len(sources))
+        for place in order:
+            changed = image if seeds is None else image.with_seed(int(seeds[place]))
+            yield {n: a[place] for n, a in rows.items()} | {input: _read_place(sources[place], int(place), changed)}
+
+    return dataset_of_rounds(read)
+
+
+def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tuple[list[Path], np.ndarray, list[str]]:
+    """The files of a folder that has a folder for each class.
+
+    Names that begin with a dot are left out.
+
+    Parameters
+    ----------
+    folder : path
+    classes : list of str, optional
+        The folders in the order of their labels; by default all, in the order of their names.
+
+    Returns
+    -------
+    files : list of Path
+        By class and name, those of folders within a class among them.
+    labels : ndarray of int64
+        For each file the place of its class.
+    classes : list of str
+
+    Raises
+    ------
+    FeedError
+        There is no file, a file is in the folder of no class, or a class has no folder.
+    """
+    root = path_of("folder", folder)
+    try:
+        found = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
+    except OSError as error:
+        raise FeedError(f"The folder {str(root)!r} cannot be read: {error}") from error
+    # As a page sorts them: by UTF-16.
+    files = sorted(
+        (path for path in found if not any(part.startswith(".") for part in path.parts)),
+        key=lambda path: [part.encode("utf-16-be") for part in path.parts],
+    )
+    labels, names = labelled([path.parts for path in files], classes)
+    return [root / path for path in files], labels, names
+
+
+def labelled(paths: Sequence[Sequence[str]], classes: Sequence[str] | None) -> tuple[np.ndarray, list[str]]:
+    """Labels of files by the folders that they are in, and the names of the classes."""
+    if not paths:
+        raise messages.EMPTY_DATASET()
+    for path in paths:
+        if len(path) == 1:
+            raise messages.FILE_WITHOUT_CLASS(file=path[0])
+    folders = list(dict.fromkeys(path[0] for path in paths))
+    names = folders if classes is None else texts("classes", classes)
+    for folder in folders:
+        if folder not in names:
+            raise messages.FOLDER_WITHOUT_CLASS(folder=folder, names=", ".join(names))
+    for name in names:
+        if name not in folders:
+            raise messages.CLASS_WITHOUT_FILES(name=name, names=", ".join(folders))
+    return np.array([names.index(path[0]) for path in paths], np.int64), names
+
+
+def dataset_of_rounds(make: Any) -> Dataset:
+    """A stream of rows that depend on how often it was iterated over before."""
+    rounds = 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal rounds
+        rounds += 1
+        made: Iterator[Row] = make(rounds - 1)
+        return made
+
+    def skip(count: int) -> None:
+        nonlocal rounds
+        rounds += count
+
+    made = Dataset(rows)
+    made._skip = skip
+    return made
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an image becomes an array, after the checks."""
+
+    width: int
+    height: int
+    channels: int
+    mean: np.ndarray
+    std: np.ndarray
+    layout: str
+    resize: str
+    augment: Mapping[str, Any] | None
+
+    def with_seed(self, seed: int) -> Options:
+        """The same with another seed of the changes."""
+        return Options(**{**vars(self), "augment": {**(self.augment or {}), "seed": seed}})
+
+
+def checked_options(given: Mapping[str, Any]) -> Options:
+    """The options of an image.
+
+    Raises
+    ------
+    ModelError
+        One of them cannot be, or is not known.
+    """
+    for name in given:
+        if name not in NAMES:
+            raise messages.UNKNOWN_SETTING(what="read_image", name=name, names=", ".join(NAMES))
+    for name in ("width", "height"):
+        if name not in given:
+            raise messages.MISSING_SETTING(what="read_image", name=name, expected=SIDE.expected)
+        SIDE.check(name, given[name])
+    channels, layout, resize = given.get("channels", 3), given.get("layout", "CHW"), given.get("resize", "stretch")
+    for name, value, expected in (
+        ("channels", channels, (1, 3)),
+        ("layout", layout, ("CHW", "HWC")),
+        ("resize", resize, ("stretch", "cover")),
+    ):
+        if isinstance(value, bool) or value not in expected:
+            raise messages.BAD_SETTING(name=name, value=value, expected=" or ".join(str(one) for one in expected))
+    mean, std = (
+        _for_channels("mean", given.get("mean", 0), channels),
+        _for_channels("std", given.get("std", 1), channels),
+    )
+    if not std.all():
+        raise messages.BAD_SETTING(
+            name="std", value=given["std"], expected="a number other than 0, or one for each channel"
+        )
+    augment = given.get("augment")
+    if augment is not None:
+        check_augmentation(augment)
+    return Options(given["width"], given["height"], channels, mean, std, layout, resize, augment)
+
+
+def _for_channels(name: str, value: Any, channels: int) -> np.ndarray:
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        array = np.array(np.nan)
+    if array.shape not in ((), (channels,)) or not np.isfinite(array).all():
+        raise messages.BAD_SETTING(name=name, value=value, expected="a number, or one for each channel")
+    return np.broadcast_to(array, (channels,))
+
+
+def check_augmentation(augment: Any) -> None:
+    """Raise ModelError for what are no settings of random changes."""
+    if not isinstance(augment, Mapping):
+        raise messages.BAD_SETTING(name="augment", value=augment, expected="a dict with a seed")
+    for name in augment:
+        if name not in CHANGES:
+            raise messages.UNKNOWN_SETTING(what="augment", name=name, names=", ".join(CHANGES))
+    if "seed" not in augment:
+        raise messages.MISSING_SETTING(what="augment", name="seed", expected=SEED.expected)
+    for name, value in augment.items():
+        kind = CHANGES[name]
+        if kind is not None:
+            kind.check(name, value)
+        elif not isinstance(value, bool):
+            raise messages.BAD_SETTING(name=name, value=value, expected="true or false")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a seed makes of an augmentation."""
+
+    is_flipped: bool = False
+    degrees: float = 0.0
+    cut: float = 0.0
+    """Share of the sides that is cut off; of it, `left` and `top` are the shares on the left and at the top."""
+    left: float = 0.0
+    top: float = 0.0
+    added: float = 0.0
+    contrast: float = 1.0
+    saturation: float = 1.0
+
+
+def changes_of(augment: Mapping[str, Any]) -> Changes:
+    """What a seed draws: always the same numbers, whatever of them is wanted."""
+    uniform = random_words(augment["seed"], 0, 8) / 2**32
+    signed = 2 * uniform - 1
+    amount = {name: float(augment.get(name, 0)) for name in CHANGES if name != "seed"}
+    return Changes(
+        is_flipped=bool(uniform[0] < 0.5 and amount["flip"]),
+        degrees=float(signed[1] * amount["rotate"]),
+        cut=float(uniform[2] * amount["crop"]),
+        left=float(uniform[3]),
+        top=float(uniform[4]),
+        added=float(signed[5] * amount["brightness"]),
+        contrast=float(1 + signed[6] * amount["contrast"]),
+        saturation=float(1 + signed[7] * amount["saturation"]),
+    )
+
+
+def _values(source: Any, options: Options) -> np.ndarray:
+    changes = Changes() if options.augment is None else changes_of(options.augment)
+    values = _drawn(_opened(source), options, changes) / 255
+    if changes.added or changes.contrast != 1:
+        values = np.clip(0.5 + (values - 0.5) * changes.contrast + changes.added, 0, 1)
+    if options.channels == 1:
+        values = values @ GREY[:, None]
+    elif changes.saturation != 1:
+        grey = values @ GREY[:, None]
+        values = np.clip(grey + (values - grey) * changes.saturation, 0, 1)
+    values = ((values - options.mean) / options.std).astype(np.float32)
+    return np.ascontiguousarray(np.moveaxis(values, -1, 0)) if options.layout == "CHW" else values
+
+
+def _opened(source: Any) -> Image:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ImportError(
+            "images need Pillow: pip install trainweb[images], or, in Pyodide, await pyodide.loadPackage('pillow')."
+        ) from error
+    try:
+        if isinstance(source, np.ndarray):
+            image = Image.fromarray(source)
+        elif isinstance(source, Image.Image):
+            image = source
+        else:
+            image = Image.open(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
+        image = ImageOps.exif_transpose(image).convert("RGBA")
+    except (OSError, TypeError, ValueError, AttributeError, SyntaxError, Image.DecompressionBombError) as error:
+        raise FeedError(f"The image {_named(source)} cannot be decoded: {error}") from error
+    if 0 in image.size:
+        raise FeedError(f"The image {_named(source)} has no pixels.")
+    # What is transparent is black.
+    return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image).convert("RGB")
+
+
+def _named(source: Any) -> str:
+    return repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else f"({type(source).__name__})"
+
+
+def _drawn(image: Image, options: Options, changes: Changes) -> np.ndarray:
+    """Pixels [height, width, 3] of 0 to 255."""
+    from PIL.Image import Resampling, Transpose
+
+    width, height = options.width, options.height
+    part = [float(side) for side in image.size]
+    if options.resize == "cover":
+        cover = min(image.width / width, image.height / height)
+        part = [width * cover, height * cover]
+    x = (image.width - part[0]) / 2 + changes.left * changes.cut * part[0]
+    y = (image.height - part[1]) / 2 + changes.top * changes.cut * part[1]
+    kept = [side * (1 - changes.cut) for side in part]
+    box = (x, y, min(x + kept[0], image.width), min(y + kept[1], image.height))
+    if (width, height) != image.size or box != (0, 0, *image.size):
+        image = image.resize((width, height), Resampling.BILINEAR, box)
+    if changes.is_flipped:
+        image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
+    if changes.degrees:
+        # Pillow turns to the left, a canvas to the right.
+        image = image.rotate(-changes.degrees, Resampling.BILINEAR)
+    return np.asarray(image, np.float64)
+
+
+def _read_place(source: Any, place: int, options: Options) -> np.ndarray:
+    try:
+        return _values(source, options)
+    except FeedError as error:
+        raise FeedError(f"image {place}: {error}") from error

@@ -1,0 +1,183 @@
+"""Images as data: pixels by numpy, random numbers by integers of Python, folders by hand."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainweb.data import Dataset, from_images, list_folder, read_image
+from trainweb.errors import FeedError, ModelError
+
+PIXELS = (np.arange(24) * 29 % 256).astype(np.uint8).reshape(2, 4, 3)
+
+
+def png(pixels: np.ndarray, **settings: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png", **settings)
+    return file.getvalue()
+
+
+def test_an_image_is_its_pixels(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png(PIXELS))
+    expected = np.moveaxis(PIXELS, -1, 0) / 255
+    for source in (PIXELS, Image.fromarray(PIXELS), path, str(path), png(PIXELS), io.BytesIO(png(PIXELS))):
+        found = read_image(source, 4, 2)
+        assert found.dtype == np.float32 and found.flags.c_contiguous
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    normal = (PIXELS / 255 - [0.1, 0.2, 0.3]) / [0.5, 0.25, 2]
+    found = read_image(PIXELS, 4, 2, mean=[0.1, 0.2, 0.3], std=[0.5, 0.25, 2], layout="HWC")
+    np.testing.assert_allclose(found, normal, atol=1e-5)
+    grey = (PIXELS / 255 @ [0.299, 0.587, 0.114])[None]
+    np.testing.assert_allclose(read_image(PIXELS, 4, 2, channels=1), grey, atol=1e-6)
+    np.testing.assert_allclose(read_image(PIXELS, 2, 2, resize="cover"), expected[:, :, 1:3], atol=1e-6)
+    means = PIXELS.reshape(1, 2, 2, 2, 3).mean((1, 3)) / 255
+    np.testing.assert_allclose(read_image(PIXELS, 2, 1, layout="HWC"), means, atol=0.2)
+
+
+def test_what_is_turned_or_transparent() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    turned = read_image(png(PIXELS, exif=exif), 2, 4, layout="HWC")
+    np.testing.assert_allclose(turned, np.rot90(PIXELS, -1) / 255, atol=1e-6)
+    alpha = np.concatenate([PIXELS, np.tile(np.uint8([0, 255, 0, 255]), (2, 1))[..., None]], -1)
+    found = read_image(alpha, 4, 2, layout="HWC")
+    np.testing.assert_allclose(found[:, 1::2], PIXELS[:, 1::2] / 255, atol=1e-6)
+    assert not found[:, 0::2].any()
+
+
+def test_images_are_changed_by_their_seed() -> None:
+    expected = np.moveaxis(PIXELS, -1, 0) / 255
+    flipped = [read_image(PIXELS, 4, 2, augment={"seed": seed, "flip": True}) for seed in range(12)]
+    plain = [np.allclose(one, expected, atol=1e-6) for one in flipped]
+    assert 0 < sum(plain) < 12
+    for is_plain, one in zip(plain, flipped, strict=True):
+        np.testing.assert_allclose(one, expected if is_plain else expected[:, :, ::-1], atol=1e-6)
+    everything = {"flip": True, "rotate": 30, "crop": 0.4, "brightness": 0.2, "contrast": 0.3, "saturation": 0.5}
+    one, again, other = (read_image(PIXELS, 4, 2, augment={"seed": seed} | everything) for seed in (7, 7, 8))
+    assert np.array_equal(one, again) and not np.array_equal(one, other)
+    assert one.min() >= 0 and one.max() <= 1
+    np.testing.assert_allclose(read_image(PIXELS, 4, 2, augment={"seed": 3}), expected, atol=1e-6)
+
+
+def mixed(word: int) -> int:
+    """The finalizer of MurmurHash3, on integers of Python."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        word = ((word ^ (word >> shift)) * factor) % 2**32
+    return word ^ (word >> 16)
+
+
+def drawn(seed: int, place: int) -> float:
+    """A number from -1 to 1 as docs/architecture.md has random numbers of data: seed, stream 0, a place."""
+    key = mixed((mixed(mixed((mixed(seed % 2**32) + seed // 2**32) % 2**32)) + 0) % 2**32)
+    return 2 * mixed((key + (place + 1) * 0x9E3779B9) % 2**32) / 2**32 - 1
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**40 + 3])
+def test_changes_are_what_the_seed_draws(seed: int) -> None:
+    """Of flat and smooth images, whatever resamples them."""
+    flat = np.full((8, 8, 3), [51, 102, 204], np.uint8)
+    found = read_image(flat, 1, 1, layout="HWC", augment={"seed": seed, "brightness": 0.15})[0, 0]
+    np.testing.assert_allclose(found, np.array([0.2, 0.4, 0.8]) + 0.15 * drawn(seed, 5), atol=1e-6)
+    found = read_image(flat, 1, 1, layout="HWC", augment={"seed": seed, "contrast": 0.5})[0, 0]
+    np.testing.assert_allclose(found, 0.5 + np.array([-0.3, -0.1, 0.3]) * (1 + 0.5 * drawn(seed, 6)), atol=1e-6)
+    found = read_image(flat, 1, 1, layout="HWC", augment={"seed": seed, "saturation": 0.2})[0, 0]
+    grey = 0.299 * 0.2 + 0.587 * 0.4 + 0.114 * 0.8
+    factor = 1 + 0.2 * drawn(seed, 7)
+    np.testing.assert_allclose(found, np.clip(grey + (np.array([0.2, 0.4, 0.8]) - grey) * factor, 0, 1), atol=1e-6)
+    ramp = np.tile(np.arange(256, dtype=np.uint8), (256, 1))
+    for pixels, place in ((ramp, 3), (ramp.T, 4)):
+        cut = (drawn(seed, 2) + 1) / 2 * 0.6
+        middle = 256 * ((drawn(seed, place) + 1) / 2 * cut + (1 - cut) * 8.5 / 16) - 0.5
+        found = read_image(np.stack([pixels] * 3, -1), 16, 16, augment={"seed": seed, "crop": 0.6})
+        np.testing.assert_allclose(found[:, 8, 8] * 255, middle, atol=1)
+    found = read_image(np.stack([ramp] * 3, -1), 256, 256, channels=1, augment={"seed": seed, "rotate": 40})[0] * 255
+    angle = np.deg2rad(40 * drawn(seed, 1))
+    # To the right: what lies below the middle came from the right of it.
+    assert found[168, 128] - found[88, 128] == pytest.approx(80 * np.sin(angle), abs=1.5)
+    assert found[128, 168] - found[128, 88] == pytest.approx(80 * np.cos(angle), abs=1.5)
+
+
+def rows_of(data: Dataset) -> list[tuple[int, bytes]]:
+    return [(int(row["y"]), row["x"].tobytes()) for row in data]
+
+
+def images(**options: Any) -> Dataset:
+    sources = [np.full((2, 2, 3), 20 * k, np.uint8) for k in range(10)]
+    return from_images(sources, "x", columns={"y": np.arange(10)}, width=2, height=2, **options)
+
+
+def test_a_dataset_of_images() -> None:
+    plain = rows_of(images(shuffle=False))
+    assert plain == [(k, read_image(np.full((2, 2, 3), 20 * k, np.uint8), 2, 2).tobytes()) for k in range(10)]
+    augment = {"seed": 4, "brightness": 0.4}
+    data = images(augment=augment, seed=2)
+    first, second = rows_of(data), rows_of(data)
+    assert sorted(y for y, _ in first) == sorted(y for y, _ in second) == list(range(10))
+    assert [y for y, _ in first] != [y for y, _ in second] and dict(first) != dict(second)
+    again = images(augment=augment, seed=2)
+    again.skip_rounds(1)
+    assert rows_of(again) == second
+
+
+def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "note.txt"
+    path.write_text("no image")
+    with pytest.raises(FeedError, match=r"image 1: The image '.*note.txt' cannot be decoded"):
+        list(from_images([PIXELS, path], "x", width=2, height=2, shuffle=False))
+    for source in (b"", b"\x89PNG\r\n", np.zeros((2, 2, 7), np.uint8), 3, None, tmp_path / "none.png"):
+        with pytest.raises(FeedError, match="cannot be decoded"):
+            read_image(source, 2, 2)
+    with pytest.raises(FeedError, match="'x' has 2 rows, but 'y' has 1"):
+        from_images([PIXELS] * 2, "x", columns={"y": [1]}, width=2, height=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"width": 0}, "width is 0"),
+        ({"channels": 2}, "channels is 2; it must be 1 or 3"),
+        ({"mean": [1, 2]}, "mean is .*; it must be a number, or one for each channel"),
+        ({"std": 0}, "std is 0"),
+        ({"layout": "CWH"}, "layout is 'CWH'"),
+        ({"resize": "fill"}, "resize is 'fill'"),
+        ({"size": 3}, "read_image has no setting 'size'"),
+        ({"augment": {"flip": True}}, "augment needs the setting 'seed'"),
+        ({"augment": {"seed": 1, "crop": 1}}, "crop is 1"),
+        ({"augment": {"seed": 1, "flip": 1}}, "flip is 1; it must be true or false"),
+        ({"augment": {"seed": 1, "zoom": 1}}, "augment has no setting 'zoom'"),
+    ],
+)
+def test_what_is_no_option(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        read_image(PIXELS, **({"width": 2, "height": 2} | options))
+
+
+def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
+    for name in ("dog/b.png", "dog/a.png", "cat/far/z.png", "cat/a.png", "dog/.hidden", ".git/x"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    files, labels, classes = list_folder(tmp_path)
+    assert [str(path.relative_to(tmp_path)) for path in files] == [
+        "cat/a.png",
+        "cat/far/z.png",
+        "dog/a.png",
+        "dog/b.png",
+    ]
+    assert labels.tolist() == [0, 0, 1, 1] and labels.dtype == np.int64 and classes == ["cat", "dog"]
+    assert list_folder(str(tmp_path), ["dog", "cat"])[1].tolist() == [1, 1, 0, 0]
+    with pytest.raises(FeedError, match="The folder 'dog' is none of the classes: cat"):
+        list_folder(tmp_path, ["cat"])
+    with pytest.raises(FeedError, match="The class 'cow' has no files; there are folders cat, dog"):
+        list_folder(tmp_path, ["cat", "dog", "cow"])
+    (tmp_path / "note.txt").touch()
+    with pytest.raises(FeedError, match=r"The file 'note.txt' lies in the folder of no class"):
+        list_folder(tmp_path)
+    with pytest.raises(FeedError, match="no rows"):
+        list_folder(tmp_path / "none")

@@ -1,0 +1,97 @@
+/** The files of a folder that has a folder for each class; `list_folder` of trainweb/data/images.py is the same in Python. */
+
+import { sessionError } from "../wire/messages.js";
+import { badSetting, describe } from "./given.js";
+
+/**
+ * A folder: a handle (`showDirectoryPicker()`, or `navigator.storage.getDirectory()` for the browser's private files), or the
+ * files of an `<input type="file" webkitdirectory>`, whose outermost folder is the folder.
+ */
+export type FolderSource = FileSystemDirectoryHandle | Iterable<File>;
+
+/** What a folder has. */
+export interface ListedFolder {
+  /** By class and name. */
+  readonly files: readonly File[];
+  /** For each file the place of its class. */
+  readonly labels: BigInt64Array<ArrayBuffer>;
+  /** The folders in the order of their labels. */
+  readonly classes: readonly string[];
+}
+
+interface Listed {
+  readonly path: readonly string[];
+  readonly file: File;
+}
+
+/**
+ * The files of a folder that has a folder for each class. Names that begin with a dot are left out.
+ *
+ * @param options - `classes`: the folders in the order of their labels; by default all, in the order of their names
+ * @throws FeedError when there is no file, a file is in the folder of no class, or a class has no folder
+ */
+export async function listFolder(
+  source: FolderSource,
+  { classes }: { readonly classes?: readonly string[] } = {},
+): Promise<ListedFolder> {
+  if (typeof source !== "object" || source === null || !(isHandle(source) || Symbol.iterator in source)) {
+    throw sessionError("NOT_A_DATASET", { given: describe(source) });
+  }
+  if (classes !== undefined && !(Array.isArray(classes) && classes.every((name) => typeof name === "string"))) {
+    throw badSetting("classes", classes, "an array of names");
+  }
+  const all = isHandle(source) ? await listed(source, []) : [...source].map(pathOf);
+  const files = all.filter(({ path }) => !path.some((part) => part.startsWith("."))).sort(byPath);
+  if (files.length === 0) {
+    throw sessionError("EMPTY_DATASET", {});
+  }
+  const lost = files.find(({ path }) => path.length === 1);
+  if (lost !== undefined) {
+    throw sessionError("FILE_WITHOUT_CLASS", { file: lost.file.name });
+  }
+  const folders = [...new Set(files.map(({ path }) => path[0] as string))];
+  const names = classes ?? folders;
+  const stray = folders.find((folder) => !names.includes(folder));
+  if (stray !== undefined) {
+    throw sessionError("FOLDER_WITHOUT_CLASS", { folder: stray, names: names.join(", ") });
+  }
+  const empty = names.find((name) => !folders.includes(name));
+  if (empty !== undefined) {
+    throw sessionError("CLASS_WITHOUT_FILES", { name: empty, names: folders.join(", ") });
+  }
+  const labels = BigInt64Array.from(files, ({ path }) => BigInt(names.indexOf(path[0] as string)));
+  return { files: files.map(({ file }) => file), labels, classes: [...names] };
+}
+
+function isHandle(source: object): source is FileSystemDirectoryHandle {
+  return (source as Partial<FileSystemDirectoryHandle>).kind === "directory";
+}
+
+async function listed(folder: FileSystemDirectoryHandle, above: readonly string[]): Promise<Listed[]> {
+  const found: Listed[] = [];
+  for await (const handle of folder.values()) {
+    const path = [...above, handle.name];
+    if (handle.kind === "directory") {
+      found.push(...(await listed(handle as FileSystemDirectoryHandle, path)));
+    } else {
+      found.push({ path, file: await (handle as FileSystemFileHandle).getFile() });
+    }
+  }
+  return found;
+}
+
+/** Where a file of an input lies, without the folder that was chosen. */
+function pathOf(file: File): Listed {
+  if (!(file instanceof File)) {
+    throw sessionError("NOT_A_DATASET", { given: describe(file) });
+  }
+  const path = file.webkitRelativePath.split("/").slice(1);
+  return { path: path.length > 0 ? path : [file.name], file };
+}
+
+/** Folder by folder, each name by its UTF-16. */
+function byPath({ path: a }: Listed, { path: b }: Listed): number {
+  const k = a.findIndex((part, place) => part !== b[place]);
+  const [one, other] = k < 0 ? [a.length, b.length] : [a[k] as string, b[k] ?? ""];
+  return one < other ? -1 : Number(one > other);
+}

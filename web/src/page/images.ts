@@ -1,0 +1,154 @@
+/** Images as tensors and data: what a canvas can draw goes to a worker of its own, which resizes and changes it. */
+
+import { Tensor } from "onnxruntime-common";
+
+import { checkSeed, Dataset, datasetOfRounds, rowAt, type Columns } from "../data/dataset.js";
+import { badSetting, describe } from "../data/given.js";
+import { imageValues, resolveImageOptions } from "../data/images.js";
+import { permutation, RandomStream } from "../data/random.js";
+import { FeedError } from "../wire/errors.js";
+import type { GivenImage, ImageOptions, ResolvedImageOptions } from "../wire/images.js";
+import { absolute } from "./assets.js";
+import { callOf, withWorker } from "./client.js";
+import { resolveOptions } from "./options.js";
+
+/**
+ * A file, a URL, or what a canvas can draw: an image, a video (its frame), a canvas, a bitmap; pixels; or the stream of a
+ * camera (its frame). What is given stays as it is.
+ */
+export type ImageSource = Blob | string | URL | CanvasImageSource | ImageData | MediaStream;
+
+/**
+ * An image as a float32 tensor without the axis of the batch: a value of a row. It is decoded, resized and changed in a
+ * worker; in the page where there is no `OffscreenCanvas`.
+ *
+ * @throws FeedError when it cannot be fetched or decoded, or has no pixels; ModelError when an option is wrong
+ */
+export async function readImage(source: ImageSource, options: ImageOptions): Promise<Tensor> {
+  return readResolved(source, resolveImageOptions(options));
+}
+
+/** How images become a dataset. */
+export interface ImagesOptions extends ImageOptions {
+  /** The input of the model that the images are. */
+  readonly input: string;
+  /** Its other inputs: tensors whose first axis counts the images, or typed arrays with a value for each. */
+  readonly columns?: Columns;
+  /** Whether they come in another order in each round. Default true. */
+  readonly shuffle?: boolean;
+  /** Of the order, 0 to 2^53 - 1. Default 0. */
+  readonly seed?: number;
+}
+
+/** Images that are read while others are waited for. */
+const AHEAD = 4;
+
+/**
+ * A dataset of images, each read when its turn comes. In each round (epoch) an image is changed by another seed, which
+ * follows from `augment.seed`, the round and its place: a fit that goes on sees what it would have seen.
+ *
+ * @throws FeedError when there are no images, or other numbers of values in `columns`, and, in a round, for an image that
+ *   cannot be read, which it names; ModelError when an option is wrong
+ */
+export function readImages(images: Iterable<ImageSource>, options: ImagesOptions): Dataset {
+  const { input, columns = {}, shuffle = true, seed = 0, ...given } = options;
+  const image = resolveImageOptions(given);
+  checkSeed(seed);
+  if (typeof input !== "string" || typeof shuffle !== "boolean") {
+    throw typeof input !== "string" ? badSetting("input", input, "a name") : badSetting("shuffle", shuffle, "true or false");
+  }
+  const sources = [...images];
+  // They are checked beside the images, which are a column of their places until they are read.
+  const rows = new Dataset({ ...columns, [input]: Float32Array.from(sources.keys()) }).columns as ReadonlyMap<string, Tensor>;
+  const count = sources.length;
+  return datasetOfRounds(async function* (round) {
+    const order = shuffle ? permutation(count, seed, round) : Uint32Array.from(sources.keys());
+    const read = (place: number): Promise<Tensor> => readPlace(sources, place, imageOfRound(image, place, round));
+    const pending: Promise<Tensor>[] = [];
+    for (let k = 0; k < count; k++) {
+      for (let ahead = k + pending.length; ahead < Math.min(k + AHEAD, count); ahead++) {
+        const tensor = read(order[ahead] as number);
+        // It is awaited when its turn comes.
+        tensor.catch(() => {});
+        pending.push(tensor);
+      }
+      yield { ...rowAt(rows, order[k] as number), [input]: await (pending.shift() as Promise<Tensor>) };
+    }
+  });
+}
+
+/** Options of an image in a round: its changes have a seed of their own. */
+function imageOfRound(image: ResolvedImageOptions, place: number, round: number): ResolvedImageOptions {
+  const { augment } = image;
+  return augment === null ? image : { ...image, augment: { ...augment, seed: new RandomStream(augment.seed, round).at(place) } };
+}
+
+async function readPlace(sources: readonly ImageSource[], place: number, image: ResolvedImageOptions): Promise<Tensor> {
+  const source = sources[place] as ImageSource;
+  try {
+    return await readResolved(source, image);
+  } catch (error) {
+    if (error instanceof FeedError) {
+      throw new FeedError(`image ${place}${source instanceof File ? ` (${source.name})` : ""}: ${error.message}`);
+    }
+    throw error;
+  }
+}
+
+async function readResolved(source: ImageSource, options: ResolvedImageOptions): Promise<Tensor> {
+  const { width, height, channels, layout } = options;
+  const given = await portable(source);
+  const data = typeof OffscreenCanvas === "undefined" ? await imageValues(given, options) : await readInWorker(given, options);
+  return new Tensor("float32", data, layout === "CHW" ? [channels, height, width] : [height, width, channels]);
+}
+
+/** A worker of its own: that of a session is at its steps. It ends when nothing was read for a while, as theirs do. */
+async function readInWorker(given: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
+  const { settings, progress } = resolveOptions({ threads: 1 });
+  return withWorker({ settings: { ...settings, hasKernels: false }, progress }, async (client) => {
+    await client.ready;
+    // A bitmap is the page's copy, or none at all: it goes over.
+    const { data } = await client.request(callOf("readImage", [given, options], given instanceof ImageBitmap ? [given] : []));
+    return data;
+  });
+}
+
+/** What a worker can be sent. */
+async function portable(source: ImageSource): Promise<GivenImage> {
+  if (typeof source === "string" || source instanceof URL) {
+    return absolute(source);
+  }
+  if (source instanceof Blob || (typeof ImageData !== "undefined" && source instanceof ImageData)) {
+    return source;
+  }
+  try {
+    if (typeof MediaStream !== "undefined" && source instanceof MediaStream) {
+      return await createImageBitmap(await videoOf(source));
+    }
+    if (typeof HTMLImageElement !== "undefined" && source instanceof HTMLImageElement) {
+      await source.decode();
+    }
+    return await createImageBitmap(source as Exclude<typeof source, MediaStream>);
+  } catch (error) {
+    const expected = "a File, Blob, URL, camera or something to draw, with pixels";
+    throw new FeedError(`an image must be ${expected}; got ${describe(source)}: ${String(error)}.`);
+  }
+}
+
+/** Videos that show the streams of cameras, nowhere. */
+const videos = new WeakMap<MediaStream, Promise<HTMLVideoElement>>();
+
+function videoOf(stream: MediaStream): Promise<HTMLVideoElement> {
+  if (!stream.active) {
+    throw new FeedError("the camera has been switched off");
+  }
+  const video = videos.get(stream) ?? showStream(stream);
+  videos.set(stream, video);
+  return video;
+}
+
+async function showStream(stream: MediaStream): Promise<HTMLVideoElement> {
+  const video = Object.assign(document.createElement("video"), { muted: true, playsInline: true, srcObject: stream });
+  await video.play();
+  return video;
+}

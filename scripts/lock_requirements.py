@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+import flower_environment
 import make_site
 import onnxruntime_training
 import pyodide_dist
@@ -33,6 +34,7 @@ SETS: dict[str, tuple[Sequence[str], str, bool]] = {
     "teach": ((teach_backbone.PACKAGE,), "3.11", False),
     "lab-wheels": (make_site.KERNEL_WHEELS, "3.13", False),
     "site": (make_site.REQUIREMENTS, "3.11", True),
+    "flower": (flower_environment.REQUIREMENTS, "3.11", True),
     "torch": (torch_environment.REQUIREMENTS, "3.11", True),
 }
 """By the name of the file: what is pinned, the oldest Python for it, and whether what that needs comes along."""

@@ -21,6 +21,7 @@ FIT = {
     "seed": Field(Whole(least=0, most=MAX_SEED), 0, is_optional=False),
     "validation_split": Field(Number(above=0, below=1), None, is_optional=True),
     "accumulate": Field(Whole(least=1), 1, is_optional=False),
+    "proximal": Field(Number(least=0), 0.0, is_optional=False),
 }
 """The plain ones; data, schedule, metrics, early stopping and callbacks come besides."""
 
@@ -37,6 +38,8 @@ DOCS = {
     "seed": "Of the order of rows.",
     "validation_split": "Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.",
     "accumulate": "Batches whose gradients are added up for one optimizer step.",
+    "proximal": "mu of FedProx: mu times the way from the parameters that the fit starts with is added to the "
+    "gradients before each optimizer step.",
 }
 
 

@@ -18,6 +18,7 @@ from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation
 from trainweb.fit.history import Epoch, Event, History, Progress
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
+from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.resume import FitCheckpoint, Position
 from trainweb.schedules import Schedule, make_schedule
 
@@ -150,6 +151,10 @@ class Trainer:
             Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is.
         accumulate : int
             Batches whose gradients are added up for one optimizer step; 1.
+        proximal : float
+            mu of FedProx (https://arxiv.org/abs/1812.06127): ``mu * (w - w0)``, the gradient of
+            ``mu / 2 * ||w - w0||^2``, is added to the gradients before each optimizer step, once for however many
+            batches it takes, and is clipped with them; w0 are the trained parameters that the fit starts with. 0.
         metrics : list of str or dict
             Of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
         predictions, targets : str, optional
@@ -261,6 +266,9 @@ class FitPlan:
         self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
         self.callbacks = as_callbacks(others.get("callbacks"))
         self.progress = others.get("progress", True)
+        self.proximal = ProximalTerm(session, options["proximal"]) if options["proximal"] else None
+        if self.proximal is not None and others.get("checkpoint") is not None:
+            raise messages.PROXIMAL_CHECKPOINT()
         self.at = Position()
         self.best: np.ndarray | None = None
         given_checkpoint = others.get("checkpoint")
@@ -399,6 +407,8 @@ class FitPlan:
         return loss
 
     def _update(self) -> None:
+        if self.proximal is not None:
+            self.proximal.add()
         self.session.optimizer_step()
         self.run.history.optimizer_steps += 1
 

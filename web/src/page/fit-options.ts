@@ -80,6 +80,7 @@ export interface ResolvedFit {
   /** Of the order of rows; null: they stay in theirs. */
   readonly seed: number | null;
   readonly accumulate: number;
+  readonly proximal: number;
   readonly schedule: Schedule | null;
   readonly evaluation: WireEvaluation | null;
   readonly early: EarlyStopping | null;
@@ -124,6 +125,9 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   if (signal !== null && !(signal instanceof AbortSignal)) {
     throw badSetting("signal", signal, "an AbortSignal");
   }
+  if (plain.proximal > 0 && (given.checkpoint ?? null) !== null) {
+    throw sessionError("PROXIMAL_CHECKPOINT", {});
+  }
   const batchSize = plain.batchSize ?? DEFAULT_BATCH;
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
   const kept = {
@@ -142,6 +146,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     remainder: plain.remainder,
     seed,
     accumulate: plain.accumulate,
+    proximal: plain.proximal,
     schedule: asSchedule(given.schedule ?? null),
     evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
     early: early === null ? null : new EarlyStopping(early, metrics),

@@ -372,6 +372,7 @@ async function specOf(info: SessionInfo, plan: ResolvedFit): Promise<FitSpec> {
   return {
     loss: info.trainingOutputNames[0] as string,
     accumulate: plan.accumulate,
+    proximal: plan.proximal,
     batchSize: plan.batchSize,
     remainder: plan.remainder,
     train: await packColumns(plan.train),

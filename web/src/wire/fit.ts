@@ -67,6 +67,8 @@ export interface FitSpec {
   /** The first output of the training model. */
   readonly loss: string;
   readonly accumulate: number;
+  /** mu of FedProx; 0: there is no such term. */
+  readonly proximal: number;
   /** Rows of a batch, for data that lies in the worker. */
   readonly batchSize: number;
   readonly remainder: Remainder;

@@ -18,6 +18,8 @@ export interface FitFields {
   readonly validationSplit?: number | null;
   /** Batches whose gradients are added up for one optimizer step. Default 1. */
   readonly accumulate?: number;
+  /** mu of FedProx: mu times the way from the parameters that the fit starts with is added to the gradients before each optimizer step. Default 0.0. */
+  readonly proximal?: number;
 }
 
 /** What is said of a checkpoint besides where it is. */
@@ -144,6 +146,12 @@ export const FIT: Settings = {
     kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
     isOptional: false,
     default: 1,
+  },
+  proximal: {
+    python: "proximal",
+    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+    isOptional: false,
+    default: 0.0,
   },
 };
 

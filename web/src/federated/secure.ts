@@ -36,6 +36,14 @@ export interface MaskOptions {
   readonly weight?: number;
 }
 
+/** What the masks leave. */
+export interface MaskedSum {
+  /** Sum of the updates, each times its weight. */
+  readonly sum: Float64Array;
+  /** Sum of the weights. */
+  readonly weight: number;
+}
+
 /** A member of one round, with keys of its own. */
 export class SecureMember {
   /** Its name among the members. */
@@ -176,7 +184,7 @@ export function addMasked(
   masked: Readonly<Record<string, Uint32Array>>,
   members: readonly string[],
   { bound }: Pick<MaskOptions, "bound">,
-): { readonly sum: Float64Array; readonly weight: number } {
+): MaskedSum {
   checkPositive("bound", bound);
   if (!Array.isArray(members) || members.length < 2 || new Set(members).size < members.length) {
     throw badSetting("members", members, "the names of two members or more");

@@ -30,6 +30,14 @@ export interface NoiseOptions {
   readonly stream?: number;
 }
 
+/** An update that is not too long. */
+export interface ClippedUpdate {
+  /** The update. */
+  readonly delta: Float32Array;
+  /** L2 norm that it had. */
+  readonly norm: number;
+}
+
 /** What `crypto.getRandomValues` gives at most, in words. */
 const MOST_WORDS = 65536 / 4;
 /** Random words for two numbers of noise. */
@@ -64,7 +72,7 @@ export function checkPositive(name: string, value: unknown, most = Infinity): nu
  * @param norm - the largest norm; a longer update is multiplied by `norm / its norm`
  * @throws ModelError: `norm` is not above 0, or the update no vector of finite numbers
  */
-export function clipUpdate(delta: Float32Array, norm: number): { readonly delta: Float32Array; readonly norm: number } {
+export function clipUpdate(delta: Float32Array, norm: number): ClippedUpdate {
   checkPositive("norm", norm);
   checkVector("delta", delta);
   const length = Math.sqrt(delta.reduce((sum, x) => sum + x * x, 0));

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import chromium
+import flower_environment
 import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
@@ -64,6 +65,8 @@ environment:
   TRAINWEB_CHROMIUM    the Chromium that tests and demo drive
   TRAINWEB_ORT_PYTHON  a Python with onnxruntime-training 1.19.2 for the tests against it;
                        none: skip these tests
+  TRAINWEB_FLOWER_PYTHON
+                       a Python with flwr, torch and websockets for test-federated
   TRAINWEB_TORCH_PYTHON
                        a Python with torch and the other libraries that recording needs
 
@@ -445,6 +448,15 @@ def command_test_closed_tabs(arguments: list[str]) -> None:
     run(PYTHON, "-m", "tests.browser.closed_tabs", *arguments, env={"TRAINWEB_CHROMIUM": setup_chromium()})
 
 
+def command_test_federated(arguments: list[str]) -> None:
+    """Federated rounds of Flower, with PyTorch and with pages [--record] [--native FOLDER]; several GB."""
+    build_all()
+    with build_lock():
+        python = flower_environment.setup()
+    variables = {"TRAINWEB_CHROMIUM": setup_chromium(), "TRAINWEB_FLOWER_PYTHON": python}
+    _exec(PYTHON, "-m", "tests.federated.run", *arguments, **variables)
+
+
 def command_test_bundlers(arguments: list[str]) -> None:
     """Train with the tarball in projects of bundlers; needs npm's registry."""
     build_all()
@@ -566,6 +578,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "test-large": command_test_large,
     "test-attacks": command_test_attacks,
     "test-closed-tabs": command_test_closed_tabs,
+    "test-federated": command_test_federated,
     "test-bundlers": command_test_bundlers,
     "test-browsers": command_test_browsers,
     "test-notebooks": command_test_notebooks,

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+import flower_environment
 import make_site
 import notebook_tools
 import onnxruntime_training
@@ -36,6 +37,7 @@ SETS: dict[str, tuple[Sequence[str], str, bool]] = {
     "notebooks": (notebook_tools.TOOLS, "3.11", True),
     "notebook-wheels": (notebook_tools.WHEELS, "3.14", False),
     "site": (make_site.REQUIREMENTS, "3.11", True),
+    "flower": (flower_environment.REQUIREMENTS, "3.11", True),
     "torch": (torch_environment.REQUIREMENTS, "3.11", True),
 }
 """By the name of the file: what is pinned, the oldest Python for it, and whether what that needs comes along."""

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainweb.artifacts.config import CONFIG, LORA, LORA_DOCS
+from trainweb.federated.options import DOCS as FEDERATED_DOCS
+from trainweb.federated.options import FEDERATED
 from trainweb.fit.metrics import METRICS
 from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
@@ -227,5 +229,23 @@ export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {{
 """)
 
 
-FILES = {"losses": losses, "schedules": schedules, "optimizers": optimizers, "config": config, "fit": fit}
+def federated() -> str:
+    """The file of federated clients."""
+    return file(f"""/** The options of a federated client. */
+export interface FederatedFields {{
+{members(FEDERATED, FEDERATED_DOCS)}
+}}
+
+{INTERNAL}{table("export const FEDERATED: Settings = ", FEDERATED)};
+""")
+
+
+FILES = {
+    "losses": losses,
+    "schedules": schedules,
+    "optimizers": optimizers,
+    "config": config,
+    "fit": fit,
+    "federated": federated,
+}
 """In web/src/page/settings."""

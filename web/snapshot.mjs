@@ -74,6 +74,7 @@ import trainweb
 
 ABSENT = {"numpy", "onnx", "torch", "wasmtime"}  # edges of the package that no page needs to load or step
 COMMAND_LINE = {"trainweb.__main__", "trainweb.cli"}  # takes megabytes of the standard library along
+BRIDGE = "trainweb.flower"  # a server, which no page can be
 
 # First, while the heap has large holes: its peak would enlarge a heap that is fuller.
 from trainweb.model.schema import messages
@@ -81,7 +82,7 @@ messages()
 
 names = [module.name for module in pkgutil.walk_packages(trainweb.__path__, "trainweb.")]
 for name in [*names, *${JSON.stringify(imports)}]:
-    if name in COMMAND_LINE:
+    if name in COMMAND_LINE or name.startswith(BRIDGE):
         continue
     try:
         importlib.import_module(name)
@@ -106,7 +107,7 @@ for model in (made.training_model, made.eval_model, made.optimizer_model):
     read_model(model)
 read_checkpoint(made.checkpoint)
 
-del name, names, messages, ABSENT, COMMAND_LINE, scores, made, model
+del name, names, messages, ABSENT, BRIDGE, COMMAND_LINE, scores, made, model
 del LossType, OptimType, build_artifacts, read_checkpoint, Graph, Node, Tensor, Value, read_model, write_model
 gc.collect()
 `;

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb._version import __version__
 
 if TYPE_CHECKING:
-    from trainweb import api, artifacts, compat, data, errors, fit, lora, onnxblock, schedules
+    from trainweb import api, artifacts, compat, data, errors, federated, fit, lora, onnxblock, schedules
     from trainweb.compat.gradient_graph import GradientGraphBuilder
     from trainweb.fit.trainer import Trainer
     from trainweb.training.check import check
@@ -34,7 +34,7 @@ _HOMES = {
     "check": "trainweb.training.check",
     "set_seed": "trainweb.training.core",
 }
-_MODULES = ("api", "artifacts", "compat", "data", "errors", "fit", "lora", "onnxblock", "schedules")
+_MODULES = ("api", "artifacts", "compat", "data", "errors", "federated", "fit", "lora", "onnxblock", "schedules")
 
 __all__ = [
     "CheckpointState",
@@ -52,6 +52,7 @@ __all__ = [
     "compat",
     "data",
     "errors",
+    "federated",
     "fit",
     "lora",
     "onnxblock",

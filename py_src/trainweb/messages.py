@@ -38,6 +38,53 @@ PAGE_TEXT = "_page_text"
 
 RELEASED = Message(errors.ReleasedError, "This session was released; create a new one.")
 
+# Federated rounds.
+
+NOISE_WITHOUT_CLIP = Message(
+    errors.ModelError,
+    "Noise is measured by the largest norm that an update may have: give 'clip_norm' with 'noise_multiplier'.",
+    "Noise is measured by the largest norm that an update may have: give 'clipNorm' with 'noiseMultiplier'.",
+)
+NOISE_AND_WEIGHTS = Message(
+    errors.ModelError,
+    "Updates with noise are averaged with equal weights, as the accounting of privacy has them: give weights='equal'.",
+    "Updates with noise are averaged with equal weights, as the accounting of privacy has them: give 'equal'.",
+)
+UPDATE_SIZE = Message(errors.BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
+UPDATE_NOT_FINITE = Message(errors.ModelError, "{name} has numbers that are not finite.")
+UNCOUNTED_ROWS = Message(
+    errors.FeedError, "A client trains on rows that can be counted, not on a stream: their number is a weight."
+)
+PROXIMAL_CHECKPOINT = Message(
+    errors.ModelError,
+    "A fit with 'proximal' cannot go on from a checkpoint: it pulls towards the parameters that it started with.",
+)
+NEEDS_EXTRA = Message(
+    errors.UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page."
+)
+BEYOND_BOUND = Message(
+    errors.ModelError,
+    "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or let all members take a "
+    "larger bound.",
+)
+MASKED_TWICE = Message(
+    errors.SessionError, "This member has masked an update already: a round with new keys is needed for another one."
+)
+NO_MEMBER = Message(errors.ModelError, "The keys of the members do not have that of {name!r} as it is.")
+SAME_KEY = Message(errors.ModelError, "Two members have the same public key.")
+MEMBER_LOST = Message(
+    errors.SessionError,
+    "Nothing came of {names}: the masks of a lost member stay in the sum. Begin a round with new keys, of the members "
+    "that are there.",
+)
+OTHER_MASKS = Message(errors.ModelError, "The masks do not cancel: the members had not all the same keys or round.")
+NO_BRIDGE = Message(
+    errors.SessionError,
+    "No connection to {url}: does `python -m trainweb.flower` run there, and may pages of this site connect?",
+)
+BRIDGE_CLOSED = Message(errors.SessionError, "The connection to the bridge ended (code {code}): {reason}.")
+BAD_BRIDGE = Message(errors.SessionError, "The bridge sent what is none of its messages: {fault}.")
+
 # Feeds and fetches.
 
 MISSING_FEED = Message(errors.FeedError, "input '{name}' is missing in 'feeds'.")

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import trainweb
-from trainweb import artifacts, data, lora, onnxblock, schedules
+from trainweb import artifacts, data, federated, lora, onnxblock, schedules
 from trainweb.compat import onnxruntime as ort
 
 MLP = Path(__file__).resolve().parents[1] / "golden" / "mlp"
@@ -117,6 +119,24 @@ def checkpoint_file(folder: Path) -> str:
     path = folder / "checkpoint"
     path.write_bytes(CHECKPOINT)
     return str(path)
+
+
+@cache
+def private_key() -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    forms = serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(*forms)
+
+
+@cache
+def keys() -> dict[str, bytes]:
+    made = federated.SecureMember("a", "r", private_key()), federated.SecureMember("b", "r")
+    return {member.name: member.public_key for member in made}
+
+
+def masked(**given: Any) -> np.ndarray:
+    """By a new member each time: each does it once."""
+    return federated.SecureMember("a", "r", private_key()).mask(**given)
 
 
 def adapter_folder(folder: Path) -> str:
@@ -470,6 +490,33 @@ CALLS: dict[str, PublicCall] = {
     "LoraModel.load_adapter": PublicCall(
         lambda _: lora_model().load_adapter, lambda _: {"target": lora_state(), "adapter": lora_model().adapter()}
     ),
+    "federated": of_session("federated", clip_norm=1.0, noise_multiplier=0.5, noise_clients=2, seed=None),
+    "FederatedClient": PublicCall(
+        lambda _: federated.FederatedClient, lambda _: {"session": session(), "clip_norm": 1.0}
+    ),
+    "FederatedClient.round": PublicCall(
+        lambda _: session().federated().round,
+        lambda _: {"parameters": np.zeros(432, np.float32), "data": feeds(16), "proximal": 0.1, "progress": False},
+    ),
+    "add_noise": plain(federated.add_noise, delta=np.ones(3, np.float32), deviation=1.0, seed=None, stream=0),
+    "clip_update": plain(federated.clip_update, delta=np.ones(3, np.float32), norm=1.0),
+    "average_updates": PublicCall(
+        lambda _: federated.average_updates,
+        lambda _: {
+            "parameters": np.ones(3, np.float32),
+            "updates": [federated.ClientUpdate(np.ones(3, np.float32), 2)],
+            "weights": "examples",
+        },
+    ),
+    "privacy_spent": plain(federated.privacy_spent, noise_multiplier=2.0, rounds=3, delta=1e-5, sampling_rate=1.0),
+    "SecureMember": plain(federated.SecureMember, name="a", round="r", private_key=None),
+    "SecureMember.mask": PublicCall(
+        lambda _: masked,
+        lambda _: {"update": np.ones(3, np.float32), "public_keys": keys(), "bound": 1.0, "weight": 0.5},
+    ),
+    "add_masked": plain(
+        federated.add_masked, masked={n: np.zeros(8, np.uint32) for n in "ab"}, members=["a", "b"], bound=1.0
+    ),
     "GradientGraphBuilder": plain(
         trainweb.GradientGraphBuilder,
         model=forward(),
@@ -506,7 +553,9 @@ RESULT = "what other calls return; nobody makes it by hand"
 ANYTHING = "any value is true or false"
 REFUSES = "raises whatever it is given"
 NOT_SWEPT: dict[str, str] = {
-    **dict.fromkeys(("Adapter", "Artifacts", "CheckpointState", "LoraModel", "Pairs", "Result"), RESULT),
+    **dict.fromkeys(
+        ("Adapter", "Artifacts", "ClientUpdate", "CheckpointState", "LoraModel", "Pairs", "Result"), RESULT
+    ),
     **dict.fromkeys(("Artifacts.contents", "CheckpointState.to_checkpoint", "Module.train"), ANYTHING),
     **dict.fromkeys(("Module.get_contiguous_parameters", "Module.get_parameters_size"), ANYTHING),
     **dict.fromkeys(("RunOptions.add_run_config_entry", "SessionOptions.register_custom_ops_library"), REFUSES),
@@ -518,5 +567,6 @@ NOT_SWEPT: dict[str, str] = {
     "LoraModel.build_artifacts": "as build_artifacts",
     "Pairs.get": "a mapping's, which has a default for every name",
     "Trainer.fit_async": "as Trainer.fit",
+    "noise_multiplier_for": "as privacy_spent, which it calls some twenty times",
 }
 """Public calls that the sweep leaves out, and why."""

@@ -72,6 +72,9 @@ OTHER_WORDS = {
     "data": "row",
     "y_node_arg_names": "output",
     "weights": "safetensors|npz|file",
+    "public_keys": "keys of",
+    "members": "masked",
+    "masked": "nothing came of",
     "columns": "data has no",
 }
 """What errors call an argument, besides its name."""
@@ -127,7 +130,7 @@ def test_hostile_arguments(label: str, tmp_path: Path, monkeypatch: pytest.Monke
 def public_calls() -> set[str]:
     """Functions, classes and methods that take arguments, of the modules that users import."""
     found = set()
-    for module in (trainweb, trainweb.api, trainweb.artifacts, trainweb.data, trainweb.lora):
+    for module in (trainweb, trainweb.api, trainweb.artifacts, trainweb.data, trainweb.lora, trainweb.federated):
         for name in dir(module):
             value = getattr(module, name)
             if inspect.isfunction(value):
@@ -147,7 +150,7 @@ def methods(cls: type) -> set[str]:
 
 
 def test_every_public_call_is_swept() -> None:
-    swept = {re.sub(r"^(api|lora)\.|\(\)$", "", label) for label in CALLS}
+    swept = {re.sub(r"^(api|lora|federated)\.|\(\)$", "", label) for label in CALLS}
     swept |= {f"TrainingSession.{label}" for label in swept}
     missing = {call for call in public_calls() if call not in swept and call not in NOT_SWEPT}
     assert missing == set()

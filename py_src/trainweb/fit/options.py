@@ -24,6 +24,7 @@ FIT = {
     "clip_grad_norm": Field(Number(above=0), None, is_optional=True),
     "clip_grad_value": Field(Number(above=0), None, is_optional=True),
     "ema": Field(Flag(), False, is_optional=False),
+    "proximal": Field(Number(least=0), 0.0, is_optional=False),
 }
 """The plain ones; data, schedule, metrics, early stopping and callbacks come besides."""
 
@@ -45,6 +46,8 @@ DOCS = {
     "before the norm.",
     "ema": "Whether the validation data is evaluated with the averages of the parameters, where the session keeps "
     "some; early stopping restores those of the best epoch then.",
+    "proximal": "mu of FedProx: mu times the way from the parameters that the fit starts with is added to the "
+    "gradients before each optimizer step.",
 }
 
 

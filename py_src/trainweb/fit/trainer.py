@@ -18,6 +18,7 @@ from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation
 from trainweb.fit.history import Epoch, Event, History, Progress
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
+from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.resume import FitCheckpoint, Position
 from trainweb.schedules import Schedule, make_schedule
 
@@ -156,6 +157,10 @@ class Trainer:
         ema : bool
             Whether the validation data is evaluated with the averages of the parameters, where the session keeps some
             (``ema`` of `build_artifacts`); False. Early stopping restores those of the best epoch then.
+        proximal : float
+            mu of FedProx (https://arxiv.org/abs/1812.06127): ``mu * (w - w0)``, the gradient of
+            ``mu / 2 * ||w - w0||^2``, is added to the gradients before each optimizer step, once for however many
+            batches it takes, and is clipped with them; w0 are the trained parameters that the fit starts with. 0.
         metrics : list of str or dict
             Of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
         predictions, targets : str, optional
@@ -272,6 +277,9 @@ class FitPlan:
         self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
         self.callbacks = as_callbacks(others.get("callbacks"))
         self.progress = others.get("progress", True)
+        self.proximal = ProximalTerm(session, options["proximal"]) if options["proximal"] else None
+        if self.proximal is not None and others.get("checkpoint") is not None:
+            raise messages.PROXIMAL_CHECKPOINT()
         self.at = Position()
         self.best: np.ndarray | None = None
         given_checkpoint = others.get("checkpoint")
@@ -413,6 +421,8 @@ class FitPlan:
         return loss
 
     def _update(self) -> None:
+        if self.proximal is not None:
+            self.proximal.add()
         if self.limits != (None, None):
             self.session.core.clip_gradients(*self.limits)
         self.session.optimizer_step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from trainweb.training.options import Log, RunOptions, SessionOptions, fix_dimen
 from trainweb.training.profile import Profile
 from trainweb.training.session_methods import SessionMethods
 from trainweb.training.state import CheckpointState
+
+if TYPE_CHECKING:
+    from trainweb.federated.client import FederatedClient
 
 Model = Any
 """bytes, a path, or an onnx.ModelProto."""
@@ -170,6 +173,23 @@ class TrainingSession(SessionMethods):
             ``tag``, ``log_severity_level``, ``terminate``.
         """
         self.core.optimizer_step(RunOptions.of(options))
+
+    def federated(self, **options: Any) -> FederatedClient:
+        """What a client of federated learning does: local training from the common parameters, and its update.
+
+        Parameters
+        ----------
+        **options
+            Clipping and noise of the updates, as `trainweb.federated.FederatedClient` takes them; none by default.
+
+        Raises
+        ------
+        ModelError
+            An option is wrong, or there is noise without a clip norm.
+        """
+        from trainweb.federated.client import FederatedClient
+
+        return FederatedClient(self, **options)
 
     # Learning rate.
 

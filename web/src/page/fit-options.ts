@@ -82,6 +82,7 @@ export interface ResolvedFit {
   readonly accumulate: number;
   readonly clip: WireClip | null;
   readonly ema: boolean;
+  readonly proximal: number;
   readonly schedule: Schedule | null;
   readonly evaluation: WireEvaluation | null;
   readonly early: EarlyStopping | null;
@@ -129,6 +130,9 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   if (signal !== null && !(signal instanceof AbortSignal)) {
     throw badSetting("signal", signal, "an AbortSignal");
   }
+  if (plain.proximal > 0 && (given.checkpoint ?? null) !== null) {
+    throw sessionError("PROXIMAL_CHECKPOINT", {});
+  }
   const batchSize = plain.batchSize ?? DEFAULT_BATCH;
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
   const kept = {
@@ -152,6 +156,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     accumulate: plain.accumulate,
     clip: clipOf(plain),
     ema: plain.ema,
+    proximal: plain.proximal,
     schedule: asSchedule(given.schedule ?? null),
     evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
     early: early === null ? null : new EarlyStopping(early, metrics),

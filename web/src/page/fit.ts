@@ -374,6 +374,7 @@ async function specOf(info: SessionInfo, plan: ResolvedFit): Promise<FitSpec> {
     accumulate: plan.accumulate,
     clip: plan.clip,
     ema: plan.ema,
+    proximal: plan.proximal,
     batchSize: plan.batchSize,
     remainder: plan.remainder,
     train: await packColumns(plan.train),

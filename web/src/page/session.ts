@@ -34,6 +34,8 @@ import { CheckpointState } from "./checkpoint-state.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
+import { FederatedClient } from "./federated.js";
+import type { FederatedFields } from "./settings/federated.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit.js";
 import { checkAverages, type FitOptions } from "./fit-options.js";
 import type { FileName } from "./integrity.js";
@@ -319,6 +321,16 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    */
   async runTrainSteps(batches: readonly FeedsType[]): Promise<Float32Array> {
     return runTrainSteps(this.#fitHost(this.#fit), batches);
+  }
+
+  /**
+   * What a client of federated learning does: local training from the common parameters, and the update that it gives away.
+   *
+   * @param options - clipping and noise of the updates; none by default
+   * @throws ModelError: an option is wrong, or there is noise without a clip norm
+   */
+  federated(options: FederatedFields = {}): FederatedClient {
+    return new FederatedClient(this, options);
   }
 
   /** @internal */

@@ -76,6 +76,8 @@ export interface FitSpec {
   readonly clip: WireClip | null;
   /** Whether averages of the parameters are evaluated in their place. */
   readonly ema: boolean;
+  /** mu of FedProx; 0: there is no such term. */
+  readonly proximal: number;
   /** Rows of a batch, for data that lies in the worker. */
   readonly batchSize: number;
   readonly remainder: Remainder;

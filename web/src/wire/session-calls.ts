@@ -89,6 +89,86 @@ export const MESSAGES = {
     text:
       "This session was released; create a new one.",
   },
+  NOISE_WITHOUT_CLIP: {
+    error: "ModelError",
+    text:
+      "Noise is measured by the largest norm that an update may have: give 'clipNorm' with 'noiseMultiplier'.",
+  },
+  NOISE_AND_WEIGHTS: {
+    error: "ModelError",
+    text:
+      "Updates with noise are averaged with equal weights, as the accounting of privacy has them: give 'equal'.",
+  },
+  UPDATE_SIZE: {
+    error: "BufferSizeError",
+    text:
+      "{name} has {actual} numbers, expected {expected}.",
+  },
+  UPDATE_NOT_FINITE: {
+    error: "ModelError",
+    text:
+      "{name} has numbers that are not finite.",
+  },
+  UNCOUNTED_ROWS: {
+    error: "FeedError",
+    text:
+      "A client trains on rows that can be counted, not on a stream: their number is a weight.",
+  },
+  PROXIMAL_CHECKPOINT: {
+    error: "ModelError",
+    text:
+      "A fit with 'proximal' cannot go on from a checkpoint: it pulls towards the parameters that it started with.",
+  },
+  NEEDS_EXTRA: {
+    error: "UnsupportedError",
+    text:
+      "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page.",
+  },
+  BEYOND_BOUND: {
+    error: "ModelError",
+    text:
+      "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or let all members take a larger bound.",
+  },
+  MASKED_TWICE: {
+    error: "SessionError",
+    text:
+      "This member has masked an update already: a round with new keys is needed for another one.",
+  },
+  NO_MEMBER: {
+    error: "ModelError",
+    text:
+      "The keys of the members do not have that of {name!r} as it is.",
+  },
+  SAME_KEY: {
+    error: "ModelError",
+    text:
+      "Two members have the same public key.",
+  },
+  MEMBER_LOST: {
+    error: "SessionError",
+    text:
+      "Nothing came of {names}: the masks of a lost member stay in the sum. Begin a round with new keys, of the members that are there.",
+  },
+  OTHER_MASKS: {
+    error: "ModelError",
+    text:
+      "The masks do not cancel: the members had not all the same keys or round.",
+  },
+  NO_BRIDGE: {
+    error: "SessionError",
+    text:
+      "No connection to {url}: does `python -m trainweb.flower` run there, and may pages of this site connect?",
+  },
+  BRIDGE_CLOSED: {
+    error: "SessionError",
+    text:
+      "The connection to the bridge ended (code {code}): {reason}.",
+  },
+  BAD_BRIDGE: {
+    error: "SessionError",
+    text:
+      "The bridge sent what is none of its messages: {fault}.",
+  },
   MISSING_FEED: {
     error: "FeedError",
     text:

@@ -24,6 +24,7 @@ import { CheckpointWriter } from "./fit-checkpoint.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
 import { makeMetric, numbersOf, type Metric } from "./metrics.js";
 import { withValue } from "./python-models.js";
+import { ProximalTerm } from "./proximal.js";
 import type { SessionCore } from "./session-core.js";
 
 /** How long steps follow each other before the worker listens, if they are shorter: to listen takes time, too. */
@@ -50,6 +51,7 @@ export class WorkerFit {
   readonly #trainSteps: RowSteps | null;
   #evaluation: Evaluation | null = null;
   readonly #updates: Updates;
+  readonly #proximal: ProximalTerm | null;
   /** Batches whose gradients no optimizer step took yet. */
   #waiting = 0;
   #optimizerSteps = 0;
@@ -66,6 +68,7 @@ export class WorkerFit {
     this.#spec = spec;
     this.#control = new Control(port);
     this.#updates = new Updates(core.host, spec.clip);
+    this.#proximal = spec.proximal > 0 ? new ProximalTerm(core, spec.proximal) : null;
     this.#train = spec.train === null ? null : new Columns(spec.train);
     this.#validation = spec.validation === null ? null : new Columns(spec.validation);
     const { trainingInputNames, valuesDecide } = core.info;
@@ -253,6 +256,7 @@ export class WorkerFit {
   }
 
   #update(): MaybePromise<void> {
+    this.#proximal?.add();
     return withValue(this.#updates.run(), () => {
       this.#waiting = 0;
       this.#optimizerSteps++;

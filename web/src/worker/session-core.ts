@@ -167,6 +167,11 @@ export class SessionCore implements CallTable, PlanSource {
     return { engine: this.#engine, memory: this.#memory, runner: this.#runner };
   }
 
+  /** Where each trained parameter lies, in bytes; their gradients lie one after the other. */
+  get trainedRuns(): readonly { readonly start: number; readonly end: number }[] {
+    return this.#runs(true);
+  }
+
   /** Whether the next train step overwrites the gradients. */
   setLazyReset(overwrites: boolean): void {
     this.#state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);

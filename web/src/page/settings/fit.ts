@@ -24,6 +24,8 @@ export interface FitFields {
   readonly clipGradValue?: number | null;
   /** Whether the validation data is evaluated with the averages of the parameters, where the session keeps some; early stopping restores those of the best epoch then. Default false. */
   readonly ema?: boolean;
+  /** mu of FedProx: mu times the way from the parameters that the fit starts with is added to the gradients before each optimizer step. Default 0.0. */
+  readonly proximal?: number;
 }
 
 /** What is said of a checkpoint besides where it is. */
@@ -168,6 +170,12 @@ export const FIT: Settings = {
     kind: {"kind": "flag", "expected": "true or false"},
     isOptional: false,
     default: false,
+  },
+  proximal: {
+    python: "proximal",
+    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+    isOptional: false,
+    default: 0.0,
   },
 };
 

@@ -1,0 +1,259 @@
+"""The server that pages connect to: each is a node of a fleet, and does its tasks one after the other."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from trainweb.flower import frames
+from trainweb.flower.frames import Arrays, BadMessageError, Shapes
+
+if TYPE_CHECKING:
+    from websockets.sync.server import Server, ServerConnection
+
+log = logging.getLogger("trainweb.flower")
+
+KINDS = ("train", "evaluate")
+GOING_AWAY, REFUSED, TOO_MANY, FAILED = 1001, 1008, 1013, 1011
+"""Why a connection is closed: https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1"""
+MAX_REASON = 120
+"""Bytes of text that a closing frame has room for."""
+JOIN_SECONDS = 30.0
+"""For a page to say who it is."""
+COUNT = "num-examples"
+"""The metric that Flower weighs by."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a node is asked to do.
+
+    Attributes
+    ----------
+    id : str
+        Its name; the answer bears it.
+    kind : str
+        "train" or "evaluate"; a fleet may ask for more, which is refused.
+    config : mapping
+        Numbers, strings and truth values, and lists of them.
+    arrays : mapping of str to ndarray
+        The common parameters.
+    """
+
+    id: str
+    kind: str
+    config: Mapping[str, Any]
+    arrays: Arrays
+
+
+class Fleet(Protocol):
+    """A node's connection to who gives tasks."""
+
+    node: str
+
+    def receive(self) -> Task | None:
+        """The next task; None: there is none now."""
+
+    def reply(self, task: Task, arrays: Arrays, metrics: Mapping[str, float | int]) -> None:
+        """Send what came of a task."""
+
+    def fail(self, task: Task, reason: str) -> None:
+        """Say that nothing came of it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What pages may do.
+
+    Attributes
+    ----------
+    message_bytes : int
+        Size of a message, both ways.
+    pages : int
+        Connections at a time.
+    answer_seconds : float
+        What a page may take for a task.
+    poll_seconds : float
+        How often the fleet is asked for a task.
+    """
+
+    message_bytes: int = 256 << 20
+    pages: int = 100
+    answer_seconds: float = 600.0
+    poll_seconds: float = 1.0
+
+
+class Bridge:
+    """Gives tasks of a fleet to pages.
+
+    Parameters
+    ----------
+    connect : function
+        A connection to the fleet, as one more node that is there while the context is open.
+    limits : Limits
+        What pages may do.
+    """
+
+    def __init__(self, connect: Callable[[], AbstractContextManager[Fleet]], limits: Limits) -> None:
+        self.connect, self.limits = connect, limits
+        self._free = threading.BoundedSemaphore(limits.pages)
+        self._pages: set[ServerConnection] = set()
+
+    def serve(self, host: str, port: int, origins: Sequence[str] | None = None) -> Server:
+        """A server that listens; `serve_forever` and `shutdown` are its methods.
+
+        Parameters
+        ----------
+        host, port
+            Where it listens; port 0 is one that is free.
+        origins
+            Sites whose pages may connect; None: all.
+        """
+        from websockets.sync.server import serve
+        from websockets.typing import Origin
+
+        allowed = None if origins is None else [Origin(origin) for origin in origins]
+        # Parameters do not become smaller when they are packed, and unpacking could take all memory.
+        return serve(self.handle, host, port, max_size=self.limits.message_bytes, origins=allowed, compression=None)
+
+    def close(self) -> None:
+        """Send all pages away; their nodes leave the fleet."""
+        for page in list(self._pages):
+            close(page, GOING_AWAY, "the bridge is stopped")
+
+    def handle(self, page: ServerConnection) -> None:
+        """All of a page's connection; returns when it is over."""
+        from websockets.exceptions import ConnectionClosed
+
+        if not self._free.acquire(blocking=False):
+            close(page, TOO_MANY, f"there are {self.limits.pages} pages already")
+            return
+        self._pages.add(page)
+        try:
+            shapes = self._greet(page)
+            with self.connect() as fleet:
+                log.info("node %s: a page came", fleet.node)
+                try:
+                    page.send(frames.pack({"type": "joined", "version": frames.VERSION, "node": fleet.node}))
+                    while True:
+                        self._next(page, fleet, shapes)
+                finally:
+                    log.info("node %s: the page left", fleet.node)
+        except ConnectionClosed:
+            pass
+        except BadMessageError as error:
+            close(page, REFUSED, f"refused: {error}")
+        except Exception as error:
+            # Whatever the fleet's library raises: this page's connection ends, the others stay.
+            log.error("a page's connection ended: %s: %s", type(error).__name__, error)
+            close(page, FAILED, f"the connection to the fleet ended: {type(error).__name__}")
+        finally:
+            self._pages.discard(page)
+            self._free.release()
+
+    def _greet(self, page: ServerConnection) -> Shapes:
+        """Names and shapes of the page's parameters."""
+        try:
+            header, arrays = frames.unpack(page.recv(JOIN_SECONDS))
+        except TimeoutError:
+            raise BadMessageError(f"no word in {JOIN_SECONDS:g} s") from None
+        if header.get("type") != "join" or arrays:
+            raise BadMessageError(f"the first message must be 'join', got {header.get('type')!r:.40}")
+        if header.get("version") != frames.VERSION:
+            raise BadMessageError(f"version {header.get('version')!r:.40} of the protocol; here it is {frames.VERSION}")
+        shapes = frames.read_shapes(header.get("parameters"))
+        if not shapes:
+            raise BadMessageError("a page without parameters")
+        return shapes
+
+    def _next(self, page: ServerConnection, fleet: Fleet, shapes: Shapes) -> None:
+        task = fleet.receive()
+        if task is None:
+            try:
+                page.recv(self.limits.poll_seconds)
+            except TimeoutError:
+                return
+            raise BadMessageError("a message that nobody asked for")
+        fault = self._unfit(task, shapes)
+        if fault is not None:
+            log.warning("node %s: task refused: %s", fleet.node, fault)
+            fleet.fail(task, fault)
+            return
+        self._run(page, fleet, task, shapes)
+
+    def _unfit(self, task: Task, shapes: Shapes) -> str | None:
+        """Why a page cannot do a task."""
+        if task.kind not in KINDS:
+            return f"a page cannot do {task.kind!r:.40}; it can {' and '.join(KINDS)}"
+        fault = frames.difference(shapes, ((name, array.shape) for name, array in task.arrays.items()))
+        if fault is not None:
+            return f"these are not the parameters of the page's model: {fault}"
+        return None
+
+    def _run(self, page: ServerConnection, fleet: Fleet, task: Task, shapes: Shapes) -> None:
+        """Have a page do a task; whatever happens, the fleet hears of it."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            asked = frames.pack({"type": "task", "id": task.id, "kind": task.kind, "config": task.config}, task.arrays)
+            if len(asked) > self.limits.message_bytes:
+                fleet.fail(task, f"a message of {len(asked)} bytes; at most it has {self.limits.message_bytes}")
+                return
+            page.send(asked)
+            header, arrays = frames.unpack(page.recv(self.limits.answer_seconds))
+            if header.get("type") == "failure" and header.get("id") == task.id:
+                fleet.fail(task, f"the page could not do it: {header.get('reason')!s:.500}")
+                return
+            metrics = checked_answer(task, header, arrays, shapes)
+        except ConnectionClosed as error:
+            fleet.fail(task, f"the page went away: {error}")
+            raise
+        except TimeoutError:
+            reason = f"no answer in {self.limits.answer_seconds:g} s"
+            fleet.fail(task, f"the page gave {reason}")
+            raise BadMessageError(reason) from None
+        except (BadMessageError, ValueError, TypeError) as error:
+            fleet.fail(task, f"the page's answer was refused: {error}")
+            raise BadMessageError(str(error)) from None
+        fleet.reply(task, arrays, metrics)
+
+
+def checked_answer(task: Task, header: Mapping[str, Any], arrays: Arrays, shapes: Shapes) -> dict[str, float | int]:
+    """The metrics of an answer that is right.
+
+    Raises
+    ------
+    BadMessageError
+        It is not.
+    """
+    if header.get("type") != "result" or header.get("id") != task.id:
+        raise BadMessageError(f"expected the result of task {task.id:.16}, got {header.get('type')!r:.40}")
+    wanted: Shapes = shapes if task.kind == "train" else {}
+    fault = frames.difference(wanted, ((name, array.shape) for name, array in arrays.items()))
+    if fault is not None:
+        raise BadMessageError(fault)
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise BadMessageError(f"{name!r:.80} has numbers that are not finite")
+    metrics = header.get("metrics")
+    if not isinstance(metrics, dict):
+        raise BadMessageError("no metrics")
+    for name, value in metrics.items():
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise BadMessageError(f"the metric {name!r:.40} is {value!r:.40}, expected a number")
+    count = metrics.get(COUNT)
+    if type(count) is not int or not 0 < count < 2**53:
+        raise BadMessageError(f"{COUNT!r} is {count!r:.40}, expected a positive integer")
+    return {name: value if name == COUNT else float(value) for name, value in metrics.items()}
+
+
+def close(page: ServerConnection, code: int, reason: str) -> None:
+    """Close a connection; the page is told why."""
+    page.close(code, reason.encode()[:MAX_REASON].decode(errors="ignore"))

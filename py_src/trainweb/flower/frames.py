@@ -1,0 +1,118 @@
+"""What crosses between the bridge and a page: a WebSocket message is a header of JSON and the numbers of its arrays.
+
+Bytes 0 to 3 are the length of the header (little-endian), then comes the header in UTF-8, then the numbers of all
+arrays, one after the other, as little-endian float32. `web/src/federated/frames.ts` is the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+VERSION = 1
+"""Of what crosses; a page of another one is sent away."""
+MAX_HEADER = 1 << 20
+"""Bytes: names and shapes of some ten thousand parameters."""
+MAX_RANK = 16
+
+Shapes = dict[str, tuple[int, ...]]
+Arrays = dict[str, np.ndarray]
+
+
+class BadMessageError(Exception):
+    """A message of a page that is none; its text says what is wrong with it."""
+
+
+def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
+    """A message.
+
+    Raises
+    ------
+    ValueError
+        A number in the header is not finite.
+    """
+    given = arrays or {}
+    described = [{"name": name, "shape": list(array.shape)} for name, array in given.items()]
+    text = json.dumps({**header, "arrays": described}, allow_nan=False).encode()
+    return b"".join([struct.pack("<I", len(text)), text, *(a.astype("<f4").tobytes() for a in given.values())])
+
+
+def unpack(message: bytes | str) -> tuple[dict[str, Any], Arrays]:
+    """Header and arrays of a message.
+
+    Raises
+    ------
+    BadMessageError
+        It is none.
+    """
+    if isinstance(message, str):
+        raise BadMessageError("a text message; messages are binary")
+    if len(message) < 4:
+        raise BadMessageError(f"a message of {len(message)} bytes")
+    (length,) = struct.unpack_from("<I", message)
+    if length > min(MAX_HEADER, len(message) - 4):
+        raise BadMessageError(f"a header of {length} bytes in a message of {len(message)}")
+    try:
+        header = json.loads(message[4 : 4 + length].decode(), parse_constant=_refuse)
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise BadMessageError(f"a header that is no JSON ({type(error).__name__})") from None
+    if not isinstance(header, dict):
+        raise BadMessageError("a header that is no object")
+    shapes = read_shapes(header.pop("arrays", []))
+    return header, _arrays(shapes, memoryview(message)[4 + length :])
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)
+
+
+def read_shapes(given: object) -> Shapes:
+    """Shapes by name, of what a header has.
+
+    Raises
+    ------
+    BadMessageError
+        These are none.
+    """
+    if not isinstance(given, list):
+        raise BadMessageError("arrays that are no list")
+    shapes: Shapes = {}
+    for item in given:
+        name, shape = (item.get("name"), item.get("shape")) if isinstance(item, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(shape, list) or len(shape) > MAX_RANK:
+            raise BadMessageError("an array without a name and a shape")
+        if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
+            raise BadMessageError(f"the shape {shape!r:.80} of {name!r:.80}")
+        if name in shapes:
+            raise BadMessageError(f"two arrays of the name {name!r:.80}")
+        shapes[name] = tuple(shape)
+    return shapes
+
+
+def _arrays(shapes: Shapes, payload: memoryview) -> Arrays:
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    if 4 * sum(sizes) != len(payload):
+        raise BadMessageError(f"{len(payload)} bytes of numbers for arrays of {4 * sum(sizes)}")
+    arrays: Arrays = {}
+    start = 0
+    for (name, shape), size in zip(shapes.items(), sizes, strict=True):
+        arrays[name] = np.frombuffer(payload, "<f4", size, start).astype(np.float32).reshape(shape)
+        start += 4 * size
+    return arrays
+
+
+def difference(wanted: Mapping[str, tuple[int, ...]], given: Iterable[tuple[str, tuple[int, ...]]]) -> str | None:
+    """The first thing in which names and shapes are not those that are wanted, in words; None: they are."""
+    shapes = dict(given)
+    for name, shape in wanted.items():
+        if name not in shapes:
+            return f"{name!r:.80} is missing"
+        if shapes[name] != shape:
+            return f"{name!r:.80} has the shape {list(shapes[name])}, expected {list(shape)}"
+    others = [name for name in shapes if name not in wanted]
+    return f"{others[0]!r:.80} is not among the parameters" if others else None

@@ -1,0 +1,260 @@
+"""Federated rounds: FedProx, clipping, noise, averages, masks and accounting, against formulas of their own."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from onnx import TensorProto, helper, numpy_helper
+from scipy import stats
+
+import trainweb
+from trainweb import federated
+from trainweb.errors import BufferSizeError, FeedError, ModelError, SessionError, UnsupportedError
+from trainweb.federated import ClientUpdate, FederatedClient, SecureMember
+
+WIDTH = 5
+RNG = np.random.default_rng(8)
+ROWS = {
+    "x": RNG.normal(size=(24, WIDTH)).astype(np.float32),
+    "target": RNG.normal(size=(24, 1)).astype(np.float32),
+}
+START = RNG.normal(size=WIDTH).astype(np.float32)
+
+
+@pytest.fixture
+def session() -> Any:
+    """A linear regression: its gradient is a formula."""
+    weight = numpy_helper.from_array(START.reshape(WIDTH, 1), "weight")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weight"], ["y"])],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])],
+        [weight],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    files = trainweb.artifacts.build_artifacts(model, loss="MSELoss", optimizer="SGD")
+    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
+    with trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as made:
+        made.set_learning_rate(0.05)
+        yield made
+
+
+def descend(start: np.ndarray, mu: float, batches: int, accumulate: int = 1) -> np.ndarray:
+    """Gradient descent on ``mean((x w - t)^2) + mu / 2 * ||w - start||^2`` in float64."""
+    w = start.astype(np.float64)
+    x, t = ROWS["x"].astype(np.float64), ROWS["target"][:, 0].astype(np.float64)
+    parts = np.array_split(np.arange(len(x)), batches)
+    for k in range(0, batches, accumulate):
+        taken = parts[k : k + accumulate]
+        slope = sum(2 / len(p) * x[p].T @ (x[p] @ w - t[p]) for p in taken)
+        w = w - 0.05 * (slope + mu * (w - start))
+    return w
+
+
+@pytest.mark.parametrize(("mu", "accumulate"), [(0.0, 1), (0.7, 1), (3.0, 2)])
+def test_fedprox_descends_on_loss_and_term(session: trainweb.TrainingSession, mu: float, accumulate: int) -> None:
+    options = {"batch_size": 4, "shuffle": False, "accumulate": accumulate, "progress": False}
+    update = session.federated().round(START, ROWS, proximal=mu, **options)
+    expected = descend(START, mu, 6, accumulate)
+    np.testing.assert_allclose(START + update.delta, expected, rtol=2e-6, atol=2e-6)
+    assert np.abs(expected - descend(START, mu + 0.5, 6, accumulate)).max() > 1e-3
+    assert update.examples == 24 and not update.is_noised and len(update.history.losses) == 6
+    # Another round starts from what it is given, not from where the session is.
+    again = session.federated().round(2 * START, ROWS, proximal=mu, **options)
+    np.testing.assert_allclose(2 * START + again.delta, descend(2 * START, mu, 6, accumulate), rtol=2e-6, atol=2e-6)
+
+
+def test_updates_are_clipped_and_noised(session: trainweb.TrainingSession) -> None:
+    options = {"batch_size": 8, "shuffle": False, "progress": False}
+    plain = session.federated().round(START, ROWS, **options)
+    norm = float(np.linalg.norm(plain.delta.astype(np.float64)))
+    assert plain.norm == pytest.approx(norm, rel=1e-12)
+    clipped = session.federated(clip_norm=norm / 4).round(START, ROWS, **options)
+    np.testing.assert_allclose(clipped.delta, plain.delta / 4, rtol=1e-6)
+    assert clipped.norm == plain.norm
+    noisy = session.federated(clip_norm=norm / 4, noise_multiplier=2.0, noise_clients=4, seed=5)
+    first, second = (noisy.round(START, ROWS, **options).delta - clipped.delta for _ in range(2))
+    assert np.abs(first - second).max() > 0.01 * norm, "each round has noise of its own"
+    # The standard deviation of one of four: 2 * (norm / 4) / sqrt(4).
+    np.testing.assert_allclose(first, norm / 4 * federated.add_noise(np.full(WIDTH, 1e-9), 1.0, 5, 0), atol=1e-6 * norm)
+
+
+def test_noise_is_gaussian() -> None:
+    zeros = np.zeros(200_001, np.float32)
+    seeded = federated.add_noise(zeros, 3.0, seed=2**52 + 1)
+    assert stats.kstest(seeded, "norm", args=(0, 3)).pvalue > 0.01
+    assert abs(np.corrcoef(seeded[:-1], seeded[1:])[0, 1]) < 0.01
+    np.testing.assert_array_equal(seeded, federated.add_noise(zeros, 3.0, seed=2**52 + 1))
+    assert (seeded != federated.add_noise(zeros, 3.0, seed=2**52 + 1, stream=1)).mean() > 0.99
+    first, second = (federated.add_noise(zeros, 3.0) for _ in range(2))
+    assert (first != second).mean() > 0.99
+    for drawn in (first, second):  # by chance beyond this once in 10^12
+        assert stats.kstest(drawn, "norm", args=(0, 3)).pvalue > 1e-12
+
+
+def test_averages_are_those_of_numpy() -> None:
+    deltas = RNG.normal(size=(3, 40)).astype(np.float32)
+    updates = [ClientUpdate(delta, count) for delta, count in zip(deltas, (10, 40, 250), strict=True)]
+    start = RNG.normal(size=40).astype(np.float32)
+    exact = deltas.astype(np.float64)
+    own = (0.5, 0.25, 4.0)
+    cases: list[tuple[Any, Sequence[float]]] = [("examples", (10, 40, 250)), ("equal", (1, 1, 1)), (own, own)]
+    for weights, shares in cases:
+        expected = (start + np.average(exact, axis=0, weights=shares)).astype(np.float32)
+        np.testing.assert_allclose(federated.average_updates(start, updates, weights), expected, rtol=1e-6)
+    noised = [ClientUpdate(delta, count, is_noised=True) for delta, count in zip(deltas, (1, 2, 3), strict=True)]
+    federated.average_updates(start, noised, "equal")
+    with pytest.raises(ModelError, match="equal weights"):
+        federated.average_updates(start, noised)
+
+
+def test_what_cannot_be_is_refused(session: trainweb.TrainingSession) -> None:
+    with pytest.raises(ModelError, match="no setting 'clip'"):
+        session.federated(clip=1)
+    with pytest.raises(ModelError, match="clip_norm is 0"):
+        session.federated(clip_norm=0)
+    with pytest.raises(ModelError, match="give 'clip_norm'"):
+        session.federated(noise_multiplier=1.0)
+    client = session.federated()
+    assert isinstance(client, FederatedClient)
+    with pytest.raises(BufferSizeError, match="parameters has 4 numbers, expected 5"):
+        client.round(START[:4], ROWS)
+    with pytest.raises(ModelError, match="not finite"):
+        client.round(np.full(WIDTH, np.nan), ROWS)
+    with pytest.raises(FeedError, match="can be counted"):
+        client.round(START, lambda: iter([]))
+    with pytest.raises(ModelError, match="checkpoint"):
+        client.round(START, ROWS, proximal=1.0, checkpoint={"store": "x", "name": "y"})
+    update = ClientUpdate(START, 3)
+    with pytest.raises(ModelError, match="a list of updates"):
+        federated.average_updates(START, [])
+    with pytest.raises(ModelError, match=r"updates\[1\].delta has numbers that are not finite"):
+        federated.average_updates(START, [update, ClientUpdate(START * np.inf, 3)])
+    with pytest.raises(ModelError, match="examples is 0"):
+        federated.average_updates(START, [ClientUpdate(START, 0)])
+    with pytest.raises(BufferSizeError):
+        federated.average_updates(START, [ClientUpdate(START[1:], 1)])
+
+
+NAMES = ("alice", "bob", "carol", "dave")
+BOUND = 2.5
+
+
+def members(names: Sequence[str] = NAMES, round: str = "round-7") -> dict[str, SecureMember]:
+    return {name: SecureMember(name, round) for name in names}
+
+
+def keys_of(made: dict[str, SecureMember]) -> dict[str, bytes]:
+    return {name: member.public_key for name, member in made.items()}
+
+
+def test_masks_are_gone_in_the_sum_alone() -> None:
+    made = members()
+    updates = {name: RNG.uniform(-BOUND, BOUND, 1000).astype(np.float32) for name in NAMES}
+    weights = dict(zip(NAMES, (1.0, 0.25, 0.5, 0.125), strict=True))
+    masked = {n: made[n].mask(updates[n], keys_of(made), BOUND, weights[n]) for n in NAMES}
+    total, weight = federated.add_masked(masked, NAMES[::-1], BOUND)
+    assert weight == sum(weights.values())
+    exact = sum(weights[n] * updates[n].astype(np.float64) for n in NAMES)
+    # Each member rounds once: half a step of 2^-27 * 2 at most, for 2^31 / 4 / 2.5 is above 2^27.
+    assert np.abs(total - exact).max() <= 4 * 0.5 * 2.0**-27
+    for name in NAMES:
+        # What is sent tells nothing of what it was: evenly spread words.
+        assert stats.kstest(masked[name] / 2**32, "uniform").pvalue > 1e-9
+    for some in (subset for size in (1, 2, 3) for subset in combinations(NAMES, size)):
+        part = np.sum([masked[n].astype(np.uint64) for n in some], axis=0) % 2**32
+        assert stats.kstest(part / 2**32, "uniform").pvalue > 1e-9, some
+
+
+def test_a_lost_member_ends_the_round() -> None:
+    made = members()
+    masked = {n: made[n].mask(START, keys_of(made), 10.0) for n in NAMES}
+    del masked["bob"]
+    with pytest.raises(SessionError, match="Nothing came of bob"):
+        federated.add_masked(masked, NAMES, 10.0)
+    with pytest.raises(ModelError, match="do not cancel"):
+        federated.add_masked(masked, ["alice", "carol", "dave"], 10.0)
+
+
+def test_masks_of_other_keys_or_rounds_are_noticed() -> None:
+    made, other = members(), members(round="round-8")
+    masked = {n: made[n].mask(START, keys_of(made), 10.0) for n in NAMES}
+    with pytest.raises(ModelError, match="do not cancel"):
+        federated.add_masked(masked | {"bob": other["bob"].mask(START, keys_of(other), 10.0)}, NAMES, 10.0)
+
+
+def test_members_refuse_what_would_disclose_or_overflow() -> None:
+    made = members(("a", "b"))
+    keys = keys_of(made)
+    with pytest.raises(ModelError, match=r"magnitude 3\.0, beyond the bound 2\.5"):
+        made["a"].mask(np.array([3.0]), keys, BOUND)
+    made["a"].mask(START, keys, 10.0)
+    with pytest.raises(SessionError, match="masked an update already"):
+        made["a"].mask(START, keys, 10.0)
+    b = made["b"]
+    for given, message in (
+        ({"b": b.public_key}, "two members or more"),
+        ({"a": keys["a"], "c": b.public_key}, "do not have that of 'b'"),
+        (keys | {"c": b.public_key}, "same public key"),
+        (keys | {"a": b"\4"}, "65 bytes"),
+        (keys | {"two words": keys["a"]}, "without spaces"),
+        (keys | {"a": b"\4" * 65}, "a point of P-256"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            b.mask(START, given, 10.0)
+    with pytest.raises(ModelError, match="private key of P-256"):
+        der = ec.generate_private_key(ec.SECP384R1()).private_bytes(
+            serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        SecureMember("a", "r", der)
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Delta of a Gaussian mechanism of sensitivity mu, exactly: https://arxiv.org/abs/1805.06530, theorem 8."""
+    below = stats.norm.cdf(mu / 2 - epsilon / mu)
+    return float(below - math.exp(epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu)))
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (4.0, 25)])
+def test_accounting_is_that_of_the_gaussian_mechanism(noise: float, rounds: int) -> None:
+    epsilon = federated.privacy_spent(noise, rounds, 1e-5)
+    exact = gaussian_delta(math.sqrt(rounds) / noise, epsilon)
+    assert exact == pytest.approx(1e-5, rel=0.02) and exact <= 1e-5
+    if rounds > 1:  # once: it takes the library some twenty convolutions
+        least = federated.noise_multiplier_for(epsilon, rounds, 1e-5)
+        assert least == pytest.approx(noise, rel=0.02)
+        assert gaussian_delta(math.sqrt(rounds) / least, epsilon) <= 1e-5
+
+
+def test_accounting_goes_on_where_nothing_is_protected() -> None:
+    """Beyond an epsilon of 50 the bound is looser, but one."""
+    epsilon = federated.privacy_spent(0.1, 50, 1e-5)
+    assert gaussian_delta(math.sqrt(50) / 0.1, epsilon) <= 1e-5 and 2000 < epsilon < 4000
+    with pytest.raises(ModelError, match="rounds is 0"):
+        federated.privacy_spent(1.0, 0, 1e-5)
+
+
+def test_sampling_spends_less() -> None:
+    whole, sampled = (federated.privacy_spent(1.1, 10, 1e-5, sampling_rate=q) for q in (1.0, 0.01))
+    assert 0 < sampled < whole / 10
+
+
+def test_accounting_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(UnsupportedError, match=r"trainweb\[federated\]"):
+        federated.privacy_spent(1.0, 1, 1e-5)
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ec", None)
+    monkeypatch.delattr("cryptography.hazmat.primitives.asymmetric.ec", raising=False)
+    with pytest.raises(UnsupportedError, match=r"cryptography is not installed"):
+        SecureMember("a", "r")

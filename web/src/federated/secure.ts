@@ -1,0 +1,217 @@
+/**
+ * Secure aggregation: masks that are gone in the sum alone; trainweb/federated/secure.py is the same, byte for byte.
+ *
+ * Each pair of members agrees on a secret (ECDH on P-256), of which HKDF-SHA256 makes a key, and AES-256 in counter mode a
+ * stream of words; one of the two adds it to its numbers, the other one subtracts it. Numbers are integers modulo 2^32, so
+ * the masks are gone exactly. After Bonawitz et al. (https://eprint.iacr.org/2017/281), without the shares that let a server
+ * go on when a member is lost: then the round has to be done again.
+ */
+
+import { badSetting, describe } from "../data/given.js";
+import { sessionError } from "../wire/messages.js";
+import { checkPositive, checkVector } from "./updates.js";
+
+const LARGEST = 2 ** 31 - 1;
+const LABEL = "trainweb secure aggregation 1";
+/** An uncompressed point of P-256. */
+const POINT_BYTES = 65;
+/** Zeros behind the numbers: what is left of masks in their sum shows there, but for one time in 2^128. */
+const CHECK_WORDS = 4;
+const CURVE = { name: "ECDH", namedCurve: "P-256" };
+/** What a member may be called: so that all sort names alike. */
+const NAME = /^[!-~]{1,64}$/;
+const utf8 = new TextEncoder();
+
+/** What all members of a round agree on. */
+export interface MaskOptions {
+  /**
+   * What no element of an update exceeds in magnitude, the same for all: the clip norm, say, and what the noise may add. The
+   * more it is, the coarser the numbers: the sum is exact to `bound * members / 2^31` or so a member.
+   */
+  readonly bound: number;
+  /**
+   * Share with which the update counts, above 0 and at most 1: its examples over the most that a client may have. The server
+   * learns the sum of all weights, not each. Default 1.
+   */
+  readonly weight?: number;
+}
+
+/** What the masks leave. */
+export interface MaskedSum {
+  /** Sum of the updates, each times its weight. */
+  readonly sum: Float64Array;
+  /** Sum of the weights. */
+  readonly weight: number;
+}
+
+/** A member of one round, with keys of its own. */
+export class SecureMember {
+  /** Its name among the members. */
+  readonly name: string;
+  /** 65 bytes, for all the others. */
+  readonly publicKey: Uint8Array;
+  readonly #round: string;
+  readonly #privateKey: CryptoKey;
+  #isUsed = false;
+
+  private constructor(name: string, round: string, privateKey: CryptoKey, publicKey: Uint8Array) {
+    this.name = name;
+    this.publicKey = publicKey;
+    this.#round = round;
+    this.#privateKey = privateKey;
+  }
+
+  /**
+   * A member with new keys; the private one cannot leave the browser.
+   *
+   * @param name - its name among the members: printable ASCII without spaces
+   * @param round - the round's name, the same for all; no other round may have it
+   * @param keys - of ECDH on P-256, in the place of new ones: for tests
+   * @throws ModelError: an argument is none that it may be
+   */
+  static async create(name: string, round: string, keys?: CryptoKeyPair): Promise<SecureMember> {
+    checkName("name", name);
+    checkName("round", round);
+    const { privateKey, publicKey } = keys ?? (await crypto.subtle.generateKey(CURVE, false, ["deriveBits"]));
+    return new SecureMember(name, round, privateKey, new Uint8Array(await crypto.subtle.exportKey("raw", publicKey)));
+  }
+
+  /**
+   * What is sent instead of the update, five elements longer; once, for two of one round would tell their difference.
+   *
+   * @param update - the update
+   * @param publicKeys - keys of all members by name, this one among them
+   * @throws ModelError: an element is beyond the bound, keys are wrong or two the same, or there are fewer than two members
+   * @throws SessionError: another update was masked already
+   */
+  async mask(
+    update: Float32Array,
+    publicKeys: Readonly<Record<string, Uint8Array>>,
+    { bound, weight = 1 }: MaskOptions,
+  ): Promise<Uint32Array> {
+    checkPositive("bound", bound);
+    checkPositive("weight", weight, 1);
+    checkVector("update", update);
+    const members = this.#check(publicKeys);
+    const largest = update.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+    if (largest > bound) {
+      throw sessionError("BEYOND_BOUND", { value: largest, bound });
+    }
+    if (this.#isUsed) {
+      throw sessionError("MASKED_TWICE", {});
+    }
+    this.#isUsed = true;
+    const masked = new Uint32Array(update.length + 1 + CHECK_WORDS);
+    const scale = scaleOf(bound, members.length);
+    update.forEach((x, i) => {
+      masked[i] = Math.floor(x * weight * scale + 0.5);
+    });
+    masked[update.length] = Math.floor(weight * scaleOf(1, members.length) + 0.5);
+    for (const other of members.filter((member) => member !== this.name)) {
+      const words = await this.#words(other, publicKeys[other] as Uint8Array, masked.length);
+      const sign = this.name < other ? 1 : -1;
+      words.forEach((word, i) => {
+        masked[i] = (masked[i] as number) + sign * word;
+      });
+    }
+    return masked;
+  }
+
+  #check(publicKeys: unknown): string[] {
+    if (typeof publicKeys !== "object" || publicKeys === null || Object.keys(publicKeys).length < 2) {
+      throw badSetting("publicKeys", describe(publicKeys), "keys of two members or more");
+    }
+    const keys = Object.entries(publicKeys as Readonly<Record<string, unknown>>);
+    const texts = new Map<string, string>();
+    for (const [name, key] of keys) {
+      checkName("publicKeys", name);
+      if (!(key instanceof Uint8Array) || key.length !== POINT_BYTES) {
+        throw badSetting(`publicKeys['${name}']`, describe(key), `${POINT_BYTES} bytes`);
+      }
+      texts.set(name, key.join());
+    }
+    if (texts.get(this.name) !== this.publicKey.join()) {
+      throw sessionError("NO_MEMBER", { name: this.name });
+    }
+    if (new Set(texts.values()).size < keys.length) {
+      throw sessionError("SAME_KEY", {});
+    }
+    return [...texts.keys()].sort();
+  }
+
+  async #words(other: string, publicKey: Uint8Array, count: number): Promise<Uint32Array> {
+    let point: CryptoKey;
+    try {
+      point = await crypto.subtle.importKey("raw", publicKey.slice(), CURVE, false, []);
+    } catch {
+      throw badSetting(`publicKeys['${other}']`, "other bytes", "a point of P-256");
+    }
+    const secret = await crypto.subtle.deriveBits({ name: "ECDH", public: point }, this.#privateKey, 256);
+    const base = await crypto.subtle.importKey("raw", secret, "HKDF", false, ["deriveKey"]);
+    const info = utf8.encode([LABEL, ...[this.name, other].sort()].join("\0"));
+    const derivation = { name: "HKDF", hash: "SHA-256", salt: utf8.encode(this.#round), info };
+    const key = await crypto.subtle.deriveKey(derivation, base, { name: "AES-CTR", length: 256 }, false, ["encrypt"]);
+    const counter = { name: "AES-CTR", counter: new Uint8Array(16), length: 32 };
+    return new Uint32Array(await crypto.subtle.encrypt(counter, key, new Uint8Array(4 * count)));
+  }
+}
+
+/** @throws ModelError unless `given` is a name that sorts alike everywhere */
+function checkName(what: string, given: unknown): void {
+  if (typeof given !== "string" || !NAME.test(given)) {
+    throw badSetting(what, given, "1 to 64 printable ASCII characters without spaces");
+  }
+}
+
+/** Steps of the fixed point in 1: the most, as a power of two, with which a sum cannot overflow. */
+function scaleOf(bound: number, members: number): number {
+  return 2 ** Math.floor(Math.log2(LARGEST / members / bound));
+}
+
+/**
+ * The sum of the members' updates, each times its weight, and the sum of the weights: divide the one by the other for the
+ * weighted mean. Nothing is learned of single updates, if the members were given the true keys of each other.
+ *
+ * @param masked - what each member sent, by name
+ * @param members - all members that were given each other's keys
+ * @param options - as the members had it
+ * @throws ModelError: vectors are of several lengths or none, or the masks do not cancel, as they do not where a member had
+ *   other keys
+ * @throws SessionError: a member is missing: its masks are in the sum, which says nothing. Begin a round with new keys, of
+ *   those that are there
+ */
+export function addMasked(
+  masked: Readonly<Record<string, Uint32Array>>,
+  members: readonly string[],
+  { bound }: Pick<MaskOptions, "bound">,
+): MaskedSum {
+  checkPositive("bound", bound);
+  if (!Array.isArray(members) || members.length < 2 || new Set(members).size < members.length) {
+    throw badSetting("members", members, "the names of two members or more");
+  }
+  members.forEach((name) => checkName("members", name));
+  const missing = members.filter((name) => !Object.hasOwn(masked, name)).sort();
+  if (missing.length > 0) {
+    throw sessionError("MEMBER_LOST", { names: missing.join(", ") });
+  }
+  if (Object.keys(masked).length !== members.length || !(masked[members[0] as string] instanceof Uint32Array)) {
+    throw badSetting("masked", Object.keys(masked), "one vector a member");
+  }
+  const total = new Uint32Array((masked[members[0] as string] as Uint32Array).length);
+  for (const name of members) {
+    const vector: unknown = masked[name];
+    if (!(vector instanceof Uint32Array) || vector.length < 2 + CHECK_WORDS || total.length !== vector.length) {
+      throw badSetting(`masked['${name}']`, describe(vector), "a Uint32Array, all of one length");
+    }
+    vector.forEach((word, i) => {
+      total[i] = (total[i] as number) + word;
+    });
+  }
+  if (total.subarray(-CHECK_WORDS).some((word) => word !== 0)) {
+    throw sessionError("OTHER_MASKS", {});
+  }
+  const values = new Int32Array(total.buffer).subarray(0, -CHECK_WORDS);
+  const weight = (values.at(-1) as number) / scaleOf(1, members.length);
+  const scale = scaleOf(bound, members.length);
+  return { sum: Float64Array.from(values.subarray(0, -1), (value) => value / scale), weight };
+}

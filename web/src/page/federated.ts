@@ -1,0 +1,89 @@
+/** A client of federated learning: trainweb/federated/client.py is the same. */
+
+import type { Tensor } from "onnxruntime-common";
+
+import { Dataset, type DataSource } from "../data/dataset.js";
+import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federated/updates.js";
+import { badSetting } from "../data/given.js";
+import { sessionError } from "../wire/messages.js";
+import { checkFields, type Fields } from "./check-settings.js";
+import type { History } from "./fit-events.js";
+import type { FitOptions } from "./fit-options.js";
+import { FEDERATED, type FederatedFields } from "./settings/federated.js";
+
+/** What rounds need of a session. */
+export interface FederatedSession {
+  /** Train on rows. */
+  fit(data: DataSource, options?: FitOptions): PromiseLike<History>;
+  /** All trained parameters. */
+  getContiguousParameters(trainableOnly: boolean): Promise<Tensor>;
+  /** How many numbers these are. */
+  getParametersSize(trainableOnly: boolean): Promise<number>;
+  /** Put all trained parameters in. */
+  loadParametersBuffer(buffer: Float32Array, trainableOnly: boolean): Promise<void>;
+}
+
+/** What came of a round. */
+export interface RoundUpdate extends ClientUpdate {
+  /** Of the local training; it stays in the page. */
+  readonly history: History;
+}
+
+/** Rounds of a session, as a client; `TrainingSession.federated` makes it. */
+export class FederatedClient {
+  readonly #session: FederatedSession;
+  readonly #clipNorm: number | null;
+  readonly #deviation: number;
+  readonly #seed: number | null;
+  #rounds = 0;
+
+  /** @internal */
+  constructor(session: FederatedSession, options: FederatedFields) {
+    if (typeof options !== "object" || options === null) {
+      throw badSetting("options", options, "an object");
+    }
+    const given = checkFields("federated", "", options as Fields, FEDERATED);
+    this.#session = session;
+    this.#clipNorm = (given["clip_norm"] as number | null | undefined) ?? null;
+    this.#seed = (given["seed"] as number | null | undefined) ?? null;
+    const multiplier = (given["noise_multiplier"] as number | undefined) ?? 0;
+    if (multiplier > 0 && this.#clipNorm === null) {
+      throw sessionError("NOISE_WITHOUT_CLIP", {});
+    }
+    // The noise of the sum has the variance of all shares together.
+    const share = multiplier / Math.sqrt((given["noise_clients"] as number | undefined) ?? 1);
+    this.#deviation = share * (this.#clipNorm ?? 0);
+  }
+
+  /**
+   * Train from the common parameters on this page's data.
+   *
+   * @param parameters - all trained parameters, as `getContiguousParameters(true)` gives them
+   * @param data - as `fit` takes it; its rows must be countable
+   * @param options - of `fit`: `epochs`, `batchSize`, `proximal` (FedProx), `seed` (of the order of rows: give another one
+   *   each round) and the others
+   * @returns what may leave the page is its `delta`, and `examples` where the server may know them
+   * @throws BufferSizeError: the parameters are of another length than the session's
+   * @throws ModelError, FeedError, SessionError, TrainwebError: as `fit`; or an update that is not finite
+   */
+  async round(parameters: Float32Array, data: DataSource, options: FitOptions = {}): Promise<RoundUpdate> {
+    const session = this.#session;
+    checkVector("parameters", parameters, await session.getParametersSize(true));
+    const dataset = Dataset.of(data);
+    const examples = dataset.size;
+    if (examples === null) {
+      throw sessionError("UNCOUNTED_ROWS", {});
+    }
+    // A copy: loading may take the buffer away.
+    const start = parameters.slice();
+    await session.loadParametersBuffer(parameters.slice(), true);
+    const history = await session.fit(dataset, options);
+    const learned = (await session.getContiguousParameters(true)).data as Float32Array;
+    const { delta, norm } = clipUpdate(learned.map((x, i) => x - (start[i] as number)), this.#clipNorm ?? Number.MAX_VALUE);
+    if (this.#deviation === 0) {
+      return { delta, examples, norm, isNoised: false, history };
+    }
+    const noised = addNoise(delta, this.#deviation, { seed: this.#seed, stream: this.#rounds++ });
+    return { delta: noised, examples, norm, isNoised: true, history };
+  }
+}

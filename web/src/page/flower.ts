@@ -1,0 +1,204 @@
+/** A page as a client of Flower: it speaks to `python -m trainweb.flower`, which speaks to the SuperLink. */
+
+import type { ParameterTypeAndShape } from "./call-values.js";
+import type { FederatedSession } from "./federated.js";
+import { packFrame, unpackFrame, VERSION, type ArrayShape, type BridgeMessage, type ConfigValue, type PageMessage } from "../federated/frames.js";
+import { checkVector, type WeightedUpdate } from "../federated/updates.js";
+import { badSetting, describe } from "../data/given.js";
+import { checkKnown } from "../data/nearest.js";
+import { sessionError } from "../wire/messages.js";
+
+/** What a server asks for. */
+export interface FlowerTask {
+  /** What the server gives to its clients: "server-round", and what its strategy has besides. */
+  readonly config: Readonly<Record<string, ConfigValue>>;
+  /** The node that this page is. */
+  readonly node: string;
+}
+
+/** What came of a training. */
+export interface FlowerTraining extends WeightedUpdate {
+  /** Numbers by name, for the server. */
+  readonly metrics?: Readonly<Record<string, number>>;
+}
+
+/** What came of an evaluation. */
+export interface FlowerEvaluation {
+  /** Rows that were evaluated. */
+  readonly examples: number;
+  /** Numbers by name, for the server. */
+  readonly metrics: Readonly<Record<string, number>>;
+}
+
+/** What a page does as a client. */
+export interface FlowerOptions {
+  /** Train from the common parameters: what `FederatedClient.round` gives. */
+  readonly train: (parameters: Float32Array, task: FlowerTask) => Promise<FlowerTraining>;
+  /** Evaluate the common parameters, which are in the session by then; without it the server is told that the page cannot. */
+  readonly evaluate?: (parameters: Float32Array, task: FlowerTask) => Promise<FlowerEvaluation>;
+  /** Called when the page has become a node. */
+  readonly onJoin?: (node: string) => void;
+  /** Aborted, the page leaves, and `joinFlower` resolves; a training under way goes on unless it has the signal, too. */
+  readonly signal?: AbortSignal;
+}
+
+/** What pages need of a session to be clients. */
+export interface FlowerSession extends Pick<FederatedSession, "getParametersSize" | "loadParametersBuffer"> {
+  /** Names of the trained parameters. */
+  parameterNames(trainableOnly: boolean): Promise<readonly string[]>;
+  /** Type and dims of a parameter. */
+  getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape>;
+}
+
+const OPTIONS = ["train", "evaluate", "onJoin", "signal"];
+/** The bridge is stopped, or the page left: what ends well. */
+const ENDS = [1000, 1001];
+const COUNT = "num-examples";
+/** A reason that a failure is told with; the server's log has it. */
+const MAX_REASON = 500;
+
+/**
+ * Be a client of a Flower server until the bridge is stopped or the signal aborted.
+ *
+ * @param url - of the bridge: `wss://...`, or `ws://localhost:8765`
+ * @param session - whose trained parameters are those of the server, by names and shapes
+ * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent what is none of its messages
+ * @throws ModelError: an option is wrong
+ */
+export async function joinFlower(url: string | URL, session: FlowerSession, options: FlowerOptions): Promise<void> {
+  checkOptions(options);
+  options.signal?.throwIfAborted();
+  const names = await session.parameterNames(true);
+  const shapes = await Promise.all(
+    names.map(async (name) => ({ name, shape: (await session.getParameterTypeAndShape(name)).dims })),
+  );
+  await new FlowerNode(String(url), session, shapes, options).done;
+}
+
+function checkOptions(options: FlowerOptions): void {
+  if (typeof options !== "object" || options === null) {
+    throw badSetting("options", options, "an object with 'train'");
+  }
+  checkKnown("The option", options, OPTIONS);
+  for (const name of ["train", "evaluate", "onJoin"] as const) {
+    if (typeof options[name] !== "function" && (name === "train" || options[name] !== undefined)) {
+      throw badSetting(name, describe(options[name]), "a function");
+    }
+  }
+  if (options.signal !== undefined && !(options.signal instanceof AbortSignal)) {
+    throw badSetting("signal", describe(options.signal), "an AbortSignal");
+  }
+}
+
+/** One connection. */
+class FlowerNode {
+  readonly done: Promise<void>;
+  readonly #session: FlowerSession;
+  readonly #shapes: readonly ArrayShape[];
+  readonly #options: FlowerOptions;
+  readonly #socket: WebSocket;
+  #node = "";
+  #isOpen = false;
+  #fault: string | null = null;
+
+  constructor(url: string, session: FlowerSession, shapes: readonly ArrayShape[], options: FlowerOptions) {
+    this.#session = session;
+    this.#shapes = shapes;
+    this.#options = options;
+    const socket = new WebSocket(url);
+    this.#socket = socket;
+    socket.binaryType = "arraybuffer";
+    const leave = (): void => socket.close(1000, "the page left");
+    options.signal?.addEventListener("abort", leave);
+    socket.onopen = () => {
+      this.#isOpen = true;
+      this.#send({ type: "join", version: VERSION, parameters: shapes });
+    };
+    socket.onmessage = ({ data }) => void this.#hear(data);
+    this.done = new Promise((resolve, reject) => {
+      socket.onclose = ({ code, reason }) => {
+        options.signal?.removeEventListener("abort", leave);
+        if (this.#fault !== null) {
+          reject(sessionError("BAD_BRIDGE", { fault: this.#fault }));
+        } else if (options.signal?.aborted === true || (this.#isOpen && ENDS.includes(code))) {
+          resolve();
+        } else if (this.#isOpen) {
+          reject(sessionError("BRIDGE_CLOSED", { code, reason: reason || "no reason given" }));
+        } else {
+          reject(sessionError("NO_BRIDGE", { url }));
+        }
+      };
+    });
+  }
+
+  /** Of a page that has left, nobody wants to hear. */
+  #send(header: PageMessage, shapes?: readonly ArrayShape[], numbers?: Float32Array<ArrayBuffer>): void {
+    if (this.#socket.readyState === WebSocket.OPEN) {
+      this.#socket.send(packFrame(header, shapes, numbers));
+    }
+  }
+
+  async #hear(data: unknown): Promise<void> {
+    const found = unpackFrame(data);
+    if (typeof found === "string") {
+      this.#end(found);
+      return;
+    }
+    const [message, arrays] = found;
+    if (message.type === "joined") {
+      this.#node = message.node;
+      this.#options.onJoin?.(message.node);
+      return;
+    }
+    if (message.type !== "task") {
+      this.#end(`a message '${String((message as { readonly type: unknown }).type)}'`);
+      return;
+    }
+    const parts = this.#shapes.map(({ name, shape }) => {
+      const array = arrays.get(name);
+      return array !== undefined && array.shape.join() === shape.join() ? array.data : null;
+    });
+    if (parts.includes(null) || arrays.size !== parts.length) {
+      this.#end("parameters of another model");
+      return;
+    }
+    await this.#do(message, join(parts as Float32Array[]));
+  }
+
+  async #do(task: Extract<BridgeMessage, { readonly type: "task" }>, parameters: Float32Array<ArrayBuffer>): Promise<void> {
+    const { id, kind, config } = task;
+    const told = { config, node: this.#node };
+    try {
+      if (kind === "train") {
+        const { delta, examples, metrics } = await this.#options.train(parameters.slice(), told);
+        checkVector("delta", delta, parameters.length);
+        const learned = parameters.map((x, i) => x + (delta[i] as number));
+        this.#send({ type: "result", id, metrics: { ...metrics, [COUNT]: examples } }, this.#shapes, learned);
+        return;
+      }
+      if (this.#options.evaluate === undefined) {
+        throw new Error("this page does not evaluate");
+      }
+      await this.#session.loadParametersBuffer(parameters.slice(), true);
+      const { examples, metrics } = await this.#options.evaluate(parameters.slice(), told);
+      this.#send({ type: "result", id, metrics: { ...metrics, [COUNT]: examples } });
+    } catch (error) {
+      this.#send({ type: "failure", id, reason: String(error).slice(0, MAX_REASON) });
+    }
+  }
+
+  #end(fault: string): void {
+    this.#fault = fault;
+    this.#socket.close(4000, fault.slice(0, 100));
+  }
+}
+
+function join(parts: readonly Float32Array[]): Float32Array<ArrayBuffer> {
+  const joined = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0));
+  let at = 0;
+  for (const part of parts) {
+    joined.set(part, at);
+    at += part.length;
+  }
+  return joined;
+}

@@ -1,0 +1,43 @@
+/** Made by scripts/session_description.py of what Python declares: edit that. */
+
+import type { Settings } from "./kinds.js";
+
+/** The options of a federated client. */
+export interface FederatedFields {
+  /** The largest L2 norm of an update; a longer one is scaled down to it. Without it none is. */
+  readonly clipNorm?: number | null;
+  /** Standard deviation of the Gaussian noise of the sum of all updates, as a multiple of the clip norm. Default 0.0. */
+  readonly noiseMultiplier?: number;
+  /** Among how many clients the noise is divided, each of which adds its share. 1: this one adds all. Default 1. */
+  readonly noiseClients?: number;
+  /** Seed of the noise, for tests: whoever knows it can take the noise away. By default it is drawn from the system's source for cryptography. */
+  readonly seed?: number | null;
+}
+
+/** @internal */
+export const FEDERATED: Settings = {
+  clipNorm: {
+    python: "clip_norm",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: true,
+    default: null,
+  },
+  noiseMultiplier: {
+    python: "noise_multiplier",
+    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+    isOptional: false,
+    default: 0.0,
+  },
+  noiseClients: {
+    python: "noise_clients",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: false,
+    default: 1,
+  },
+  seed: {
+    python: "seed",
+    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
+    isOptional: true,
+    default: null,
+  },
+};

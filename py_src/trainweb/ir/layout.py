@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 192339515
+FINGERPRINT: Final = 2108160268
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
